@@ -1,0 +1,73 @@
+# Two commands on a fresh machine: `make run` and `make test`. Both set up what they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+RUN_DIR ?= runs/demo
+
+.PHONY: help setup run test lint format types contract pytest wheel bench docs clean
+
+help:
+	@echo "make run      set up, train on the embedded data, say where the results are"
+	@echo "make test     set up, then lint, types, import contract, all tests, wheel"
+	@echo "make lint     ruff check and format check      make format   rewrite in our format"
+	@echo "make bench    speed and memory, as ratios measured in one run (installs torch)"
+	@echo "make clean    remove the environment and everything that was built"
+
+setup: $(VENV)/.ready
+
+# Remade from nothing when what it is made of changes: no left-overs, no surprises.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@echo "setting up $(VENV) (once; about a minute)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) install --quiet --quiet --upgrade --constraint constraints.txt pip
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[all]' --group dev
+	@touch $@
+
+run: setup
+	@$(BIN)/bgtplanner run --out $(RUN_DIR) --overwrite
+
+test: lint types contract pytest wheel
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: setup
+	$(BIN)/mypy
+
+contract: setup
+	$(BIN)/lint-imports --no-logo
+
+pytest: setup
+	$(BIN)/pytest -n 2 --cov --cov-report=term
+
+# The wheel, in an environment that has the base dependencies and nothing else.
+wheel: setup
+	rm -rf build/wheel && mkdir -p build/wheel
+	$(PIP) wheel --quiet --no-deps --wheel-dir build/wheel .
+	$(PYTHON) -m venv --clear build/bare
+	build/bare/bin/python -m pip --disable-pip-version-check install --quiet --quiet \
+	  --constraint constraints.txt build/wheel/*.whl
+	build/bare/bin/python tests/bare_install.py
+
+$(VENV)/.bench: $(VENV)/.ready
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --group bench
+	@touch $@
+
+bench: $(VENV)/.bench
+	$(BIN)/python -m benchmarks.speed
+
+docs:
+	@echo "the documentation is the Markdown in docs/ and README.md"
+
+clean:
+	rm -rf $(VENV) build dist runs .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .coverage .coverage.* .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +

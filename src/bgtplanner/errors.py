@@ -1,0 +1,115 @@
+"""Every error this package raises on purpose.
+
+::
+
+    BGTPlannerError             the command line exits with 1
+    ├── InputError              what the caller gave is wrong; the command line exits with 2
+    │   ├── ConfigError           a flag, a config key or an argument
+    │   ├── DataError             a ratings file or array (names the file and the line)
+    │   ├── MissingExtraError     an optional dependency is not installed
+    │   └── RunFolderError        the run folder cannot be used as asked
+    │       ├── RunLockedError      another process is writing to it
+    │       └── SchemaError         written by a version this one cannot read
+    ├── DownloadError           a data set could not be fetched or failed its checksum
+    ├── StorageError            the disk refused to write: full, read-only, no permission
+    ├── TrainingDivergedError   the model's loss is no longer a number
+    └── InterruptedRunError     a run was stopped from outside; it can be resumed
+
+Messages quote the name, the value and what was expected, and never hold a rating, an item id
+or a gradient that has not been noised.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = [
+    "BGTPlannerError",
+    "ConfigError",
+    "DataError",
+    "DownloadError",
+    "InputError",
+    "InterruptedRunError",
+    "MissingExtraError",
+    "RunFolderError",
+    "RunLockedError",
+    "SchemaError",
+    "StorageError",
+    "TrainingDivergedError",
+]
+
+
+class BGTPlannerError(Exception):
+    """Base of every error that the package raises on purpose."""
+
+    exit_code = 1
+
+
+class InputError(BGTPlannerError, ValueError):
+    """What the caller gave is wrong. Nothing was started."""
+
+    exit_code = 2
+
+
+class ConfigError(InputError):
+    """A flag, a config key or an argument has a value that cannot be used."""
+
+    @classmethod
+    def unless(cls, fits: bool, name: str, value: object, expected: str) -> None:
+        """Raise, naming the setting, its value and what was expected, unless it fits."""
+        if not fits:
+            raise cls(f"{name} = {value!r}: expected {expected}")
+
+
+class DataError(InputError):
+    """A ratings file or array cannot be read as ratings.
+
+    Args:
+        problem: What is wrong and what was expected. No rating and no item id.
+        path: The file, where there is one.
+        line: The line in that file, counted from 1, where there is one.
+    """
+
+    def __init__(self, problem: str, *, path: Path | str | None = None, line: int | None = None):
+        self.path = None if path is None else Path(path)
+        self.line = line
+        where = "" if path is None else f"{path}: " if line is None else f"{path}, line {line}: "
+        super().__init__(where + problem)
+
+
+class MissingExtraError(InputError):
+    """An optional dependency is needed and not installed."""
+
+    def __init__(self, extra: str, needed_for: str):
+        self.extra = extra
+        super().__init__(
+            f"{needed_for} needs the extra '{extra}': pip install 'bgtplanner[{extra}]'"
+        )
+
+
+class TrainingDivergedError(BGTPlannerError):
+    """The loss is no longer a finite number: the step size is too large for these data."""
+
+
+class InterruptedRunError(BGTPlannerError):
+    """A run was stopped from outside. What it had learned is in its folder."""
+
+
+class DownloadError(BGTPlannerError):
+    """A data set could not be fetched, or what came does not have the known checksum."""
+
+
+class RunFolderError(InputError):
+    """The run folder cannot be used as asked."""
+
+
+class RunLockedError(RunFolderError):
+    """Another process is writing to this run folder."""
+
+
+class SchemaError(RunFolderError):
+    """The run folder was written by a version that this one cannot read."""
+
+
+class StorageError(BGTPlannerError):
+    """The disk refused to write. What was written before is whole."""

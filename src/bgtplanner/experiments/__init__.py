@@ -1,0 +1,1 @@
+"""Run and compare: configuration, presets, run folders."""

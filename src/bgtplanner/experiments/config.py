@@ -1,0 +1,280 @@
+"""What a run is made of: every setting, where it comes from, and what may be wrong with it.
+
+A setting is taken from the defaults here, then the preset, then the config file, then the flags;
+the last one wins. Models and server check their own settings; this file knows only their place.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.federation.server import Server
+from bgtplanner.recsys.factorization import Factorization
+from bgtplanner.recsys.fedgnn import FedGNN
+from bgtplanner.recsys.ratings import Duplicates
+
+__all__ = ["FLAGS", "PRESETS", "Config", "load_config", "merge", "parse_assignment", "to_toml"]
+
+PRESETS = ("recommended", "paper")
+
+FLAGS = {
+    "data.dataset": "--dataset",
+    "data.data_dir": "--data-dir",
+    "model.name": "--model",
+    "planning.policy": "--policy",
+    "privacy.mechanism": "--mechanism",
+    "federation.rounds": "--rounds",
+    "federation.participation": "--participation",
+    "run.seed": "--seed",
+    "run.device": "--device",
+}
+"""Config keys that have a flag of their own; all others are set with ``--set KEY=VALUE``."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class DataSection(_Section):
+    """Which ratings, and how they are divided."""
+
+    dataset: str = "demo"
+    data_dir: str | None = None
+    train_share: float = Field(default=0.8, gt=0, lt=1)
+    split: Literal["auto", "user", "all"] = "auto"
+    initial_share: float = Field(default=0.5, gt=0, le=1)
+    duplicates: Duplicates = "last"
+    clients: int | None = Field(default=None, ge=1)
+    delimiter: str | None = None
+    header: bool | None = None
+    user_column: str | int | None = None
+    item_column: str | int | None = None
+    rating_column: str | int | None = None
+    time_column: str | int | None = None
+    client_column: str | int | None = None
+    scale: str | None = None
+
+
+class SyntheticSection(_Section):
+    """Size and shape of the data set ``synthetic``."""
+
+    clients: int = Field(default=1000, ge=1)
+    items: int = Field(default=500, ge=1)
+    ratings_per_client: int = Field(default=40, ge=1)
+    users_per_client: int = Field(default=1, ge=1)
+    dim: int = Field(default=4, ge=0)
+    noise: float = Field(default=0.87, ge=0)
+
+
+class ModelSection(_Section):
+    """Which model; its settings are in the section of its name."""
+
+    name: Literal["factorization", "fedgnn"] = "factorization"
+    pseudo_items: int | Literal["auto"] = 0
+
+
+class FederationSection(_Section):
+    """How long, and who takes part."""
+
+    rounds: int = Field(default=100, ge=1, le=1_000_000)
+    participation: float = Field(default=1.0, gt=0, le=1)
+
+
+class PlanningSection(_Section):
+    """Who decides what a round may spend."""
+
+    policy: Literal["unlimited"] = "unlimited"
+
+
+class PrivacySection(_Section):
+    """What protects an upload. ``none``: nothing does."""
+
+    mechanism: Literal["none"] = "none"
+
+
+class RunSection(_Section):
+    """How the run itself is carried out."""
+
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    checkpoint_every: int = Field(default=10, ge=1)
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+
+
+class Config(_Section):
+    """Every setting of a run."""
+
+    preset: Literal["recommended", "paper"] = "recommended"
+    data: DataSection = DataSection()
+    synthetic: SyntheticSection = SyntheticSection()
+    model: ModelSection = ModelSection()
+    factorization: Factorization = Factorization()
+    fedgnn: FedGNN = FedGNN()
+    server: Server = Server()
+    federation: FederationSection = FederationSection()
+    planning: PlanningSection = PlanningSection()
+    privacy: PrivacySection = PrivacySection()
+    run: RunSection = RunSection()
+
+
+def load_config(
+    *,
+    preset: str | None = None,
+    file: Path | str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Config:
+    """Settings from a preset, a TOML file and single values, each winning over the one before.
+
+    Args:
+        preset: ``recommended`` or ``paper``; by default what the file says, else recommended.
+        file: A TOML file, such as the ``config.toml`` of a run folder.
+        settings: Values by dotted key, such as ``{"server.learning_rate": 0.02}``.
+
+    Raises:
+        ConfigError: Naming the key, the value and what was expected.
+
+    Example:
+        >>> load_config(settings={"federation.rounds": 5}).federation.rounds
+        5
+    """
+    from_file = _read_toml(Path(file)) if file is not None else {}
+    from_file.pop("folder", None)  # a run folder's own notes
+    wanted = preset or from_file.get("preset", "recommended")
+    if wanted not in PRESETS:
+        near = _nearest(str(wanted), PRESETS)
+        raise ConfigError(f"--preset {wanted}: expected one of {', '.join(PRESETS)}{near}")
+    packaged = resources.files("bgtplanner.experiments") / "presets" / f"{wanted}.toml"
+    merged: dict[str, Any] = tomllib.loads(packaged.read_text(encoding="utf-8"))
+    merge(merged, _checked_keys(from_file, where=f"{file}: "))
+    single: dict[str, Any] = {}
+    for key, value in (settings or {}).items():
+        *path, last = key.split(".")
+        target = single
+        for part in path:
+            target = target.setdefault(part, {})
+            if not isinstance(target, dict):
+                raise ConfigError(f"{key}: {part} is a single value, not a section")
+        target[last] = value
+    merge(merged, _checked_keys(single))
+    merged["preset"] = wanted
+    try:
+        return Config.model_validate(merged)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_describe(problem) for problem in error.errors())) from error
+
+
+def merge(target: dict[str, Any], extra: Mapping[str, Any]) -> None:
+    """Put `extra` into `target`, section by section; what `extra` says wins."""
+    for key, value in extra.items():
+        if isinstance(value, Mapping) and isinstance(target.get(key), dict):
+            merge(target[key], value)
+        else:
+            target[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """``section.key=value`` of ``--set``; the value as TOML has it, else as plain text.
+
+    Example:
+        >>> parse_assignment("server.learning_rate=0.02")
+        ('server.learning_rate', 0.02)
+        >>> parse_assignment("server.optimizer=sgd")
+        ('server.optimizer', 'sgd')
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip() or "." not in key:
+        raise ConfigError(
+            f"--set {text}: expected SECTION.KEY=VALUE, such as federation.rounds=50"
+        )
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    return key.strip(), parsed
+
+
+def to_toml(config: Config, folder: Mapping[str, Any] | None = None) -> str:
+    """The settings as TOML that :func:`load_config` reads; unset ones are left out."""
+    tree: dict[str, Any] = config.model_dump()
+    lines = [f"preset = {_toml_value(tree.pop('preset'))}"]
+    for section, values in tree.items():
+        known = {key: value for key, value in values.items() if value is not None}
+        lines += ["", f"[{section}]"]
+        lines += [f"{key} = {_toml_value(value)}" for key, value in known.items()]
+    if folder:
+        lines += ["", "[folder]  # about this run folder, not a setting"]
+        lines += [f"{key} = {_toml_value(value)}" for key, value in folder.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    # JSON's strings, numbers, booleans and lists are TOML too, for the values that occur here.
+    return json.dumps(value)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such config file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+
+
+def _keys_of(section: Any) -> list[str]:
+    if is_dataclass(section):
+        return [entry.name for entry in fields(section)]
+    return list(section.model_fields)
+
+
+def _checked_keys(tree: dict[str, Any], where: str = "") -> dict[str, Any]:
+    """The same tree, if every key in it exists; else an error with the nearest one."""
+    sections = {name: entry.annotation for name, entry in Config.model_fields.items()}
+    every = [
+        f"{name}.{key}"
+        for name, kind in sections.items()
+        if name != "preset"
+        for key in _keys_of(kind)
+    ]
+    for name, values in tree.items():
+        if name == "preset":
+            continue
+        if name not in sections:
+            wanted = [f"{name}.{key}" for key in values] if isinstance(values, dict) else [name]
+            near = _nearest((wanted or [name])[0], [*every, *sections])
+            raise ConfigError(f"{where}unknown section '{name}'{near}")
+        if not isinstance(values, dict):
+            raise ConfigError(f"{where}'{name}' is a section, not a value: write {name}.KEY")
+        known = _keys_of(sections[name])
+        for key in values:
+            if key not in known:
+                near = _nearest(key, known) or _nearest(f"{name}.{key}", every)
+                raise ConfigError(f"{where}unknown key '{name}.{key}'{near}")
+    return tree
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def _describe(problem: Any) -> str:
+    """One line for one of pydantic's complaints: flag or key, value, what was expected."""
+    location = [str(part) for part in problem["loc"]]
+    key = ".".join(location[:2])
+    name = f"{FLAGS[key]} ({key})" if key in FLAGS else key
+    message = str(problem["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
+    if problem["type"] == "value_error":  # from a model's own check: it names the key itself
+        return f"{location[0]}.{message}"
+    return f"{name} = {problem['input']!r}: expected {message}"

@@ -1,0 +1,34 @@
+"""How a run is stopped from outside without losing what it has learned."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+
+__all__ = ["stop_requests"]
+
+
+@contextlib.contextmanager
+def stop_requests(*, active: bool) -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set, so that a run ends between two rounds.
+
+    A second Ctrl-C interrupts at once, as it always does.
+    """
+    stop = threading.Event()
+    if not active or threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def request(*_: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    old = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

@@ -1,0 +1,313 @@
+"""Carry out a run: prepare, train round by round, checkpoint, sum up; or go on with one."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgtplanner.errors import (
+    ConfigError,
+    DataError,
+    InterruptedRunError,
+    RunFolderError,
+    TrainingDivergedError,
+)
+from bgtplanner.experiments.config import Config, load_config
+from bgtplanner.experiments.interrupts import stop_requests
+from bgtplanner.experiments.results import Result, summarise
+from bgtplanner.experiments.store import RunFolder
+from bgtplanner.federation.rounds import Federation
+from bgtplanner.federation.simulation import RoundRecord, Simulation
+from bgtplanner.recsys.alone import references
+from bgtplanner.recsys.ratings import Ratings
+from bgtplanner.recsys.sources import dataset_info, load_ratings
+from bgtplanner.recsys.split import Split, deal_users, split_ratings
+from bgtplanner.recsys.synthetic import synthetic_ratings
+
+__all__ = ["Observer", "Result", "execute", "ratings_of", "resume", "simulate", "split_of"]
+
+
+class Observer(Protocol):
+    """Somebody who watches a run."""
+
+    def started(self, config: Config, split: Split, first: int) -> None:
+        """The data are ready; training goes on from round `first`."""
+        ...
+
+    def round(self, record: Mapping[str, Any], total: int) -> None:
+        """A round is over."""
+        ...
+
+    def finished(self, result: Result) -> None:
+        """The run is done."""
+        ...
+
+
+def simulate(
+    ratings: Ratings | str = "demo",
+    *,
+    model: str | None = None,
+    mechanism: str | None = None,
+    rounds: int | None = None,
+    seed: int | None = None,
+    preset: str = "recommended",
+    settings: Mapping[str, Any] | None = None,
+    out: Path | str | None = None,
+    overwrite: bool = False,
+    observer: Observer | None = None,
+) -> Result:
+    """Train a federated recommender and say how good it got.
+
+    Args:
+        ratings: Ratings, or the name of a data set.
+        model: ``factorization`` or ``fedgnn``.
+        mechanism: What protects the uploads; ``none`` so far.
+        rounds: How many rounds.
+        seed: Of the split and of all that is drawn at random.
+        preset: ``recommended`` or ``paper``.
+        settings: Any other config keys, such as ``{"server.learning_rate": 0.02}``.
+        out: Run folder to write; by default nothing is written.
+        overwrite: Replace a run that is in that folder.
+        observer: Somebody to tell about every round.
+
+    Example:
+        >>> result = simulate("demo", rounds=5)
+        >>> result.summary["rmse_final"] < result.summary["rmse_constant"]
+        True
+    """
+    named = {
+        "data.dataset": ratings.name if isinstance(ratings, Ratings) else ratings,
+        "model.name": model,
+        "privacy.mechanism": mechanism,
+        "federation.rounds": rounds,
+        "run.seed": seed,
+    }
+    chosen = {key: value for key, value in named.items() if value is not None}
+    config = load_config(preset=preset, settings={**chosen, **(settings or {})})
+    given = ratings if isinstance(ratings, Ratings) else None
+    return execute(config, ratings=given, out=out, overwrite=overwrite, observer=observer)
+
+
+def execute(
+    config: Config,
+    *,
+    ratings: Ratings | None = None,
+    out: Path | str | None = None,
+    overwrite: bool = False,
+    observer: Observer | None = None,
+) -> Result:
+    """Run what the config says, from the first round."""
+    if out is not None:
+        RunFolder(Path(out)).check_free(overwrite)  # before minutes are spent on loading
+    ratings = ratings_of(config) if ratings is None else ratings
+    run = _Run(config, ratings, observer)
+    if out is None:
+        return run.train()
+    mark = _fingerprint(run.split)
+    with RunFolder.create(out, config, fingerprint=mark, overwrite=overwrite) as folder:
+        return run.train(folder)
+
+
+def resume(
+    path: Path | str, *, ratings: Ratings | None = None, observer: Observer | None = None
+) -> Result:
+    """Go on with a run; it ends as if it had never been interrupted, bit for bit.
+
+    Args:
+        path: The run folder.
+        ratings: What it was started with, where that was given in Python.
+        observer: Somebody to tell about every round.
+
+    Raises:
+        RunFolderError: If the folder, its checkpoint or the ratings do not fit together.
+    """
+    with RunFolder.open(path) as folder:
+        config = folder.config()
+        if ratings is None:
+            try:
+                ratings = ratings_of(config)
+            except ConfigError as error:
+                raise RunFolderError(
+                    f"{path}: its ratings ('{config.data.dataset}') cannot be loaded by name. If "
+                    "they were given in Python, resume there: resume(path, ratings=...)"
+                ) from error
+        run = _Run(config, ratings, observer)
+        if _fingerprint(run.split) != folder.notes().get("data"):
+            raise RunFolderError(
+                f"{path}: the ratings of '{config.data.dataset}' are not those it was started "
+                "with; bring those back, or start a new run"
+            )
+        checkpoint = folder.checkpoint()
+        if checkpoint is not None:
+            run.restore(checkpoint)
+        run.records = folder.keep_rounds(run.simulation.next_round)
+        return run.train(folder)
+
+
+def ratings_of(config: Config) -> Ratings:
+    """The ratings that a config names."""
+    data = config.data
+    if data.dataset == "synthetic":
+        ratings = synthetic_ratings(**config.synthetic.model_dump(), seed=config.run.seed)
+    else:
+        ratings = load_ratings(
+            data.dataset,
+            data_dir=data.data_dir,
+            seed=config.run.seed,
+            duplicates=data.duplicates,
+            delimiter=data.delimiter,
+            header=data.header,
+            user=data.user_column,
+            item=data.item_column,
+            rating=data.rating_column,
+            time=data.time_column,
+            client=data.client_column,
+            scale=data.scale,
+        )
+    if data.clients is not None:
+        ratings = deal_users(ratings, data.clients, seed=config.run.seed)
+    return ratings
+
+
+def split_of(config: Config, ratings: Ratings) -> Split:
+    """The ratings divided as the config says.
+
+    Raises:
+        DataError: If there are too few to train on some and test on others.
+    """
+    within = config.data.split
+    if within == "auto":
+        within = "user"
+        with contextlib.suppress(ConfigError):  # ratings given in Python have any name
+            within = dataset_info(config.data.dataset).split_within
+    split = split_ratings(
+        ratings,
+        seed=config.run.seed,
+        rounds=config.federation.rounds,
+        train_share=config.data.train_share,
+        within=within,
+        initial_share=config.data.initial_share,
+    )
+    if not len(split.test) or not len(split.train):
+        raise DataError(
+            f"{ratings.name}: too few ratings to hold out a test set "
+            f"({len(split.train)} for training, {len(split.test)} for the test)"
+        )
+    return split
+
+
+class _Run:
+    """A run in progress: the simulation, and what is known of its past."""
+
+    def __init__(self, config: Config, ratings: Ratings, observer: Observer | None) -> None:
+        self.config = config
+        self.ratings = ratings
+        self.observer = observer
+        self.records: list[dict[str, Any]] = []
+        self.seconds_before = 0.0
+        self.split = split_of(config, ratings)
+        self.beside = references(self.split.train, self.split.test)
+        self.simulation = Simulation(
+            _federation(config), self.split, seed=config.run.seed, device=config.run.device
+        )
+
+    def restore(self, checkpoint: dict[str, NDArray[Any]]) -> None:
+        self.seconds_before = float(checkpoint.pop("seconds", np.zeros(())))
+        self.simulation.restore(checkpoint)
+
+    def train(self, folder: RunFolder | None = None) -> Result:
+        total, every = self.config.federation.rounds, self.config.run.checkpoint_every
+        simulation = self.simulation
+        if self.observer is not None:
+            self.observer.started(self.config, self.split, simulation.next_round)
+        started = time.perf_counter()
+        with stop_requests(active=folder is not None) as stop:
+            while simulation.next_round < total:
+                begun = time.perf_counter()
+                record = _as_json(simulation.step(), time.perf_counter() - begun)
+                self._check(record)
+                self.records.append(record)
+                if folder is not None:
+                    folder.append_round(record)
+                    due = simulation.next_round % every == 0 or simulation.next_round == total
+                    if due or stop.is_set():
+                        seconds = self.seconds_before + time.perf_counter() - started
+                        folder.write_checkpoint(
+                            simulation.arrays() | {"seconds": np.asarray(seconds)}
+                        )
+                if self.observer is not None:
+                    self.observer.round(record, total)
+                if stop.is_set() and folder is not None and simulation.next_round < total:
+                    raise InterruptedRunError(
+                        f"stopped after round {simulation.next_round} of {total}; go on with: "
+                        f"bgtplanner resume {folder.path}"
+                    )
+        result = Result(
+            summary=summarise(
+                self.config,
+                self.ratings,
+                self.beside,
+                self.records,
+                self.seconds_before + time.perf_counter() - started,
+            ),
+            rounds=self.records,
+            ratings=self.ratings,
+            folder=None if folder is None else folder.path,
+            simulation=simulation,
+        )
+        if folder is not None:
+            folder.write_summary(result.summary)
+        if self.observer is not None:
+            self.observer.finished(result)
+        return result
+
+    def _check(self, record: Mapping[str, Any]) -> None:
+        if not (math.isfinite(record["loss"]) and math.isfinite(record["rmse"])):
+            raise TrainingDivergedError(
+                f"training diverged in round {record['round'] + 1}: the loss is no longer a "
+                f"number. Try a smaller server.learning_rate "
+                f"(now {self.config.server.learning_rate:g})"
+            )
+
+
+def _federation(config: Config) -> Federation:
+    number = config.model.pseudo_items
+    if number == "auto":
+        number = dataset_info("demo").pseudo_items
+        with contextlib.suppress(ConfigError):
+            number = dataset_info(config.data.dataset).pseudo_items
+    return Federation(
+        model=config.fedgnn if config.model.name == "fedgnn" else config.factorization,
+        server=config.server,
+        participation=config.federation.participation,
+        pseudo_items=number,
+    )
+
+
+def _as_json(record: RoundRecord, seconds: float) -> dict[str, Any]:
+    return {
+        "round": record.round,
+        **record.metrics._asdict(),
+        "loss": record.loss,
+        "clients": record.clients,
+        "ratings": record.ratings,
+        "seconds": seconds,
+    }
+
+
+def _fingerprint(split: Split) -> str:
+    """One hash over all that a run is trained and tested on."""
+    digest = hashlib.sha256()
+    for part in (split.train, split.test):
+        for array in (part.user, part.item, part.value, part.client_of_user):
+            digest.update(np.ascontiguousarray(array).tobytes())
+    digest.update(split.arrival.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,146 @@
+"""The server's part of a round: aggregate what came, and step the shared parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.recsys.model import Edges, Shared, Upload
+
+__all__ = ["Aggregate", "PseudoRows", "Server", "aggregate"]
+
+
+class PseudoRows(NamedTuple):
+    """Rows that clients upload for items they did not rate; item -1 stands for no row.
+
+    Attributes:
+        item: ``[n_clients, number]``.
+        rows: ``[n_clients, number, width]``.
+    """
+
+    item: Array
+    rows: Array
+
+
+class Aggregate(NamedTuple):
+    """What the server makes of all uploads.
+
+    Attributes:
+        gradient: The averaged gradient of the shared parameters.
+        usage: How many uploaded ratings stand behind each item row.
+    """
+
+    gradient: Shared
+    usage: Array
+
+
+def aggregate(
+    upload: Upload,
+    edges: Edges,
+    takes_part: Array,
+    how: Literal["item-usage", "ratings", "clients"],
+    pseudo: PseudoRows | None = None,
+) -> Aggregate:
+    """Average the uploads of the clients that take part.
+
+    Args:
+        upload: Every client's gradients of its mean loss.
+        edges: The training ratings.
+        takes_part: 1 for a client that takes part, ``[n_clients]``.
+        how: The weighting. ``"clients"``: every client the same. ``"ratings"``: a client counts by
+            the number of rows it uploads, pseudo rows included (the authors' rule).
+            ``"item-usage"``: the same for the dense part, while each item row is averaged over the
+            ratings of that very item (the paper's step 5, FedGNN).
+        pseudo: Rows for pseudo items.
+    """
+    ratings = edges.ratings_of_clients
+    active = takes_part * (ratings > 0)
+    uploaded = ratings
+    if pseudo is not None:
+        uploaded = ratings + (pseudo.item >= 0).sum(1)
+    weight = active if how == "clients" else active * uploaded
+
+    rows = upload.rows * weight[edges.pair_client, None]
+    items = jax.ops.segment_sum(rows, edges.pair_item, edges.n_items)
+    usage = jax.ops.segment_sum(
+        edges.present * active[edges.client_of_user[edges.user]], edges.item, edges.n_items
+    )
+    if pseudo is not None:
+        target = jnp.where(
+            pseudo.item < 0, edges.n_items, pseudo.item
+        )  # -1: out of range, dropped
+        items = items.at[target].add(pseudo.rows * weight[:, None, None], mode="drop")
+        usage = usage.at[target].add(active[:, None], mode="drop")
+    total = jnp.maximum(weight.sum(), 1.0)
+    per_row = jnp.maximum(usage, 1.0)[:, None] if how == "item-usage" else total
+    dense = (upload.dense * weight[:, None]).sum(0) / total
+    return Aggregate(Shared(items / per_row, dense), usage)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """How the server turns an aggregate into a step.
+
+    Attributes:
+        optimizer: ``"adam"``, ``"adagrad"``, ``"sgd"`` (with `momentum`), all with a memory across
+            rounds; or ``"sign"``: what the authors' new Adam in every round amounts to.
+        learning_rate: Step size.
+        momentum: Of ``"sgd"``.
+        weight_decay: Added to the gradient, times the parameter (the authors: 1e-4).
+        aggregation: See :func:`aggregate`.
+        item_prior: With ``"item-usage"``: every item starts out with this many imaginary ratings
+            in favour of a row of zeros, so that rarely rated items stay near it.
+    """
+
+    optimizer: Literal["adam", "adagrad", "sgd", "sign"] = "adam"
+    learning_rate: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    aggregation: Literal["item-usage", "ratings", "clients"] = "item-usage"
+    item_prior: float = 6.0
+
+    def __post_init__(self) -> None:
+        unless = ConfigError.unless
+        unless(0 < self.learning_rate <= 1e6, "learning_rate", self.learning_rate, "above 0")
+        unless(0 <= self.momentum < 1, "momentum", self.momentum, "from 0 to below 1")
+        unless(0 <= self.weight_decay <= 1e6, "weight_decay", self.weight_decay, "0 to 1e6")
+        unless(0 <= self.item_prior <= 1e9, "item_prior", self.item_prior, "0 to 1e9")
+
+    def initial(self, shared: Shared) -> optax.OptState:
+        """The optimiser's memory before the first round."""
+        return self._transform().init(shared)
+
+    def step(
+        self, shared: Shared, memory: optax.OptState, aggregated: Aggregate
+    ) -> tuple[Shared, optax.OptState]:
+        """Shared parameters and memory after a round."""
+        gradient = aggregated.gradient
+        if self.aggregation == "item-usage" and self.item_prior:
+            usage = aggregated.usage[:, None]
+            pulled = gradient.items * usage + self.item_prior * shared.items
+            gradient = gradient._replace(items=pulled / (usage + self.item_prior))
+        updates, memory = self._transform().update(gradient, memory, shared)
+        return optax.apply_updates(shared, updates), memory
+
+    def _transform(self) -> optax.GradientTransformation:
+        kinds = {
+            "adam": optax.scale_by_adam(),
+            "adagrad": optax.scale_by_rss(initial_accumulator_value=1e-6),
+            "sgd": optax.trace(decay=self.momentum),
+            "sign": optax.stateless(
+                lambda updates, _: jax.tree.map(lambda g: g / (jnp.abs(g) + 1e-8), updates)
+            ),
+        }
+        return optax.chain(
+            optax.add_decayed_weights(self.weight_decay)
+            if self.weight_decay
+            else optax.identity(),
+            kinds[self.optimizer],
+            optax.scale(-self.learning_rate),
+        )

@@ -1,0 +1,161 @@
+"""All clients at once: the round of `rounds.py`, compiled, over arrays that never change shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike, NDArray
+
+from bgtplanner.errors import ConfigError, RunFolderError
+from bgtplanner.federation.rounds import Federation, Heldout, Outcome, State
+from bgtplanner.recsys.metrics import Metrics
+from bgtplanner.recsys.model import Edges
+from bgtplanner.recsys.split import Split
+
+__all__ = ["RoundRecord", "Simulation", "pick_device"]
+
+
+class RoundRecord(NamedTuple):
+    """What is kept of a round.
+
+    Attributes:
+        round: Its index, from 0.
+        metrics: Scores on the held-out ratings after it.
+        loss: Mean training loss of the clients that took part, before it.
+        clients: How many took part.
+        ratings: How many training ratings were known.
+    """
+
+    round: int
+    metrics: Metrics
+    loss: float
+    clients: int
+    ratings: int
+
+
+def pick_device(name: str) -> jax.Device:
+    """The device called ``auto``, ``cpu`` or ``gpu``.
+
+    Raises:
+        ConfigError: If there is none of that kind.
+    """
+    if name == "auto":
+        return jax.devices()[0]
+    try:
+        return jax.devices(name)[0]
+    except RuntimeError as error:
+        kinds = sorted({device.platform for device in jax.devices()})
+        raise ConfigError(f"--device {name}: not available; this machine has {kinds}") from error
+
+
+class Simulation:
+    """A federation on one machine, stepped round by round.
+
+    Args:
+        federation: What is learned and how.
+        split: Training and test ratings.
+        seed: Of everything that is drawn at random in training.
+        device: ``auto``, ``cpu`` or ``gpu``.
+    """
+
+    def __init__(
+        self, federation: Federation, split: Split, *, seed: int, device: str = "auto"
+    ) -> None:
+        self.federation = federation
+        self.next_round = 0
+        self._arrivals = np.sort(split.arrival)
+        self._device = pick_device(device)
+        with jax.default_device(self._device):
+            self._edges = Edges.of(split.train, split.arrival)
+            self._heldout = Heldout(
+                jnp.asarray(split.test.user),
+                jnp.asarray(split.test.item),
+                jnp.asarray(split.test.value),
+            )
+            initial_key, self._key = jax.random.split(jax.random.key(seed))
+            # The old state's memory is given to the new one, so that parameters are never held
+            # twice; copied first, since a model may use one array in two places.
+            initial = federation.initial(initial_key, self._edges)
+            self._state: State = jax.tree.map(jnp.array, initial)
+            self._round = jax.jit(federation.round, donate_argnums=0)
+
+    @property
+    def state(self) -> State:
+        """Parameters, local state and optimiser memory after the last round."""
+        return self._state
+
+    def step(self) -> RoundRecord:
+        """Run the next round."""
+        index = self.next_round
+        with jax.default_device(self._device):
+            self._state, outcome = self._round(
+                self._state, self._edges, self._heldout, jnp.int32(index), self._key
+            )
+        self.next_round += 1
+        return self._record(index, jax.device_get(outcome))
+
+    def _record(self, index: int, outcome: Outcome) -> RoundRecord:
+        return RoundRecord(
+            round=index,
+            metrics=Metrics.of(outcome.scores),
+            loss=float(outcome.loss),
+            clients=int(outcome.clients),
+            ratings=int(np.searchsorted(self._arrivals, index, side="right")),
+        )
+
+    def predict(self, user: ArrayLike, item: ArrayLike) -> NDArray[np.float32]:
+        """Predicted ratings in [0, 1] of user-item index pairs, with what is known by now."""
+        known = self._edges.at(max(self.next_round - 1, 0))
+        with jax.default_device(self._device):
+            predicted = _predict(
+                self.federation,
+                self._state,
+                known,
+                jnp.asarray(user, dtype=jnp.int32),
+                jnp.asarray(item, dtype=jnp.int32),
+            )
+        return np.asarray(predicted)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The whole state as named plain arrays, enough to go on bit for bit."""
+        leaves = jax.tree_util.tree_leaves_with_path(self._state)
+        named = {
+            jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves
+        }
+        return {name: np.array(leaf) for name, leaf in named.items()} | {
+            "next_round": np.asarray(self.next_round)
+        }
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what :meth:`arrays` gave.
+
+        Raises:
+            RunFolderError: If an array is missing or has another shape or type: the state belongs
+                to another model, data set or version.
+        """
+        paths, tree = jax.tree_util.tree_flatten_with_path(self._state)
+        restored: list[Array] = []
+        for path, leaf in paths:
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            stored = arrays.get(name)
+            if stored is None or stored.shape != leaf.shape or stored.dtype != leaf.dtype:
+                raise RunFolderError(
+                    f"checkpoint entry '{name}' is missing or of another shape or type: it was "
+                    "written for other data or another model"
+                )
+            restored.append(jax.device_put(stored, self._device))
+        self._state = jax.tree_util.tree_unflatten(tree, restored)
+        self.next_round = int(arrays["next_round"])
+
+
+@partial(jax.jit, static_argnums=0)
+def _predict(
+    federation: Federation, state: State, edges: Edges, user: Array, item: Array
+) -> Array:
+    return federation.model.predict(state.shared, state.local, edges, user, item)

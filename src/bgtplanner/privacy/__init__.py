@@ -1,0 +1,1 @@
+"""What may be spent: budgets, accounting, mechanisms, the ledger. NumPy and SciPy only."""

@@ -1,0 +1,1 @@
+"""What is learned: ratings, models, metrics. Never sees a budget."""

@@ -1,0 +1,1 @@
+"""Show it: what a run looks like on a terminal."""

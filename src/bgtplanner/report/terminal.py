@@ -1,0 +1,194 @@
+"""A run as it looks on a terminal: progress while it goes on, a small table when it is done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from bgtplanner.experiments.config import Config
+from bgtplanner.experiments.results import Result
+from bgtplanner.recsys.split import Split
+
+__all__ = ["RunView", "bar", "description_view", "sparkline", "summary_table"]
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Iterable[float], width: int = 40) -> str:
+    """A curve in one line of text; the largest value is the tallest block.
+
+    Example:
+        >>> sparkline([3, 2, 1])
+        '█▄▁'
+    """
+    points = list(values)
+    if len(points) > width:
+        points = [points[round(i * (len(points) - 1) / (width - 1))] for i in range(width)]
+    low, high = min(points, default=0.0), max(points, default=0.0)
+    span = (high - low) or 1.0
+    return "".join(_BLOCKS[int((point - low) / span * (len(_BLOCKS) - 1))] for point in points)
+
+
+def bar(share: float, width: int = 20) -> str:
+    """A horizontal bar for a share from 0 to 1."""
+    full = round(max(0.0, min(1.0, share)) * width)
+    return "█" * full + "·" * (width - full)
+
+
+class RunView:
+    """Tells the user how a run is going.
+
+    On a terminal: one live line. Elsewhere: a plain line every tenth of the way. It writes to the
+    given console only, so that standard output can be kept for data.
+
+    Args:
+        console: Where to write.
+        verbosity: -1 for nothing but the end, 0 as described, 1 for a line every round.
+    """
+
+    def __init__(self, console: Console, verbosity: int = 0) -> None:
+        self.console = console
+        self.verbosity = verbosity
+        self._live: Progress | None = None
+        self._task: Any = None
+        self._begun = 0.0
+        self._first = 0
+
+    def started(self, config: Config, split: Split, first: int) -> None:
+        """Say what is about to be trained on what."""
+        self._first = first
+        if self.verbosity < 0:
+            return
+        train = split.train
+        self.console.print(
+            f"[bold]{train.name}[/bold]: {train.n_clients:,} clients, {train.n_items:,} items, "
+            f"{len(train):,} ratings to train on, {len(split.test):,} to test",
+            highlight=False,
+        )
+        self.console.print(
+            f"{config.model.name}, {config.federation.rounds} rounds, seed {config.run.seed}, "
+            f"no privacy (mechanism {config.privacy.mechanism})",
+            highlight=False,
+        )
+        if first:
+            self.console.print(f"going on after round {first}", highlight=False)
+        if self.console.is_terminal and self.verbosity == 0:
+            self._live = Progress(
+                TextColumn("round"),
+                MofNCompleteColumn(),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[score]}"),
+                TimeRemainingColumn(compact=True),
+                console=self.console,
+                transient=True,
+            )
+            self._live.start()
+            self._task = self._live.add_task(
+                "", total=config.federation.rounds, completed=first, score="compiling"
+            )
+
+    def round(self, record: Mapping[str, Any], total: int) -> None:
+        """Move the bar, or print a line when one is due."""
+        done = record["round"] + 1
+        if done == self._first + 1:  # compiled by now: from here on the pace is steady
+            self._begun = time.perf_counter()
+        score = f"RMSE {record['rmse']:.4f}  F1 {record['f1']:.3f}"
+        if self._live is not None:
+            self._live.update(self._task, completed=done, score=score)
+            return
+        due = self.verbosity > 0 or done % max(1, total // 10) == 0 or done == total
+        if self.verbosity >= 0 and due:
+            steady = done - self._first - 1
+            left = ""
+            if 0 < steady and done < total:
+                pace = (time.perf_counter() - self._begun) / steady
+                left = f", about {pace * (total - done):.0f} s left"
+            self.console.print(f"round {done}/{total}  {score}{left}", highlight=False)
+
+    def close(self) -> None:
+        """Take the live line away, whatever happened."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def finished(self, result: Result) -> None:
+        """Print the table that the run was for."""
+        self.close()
+        if self.verbosity < 0:
+            return
+        summary = result.summary
+        curve = sparkline(record["rmse"] for record in result.rounds)
+        self.console.print(f"RMSE by round  {curve}", highlight=False)
+        self.console.print(summary_table(summary))
+        gain = 100 * (1 - summary["rmse_final"] / summary["rmse_client_alone"])
+        better = "lower" if gain >= 0 else "higher"
+        self.console.print(
+            f"Learning together: error {abs(gain):.1f} % {better} than a client alone. "
+            f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s.",
+            highlight=False,
+        )
+        self.console.print(
+            "Guarantee: none. Uploads were neither clipped nor noised.", highlight=False
+        )
+
+
+def summary_table(summary: Mapping[str, Any]) -> Table:
+    """The result between the predictors that share nothing."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("predictor")
+    table.add_column("RMSE", justify="right")
+    table.add_column("F1", justify="right")
+    rows = [
+        ("one constant for all", summary["rmse_constant"], summary["f1_constant"]),
+        ("each user's own mean", summary["rmse_user_mean"], summary["f1_user_mean"]),
+        ("each client alone", summary["rmse_client_alone"], summary["f1_client_alone"]),
+        (f"{summary['model']}, last round", summary["rmse_final"], summary["f1_final"]),
+    ]
+    for name, rmse, f1 in rows:
+        style = "bold" if name.endswith("last round") else ""
+        table.add_row(name, f"{rmse:.4f}", f"{f1:.3f}", style=style)
+    if summary["preset"] == "paper":
+        table.add_row(
+            "best round (on the test set, as the paper reports)",
+            f"{summary['rmse_best']:.4f}",
+            f"{summary['f1_best']:.3f}",
+        )
+    return table
+
+
+def description_view(console: Console, facts: Mapping[str, Any]) -> None:
+    """A data set's facts in a few lines, with a histogram of its ratings."""
+    users, items = facts["ratings_per_user"], facts["ratings_per_item"]
+    silent = facts["users_without_ratings"]
+    lines = [
+        f"[bold]{facts['dataset']}[/bold]: {facts['ratings']:,} ratings by {facts['users']:,} "
+        f"users ({silent} without any) on {facts['items']:,} items",
+        f"clients            {facts['clients']:,}",
+        f"density            {100 * facts['density']:.2f} %",
+        f"ratings per user   {users['min']} to {users['max']}, median {users['median']:g}",
+        f"ratings per item   {items['min']} to {items['max']}, median {items['median']:g}",
+        f"split              {facts['train']:,} to train on, {facts['test']:,} to test",
+    ]
+    console.print("\n".join(lines), highlight=False)
+    largest = max(facts["histogram"].values(), default=1)
+    for value, count in facts["histogram"].items():
+        console.print(
+            f"  {value:>6}  {bar(count / largest)}  {count:,}", highlight=False, markup=False
+        )
+    console.print(
+        f"Predicting a constant has RMSE {facts['rmse_constant']:.4f} (on 0 to 1), each user's "
+        f"mean {facts['rmse_user_mean']:.4f}, each client alone "
+        f"{facts['rmse_client_alone']:.4f}.",
+        highlight=False,
+    )
