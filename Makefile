@@ -12,6 +12,7 @@ help:
 	@echo "make test     set up, then lint, types, import contract, all tests, wheel"
 	@echo "make lint     ruff check and format check      make format   rewrite in our format"
 	@echo "make bench    speed and memory, as ratios measured in one run (installs torch)"
+	@echo "make docs     build the documentation"
 	@echo "make clean    remove the environment and everything that was built"
 
 setup: $(VENV)/.ready
@@ -64,8 +65,13 @@ $(VENV)/.bench: $(VENV)/.ready
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.speed
 
-docs:
-	@echo "the documentation is the Markdown in docs/ and README.md"
+$(VENV)/.docs: $(VENV)/.ready
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --group docs
+	@touch $@
+
+docs: $(VENV)/.docs
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
+	@echo "the documentation is in build/docs/index.html"
 
 clean:
 	rm -rf $(VENV) build dist runs .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

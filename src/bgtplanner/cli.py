@@ -147,6 +147,26 @@ def resume(
     _show_result(result, as_json, view)
 
 
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    open_page: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a page about a run that opens anywhere, online or not.
+
+    Example: `bgtplanner report runs/first --open`
+    """
+    _need_simulator()
+    page = _write_report(folder)
+    if as_json:
+        _print_json({"report": str(page)})
+    else:
+        typer.echo(f"Report: {page}")
+    if open_page:
+        typer.launch(str(page))
+
+
 @data_app.command("list")
 def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
     """List the data sets and say which are here.
@@ -263,6 +283,14 @@ def _need_simulator() -> None:
         raise MissingExtraError("sim", "Training in simulation") from error
 
 
+def _write_report(folder: Path) -> Path:
+    try:
+        from bgtplanner.report.page import write_report
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("report", "A report") from error
+    return write_report(folder)
+
+
 def _new_folder(dataset: str) -> Path:
     plain = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in dataset)
     return Path("runs") / f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
@@ -282,8 +310,11 @@ def _show_result(result: Result, as_json: bool, view: RunView) -> None:
         _print_json(dict(result.summary))
     elif view.verbosity < 0:
         typer.echo(f"RMSE {result.summary['rmse_final']:.4f}  {result.folder}")
-    else:
-        typer.echo(f"Results: {result.folder}/summary.json")
+    elif result.folder is not None:
+        try:
+            typer.echo(f"Report: {_write_report(result.folder)}")
+        except MissingExtraError as error:
+            typer.echo(f"Results: {result.folder}/summary.json ({error})")
 
 
 def _print_json(content: Any) -> None:

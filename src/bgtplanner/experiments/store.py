@@ -6,6 +6,7 @@
     rounds.jsonl      one line a round
     checkpoint.npz    the whole state after some round (plain arrays, no pickle)
     summary.json      the result, once the run is done
+    report.html       the same to look at, once it was asked for
     .lock             held while a process writes here
 
 Files are written beside their place, flushed to the disk, then renamed over it, so a crash leaves
@@ -21,7 +22,7 @@ import fcntl
 import io
 import json
 import os
-import tempfile
+import secrets
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -187,6 +188,11 @@ class RunFolder:
         text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
         self._write("summary.json", text.encode())
 
+    def write_report(self, page: str) -> Path:
+        """Write ``report.html`` and say where it is."""
+        self._write("report.html", page.encode())
+        return self.path / "report.html"
+
     def summary(self) -> dict[str, Any] | None:
         """The result, or None while the run is not done."""
         file = self.path / "summary.json"
@@ -237,16 +243,16 @@ class RunFolder:
         """Replace a file as a whole, or leave it as it was."""
         target = self.path / name
         with _disk_errors(target):
-            handle, temporary = tempfile.mkstemp(dir=self.path, prefix=".tmp-")
+            temporary = self.path / f".tmp-{secrets.token_hex(8)}"
             try:
-                with os.fdopen(handle, "wb") as file:
+                with temporary.open("xb") as file:
                     file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
-                Path(temporary).replace(target)
+                temporary.replace(target)
             except BaseException:
                 with contextlib.suppress(OSError):
-                    Path(temporary).unlink()
+                    temporary.unlink()
                 raise
 
 

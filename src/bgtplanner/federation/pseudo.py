@@ -57,9 +57,10 @@ def _unrated_item(rank: Array, edges: Edges, known: Array) -> Array:
     )
     ends = jnp.cumsum(sizes)
     starts = ends - sizes
-    counted = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(known).astype(jnp.int32)])
+    # Counted in whole numbers: single precision has no odd ones above 16,777,216 pairs.
+    counted = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(known.astype(jnp.int32))])
     before = counted[:-1] - counted[starts[edges.pair_client]]
-    below = edges.pair_item - before
+    below = jnp.append(edges.pair_item - before, 0)  # the end is looked at, and never used
 
     def halve(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bounds

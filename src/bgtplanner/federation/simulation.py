@@ -150,6 +150,8 @@ class Simulation:
                     "written for other data or another model"
                 )
             restored.append(jax.device_put(stored, self._device))
+        if "next_round" not in arrays:
+            raise RunFolderError("checkpoint entry 'next_round' is missing")
         self._state = jax.tree_util.tree_unflatten(tree, restored)
         self.next_round = int(arrays["next_round"])
 

@@ -98,7 +98,8 @@ class FedGNN:
         unless(abs(self.mean) <= 100, "mean", self.mean, "a number from -100 to 100")
         unless(0 < self.bias_shrinkage <= 1e6, "bias_shrinkage", self.bias_shrinkage, "above 0")
         unless(0 < self.init_scale <= 10, "init_scale", self.init_scale, "above 0, at most 10")
-        unless(0 <= self.self_loops <= 1000, "self_loops", self.self_loops, "0 to 1000")
+        # Without one, a user who has no rating yet would have no neighbour at all.
+        unless(1 <= self.self_loops <= 1000, "self_loops", self.self_loops, "1 to 1000")
         for name in ("decay", "local_learning_rate", "local_weight_decay"):
             value = getattr(self, name)
             unless(0 <= value <= 1e6, name, value, "a number from 0 to 1e6")

@@ -111,7 +111,7 @@ class RunView:
         if self.verbosity >= 0 and due:
             steady = done - self._first - 1
             left = ""
-            if 0 < steady and done < total:
+            if steady > 0 and done < total:
                 pace = (time.perf_counter() - self._begun) / steady
                 left = f", about {pace * (total - done):.0f} s left"
             self.console.print(f"round {done}/{total}  {score}{left}", highlight=False)

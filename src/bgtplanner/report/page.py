@@ -1,0 +1,75 @@
+"""A run as one self-contained page that opens anywhere, online or not."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+from bgtplanner.errors import RunFolderError
+from bgtplanner.experiments.store import RunFolder
+from bgtplanner.report.figures import error_curve, score_curve
+
+__all__ = ["write_report"]
+
+
+def write_report(path: Path | str) -> Path:
+    """Write ``report.html`` into a run folder and return where it is.
+
+    Raises:
+        RunFolderError: If the folder holds no finished run.
+    """
+    folder = RunFolder(Path(path))
+    folder.notes()
+    summary = folder.summary()
+    rounds = folder.rounds()
+    if summary is None or not rounds:
+        raise RunFolderError(
+            f"{path}: the run is not finished; go on with 'bgtplanner resume {path}'"
+        )
+    environment = Environment(
+        loader=PackageLoader("bgtplanner.report"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    gain = 1 - summary["rmse_final"] / summary["rmse_client_alone"]
+    page = environment.get_template("run.html.j2").render(
+        summary=summary,
+        gain=gain,
+        rows=_rows(summary),
+        error_curve=Markup(error_curve(rounds, summary)),  # noqa: S704 - drawn here, not input
+        score_curve=Markup(score_curve(rounds, summary)),  # noqa: S704
+        config=(folder.path / "config.toml").read_text(encoding="utf-8"),
+        versions=_versions(),
+    )
+    return folder.write_report(page)
+
+
+def _rows(summary: Mapping[str, Any]) -> list[tuple[str, float, float, bool]]:
+    rows = [
+        ("one constant for all", summary["rmse_constant"], summary["f1_constant"], False),
+        ("each user's own mean", summary["rmse_user_mean"], summary["f1_user_mean"], False),
+        ("each client alone", summary["rmse_client_alone"], summary["f1_client_alone"], False),
+        (f"{summary['model']}, last round", summary["rmse_final"], summary["f1_final"], True),
+    ]
+    if summary["preset"] == "paper":
+        best = "best round on the test set, as the paper reports"
+        rows.append((best, summary["rmse_best"], summary["f1_best"], False))
+    return rows
+
+
+def _versions() -> dict[str, str]:
+    versions = {"Python": platform.python_version()}
+    for name in ("bgtplanner", "jax", "numpy", "optax", "scipy"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
