@@ -14,12 +14,17 @@ from bgtplanner import errors
 if TYPE_CHECKING:
     from bgtplanner.experiments.results import Result
     from bgtplanner.experiments.runner import resume, simulate
+    from bgtplanner.privacy.budget import Budget, Budgets
+    from bgtplanner.privacy.ledger import Ledger
     from bgtplanner.recsys.model import Model
     from bgtplanner.recsys.ratings import Ratings
     from bgtplanner.recsys.sources import load_ratings
 
 __version__ = "0.1.0"
 __all__ = [
+    "Budget",
+    "Budgets",
+    "Ledger",
     "Model",
     "Ratings",
     "Result",
@@ -30,6 +35,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Budget": "bgtplanner.privacy.budget",
+    "Budgets": "bgtplanner.privacy.budget",
+    "Ledger": "bgtplanner.privacy.ledger",
     "Model": "bgtplanner.recsys.model",
     "Ratings": "bgtplanner.recsys.ratings",
     "Result": "bgtplanner.experiments.results",

@@ -5,6 +5,8 @@ Exit codes: 0 done, 1 something went wrong on the way, 2 what was asked for cann
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import sys
@@ -17,6 +19,7 @@ import typer
 from rich.console import Console
 
 import bgtplanner
+from bgtplanner.commands import privacy
 from bgtplanner.errors import BGTPlannerError, ConfigError, InterruptedRunError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -25,15 +28,22 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="bgtplanner",
-    help="Plan the privacy budget of federated recommenders, round by round.",
+    help="Plan the privacy budget of federated recommenders, round by round.\n\n"
+    "Example: `bgtplanner run` trains on the embedded demo data.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data_app = typer.Typer(help="List, describe and fetch data sets.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="List, describe and fetch data sets.\n\nExample: `bgtplanner data list`",
+    no_args_is_help=True,
+)
 app.add_typer(data_app, name="data")
+app.command()(privacy.budget)
+app.command()(privacy.audit)
+app.add_typer(privacy.ledger_app, name="ledger")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="A line for every round.")]
@@ -75,13 +85,15 @@ def run(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of the split and all random draws.")] = None,
     device: Annotated[str | None, typer.Option(help="auto | cpu | gpu")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file; flags win over it.")] = None,
+    config: Annotated[
+        str | None, typer.Option(metavar="PATH", help="TOML file; flags win over it.")
+    ] = None,
     assign: Annotated[
         list[str] | None,
         typer.Option("--set", help="Any config key, as SECTION.KEY=VALUE. Repeatable."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Run folder; default runs/DATASET-TIME.")
+        str | None, typer.Option(metavar="PATH", help="Run folder; default runs/DATASET-TIME.")
     ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace the run in that folder.")] = False,
     show_config: Annotated[bool, typer.Option(help="Print the settings and stop.")] = False,
@@ -112,12 +124,18 @@ def run(
     }
     settings = dict(parse_assignment(text) for text in assign or [])
     settings |= {key: value for key, value in flags.items() if value is not None}
+    for flag, path in (("--config", config), ("--out", out)):  # '' would be the present folder
+        ConfigError.unless(path != "", flag, path, "a path")
     chosen = load_config(preset=preset, file=config, settings=settings)
     if show_config:
-        typer.echo(to_toml(chosen), nl=False)
+        if as_json:
+            _print_json(chosen.model_dump(mode="json"))
+        else:
+            typer.echo(to_toml(chosen), nl=False)
         return
     view = _view(as_json, verbose, quiet)
-    folder = out or _new_folder(chosen.data.dataset)
+    _need_device()
+    folder = _new_folder(chosen.data.dataset) if out is None else Path(out)
     try:
         result = execute(chosen, out=folder, overwrite=overwrite, observer=view)
     finally:
@@ -127,7 +145,7 @@ def run(
 
 @app.command()
 def resume(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run that was interrupted.")],
+    folder: Annotated[str, typer.Argument(help="The folder of a run that was interrupted.")],
     as_json: Json = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
@@ -139,7 +157,9 @@ def resume(
     _need_simulator()
     from bgtplanner.experiments.runner import resume as go_on
 
+    ConfigError.unless(folder != "", "FOLDER", folder, "a run folder")
     view = _view(as_json, verbose, quiet)
+    _need_device()
     try:
         result = go_on(folder, observer=view)
     finally:
@@ -149,7 +169,7 @@ def resume(
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    folder: Annotated[str, typer.Argument(help="The folder of a finished run.")],
     open_page: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -158,7 +178,8 @@ def report(
     Example: `bgtplanner report runs/first --open`
     """
     _need_simulator()
-    page = _write_report(folder)
+    ConfigError.unless(folder != "", "FOLDER", folder, "a run folder")
+    page = _write_report(Path(folder))
     if as_json:
         _print_json({"report": str(page)})
     else:
@@ -291,9 +312,25 @@ def _write_report(folder: Path) -> Path:
     return write_report(folder)
 
 
+def _need_device() -> None:
+    """Let JAX start here, where what it says can be put in one line."""
+    import jax
+
+    try:
+        jax.devices()
+    except Exception as error:  # an assertion of its own, too
+        chosen = os.environ.get("JAX_PLATFORMS", "")
+        raise ConfigError(
+            f"JAX_PLATFORMS = {chosen!r}: JAX finds no such device; unset it, or install the JAX "
+            "that has it"
+        ) from error
+
+
 def _new_folder(dataset: str) -> Path:
+    # The end of a path says most, and a name has at most 255 bytes.
     plain = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in dataset)
-    return Path("runs") / f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    name = f"{plain[-40:]}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    return Path("runs") / name.lstrip("-.")
 
 
 def _view(as_json: bool, verbose: bool, quiet: bool) -> RunView:
@@ -323,8 +360,13 @@ def _print_json(content: Any) -> None:
 
 def main() -> NoReturn:
     """Entry point: errors of ours become one line and an exit code, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):  # a "?" where the terminal has no such letter
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
     try:
         code = app(standalone_mode=False)
+        if code == 130:  # what typer makes of Ctrl-C
+            raise KeyboardInterrupt
     except click.ClickException as error:
         error.show()
         code = error.exit_code
@@ -338,9 +380,24 @@ def main() -> NoReturn:
         typer.echo("interrupted", err=True)
         code = 1
     except BrokenPipeError:  # the reader went away, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
+        code = 1
+    except OSError as error:  # files have errors of their own: mostly this was the output
+        _drop_output()
+        typer.echo(f"error: {error}", err=True)
+        code = 1
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        typer.echo("error: out of memory; try fewer clients, items or dimensions", err=True)
         code = 1
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _drop_output() -> None:
+    """Nothing more to standard output: Python would try again, and complain, when it exits."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

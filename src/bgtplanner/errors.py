@@ -7,9 +7,12 @@
     │   ├── ConfigError           a flag, a config key or an argument
     │   ├── DataError             a ratings file or array (names the file and the line)
     │   ├── MissingExtraError     an optional dependency is not installed
-    │   └── RunFolderError        the run folder cannot be used as asked
-    │       ├── RunLockedError      another process is writing to it
-    │       └── SchemaError         written by a version this one cannot read
+    │   ├── RunFolderError        the run folder cannot be used as asked
+    │   │   ├── RunLockedError      another process is writing to it
+    │   │   └── SchemaError         written by a version this one cannot read
+    │   └── LedgerError           the file is no ledger, or not this one
+    ├── BudgetExceeded          a charge does not fit; nothing was released
+    ├── LedgerTamperedError     its rows were edited, removed or cut, or a backup was restored
     ├── DownloadError           a data set could not be fetched or failed its checksum
     ├── StorageError            the disk refused to write: full, read-only, no permission
     ├── TrainingDivergedError   the model's loss is no longer a number
@@ -25,11 +28,14 @@ from pathlib import Path
 
 __all__ = [
     "BGTPlannerError",
+    "BudgetExceeded",
     "ConfigError",
     "DataError",
     "DownloadError",
     "InputError",
     "InterruptedRunError",
+    "LedgerError",
+    "LedgerTamperedError",
     "MissingExtraError",
     "RunFolderError",
     "RunLockedError",
@@ -37,6 +43,20 @@ __all__ = [
     "StorageError",
     "TrainingDivergedError",
 ]
+
+
+def quoted(value: object) -> str:
+    """A value as messages show it: no longer than a line.
+
+    Example:
+        >>> quoted("adm"), quoted(16**5000)
+        ("'adm'", 'a huge number')
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not print integers of thousands of digits
+        return "a huge number"
+    return text if len(text) <= 80 else f"{text[:60]}..."
 
 
 class BGTPlannerError(Exception):
@@ -58,7 +78,7 @@ class ConfigError(InputError):
     def unless(cls, fits: bool, name: str, value: object, expected: str) -> None:
         """Raise, naming the setting, its value and what was expected, unless it fits."""
         if not fits:
-            raise cls(f"{name} = {value!r}: expected {expected}")
+            raise cls(f"{name} = {quoted(value)}: expected {expected}")
 
 
 class DataError(InputError):
@@ -93,6 +113,29 @@ class TrainingDivergedError(BGTPlannerError):
 
 class InterruptedRunError(BGTPlannerError):
     """A run was stopped from outside. What it had learned is in its folder."""
+
+
+class LedgerError(InputError):
+    """The file is no ledger, cannot be read as one, or has other budgets or another rule."""
+
+
+class LedgerTamperedError(BGTPlannerError):
+    """The ledger's rows are not those that were written: spending may be hidden."""
+
+
+class BudgetExceeded(BGTPlannerError):  # noqa: N818 - a refusal, not a fault
+    """A charge does not fit what is left. Refused before anything was released.
+
+    Args:
+        message: In words, with the numbers.
+        charge: Smallest charge that was asked for.
+        left: Largest charge that any of the clients could still pay.
+    """
+
+    def __init__(self, message: str, *, charge: float, left: float):
+        self.charge = charge
+        self.left = left
+        super().__init__(message)
 
 
 class DownloadError(BGTPlannerError):

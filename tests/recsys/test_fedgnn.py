@@ -51,14 +51,16 @@ def some_edges(arrival: list[int] | None = None) -> Edges:
 
 
 def some_point(model: FedGNN, scale: float = 0.5, seed: int = 1) -> tuple[Shared, FedGNNLocal]:
-    """All parameters random, none of them at a special value."""
-    generator = np.random.default_rng(seed)
+    """All parameters random, none of them at a special value; nothing learned yet by Adam."""
+    generator, dim = np.random.default_rng(seed), model.dim
 
-    def drawn(like: Any) -> jax.Array:
-        return jnp.asarray(generator.normal(0, scale, like.shape), jnp.float32)
+    def drawn(*shape: int) -> jax.Array:
+        return jnp.asarray(generator.normal(0, scale, shape), jnp.float32)
 
-    shared, local = initial(model, jax.random.key(seed), N_USERS, N_ITEMS)
-    return jax.tree.map(drawn, shared), local._replace(embedding=drawn(local.embedding))
+    shared = Shared(drawn(N_ITEMS, dim + model.bias), drawn(dim * dim + 3 * dim))
+    users, zeros = drawn(N_USERS, dim), np.zeros((N_USERS, dim), np.float32)
+    moments = [jnp.asarray(part) for part in (zeros[:, 0], zeros, zeros)]
+    return shared, FedGNNLocal(users, (moments[0], moments[1], moments[2]), jnp.asarray(zeros))
 
 
 def step(
@@ -153,7 +155,7 @@ class TestAttention:
 
     def test_huge_embeddings(self) -> None:
         """Logits of about 1e9 and more: the softmax must neither overflow nor give NaN slopes."""
-        model = FedGNN(dim=4, heads=2, bias=False, stale_predictions=True, init_scale=10.0)
+        model = FedGNN(dim=4, heads=2, bias=False, stale_predictions=True)
         shared, local = some_point(model, 1e3)
         edges = some_edges([0, 0, 1, 0, 0, 0, 1, 0, 0])
         gradients = gradients_of(model, shared, local, edges)
@@ -165,21 +167,21 @@ class TestAttention:
         predicted = predict(model, shared, local, edges, jnp.arange(4), jnp.arange(4))
         assert np.isfinite(predicted).all()
 
-    def test_one_item_that_outshines_the_user(self) -> None:
+    @pytest.mark.parametrize("logit", [500.0, -500.0])
+    def test_one_neighbour_that_outshines_all_others(self, logit: float) -> None:
         """The shift is the largest logit, wherever it is: at an item or at the user itself."""
-        model = FedGNN(dim=2, bias=False, stale_predictions=True)
-        edges = Edges.of(Ratings.from_arrays([0], [0], [1], scale=(0, 1)))
-        identity, queries = jnp.eye(2).ravel(), jnp.array([1.0, 0.0, 0.0, 0.0])
-        dense = jnp.concatenate([identity, queries, jnp.zeros(2)])
-        for item_logit, user_logit in [(500.0, 0.0), (0.0, 500.0)]:
-            items, users = jnp.array([[item_logit, 1.0]]), jnp.array([[user_logit, 2.0]])
-            _, local = initial(model, jax.random.key(0), 1, 1)
-            local = local._replace(embedding=users)
-            shared = Shared(items, dense)
-            zero = jnp.zeros((1, 2))
-            kept = step(model, (shared, local), edges, zero, active=jnp.ones(1, bool))
-            winner = items if item_logit > user_logit else users
-            np.testing.assert_allclose(kept.graph_embedding, winner, rtol=1e-6)
+        model = FedGNN(dim=4, bias=False, stale_predictions=True)
+        shared, local = some_point(model)
+        edges = some_edges()
+        identity, zeros = np.eye(4).ravel(), np.zeros(4)
+        # The query looks at the first coordinate: of item 2 and, with the other sign, of users.
+        dense = np.concatenate([identity, [1.0, 0, 0, 0], zeros, zeros])
+        items = shared.items.at[:, 0].set(0.0).at[2, 0].set(logit)
+        users = local.embedding.at[:, 0].set(-logit)
+        point = Shared(items, jnp.asarray(dense, jnp.float32)), local._replace(embedding=users)
+        kept = step(model, point, edges, jnp.zeros((N_USERS, 4))).graph_embedding
+        expected = items[2] if logit > 0 else users[0]  # user 0 rated items 0, 2 and 3
+        np.testing.assert_allclose(kept[0], expected, rtol=1e-6)
 
 
 class TestStalePredictions:
@@ -278,7 +280,7 @@ class TestPredictions:
 
     def test_nothing_known_gives_the_mean(self) -> None:
         model = FedGNN(dim=4, mean=0.65)
-        shared, local = initial(model, jax.random.key(0), N_USERS, N_ITEMS)
+        shared, local = some_point(model)
         shared = shared._replace(items=jnp.zeros_like(shared.items))
         edges = some_edges([1] * 9)
         got = predict(model, shared, local, edges, jnp.arange(4), jnp.arange(4))
@@ -288,24 +290,24 @@ class TestPredictions:
 class TestInitial:
     def test_shapes_and_spread(self) -> None:
         model = FedGNN(dim=8, heads=2, init_scale=0.3)
-        shared, local = initial(model, jax.random.key(0), 400, 500)
-        assert shared.items.shape == (500, 9)
+        shared, local = initial(model, jax.random.key(0), 400, 400)
+        assert shared.items.shape == (400, 9)
         assert shared.dense.shape == (8 * 8 + 3 * 8,)
         assert local.embedding.shape == (400, 8)
         assert np.asarray(shared.items)[:, :8].std() == pytest.approx(0.3, rel=0.05)
         assert np.asarray(local.embedding).std() == pytest.approx(0.3, rel=0.05)
         assert not np.asarray(shared.items)[:, 8].any()
         assert not np.asarray(shared.dense)[-8:].any()
+        # Users, items and layer are drawn apart, and with another key all is different.
+        assert not np.allclose(np.asarray(shared.items)[:, :8], local.embedding)
+        other, _ = initial(model, jax.random.key(1), 400, 400)
+        assert not np.allclose(shared.items, other.items)
+        assert not np.allclose(shared.dense, other.dense)
 
     def test_without_bias_there_is_no_bias_column(self) -> None:
-        shared, _ = initial(FedGNN(dim=8, bias=False), jax.random.key(0), 2, 3)
+        model = FedGNN(dim=8, bias=False)
+        shared, _ = jax.eval_shape(lambda key: model.initial(key, 2, 3), jax.random.key(0))
         assert shared.items.shape == (3, 8)
-
-    def test_users_items_and_layer_are_drawn_apart(self) -> None:
-        shared, local = initial(FedGNN(dim=4, bias=False), jax.random.key(0), 5, 5)
-        assert not np.allclose(shared.items, local.embedding)
-        other, _ = initial(FedGNN(dim=4, bias=False), jax.random.key(1), 5, 5)
-        assert not np.allclose(shared.items, other.items)
 
 
 class TestSettings:
@@ -360,6 +362,5 @@ class TestLearning:
         )
         simulation = Simulation(federation, split, seed=1)
         records = [simulation.step() for _ in range(60)]
-        print(records[-1].metrics, beside)
-        assert records[-1].metrics.rmse < 0.9 * beside.user_mean.rmse
+        assert records[-1].metrics.rmse < 0.75 * beside.user_mean.rmse
         assert records[-1].loss < 0.5 * records[0].loss

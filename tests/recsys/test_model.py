@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bgtplanner.recsys.factorization import Factorization
-from bgtplanner.recsys.fedgnn import FedGNN
+from bgtplanner.recsys.fedgnn import FedGNN, FedGNNLocal
 from bgtplanner.recsys.model import Edges, Gradients, Shared, client_gradients, copies
 from bgtplanner.recsys.ratings import Ratings
 from bgtplanner.recsys.split import deal_users
@@ -41,9 +41,9 @@ FEDGNN = [
         (1, False, "mse", "sigmoid", 2, 0.2),
         (1, True, "rmse", "sigmoid", 2, 0.0),
         (1, False, "rmse", "linear", 1, 0.1),
-        (2, True, "mse", "sigmoid", 1, 0.0),
+        (2, True, "mse", "sigmoid", 1, 0.2),
         (2, False, "mse", "linear", 2, 0.0),
-        (2, True, "rmse", "linear", 2, 0.2),
+        (2, True, "rmse", "linear", 2, 0.0),
         (2, False, "rmse", "sigmoid", 1, 0.0),
     ]
 ]
@@ -60,7 +60,7 @@ def name_of(model: Any) -> str:
 
 every_model = pytest.mark.parametrize("model", MODELS, ids=name_of)
 # For what does not depend on the options: one of each kind.
-some_models = pytest.mark.parametrize("model", [FEDGNN[6], FACTORIZATION[0]], ids=name_of)
+some_models = pytest.mark.parametrize("model", [FEDGNN[4], FACTORIZATION[0]], ids=name_of)
 
 # These programs run once: most of the time would go into optimising them.
 QUICK = {"xla_backend_optimization_level": 0}
@@ -95,16 +95,16 @@ def some_ratings(clients: int | None = None) -> Ratings:
 
 def some_point(model: Any, seed: int = 0) -> tuple[Shared, Any]:
     """Parameters with every entry away from zero, so that no gradient vanishes by symmetry."""
-    generator = np.random.default_rng([seed, 17])
+    generator, dim = np.random.default_rng([seed, 17]), model.dim
 
-    def moved(leaf: Any) -> Any:
-        return jnp.asarray(np.asarray(leaf) + generator.normal(0, 0.4, leaf.shape))
+    def drawn(*shape: int) -> jax.Array:
+        return jnp.asarray(generator.normal(0, 0.5, shape))
 
-    shared, local = model.initial(jax.random.key(seed), N_USERS, N_ITEMS)
-    shared = jax.tree.map(moved, shared)
-    if isinstance(model, FedGNN):
-        return shared, local._replace(embedding=moved(local.embedding))
-    return shared, moved(local)
+    if isinstance(model, Factorization):
+        return Shared(drawn(N_ITEMS, 1 + dim), drawn(0)), drawn(N_USERS, 1 + dim)
+    shared = Shared(drawn(N_ITEMS, dim + model.bias), drawn(dim * dim + 3 * dim))
+    moments = (drawn(N_USERS), drawn(N_USERS, dim), drawn(N_USERS, dim))
+    return shared, FedGNNLocal(drawn(N_USERS, dim), moments, drawn(N_USERS, dim))
 
 
 # --- the oracle: one client's loss, rating by rating, in plain NumPy -------------------------
@@ -236,19 +236,19 @@ class TestAgainstFiniteDifferences:
 
             np.testing.assert_allclose(gradients.loss[client], loss(), rtol=1e-9)
             table = full_table(gradients, edges, client)
-            by_item = slopes(lambda point: loss(items=point), items)  # noqa: B023
+            by_item = slopes(lambda point: loss(items=point), items)
             np.testing.assert_allclose(table, by_item, atol=1e-8)
             assert np.abs(by_item).max() > 1e-3  # the comparison is of something
-            by_dense = slopes(lambda point: loss(dense=point), dense)  # noqa: B023
+            by_dense = slopes(lambda point: loss(dense=point), dense)
             np.testing.assert_allclose(gradients.upload.dense[client], by_dense, atol=1e-8)
-            of_users += slopes(lambda point: loss(users=point), users)  # noqa: B023
+            of_users += slopes(lambda point: loss(users=point), users)
         np.testing.assert_allclose(users_of(gradients.local), of_users, atol=1e-8)
         if isinstance(model, FedGNN):
             assert np.abs(np.asarray(gradients.upload.dense)).max() > 1e-4
 
 
 class TestAgainstOneClientAtATime:
-    @pytest.mark.parametrize("model", [FEDGNN[2], FEDGNN[6], FACTORIZATION[0]], ids=name_of)
+    @some_models
     def test_one_client_alone_with_the_full_item_table(self, model: Any) -> None:
         # Three clients of two users and the same shapes, so that the loop compiles once.
         generator = np.random.default_rng(5)
@@ -301,7 +301,6 @@ class TestAgainstOneClientAtATime:
     def test_the_same_with_one_user_a_client_and_with_all_users_in_one(self, model: Any) -> None:
         """Losses are means over a client's ratings: sums over users must agree."""
         shared, local = some_point(model)
-        model = replace(model, loss_kind="mse") if isinstance(model, FedGNN) else model
         ratings = some_ratings()
         apart, joined = Edges.of(ratings), Edges.of(some_ratings(clients=1))
         assert apart.one_user_each
@@ -418,7 +417,7 @@ class TestOrderAndNames:
 
 
 class TestExtremes:
-    @pytest.mark.parametrize("model", [FEDGNN[6], FEDGNN[7], FACTORIZATION[0]], ids=name_of)
+    @pytest.mark.parametrize("model", [FEDGNN[4], FEDGNN[7], FACTORIZATION[0]], ids=name_of)
     def test_no_rating_one_rating_all_items(self, model: Any) -> None:
         ratings = some_ratings()
         shared, local = some_point(model)
@@ -435,37 +434,30 @@ class TestExtremes:
             rows = full_table(gradients, edges, user)
             assert rows.any(axis=1).sum() == (ratings.user == user).sum()
 
-    @pytest.mark.parametrize("decay", [0.0, 0.1])
-    def test_rmse_at_zero_error(self, decay: float) -> None:
+    def test_rmse_at_zero_error(self) -> None:
         """The root has no derivative at zero; the client rests, and no NaN spreads to others."""
+        decay = 0.1
         model = FedGNN(dim=2, bias=False, mean=0.5, loss_kind="rmse", decay=decay)
-        ratings = Ratings.from_arrays([0, 0, 1], [0, 1, 0], [2, 2, 5], scale=(0, 4 + 1))
-        ratings = replace(ratings, value=np.array([0.5, 0.5, 1.0], np.float32))
-        shared, local = model.initial(jax.random.key(0), 2, 2)
-        shared = shared._replace(dense=jnp.zeros_like(shared.dense))  # every h_u is zero
-        gradients = gradients_of(model, shared, local, Edges.of(ratings))
-        for leaf in jax.tree.leaves(gradients):
-            assert np.isfinite(leaf).all()
+        ratings = Ratings.from_arrays([0, 0, 1], [0, 1, 0], [1, 1, 2], scale=(0, 2))
+        shared, local = some_point(model)
+        # Every h_u is zero, so every score is 0.5: right for user 0, wrong for user 1.
+        shared = Shared(shared.items[:2], jnp.zeros_like(shared.dense))
+        local = jax.tree.map(lambda leaf: leaf[:2], local)
+        edges = Edges.of(ratings)
+        gradients = gradients_of(model, shared, local, edges)
         penalty = 0.5 * decay * (np.asarray(shared.items) ** 2).sum(1)
         np.testing.assert_allclose(gradients.loss, [penalty.mean(), 0.5 + penalty[0]], rtol=1e-9)
-        np.testing.assert_allclose(
-            gradients.upload.rows[:2], decay * shared.items / 2, rtol=1e-9, atol=1e-300
-        )
+        np.testing.assert_allclose(gradients.upload.rows[:2], decay * shared.items / 2, rtol=1e-9)
         assert np.asarray(gradients.upload.dense)[1].any()
-
-    @pytest.mark.parametrize("size", [1e-4, 1e-6, 1e-8])
-    def test_rmse_near_zero_error_in_training_precision(self, size: float) -> None:
-        model = FedGNN(dim=2, bias=False, mean=0.5, loss_kind="rmse", decay=0.0)
-        ratings = Ratings.from_arrays([0], [0], [1], scale=(0, 1))
-        ratings = replace(ratings, value=np.array([0.5 + size], np.float32))
-        shared, local = model.initial(jax.random.key(0), 1, 1)
-        shared = Shared(
-            shared.items.astype(jnp.float32), jnp.zeros_like(shared.dense, jnp.float32)
-        )
-        gradients = gradients_of(model, shared, local, Edges.of(ratings))
+        assert not np.asarray(gradients.upload.dense)[0].any()
         for leaf in jax.tree.leaves(gradients):
             assert np.isfinite(leaf).all()
-            assert np.abs(np.asarray(leaf)).max(initial=0) < 100
+        # Nor does anything blow up close to it: the slope of a root is bounded by one.
+        for size in (1e-4, 1e-6, 1e-8):
+            near = replace(edges, value=edges.value.at[:2].set(0.5 + size))
+            for leaf in jax.tree.leaves(gradients_of(model, shared, local, near)):
+                assert np.isfinite(leaf).all()
+                assert np.abs(np.asarray(leaf)).max() < 10
 
 
 rating_lists = st.lists(

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from bgtplanner.errors import ConfigError
+from bgtplanner.errors import ConfigError, quoted
 from bgtplanner.federation.server import Server
 from bgtplanner.recsys.factorization import Factorization
 from bgtplanner.recsys.fedgnn import FedGNN
@@ -72,15 +72,23 @@ class SyntheticSection(_Section):
     items: int = Field(default=500, ge=1)
     ratings_per_client: int = Field(default=40, ge=1)
     users_per_client: int = Field(default=1, ge=1)
-    dim: int = Field(default=4, ge=0)
+    dim: int = Field(default=4, ge=0, le=1024)
     noise: float = Field(default=0.87, ge=0)
+
+    @model_validator(mode="after")
+    def _indexable(self) -> Self:
+        ratings = self.clients * self.ratings_per_client
+        ConfigError.unless(
+            ratings < 2**31, "clients * ratings_per_client", ratings, "fewer than 2**31 ratings"
+        )
+        return self
 
 
 class ModelSection(_Section):
     """Which model; its settings are in the section of its name."""
 
     name: Literal["factorization", "fedgnn"] = "factorization"
-    pseudo_items: int | Literal["auto"] = 0
+    pseudo_items: Annotated[int, Field(ge=0, le=1_000_000)] | Literal["auto"] = 0
 
 
 class FederationSection(_Section):
@@ -148,16 +156,20 @@ def load_config(
     """
     from_file = _read_toml(Path(file)) if file is not None else {}
     from_file.pop("folder", None)  # a run folder's own notes
-    wanted = preset or from_file.get("preset", "recommended")
+    wanted = from_file.get("preset", "recommended") if preset is None else preset
     if wanted not in PRESETS:
+        name = f"{file}: preset" if preset is None else "--preset"
         near = _nearest(str(wanted), PRESETS)
-        raise ConfigError(f"--preset {wanted}: expected one of {', '.join(PRESETS)}{near}")
+        raise ConfigError(f"{name} = {quoted(wanted)}: expected one of {', '.join(PRESETS)}{near}")
     packaged = resources.files("bgtplanner.experiments") / "presets" / f"{wanted}.toml"
     merged: dict[str, Any] = tomllib.loads(packaged.read_text(encoding="utf-8"))
+    from_file.pop("preset", None)
     merge(merged, _checked_keys(from_file, where=f"{file}: "))
     single: dict[str, Any] = {}
     for key, value in (settings or {}).items():
         *path, last = key.split(".")
+        if "preset" in (*path, last)[:1]:
+            raise ConfigError(f"{key}: not a setting; choose a preset with --preset")
         target = single
         for part in path:
             target = target.setdefault(part, {})
@@ -196,10 +208,10 @@ def parse_assignment(text: str) -> tuple[str, Any]:
             f"--set {text}: expected SECTION.KEY=VALUE, such as federation.rounds=50"
         )
     try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = value.strip()
-    return key.strip(), parsed
+        tree = tomllib.loads(f"value = {value}")
+    except (ValueError, RecursionError):  # not TOML, or a number or nesting beyond all reason
+        tree = {}
+    return key.strip(), tree["value"] if list(tree) == ["value"] else value.strip()
 
 
 def to_toml(config: Config, folder: Mapping[str, Any] | None = None) -> str:
@@ -217,18 +229,21 @@ def to_toml(config: Config, folder: Mapping[str, Any] | None = None) -> str:
 
 
 def _toml_value(value: Any) -> str:
-    # JSON's strings, numbers, booleans and lists are TOML too, for the values that occur here.
-    return json.dumps(value)
+    # JSON's strings, numbers, booleans and lists are TOML too, for the values that occur here,
+    # but for two things: escapes of half a character, and a DEL that is not escaped.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8-sig")  # some editors put a mark before the text
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such config file") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from error
-    except tomllib.TOMLDecodeError as error:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
 
 
@@ -248,11 +263,11 @@ def _checked_keys(tree: dict[str, Any], where: str = "") -> dict[str, Any]:
         for key in _keys_of(kind)
     ]
     for name, values in tree.items():
-        if name == "preset":
-            continue
         if name not in sections:
             wanted = [f"{name}.{key}" for key in values] if isinstance(values, dict) else [name]
             near = _nearest((wanted or [name])[0], [*every, *sections])
+            if homes := [key for key in every if key.endswith(f".{name}")]:
+                near = f"; did you mean '{homes[0]}'?"
             raise ConfigError(f"{where}unknown section '{name}'{near}")
         if not isinstance(values, dict):
             raise ConfigError(f"{where}'{name}' is a section, not a value: write {name}.KEY")
@@ -261,7 +276,33 @@ def _checked_keys(tree: dict[str, Any], where: str = "") -> dict[str, Any]:
             if key not in known:
                 near = _nearest(key, known) or _nearest(f"{name}.{key}", every)
                 raise ConfigError(f"{where}unknown key '{name}.{key}'{near}")
+            _check_kind(f"{name}.{key}", values[key], _kind_of(sections[name], key), where)
     return tree
+
+
+def _kind_of(section: Any, key: str) -> str:
+    """The declared type of a key, as text."""
+    if is_dataclass(section):
+        return next(str(entry.type) for entry in fields(section) if entry.name == key)
+    return str(section.model_fields[key].annotation)
+
+
+def _check_kind(key: str, value: Any, kind: str, where: str) -> None:
+    """What pydantic lets pass and must not: yes and no as numbers, and broken text."""
+    name = f"{where}{_named(key)}"
+    if isinstance(value, bool):
+        ConfigError.unless("bool" in kind, name, value, "a number or text, not true or false")
+    if isinstance(value, str):
+        ConfigError.unless(
+            value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value),
+            name,
+            value,
+            "text that can be written as UTF-8",
+        )
+
+
+def _named(key: str) -> str:
+    return f"{FLAGS[key]} ({key})" if key in FLAGS else key
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
@@ -272,9 +313,9 @@ def _nearest(word: str, known: Iterable[str]) -> str:
 def _describe(problem: Any) -> str:
     """One line for one of pydantic's complaints: flag or key, value, what was expected."""
     location = [str(part) for part in problem["loc"]]
-    key = ".".join(location[:2])
-    name = f"{FLAGS[key]} ({key})" if key in FLAGS else key
     message = str(problem["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
+    if problem["type"] == "int_parsing_size":
+        message = "a number of fewer digits"
     if problem["type"] == "value_error":  # from a model's own check: it names the key itself
         return f"{location[0]}.{message}"
-    return f"{name} = {problem['input']!r}: expected {message}"
+    return f"{_named('.'.join(location[:2]))} = {quoted(problem['input'])}: expected {message}"

@@ -9,6 +9,7 @@ import numpy as np
 from bgtplanner.experiments.config import Config
 from bgtplanner.experiments.runner import ratings_of, split_of
 from bgtplanner.recsys.alone import references
+from bgtplanner.recsys.ratings import Ratings
 
 __all__ = ["describe"]
 
@@ -22,11 +23,6 @@ def describe(config: Config) -> dict[str, Any]:
     beside = references(split.train, split.test)
     per_user = np.bincount(ratings.user, minlength=ratings.n_users)
     per_item = np.bincount(ratings.item, minlength=ratings.n_items)
-    raw = np.round(ratings.to_raw(ratings.value), 4)
-    values, counts = np.unique(raw, return_counts=True)
-    if len(values) > _MOST_VALUES:  # not a scale of stars: ten equal bins
-        counts, edges = np.histogram(raw, bins=10)
-        values = edges[:-1]
     return {
         "dataset": ratings.name,
         "ratings": len(ratings),
@@ -38,9 +34,7 @@ def describe(config: Config) -> dict[str, Any]:
         "ratings_per_user": _spread(per_user),
         "ratings_per_item": _spread(per_item),
         "scale": [ratings.low, ratings.high],
-        "histogram": {
-            f"{value:g}": int(count) for value, count in zip(values, counts, strict=True)
-        },
+        "histogram": _histogram(ratings),
         "train": len(split.train),
         "test": len(split.test),
         "rmse_constant": beside.constant.rmse,
@@ -49,6 +43,20 @@ def describe(config: Config) -> dict[str, Any]:
         "f1_constant": beside.constant.f1,
         "f1_user_mean": beside.user_mean.f1,
     }
+
+
+def _histogram(ratings: Ratings) -> dict[str, int]:
+    """How many ratings there are of each value on the source's scale, or of each tenth of it."""
+    scaled = np.round(ratings.value.astype(np.float64), 6)  # from 0 to 1: nothing can overflow
+    values, counts = np.unique(scaled, return_counts=True)
+    if len(values) > _MOST_VALUES:  # not a scale of stars: ten equal bins
+        counts, edges = np.histogram(scaled, bins=10)
+        values = edges[:-1]
+    histogram: dict[str, int] = {}
+    for value, count in zip(ratings.to_raw(values), counts, strict=True):
+        name = f"{value:g}"  # six digits, which two values may share
+        histogram[name] = histogram.get(name, 0) + int(count)
+    return histogram
 
 
 def _spread(counts: Any) -> dict[str, float]:

@@ -42,23 +42,35 @@ class Result:
     def predict(self, user: ArrayLike, item: ArrayLike) -> NDArray[np.float64]:
         """Predicted ratings on the source's scale, by the source's user and item labels.
 
+        Args:
+            user: Labels of users, in any shape that goes together with that of `item`.
+            item: Labels of items.
+
         Raises:
-            DataError: If a label is not known.
+            DataError: If a label is not known, or the shapes do not go together.
         """
         found = []
         for name, wanted, labels in (
             ("user", user, self.ratings.user_labels),
             ("item", item, self.ratings.item_labels),
         ):
-            array = np.atleast_1d(np.asarray(wanted))
             order = np.argsort(labels)
-            place = np.minimum(np.searchsorted(labels, array, sorter=order), len(labels) - 1)
-            index = order[place]
-            if (labels[index] != array).any():
+            try:
+                array = np.atleast_1d(np.asarray(wanted))
+                place = np.searchsorted(labels, array, sorter=order)
+            except (TypeError, ValueError) as error:
+                raise DataError(f"{name}: expected labels of one kind in an array") from error
+            index = order[np.minimum(place, len(labels) - 1)]
+            if not np.array_equal(labels[index], array):
                 raise DataError(f"{name}: a label that is not among the ratings'")
             found.append(index)
-        users, items = np.broadcast_arrays(*found)
-        return self.ratings.to_raw(self.simulation.predict(users, items))
+        try:
+            users, items = np.broadcast_arrays(*found)
+        except ValueError as error:
+            shapes = " and ".join(str(index.shape) for index in found)
+            raise DataError(f"user and item have shapes {shapes}") from error
+        predicted = self.simulation.predict(users.ravel(), items.ravel())
+        return self.ratings.to_raw(predicted).reshape(users.shape)
 
 
 def summarise(

@@ -27,12 +27,18 @@ from bgtplanner.experiments.store import RunFolder
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.simulation import RoundRecord, Simulation
 from bgtplanner.recsys.alone import references
+from bgtplanner.recsys.metrics import Metrics
 from bgtplanner.recsys.ratings import Ratings
 from bgtplanner.recsys.sources import dataset_info, load_ratings
 from bgtplanner.recsys.split import Split, deal_users, split_ratings
 from bgtplanner.recsys.synthetic import synthetic_ratings
 
 __all__ = ["Observer", "Result", "execute", "ratings_of", "resume", "simulate", "split_of"]
+
+
+_FIGURES = frozenset(
+    {*Metrics._fields, "round", "loss", "clients", "ratings", "seconds"}
+)  # of a round
 
 
 class Observer(Protocol):
@@ -134,10 +140,10 @@ def resume(
         if ratings is None:
             try:
                 ratings = ratings_of(config)
-            except ConfigError as error:
+            except (ConfigError, DataError) as error:
                 raise RunFolderError(
-                    f"{path}: its ratings ('{config.data.dataset}') cannot be loaded by name. If "
-                    "they were given in Python, resume there: resume(path, ratings=...)"
+                    f"{path}: its ratings cannot be loaded by name ({error}). If they were given "
+                    "in Python, resume there: resume(path, ratings=...)"
                 ) from error
         run = _Run(config, ratings, observer)
         if _fingerprint(run.split) != folder.notes().get("data"):
@@ -149,6 +155,8 @@ def resume(
         if checkpoint is not None:
             run.restore(checkpoint)
         run.records = folder.keep_rounds(run.simulation.next_round)
+        if any(not record.keys() >= _FIGURES for record in run.records):
+            raise RunFolderError(f"{path}: a line of rounds.jsonl lacks some of its figures")
         return run.train(folder)
 
 
@@ -216,10 +224,19 @@ class _Run:
         self.split = split_of(config, ratings)
         self.beside = references(self.split.train, self.split.test)
         self.simulation = Simulation(
-            _federation(config), self.split, seed=config.run.seed, device=config.run.device
+            _federation(config, ratings.n_items),
+            self.split,
+            seed=config.run.seed,
+            device=config.run.device,
         )
 
     def restore(self, checkpoint: dict[str, NDArray[Any]]) -> None:
+        """Go on from a checkpoint, if it is one of this run."""
+        total = self.config.federation.rounds
+        for name, most in (("seconds", math.inf), ("next_round", total)):
+            entry = checkpoint.get(name, np.zeros(()))
+            if entry.shape != () or entry.dtype.kind not in "iuf" or not 0 <= entry <= most:
+                raise RunFolderError(f"checkpoint entry '{name}' is not one of this run")
         self.seconds_before = float(checkpoint.pop("seconds", np.zeros(())))
         self.simulation.restore(checkpoint)
 
@@ -235,20 +252,21 @@ class _Run:
                 record = _as_json(simulation.step(), time.perf_counter() - begun)
                 self._check(record)
                 self.records.append(record)
+                stopping = stop.is_set()  # once: a request from here on is for the next round
                 if folder is not None:
                     folder.append_round(record)
                     due = simulation.next_round % every == 0 or simulation.next_round == total
-                    if due or stop.is_set():
+                    if due or stopping:
                         seconds = self.seconds_before + time.perf_counter() - started
                         folder.write_checkpoint(
                             simulation.arrays() | {"seconds": np.asarray(seconds)}
                         )
                 if self.observer is not None:
                     self.observer.round(record, total)
-                if stop.is_set() and folder is not None and simulation.next_round < total:
+                if stopping and folder is not None and simulation.next_round < total:
                     raise InterruptedRunError(
                         f"stopped after round {simulation.next_round} of {total}; go on with: "
-                        f"bgtplanner resume {folder.path}"
+                        f"{folder.resume_command}"
                     )
         result = Result(
             summary=summarise(
@@ -278,7 +296,7 @@ class _Run:
             )
 
 
-def _federation(config: Config) -> Federation:
+def _federation(config: Config, n_items: int) -> Federation:
     number = config.model.pseudo_items
     if number == "auto":
         number = dataset_info("demo").pseudo_items
@@ -288,7 +306,7 @@ def _federation(config: Config) -> Federation:
         model=config.fedgnn if config.model.name == "fedgnn" else config.factorization,
         server=config.server,
         participation=config.federation.participation,
-        pseudo_items=number,
+        pseudo_items=min(number, n_items),  # there are no more to pretend with
     )
 
 

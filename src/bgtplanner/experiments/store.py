@@ -23,8 +23,8 @@ import io
 import json
 import os
 import secrets
+import shlex
 import tomllib
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -48,8 +48,15 @@ class RunFolder:
     """One run's folder, locked while this object is open. Use it as a context manager."""
 
     def __init__(self, path: Path) -> None:
+        if "\0" in str(path):
+            raise RunFolderError(f"{str(path)!r}: holds a zero byte; no folder can have that name")
         self.path = path
         self._lock: int | None = None
+
+    @property
+    def resume_command(self) -> str:
+        """What to type to go on with the run in this folder."""
+        return f"bgtplanner resume {shlex.quote(str(self.path))}"
 
     @classmethod
     def create(
@@ -61,6 +68,7 @@ class RunFolder:
             RunFolderError: If the folder is in use for something else, or cannot be written.
         """
         folder = cls(Path(path))
+        folder.check_free(overwrite)  # before anything is written into somebody else's folder
         with _disk_errors(folder.path):
             folder.path.mkdir(parents=True, exist_ok=True)
         folder._acquire()
@@ -88,6 +96,9 @@ class RunFolder:
         folder = cls(Path(path))
         folder.notes()
         folder._acquire()
+        with _disk_errors(folder.path):
+            for left in folder.path.glob(".tmp-*"):  # by a process that was killed
+                left.unlink(missing_ok=True)
         return folder
 
     def __enter__(self) -> Self:
@@ -107,13 +118,13 @@ class RunFolder:
         file = self.path / "config.toml"
         try:
             tree = tomllib.loads(file.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise RunFolderError(f"{self.path}: no run folder (it has no config.toml)") from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RunFolderError(f"{file}: cannot be read: {error}") from error
         notes = tree.get("folder")
         schema = notes.get("schema") if isinstance(notes, dict) else None
-        if not isinstance(notes, dict) or not isinstance(schema, int):
+        if not isinstance(notes, dict) or type(schema) is not int:
             raise SchemaError(f"{file}: has no [folder] schema; it was not written by a run")
         if schema != SCHEMA:
             age = "a newer" if schema > SCHEMA else "an older"
@@ -136,28 +147,33 @@ class RunFolder:
     def _open_rounds(self) -> io.TextIOBase:
         return (self.path / "rounds.jsonl").open("a", encoding="utf-8")
 
-    def rounds(self) -> list[dict[str, Any]]:
-        """All complete lines of ``rounds.jsonl``; a torn last line is left out."""
+    def rounds(self, first: int | None = None) -> list[dict[str, Any]]:
+        """The complete lines of ``rounds.jsonl``, or the first ones; a torn last one is left out.
+
+        Raises:
+            RunFolderError: If one of those lines is not a JSON object.
+        """
+        file = self.path / "rounds.jsonl"
         try:
-            text = (self.path / "rounds.jsonl").read_text(encoding="utf-8")
+            lines = file.read_bytes().split(b"\n")[:-1]
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise RunFolderError(f"{file}: cannot be read: {error}") from error
         records: list[dict[str, Any]] = []
-        for line in text.splitlines(keepends=True):
-            if not line.endswith("\n"):
-                break
+        for number, line in enumerate(lines[:first], start=1):
             try:
                 record = json.loads(line)
-            except ValueError as error:
-                raise RunFolderError(
-                    f"{self.path / 'rounds.jsonl'}, line {len(records) + 1}: not JSON"
-                ) from error
+            except (ValueError, RecursionError):
+                record = None
+            if not isinstance(record, dict):
+                raise RunFolderError(f"{file}, line {number}: not a JSON object")
             records.append(record)
         return records
 
     def keep_rounds(self, number: int) -> list[dict[str, Any]]:
         """Cut ``rounds.jsonl`` to the rounds before the checkpoint, and return them."""
-        records = self.rounds()[:number]
+        records = self.rounds(number)  # what a crash left behind these does not matter
         if [record.get("round") for record in records] != list(range(number)):
             raise RunFolderError(
                 f"{self.path / 'rounds.jsonl'}: does not hold the {number} rounds that the "
@@ -167,7 +183,9 @@ class RunFolder:
         return records
 
     def write_checkpoint(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Replace the checkpoint."""
+        """Replace the checkpoint, once the lines of the rounds before it are on the disk."""
+        with _disk_errors(self.path / "rounds.jsonl"), self._open_rounds() as file:
+            os.fsync(file.fileno())
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **dict(arrays))
         self._write("checkpoint.npz", buffer.getvalue())
@@ -176,12 +194,15 @@ class RunFolder:
         """The last checkpoint, or None if there was none yet."""
         file = self.path / "checkpoint.npz"
         try:
-            with np.load(file, allow_pickle=False) as stored:
-                return {name: stored[name] for name in stored.files}
+            with file.open("rb") as handle, np.load(handle, allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        except Exception as error:  # damage makes the reader fail in a dozen ways
             raise RunFolderError(f"{file}: damaged or no checkpoint ({error})") from error
+        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+            raise RunFolderError(f"{file}: no checkpoint: it holds other things than arrays")
+        return arrays
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``: the run is done."""
@@ -197,25 +218,25 @@ class RunFolder:
         """The result, or None while the run is not done."""
         file = self.path / "summary.json"
         try:
-            result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            result = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RunFolderError(f"{file}: cannot be read: {error}") from error
+        if not isinstance(result, dict):
+            raise RunFolderError(f"{file}: cannot be read: not a JSON object")
         return result
 
     def _acquire(self) -> None:
         with _disk_errors(self.path):
             handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(handle)
-            raise RunLockedError(
-                f"{self.path}: another process is running in this folder; wait for it, or choose "
-                "another with --out"
-            ) from error
         self._lock = handle
+        try:
+            with _disk_errors(self.path):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            self.close()
+            raise
 
     def check_free(self, overwrite: bool) -> list[str]:
         """Names of an old run's files that may be replaced, if all is well.
@@ -223,19 +244,22 @@ class RunFolder:
         Raises:
             RunFolderError: If there is anything else in the folder, or a run that may not go.
         """
-        if not self.path.is_dir():
-            return []
-        entries = sorted(entry.name for entry in self.path.iterdir() if entry.name != ".lock")
+        with _disk_errors(self.path):
+            try:
+                names = sorted(entry.name for entry in self.path.iterdir())
+            except FileNotFoundError:
+                return []
+        entries = [name for name in names if name != ".lock"]
         foreign = [name for name in entries if name not in _OWN and not name.startswith(".tmp-")]
         if foreign:
             raise RunFolderError(
                 f"{self.path}: holds other files ({', '.join(foreign[:3])}); choose an empty "
                 "folder with --out"
             )
-        if entries and not overwrite:
+        if not overwrite and any(name in _OWN for name in entries):
             raise RunFolderError(
-                f"{self.path}: holds a run already; go on with 'bgtplanner resume {self.path}', "
-                "replace it with --overwrite, or choose another with --out"
+                f"{self.path}: holds a run already; replace it with --overwrite, choose another "
+                f"with --out, or go on with: {self.resume_command}"
             )
         return entries
 
@@ -261,13 +285,24 @@ def _disk_errors(path: Path) -> Iterator[None]:
     """Say what the disk said in words that help."""
     try:
         yield
+    except BlockingIOError as error:
+        raise RunLockedError(
+            f"{path}: another process is running in this folder; wait for it, or choose another "
+            "with --out"
+        ) from error
     except OSError as error:
+        nowhere = {
+            errno.EEXIST: "is a file, not a folder; choose another with --out",
+            errno.ENOTDIR: "is a file, not a folder, or below one; choose another with --out",
+            errno.ENAMETOOLONG: "the name is too long; choose another with --out",
+            errno.ELOOP: "a link that leads back to itself; choose another with --out",
+        }.get(error.errno or 0)
+        if nowhere is not None:
+            raise RunFolderError(f"{path}: {nowhere}") from error
         advice = {
             errno.ENOSPC: "no space left on the disk; free some, then 'bgtplanner resume'",
             errno.EDQUOT: "the disk quota is used up; free some space, then 'bgtplanner resume'",
             errno.EACCES: "no permission to write here; choose another folder with --out",
             errno.EROFS: "the disk is read-only; choose another folder with --out",
-            errno.EEXIST: "is a file, not a folder; choose another with --out",
-            errno.ENOTDIR: "a part of the path is a file, not a folder; choose another with --out",
-        }.get(error.errno or 0, str(error))
+        }.get(error.errno or 0, error.strerror or str(error))
         raise StorageError(f"{path}: {advice}") from error

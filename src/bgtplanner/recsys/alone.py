@@ -72,8 +72,10 @@ def _client_alone(train: Ratings, test: Ratings) -> _Float:
         user_bias = _user_offset(train, residual - item_bias[pair])
         item_bias = np.bincount(pair, residual - user_bias[train.user], len(pairs)) / counts
     wanted = _pair_key(test)
-    position = np.minimum(np.searchsorted(pairs, wanted), max(len(pairs) - 1, 0))
-    known = pairs[position] == wanted if len(pairs) else np.zeros(len(wanted), bool)
+    if not len(pairs):
+        return np.full(len(wanted), PRIOR_MEAN)
+    position = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
+    known = pairs[position] == wanted
     return np.asarray(
         PRIOR_MEAN + user_bias[test.user] + np.where(known, item_bias[position], 0.0)
     )

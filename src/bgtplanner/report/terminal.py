@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -16,9 +17,10 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from bgtplanner.experiments.config import Config
-from bgtplanner.experiments.results import Result
-from bgtplanner.recsys.split import Split
+if TYPE_CHECKING:  # only their names: this file must do without the simulator
+    from bgtplanner.experiments.config import Config
+    from bgtplanner.experiments.results import Result
+    from bgtplanner.recsys.split import Split
 
 __all__ = ["RunView", "bar", "description_view", "sparkline", "summary_table"]
 
@@ -34,7 +36,8 @@ def sparkline(values: Iterable[float], width: int = 40) -> str:
     """
     points = list(values)
     if len(points) > width:
-        points = [points[round(i * (len(points) - 1) / (width - 1))] for i in range(width)]
+        last, steps = len(points) - 1, max(width - 1, 1)
+        points = [points[round(i * last / steps)] for i in range(width)]
     low, high = min(points, default=0.0), max(points, default=0.0)
     span = (high - low) or 1.0
     return "".join(_BLOCKS[int((point - low) / span * (len(_BLOCKS) - 1))] for point in points)
@@ -72,9 +75,11 @@ class RunView:
             return
         train = split.train
         self.console.print(
-            f"[bold]{train.name}[/bold]: {train.n_clients:,} clients, {train.n_items:,} items, "
-            f"{len(train):,} ratings to train on, {len(split.test):,} to test",
+            f"[bold]{escape(train.name)}[/bold]: {train.n_clients:,} clients, "
+            f"{train.n_items:,} items, {len(train):,} ratings to train on, {len(split.test):,} to "
+            "test",
             highlight=False,
+            emoji=False,
         )
         self.console.print(
             f"{config.model.name}, {config.federation.rounds} rounds, seed {config.run.seed}, "
@@ -131,10 +136,11 @@ class RunView:
         curve = sparkline(record["rmse"] for record in result.rounds)
         self.console.print(f"RMSE by round  {curve}", highlight=False)
         self.console.print(summary_table(summary))
-        gain = 100 * (1 - summary["rmse_final"] / summary["rmse_client_alone"])
-        better = "lower" if gain >= 0 else "higher"
+        together, alone = summary["rmse_final"], summary["rmse_client_alone"]
+        better = "lower" if together <= alone else "higher"
+        gain = f"{100 * abs(1 - together / alone):.1f} % " if alone else ""
         self.console.print(
-            f"Learning together: error {abs(gain):.1f} % {better} than a client alone. "
+            f"Learning together: error {gain}{better} than a client alone. "
             f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s.",
             highlight=False,
         )
@@ -172,7 +178,8 @@ def description_view(console: Console, facts: Mapping[str, Any]) -> None:
     users, items = facts["ratings_per_user"], facts["ratings_per_item"]
     silent = facts["users_without_ratings"]
     lines = [
-        f"[bold]{facts['dataset']}[/bold]: {facts['ratings']:,} ratings by {facts['users']:,} "
+        f"[bold]{escape(facts['dataset'])}[/bold]: {facts['ratings']:,} ratings by "
+        f"{facts['users']:,} "
         f"users ({silent} without any) on {facts['items']:,} items",
         f"clients            {facts['clients']:,}",
         f"density            {100 * facts['density']:.2f} %",
@@ -180,7 +187,7 @@ def description_view(console: Console, facts: Mapping[str, Any]) -> None:
         f"ratings per item   {items['min']} to {items['max']}, median {items['median']:g}",
         f"split              {facts['train']:,} to train on, {facts['test']:,} to test",
     ]
-    console.print("\n".join(lines), highlight=False)
+    console.print("\n".join(lines), highlight=False, emoji=False)
     largest = max(facts["histogram"].values(), default=1)
     for value, count in facts["histogram"].items():
         console.print(

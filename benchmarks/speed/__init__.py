@@ -1,0 +1,34 @@
+"""How fast, and how much memory: three questions, each with a target, answered in one run.
+
+    make bench                              everything; about five minutes
+    python -m benchmarks.speed              the same, where torch is already installed
+    python -m benchmarks.speed --only round --no-check
+
+1. ``round``: how much faster is a FedGNN round of this package, all clients at once, than the same
+   model in a loop over the clients in torch? One round is: every client's gradients, aggregation,
+   the server's step, the clients' local step; no evaluation. Both sides run in one process, on the
+   same CPUs, in float32, by turns; the figure is the median over the turns of the ratio of the two
+   times. Before anything is timed, every client's gradients of both sides are compared, and so are
+   the parameters after a round: it is the same model or there is no figure.
+   Target: at least 20 times at the size of MovieLens 100K, 15 times at that of MovieLens 1M.
+2. ``memory``: what does a whole run at the size of MovieLens 1M need (605 clients of ten users,
+   800 thousand ratings in training and 200 thousand held out)? The figure is the largest resident
+   size of a process of its own, interpreter and libraries included. It must not grow from round to
+   round; the table says how much it did after the first five.
+   Target: below 2 GB.
+3. ``scaling``: does a rating cost the same in a large set as in a small one? A training round at
+   100 thousand, 1 million and 10 million ratings, the clients growing with the ratings (one for
+   each hundred) and the items with their square root. No evaluation. The sizes are timed by turns,
+   small ones over many rounds. Memory is that of a process of its own less that of one with next
+   to no data, per rating.
+   Target: a rating at 10 million costs at most twice what it costs at 100 thousand.
+
+How to read it: times are of the machine at hand and say little elsewhere; ratios carry over. Next
+to every ratio stand its quartiles over the turns; when they are far apart the machine was busy and
+the run should be repeated. The tables are written to ``build/bench/speed.md``, all the single
+measurements to ``build/bench/speed.json``. The exit code is 1 if a target was missed.
+
+The data are synthetic (`bgtplanner.recsys.synthetic`), so that nothing has to be downloaded: same
+numbers of users, items and ratings as the sets they stand for, a few busy users and items, many
+quiet ones. Speed does not depend on what the ratings are.
+"""

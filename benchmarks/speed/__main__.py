@@ -1,0 +1,207 @@
+"""Run all measurements, print the tables, write them down, and say whether the targets were met."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.speed import memory, round, scaling
+from benchmarks.speed.child import available_cpus, measure
+
+QUESTIONS = ("round", "memory", "scaling")
+
+
+class Section:
+    """One table of the report, and whether all its targets were met."""
+
+    def __init__(self, title: str, *columns: str) -> None:
+        self.title, self.columns = title, columns
+        self.rows: list[tuple[str, ...]] = []
+        self.missed: list[str] = []
+
+    def add(self, *cells: str, met: bool | None = None) -> None:
+        """Add a row; `met` says whether its target was met, where it has one."""
+        self.rows.append((*cells, {True: "met", False: "MISSED", None: ""}[met]))
+        if met is False:
+            self.missed.append(f"{self.title}: {', '.join(cells)}")
+
+    def as_table(self) -> Table:
+        table = Table(title=self.title, title_justify="left")
+        for index, column in enumerate((*self.columns, "")):
+            table.add_column(column, justify="right" if index else "left")
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+    def as_markdown(self) -> str:
+        head = (*self.columns, "")
+        rule = ["---", *["---:"] * (len(head) - 1)]
+        lines = [f"| {' | '.join(row)} |" for row in (head, rule, *self.rows)]
+        return f"### {self.title}\n\n" + "\n".join(lines) + "\n"
+
+
+class Progress:
+    """Says what is being measured, and how long it took."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def __call__(self, what: str, module: str, *arguments: object) -> dict[str, Any]:
+        begun = time.perf_counter()
+        with self.console.status(what):
+            result = measure(f"benchmarks.speed.{module}", *arguments)
+        self.console.print(f"{what}: {time.perf_counter() - begun:.0f} s", highlight=False)
+        return result
+
+
+def measure_rounds(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
+    """Question 1."""
+    section = Section(
+        "A FedGNN round, all clients at once, against a loop over the clients in torch",
+        *("size", "CPUs", "clients", "ratings", "torch loop", "bgtplanner"),
+        *("times faster", "quartiles", "best by best", "target"),
+    )
+    results = []
+    counts = sorted({min(2, available_cpus()), 1}, reverse=True)
+    for threads in counts:
+        for name in round.SIZES:
+            what = f"round, size of {name}, {threads} CPU{'s' * (threads > 1)}"
+            result = progress(what, "round", "--size", name, "--threads", threads)
+            results.append(result)
+            ratio, (low, high), target = (
+                result[key] for key in ("ratio", "ratio_quartiles", "target")
+            )
+            judged = threads == counts[0]
+            section.add(
+                name,
+                str(threads),
+                f"{result['clients']:,}",
+                f"{result['ratings']:,}",
+                f"{1e3 * median(result['loop_seconds']):,.0f} ms",
+                f"{1e3 * median(result['our_seconds']):,.1f} ms",
+                f"{ratio:.1f}",
+                f"{low:.1f} to {high:.1f}",
+                f"{result['ratio_of_best']:.1f}",
+                f"at least {target:.0f}" if judged else "",
+                met=ratio >= target if judged else None,
+            )
+    return section, results
+
+
+def measure_memory(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
+    """Question 2."""
+    section = Section(
+        "Memory of a whole run at the size of MovieLens 1M",
+        *("model", "ratings", "rounds", "peak", "grown after round 5", "target"),
+    )
+    results = []
+    for model in memory.MODELS:
+        result = progress(f"memory of a run, {model}", "memory", "--model", model)
+        results.append(result)
+        peak, rounds = result["peak_bytes"], result["peak_bytes_after_rounds"]
+        section.add(
+            model,
+            f"{result['ratings']:,}",
+            str(result["rounds"]),
+            f"{peak / 1e6:,.0f} MB",
+            f"{(rounds[-1] - rounds[4]) / 1e6:,.0f} MB",
+            f"below {result['target_bytes'] / 1e6:,.0f} MB",
+            met=peak < result["target_bytes"],
+        )
+    return section, results
+
+
+def measure_scaling(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
+    """Question 3."""
+    section = Section(
+        "What a rating costs in a training round",
+        *("model", "ratings", "clients", "items", "time per rating", "memory per rating"),
+        *("cost against the smallest", "quartiles", "target"),
+    )
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        where = ("--folder", folder)
+        progress("making up to 10 million ratings", "scaling", *where)
+        for model in scaling.MODELS:
+            result = progress(f"time per rating, {model}", "scaling", *where, "--model", model)
+            result["peak_bytes"] = {
+                size: progress(
+                    f"memory at {size:,} ratings, {model}",
+                    *("scaling", *where, "--model", model, "--memory-of", size),
+                )["peak_bytes"]
+                for size in (scaling.NEXT_TO_NOTHING, *scaling.SIZES)
+            }
+            results.append(result)
+            for size in scaling.SIZES:
+                last = size == scaling.SIZES[-1]
+                more = result["peak_bytes"][size] - result["peak_bytes"][scaling.NEXT_TO_NOTHING]
+                low, high = result["ratio_quartiles"]
+                section.add(
+                    model,
+                    f"{size:,}",
+                    f"{size // scaling.RATINGS_PER_CLIENT:,}",
+                    f"{scaling.n_items(size):,}",
+                    f"{median(result['nanoseconds_per_rating'][str(size)]):,.0f} ns",
+                    f"{more / size:,.0f} bytes",
+                    f"{result['ratio']:.2f}" if last else "",
+                    f"{low:.2f} to {high:.2f}" if last else "",
+                    f"at most {result['target_ratio']:.0f}" if last else "",
+                    met=result["ratio"] <= result["target_ratio"] if last else None,
+                )
+    return section, results
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
+    parser.add_argument("--only", choices=QUESTIONS, help="answer one of the questions")
+    parser.add_argument("--no-check", action="store_true", help="exit with 0 whatever comes out")
+    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="where to write")
+    given = parser.parse_args()
+
+    console = Console()
+    answers: dict[str, Callable[[Progress], tuple[Section, list[dict[str, Any]]]]] = {
+        "round": measure_rounds,
+        "memory": measure_memory,
+        "scaling": measure_scaling,
+    }
+    chosen = [given.only] if given.only else QUESTIONS
+    machine = {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpus": available_cpus(),
+    }
+    sections, measurements = [], {}
+    begun = time.perf_counter()
+    for question in chosen:
+        section, measurements[question] = answers[question](Progress(console))
+        sections.append(section)
+        console.print()
+        console.print(section.as_table())
+        console.print()
+
+    given.out.mkdir(parents=True, exist_ok=True)
+    seconds = time.perf_counter() - begun
+    everything = {"machine": machine, "seconds": seconds, "measurements": measurements}
+    (given.out / "speed.json").write_text(json.dumps(everything, indent=2), encoding="utf-8")
+    text = "\n".join(section.as_markdown() for section in sections)
+    (given.out / "speed.md").write_text(text, encoding="utf-8")
+    console.print(f"{seconds:.0f} s; written to {given.out}/speed.md and {given.out}/speed.json")
+    missed = [line for section in sections for line in section.missed]
+    for line in missed:
+        console.print(f"missed: {line}", highlight=False)
+    return 1 if missed and not given.no_check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

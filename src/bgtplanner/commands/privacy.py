@@ -1,0 +1,254 @@
+"""Commands about what may be spent and what was: `budget`, `ledger`, `audit`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from bgtplanner.commands.options import Json, print_json
+from bgtplanner.errors import ConfigError, StorageError
+from bgtplanner.privacy.budget import Budget
+from bgtplanner.privacy.journal import Head
+from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.privacy.quotes import quotes
+
+ledger_app = typer.Typer(
+    help="Look at a ledger, check it, take it elsewhere.\n\nExample: `bgtplanner ledger show RUN`",
+    no_args_is_help=True,
+)
+
+LedgerFile = Annotated[Path, typer.Argument(help="A ledger file, or a run folder that has one.")]
+HeadOption = Annotated[
+    str | None, typer.Option("--head", help="NUMBER:HASH of a row that must be in it.")
+]
+
+
+def budget(
+    epsilon: Annotated[float, typer.Option(help="What a client may spend in all.")] = 10.0,
+    delta: Annotated[float, typer.Option(help="Probability of losing more.")] = 1e-5,
+    rounds: Annotated[int, typer.Option(help="Equal rounds to spend it in.")] = 100,
+    mechanism: Annotated[str | None, typer.Option(help="gaussian | laplace; default both")] = None,
+    noise_multiplier: Annotated[
+        float | None, typer.Option(help="Also say what this much noise costs.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a privacy budget buys: the noise of a round under every rule.
+
+    Example: `bgtplanner budget --epsilon 10 --delta 1e-5 --rounds 100`
+    """
+    from bgtplanner.report.money import quotes_view
+
+    table = quotes(
+        Budget(epsilon, delta), rounds, mechanism=mechanism, noise_multiplier=noise_multiplier
+    )
+    if as_json:
+        asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rounds": rounds}
+        print_json({**asked, "noise_multiplier": noise_multiplier, "rules": table})
+        return
+    console = Console()
+    console.print(
+        f"(epsilon {epsilon:g}, delta {delta:g}) per client, replace-one, {rounds:,} equal rounds",
+        highlight=False,
+    )
+    quotes_view(console, rounds, table)
+
+
+def audit(
+    mechanism: Annotated[str, typer.Option(help="gaussian | laplace")] = "gaussian",
+    trust: Annotated[str, typer.Option(help="local | secagg")] = "local",
+    unit: Annotated[str, typer.Option(help="client | row")] = "client",
+    epsilon: Annotated[float, typer.Option(help="The budget to audit.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="Its delta.")] = 1e-5,
+    rounds: Annotated[int, typer.Option(help="Rounds it is spread over.")] = 1,
+    releases: Annotated[int, typer.Option(help="How many releases.")] = 200_000,
+    blocks: Annotated[int, typer.Option(help="With unit row: blocks of an upload.")] = 32,
+    confidence: Annotated[float, typer.Option(help="Of the lower bound.")] = 0.99,
+    seed: Annotated[
+        int | None, typer.Option(help="Repeatable noise; default: secret noise.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Try to catch us: bound epsilon from below by attacking the real client path.
+
+    Exit code 1 if the claim is shown to be false.
+
+    Example: `bgtplanner audit --mechanism gaussian --epsilon 1`
+    """
+    from rich.progress import Progress
+
+    from bgtplanner.experiments.audits import audit as attack
+    from bgtplanner.report.money import audit_view
+
+    for flag, value, known in (
+        ("--mechanism", mechanism, ("gaussian", "laplace")),
+        ("--trust", trust, ("local", "secagg")),
+        ("--unit", unit, ("client", "row")),
+    ):
+        ConfigError.unless(value in known, flag, value, " or ".join(known))
+    console = Console(stderr=True)
+    with Progress(
+        console=console, transient=True, disable=as_json or not console.is_terminal
+    ) as progress:
+        task = progress.add_task("releasing", total=1.0)
+        found = attack(
+            mechanism=mechanism,  # type: ignore[arg-type]
+            trust=trust,  # type: ignore[arg-type]
+            unit=unit,  # type: ignore[arg-type]
+            epsilon=epsilon,
+            delta=delta,
+            rounds=rounds,
+            releases=releases,
+            blocks=blocks,
+            confidence=confidence,
+            seed=seed,
+            on_progress=lambda share: progress.update(task, completed=share),
+        ).to_json()
+    if as_json:
+        print_json(found)
+    else:
+        audit_view(Console(), found)
+    if not found["holds"]:
+        raise typer.Exit(1)
+
+
+@ledger_app.command("show")
+def show(
+    ledger: LedgerFile,
+    client: Annotated[int | None, typer.Option(help="Only this client, by its index.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what was spent and what is left, per class of clients or for one of them.
+
+    Example: `bgtplanner ledger show runs/first/ledger.sqlite`
+    """
+    from bgtplanner.report.money import ledger_facts, ledger_view
+
+    with Ledger.open(_file(ledger), read_only=True) as opened:
+        if client is not None:
+            inside = 0 <= client < len(opened)
+            ConfigError.unless(inside, "--client", client, f"an index from 0 to {len(opened) - 1}")
+            balance = _balances(opened)[client]
+            if as_json:
+                print_json(balance)
+            else:
+                typer.echo("\n".join(f"{name:<14} {value}" for name, value in balance.items()))
+            return
+        facts, history = ledger_facts(opened), list(opened.history())
+    if as_json:
+        print_json(facts)
+    else:
+        ledger_view(Console(), facts, history)
+
+
+@ledger_app.command("verify")
+def verify(ledger: LedgerFile, head: HeadOption = None, as_json: Json = False) -> None:
+    """Check that no row was edited, removed or reordered; with --head, that none was cut off.
+
+    Without a head that was kept elsewhere, missing newest rows cannot be noticed.
+
+    Example: `bgtplanner ledger verify runs/first/ledger.sqlite --head 12:9f…`
+    """
+    with Ledger.open(_file(ledger), read_only=True) as opened:
+        rows = opened.verify(None if head is None else Head.parse(head))
+        newest = str(opened.head)
+    if as_json:
+        print_json({"rows": rows, "head": newest, "head_checked": head is not None})
+        return
+    typer.echo(f"{rows} rows, each as it was written. Head: {newest}")
+    if head is None:
+        typer.echo("Whether newer rows were cut off only a head kept elsewhere can tell: --head.")
+
+
+@ledger_app.command("export")
+def export(
+    ledger: LedgerFile,
+    to: Annotated[
+        Path | None, typer.Option(help="File to write, .csv or .json; default: print JSON.")
+    ] = None,
+    clients: Annotated[bool, typer.Option(help="One line a client instead of a row.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace the file.")] = False,
+) -> None:
+    """Write the rows (or the clients' balances) as CSV or JSON.
+
+    Example: `bgtplanner ledger export runs/first/ledger.sqlite --to spent.csv`
+    """
+    with Ledger.open(_file(ledger), read_only=True) as opened:
+        rows = _balances(opened) if clients else list(opened.history())
+    if to is not None and to.suffix == ".csv":
+        buffer = io.StringIO()
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        writer = csv.DictWriter(buffer, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        text = buffer.getvalue()
+    else:
+        text = json.dumps(rows, indent=2) + "\n"
+    if to is None:
+        sys.stdout.write(text)
+        return
+    ConfigError.unless(to.suffix in (".csv", ".json"), "--to", str(to), "a .csv or .json file")
+    if to.exists() and not overwrite:
+        raise ConfigError(f"--to {to}: exists already; give --overwrite to replace it")
+    try:
+        to.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"--to {to}: cannot be written: {error.strerror}") from error
+    typer.echo(f"{len(rows)} lines in {to}")
+
+
+@ledger_app.command("restore")
+def restore(
+    ledger: LedgerFile,
+    head: Annotated[str, typer.Option(help="NUMBER:HASH of the newest row anybody remembers.")],
+    lost: Annotated[
+        str, typer.Option(help="Most that a client spent since the backup: a charge, or 'all'.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Go on with a restored backup, after stating what it has forgotten.
+
+    Every client is charged what you state, so state at least the truth; 'all' spends what is left.
+
+    Example: `bgtplanner ledger restore ledger.sqlite --head 12:9f… --lost all`
+    """
+    remembered = Head.parse(head)
+    try:
+        charge = None if lost == "all" else float(lost)
+    except ValueError as error:
+        raise ConfigError(f"--lost {lost}: expected a charge or 'all'") from error
+    with Ledger.open(_file(ledger)) as opened:
+        opened.state_loss(remembered, charge)
+        newest, left = str(opened.head), float(opened.left().max())
+    if as_json:
+        print_json({"head": newest, "left_most": left})
+    else:
+        typer.echo(f"Stated. At most a charge of {left:.4g} is left to anybody. Head: {newest}")
+
+
+def _file(path: Path) -> Path:
+    return path / "ledger.sqlite" if path.is_dir() else path
+
+
+def _balances(ledger: Ledger) -> list[dict[str, Any]]:
+    """What each client may spend, has spent and has left."""
+    budgets = [ledger.budgets.classes[index] for index in ledger.budgets.class_of_client]
+    return [
+        {
+            "client": client,
+            "epsilon": budget.epsilon,
+            "delta": budget.delta,
+            "epsilon_spent": spent,
+            "left": left,
+        }
+        for client, (budget, spent, left) in enumerate(
+            zip(budgets, ledger.epsilon_spent().tolist(), ledger.left().tolist(), strict=True)
+        )
+    ]

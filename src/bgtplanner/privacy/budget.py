@@ -1,0 +1,142 @@
+"""What a client may spend in all, and how clients fall into classes of equal budgets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bgtplanner.errors import ConfigError, quoted
+
+__all__ = ["Budget", "Budgets"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """(epsilon, delta) that all releases of one client together must satisfy.
+
+    Neighbouring relation: replace one client's whole data by any other. The pair is a promise
+    about everything the client ever sends under this budget, however the charges are chosen.
+
+    Attributes:
+        epsilon: Largest privacy loss, positive and finite.
+        delta: Probability with which the loss may be larger, from 0 to below 1. Rules for Gaussian
+            noise need a positive one.
+
+    Example:
+        >>> Budget(10, 1e-5)
+        Budget(epsilon=10.0, delta=1e-05)
+    """
+
+    epsilon: float
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        expected = "a number from 1e-9 to 100,000"
+        epsilon = _as_number("epsilon", self.epsilon, expected)
+        ConfigError.unless(1e-9 <= epsilon <= 1e5, "epsilon", epsilon, expected)
+        expected = "a number from 0 to below 1"
+        delta = _as_number("delta", self.delta, expected)
+        ConfigError.unless(0 <= delta < 1, "delta", delta, expected)
+        object.__setattr__(self, "epsilon", epsilon)
+        object.__setattr__(self, "delta", delta)
+
+
+def _as_number(name: str, value: object, expected: str) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(f"{name} = {quoted(value)}: expected {expected}") from error
+    ConfigError.unless(math.isfinite(number), name, number, expected)
+    return number
+
+
+@dataclass(frozen=True, eq=False)
+class Budgets:
+    """Every client's budget, as a few classes of equal ones.
+
+    A thousand clients with the same budget are one class; nothing is stored a thousand times.
+
+    Attributes:
+        classes: The distinct budgets.
+        class_of_client: Index of each client's budget in `classes`.
+
+    Example:
+        >>> budgets = Budgets.shares("1:0.5,10:0.5", clients=4, delta=1e-5, seed=0)
+        >>> [budget.epsilon for budget in budgets.classes], len(budgets)
+        ([1.0, 10.0], 4)
+    """
+
+    classes: tuple[Budget, ...]
+    class_of_client: NDArray[np.int32]
+
+    def __post_init__(self) -> None:
+        index = np.asarray(self.class_of_client)
+        whole = index.ndim == 1 and np.issubdtype(index.dtype, np.integer)
+        ConfigError.unless(whole, "class_of_client", index.dtype, "one whole number a client")
+        ConfigError.unless(len(self.classes) > 0, "classes", self.classes, "at least one budget")
+        inside = not len(index) or (index.min() >= 0 and index.max() < len(self.classes))
+        ConfigError.unless(
+            bool(inside), "class_of_client", "an index", f"indices below {len(self.classes)}"
+        )
+        object.__setattr__(self, "class_of_client", index.astype(np.int32))
+        object.__setattr__(self, "classes", tuple(self.classes))
+
+    def __len__(self) -> int:
+        return len(self.class_of_client)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Budgets)
+            and self.classes == other.classes
+            and np.array_equal(self.class_of_client, other.class_of_client)
+        )
+
+    @classmethod
+    def same(cls, budget: Budget, clients: int) -> Self:
+        """The same budget for every client."""
+        _check_clients(clients)
+        return cls((budget,), np.zeros(clients, dtype=np.int32))
+
+    @classmethod
+    def per_client(cls, epsilons: ArrayLike, delta: float) -> Self:
+        """A budget for each client by its epsilon; equal ones become one class."""
+        values = np.asarray(epsilons, dtype=np.float64)
+        if values.ndim != 1 or not len(values):
+            raise ConfigError(f"epsilons: expected one number a client, got shape {values.shape}")
+        distinct, index = np.unique(values, return_inverse=True)
+        return cls(_budgets(distinct.tolist(), delta), index.astype(np.int32))
+
+    @classmethod
+    def shares(cls, text: str, clients: int, *, delta: float, seed: int) -> Self:
+        """Classes by share, as ``--budgets 1:0.2,5:0.3,10:0.5``, dealt to clients at random.
+
+        Raises:
+            ConfigError: If the text does not read so, or the shares do not sum to 1.
+        """
+        _check_clients(clients)
+        expected = "EPSILON:SHARE,... with shares that sum to 1, such as 1:0.2,5:0.3,10:0.5"
+        try:
+            pairs = [tuple(float(part) for part in entry.split(":")) for entry in text.split(",")]
+            epsilons, weights = zip(*((epsilon, share) for epsilon, share in pairs), strict=True)
+        except ValueError as error:
+            raise ConfigError(f"budgets = {text!r}: expected {expected}") from error
+        fits = all(0 < share <= 1 for share in weights) and abs(sum(weights) - 1) < 1e-9
+        ConfigError.unless(fits, "budgets", text, expected)
+        ends = np.round(np.cumsum(weights) * clients).astype(int)
+        ordered = np.repeat(np.arange(len(ends)), np.diff(np.r_[0, ends]))
+        index = np.random.default_rng([seed, 0xB0D6]).permutation(ordered)
+        return cls(_budgets(epsilons, delta), index.astype(np.int32))
+
+
+def _check_clients(clients: int) -> None:
+    whole = isinstance(clients, int | np.integer) and clients >= 1
+    ConfigError.unless(bool(whole), "clients", clients, "a whole number of at least 1")
+
+
+def _budgets(epsilons: Sequence[float], delta: float) -> tuple[Budget, ...]:
+    return tuple(Budget(epsilon, delta) for epsilon in epsilons)

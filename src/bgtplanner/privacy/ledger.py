@@ -1,0 +1,511 @@
+"""The filter: reserve, then release, then settle; a charge that does not fit is refused.
+
+* A reservation is written down before anything is computed for release. One that is never settled
+  counts as spent, so a crash at any instant can only overstate what was spent.
+* Reservations are keyed by run, round and client. Asking again for the same thing (after a resume,
+  or for a repeated message) gives the same reservation at no further charge, but only if the
+  fingerprint of its inputs is unchanged; then the same noise must be used again. Otherwise it is a
+  new attempt: fresh noise and a fresh charge.
+* What is promised is the budget. ``epsilon_spent`` is a reading.
+
+The ledger holds no rating, no item id and no gradient, only who paid how much in which round.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import itertools
+import json
+import secrets
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bgtplanner.errors import (
+    BudgetExceeded,
+    ConfigError,
+    InputError,
+    LedgerError,
+    LedgerTamperedError,
+)
+from bgtplanner.privacy.accounting import CEILING, Rule, from_ticks, rule_named, to_ticks
+from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.entries import Mask, Payment, Reservation, Ticks, pack, unpack
+from bgtplanner.privacy.journal import Head, Journal, MemoryJournal, Row, SqliteJournal
+from bgtplanner.privacy.noise import KeyedNoise
+
+__all__ = ["Ledger", "Reservation"]
+
+
+class _Earlier(NamedTuple):
+    """A reservation that was made before, without the list of who made it."""
+
+    number: int
+    attempt: int
+    fingerprint: bytes
+    nonce: bytes
+
+
+class Ledger:
+    """Who has spent how much, and who can still pay.
+
+    Use :meth:`in_memory`, :meth:`create` or :meth:`open`.
+
+    Example:
+        >>> ledger = Ledger.in_memory(Budgets.same(Budget(1.0, 1e-5), clients=3), "laplace/basic")
+        >>> leave = ledger.reserve(0.75, run="a", round=0)
+        >>> ledger.settle(leave)
+        >>> ledger.left().tolist()
+        [0.25, 0.25, 0.25]
+        >>> ledger.reserve(0.5, run="a", round=1)
+        Traceback (most recent call last):
+        ...
+        bgtplanner.errors.BudgetExceeded: 3 of 3 clients cannot pay 0.5: at most 0.25 is left
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._head: Head | None = None
+        self._lock = threading.RLock()
+        self._index: dict[tuple[str, int], list[_Earlier]] = {}
+        self._unsettled: set[int] = set()
+        self._forgiven: set[Head] = set()
+        first = next(iter(journal.rows()), None)
+        if first is None or first.kind != "open":
+            raise LedgerError("the ledger has no first row; it was never finished or was emptied")
+        _checked(first, None)
+        about, classes = unpack(first.payload)
+        try:
+            self.rule: Rule = rule_named(str(about["rule"]))
+            self.budgets = Budgets(
+                tuple(Budget(epsilon, delta) for epsilon, delta in about["budgets"]),
+                np.frombuffer(classes, dtype="<i4"),
+            )
+        except InputError as error:
+            raise LedgerError(f"the ledger's first row cannot be used: {error}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise LedgerTamperedError("the first row cannot be read: edited or damaged") from error
+        self._limits = self._first_limits = self._limits_of(self.budgets)
+        self._spent: Ticks = np.zeros((len(self.rule.powers), len(self.budgets)), dtype=np.int64)
+        self._catch_up()
+
+    @classmethod
+    def in_memory(cls, budgets: Budgets, rule: Rule | str) -> Self:
+        """A ledger that lives as long as the process."""
+        return cls(_begun(MemoryJournal(), budgets, rule))
+
+    @classmethod
+    def create(cls, path: Path | str, budgets: Budgets, rule: Rule | str) -> Self:
+        """A new durable ledger.
+
+        Raises:
+            LedgerError: If the file exists: a ledger is never silently started anew.
+        """
+        payload = _opening(budgets, rule)  # checked before a file is made
+        return cls(SqliteJournal.create(path, Row.after(None, "open", "", 0, payload)))
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        budgets: Budgets | None = None,
+        rule: Rule | str | None = None,
+        head: Head | None = None,
+        read_only: bool = False,
+    ) -> Self:
+        """A durable ledger that exists.
+
+        Args:
+            path: The file.
+            budgets: What the clients may spend by now. May be less than it was created with (then
+                who has spent more can pay nothing further), never more.
+            rule: If given, must be the one it was created with.
+            head: The newest row that somebody else remembers; refused if it has lost that.
+            read_only: For looking only; never blocks a writer.
+
+        Raises:
+            LedgerError: If the file is missing, foreign or damaged, or does not fit the arguments.
+            LedgerTamperedError: If its chain is broken, or it has lost the head.
+        """
+        journal = SqliteJournal.open(path, read_only=read_only)
+        try:
+            ledger = cls(journal)
+            if rule is not None and _rule(rule).name != ledger.rule.name:
+                raise LedgerError(
+                    f"{path}: kept by the rule {ledger.rule.name}, not {_rule(rule).name}"
+                )
+            if budgets is not None:
+                ledger._lower(budgets, path)
+            if head is not None:
+                ledger.check_head(head)
+        except BaseException:
+            journal.close()
+            raise
+        return ledger
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._journal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self.budgets)
+
+    @property
+    def head(self) -> Head:
+        """The newest row: keep it elsewhere, and give it to :meth:`open` next time."""
+        if self._head is None:
+            raise LedgerError("the ledger has no row")
+        return self._head
+
+    def reserve(
+        self,
+        charge: ArrayLike,
+        *,
+        run: str,
+        round: int,  # noqa: A002 - the word of the domain
+        clients: ArrayLike | None = None,
+        fingerprint: bytes | None = None,
+        strict: bool = False,
+        together: bool = False,
+    ) -> Reservation:
+        """Book a charge for everybody who can pay it, before anything is released.
+
+        Args:
+            charge: What the round costs each client; one number, or one a client.
+            run: Which run.
+            round: Which round of it.
+            clients: Who is asked, as a mask or as indices; by default everybody.
+            fingerprint: Of all that the release will be computed from (see :meth:`fingerprint`).
+                Without one, every call is a new attempt.
+            strict: Refuse all if one cannot pay.
+            together: The uploads leave as one sum, with one noise. Then only a sum of the very
+                same clients repeats an earlier one; who was not in it stays out.
+
+        Returns:
+            Who may release and who may not.
+
+        Raises:
+            BudgetExceeded: If nobody can pay (or one cannot, if `strict`). Nothing was booked.
+            ConfigError: If a charge, a client, the run or the round makes no sense.
+        """
+        asked = self._mask(clients)
+        text = isinstance(run, str) and run.encode(errors="ignore").decode() == run
+        ConfigError.unless(text, "run", run, "a text")
+        whole = isinstance(round, int | np.integer) and 0 <= round < 2**62
+        ConfigError.unless(bool(whole), "round", round, "a whole number from 0")
+        ticks = to_ticks(charge)
+        shape = ticks.shape in ((), (len(self),))
+        ConfigError.unless(shape, "charge", ticks.shape, f"one number, or {len(self)}")
+        mark = b"" if fingerprint is None else bytes(fingerprint)
+        key = (run, int(round))
+        with self._lock:
+            row = None
+            with self._journal.writing():
+                self._catch_up()
+                earlier = self._index.get(key, [])
+                same, replayed = self._made_before(earlier, mark, ticks, asked, together)
+                new = asked & ~replayed
+                adds = self._sums(ticks)
+                pays = new & self.rule.fits(self._spent, adds, self._limits)
+                if together and same:
+                    pays[:] = False
+                refused = new & ~pays
+                if refused.any() and (strict or not (pays | replayed).any()):
+                    raise self._exceeded(ticks, asked, refused)
+                attempt = same.attempt if same else len({entry.attempt for entry in earlier})
+                nonce = same.nonce if same else secrets.token_bytes(16)
+                if pays.any():
+                    payload = Payment.of(attempt, mark, nonce, pays, ticks).packed()
+                    row = Row.after(self._head, "reserve", *key, payload)
+                    self._journal.append(row)
+            if row is not None:  # it is on the disk: only now does the memory follow
+                self._apply(row)
+            number = row.number if row is not None else same.number if same else -1
+        return Reservation(
+            run=run,
+            round=key[1],
+            attempt=attempt,
+            charge=np.broadcast_to(from_ticks(ticks), len(self)),
+            granted=pays | replayed,
+            refused=refused,
+            replayed=replayed,
+            number=number,
+            nonce=nonce,
+        )
+
+    def settle(self, reservation: Reservation) -> None:
+        """Note that what was reserved has been released. Doing it twice does no harm."""
+        if reservation.number < 0:  # nobody was asked, nothing was booked
+            return
+        key = (reservation.run, reservation.round)
+        with self._lock:
+            # Not forced to the disk: if this is lost, it still counts as spent.
+            with self._journal.writing(durable=False):
+                self._catch_up()
+                known = {entry.number for entry in self._index.get(key, [])}
+                if reservation.number not in known:
+                    raise LedgerError(f"settle: there is no reservation {reservation.number} here")
+                if reservation.number not in self._unsettled:
+                    return
+                row = Row.after(self._head, "settle", *key, pack({"settles": reservation.number}))
+                self._journal.append(row)
+            self._apply(row)
+
+    def fingerprint(self, *parts: bytes) -> bytes:
+        """A keyed mark of a release's inputs; shows nothing about them without the ledger."""
+        digest = hmac.new(self._journal.key, digestmod=hashlib.sha256)
+        for part in parts:
+            digest.update(len(part).to_bytes(8, "little") + part)
+        return digest.digest()
+
+    def noise(self, reservation: Reservation) -> KeyedNoise:
+        """The noise of a reservation: secret, and the same again when it is replayed."""
+        label = json.dumps([reservation.run, reservation.round, reservation.attempt])
+        return KeyedNoise(self._journal.key, label.encode() + reservation.nonce)
+
+    def spent(self) -> Ticks:
+        """Sums of all charges in ticks, ``[sums, clients]``, unsettled ones included."""
+        return self._spent.copy()
+
+    def left(self) -> NDArray[np.float64]:
+        """Largest charge that each client can still pay."""
+        return self.rule.largest_fitting(self._spent, self._limits)
+
+    def epsilon_spent(self, delta: float | None = None) -> NDArray[np.float64]:
+        """Each client's epsilon so far: a reading at its own delta, or at the one given."""
+        result = np.zeros(len(self))
+        for index, budget in enumerate(self.budgets.classes):
+            members = np.flatnonzero(self.budgets.class_of_client == index)
+            distinct, back = np.unique(self._spent[:, members], axis=1, return_inverse=True)
+            at = budget.delta if delta is None else delta
+            result[members] = self.rule.epsilon(distinct, at)[back]
+        return result
+
+    @property
+    def unsettled(self) -> int:
+        """How many reservations were never settled. They count as spent."""
+        return len(self._unsettled)
+
+    def history(self) -> Iterator[dict[str, Any]]:
+        """What happened, row by row, for people: no data of any client but what it paid."""
+        with self._lock:
+            self._catch_up()
+        for row in itertools.islice(self._journal.rows(), self.head.number + 1):
+            entry: dict[str, Any] = {
+                "number": row.number,
+                "kind": row.kind,
+                "run": row.run,
+                "round": row.round,
+            }
+            if row.kind == "reserve":
+                payment = Payment.unpacked(row.payload, len(self))
+                payers = len(self) if payment.clients is None else int(payment.clients.sum())
+                paid = from_ticks(payment.ticks)
+                entry |= {
+                    "clients": payers,
+                    "charge_least": float(paid.min()),
+                    "charge_most": float(paid.max()),
+                    "attempt": payment.attempt,
+                    "settled": row.number not in self._unsettled,
+                }
+            elif row.kind == "loss":
+                entry["charge_most"] = float(from_ticks(unpack(row.payload)[0]["ticks"]))
+            yield entry
+
+    def verify(self, head: Head | None = None) -> int:
+        """Read every row again and check the chain; returns how many there are.
+
+        Raises:
+            LedgerTamperedError: If a row was edited, removed or reordered, or the head is lost.
+        """
+        known, last, found = self._head, None, False
+        for row in self._journal.rows():
+            last = _checked(row, last)
+            found = found or last == known
+        if last is None or not found:  # others may have written more; nobody may have written less
+            raise LedgerTamperedError("the newest rows are gone since the ledger was opened")
+        if head is not None:
+            self.check_head(head)
+        return last.number + 1
+
+    def check_head(self, head: Head) -> None:
+        """Refuse a ledger that has lost a row somebody remembers.
+
+        Raises:
+            LedgerTamperedError: If that row is not in the chain and its loss was not stated.
+        """
+        if head in self._forgiven:
+            return
+        row = next(iter(self._journal.rows(head.number)), None)
+        if row is None or row.hash != head.hash:
+            newest = self.head.number
+            raise LedgerTamperedError(
+                f"row {head.number}, which was seen before, is not in this ledger (its newest is "
+                f"{newest}): rows were cut, or a backup was restored. State the loss first: "
+                "bgtplanner ledger restore"
+            )
+
+    def state_loss(self, head: Head, charge: float | None = None) -> None:
+        """Go on with a restored backup, having charged everybody for what it has forgotten.
+
+        Args:
+            head: The newest row that somebody else remembers.
+            charge: At most what any client spent since; by default everything that is left.
+        """
+        # A charge of 1 or more is no larger than its square: it uses up the sum of squares, too.
+        everything = max(int(self._first_limits.max()), int(to_ticks(1.0)))
+        ticks = everything if charge is None else int(to_ticks(charge))
+        with self._lock:
+            with self._journal.writing():
+                self._catch_up()
+                payload = pack({"head": str(head), "ticks": ticks})
+                row = Row.after(self._head, "loss", "", 0, payload)
+                self._journal.append(row)
+            self._apply(row)
+
+    def _catch_up(self) -> None:
+        """Read and check the rows that others have written meanwhile."""
+        start = 0 if self._head is None else self._head.number + 1
+        for row in self._journal.rows(start):
+            self._apply(row)
+
+    def _apply(self, row: Row) -> None:
+        head = _checked(row, self._head)
+        try:
+            self._read(row)
+        except (KeyError, TypeError, ValueError) as error:
+            raise LedgerTamperedError(f"row {row.number} cannot be read: {error}") from error
+        self._head = head
+
+    def _read(self, row: Row) -> None:
+        if row.kind == "reserve":
+            payment = Payment.unpacked(row.payload, len(self))
+            self._add(payment.clients, self._sums(payment.ticks))
+            entry = _Earlier(row.number, payment.attempt, payment.fingerprint, payment.nonce)
+            self._index.setdefault((row.run, row.round), []).append(entry)
+            self._unsettled.add(row.number)
+        elif row.kind == "settle":
+            self._unsettled.discard(int(unpack(row.payload)[0]["settles"]))
+        elif row.kind == "loss":
+            about, _ = unpack(row.payload)
+            self._add(None, self._sums(np.asarray(about["ticks"])))
+            self._forgiven.add(Head.parse(str(about["head"])))
+        elif row.number:
+            raise ValueError(f"unknown kind {row.kind!r}")
+
+    def _sums(self, ticks: Ticks) -> Ticks:
+        """What a charge adds to each sum, with an axis for the clients."""
+        adds = self.rule.sum_ticks(from_ticks(ticks))
+        return adds if ticks.ndim else adds[:, None]
+
+    def _add(self, clients: Mask | None, adds: Ticks) -> None:
+        if clients is None:
+            self._spent += adds
+            np.minimum(self._spent, CEILING, out=self._spent)
+        else:
+            self._spent[:, clients] = np.minimum(self._spent[:, clients] + adds, CEILING)
+
+    def _made_before(
+        self, earlier: list[_Earlier], mark: bytes, ticks: Ticks, asked: Mask, together: bool
+    ) -> tuple[_Earlier | None, Mask]:
+        """The reservation that was made for the same inputs, and who of those asked has it."""
+        found: _Earlier | None = None
+        replayed = np.zeros(len(self), dtype=bool)
+        for entry in earlier if mark else []:
+            if not hmac.compare_digest(entry.fingerprint, mark):
+                continue
+            if found and entry.attempt != found.attempt:  # it has another noise
+                continue
+            row = next(iter(self._journal.rows(entry.number)))
+            payment = Payment.unpacked(row.payload, len(self))
+            clients = np.ones(len(self), bool) if payment.clients is None else payment.clients
+            wanted = ticks[clients] if ticks.ndim else ticks
+            if not (payment.ticks == wanted).all():
+                continue
+            if not together:
+                found, replayed = entry, replayed | (asked & clients)
+            elif not (clients & ~asked).any():
+                return entry, clients
+        return found, replayed
+
+    def _mask(self, clients: ArrayLike | None) -> Mask:
+        if clients is None:
+            return np.ones(len(self), dtype=bool)
+        array = np.asarray(clients)
+        if array.dtype == bool:
+            ConfigError.unless(
+                array.shape == (len(self),), "clients", array.shape, f"a mask of {len(self)}"
+            )
+            return array.copy()
+        fits = array.ndim == 1 and (array.size == 0 or np.issubdtype(array.dtype, np.integer))
+        fits = fits and (array.size == 0 or (array.min() >= 0 and array.max() < len(self)))
+        ConfigError.unless(bool(fits), "clients", "indices", f"numbers from 0 to {len(self) - 1}")
+        mask = np.zeros(len(self), dtype=bool)
+        mask[array.astype(np.int64)] = True
+        return mask
+
+    def _limits_of(self, budgets: Budgets) -> Ticks:
+        by_class = np.stack([self.rule.limit_ticks(budget) for budget in budgets.classes], axis=1)
+        return np.asarray(by_class[:, budgets.class_of_client])
+
+    def _lower(self, budgets: Budgets, path: Path | str) -> None:
+        if len(budgets) != len(self):
+            raise LedgerError(f"{path}: kept for {len(self)} clients, not {len(budgets)}")
+        limits = self._limits_of(budgets)
+        if (limits > self._limits).any():
+            raise LedgerError(
+                f"{path}: created with a smaller budget; a budget can be lowered, never raised"
+            )
+        self._limits, self.budgets = limits, budgets
+
+    def _exceeded(self, ticks: Ticks, asked: Mask, refused: Mask) -> BudgetExceeded:
+        least = float(from_ticks(ticks[refused].min() if ticks.ndim else ticks))
+        left = float(self.left()[refused].max())
+        return BudgetExceeded(
+            f"{int(refused.sum())} of {int(asked.sum())} clients cannot pay {least:.6g}: at most "
+            f"{left:.6g} is left",
+            charge=least,
+            left=left,
+        )
+
+
+def _rule(rule: Rule | str) -> Rule:
+    return rule_named(rule) if isinstance(rule, str) else rule
+
+
+def _opening(budgets: Budgets, rule: Rule | str) -> bytes:
+    chosen = _rule(rule)
+    for budget in budgets.classes:
+        chosen.limit_ticks(budget)
+    about = {
+        "rule": chosen.name,
+        "budgets": [[budget.epsilon, budget.delta] for budget in budgets.classes],
+    }
+    return pack(about, budgets.class_of_client.astype("<i4").tobytes())
+
+
+def _begun(journal: Journal, budgets: Budgets, rule: Rule | str) -> Journal:
+    with journal.writing():
+        journal.append(Row.after(None, "open", "", 0, _opening(budgets, rule)))
+    return journal
+
+
+def _checked(row: Row, head: Head | None) -> Head:
+    if not row.follows(head):
+        raise LedgerTamperedError(
+            f"row {row.number} is not the one that was written after row "
+            f"{-1 if head is None else head.number}: rows were edited, removed or reordered"
+        )
+    return Head(row.number, row.hash)

@@ -1,0 +1,226 @@
+"""Clip one upload, calibrate noise to a charge, add it.
+
+Neighbouring relation: replace one client's data by any other. One upload is clipped *as a whole*
+to norm C (L2 for Gaussian, L1 for Laplace), so two clients' uploads differ by at most 2C: that is
+the sensitivity, and ``noise scale = noise multiplier * 2C``. Noise goes on every coordinate of a
+fixed, public index set; noise on the rated items only would show which they are.
+
+Doubles are no real numbers: the last bits of ``upload + noise`` can tell what the upload was
+(Mironov 2012). So what is released lies on a grid far coarser than those bits and far finer than
+the noise: the upload is cut to the grid towards zero, which lengthens no norm, and the noise is
+rounded to it, which is the same as rounding their sum. Uploads are cut before they are summed: two
+sums cut afterwards may differ by more than their uploads do.
+
+With ``trust = local`` every upload carries the full noise. With ``trust = secagg`` the server sees
+only the sum, and the noise is in there once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bgtplanner.errors import ConfigError, quoted
+from bgtplanner.privacy.noise import NoiseSource
+
+__all__ = ["MECHANISMS", "Mechanism", "clip_factor", "mechanism_named"]
+
+Floats = NDArray[np.float64]
+
+# Clip a little below the bound: rounding to float32 must not push an upload over it.
+_MARGIN = 1e-6
+_GRID_BITS = 24  # of what is released lie below the noise's scale; a double has 53
+
+
+def clip_factor(norm: Any, bound: Any) -> Any:
+    """What to multiply uploads by, so that none is longer than the bound.
+
+    Works on arrays of NumPy and of JAX, one entry an upload.
+    """
+    limit = bound * (1 - _MARGIN)
+    return limit / norm.__array_namespace__().maximum(norm, limit)
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """A kind of noise, and the norm in which uploads are clipped for it.
+
+    Attributes:
+        name: ``gaussian`` or ``laplace``.
+        order: 2 for the L2 norm, 1 for the L1 norm.
+
+    Example:
+        >>> gaussian = mechanism_named("gaussian")
+        >>> gaussian.clip(np.array([[30.0, 40.0], [0.3, 0.4]]), bound=1.0).round(3).tolist()
+        [[0.6, 0.8], [0.3, 0.4]]
+        >>> float(gaussian.scale(noise_multiplier=5.0, bound=0.5))
+        5.0
+    """
+
+    name: Literal["gaussian", "laplace"]
+    order: Literal[1, 2]
+
+    def scale(self, noise_multiplier: ArrayLike, bound: ArrayLike) -> Floats:
+        """Noise scale (standard deviation, or Laplace's b) for uploads clipped at `bound`.
+
+        The sensitivity is 2 * bound: replace one client by another.
+        """
+        multiplier = _positive("noise_multiplier", noise_multiplier)
+        return _positive("scale", multiplier * 2 * _positive("clip", bound))
+
+    def norm(self, uploads: ArrayLike) -> Floats:
+        """Norm of each upload over all its coordinates; no overflow, NaN where one is NaN."""
+        largest, length, _ = self._polar(_flat(uploads))
+        with np.errstate(over="ignore"):
+            return largest * length
+
+    def clip(self, uploads: ArrayLike, bound: ArrayLike) -> Floats:
+        """Every upload shortened to the bound, as a whole, direction kept.
+
+        An upload with a NaN or an infinity becomes zero: whatever happened there, it must neither
+        leave the client nor lengthen the upload.
+
+        Args:
+            uploads: One upload a row.
+            bound: One bound for all, or one an upload.
+        """
+        flat = _flat(uploads)
+        limit = np.broadcast_to(_positive("clip", bound), len(flat)) * (1 - _MARGIN)
+        flat = np.where(np.isfinite(flat).all(axis=1, keepdims=True), flat, 0.0)
+        largest, length, unit = self._polar(flat)
+        with np.errstate(over="ignore"):  # an infinite norm is longer than any bound
+            short = largest * length <= limit
+        return np.where(short[:, None], flat, unit * (limit / length)[:, None])
+
+    def _polar(self, flat: Floats) -> tuple[Floats, Floats, Floats]:
+        """Largest entry, norm of the upload over it, and the upload over it: all of good size."""
+        largest = np.abs(flat).max(axis=1, initial=0.0)
+        with np.errstate(invalid="ignore"):
+            unit = flat / np.where(largest > 0, largest, 1.0)[:, None]
+            sizes = np.abs(unit)
+            sums = sizes.sum(axis=1) if self.order == 1 else np.sqrt((sizes**2).sum(axis=1))
+        return largest, np.asarray(np.where(largest > 0, sums, 1.0)), unit
+
+    def noise(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> Floats:
+        """Independent noise of this scale on every coordinate."""
+        scale = float(_positive("scale", scale))
+        draw = source.normal if self.name == "gaussian" else source.laplace
+        return scale * draw(shape)
+
+    def on_grid(self, clipped: ArrayLike, scale: float) -> Floats:
+        """Clipped uploads cut to the grid that belongs to noise of this scale, towards zero."""
+        grid = _grid(scale)
+        return np.asarray(np.trunc(np.asarray(clipped, dtype=np.float64) / grid) * grid)
+
+    def add_noise(self, clipped: ArrayLike, source: NoiseSource, scale: float) -> Floats:
+        """Clipped uploads with noise of this scale on every coordinate.
+
+        Args:
+            clipped: Clipped uploads; or a sum of some, each of them already :meth:`on_grid`.
+            source: Where random numbers come from.
+            scale: Of the noise.
+        """
+        values = self.on_grid(clipped, scale)
+        grid = _grid(scale)
+        return np.asarray(np.rint(self.noise(source, scale, values.shape) / grid) * grid + values)
+
+    def noise_sum(
+        self,
+        source: NoiseSource,
+        groups: Iterable[tuple[float, int]],
+        shape: tuple[int, ...],
+    ) -> Floats:
+        """The sum of many independent noises, drawn at once with exactly its distribution.
+
+        Gaussian: one Gaussian whose variances add up. Laplace: for each group of equal scale, the
+        difference of two Gamma variables, since a Laplace variable is the difference of two
+        exponential ones.
+
+        Args:
+            source: Where random numbers come from.
+            groups: (scale, number of noises) pairs; a weight multiplies the scale.
+            shape: Of the sum.
+        """
+        pairs = [(float(_positive("scale", scale)), count) for scale, count in groups]
+        for _, count in pairs:
+            whole = isinstance(count, int | np.integer) and count >= 0
+            ConfigError.unless(bool(whole), "count", count, "a whole number from 0")
+        if self.name == "gaussian":
+            variance = sum(scale**2 * count for scale, count in pairs)
+            return np.asarray(np.sqrt(variance) * source.normal(shape))
+        total = np.zeros(shape)
+        for scale, count in pairs:
+            if count:
+                plus, minus = source.gamma(count, shape), source.gamma(count, shape)
+                total += scale * (plus - minus)
+        return total
+
+    def noise_share(
+        self,
+        source: NoiseSource,
+        scale: float,
+        shape: tuple[int, ...],
+        *,
+        clients: int,
+        dropouts: float = 0.0,
+    ) -> Floats:
+        """One client's share of a sum's noise, under secure aggregation.
+
+        The shares of ``clients * (1 - dropouts)`` clients (rounded down) already make up noise of
+        the full scale; if more answer, there is more noise, never less.
+
+        Args:
+            source: Where random numbers come from.
+            scale: Scale of the noise that the sum must carry.
+            shape: Of the upload.
+            clients: How many were asked.
+            dropouts: Share of them that may fail to answer, from 0 to below 1.
+        """
+        ConfigError.unless(0 <= dropouts < 1, "dropouts", dropouts, "from 0 to below 1")
+        enough = int(np.floor(clients * (1 - dropouts) + 1e-9))
+        ConfigError.unless(enough >= 1, "clients", clients, "enough for one to answer")
+        scale = float(_positive("scale", scale))
+        if self.name == "gaussian":
+            return np.asarray(scale / np.sqrt(enough) * source.normal(shape))
+        plus, minus = source.gamma(1 / enough, shape), source.gamma(1 / enough, shape)
+        return np.asarray(scale * (plus - minus))
+
+
+MECHANISMS: dict[str, Mechanism] = {
+    "gaussian": Mechanism("gaussian", 2),
+    "laplace": Mechanism("laplace", 1),
+}
+"""The mechanisms by name."""
+
+
+def mechanism_named(name: str) -> Mechanism:
+    """A mechanism by its name.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    if name not in MECHANISMS:
+        raise ConfigError(f"mechanism = {name!r}: expected one of {', '.join(MECHANISMS)}")
+    return MECHANISMS[name]
+
+
+def _grid(scale: float) -> float:
+    return float(2.0 ** (np.floor(np.log2(float(_positive("scale", scale)))) - _GRID_BITS))
+
+
+def _flat(uploads: ArrayLike) -> Floats:
+    array = np.asarray(uploads, dtype=np.float64)
+    ConfigError.unless(array.ndim >= 2, "uploads", array.shape, "one upload a row")
+    return array.reshape(len(array), -1)
+
+
+def _positive(name: str, value: ArrayLike) -> Floats:
+    array = np.asarray(value, dtype=np.float64)
+    if not ((array >= 1e-100) & (array <= 1e100)).all():
+        shown = quoted(array.tolist())
+        raise ConfigError(f"{name} = {shown}: expected a number from 1e-100 to 1e100")
+    return array

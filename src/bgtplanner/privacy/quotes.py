@@ -1,0 +1,73 @@
+"""What a budget buys: the noise of a round under every rule, side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.privacy.accounting import RULES, Rule
+from bgtplanner.privacy.budget import Budget
+
+__all__ = ["quotes"]
+
+_PURE = ("laplace/basic", "laplace/either", "gaussian/authors")  # can do without a delta
+
+
+def quotes(
+    budget: Budget,
+    rounds: int,
+    *,
+    mechanism: str | None = None,
+    noise_multiplier: float | None = None,
+) -> dict[str, dict[str, Any]]:
+    """What `rounds` equal rounds cost under every rule of a mechanism, or of both.
+
+    Args:
+        budget: What a client may spend.
+        rounds: How many equal rounds to spend it in.
+        mechanism: Only this one's rules.
+        noise_multiplier: Also say what that much noise would cost.
+
+    With delta = 0 only rules that can do without one are quoted.
+
+    Returns:
+        For each rule: capacity, charge and noise multiplier of a round, epsilon of the rounds and
+        of one more with the same noise; and for the given noise the charge of a round, how many
+        rounds the budget pays for, and the epsilon of `rounds` of them.
+
+    Example:
+        >>> round(quotes(Budget(10, 1e-5), 100)["gaussian/gdp"]["noise_multiplier"], 5)
+        4.99889
+    """
+    known = sorted({rule.mechanism for rule in RULES.values()})
+    fits = mechanism is None or mechanism in known
+    ConfigError.unless(fits, "--mechanism", mechanism, f"one of {', '.join(known)}")
+    return {
+        name: _quote(rule, budget, rounds, noise_multiplier)
+        for name, rule in RULES.items()
+        if mechanism in (None, rule.mechanism) and (budget.delta > 0 or name in _PURE)
+    }
+
+
+def _quote(rule: Rule, budget: Budget, rounds: int, noise: float | None) -> dict[str, Any]:
+    charge = rule.even_charge(budget, rounds)
+    quote: dict[str, Any] = {
+        "sound": rule.sound,
+        "capacity": rule.capacity(budget),
+        "charge": charge,
+        "noise_multiplier": float(rule.noise_multiplier(charge)),
+        "epsilon_of_one_round": rule.epsilon_of_rounds(charge, 1, budget.delta),
+        "epsilon": rule.epsilon_of_rounds(charge, rounds, budget.delta),
+        "epsilon_with_one_more_round": rule.epsilon_of_rounds(charge, rounds + 1, budget.delta),
+    }
+    if noise is not None:
+        cost = float(rule.charge(noise))
+        affordable = int(np.max(rule.limit_ticks(budget) // rule.sum_ticks(cost)))
+        quote["at_noise_multiplier"] = {
+            "charge": cost,
+            "rounds_affordable": affordable,
+            "epsilon": rule.epsilon_of_rounds(cost, rounds, budget.delta),
+        }
+    return quote

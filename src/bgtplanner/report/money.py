@@ -1,0 +1,146 @@
+"""Budgets, ledgers and audits as they look on a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from bgtplanner.privacy.accounting import from_ticks
+from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.report.terminal import bar
+
+__all__ = ["audit_view", "ledger_facts", "ledger_view", "quotes_view"]
+
+
+def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str, Any]]) -> None:
+    """The noise of a round under every rule, side by side."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("rule")
+    headings = ["noise", "charge", "capacity", "1 round", f"{rounds:,}", f"{rounds + 1:,}"]
+    given = any("at_noise_multiplier" in quote for quote in quotes.values())
+    for heading in headings + ["rounds", "epsilon"] * given:
+        table.add_column(heading, justify="right")
+    for name, quote in quotes.items():
+        cells = [
+            quote["noise_multiplier"],
+            quote["charge"],
+            quote["capacity"],
+            quote["epsilon_of_one_round"],
+            quote["epsilon"],
+            quote["epsilon_with_one_more_round"],
+        ]
+        texts = [f"{cell:.4g}" for cell in cells]
+        if given:
+            at = quote["at_noise_multiplier"]
+            texts += [f"{at['rounds_affordable']:,}", f"{at['epsilon']:.4g}"]
+        table.add_row(name + ("" if quote["sound"] else " (!)"), *texts)
+    console.print(table)
+    lines = [
+        "noise: scale over sensitivity (2 x clip) of one round, to spend it all evenly.",
+        f"1 round, {rounds:,}, {rounds + 1:,}: epsilon after so many rounds with that noise.",
+    ]
+    if given:
+        lines.append("rounds, epsilon: how far the budget goes with the noise you gave, and")
+        lines.append(f"what {rounds:,} such rounds amount to.")
+    if any(not quote["sound"] for quote in quotes.values()):
+        lines.append("(!) promises nothing: what the paper's authors booked, for comparison only.")
+    console.print("\n".join(lines), highlight=False, markup=False)
+
+
+def ledger_facts(ledger: Ledger) -> dict[str, Any]:
+    """What a ledger says, class by class, in plain values."""
+    spent, left, epsilon = ledger.spent(), ledger.left(), ledger.epsilon_spent()
+    classes = []
+    for index, budget in enumerate(ledger.budgets.classes):
+        members = np.flatnonzero(ledger.budgets.class_of_client == index)
+        if not len(members):
+            continue
+        capacity = ledger.rule.capacity(budget)
+        classes.append(
+            {
+                "epsilon": budget.epsilon,
+                "delta": budget.delta,
+                "clients": len(members),
+                "capacity": capacity,
+                "spent_most": float(from_ticks(spent[0, members].max())),
+                "left_least": float(left[members].min()),
+                "left_most": float(left[members].max()),
+                "epsilon_spent_median": float(np.median(epsilon[members])),
+                "epsilon_spent_most": float(epsilon[members].max()),
+                "exhausted": int((left[members] <= 0).sum()),
+            }
+        )
+    return {
+        "rule": ledger.rule.name,
+        "sound": ledger.rule.sound,
+        "clients": len(ledger),
+        "head": str(ledger.head),
+        "unsettled": ledger.unsettled,
+        "classes": classes,
+    }
+
+
+def ledger_view(console: Console, facts: Mapping[str, Any], history: list[dict[str, Any]]) -> None:
+    """A ledger's facts with a bar a class, and its latest rounds."""
+    promise = "promised" if facts["sound"] else "booked (no promise)"
+    console.print(
+        f"{facts['clients']:,} clients, rule {facts['rule']}, head {facts['head'][:20]}…",
+        highlight=False,
+    )
+    for entry in facts["classes"]:
+        share = entry["epsilon_spent_most"] / entry["epsilon"]
+        lines = [
+            f"({entry['epsilon']:g}, {entry['delta']:g}) {promise} to {entry['clients']:,} "
+            "clients",
+            f"  spent {bar(share, 30)} epsilon {entry['epsilon_spent_most']:.4g} at most, "
+            f"{entry['epsilon_spent_median']:.4g} median",
+            f"  left  a charge of {entry['left_least']:.4g} at least; {entry['exhausted']:,} "
+            "clients have nothing left",
+        ]
+        console.print("\n".join(lines), highlight=False, markup=False)
+    if facts["unsettled"]:
+        console.print(
+            f"{facts['unsettled']} reservations were never settled; they count as spent",
+            highlight=False,
+        )
+    reserves = [entry for entry in history if entry["kind"] in ("reserve", "loss")]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("row", "run", "round", "clients", "charge", "settled"):
+        table.add_column(heading, justify="left" if heading == "run" else "right")
+    for entry in reserves[-10:]:
+        lost = entry["kind"] == "loss"
+        table.add_row(
+            str(entry["number"]),
+            "(stated loss)" if lost else entry["run"],
+            "" if lost else str(entry["round"]),
+            "all" if lost else f"{entry['clients']:,}",
+            f"{entry['charge_most']:.4g}",
+            "" if lost else "yes" if entry["settled"] else "no",
+        )
+    if reserves:
+        console.print(f"the last {min(10, len(reserves))} of {len(reserves)} reservations:")
+        console.print(table)
+
+
+def audit_view(console: Console, found: Mapping[str, Any]) -> None:
+    """An audit in three lines: what was claimed, what was seen, what follows."""
+    confidence = 100 * found["confidence"]
+    lines = [
+        f"{found['mechanism']}, trust {found['trust']}, unit {found['unit']}, "
+        f"{found['rounds']} round(s), {found['releases']:,} releases of neighbouring inputs",
+        f"claimed      epsilon {found['claimed_epsilon']:g} at delta {found['delta']:g} "
+        f"({found['accounting']})",
+        f"seen         epsilon >= {found['epsilon_lower']:.3f} with {confidence:g} % confidence",
+    ]
+    if found["unit"] == "row":
+        lines.append(
+            f"by theory    epsilon {found['client_level_epsilon']:.3f} for the whole client, with "
+            f"{found['blocks']} blocks"
+        )
+    verdict = "consistent with the claim" if found["holds"] else "THE CLAIM IS FALSE"
+    lines.append(f"verdict      {verdict}")
+    console.print("\n".join(lines), highlight=False, markup=False)

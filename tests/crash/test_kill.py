@@ -1,0 +1,107 @@
+"""A run that is killed again and again ends as if nobody had touched it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+COMMAND = str(Path(sys.executable).parent / "bgtplanner")
+KILLS = 12
+SETTINGS = {
+    "data.dataset": "synthetic",
+    "synthetic.clients": 20,
+    "synthetic.items": 15,
+    "synthetic.ratings_per_client": 8,
+    "federation.rounds": 1500,
+    "federation.participation": 0.5,
+    "run.checkpoint_every": 7,
+    "run.device": "cpu",
+}
+
+
+def start(folder: Path, compiled: Path) -> subprocess.Popen[str]:
+    """Go on with the run, or begin it if it never got as far as having a folder."""
+    if (folder / "config.toml").exists():
+        arguments = ["resume", str(folder)]
+    else:
+        assignments = [part for k, v in SETTINGS.items() for part in ("--set", f"{k}={v}")]
+        arguments = ["run", "--out", str(folder), *assignments]
+    return subprocess.Popen(
+        [COMMAND, *arguments, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ
+        | {
+            "JAX_COMPILATION_CACHE_DIR": str(compiled),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        },
+    )
+
+
+def state_of(folder: Path) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
+    """All that a finished run is, except how long it took."""
+
+    def timeless(record: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in record.items() if not key.startswith("seconds")}
+
+    with np.load(folder / "checkpoint.npz", allow_pickle=False) as stored:
+        arrays = {
+            name: (str(stored[name].dtype), stored[name].shape, stored[name].tobytes())
+            for name in stored.files
+            if name != "seconds"
+        }
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    summary = json.loads((folder / "summary.json").read_text())
+    return arrays, [timeless(json.loads(line)) for line in lines], timeless(summary)
+
+
+def mark(file: Path) -> tuple[int, int]:
+    try:
+        stat = file.stat()
+    except FileNotFoundError:
+        return (0, 0)
+    return (stat.st_ino, stat.st_size)
+
+
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    compiled, whole, folder = (tmp_path / name for name in ("compiled", "whole", "killed"))
+    out, err = start(whole, compiled).communicate()
+    assert json.loads(out)["rounds_run"] == SETTINGS["federation.rounds"], err
+
+    generator = random.Random(20_250_101)
+    rounds = folder / "rounds.jsonl"
+    killed = 0
+    for number in range(KILLS):
+        before = mark(rounds)
+        process = start(folder, compiled)
+        if number % 4:  # while it trains and writes
+            while process.poll() is None and mark(rounds) == before:
+                time.sleep(0.002)
+            time.sleep(generator.uniform(0, 0.1))
+        else:  # any time from the start on
+            time.sleep(generator.uniform(0, 1.5))
+        process.send_signal(signal.SIGKILL)
+        _, err = process.communicate()
+        assert err == ""
+        killed += process.returncode == -signal.SIGKILL
+        assert process.returncode in (0, -signal.SIGKILL)
+
+    process = start(folder, compiled)
+    out, err = process.communicate()
+    assert (process.returncode, err) == (0, "")
+    assert json.loads(out)["rounds_run"] == SETTINGS["federation.rounds"]
+    assert state_of(folder) == state_of(whole)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        path.name for path in whole.iterdir()
+    )
+    assert killed, "every process was done before it could be killed"

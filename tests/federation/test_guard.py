@@ -1,0 +1,350 @@
+"""The door: who cannot pay is refused first, everything else is clipped and noised, and only
+the very same release may be repeated for free."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+from numpy.typing import NDArray
+
+from bgtplanner.errors import BudgetExceeded, ConfigError
+from bgtplanner.federation.guard import Guard, Release
+from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.privacy.noise import SeededNoise, SystemNoise
+
+RULES = {"gaussian": "gaussian/gdp", "laplace": "laplace/basic"}
+UPLOADS = np.array([[3.0, 4.0], [0.1, -0.2], [-5.0, 0.0]])
+MARK = b"what it was computed from"
+
+
+class Silent:
+    """No noise at all, so that what lies under it can be looked at."""
+
+    def normal(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        return np.zeros(shape)
+
+    laplace = normal
+
+    def gamma(self, concentration: float, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        return np.zeros(shape)
+
+
+def refused(message: str) -> Any:
+    return pytest.raises(ConfigError, match=f"^{re.escape(message)}$")
+
+
+def ledger_of(epsilons: list[float], rule: str = "laplace/basic") -> Ledger:
+    return Ledger.in_memory(Budgets.per_client(epsilons, 1e-5), rule)
+
+
+def release(guard: Guard, uploads: Any = UPLOADS, **options: Any) -> Release:
+    settings: dict[str, Any] = {"charge": 0.5, "clip": 1.0, "run": "a", "round": 0}
+    return guard.release(uploads, **settings | options)
+
+
+# ---- what leaves
+
+
+@pytest.mark.parametrize("mechanism", RULES)
+def test_uploads_are_clipped_as_a_whole_in_the_right_norm(mechanism: str) -> None:
+    guard = Guard(ledger_of([9.0] * 3, RULES[mechanism]), noise=Silent())
+    values = release(guard).values
+    length = 5.0 if mechanism == "gaussian" else 7.0
+    np.testing.assert_allclose(values[0], np.array([3.0, 4.0]) / length, rtol=2e-6)
+    np.testing.assert_allclose(values[1], [0.1, -0.2], rtol=1e-5)
+    np.testing.assert_allclose(values[2], [-1.0, 0.0], rtol=2e-6)
+    assert (np.abs(values) <= [[1, 1]] * 3).all()
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "multiplier"), [("gaussian", 1 / math.sqrt(0.5)), ("laplace", 2.0)]
+)
+def test_the_noise_has_the_scale_that_was_paid_for(mechanism: str, multiplier: float) -> None:
+    ledger = Ledger.in_memory(Budgets.same(Budget(9.0), 5000), RULES[mechanism])
+    found = release(Guard(ledger, noise=SeededNoise(0)), np.zeros((5000, 4)), clip=3.0)
+    assert found.noise_scale == pytest.approx(multiplier * 2 * 3.0, rel=1e-12)
+    law = scipy.stats.norm if mechanism == "gaussian" else scipy.stats.laplace
+    fit = law(scale=found.noise_scale)
+    assert scipy.stats.kstest(found.values.ravel(), fit.cdf).pvalue > 1e-3
+    assert scipy.stats.kstest(found.values.ravel() * 1.1, fit.cdf).pvalue < 1e-3
+
+
+@pytest.mark.parametrize("trust", ["local", "secagg"])
+def test_every_coordinate_is_noised_and_lies_on_the_grid(trust: Any) -> None:
+    guard = Guard(ledger_of([9.0] * 3), trust=trust)
+    uploads = np.zeros((3, 50))
+    uploads[:, :3] = 1 / 3  # most were never touched by the client
+    found = release(guard, uploads)
+    assert len(np.unique(found.values)) == found.values.size
+    grid = 2.0 ** (math.floor(math.log2(found.noise_scale)) - 24)
+    assert (np.mod(found.values, grid) == 0).all()
+
+
+def test_rows_are_clipped_and_noised_one_by_one_with_the_full_charge() -> None:
+    ledger = ledger_of([9.0, 9.0], "gaussian/gdp")
+    uploads = np.array([[[3.0, 4.0], [30.0, 40.0], [0.3, 0.4]]] * 2)
+    values = release(Guard(ledger, unit="row", noise=Silent()), uploads).values
+    expected = np.array([[[0.6, 0.8], [0.6, 0.8], [0.3, 0.4]]] * 2)
+    np.testing.assert_allclose(values, expected, rtol=2e-6)
+    assert ledger.spent()[0].tolist() == [2**43] * 2
+
+
+def test_an_upload_with_a_hole_in_it_is_noise_only() -> None:
+    uploads = np.array([[math.nan, 1.0], [math.inf, 1.0], [0.25, 0.25]])
+    values = release(Guard(ledger_of([9.0] * 3), noise=Silent()), uploads).values
+    assert values.tolist() == [[0.0, 0.0], [0.0, 0.0], [0.25, 0.25]]
+
+
+# ---- who is refused
+
+
+def test_who_cannot_pay_sends_zeros_and_pays_nothing() -> None:
+    ledger = ledger_of([1.0, 0.25, 1.0])
+    found = release(Guard(ledger))
+    assert found.values[1].tolist() == [0.0, 0.0]
+    assert (found.values[[0, 2]] != 0).all()
+    assert found.reservation.granted.tolist() == [True, False, True]
+    assert found.reservation.refused.tolist() == [False, True, False]
+    assert ledger.spent()[0].tolist() == [2**43, 0, 2**43]
+
+
+@pytest.mark.parametrize("groups", [None, [0, 0, 0]])
+def test_who_cannot_pay_is_not_in_the_sum(groups: Any) -> None:
+    guard = Guard(ledger_of([1.0, 0.25, 1.0]), trust="secagg", noise=Silent())
+    uploads = np.array([[0.5, 0.0], [0.25, 0.25], [0.0, 0.125]])
+    assert release(guard, uploads, groups=groups).values.tolist() == [[0.5, 0.125]]
+
+
+def test_nothing_is_computed_if_nobody_can_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = ledger_of([0.25] * 3)
+    guard = Guard(ledger)
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("something was computed for release")
+
+    for name in ("clip", "add_noise", "noise", "on_grid"):
+        monkeypatch.setattr(type(guard.mechanism), name, never)
+    monkeypatch.setattr(ledger, "noise", never)
+    with pytest.raises(BudgetExceeded, match=r"3 of 3 clients cannot pay 0\.5"):
+        release(guard)
+    assert ledger.spent().tolist() == [[0, 0, 0]]
+    assert ledger.unsettled == 0
+
+
+def test_the_charge_is_booked_before_anything_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = ledger_of([1.0] * 3)
+    guard = Guard(ledger)
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("the machine stopped here")
+
+    monkeypatch.setattr(type(guard.mechanism), "clip", broken)
+    with pytest.raises(RuntimeError, match="the machine stopped here"):
+        release(guard)
+    assert ledger.spent().tolist() == [[2**43] * 3]
+    assert ledger.unsettled == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"charge": 0.0}, {"charge": -1.0}, {"charge": math.nan}, {"clip": 0.0}, {"clip": -1.0},
+        {"clip": math.inf}, {"clip": math.nan}, {"round": -1}, {"uploads": np.zeros((2, 2))},
+        {"uploads": np.zeros(3)}, {"uploads": np.zeros((3, 2, 2))}, {"groups": [0, 1]},
+        {"groups": [0.0, 1.0, 2.0]}, {"groups": [0, 0, -1]}, {"groups": [0, 0, 3]},
+    ],
+)  # fmt: skip
+def test_senseless_arguments_are_refused_and_cost_nothing(options: dict[str, Any]) -> None:
+    ledger = ledger_of([9.0] * 3)
+    with pytest.raises(ConfigError):
+        release(Guard(ledger, trust="secagg"), **options)
+    assert not ledger.spent().any()
+
+
+def test_the_words_of_refusals() -> None:
+    ledger = ledger_of([9.0] * 3)
+    with refused("uploads = (2, 2): expected 3 clients and coordinates"):
+        release(Guard(ledger), np.zeros((2, 2)))
+    with refused("uploads = (3, 2): expected 3 clients and blocks, coordinates"):
+        release(Guard(ledger, unit="row"))
+    with refused("groups = [0, 1]: expected one number below 3 a client"):
+        release(Guard(ledger), groups=[0, 1])
+    with refused("trust = 'none': expected local or secagg"):
+        Guard(ledger, trust="none")  # type: ignore[arg-type]
+    with refused("unit = 'rating': expected client or row"):
+        Guard(ledger, unit="rating")  # type: ignore[arg-type]
+
+
+# ---- sums
+
+
+def test_sums_of_groups() -> None:
+    guard = Guard(ledger_of([9.0] * 4), trust="secagg", noise=Silent())
+    uploads = np.array([[0.5, 0.0], [0.25, 0.25], [0.0, 0.125], [0.0, -0.5]])
+    found = release(guard, uploads, groups=[2, 0, 2, 0])
+    assert found.values.tolist() == [[0.25, -0.25], [0.0, 0.0], [0.5, 0.125]]
+    assert release(guard, uploads, round=1).values.tolist() == [[0.75, -0.125]]
+
+
+def test_a_sum_carries_the_noise_once() -> None:
+    ledger = Ledger.in_memory(Budgets.same(Budget(9.0), 9000), "gaussian/gdp")
+    guard = Guard(ledger, trust="secagg", noise=SeededNoise(1))
+    found = release(guard, np.zeros((9000, 3)), groups=np.repeat(np.arange(3000), 3))
+    assert found.values.shape == (3000, 3)
+    fit = scipy.stats.norm(scale=found.noise_scale)
+    assert scipy.stats.kstest(found.values.ravel(), fit.cdf).pvalue > 1e-3
+
+
+def test_blocks_are_summed_over_clients_only() -> None:
+    guard = Guard(ledger_of([9.0] * 2), trust="secagg", unit="row", noise=Silent())
+    uploads = np.array([[[0.5, 0.0], [0.0, 0.25]], [[0.0, 0.5], [0.25, 0.0]]])
+    found = release(guard, uploads)
+    assert found.values.tolist() == [[[0.5, 0.5], [0.25, 0.25]]]
+
+
+def test_two_sums_differ_by_no_more_than_the_uploads_that_were_replaced() -> None:
+    # Cut to the grid after summing, many coordinates would each differ by one step more.
+    size, clip = 4000, 1.0
+    scale = release(Guard(ledger_of([9.0] * 2)), np.zeros((2, 1))).noise_scale
+    step = 2.0 ** (math.floor(math.log2(scale)) - 24)
+    other = np.full(size, 0.5 * step)
+    sums = []
+    for share in (0.5, 0.4):
+        guard = Guard(ledger_of([9.0] * 2), trust="secagg", noise=Silent())
+        mine = np.full(size, share * step)
+        sums.append(release(guard, np.stack([other, mine]), clip=clip).values[0])
+    assert np.abs(sums[0] - sums[1]).sum() <= (0.5 - 0.4) * step * size
+
+
+# ---- repeating
+
+
+@pytest.mark.parametrize("trust", ["local", "secagg"])
+@pytest.mark.parametrize("mechanism", RULES)
+def test_the_same_release_again_is_the_same_and_free(mechanism: str, trust: Any) -> None:
+    ledger = ledger_of([9.0] * 3, RULES[mechanism])
+    guard = Guard(ledger, trust=trust)
+    first = release(guard, fingerprint=MARK)
+    spent = ledger.spent()
+    again = release(guard, fingerprint=MARK)
+    assert (again.values == first.values).all()
+    assert (ledger.spent() == spent).all()
+    assert again.reservation.replayed.all()
+    assert again.reservation.number == first.reservation.number
+
+
+CHANGED: dict[str, dict[str, Any]] = {
+    "fingerprint": {"fingerprint": b"something else"},
+    "no fingerprint": {"fingerprint": None},
+    "uploads": {"uploads": UPLOADS + 1e-9},
+    "clip": {"clip": 2.0},
+    "charge": {"charge": 0.25},
+    "round": {"round": 1},
+    "run": {"run": "b"},
+    "groups": {"groups": [0, 1, 1]},
+}
+
+
+@pytest.mark.parametrize("trust", ["local", "secagg"])
+@pytest.mark.parametrize("change", CHANGED.values(), ids=CHANGED)
+def test_anything_changed_means_fresh_noise_and_a_charge(
+    change: dict[str, Any], trust: Any
+) -> None:
+    ledger = ledger_of([9.0] * 3)
+    guard = Guard(ledger, trust=trust)
+    first = release(guard, fingerprint=MARK)
+    before = ledger.spent()
+    other = release(guard, **{"fingerprint": MARK} | change)
+    assert (ledger.spent() > before).all()
+    assert not other.reservation.replayed.any()
+    assert not np.isin(np.round(other.values, 6), np.round(first.values, 6)).any()
+    # Nor is it the same noise at another scale: that could be taken out again.
+    quotients = other.values[0] / first.values[0]
+    assert quotients[0] != pytest.approx(quotients[1], rel=1e-6)
+
+
+@pytest.mark.parametrize(("one", "two"), [("local", "secagg"), ("secagg", "local")])
+def test_one_noise_never_serves_both_a_sum_and_an_upload(one: Any, two: Any) -> None:
+    ledger = ledger_of([9.0] * 3)
+    silent = np.zeros((3, 2))
+    first = release(Guard(ledger, trust=one), silent, fingerprint=MARK)
+    second = release(Guard(ledger, trust=two), silent, fingerprint=MARK)
+    assert not second.reservation.replayed.any()
+    assert not np.isin(first.values, second.values).any()
+
+
+def test_without_a_fingerprint_every_call_is_new() -> None:
+    ledger = ledger_of([9.0] * 3)
+    guard = Guard(ledger)
+    values = [release(guard).values for _ in range(3)]
+    assert ledger.spent()[0].tolist() == [3 * 2**43] * 3
+    assert len(np.unique(values)) == 18
+
+
+@pytest.mark.parametrize("noise", [SeededNoise(0), SystemNoise()])
+def test_noise_of_another_source_cannot_be_repeated_so_it_is_paid_again(noise: Any) -> None:
+    ledger = ledger_of([9.0] * 3)
+    guard = Guard(ledger, noise=noise)
+    first = release(guard, fingerprint=MARK)
+    second = release(guard, fingerprint=MARK)
+    assert not np.isin(first.values, second.values).any()
+    assert ledger.spent()[0].tolist() == [2**44] * 3
+
+
+def test_a_sum_is_repeated_without_those_who_were_not_in_it(tmp_path: Path) -> None:
+    # Opened with a lower budget, one client is left out of the sum; later it could pay. With the
+    # same noise, the difference of the two sums would show its upload.
+    path = tmp_path / "ledger.sqlite"
+    full = Budgets.per_client([9.0, 9.0, 9.0], 1e-5)
+    Ledger.create(path, full, "laplace/basic").close()
+    lowered = Budgets.per_client([9.0, 9.0, 0.25], 1e-5)
+    with Ledger.open(path, budgets=lowered) as ledger:
+        first = release(Guard(ledger, trust="secagg"), fingerprint=MARK)
+    with Ledger.open(path) as ledger:
+        again = release(Guard(ledger, trust="secagg"), fingerprint=MARK)
+        assert again.reservation.granted.tolist() == [True, True, False]
+        assert (again.values == first.values).all()
+        assert ledger.spent()[0].tolist() == [2**43, 2**43, 0]
+
+
+def test_a_release_is_repeated_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with Ledger.create(path, Budgets.same(Budget(9.0), 3), "gaussian/gdp") as ledger:
+        first = release(Guard(ledger), fingerprint=MARK)
+    with Ledger.open(path) as ledger:
+        assert ledger.unsettled == 1
+        guard = Guard(ledger)
+        again = release(guard, fingerprint=MARK)
+        assert (again.values == first.values).all()
+        guard.settle(again)
+        assert ledger.unsettled == 0
+
+
+def test_unsettled_releases_count_as_spent() -> None:
+    ledger = ledger_of([1.0] * 3)
+    guard = Guard(ledger)
+    first = release(guard)
+    second = release(guard, round=1)
+    assert ledger.unsettled == 2
+    guard.settle(first)
+    assert ledger.unsettled == 1
+    guard.settle(first)
+    assert ledger.unsettled == 1
+    with pytest.raises(BudgetExceeded):
+        release(guard, round=2)
+    guard.settle(second)
+    assert ledger.unsettled == 0
+
+
+def test_the_guard_shows_how_it_works() -> None:
+    ledger = ledger_of([1.0])
+    guard = Guard(ledger)
+    assert (guard.trust, guard.unit, guard.mechanism.name) == ("local", "client", "laplace")
+    assert guard.ledger is ledger

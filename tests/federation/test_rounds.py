@@ -1,0 +1,243 @@
+"""The round: who takes part, what reaches the server, and what the outcome says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array
+
+from bgtplanner.federation.rounds import Federation, Heldout, Outcome, State
+from bgtplanner.federation.server import Server
+from bgtplanner.recsys.fedgnn import FedGNN
+from bgtplanner.recsys.metrics import Metrics, metrics
+from bgtplanner.recsys.model import Edges, Shared, Upload
+from bgtplanner.recsys.ratings import Ratings
+from bgtplanner.recsys.split import deal_users
+
+# These programs run once: most of the time would go into optimising them.
+QUICK = {"xla_backend_optimization_level": 0}
+PLAIN = Server(optimizer="sgd", momentum=0.0, learning_rate=0.5, aggregation="clients")
+
+
+@dataclass(frozen=True)
+class Counter:
+    """The smallest model there is: a score an item, and each user counts the rounds it was in.
+
+    Any class with these four methods is a model; it also shows that nothing else is needed.
+    """
+
+    def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Array]:
+        return Shared(jax.random.uniform(key, (n_items, 1)), jnp.zeros(0)), jnp.zeros(n_users)
+
+    def loss(self, copies: Upload, local: Array, edges: Edges) -> Array:
+        error = edges.value - edges.of_edges(copies.rows)[:, 0]
+        mean = edges.sum_by_client(edges.present * error**2)
+        return 0.5 * mean / jnp.maximum(edges.ratings_of_clients, 1.0)
+
+    def update_local(
+        self,
+        local: Array,
+        gradient: Array,
+        before: Shared,
+        after: Shared,
+        edges: Edges,
+        active: Array,
+    ) -> Array:
+        return local + active
+
+    def predict(
+        self, shared: Shared, local: Array, edges: Edges, user: Array, item: Array
+    ) -> Array:
+        return jnp.clip(shared.items[item, 0], 0.0, 1.0)
+
+
+def some_ratings(n_users: int = 7, n_items: int = 8, each: int = 3, seed: int = 0) -> Ratings:
+    generator = np.random.default_rng(seed)
+    item = np.concatenate([generator.permutation(n_items)[:each] for _ in range(n_users)])
+    value = generator.integers(1, 6, n_users * each)
+    return Ratings.from_arrays(
+        np.repeat(np.arange(n_users), each),
+        item,
+        value,
+        users=range(n_users),
+        items=range(n_items),
+        scale=(0, 5),
+    )
+
+
+HELDOUT = Heldout(jnp.array([0, 1, 2]), jnp.array([0, 1, 2]), jnp.array([0.2, 0.6, 1.0]))
+
+
+@cache
+def compiled(federation: Federation) -> Any:
+    return jax.jit(federation.round, compiler_options=QUICK)
+
+
+class Runner:
+    """A federation at work: any round of it, from the start or from a given state."""
+
+    def __init__(self, federation: Federation, edges: Edges, seed: int = 0) -> None:
+        self.federation, self.edges = federation, edges
+        self.start = federation.initial(jax.random.key(seed), edges)
+        self.key = jax.random.key(seed + 100)
+
+    def __call__(
+        self, index: int = 0, *, state: State | None = None, edges: Edges | None = None
+    ) -> tuple[State, Outcome]:
+        state = self.start if state is None else state
+        edges = self.edges if edges is None else edges
+        result: tuple[State, Outcome] = compiled(self.federation)(
+            state, edges, HELDOUT, jnp.int32(index), self.key
+        )
+        return result
+
+    def participants(self, index: int) -> list[int]:
+        """Clients that took part, seen from how their users counted."""
+        state, _ = self(index)
+        counted = np.asarray(state.local) > 0
+        of_user = np.asarray(self.edges.client_of_user)
+        taken = {client: set(counted[of_user == client].tolist()) for client in set(of_user)}
+        assert all(len(answers) == 1 for answers in taken.values())  # a client as a whole
+        return [int(client) for client, answers in sorted(taken.items()) if answers == {True}]
+
+
+def same_bits(one: Any, other: Any) -> bool:
+    return all(
+        np.array_equal(left, right)
+        for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    )
+
+
+class TestParticipation:
+    @pytest.mark.parametrize(
+        ("share", "users", "expected"),
+        [(1.0, 7, 7), (0.5, 6, 3), (0.3, 7, 2), (0.01, 7, 1), (0.99, 7, 7), (0.8, 1, 1)],
+    )
+    def test_exactly_the_share_and_at_least_one(
+        self, share: float, users: int, expected: int
+    ) -> None:
+        federation = Federation(model=Counter(), server=PLAIN, participation=share)
+        runner = Runner(federation, Edges.of(some_ratings(users)))
+        for index in range(4):
+            assert len(runner.participants(index)) == expected
+            assert int(runner(index)[1].clients) == expected
+
+    def test_drawn_anew_in_every_round_and_evenly(self) -> None:
+        federation = Federation(model=Counter(), server=PLAIN, participation=0.4)
+        runner = Runner(federation, Edges.of(some_ratings(5)))
+        rounds = [tuple(runner.participants(index)) for index in range(60)]
+        assert len(set(rounds)) == 10  # all pairs of five
+        counts = np.bincount(np.concatenate(rounds))
+        assert counts.min() >= 12  # of 24 on average
+        assert counts.max() <= 36
+
+    def test_clients_take_part_not_users(self) -> None:
+        ratings = deal_users(some_ratings(9), 4, seed=1)
+        federation = Federation(model=Counter(), server=PLAIN, participation=0.5)
+        runner = Runner(federation, Edges.of(ratings))
+        for index in range(5):
+            assert len(runner.participants(index)) == 2
+
+    def test_the_seed_says_who(self) -> None:
+        federation = Federation(model=Counter(), server=PLAIN, participation=0.4)
+        edges = Edges.of(some_ratings(10))
+        drawn = []
+        for seed in (0, 0, 1):
+            runner = Runner(federation, edges, seed)
+            drawn.append([runner.participants(index) for index in range(4)])
+        assert drawn[0] == drawn[1] != drawn[2]
+
+    def test_a_client_without_ratings_is_not_counted(self) -> None:
+        edges = Edges.of(some_ratings(4), np.repeat([0, 0, 1, 2], 3).astype(np.int32))
+        runner = Runner(Federation(model=Counter(), server=PLAIN), edges)
+        assert [int(runner(index)[1].clients) for index in range(3)] == [2, 3, 4]
+
+
+def changed(ratings: Ratings, clients: Any) -> Ratings:
+    """The same ratings with other values for some clients."""
+    turned = np.where(np.isin(ratings.client, clients), 1.2 - ratings.value, ratings.value)
+    return replace(ratings, value=turned.astype(np.float32))
+
+
+class TestWhatReachesTheServer:
+    @pytest.mark.parametrize(
+        ("model", "server"),
+        [
+            (Counter(), Server(aggregation="ratings", learning_rate=0.1)),
+            (FedGNN(dim=2), Server(aggregation="item-usage", learning_rate=0.1)),
+        ],
+        ids=["counter", "fedgnn"],
+    )
+    def test_only_data_of_participants(self, model: Any, server: Server) -> None:
+        ratings = deal_users(some_ratings(9), 5, seed=1)
+        counting = Federation(model=Counter(), server=PLAIN, participation=0.4)
+        seen = Runner(counting, Edges.of(ratings)).participants(3)
+        others = [client for client in range(5) if client not in seen]
+        assert len(seen) == 2
+        federation = Federation(model=model, server=server, participation=0.4, pseudo_items=2)
+        runner = Runner(federation, Edges.of(ratings))
+        state, outcome = runner(3)
+        assert same_bits(runner(3), (state, outcome))  # the same arguments, the same bits
+        assert not same_bits(runner(4)[0].shared, state.shared)
+        # Whatever the others hold, the server cannot tell.
+        hidden, hidden_outcome = runner(3, edges=Edges.of(changed(ratings, others)))
+        assert same_bits(state.shared, hidden.shared)
+        assert same_bits(state.memory, hidden.memory)
+        assert outcome.loss == hidden_outcome.loss
+        for client in seen:
+            shown, _ = runner(3, edges=Edges.of(changed(ratings, [client])))
+            assert not same_bits(state.shared, shown.shared)
+
+    def test_a_rating_still_to_come_has_no_influence(self) -> None:
+        ratings = some_ratings(4)
+        late = np.zeros(len(ratings), np.int32)
+        late[ratings.user == 2] = 5
+        runner = Runner(Federation(model=Counter(), server=PLAIN), Edges.of(ratings, late))
+        other = Edges.of(changed(ratings, [2]), late)
+        assert same_bits(runner(4)[0].shared, runner(4, edges=other)[0].shared)
+        assert not same_bits(runner(5)[0].shared, runner(5, edges=other)[0].shared)
+
+
+class TestOneRound:
+    def test_by_hand(self) -> None:
+        """Two clients, FedSGD with equal weights: every number of it."""
+        ratings = Ratings.from_arrays(
+            [0, 0, 1], [0, 1, 1], [1.0, 0.5, 0.0], items=range(3), scale=(0, 1)
+        )
+        edges = Edges.of(ratings)
+        runner = Runner(Federation(model=Counter(), server=PLAIN), edges)
+        start = State(
+            Shared(jnp.array([[0.5], [0.5], [0.75]]), jnp.zeros(0)), jnp.zeros(2), runner.start[2]
+        )
+        state, outcome = runner(state=start)
+        # Client 0: mean loss of errors (0.5, 0), slopes (-0.25, 0). Client 1: error -0.5.
+        np.testing.assert_allclose(
+            state.shared.items[:, 0],
+            [0.5 + 0.5 * 0.25 / 2, 0.5 - 0.5 * 0.5 / 2, 0.75],
+            rtol=1e-6,
+        )
+        assert outcome.loss == pytest.approx((0.5 * 0.25 / 2 + 0.5 * 0.25) / 2)
+        assert outcome.clients == 2
+        np.testing.assert_array_equal(state.local, [1, 1])
+
+    def test_outcome_is_of_the_new_parameters(self) -> None:
+        runner = Runner(Federation(model=Counter(), server=PLAIN), Edges.of(some_ratings()))
+        state, outcome = runner()
+        predicted = np.asarray(state.shared.items)[np.asarray(HELDOUT.item), 0].clip(0, 1)
+        expected = metrics(predicted, HELDOUT.value)
+        assert Metrics.of(outcome.scores) == pytest.approx(expected, rel=1e-5)
+
+    def test_pseudo_rows_reach_items_that_nobody_rated(self) -> None:
+        ratings = some_ratings(5, n_items=6)
+        ratings = ratings.take(ratings.item < 4)
+        for number, touched in ((0, False), (6, True)):
+            federation = Federation(model=Counter(), server=PLAIN, pseudo_items=number)
+            runner = Runner(federation, Edges.of(ratings))
+            moved = np.asarray(runner()[0].shared.items != runner.start.shared.items)[:, 0]
+            assert moved[4:].any() == moved[4:].all() == touched

@@ -1,0 +1,281 @@
+"""Aggregation against a loop over clients; optimisers against their formulas."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from numpy.typing import NDArray
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.federation.server import Aggregate, PseudoRows, Server, aggregate
+from bgtplanner.recsys.model import Edges, Shared, Upload
+from bgtplanner.recsys.ratings import Ratings
+from bgtplanner.recsys.split import deal_users
+
+Float = NDArray[np.float64]
+N_ITEMS, WIDTH, DENSE = 6, 2, 3
+QUICK = {"xla_backend_optimization_level": 0}
+aggregated = jax.jit(aggregate, static_argnums=3, compiler_options=QUICK)
+
+
+def some_edges(clients: int | None) -> Edges:
+    """Six users, the last without a rating; one rating in three has not arrived."""
+    user = [0, 0, 0, 1, 2, 2, 2, 2, 3, 3, 4, 4]
+    item = [0, 1, 2, 1, 0, 2, 3, 4, 1, 3, 0, 4]
+    ratings = Ratings.from_arrays(
+        user, item, np.ones(12), users=range(6), items=range(N_ITEMS), scale=(0, 1)
+    )
+    arrival = np.array([0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 0], np.int32)
+    if clients is not None:
+        ratings = deal_users(ratings, clients, seed=2)
+    return Edges.of(ratings, arrival)
+
+
+def some_upload(edges: Edges) -> Upload:
+    """As a model gives it: rows of pairs that nothing is known of are zero."""
+    generator = np.random.default_rng(1)
+    rows = generator.normal(0, 1, (len(edges.pair_item), WIDTH))
+    known = np.isin(np.arange(len(rows)), np.asarray(edges.pair)[np.asarray(edges.present) > 0])
+    dense = generator.normal(0, 1, (edges.n_clients, DENSE))
+    return Upload(jnp.asarray(rows * known[:, None]), jnp.asarray(dense))
+
+
+def some_pseudo(edges: Edges) -> PseudoRows:
+    """Three each, of which client 1 has but one."""
+    item = np.array([[5, 4, 3], [5, -1, -1]] + [[5, 3, 2]] * 4)[: edges.n_clients]
+    rows = np.random.default_rng(2).normal(0, 1, (edges.n_clients, 3, WIDTH))
+    return PseudoRows(jnp.asarray(item), jnp.asarray(rows))
+
+
+class Plain(NamedTuple):
+    items: Float
+    dense: Float
+    usage: Float
+
+
+def plain(
+    upload: Upload, edges: Edges, takes_part: Any, how: str, pseudo: PseudoRows | None
+) -> Plain:
+    """The same average, one client and one row at a time."""
+    items, usage = np.zeros((N_ITEMS, WIDTH)), np.zeros(N_ITEMS)
+    dense, total = np.zeros(DENSE), 0.0
+    client_of_edge = np.asarray(edges.client_of_user)[np.asarray(edges.user)]
+    for client in range(edges.n_clients):
+        own = np.flatnonzero((client_of_edge == client) & (np.asarray(edges.present) > 0))
+        if not takes_part[client] or len(own) == 0:
+            continue
+        extra = []
+        if pseudo is not None:
+            extra = [k for k in range(3) if pseudo.item[client, k] >= 0]
+        weight = 1.0 if how == "clients" else float(len(own) + len(extra))
+        total += weight
+        dense += weight * np.asarray(upload.dense)[client]
+        for pair in np.flatnonzero(np.asarray(edges.pair_client) == client):
+            items[edges.pair_item[pair]] += weight * np.asarray(upload.rows)[pair]
+        for edge in own:
+            usage[edges.item[edge]] += 1
+        for k in extra:
+            assert pseudo is not None
+            items[pseudo.item[client, k]] += weight * np.asarray(pseudo.rows)[client, k]
+            usage[pseudo.item[client, k]] += 1
+    total = max(total, 1.0)
+    over = np.maximum(usage, 1)[:, None] if how == "item-usage" else total
+    return Plain(items / over, dense / total, usage)
+
+
+class TestAggregate:
+    @pytest.mark.parametrize("how", ["item-usage", "ratings", "clients"])
+    @pytest.mark.parametrize("with_pseudo", [False, True], ids=["real", "pseudo"])
+    @pytest.mark.parametrize("clients", [None, 3], ids=["user", "several"])
+    def test_loop_over_clients(self, how: Any, with_pseudo: bool, clients: int | None) -> None:
+        edges = some_edges(clients)
+        upload = some_upload(edges)
+        pseudo = some_pseudo(edges) if with_pseudo else None
+        n = edges.n_clients
+        for takes_part in (np.ones(n), np.arange(n) % 2, np.arange(n) == 1, np.zeros(n)):
+            got = aggregated(upload, edges, jnp.asarray(takes_part, jnp.float32), how, pseudo)
+            expected = plain(upload, edges, takes_part, how, pseudo)
+            np.testing.assert_allclose(got.gradient.items, expected.items, atol=1e-5)
+            np.testing.assert_allclose(got.gradient.dense, expected.dense, atol=1e-5)
+            np.testing.assert_array_equal(got.usage, expected.usage)
+        assert not np.asarray(got.gradient.items).any()  # the last one: nobody took part
+
+    def test_by_hand(self) -> None:
+        """Two clients with 1 and 3 ratings, one item in common."""
+        ratings = Ratings.from_arrays([0, 1, 1, 1], [0, 0, 1, 2], [1] * 4, scale=(0, 1))
+        edges = Edges.of(ratings)
+        upload = Upload(jnp.array([[2.0], [4.0], [1.0], [1.0]]), jnp.array([[1.0], [5.0]]))
+        both = jnp.ones(2)
+        results = {
+            "clients": ([3.0, 0.5, 0.5], 3.0),
+            "ratings": ([(2 + 12) / 4, 0.75, 0.75], 4.0),
+            "item-usage": ([(2 + 12) / 2, 3.0, 3.0], 4.0),
+        }
+        for how, (items, dense) in results.items():
+            got = aggregated(upload, edges, both, how, None)
+            np.testing.assert_allclose(got.gradient.items[:, 0], items, rtol=1e-6)
+            np.testing.assert_allclose(got.gradient.dense, [dense], rtol=1e-6)
+            np.testing.assert_array_equal(got.usage, [2, 1, 1])
+
+    def test_the_dense_part_is_fedsgd_on_all_ratings(self) -> None:
+        """Weighted by ratings, gradients of clients' means make the gradient of the mean."""
+        edges = some_edges(None).at(1)
+        per_rating = np.random.default_rng(5).normal(0, 1, (12, DENSE))
+        user = np.asarray(edges.user)
+        counts = np.bincount(user, minlength=6)
+        dense = np.stack([per_rating[user == c].sum(0) / max(counts[c], 1) for c in range(6)])
+        upload = Upload(jnp.zeros((12, WIDTH)), jnp.asarray(dense))
+        got = aggregated(upload, edges, jnp.ones(6), "ratings", None)
+        np.testing.assert_allclose(got.gradient.dense, per_rating.mean(0), atol=1e-6)
+
+
+def some_shared(seed: int = 0) -> Shared:
+    generator = np.random.default_rng(seed)
+    return Shared(
+        jnp.asarray(generator.normal(0, 1, (N_ITEMS, WIDTH)), jnp.float32),
+        jnp.asarray(generator.normal(0, 1, DENSE), jnp.float32),
+    )
+
+
+USAGE = jnp.array([0.0, 1.0, 2.0, 6.0, 30.0, 1e6])
+
+
+def steps(server: Server, gradients: list[Shared]) -> list[Shared]:
+    """Parameters before the first and after every step."""
+    shared = some_shared()
+    memory = server.initial(shared)
+    path = [shared]
+    for gradient in gradients:
+        shared, memory = server.step(shared, memory, Aggregate(gradient, USAGE))
+        path.append(shared)
+    return path
+
+
+class Reference:
+    """The optimisers from their papers, in NumPy, on one flat array."""
+
+    def __init__(self, kind: str, rate: float, momentum: float = 0.0) -> None:
+        self.kind, self.rate, self.momentum = kind, rate, momentum
+        self.time, self.first, self.second = 0, 0.0, 1e-6 if kind == "adagrad" else 0.0
+
+    def __call__(self, point: Float, slope: Float) -> Float:
+        self.time += 1
+        if self.kind == "sgd":  # heavy ball
+            self.first = self.momentum * self.first + slope
+            return point - self.rate * self.first
+        if self.kind == "adagrad":
+            self.second = self.second + slope**2
+            return point - self.rate * slope / np.sqrt(self.second + 1e-7)
+        if self.kind == "sign":
+            return point - self.rate * slope / (np.abs(slope) + 1e-8)
+        self.first = 0.9 * self.first + 0.1 * slope
+        self.second = 0.999 * self.second + 0.001 * slope**2
+        first = self.first / (1 - 0.9**self.time)
+        second = self.second / (1 - 0.999**self.time)
+        return point - self.rate * first / (np.sqrt(second) + 1e-8)
+
+
+def flat(shared: Shared) -> Float:
+    return np.concatenate([np.asarray(leaf, float).ravel() for leaf in shared])
+
+
+class TestServer:
+    @pytest.mark.parametrize("kind", ["adam", "adagrad", "sgd", "sign"])
+    @pytest.mark.parametrize("decay", [0.0, 0.05])
+    def test_optimisers_by_their_formulas(self, kind: Any, decay: float) -> None:
+        server = Server(
+            optimizer=kind,
+            learning_rate=0.02,
+            momentum=0.7,
+            weight_decay=decay,
+            aggregation="ratings",
+        )
+        gradients = [some_shared(seed) for seed in (1, 2, 3)]
+        gradients[1] = jax.tree.map(lambda leaf: leaf * 1e-2, gradients[1])
+        reference = Reference(kind, 0.02, 0.7)
+        path = steps(server, gradients)
+        expected = flat(path[0])
+        for gradient, reached in zip(gradients, path[1:], strict=True):
+            expected = reference(expected, flat(gradient) + decay * expected)
+            np.testing.assert_allclose(flat(reached), expected, rtol=1e-5, atol=1e-6)
+
+    def test_sign_is_a_new_adam_in_every_round(self) -> None:
+        """What it stands for, as the authors have it: fresh moments, coupled weight decay."""
+        server = Server(
+            optimizer="sign", learning_rate=0.05, weight_decay=1e-4, aggregation="ratings"
+        )
+        gradients = [some_shared(seed) for seed in (1, 2)]
+        tiny = gradients[0].items.at[0].set(1e-8)
+        gradients[0] = gradients[0]._replace(items=tiny.at[1].set(0.0))
+        path = steps(server, gradients)
+        expected = path[0]
+        for gradient, reached in zip(gradients, path[1:], strict=True):
+            fresh = optax.chain(optax.add_decayed_weights(1e-4), optax.adam(0.05))
+            updates, _ = fresh.update(gradient, fresh.init(expected), expected)
+            expected = optax.apply_updates(expected, updates)
+            np.testing.assert_allclose(flat(reached), flat(expected), rtol=1e-4, atol=1e-6)
+
+    def test_item_prior_pulls_rare_items_to_zero(self) -> None:
+        prior, rate = 6.0, 0.1
+        server = Server(optimizer="sgd", momentum=0.0, learning_rate=rate, item_prior=prior)
+        gradient = some_shared(3)
+        before, after = steps(server, [gradient])
+        usage = np.asarray(USAGE)[:, None]
+        items, slope = np.asarray(before.items), np.asarray(gradient.items)
+        # As if `prior` more ratings said: half the squared row.
+        expected = items - rate * (usage * slope + prior * items) / (usage + prior)
+        np.testing.assert_allclose(after.items, expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(after.items[0], 0.9 * items[0], rtol=1e-5)  # never rated
+        np.testing.assert_allclose(after.items[5], (items - rate * slope)[5], atol=1e-4)
+        np.testing.assert_allclose(
+            after.dense, np.asarray(before.dense) - rate * np.asarray(gradient.dense), rtol=1e-5
+        )
+
+    def test_with_no_slope_rows_shrink_by_how_little_they_are_used(self) -> None:
+        server = Server(optimizer="sgd", momentum=0.0, learning_rate=0.5, item_prior=6.0)
+        nothing = jax.tree.map(jnp.zeros_like, some_shared())
+        before, after = steps(server, [nothing])
+        left = np.abs(np.asarray(after.items)).sum(1) / np.abs(np.asarray(before.items)).sum(1)
+        assert (np.diff(left) > 0).all()
+        assert left[0] == pytest.approx(0.5)
+
+    @pytest.mark.parametrize(
+        "server",
+        [
+            Server(optimizer="sgd", momentum=0.0, item_prior=0.0),
+            Server(optimizer="sgd", momentum=0.0, aggregation="ratings", item_prior=6.0),
+            Server(optimizer="sgd", momentum=0.0, aggregation="clients", item_prior=6.0),
+        ],
+        ids=["none", "ratings", "clients"],
+    )
+    def test_no_prior_where_there_is_none(self, server: Server) -> None:
+        gradient = some_shared(3)
+        before, after = steps(server, [gradient])
+        np.testing.assert_allclose(flat(after), flat(before) - 0.01 * flat(gradient), rtol=1e-5)
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"learning_rate": 0.0},
+            {"learning_rate": -0.1},
+            {"learning_rate": math.nan},
+            {"learning_rate": math.inf},
+            {"momentum": 1.0},
+            {"momentum": -0.1},
+            {"momentum": math.nan},
+            {"weight_decay": -1e-4},
+            {"weight_decay": math.nan},
+            {"item_prior": -1.0},
+            {"item_prior": math.nan},
+        ],
+        ids=str,
+    )
+    def test_what_cannot_be(self, wrong: dict[str, Any]) -> None:
+        with pytest.raises(ConfigError, match=f"^{next(iter(wrong))} = "):
+            Server(**wrong)

@@ -1,0 +1,200 @@
+"""The simulation: reproducible, resumable to the bit, and honest about its scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bgtplanner.errors import ConfigError, RunFolderError
+from bgtplanner.federation.rounds import Federation
+from bgtplanner.federation.server import Server
+from bgtplanner.federation.simulation import RoundRecord, Simulation, pick_device
+from bgtplanner.recsys.factorization import Factorization
+from bgtplanner.recsys.fedgnn import FedGNN
+from bgtplanner.recsys.metrics import metrics
+from bgtplanner.recsys.split import Split, deal_users, split_ratings
+from bgtplanner.recsys.synthetic import synthetic_ratings
+
+# Everything that is drawn at random or kept from round to round is in one of these.
+FEDGNN = Federation(
+    model=FedGNN(dim=2, stale_predictions=True), server=Server(), participation=0.5
+)
+FACTORIZATION = Federation(
+    model=Factorization(dim=1), server=Server(optimizer="sgd"), pseudo_items=3
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation() -> Iterator[None]:
+    """A handful of rounds is run of each program: optimising them is not worth it."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(scope="module")
+def split() -> Split:
+    ratings = synthetic_ratings(clients=24, items=15, ratings_per_client=8, seed=3)
+    return split_ratings(deal_users(ratings, 12, seed=3), seed=3, rounds=6)
+
+
+class Run(NamedTuple):
+    """A run of six rounds and all that could be seen of it on the way."""
+
+    records: list[RoundRecord]
+    arrays: list[dict[str, NDArray[Any]]]  # before the first round and after every one
+    copies: list[dict[str, NDArray[Any]]]  # the same, copied at once
+    predictions: list[NDArray[np.float32]]  # on the held-out ratings
+
+
+@pytest.fixture(scope="module", params=[FEDGNN, FACTORIZATION], ids=["fedgnn", "factors"])
+def federation(request: pytest.FixtureRequest) -> Federation:
+    result: Federation = request.param
+    return result
+
+
+@pytest.fixture(scope="module")
+def whole(federation: Federation, split: Split) -> Run:
+    simulation = Simulation(federation, split, seed=5)
+    result = Run([], [], [], [])
+    for index in range(7):
+        result.arrays.append(simulation.arrays())
+        result.copies.append({name: a.copy() for name, a in result.arrays[-1].items()})
+        if index < 6:
+            result.records.append(simulation.step())
+            result.predictions.append(simulation.predict(split.test.user, split.test.item))
+    return result
+
+
+@pytest.fixture(scope="module")
+def second(federation: Federation, split: Split, whole: Run) -> Simulation:
+    """Another simulation of the same run. It compiles once; tests set it to where they want."""
+    simulation = Simulation(federation, split, seed=5)
+    assert same(simulation.arrays(), whole.arrays[0])
+    return simulation
+
+
+def same(one: dict[str, NDArray[Any]], other: dict[str, NDArray[Any]]) -> bool:
+    return one.keys() == other.keys() and all(
+        np.array_equal(array, other[name]) and array.dtype == other[name].dtype
+        for name, array in one.items()
+    )
+
+
+class TestReproducible:
+    def test_same_seed_same_bits(self, whole: Run, second: Simulation) -> None:
+        second.restore(whole.arrays[0])
+        for index in range(3):
+            assert second.step() == whole.records[index]
+            assert same(second.arrays(), whole.arrays[index + 1])
+
+    def test_another_seed_is_another_start(
+        self, federation: Federation, whole: Run, split: Split
+    ) -> None:
+        other = Simulation(federation, split, seed=6)
+        assert not same(other.arrays(), whole.arrays[0])
+
+    def test_the_seed_matters_in_every_round(self, split: Split) -> None:
+        """Not only at the start: with the same state, another seed draws other clients."""
+        federation = replace(FACTORIZATION, participation=0.5, pseudo_items=0)
+        one, other = (Simulation(federation, split, seed=seed) for seed in (5, 6))
+        other.restore(one.arrays())
+        assert same(one.arrays(), other.arrays())
+        one.step()
+        other.step()
+        assert not same(one.arrays(), other.arrays())
+
+
+class TestResuming:
+    @pytest.mark.parametrize("start", [3, 1])
+    def test_goes_on_bit_for_bit(self, whole: Run, second: Simulation, start: int) -> None:
+        second.restore(whole.arrays[start])
+        assert second.next_round == start
+        for index in range(start, 6):
+            assert second.step() == whole.records[index]
+        assert same(second.arrays(), whole.arrays[6])
+
+    def test_arrays_are_not_touched_by_later_rounds(self, whole: Run, second: Simulation) -> None:
+        """The state's memory is reused from round to round; what was handed out is not."""
+        second.restore(whole.arrays[2])
+        second.step()
+        second.restore(whole.arrays[2])
+        second.step()
+        for taken, copied in zip(whole.arrays, whole.copies, strict=True):
+            assert same(taken, copied)
+        assert not same(whole.arrays[2], whole.arrays[3])
+
+    def test_everything_is_named_and_plain(self, split: Split) -> None:
+        arrays = Simulation(FEDGNN, split, seed=5).arrays()
+        assert {"shared/items", "shared/dense", "local/embedding", "next_round"} <= arrays.keys()
+        assert any(name.startswith("memory/") for name in arrays)
+        for array in arrays.values():
+            assert type(array) is np.ndarray
+            assert array.dtype != object  # can be stored without pickling
+
+    @pytest.mark.parametrize("trouble", ["missing", "shape", "type", "round"])
+    def test_what_does_not_fit_is_refused(self, split: Split, trouble: str) -> None:
+        arrays = Simulation(FACTORIZATION, split, seed=5).arrays()
+        name = "next_round" if trouble == "round" else "shared/items"
+        if trouble in ("missing", "round"):
+            del arrays[name]
+        elif trouble == "shape":
+            arrays[name] = arrays[name][:-1]
+        else:
+            arrays[name] = arrays[name].astype(np.float64)
+        untouched = Simulation(FACTORIZATION, split, seed=6)
+        before = untouched.arrays()
+        with pytest.raises(RunFolderError, match=f"'{name}'"):
+            untouched.restore(arrays)
+        assert same(untouched.arrays(), before)  # nothing half done
+
+    def test_another_model_is_refused(self, split: Split) -> None:
+        arrays = Simulation(FEDGNN, split, seed=5).arrays()
+        with pytest.raises(RunFolderError, match="another model"):
+            Simulation(FACTORIZATION, split, seed=5).restore(arrays)
+
+
+class TestRecords:
+    def test_scores_are_those_of_the_predictions(self, whole: Run, split: Split) -> None:
+        for index, (record, predicted) in enumerate(
+            zip(whole.records, whole.predictions, strict=True)
+        ):
+            assert predicted.min() >= 0
+            assert predicted.max() <= 1
+            expected = metrics(predicted, split.test.value)
+            assert record.metrics == pytest.approx(expected, rel=1e-5)
+            assert record.round == index
+            assert whole.arrays[index]["next_round"] == index
+            assert record.ratings == split.present(index).sum()
+        assert whole.records[0].ratings < len(split.train)  # ratings did arrive on the way
+
+    def test_clients_that_took_part(self, whole: Run, federation: Federation) -> None:
+        expected = 6 if federation.participation == 0.5 else 12
+        assert {record.clients for record in whole.records} == {expected}
+
+    def test_one_prediction_does_not_depend_on_the_others(
+        self, whole: Run, second: Simulation, split: Split
+    ) -> None:
+        second.restore(whole.arrays[2])
+        user, item = split.test.user, split.test.item
+        backwards = second.predict(user[::-1], item[::-1])
+        np.testing.assert_array_equal(backwards[::-1], whole.predictions[1])
+
+
+class TestDevice:
+    def test_unknown(self, split: Split) -> None:
+        with pytest.raises(ConfigError, match="--device abacus: not available"):
+            pick_device("abacus")
+        with pytest.raises(ConfigError, match="abacus"):
+            Simulation(FACTORIZATION, split, seed=0, device="abacus")
+
+    def test_the_processor_is_always_there(self) -> None:
+        assert pick_device("cpu").platform == "cpu"
+        assert pick_device("auto") == jax.devices()[0]

@@ -1,0 +1,501 @@
+"""Rules: reference values, whole ticks, what fits, and that no rounding ever helps the spender."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.privacy.accounting import (
+    CEILING,
+    RULES,
+    TICK,
+    Rule,
+    default_rule,
+    from_ticks,
+    rule_named,
+    to_ticks,
+)
+from bgtplanner.privacy.budget import Budget
+from bgtplanner.privacy.conversions import filter_capacity
+
+NAMES = ["gaussian/gdp", "gaussian/rdp", "laplace/basic", "laplace/filter", "laplace/either",
+         "gaussian/authors"]  # fmt: skip
+SOUND = NAMES[:-1]
+RANGE = "a number from 5.7e-14 to 131,072"
+MULTIPLIERS_AT_100_ROUNDS = {1.0: 37.3063, 5.0: 8.91868, 10.0: 4.99889, 20.0: 2.90041}
+
+quick = settings(deadline=None, derandomize=True, max_examples=30)
+charges = st.floats(-10, 2.4).map(lambda power: 10.0**power)
+budgets = st.builds(
+    Budget,
+    st.floats(-3, 3).map(lambda power: 10.0**power),
+    st.floats(-10, -0.3).map(lambda power: 10.0**power),
+)
+
+
+def refused(message: str) -> Any:
+    return pytest.raises(ConfigError, match=f"^{re.escape(message)}$")
+
+
+def fits_rounds(rule: Rule, budget: Budget, charge: float, rounds: int) -> bool:
+    """Whether so many equal charges fit, added up one by one in exact numbers."""
+    adds = [int(part) for part in rule.sum_ticks(charge)]
+    limits = [int(limit) for limit in rule.limit_ticks(budget)]
+    return any(rounds * add <= limit for add, limit in zip(adds, limits, strict=True))
+
+
+# ---- the rules and their numbers
+
+
+def test_the_rules_are_these() -> None:
+    assert list(RULES) == NAMES
+    for name in NAMES:
+        rule = rule_named(name)
+        assert rule.name == name
+        assert rule.mechanism == name.partition("/")[0]
+        assert rule.sound == (name != "gaussian/authors")
+        assert rule.powers == ((1, 2) if name == "laplace/either" else (1,))
+        assert len(rule.limits) == len(rule.readings) == len(rule.powers)
+
+
+def test_an_unknown_rule_or_mechanism_is_refused() -> None:
+    with refused(f"accounting = 'gdp': expected one of {', '.join(NAMES)}"):
+        rule_named("gdp")
+    with refused("mechanism = 'none': expected one of gaussian, laplace"):
+        default_rule("none")
+    assert default_rule("gaussian").name == "gaussian/gdp"
+    assert default_rule("laplace").name == "laplace/either"
+
+
+@pytest.mark.parametrize(("epsilon", "multiplier"), MULTIPLIERS_AT_100_ROUNDS.items())
+def test_noise_of_100_gaussian_rounds(epsilon: float, multiplier: float) -> None:
+    rule = rule_named("gaussian/gdp")
+    charge = rule.even_charge(Budget(epsilon, 1e-5), 100)
+    assert float(rule.noise_multiplier(charge)) == pytest.approx(multiplier, rel=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "capacity"),
+    [
+        ("gaussian/gdp", 4.0017827),
+        ("gaussian/rdp", 1.783),
+        ("laplace/basic", 10.0),
+        ("laplace/filter", 3.1007105),
+        ("laplace/either", 10.0),
+        ("gaussian/authors", 10.0),
+    ],
+)
+def test_capacity_of_the_papers_budget(name: str, capacity: float) -> None:
+    rule = rule_named(name)
+    assert rule.capacity(Budget(10.0, 1e-5)) == pytest.approx(capacity, rel=2e-4)
+    assert isinstance(rule.capacity(Budget(10.0, 1e-5)), float)
+
+
+@pytest.mark.parametrize(
+    ("name", "charge", "multiplier"),
+    [
+        ("gaussian/gdp", 0.25, 2.0),
+        ("gaussian/rdp", 0.125, 2.0),
+        ("laplace/basic", 0.5, 2.0),
+        ("laplace/filter", 0.25, 2.0),
+        ("laplace/either", 0.5, 2.0),
+        ("gaussian/authors", 0.25, 2.0),
+    ],
+)
+def test_charge_and_multiplier_of_each_rule(name: str, charge: float, multiplier: float) -> None:
+    rule = rule_named(name)
+    assert float(rule.charge(multiplier)) == charge
+    found = float(rule.noise_multiplier(charge))
+    assert multiplier < found < multiplier * (1 + 4e-15)
+
+
+def test_the_authors_rule_books_epsilon_as_it_is() -> None:
+    rule = rule_named("gaussian/authors")
+    for delta in (0.0, 1e-5):
+        assert rule.limit_ticks(Budget(10.0, delta)).tolist() == [10 * 2**44]
+    assert rule.epsilon(to_ticks([2.5]), 1e-5).tolist() == 2.5
+    # So its "10" is a Gaussian mechanism with mu^2 = 10: far more than epsilon 10.
+    assert float(rule_named("gaussian/gdp").epsilon(to_ticks([10.0]), 1e-5)) > 17
+
+
+# ---- ticks
+
+
+def test_a_tick_is_a_power_of_two() -> None:
+    assert TICK == 2.0**-44
+    assert CEILING == 2**61
+    assert to_ticks(TICK) == 1
+    assert to_ticks([TICK * 1.5, 1.0]).tolist() == [2, 2**44]
+    assert to_ticks(131072.0) == 2**61
+    assert to_ticks(np.nextafter(1.0, 2.0)) == 2**44 + 1
+    assert to_ticks(0.5).dtype == np.int64
+    assert from_ticks([1, 2**44, 2**61]).tolist() == [TICK, 1.0, 131072.0]
+    assert from_ticks(3).dtype == np.float64
+
+
+BAD = [0.0, -0.0, -1.0, math.nan, math.inf, -math.inf, 5e-324, 1e-300, 5.6e-14, 131072.0001, 1e308]
+
+
+@pytest.mark.parametrize("charge", BAD)
+def test_a_senseless_charge_is_refused(charge: float) -> None:
+    for asked in (charge, [1.0, charge], np.array([[1.0], [charge]])):
+        with refused(f"charge = {charge!r}: expected {RANGE}"):
+            to_ticks(asked)
+    for name in NAMES:
+        with refused(f"charge = {charge!r}: expected {RANGE}"):
+            rule_named(name).noise_multiplier(charge)
+        with refused(f"charge = {charge!r}: expected {RANGE}"):
+            rule_named(name).sum_ticks(charge)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("multiplier", [0.0, -1.0, math.nan, math.inf, -math.inf])
+def test_a_senseless_multiplier_is_refused(name: str, multiplier: float) -> None:
+    for asked in (multiplier, [1.0, multiplier]):
+        with refused(f"noise_multiplier = {multiplier!r}: expected a positive number"):
+            rule_named(name).charge(asked)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("multiplier", [5e-324, 1e-200, 1e-7, 1e15, 1e200, 1.7e308])
+def test_a_multiplier_whose_charge_cannot_be_counted_is_refused(
+    name: str, multiplier: float
+) -> None:
+    with pytest.raises(ConfigError, match=r"^charge = .*: expected a number from 5.7e-14"):
+        rule_named(name).charge([2.0, multiplier])
+
+
+@given(value=st.floats(TICK, 131072.0))
+@quick
+def test_a_charge_is_rounded_up_by_less_than_a_tick(value: float) -> None:
+    ticks = int(to_ticks(value))
+    assert Fraction(ticks) * Fraction(TICK) >= Fraction(value)
+    assert Fraction(ticks - 1) * Fraction(TICK) < Fraction(value)
+
+
+@given(values=st.lists(charges, min_size=1, max_size=30), order=st.randoms())
+@quick
+def test_sums_are_exact_in_any_order(values: list[float], order: Any) -> None:
+    rule = rule_named("laplace/either")
+    total = rule.sum_ticks(values).sum(axis=1)
+    shuffled = list(values)
+    order.shuffle(shuffled)
+    parts = [rule.sum_ticks(value) for value in shuffled]
+    assert (sum(parts[1:], parts[0]) == total).all()
+    exact = [math.ceil(Fraction(value) / Fraction(TICK)) for value in values]
+    assert int(total[0]) == sum(exact)
+    squares = sum((Fraction(ticks) * Fraction(TICK)) ** 2 for ticks in exact) / Fraction(TICK)
+    assert squares * (1 - Fraction(2) ** -52) <= int(total[1])
+    assert int(total[1]) <= squares * (1 + Fraction(2) ** -52) + len(values)
+
+
+def test_what_a_charge_adds_has_one_row_a_sum() -> None:
+    adds = rule_named("laplace/either").sum_ticks([0.5, 3.0])
+    assert adds.tolist() == [[2**43, 3 * 2**44], [2**42, 9 * 2**44]]
+    assert adds.dtype == np.int64
+    assert rule_named("gaussian/gdp").sum_ticks(0.5).tolist() == [2**43]
+    tiny = rule_named("laplace/either").sum_ticks(TICK)
+    assert tiny.tolist() == [1, 1]  # a square is rounded up, never to nothing
+    assert rule_named("laplace/either").sum_ticks(1000.0).tolist() == [1000 * 2**44, CEILING]
+
+
+# ---- capacities
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_capacity_fits_and_a_tick_more_does_not(name: str) -> None:
+    rule = rule_named(name)
+    for epsilon, delta in itertools.product([0.01, 1.0, 10.0, 200.0], [1e-9, 1e-5, 0.5]):
+        budget = Budget(epsilon, delta)
+        charge = rule.capacity(budget)
+        assert charge == 0 or fits_rounds(rule, budget, charge, 1)
+        assert (charge == 0) == (name == "gaussian/rdp" and (epsilon, delta) == (0.01, 1e-9))
+        assert not fits_rounds(rule, budget, charge + 2 * TICK, 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-3, 600.0, 54321.0, 1e5])
+@pytest.mark.parametrize("delta", [1e-300, 1e-5, 0.999])
+def test_extreme_budgets_have_a_capacity_that_fits(
+    name: str, epsilon: float, delta: float
+) -> None:
+    rule, budget = rule_named(name), Budget(epsilon, delta)
+    limits = rule.limit_ticks(budget)
+    assert limits.dtype == np.int64
+    assert (limits >= 0).all()
+    assert (limits < CEILING).all()
+    charge = rule.capacity(budget)
+    if charge > 0:
+        assert fits_rounds(rule, budget, charge, 1)
+        assert float(rule.epsilon(rule.sum_ticks(charge), delta)) <= epsilon * (1 + 1e-9)
+    assert np.isfinite(rule.epsilon(limits, delta)).all()
+
+
+def test_the_highest_limit_is_just_below_the_ceiling() -> None:
+    limits = rule_named("laplace/filter").limit_ticks(Budget(1e5, 0.5))
+    assert limits.tolist() == [CEILING - 256]
+    assert rule_named("laplace/basic").limit_ticks(Budget(1e5)).tolist() == [100_000 * 2**44]
+
+
+@pytest.mark.parametrize("name", ["gaussian/gdp", "gaussian/rdp"])
+def test_gaussian_rules_need_a_delta(name: str) -> None:
+    message = f"delta = 0: expected a positive one, which {name} needs"
+    rule = rule_named(name)
+    for call in (rule.limit_ticks, rule.capacity, lambda budget: rule.even_charge(budget, 2)):
+        with refused(message):
+            call(Budget(1.0, 0.0))
+    assert rule.limit_ticks(Budget(1.0, 1e-300)).tolist()[0] >= 0
+
+
+def test_laplace_rules_do_without_a_delta() -> None:
+    pure = Budget(2.0, 0.0)
+    assert rule_named("laplace/basic").limit_ticks(pure).tolist() == [2 * 2**44]
+    assert rule_named("laplace/either").limit_ticks(pure).tolist() == [2 * 2**44, 0]
+    assert rule_named("laplace/filter").limit_ticks(pure).tolist() == [0]
+    assert rule_named("laplace/filter").capacity(pure) == 0.0
+    assert rule_named("laplace/either").even_charge(pure, 4) == 0.5
+
+
+@pytest.mark.parametrize("name", SOUND)
+@given(budget=budgets, more=st.floats(1.01, 3.0))
+@quick
+def test_a_larger_budget_buys_no_less(name: str, budget: Budget, more: float) -> None:
+    rule = rule_named(name)
+    base = rule.capacity(budget)
+    assert rule.capacity(Budget(budget.epsilon * more, budget.delta)) >= base
+    assert rule.capacity(Budget(budget.epsilon, min(0.9, budget.delta * more))) >= base
+
+
+@pytest.mark.parametrize("name", SOUND)
+@given(budget=budgets)
+@quick
+def test_the_whole_capacity_reads_as_at_most_the_budget(name: str, budget: Budget) -> None:
+    rule = rule_named(name)
+    assert float(rule.epsilon(rule.limit_ticks(budget), budget.delta)) <= budget.epsilon
+
+
+# ---- what fits
+
+
+def test_a_charge_fits_up_to_the_limit_exactly() -> None:
+    rule = rule_named("gaussian/gdp")
+    spent = np.array([[5, 5, 5, 0]])
+    adds = np.array([[3, 4, 5, 10]])
+    limits = np.array([[9, 9, 9, 10]])
+    assert rule.fits(spent, adds, limits).tolist() == [True, True, False, True]
+
+
+def test_either_fits_exactly_while_one_of_its_sums_does() -> None:
+    rule = rule_named("laplace/either")
+    limits = np.array([[10] * 4, [20] * 4])
+    spent = np.array([[9, 9, 10, 10], [19, 20, 19, 20]])
+    adds = np.ones((2, 4), dtype=np.int64)
+    assert rule.fits(spent, adds, limits).tolist() == [True, True, True, False]
+
+
+@given(budget=budgets, sizes=st.lists(st.floats(0.001, 1.0), min_size=1, max_size=60))
+@quick
+def test_either_against_the_two_sums_kept_apart(budget: Budget, sizes: list[float]) -> None:
+    rule = rule_named("laplace/either")
+    capacity = Fraction(float(filter_capacity(budget.epsilon, budget.delta)))
+    limits = rule.limit_ticks(budget)[:, None]
+    spent = np.zeros((2, 1), dtype=np.int64)
+    total, squares = Fraction(0), Fraction(0)
+    for size in sizes:
+        charge = size * budget.epsilon
+        if charge < TICK:
+            continue
+        adds = rule.sum_ticks(charge)[:, None]
+        granted = bool(rule.fits(spent, adds, limits)[0])
+        exact = Fraction(int(adds[0, 0])) * Fraction(TICK)
+        one = total + exact <= Fraction(budget.epsilon)
+        two = squares + exact**2 <= capacity
+        near = abs(squares + exact**2 - capacity) <= capacity / 10**9 + 100 * Fraction(TICK)
+        near |= abs(total + exact - Fraction(budget.epsilon)) <= Fraction(TICK)
+        assert granted == (one or two) or near
+        if granted:
+            spent += adds
+            total, squares = total + exact, squares + exact**2
+        assert total <= Fraction(budget.epsilon) or squares <= capacity
+
+
+@given(left=st.integers(0, CEILING - 256), squares=st.integers(0, CEILING - 256))
+@quick
+def test_the_largest_fitting_charge_fits(left: int, squares: int) -> None:
+    rule = rule_named("laplace/either")
+    limits = np.array([left, squares])
+    charge = float(rule.largest_fitting(np.zeros(2), limits))
+    if charge:
+        assert rule.fits(np.zeros((2, 1), np.int64), rule.sum_ticks([charge]), limits[:, None])
+    more = max(charge * (1 + 1e-12), charge + 4 * TICK)
+    if more <= 131072:
+        assert not rule.fits(np.zeros((2, 1), np.int64), rule.sum_ticks([more]), limits[:, None])
+
+
+def test_the_largest_fitting_charge_of_many_clients() -> None:
+    rule = rule_named("laplace/either")
+    spent = np.array([[0, 2**44, 2**45, 2**46], [0, 2**44, 0, 2**45]])
+    limits = np.array([[2**45] * 4, [2**44] * 4])
+    assert rule.largest_fitting(spent, limits).tolist() == [2.0, 1.0, 1.0, 0.0]
+    gdp = rule_named("gaussian/gdp")
+    assert gdp.largest_fitting([[7, 9]], [[9, 7]]).tolist() == [2 * TICK, 0.0]
+
+
+@given(ticks=st.integers(0, CEILING - 256))
+@quick
+def test_the_root_of_a_limit_is_the_largest_whose_square_fits(ticks: int) -> None:
+    rule = rule_named("laplace/either")
+    charge = float(rule.largest_fitting(np.zeros(2), np.array([0, ticks])))
+    if charge > 0:
+        assert rule.sum_ticks(charge)[1] <= ticks
+    assert rule.sum_ticks(max(charge + 2 * TICK, TICK))[1] > ticks or charge >= 362
+
+
+# ---- even rounds
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(budget=budgets, rounds=st.integers(1, 3000))
+@quick
+def test_exactly_so_many_even_charges_fit(name: str, budget: Budget, rounds: int) -> None:
+    rule = rule_named(name)
+    if rule.limit_ticks(budget).max() < rounds:
+        with refused(f"rounds = {rounds}: expected fewer, for {budget}"):
+            rule.even_charge(budget, rounds)
+        return
+    charge = rule.even_charge(budget, rounds)
+    assert fits_rounds(rule, budget, charge, rounds)
+    if charge > 1e-8:  # else a round's ticks are so few that rounding them buys another round
+        assert not fits_rounds(rule, budget, charge, rounds + 1)
+        assert not fits_rounds(rule, budget, charge * (1 + 1e-5), rounds)
+
+
+def test_either_changes_from_the_sum_to_the_squares() -> None:
+    rule, budget = rule_named("laplace/either"), Budget(10.0, 1e-5)
+    assert rule.even_charge(budget, 10) == pytest.approx(1.0, rel=1e-12)
+    assert rule.even_charge(budget, 100) == pytest.approx(math.sqrt(0.031007105), rel=1e-6)
+    few, many = rule.even_charge(budget, 32), rule.even_charge(budget, 33)
+    assert few == pytest.approx(10 / 32, rel=1e-12)
+    assert many == pytest.approx(math.sqrt(3.1007105 / 33), rel=1e-6)
+
+
+@pytest.mark.parametrize("rounds", [0, -1, 1.5, math.nan, math.inf, "3"])
+def test_a_senseless_number_of_rounds_is_refused(rounds: Any) -> None:
+    with refused(f"rounds = {rounds!r}: expected a whole number, at least 1"):
+        rule_named("gaussian/gdp").even_charge(Budget(1.0), rounds)
+
+
+def test_too_many_rounds_for_a_budget_are_refused() -> None:
+    rule, budget = rule_named("laplace/basic"), Budget(1.0, 0.0)
+    assert rule.even_charge(budget, 1) == 1.0
+    assert rule.even_charge(budget, np.int64(2)) == 0.5  # type: ignore[arg-type]
+    assert rule.even_charge(budget, 2**44) == TICK
+    expected = "fewer, for Budget(epsilon=1.0, delta=0.0)"
+    for rounds in (2**44 + 1, 10**30):
+        with refused(f"rounds = {rounds}: expected {expected}"):
+            rule.even_charge(budget, rounds)
+
+
+# ---- noise
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(charge=charges, less=st.floats(0.1, 0.999))
+@quick
+def test_less_noise_never_costs_less(name: str, charge: float, less: float) -> None:
+    rule = rule_named(name)
+    multiplier = float(rule.noise_multiplier(charge))
+    assert rule.charge(multiplier * less) >= rule.charge(multiplier)
+    if charge > 1e-6:
+        assert rule.charge(multiplier * less) > rule.charge(multiplier)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(charge=st.floats(-13, 5.1).map(lambda power: 10.0**power))
+@quick
+def test_noise_for_a_charge_costs_no_more_than_the_charge(name: str, charge: float) -> None:
+    rule = rule_named(name)
+    paid = float(from_ticks(to_ticks(charge)))
+    again = float(rule.charge(rule.noise_multiplier(charge)))
+    assert again <= paid
+    assert again >= paid * (1 - 1e-14) - TICK
+    # Exactly: the true cost of that noise, in rationals, is below what is booked.
+    multiplier = Fraction(float(rule.noise_multiplier(charge)))
+    cost = 1 / multiplier if name in ("laplace/basic", "laplace/either") else 1 / multiplier**2
+    assert (cost / 2 if name == "gaussian/rdp" else cost) <= Fraction(paid)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_noise_and_charge_take_arrays(name: str) -> None:
+    rule = rule_named(name)
+    asked = np.array([[0.1, 0.2, 0.3], [1.0, 2.0, 3.0]])
+    multipliers = rule.noise_multiplier(asked)
+    assert multipliers.shape == (2, 3)
+    assert rule.charge(multipliers).shape == (2, 3)
+    for index in np.ndindex(2, 3):
+        assert multipliers[index] == rule.noise_multiplier(asked[index])
+        assert rule.charge(multipliers)[index] == rule.charge(multipliers[index])
+
+
+# ---- readings
+
+
+def test_readings_of_each_rule() -> None:
+    half = 2**43
+    assert rule_named("laplace/basic").epsilon([half], 1e-5).tolist() == 0.5
+    gdp = float(rule_named("gaussian/gdp").epsilon([4 * 2**44], 1e-5))
+    assert gdp == pytest.approx(10, rel=1e-3)
+    filtered = math.sqrt(2 * math.log(1e5) * 0.5) + 0.25
+    assert float(rule_named("laplace/filter").epsilon([half], 1e-5)) == pytest.approx(filtered)
+    both = rule_named("laplace/either").epsilon([[10 * half, half], [half, half]], 1e-5)
+    assert both.tolist() == [pytest.approx(filtered), 0.5]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_spent_reads_as_nothing(name: str) -> None:
+    rule = rule_named(name)
+    assert rule.epsilon(np.zeros((len(rule.powers), 3), np.int64), 1e-5).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sum_at_the_ceiling_may_be_anything_and_reads_so(name: str) -> None:
+    rule = rule_named(name)
+    full = np.full((len(rule.powers), 2), CEILING)
+    assert rule.epsilon(full, 1e-5).tolist() == [math.inf, math.inf]
+    assert np.isfinite(rule.epsilon(full - 256, 1e-5)).all()
+
+
+def test_a_sum_of_squares_at_the_ceiling_does_not_lower_the_reading() -> None:
+    rule = rule_named("laplace/either")
+    assert float(rule.epsilon(rule.sum_ticks(90_000.0), 1e-5)) == 90_000.0
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(charge=charges, rounds=st.integers(1, 200))
+@quick
+def test_epsilon_of_rounds_is_the_reading_of_their_sum(
+    name: str, charge: float, rounds: int
+) -> None:
+    rule = rule_named(name)
+    if charge * rounds > 1e4 or (charge**2 * rounds > 1e4 and name == "laplace/either"):
+        return
+    counted = float(rule.epsilon(rule.sum_ticks(charge) * rounds, 1e-5))
+    assert rule.epsilon_of_rounds(charge, rounds, 1e-5) == pytest.approx(counted, rel=1e-12)
+
+
+def test_epsilon_of_rounds_does_not_overflow() -> None:
+    assert rule_named("laplace/basic").epsilon_of_rounds(1e5, 10**6, 1e-5) == 1e11
+    assert rule_named("laplace/either").epsilon_of_rounds(1e5, 10**6, 1e-5) == 1e11
+    many = rule_named("gaussian/gdp").epsilon_of_rounds(1e4, 10**4, 1e-5)
+    assert many == pytest.approx(1e8 / 2 + 4.26 * 1e4, rel=1e-3)
+    filtered = rule_named("laplace/either").epsilon_of_rounds(1.0, 10**12, 1e-5)
+    assert filtered == pytest.approx(5e11 + math.sqrt(2 * math.log(1e5) * 1e12), rel=1e-12)

@@ -1,0 +1,181 @@
+"""Budgets: what they accept, how clients fall into classes, and what is refused in which words."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.privacy.budget import Budget, Budgets
+
+EPSILON = "a number from 1e-9 to 100,000"
+DELTA = "a number from 0 to below 1"
+SHARES = "EPSILON:SHARE,... with shares that sum to 1, such as 1:0.2,5:0.3,10:0.5"
+
+
+def refused(message: str) -> Any:
+    return pytest.raises(ConfigError, match=f"^{re.escape(message)}$")
+
+
+def test_a_budget_holds_two_floats_and_has_a_default_delta() -> None:
+    budget = Budget(10)
+    assert (budget.epsilon, budget.delta) == (10.0, 1e-5)
+    assert isinstance(budget.epsilon, float)
+    assert isinstance(Budget(1, 0).delta, float)
+    assert Budget("2.5", "0.25") == Budget(2.5, 0.25)  # type: ignore[arg-type]
+    assert Budget(1, 1e-5) != Budget(1, 1e-6)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        budget.epsilon = 20.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 1.0, 1e5])
+@pytest.mark.parametrize("delta", [0.0, 5e-324, 0.999, np.nextafter(1, 0)])
+def test_the_ends_of_both_ranges_are_accepted(epsilon: float, delta: float) -> None:
+    assert Budget(epsilon, delta).epsilon == epsilon
+    assert Budget(epsilon, delta).delta == delta
+
+
+@pytest.mark.parametrize(
+    "epsilon",
+    [0.0, -1.0, np.nextafter(1e-9, 0), np.nextafter(1e5, 1e6), np.inf, -np.inf, np.nan],
+)
+def test_an_epsilon_out_of_range_is_refused(epsilon: float) -> None:
+    with refused(f"epsilon = {float(epsilon)!r}: expected {EPSILON}"):
+        Budget(float(epsilon))
+
+
+@pytest.mark.parametrize("delta", [-5e-324, 1.0, 2.0, np.inf, np.nan])
+def test_a_delta_out_of_range_is_refused(delta: float) -> None:
+    with refused(f"delta = {float(delta)!r}: expected {DELTA}"):
+        Budget(1.0, delta)
+
+
+def test_what_is_no_number_is_refused() -> None:
+    for value, shown in [("ten", "'ten'"), (None, "None"), (1j, "1j"), ([1], "[1]")]:
+        with refused(f"epsilon = {shown}: expected {EPSILON}"):
+            Budget(value)  # type: ignore[arg-type]
+        with refused(f"delta = {shown}: expected {DELTA}"):
+            Budget(1.0, value)  # type: ignore[arg-type]
+    with refused(f"epsilon = a huge number: expected {EPSILON}"):
+        Budget(10**5000)
+
+
+def test_the_same_budget_for_everybody_is_one_class() -> None:
+    budgets = Budgets.same(Budget(3.0, 1e-6), clients=5)
+    assert budgets.classes == (Budget(3.0, 1e-6),)
+    assert budgets.class_of_client.tolist() == [0] * 5
+    assert budgets.class_of_client.dtype == np.int32
+    assert len(budgets) == 5
+    assert len(Budgets.same(Budget(1.0), clients=1)) == 1
+    assert len(Budgets.same(Budget(1.0), clients=np.int64(2))) == 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("clients", [0, -1, 1.5, "3", None])
+def test_a_wrong_number_of_clients_is_refused(clients: Any) -> None:
+    message = f"clients = {clients!r}: expected a whole number of at least 1"
+    with refused(message):
+        Budgets.same(Budget(1.0), clients)
+    with refused(message):
+        Budgets.shares("1:1", clients, delta=1e-5, seed=0)
+
+
+def test_equal_epsilons_become_one_class() -> None:
+    budgets = Budgets.per_client([5.0, 1.0, 5.0, 2.0, 1.0], delta=1e-6)
+    assert budgets.classes == (Budget(1.0, 1e-6), Budget(2.0, 1e-6), Budget(5.0, 1e-6))
+    assert budgets.class_of_client.tolist() == [2, 0, 2, 1, 0]
+
+
+@pytest.mark.parametrize(("epsilons", "shape"), [([], "(0,)"), (3.0, "()"), ([[1.0]], "(1, 1)")])
+def test_epsilons_of_a_wrong_shape_are_refused(epsilons: Any, shape: str) -> None:
+    with refused(f"epsilons: expected one number a client, got shape {shape}"):
+        Budgets.per_client(epsilons, delta=1e-5)
+
+
+def test_an_epsilon_of_one_client_is_checked_as_a_budget_is() -> None:
+    with refused(f"epsilon = nan: expected {EPSILON}"):
+        Budgets.per_client([1.0, np.nan], delta=1e-5)
+    with refused(f"delta = 1.0: expected {DELTA}"):
+        Budgets.per_client([1.0], delta=1.0)
+
+
+def test_shares_are_dealt_exactly_and_at_random() -> None:
+    budgets = Budgets.shares("1:0.2,5:0.3,10:0.5", clients=1000, delta=1e-6, seed=3)
+    assert budgets.classes == (Budget(1.0, 1e-6), Budget(5.0, 1e-6), Budget(10.0, 1e-6))
+    assert np.bincount(budgets.class_of_client).tolist() == [200, 300, 500]
+    assert (np.diff(budgets.class_of_client) < 0).any()  # not in order
+    again = Budgets.shares("1:0.2,5:0.3,10:0.5", clients=1000, delta=1e-6, seed=3)
+    assert budgets == again
+    assert budgets != Budgets.shares("1:0.2,5:0.3,10:0.5", clients=1000, delta=1e-6, seed=4)
+    # Part of what is stored with a run: the deal for a seed never changes.
+    few = Budgets.shares("1:0.5,2:0.5", clients=8, delta=1e-6, seed=1)
+    assert few.class_of_client.tolist() == [1, 0, 0, 0, 1, 0, 1, 1]
+
+
+def test_every_client_gets_a_class_where_shares_do_not_divide() -> None:
+    for clients in range(1, 40):
+        budgets = Budgets.shares("1:0.3333333333,5:0.6666666667", clients, delta=1e-5, seed=0)
+        assert len(budgets) == clients
+        ones = int((budgets.class_of_client == 0).sum())
+        assert abs(ones - clients / 3) <= 0.5 + 1e-9
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1", "1:", "1:0.5", "1:0.5:2,2:0.5", "a:1", "1:a", "1:0.5;2:0.5", "1:1.5,2:-0.5",
+     "1:0,2:1", "1:nan", "1:1.1", "1:0.5,2:0.49", "1:0.5,2:0.500001"],
+)  # fmt: skip
+def test_shares_that_do_not_read_as_such_are_refused(text: str) -> None:
+    with refused(f"budgets = {text!r}: expected {SHARES}"):
+        Budgets.shares(text, 10, delta=1e-5, seed=0)
+
+
+def test_one_share_of_1_is_one_class() -> None:
+    assert Budgets.shares("4:1", 3, delta=0.0, seed=0) == Budgets.same(Budget(4.0, 0.0), 3)
+
+
+def test_a_share_that_is_right_within_rounding_is_accepted() -> None:
+    tenth = ",".join(f"{index}:0.1" for index in range(1, 11))
+    assert len(Budgets.shares(tenth, 20, delta=1e-5, seed=0).classes) == 10
+    with refused(f"budgets = '1:0.5,2:0.499999998': expected {SHARES}"):
+        Budgets.shares("1:0.5,2:0.499999998", 10, delta=1e-5, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("index", "shown"),
+    [([0.0], "dtype('float64')"), ([[0]], "dtype('int64')"), (["a"], "dtype('<U1')")],
+)
+def test_classes_of_clients_must_be_whole_numbers(index: Any, shown: str) -> None:
+    with refused(f"class_of_client = {shown}: expected one whole number a client"):
+        Budgets((Budget(1.0),), np.asarray(index))
+
+
+def test_classes_and_indices_must_match() -> None:
+    one = (Budget(1.0),)
+    with refused("classes = (): expected at least one budget"):
+        Budgets((), np.zeros(0, dtype=np.int32))
+    for index in ([-1], [1], [0, 0, 1]):
+        with refused("class_of_client = 'an index': expected indices below 1"):
+            Budgets(one, np.asarray(index))
+    assert len(Budgets(one, np.zeros(0, dtype=np.int32))) == 0
+    two = Budgets((Budget(1.0), Budget(2.0)), np.asarray([1, 0]))
+    assert two.class_of_client.tolist() == [1, 0]
+
+
+def test_budgets_do_not_share_memory_with_what_they_were_made_from() -> None:
+    index = np.zeros(3, dtype=np.int32)
+    budgets = Budgets([Budget(1.0), Budget(9.0)], index)  # type: ignore[arg-type]
+    index[:] = 1
+    assert budgets.class_of_client.tolist() == [0, 0, 0]
+    assert isinstance(budgets.classes, tuple)
+
+
+def test_equality_looks_at_both_parts() -> None:
+    a = Budgets((Budget(1.0), Budget(2.0)), np.asarray([0, 1]))
+    assert a == Budgets((Budget(1.0), Budget(2.0)), np.asarray([0, 1]))
+    assert a != Budgets((Budget(1.0), Budget(2.0)), np.asarray([1, 0]))
+    assert a != Budgets((Budget(1.0), Budget(3.0)), np.asarray([0, 1]))
+    assert a != "budgets"

@@ -1,0 +1,151 @@
+"""What the rows of a ledger say: short, exact, and readable again, or refused."""
+
+from __future__ import annotations
+
+import json
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bgtplanner.errors import LedgerTamperedError
+from bgtplanner.privacy.entries import Payment, Reservation, pack, unpack
+
+MARK, NONCE = bytes(range(32)), bytes(range(16))
+DAMAGED = "^a row cannot be read: edited or damaged$"
+
+
+def mask(*clients: bool) -> np.ndarray:
+    return np.array(clients, dtype=bool)
+
+
+def parts(payload: bytes) -> tuple[dict[str, object], bytes]:
+    """A payload read by hand."""
+    length = int.from_bytes(payload[:4], "little")
+    return json.loads(payload[4 : 4 + length]), zlib.decompress(payload[4 + length :])
+
+
+def test_the_layout_of_a_payload() -> None:
+    payload = pack({"b": 1, "a": [2, None]}, b"some bytes")
+    text = b'{"a": [2, null], "b": 1}'
+    assert payload == len(text).to_bytes(4, "little") + text + zlib.compress(b"some bytes", 1)
+    assert unpack(payload) == ({"a": [2, None], "b": 1}, b"some bytes")
+    assert unpack(pack({})) == ({}, b"")
+    assert pack({"b": 1, "a": 2}) == pack({"a": 2, "b": 1})
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"\0", b"\xff\xff\xff\xff", b"\x02\0\0\0{}", b"\x02\0\0\0{]" + zlib.compress(b""),
+     pack({"a": 1})[:-1], pack({"a": 1}, b"xyz")[:-5], b"\x02\0\0\0\xff\xfe" + zlib.compress(b"")],
+)  # fmt: skip
+def test_what_is_no_payload_is_refused(payload: bytes) -> None:
+    with pytest.raises(LedgerTamperedError, match=DAMAGED):
+        unpack(payload)
+
+
+def test_everybody_paying_the_same_is_said_in_a_few_bytes() -> None:
+    payment = Payment.of(3, MARK, NONCE, np.ones(10**6, bool), np.asarray(77))
+    assert payment.clients is None
+    payload = payment.packed()
+    assert len(payload) < 250
+    assert parts(payload) == (
+        {
+            "attempt": 3,
+            "everybody": True,
+            "fingerprint": MARK.hex(),
+            "nonce": NONCE.hex(),
+            "ticks": 77,
+        },
+        b"",
+    )
+
+
+def test_equal_charges_in_an_array_become_one_number() -> None:
+    everybody = Payment.of(0, b"", NONCE, mask(True, True), np.array([5, 5]))
+    assert (everybody.clients, everybody.ticks.shape, int(everybody.ticks)) == (None, (), 5)
+    some = Payment.of(0, b"", NONCE, mask(True, False, True), np.array([5, 9, 5]))
+    assert some.ticks.shape == ()
+    assert int(some.ticks) == 5
+    differ = Payment.of(0, b"", NONCE, mask(True, False, True), np.array([5, 9, 6]))
+    assert differ.ticks.tolist() == [5, 6]
+    whole = Payment.of(0, b"", NONCE, mask(True, True), np.array([5, 6]))
+    assert (whole.clients, whole.ticks.tolist()) == (None, [5, 6])
+
+
+def test_who_pays_is_one_bit_a_client() -> None:
+    about, data = parts(
+        Payment.of(0, b"", NONCE, mask(*[True] + [False] * 8), np.asarray(4)).packed()
+    )
+    assert about["everybody"] is False
+    assert data == b"\x80\x00"
+    about, data = parts(
+        Payment.of(0, b"", NONCE, mask(False, True, True), np.array([1, 2, 3])).packed()
+    )
+    assert about["ticks"] is None
+    assert data == b"\x60" + (2).to_bytes(8, "little") + (3).to_bytes(8, "little")
+
+
+@given(
+    paying=st.lists(st.booleans(), min_size=1, max_size=40).filter(any),
+    data=st.data(),
+    attempt=st.integers(0, 10**6),
+    mark=st.binary(max_size=32),
+    nonce=st.binary(min_size=16, max_size=16),
+)
+@settings(deadline=None, derandomize=True, max_examples=60)
+def test_a_payment_is_read_as_it_was_written(
+    paying: list[bool], data: st.DataObject, attempt: int, mark: bytes, nonce: bytes
+) -> None:
+    one = st.integers(1, 2**61)
+    listed = data.draw(st.one_of(one, st.lists(one, min_size=len(paying), max_size=len(paying))))
+    ticks = np.asarray(listed, dtype=np.int64)
+    payment = Payment.of(attempt, mark, nonce, mask(*paying), ticks)
+    again = Payment.unpacked(payment.packed(), len(paying))
+    assert (again.attempt, again.fingerprint, again.nonce) == (attempt, mark, nonce)
+    assert (again.clients is None) == all(paying)
+    if again.clients is not None:
+        assert again.clients.tolist() == paying
+        assert again.clients.dtype == bool
+    expected = np.broadcast_to(ticks, len(paying))[np.array(paying)]
+    assert np.broadcast_to(again.ticks, expected.shape).tolist() == expected.tolist()
+    assert again.ticks.dtype == np.int64
+
+
+@pytest.mark.parametrize("missing", ["attempt", "fingerprint", "nonce", "ticks", "everybody"])
+def test_a_payment_without_one_of_its_values_is_refused(missing: str) -> None:
+    about, data = parts(Payment.of(0, MARK, NONCE, mask(True, False), np.asarray(4)).packed())
+    del about[missing]
+    with pytest.raises(LedgerTamperedError, match=DAMAGED):
+        Payment.unpacked(pack(about, data), 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"attempt": "x"}, {"attempt": None}, {"fingerprint": "no hex"}, {"nonce": "0"},
+     {"ticks": "many"}, {"fingerprint": None}],
+)  # fmt: skip
+def test_a_payment_with_a_wrong_value_is_refused(change: dict[str, object]) -> None:
+    about, data = parts(Payment.of(0, MARK, NONCE, mask(True, False), np.asarray(4)).packed())
+    with pytest.raises(LedgerTamperedError, match=DAMAGED):
+        Payment.unpacked(pack(about | change, data), 2)
+
+
+def test_a_payment_that_is_no_object_or_lists_half_a_number_is_refused() -> None:
+    about, _ = parts(Payment.of(0, MARK, NONCE, mask(True, True), np.array([4, 5])).packed())
+    with pytest.raises(LedgerTamperedError, match=DAMAGED):
+        Payment.unpacked(pack(about, b"1234567"), 2)
+    with pytest.raises(LedgerTamperedError, match=DAMAGED):
+        Payment.unpacked(pack([1, 2]), 2)  # type: ignore[arg-type]
+
+
+def test_a_reservation_does_not_show_its_nonce() -> None:
+    empty = np.zeros(1, bool)
+    reservation = Reservation(
+        run="a", round=1, attempt=0, charge=np.ones(1), granted=empty, refused=empty,
+        replayed=empty, number=5, nonce=b"never shown",
+    )  # fmt: skip
+    assert "never shown" not in repr(reservation)
+    assert "number=5" in repr(reservation)

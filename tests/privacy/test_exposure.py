@@ -1,0 +1,106 @@
+"""What a guarantee for single rows amounts to for the whole client."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.privacy.accounting import rule_named, to_ticks
+from bgtplanner.privacy.conversions import filter_epsilon, gdp_epsilon, laplace_renyi_epsilon
+from bgtplanner.privacy.exposure import Exposure, client_level
+
+RANGE = "from 1e-100 to 1e100"
+
+
+def refused(message: str) -> Any:
+    return pytest.raises(ConfigError, match=f"^{re.escape(message)}$")
+
+
+def test_gaussian_blocks_add_up_their_squares() -> None:
+    found = client_level("gaussian", [2.0, 4.0], [3, 8], 1e-5)
+    assert found == Exposure(float(gdp_epsilon(3 / 4 + 8 / 16, 1e-5)), None)
+    assert isinstance(found.epsilon, float)
+
+
+def test_one_block_a_round_is_what_the_ledger_reads() -> None:
+    rule = rule_named("gaussian/gdp")
+    reading = float(rule.epsilon([to_ticks(0.25) * 6], 1e-5))
+    assert client_level("gaussian", [2.0] * 6, 1, 1e-5).epsilon == pytest.approx(reading)
+
+
+def test_the_authors_setting_is_far_from_its_label() -> None:
+    # "Epsilon 10" booked as mu^2 = 10 over 100 rounds, 56 rows and tensors each.
+    found = client_level("gaussian", [10**0.5] * 100, [56] * 100, 1e-5)
+    assert found.epsilon == pytest.approx(float(gdp_epsilon(560.0, 1e-5)))
+    assert 370 < found.epsilon < 390
+
+
+def test_laplace_blocks_take_the_best_of_three_bounds() -> None:
+    few = client_level("laplace", [2.0], [1], 1e-5)
+    assert few == Exposure(0.5, 0.5)
+    many = client_level("laplace", [100.0] * 50, [20] * 50, 1e-5)
+    assert many.pure == pytest.approx(10.0)
+    by_renyi = laplace_renyi_epsilon([0.01], [1000], 1e-5)
+    by_filter = float(filter_epsilon(0.1, 1e-5))
+    assert many.epsilon == pytest.approx(min(by_renyi, by_filter), rel=1e-9)
+    assert many.epsilon < 2
+    # Far down, where the Renyi orders end, the filter's bound is the better one.
+    tiny = client_level("laplace", [1e5], [100], 1e-5)
+    assert tiny.epsilon == pytest.approx(float(filter_epsilon(1e-8, 1e-5)), rel=1e-9)
+    assert tiny.epsilon < 0.5 * laplace_renyi_epsilon([1e-5], [100], 1e-5)
+
+
+def test_without_a_delta() -> None:
+    assert client_level("gaussian", [5.0], [1], 0.0) == Exposure(math.inf, None)
+    assert client_level("laplace", [5.0], [2], 0.0) == Exposure(0.4, 0.4)
+
+
+def test_no_blocks_cost_nothing() -> None:
+    assert client_level("gaussian", [5.0, 1.0], 0, 1e-5).epsilon == 0.0
+    assert client_level("laplace", [5.0, 1.0], 0, 1e-5) == Exposure(0.0, 0.0)
+    assert client_level("gaussian", [], 3, 1e-5).epsilon == 0.0
+
+
+@given(
+    mechanism=st.sampled_from(["gaussian", "laplace"]),
+    multipliers=st.lists(st.floats(0.5, 50), min_size=1, max_size=4),
+    blocks=st.integers(1, 40),
+)
+@settings(deadline=None, derandomize=True, max_examples=30)
+def test_more_blocks_or_less_noise_is_more_exposure(
+    mechanism: str, multipliers: list[float], blocks: int
+) -> None:
+    base = client_level(mechanism, multipliers, blocks, 1e-5).epsilon
+    assert client_level(mechanism, multipliers, blocks + 1, 1e-5).epsilon > base
+    less_noise = (np.array(multipliers) * 0.9).tolist()
+    assert client_level(mechanism, less_noise, blocks, 1e-5).epsilon > base
+    assert client_level(mechanism, [*multipliers, 50.0], blocks, 1e-5).epsilon > base
+    assert client_level(mechanism, multipliers, blocks, 1e-4).epsilon <= base
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, 5e-324, 1.1e100])
+def test_senseless_multipliers_are_refused(bad: float) -> None:
+    with refused(f"noise_multipliers = [1.0, {bad!r}]: expected {RANGE}"):
+        client_level("gaussian", [1.0, bad], [1, 1], 1e-5)
+    assert client_level("gaussian", [1e-100, 1e100], 0, 1e-5).epsilon == 0.0
+
+
+@pytest.mark.parametrize("bad", [-1, math.nan, math.inf])
+def test_senseless_blocks_are_refused(bad: float) -> None:
+    with refused(f"blocks = [2, {bad!r}]: expected numbers of blocks"):
+        client_level("laplace", [1.0, 2.0], [2, bad], 1e-5)
+
+
+def test_a_senseless_delta_or_mechanism_is_refused() -> None:
+    for delta in (-0.1, 1.0, math.nan):
+        with refused(f"delta = {delta!r}: expected from 0 to below 1"):
+            client_level("gaussian", [1.0], [1], delta)
+    with refused("mechanism = 'none': expected gaussian or laplace"):
+        client_level("none", [1.0], [1], 1e-5)

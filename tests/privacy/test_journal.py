@@ -1,0 +1,475 @@
+"""Rows that are written once, chained, durable: the file, its errors, its locks."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bgtplanner.errors import LedgerError, LedgerTamperedError, StorageError
+from bgtplanner.privacy import journal
+from bgtplanner.privacy.journal import SCHEMA, Head, MemoryJournal, Row, SqliteJournal
+
+FIRST = Row.after(None, "open", "", 0, b"first")
+
+
+def says(kind: type[Exception], message: str) -> Any:
+    return pytest.raises(kind, match=f"^{re.escape(message)}$")
+
+
+def filled(path: Path, number: int = 3) -> SqliteJournal:
+    """A journal with some rows after the first."""
+    kept = SqliteJournal.create(path, FIRST)
+    last = FIRST
+    with kept.writing():
+        for index in range(number):
+            last = Row.after(Head(last.number, last.hash), "reserve", "run", index, b"payload")
+            kept.append(last)
+    return kept
+
+
+def append_and_fail(kept: MemoryJournal | SqliteJournal, row: Row, error: BaseException) -> None:
+    with kept.writing(durable=False):
+        kept.append(row)
+        raise error
+
+
+# ---- rows and heads
+
+
+def test_a_row_hashes_what_it_says_and_the_hash_before() -> None:
+    def by_hand(
+        previous: bytes, number: int, kind: str, run: str, round_: int, end: bytes
+    ) -> bytes:
+        text = previous
+        for part in (str(number), kind, run, str(round_)):
+            text += len(part.encode()).to_bytes(8, "little") + part.encode()
+        return hashlib.sha256(text + end).digest()
+
+    first = Row.after(None, "open", "", 0, b"payload")
+    assert first == (
+        0,
+        "open",
+        "",
+        0,
+        b"payload",
+        by_hand(bytes(32), 0, "open", "", 0, b"payload"),
+    )
+    head = Head(0, first.hash)
+    second = Row.after(head, "reserve", "ü", 7, b"")
+    assert second == (1, "reserve", "ü", 7, b"", by_hand(first.hash, 1, "reserve", "ü", 7, b""))
+    assert first.follows(None)
+    assert second.follows(head)
+    assert not second.follows(None)
+    assert not second.follows(Head(1, first.hash))
+    assert not second.follows(Head(0, b"x" * 32))
+    for change in ({"number": 2}, {"kind": "settle"}, {"run": "u"}, {"round": 8},
+                   {"payload": b"0"}, {"hash": b"0" * 32}):  # fmt: skip
+        assert not second._replace(**change).follows(head)
+
+
+def test_parts_of_a_row_cannot_be_shifted_into_one_another() -> None:
+    hashes = {
+        Row.after(None, kind, run, 1, payload).hash
+        for kind, run, payload in [("ab", "c", b""), ("a", "bc", b""), ("abc", "", b""),
+                                   ("ab", "", b"c"), ("", "abc", b"")]
+    }  # fmt: skip
+    assert len(hashes) == 5
+
+
+def test_a_head_is_printed_and_read_again() -> None:
+    head = Head(12, bytes(range(32)))
+    assert str(head) == "12:" + bytes(range(32)).hex()
+    assert Head.parse(f"  {head}\n") == head
+    assert Head.parse("0:" + "00" * 32) == Head(0, bytes(32))
+    assert Head.parse(f"{2**63 - 1}:" + "00" * 32).number == 2**63 - 1
+
+
+@pytest.mark.parametrize("text", ["", "3", "3:", "x:" + "00" * 32, "3:zz", ":" + "00" * 32, "3:0"])
+def test_what_is_no_head_is_refused(text: str) -> None:
+    with pytest.raises(LedgerError, match=f"^--head {re.escape(text)}: expected NUMBER:HASH"):
+        Head.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["-1:" + "00" * 32, "3:" + "00" * 31, "3:" + "00" * 33, f"{2**63}:" + "00" * 32]
+)
+def test_a_head_of_a_wrong_size_is_refused(text: str) -> None:
+    with says(LedgerError, f"--head {text}: expected NUMBER:HASH, 64 hexadecimal digits"):
+        Head.parse(text)
+
+
+# ---- in memory
+
+
+def test_rows_in_memory_appear_together_or_not_at_all() -> None:
+    kept = MemoryJournal()
+    other = Row.after(Head(0, FIRST.hash), "reserve", "a", 1, b"")
+    with kept.writing():
+        kept.append(FIRST)
+    with pytest.raises(KeyError):
+        append_and_fail(kept, other, KeyError())
+    assert list(kept.rows()) == [FIRST]
+    with kept.writing():
+        kept.append(other)
+    assert list(kept.rows(1)) == [other]
+    assert list(kept.rows(2)) == []
+    assert len(kept.key) == 32
+    assert MemoryJournal().key != kept.key
+    kept.close()
+
+
+def test_one_writer_at_a_time_in_memory() -> None:
+    kept = MemoryJournal()
+    order: list[str] = []
+
+    def write(name: str) -> None:
+        with kept.writing():
+            order.append(name)
+            order.append(name)
+
+    with kept.writing():
+        threads = [threading.Thread(target=write, args=(name,)) for name in "ab"]
+        for thread in threads:
+            thread.start()
+        assert order == []
+    for thread in threads:
+        thread.join()
+    assert order in (["a", "a", "b", "b"], ["b", "b", "a", "a"])
+
+
+# ---- the file
+
+
+def test_a_new_file_holds_its_first_row_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "a [new]*folder" / "ledger[1]?.sqlite"
+    kept = SqliteJournal.create(str(path), FIRST)
+    assert list(kept.rows()) == [FIRST]
+    assert kept.path == path
+    kept.close()
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    kept = filled(path)
+    files = list(tmp_path.iterdir())
+    assert {file.name for file in files} >= {"ledger.sqlite", "ledger.sqlite-wal"}
+    for file in files:
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file.name
+    kept.close()
+
+
+def test_the_layout_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    filled(path).close()
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA application_id").fetchone() == (0x42475450,)
+    assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA,) == (1,)
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    columns = connection.execute("SELECT name, type, pk FROM pragma_table_info('rows')")
+    assert [" ".join(map(str, column)) for column in columns] == [
+        "number INTEGER 1", "kind TEXT 0", "run TEXT 0", "round INTEGER 0", "payload BLOB 0",
+        "hash BLOB 0",
+    ]  # fmt: skip
+    assert [len(key) for (key,) in connection.execute("SELECT key FROM secret")] == [32]
+    connection.close()
+
+
+def test_what_is_reserved_is_forced_to_the_disk_and_what_is_settled_is_not(tmp_path: Path) -> None:
+    kept = filled(tmp_path / "ledger.sqlite", 0)
+    assert kept._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    for options, level in (({}, 2), ({"durable": False}, 1), ({"durable": True}, 2)):
+        with kept.writing(**options):
+            assert kept._connection.execute("PRAGMA synchronous").fetchone() == (level,)
+            assert kept._connection.in_transaction
+        assert not kept._connection.in_transaction
+    kept.close()
+
+
+def test_rows_in_a_file_appear_together_or_not_at_all(tmp_path: Path) -> None:
+    kept = filled(tmp_path / "ledger.sqlite", 2)
+    before = list(kept.rows())
+    with pytest.raises(KeyboardInterrupt):
+        append_and_fail(
+            kept, Row.after(Head(2, before[-1].hash), "settle", "run", 1, b""), KeyboardInterrupt()
+        )
+    assert list(kept.rows()) == before
+    assert list(kept.rows(2)) == before[2:]
+    assert list(kept.rows(3)) == []
+    kept.close()
+
+
+def test_the_key_stays_and_is_another_for_every_file(tmp_path: Path) -> None:
+    one, two = filled(tmp_path / "one"), filled(tmp_path / "two")
+    again = SqliteJournal.open(tmp_path / "one")
+    assert again.key == one.key != two.key
+    for kept in (one, two, again):
+        kept.close()
+
+
+def test_a_row_is_written_once(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    kept = filled(path)
+    with pytest.raises(LedgerTamperedError, match=": a row is there already: UNIQUE"):
+        append_and_fail(kept, FIRST, KeyError())
+    kept.close()
+
+
+# ---- creating
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "ledger", "dangling link"])
+def test_nothing_is_ever_started_anew_over_something(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "ledger.sqlite"
+    if what == "file":
+        path.write_text("precious")
+    elif what == "folder":
+        path.mkdir()
+    elif what == "ledger":
+        filled(path).close()
+    else:
+        path.symlink_to(tmp_path / "nowhere")
+    before = path.read_bytes() if path.is_file() else None
+    with says(LedgerError, f"{path}: exists already; open it instead of creating it"):
+        SqliteJournal.create(path, FIRST)
+    assert (path.read_bytes() if path.is_file() else None) == before
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_of_two_that_create_the_same_file_one_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ledger.sqlite"
+    real = os.link
+
+    def overtaken(*arguments: Any) -> None:
+        monkeypatch.setattr(os, "link", real)
+        filled(path, 1).close()
+        real(*arguments)
+
+    monkeypatch.setattr(os, "link", overtaken)
+    with says(LedgerError, f"{path}: exists already; open it instead of creating it"):
+        SqliteJournal.create(path, FIRST)
+    kept = SqliteJournal.open(path)
+    assert len(list(kept.rows())) == 2
+    kept.close()
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_folder_that_cannot_be_written_is_a_storage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    inside = tmp_path / "file" / "ledger.sqlite"
+    with pytest.raises(StorageError, match=": cannot be created: "):
+        SqliteJournal.create(inside, FIRST)
+
+    def read_only(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    path = tmp_path / "ledger.sqlite"
+    monkeypatch.setattr(os, "link", read_only)
+    with says(StorageError, f"{path}: cannot be created: Permission denied"):
+        SqliteJournal.create(path, FIRST)
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+# ---- opening
+
+
+def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.sqlite", tmp_path):
+        with says(LedgerError, f"{path}: no such ledger"):
+            SqliteJournal.open(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_foreign_files_are_refused_and_left_as_they_are(tmp_path: Path, read_only: bool) -> None:
+    text = tmp_path / "text"
+    text.write_text("user,item,rating\n" * 100)
+    empty = tmp_path / "empty"
+    empty.touch()
+    foreign = tmp_path / "foreign.sqlite"
+    connection = sqlite3.connect(foreign)
+    connection.executescript("CREATE TABLE rows (number); INSERT INTO rows VALUES (1);")
+    connection.close()
+    newer = tmp_path / "newer.sqlite"
+    filled(newer).close()
+    connection = sqlite3.connect(newer)
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    expected = {
+        text: "damaged or no ledger: file is not a database",
+        empty: "no ledger (another program's file, or cut to nothing)",
+        foreign: "no ledger (another program's file, or cut to nothing)",
+        newer: "ledger of schema 2; this version reads 1",
+    }
+    for path, message in expected.items():
+        before = path.read_bytes()
+        with says(LedgerError, f"{path}: {message}"):
+            SqliteJournal.open(path, read_only=read_only)
+        assert path.read_bytes() == before, path.name
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("DELETE FROM secret", "damaged: it has lost its key"),
+        ("DROP TABLE secret", "no ledger: no such table: secret"),
+    ],
+)
+def test_a_file_that_has_lost_its_key_is_refused(
+    tmp_path: Path, statement: str, message: str
+) -> None:
+    path = tmp_path / "ledger.sqlite"
+    filled(path).close()
+    connection = sqlite3.connect(path)
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+    with says(LedgerError, f"{path}: {message}"):
+        SqliteJournal.open(path)
+
+
+def test_a_reader_cannot_write(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    filled(path).close()
+    reader = SqliteJournal.open(path, read_only=True)
+    assert len(list(reader.rows())) == 4
+    with pytest.raises(StorageError, match="attempt to write a readonly database"):
+        append_and_fail(reader, FIRST, KeyError())
+    reader.close()
+
+
+def test_a_closed_journal_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    kept = filled(path)
+    kept.close()
+    with says(LedgerError, f"{path}: Cannot operate on a closed database."):
+        list(kept.rows())
+    with pytest.raises(LedgerError, match="closed database"), kept.writing():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (sqlite3.IntegrityError("twice"), LedgerTamperedError, "a row is there already: twice"),
+        (sqlite3.OperationalError("no such table: rows"), LedgerError,
+         "no ledger: no such table: rows"),
+        (sqlite3.OperationalError("no such column: kind"), LedgerError,
+         "no ledger: no such column: kind"),
+        (sqlite3.OperationalError("Could not decode to UTF-8"), LedgerTamperedError,
+         "a row cannot be read: Could not decode to UTF-8"),
+        (sqlite3.OperationalError("database is locked"), StorageError,
+         "another process has been writing for 30 s; try again"),
+        (sqlite3.OperationalError("database is busy"), StorageError,
+         "another process has been writing for 30 s; try again"),
+        (sqlite3.OperationalError("disk I/O error"), StorageError,
+         "disk I/O error; nothing was reserved"),
+        (sqlite3.ProgrammingError("closed"), LedgerError, "closed"),
+        (sqlite3.DatabaseError("malformed"), LedgerError, "damaged or no ledger: malformed"),
+    ],
+)  # fmt: skip
+def test_complaints_of_sqlite_are_sorted(
+    error: sqlite3.Error, kind: type[Exception], message: str
+) -> None:
+    with says(kind, f"file: {message}"), journal._sqlite_errors(Path("file")):
+        raise error
+
+
+# ---- others
+
+
+def test_a_second_writer_waits_and_then_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ledger.sqlite"
+    filled(path).close()
+    monkeypatch.setattr(journal, "_WAIT_SECONDS", 0.01)
+    one, two = SqliteJournal.open(path), SqliteJournal.open(path)
+    with one.writing():
+        message = f"{path}: another process has been writing for 0 s; try again"
+        with says(StorageError, message), two.writing():
+            pass
+    with two.writing():
+        pass
+    one.close()
+    two.close()
+
+
+def test_readers_are_not_blocked_by_a_writer(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    writer = filled(path)
+    head = list(writer.rows())[-1]
+    with writer.writing():
+        writer.append(Row.after(Head(head.number, head.hash), "reserve", "run", 9, b""))
+        for read_only in (True, False):
+            reader = SqliteJournal.open(path, read_only=read_only)
+            assert len(list(reader.rows())) == 4  # what is not yet committed is not seen
+            reader.close()
+    reader = SqliteJournal.open(path, read_only=True)
+    assert len(list(reader.rows())) == 5
+    reader.close()
+    writer.close()
+
+
+def test_threads_take_turns_with_one_journal(tmp_path: Path) -> None:
+    kept = filled(tmp_path / "ledger.sqlite", 0)
+    failures: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            for _ in range(10):
+                with kept.writing(durable=False):
+                    last = list(kept.rows())[-1]
+                    kept.append(Row.after(Head(last.number, last.hash), "reserve", "r", 0, b""))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    rows = list(kept.rows())
+    assert [row.number for row in rows] == list(range(41))
+    kept.close()
+
+
+def test_a_child_must_open_the_file_itself(tmp_path: Path) -> None:
+    code = """
+import os, sys
+from pathlib import Path
+from bgtplanner.errors import LedgerError
+from bgtplanner.privacy.journal import Row, SqliteJournal
+path = Path(sys.argv[1])
+kept = SqliteJournal.create(path, Row.after(None, "open", "", 0, b""))
+child = os.fork()
+if child == 0:
+    try:
+        with kept.writing():
+            os._exit(1)
+    except LedgerError as error:
+        expected = f"{path}: opened by another process; open it again in this one"
+        os._exit(0 if str(error) == expected else 2)
+    os._exit(3)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    path = tmp_path / "ledger.sqlite"
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, str(path)], capture_output=True, text=True
+    )
+    assert (result.returncode, result.stderr) == (0, "")

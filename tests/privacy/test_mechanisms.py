@@ -1,0 +1,424 @@
+"""Clip, scale, noise: never longer than the bound, never less noise than claimed, on a grid."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.privacy.audit import lower_bound
+from bgtplanner.privacy.mechanisms import MECHANISMS, Mechanism, clip_factor, mechanism_named
+from bgtplanner.privacy.noise import KeyedNoise, NoiseSource, SeededNoise
+
+GAUSSIAN, LAPLACE = MECHANISMS["gaussian"], MECHANISMS["laplace"]
+BOTH = [GAUSSIAN, LAPLACE]
+RANGE = "a number from 1e-100 to 1e100"
+LIMIT = 1e-3
+quick = settings(deadline=None, derandomize=True, max_examples=80)
+
+edges = [
+    0.0,
+    -0.0,
+    5e-324,
+    -5e-324,
+    1e-310,
+    2.2e-308,
+    1e-160,
+    1.0,
+    1e154,
+    1e200,
+    1.7e308,
+    -1.7e308,
+]
+entries = st.one_of(st.sampled_from(edges), st.floats(allow_nan=False, allow_infinity=False))
+uploads = arrays(np.float64, st.tuples(st.integers(1, 4), st.integers(1, 6)), elements=entries)
+bounds = st.floats(-20, 20).map(lambda power: 10.0**power)
+
+
+def refused(message: str) -> Any:
+    return pytest.raises(ConfigError, match=f"^{re.escape(message)}$")
+
+
+def exact_norm(upload: NDArray[np.float64], order: int) -> float:
+    """Without overflow, by scaling with a power of two."""
+    values = [float(value) for value in upload.ravel()]
+    largest = max(map(abs, values), default=0.0)
+    if largest == 0:
+        return 0.0
+    _, exponent = math.frexp(largest)
+    parts = [math.ldexp(value, -exponent) for value in values]
+    length = math.fsum(map(abs, parts)) if order == 1 else math.hypot(*parts)
+    try:
+        return math.ldexp(length, exponent)
+    except OverflowError:
+        return math.inf
+
+
+class Constant:
+    """Noise that is known: for arithmetic."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def normal(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        return np.full(shape, self.value)
+
+    laplace = normal
+
+    def gamma(self, concentration: float, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        return np.full(shape, self.value)
+
+
+# ---- names and scales
+
+
+def test_the_mechanisms_are_these_two() -> None:
+    assert {name: (m.name, m.order) for name, m in MECHANISMS.items()} == {
+        "gaussian": ("gaussian", 2),
+        "laplace": ("laplace", 1),
+    }
+    assert mechanism_named("laplace") is LAPLACE
+    with refused("mechanism = 'none': expected one of gaussian, laplace"):
+        mechanism_named("none")
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+def test_the_scale_is_the_multiplier_times_twice_the_clip(mechanism: Mechanism) -> None:
+    assert float(mechanism.scale(3.0, 0.25)) == 1.5
+    assert mechanism.scale([1.0, 2.0], [0.5, 5.0]).tolist() == [1.0, 20.0]
+    assert mechanism.scale(2.0**-200, 2.0**-100).tolist() == 2.0**-299
+
+
+BAD = [0.0, -1.0, math.nan, math.inf, -math.inf, 5e-324, 9e-101, 1.1e100]
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("mechanism", BOTH)
+def test_senseless_scales_are_refused(mechanism: Mechanism, bad: float) -> None:
+    source = Constant(1.0)
+    with refused(f"noise_multiplier = {bad!r}: expected {RANGE}"):
+        mechanism.scale(bad, 1.0)
+    for call in (
+        lambda: mechanism.scale(1.0, bad),
+        lambda: mechanism.clip([[1.0]], bad),
+    ):
+        with refused(f"clip = {bad!r}: expected {RANGE}"):
+            call()
+    for call in (
+        lambda: mechanism.noise(source, bad, (1,)),
+        lambda: mechanism.add_noise([1.0], source, bad),
+        lambda: mechanism.on_grid([1.0], bad),
+        lambda: mechanism.noise_sum(source, [(1.0, 2), (bad, 1)], (1,)),
+        lambda: mechanism.noise_share(source, bad, (1,), clients=2),
+    ):
+        with refused(f"scale = {bad!r}: expected {RANGE}"):
+            call()
+    with refused(f"clip = [1.0, {bad!r}]: expected {RANGE}"):
+        mechanism.clip([[1.0], [1.0]], [1.0, bad])
+
+
+def test_a_scale_that_comes_out_senseless_is_refused() -> None:
+    with refused(f"scale = {2.0**401}: expected {RANGE}"):
+        GAUSSIAN.scale(2.0**200, 2.0**200)
+
+
+# ---- clip
+
+
+def test_clipping_by_hand() -> None:
+    given_ = [[30.0, 40.0], [0.3, 0.4], [0.0, 0.0], [-3.0, 0.0]]
+    two = GAUSSIAN.clip(given_, 1.0)
+    factor = 1 - 1e-6
+    np.testing.assert_allclose(
+        two, [[0.6 * factor, 0.8 * factor], [0.3, 0.4], [0, 0], [-factor, 0]]
+    )
+    assert two[1].tolist() == [0.3, 0.4]  # short ones are not touched
+    one = LAPLACE.clip(given_, 1.0)
+    np.testing.assert_allclose(one[0], np.array([3 / 7, 4 / 7]) * factor)
+    assert one[1].tolist() == [0.3, 0.4]
+    assert GAUSSIAN.norm(given_).tolist() == pytest.approx([50.0, 0.5, 0.0, 3.0])
+    assert LAPLACE.norm(given_).tolist() == pytest.approx([70.0, 0.7, 0.0, 3.0])
+
+
+def test_the_margin_is_a_millionth() -> None:
+    just_below, just_above = 1 - 1.01e-6, 1 - 0.99e-6
+    clipped = LAPLACE.clip([[just_below], [just_above], [1.0]], 1.0).ravel()
+    assert clipped[0] == just_below
+    assert clipped[1] == pytest.approx(1 - 1e-6, rel=1e-12)
+    assert clipped[2] == pytest.approx(1 - 1e-6, rel=1e-12)
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+@given(values=uploads, bound=bounds)
+@quick
+def test_nothing_is_longer_than_the_bound_and_directions_stay(
+    mechanism: Mechanism, values: NDArray[np.float64], bound: float
+) -> None:
+    clipped = mechanism.clip(values, bound)
+    assert clipped.shape == values.shape
+    assert np.isfinite(clipped).all()
+    for before, after in zip(values, clipped, strict=True):
+        length, cut = exact_norm(before, mechanism.order), exact_norm(after, mechanism.order)
+        assert cut <= bound * (1 - 0.99e-6)
+        assert exact_norm(after.astype(np.float32), mechanism.order) <= bound
+        if length <= bound * (1 - 1.01e-6):
+            assert (before == after).all()
+        elif length >= bound:
+            assert cut >= bound * (1 - 1.01e-6)
+        assert (np.sign(before) * np.sign(after) >= 0).all()
+        if length > 0 and cut > 0:  # one factor for all of them, never above 1
+            largest = int(np.argmax(np.abs(before)))
+            scale = before / abs(before[largest])
+            np.testing.assert_allclose(after / abs(after[largest]), scale, rtol=1e-9, atol=1e-12)
+            assert (np.abs(after) <= np.abs(before)).all()
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+@given(values=uploads)
+@quick
+def test_the_norm_is_the_exact_one(mechanism: Mechanism, values: NDArray[np.float64]) -> None:
+    found = mechanism.norm(values)
+    for row, length in zip(values, found, strict=True):
+        exact = exact_norm(row, mechanism.order)
+        assert length == exact or length == pytest.approx(exact, rel=1e-12, abs=1e-322)
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_an_upload_with_a_hole_in_it_becomes_zero(mechanism: Mechanism, bad: float) -> None:
+    clipped = mechanism.clip([[1.0, bad, 2.0], [0.1, 0.2, 0.3]], 1.0)
+    assert clipped.tolist() == [[0.0, 0.0, 0.0], [0.1, 0.2, 0.3]]
+    assert not mechanism.norm([[1.0, bad]])[0] < math.inf
+    assert math.isnan(mechanism.norm([[1.0, math.nan]])[0])
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+def test_every_upload_may_have_its_own_bound(mechanism: Mechanism) -> None:
+    clipped = mechanism.clip(np.full((3, 2), 100.0), [0.5, 1.0, 1e6])
+    whole = float(mechanism.norm([[100.0, 100.0]])[0])
+    assert mechanism.norm(clipped).tolist() == pytest.approx([0.5, 1.0, whole], rel=2e-6)
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+def test_an_upload_of_many_axes_is_clipped_as_a_whole(mechanism: Mechanism) -> None:
+    block = np.arange(1.0, 13.0).reshape(2, 3, 2)
+    clipped = mechanism.clip(block, 1.0)
+    assert clipped.shape == (2, 6)
+    assert (clipped == mechanism.clip(block.reshape(2, 6), 1.0)).all()
+    assert mechanism.norm(block).shape == (2,)
+    assert mechanism.clip(np.zeros((2, 0)), 1.0).shape == (2, 0)
+    for wrong, shape in ((5.0, "()"), ([1.0], "(1,)")):
+        with refused(f"uploads = {shape}: expected one upload a row"):
+            mechanism.clip(wrong, 1.0)
+        with refused(f"uploads = {shape}: expected one upload a row"):
+            mechanism.norm(wrong)
+
+
+@pytest.mark.parametrize("library", [np, jnp])
+def test_clip_factors_for_arrays_of_both_libraries(library: Any) -> None:
+    norms = library.asarray([0.0, 0.5, 1.0, 4.0, float("inf")])
+    factors = clip_factor(norms, 1.0)
+    expected = [1.0, 1.0, 1 - 1e-6, (1 - 1e-6) / 4, 0.0]
+    np.testing.assert_allclose(np.asarray(factors), expected, rtol=1e-6)
+    assert type(factors) is type(norms)
+    assert float(factors[2]) < 1
+    each = clip_factor(library.asarray([2.0, 2.0]), library.asarray([1.0, 8.0]))
+    np.testing.assert_allclose(np.asarray(each), [0.5 * (1 - 1e-6), 1.0], rtol=1e-6)
+
+
+@given(
+    values=arrays(np.float32, (50,), elements=st.floats(-1e6, 1e6, width=32)),
+    bound=st.floats(-3, 3).map(lambda power: 10.0**power),
+)
+@settings(deadline=None, derandomize=True, max_examples=60)
+def test_clip_factors_keep_single_precision_uploads_within_the_bound(
+    values: NDArray[np.float32], bound: float
+) -> None:
+    norm = np.asarray(np.sqrt((values**2).sum(dtype=np.float32)), dtype=np.float32)
+    cut = values * clip_factor(norm, np.float32(bound))
+    assert cut.dtype == np.float32
+    assert exact_norm(cut.astype(np.float64), 2) <= bound
+
+
+# ---- noise on one upload
+
+
+@pytest.mark.parametrize(("mechanism", "sd"), [(GAUSSIAN, 1.0), (LAPLACE, math.sqrt(2))])
+def test_added_noise_has_the_claimed_variance_and_law(mechanism: Mechanism, sd: float) -> None:
+    n, scale = 60_000, 7.0
+    clipped = np.tile([0.6, -0.8], (n // 2, 1))
+    released = mechanism.add_noise(clipped, SeededNoise(11), scale)
+    noise = (released - clipped).ravel()
+    assert noise.mean() == pytest.approx(0.0, abs=4 * scale * sd / math.sqrt(n))
+    assert noise.std() == pytest.approx(scale * sd, rel=0.02)
+    law = scipy.stats.norm if mechanism is GAUSSIAN else scipy.stats.laplace
+    assert scipy.stats.kstest(noise, law(scale=scale).cdf).pvalue > LIMIT
+    for wrong in (0.95, 1.05):
+        assert scipy.stats.kstest(noise * wrong, law(scale=scale).cdf).pvalue < LIMIT
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+def test_noise_is_independent_on_every_coordinate(mechanism: Mechanism) -> None:
+    noise = mechanism.noise(SeededNoise(2), 3.0, (4, 5))
+    expected = SeededNoise(2).normal((4, 5)) if mechanism is GAUSSIAN else SeededNoise(2).laplace(
+        (4, 5)
+    )  # fmt: skip
+    assert (noise == 3.0 * expected).all()
+    assert len(np.unique(noise)) == 20
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+@pytest.mark.parametrize("scale", [1e-90, 0.3, 1.0, 1.999, 2.0, 1e20])
+def test_what_is_released_lies_on_the_grid(mechanism: Mechanism, scale: float) -> None:
+    grid = 2.0 ** (math.floor(math.log2(scale)) - 24)
+    clipped = np.random.default_rng(0).normal(size=(50, 4)) * scale
+    released = mechanism.add_noise(clipped, SeededNoise(1), scale)
+    assert (np.mod(released, grid) == 0).all()
+    assert not (np.mod(released, 2 * grid) == 0).all()
+    on_grid = mechanism.on_grid(clipped, scale)
+    assert (np.mod(on_grid, grid) == 0).all()
+    noise = mechanism.noise(SeededNoise(1), scale, clipped.shape)
+    assert (released == on_grid + np.rint(noise / grid) * grid).all()
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+def test_uploads_are_cut_to_the_grid_towards_zero(mechanism: Mechanism) -> None:
+    grid = 2.0**-24
+    values = np.array([0.0, 0.4, 0.9, 1.0, 1.9, -0.9, -1.0, -1.9]) * grid
+    expected = np.array([0, 0, 0, 1, 1, 0, -1, -1]) * grid
+    assert (mechanism.on_grid(values, 1.0) == expected).all()
+    assert (mechanism.on_grid(values, 1.999) == expected).all()
+    assert (mechanism.on_grid(values, 2.0) == np.array([0, 0, 0, 0, 0, 0, 0, 0])).all()
+    # The noise is rounded to the nearest; the upload is not.
+    shifted = mechanism.add_noise(values, Constant(0.6 * grid), 1.0)
+    assert (shifted == expected + grid).all()
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+@given(values=arrays(np.float64, (3, 4), elements=st.floats(-50, 50)), scale=st.floats(0.01, 100))
+@quick
+def test_the_grid_lengthens_no_upload(
+    mechanism: Mechanism, values: NDArray[np.float64], scale: float
+) -> None:
+    on_grid = mechanism.on_grid(values, scale)
+    assert (np.abs(on_grid) <= np.abs(values)).all()
+    assert (np.abs(on_grid - values) < 2.0**-24 * scale).all()
+
+
+def scores(released: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The exact test between an upload of 1 and one of -1 under Laplace noise."""
+    return np.asarray(np.abs(released + 1) - np.abs(released - 1))
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_the_last_bits_of_a_plain_sum_tell_and_those_of_ours_do_not(keyed: bool) -> None:
+    # Laplace noise at epsilon 1. In plain doubles some sums are possible for one upload only.
+    def source(side: int) -> NoiseSource:
+        return KeyedNoise(b"k" * 16, bytes([side])) if keyed else SeededNoise(side)
+
+    plain, ours = [], []
+    for side, upload in enumerate((2.0, -2.0)):
+        clipped = LAPLACE.clip(np.full((50_000, 1), upload), 1.0)
+        scale = float(LAPLACE.scale(1.0, 1.0))
+        plain.append(scores(clipped + LAPLACE.noise(source(side), scale, clipped.shape)))
+        ours.append(scores(LAPLACE.add_noise(clipped, source(side), scale)))
+    assert lower_bound(*plain, delta=1e-5).epsilon > 1.5
+    assert 0.85 < lower_bound(*ours, delta=1e-5).epsilon < 1.0
+
+
+# ---- the noise of sums
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+def test_the_noise_of_a_sum_is_that_of_its_parts(mechanism: Mechanism) -> None:
+    n, groups = 30_000, [(0.5, 3), (4.0, 1), (2.0, 0), (1.0, 6)]
+    at_once = mechanism.noise_sum(SeededNoise(1), groups, (n,))
+    source = SeededNoise(2)
+    one_by_one = np.zeros(n)
+    for scale, count in groups:
+        for _ in range(count):
+            one_by_one += mechanism.noise(source, scale, (n,))
+    assert scipy.stats.ks_2samp(at_once, one_by_one).pvalue > LIMIT
+    assert scipy.stats.ks_2samp(at_once * 1.06, one_by_one).pvalue < LIMIT
+    factor = 1 if mechanism is GAUSSIAN else 2
+    variance = factor * sum(scale**2 * count for scale, count in groups)
+    assert at_once.var() == pytest.approx(variance, rel=0.04)
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+def test_a_sum_of_nothing_has_no_noise(mechanism: Mechanism) -> None:
+    for groups in ([], [(1.0, 0)], [(1.0, np.int64(0)), (2.0, 0)]):
+        assert mechanism.noise_sum(SeededNoise(0), groups, (2, 3)).tolist() == [[0.0] * 3] * 2
+    for count in (-1, 1.5, "2"):
+        with refused(f"count = {count!r}: expected a whole number from 0"):
+            mechanism.noise_sum(SeededNoise(0), [(1.0, 1), (1.0, count)], (2,))  # type: ignore[list-item]
+
+
+def test_a_laplace_sum_asks_for_gamma_variates_of_the_count() -> None:
+    asked: list[float] = []
+
+    class Recorder(Constant):
+        def gamma(self, concentration: float, shape: tuple[int, ...]) -> NDArray[np.float64]:
+            asked.append(concentration)
+            return np.full(shape, float(len(asked)))
+
+    total = LAPLACE.noise_sum(Recorder(0.0), [(2.0, 3), (5.0, 1)], (2,))
+    assert asked == [3, 3, 1, 1]
+    assert total.tolist() == [2 * (1 - 2) + 5 * (3 - 4)] * 2
+    asked.clear()
+    share = LAPLACE.noise_share(Recorder(0.0), 3.0, (2,), clients=10, dropouts=0.5)
+    assert asked == [0.2, 0.2]
+    assert share.tolist() == [-3.0, -3.0]
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+def test_enough_shares_make_up_the_full_noise(mechanism: Mechanism) -> None:
+    n, clients, scale = 20_000, 12, 3.0
+    law = scipy.stats.norm if mechanism is GAUSSIAN else scipy.stats.laplace
+    source = SeededNoise(4)
+    shares = [
+        mechanism.noise_share(source, scale, (n,), clients=clients, dropouts=0.25)
+        for _ in range(clients)
+    ]
+    enough = sum(shares[:9])
+    assert scipy.stats.kstest(enough, law(scale=scale).cdf).pvalue > LIMIT
+    assert scipy.stats.kstest(sum(shares[:7]), law(scale=scale).cdf).pvalue < LIMIT
+    # If more answer than had to, there is more noise, never less.
+    assert sum(shares).var() > enough.var() * 1.15  # type: ignore[union-attr]
+    assert sum(shares).var() == pytest.approx(enough.var() * 12 / 9, rel=0.06)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("clients", "dropouts", "enough"),
+    [(1, 0.0, 1), (10, 0.0, 10), (10, 0.1, 9), (10, 0.15, 8), (10, 0.3, 7), (3, 0.5, 1),
+     (100, 0.29, 71), (10, 0.9, 1)],
+)  # fmt: skip
+def test_how_many_shares_are_enough(clients: int, dropouts: float, enough: int) -> None:
+    share = GAUSSIAN.noise_share(Constant(1.0), 6.0, (1,), clients=clients, dropouts=dropouts)
+    assert float(share[0]) == pytest.approx(6 / math.sqrt(enough), rel=1e-12)
+
+
+def test_shares_take_no_dropouts_into_account_unless_told() -> None:
+    assert GAUSSIAN.noise_share(Constant(1.0), 2.0, (1,), clients=4)[0] == 1.0
+
+
+@pytest.mark.parametrize("dropouts", [-0.1, 1.0, 2.0, math.nan])
+def test_a_senseless_share_of_dropouts_is_refused(dropouts: float) -> None:
+    with refused(f"dropouts = {dropouts!r}: expected from 0 to below 1"):
+        GAUSSIAN.noise_share(Constant(1.0), 1.0, (1,), clients=5, dropouts=dropouts)
+
+
+@pytest.mark.parametrize(("clients", "dropouts"), [(0, 0.0), (-3, 0.0), (3, 0.7)])
+def test_too_few_clients_for_any_share_are_refused(clients: int, dropouts: float) -> None:
+    with refused(f"clients = {clients}: expected enough for one to answer"):
+        LAPLACE.noise_share(Constant(1.0), 1.0, (1,), clients=clients, dropouts=dropouts)

@@ -1,0 +1,106 @@
+"""What a budget buys under every rule, side by side."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.privacy.accounting import RULES, rule_named
+from bgtplanner.privacy.budget import Budget
+from bgtplanner.privacy.quotes import quotes
+
+BUDGET = Budget(10.0, 1e-5)
+KEYS = ["sound", "capacity", "charge", "noise_multiplier", "epsilon_of_one_round", "epsilon",
+        "epsilon_with_one_more_round"]  # fmt: skip
+
+
+def test_every_rule_is_quoted() -> None:
+    found = quotes(BUDGET, 100)
+    assert list(found) == list(RULES)
+    for name, quote in found.items():
+        rule = rule_named(name)
+        assert list(quote) == KEYS
+        assert quote["sound"] is rule.sound
+        assert quote["capacity"] == rule.capacity(BUDGET)
+        assert quote["charge"] == rule.even_charge(BUDGET, 100)
+        assert quote["noise_multiplier"] == float(rule.noise_multiplier(quote["charge"]))
+        adds = rule.sum_ticks(quote["charge"])
+        for key, rounds in zip(KEYS[-3:], (1, 100, 101), strict=True):
+            expected = float(rule.epsilon(adds * rounds, 1e-5))
+            assert quote[key] == pytest.approx(expected, rel=1e-12)
+        assert all(type(quote[key]) is float for key in KEYS[1:])
+
+
+@pytest.mark.parametrize(
+    ("name", "multiplier"),
+    [
+        ("gaussian/gdp", 4.99889),
+        ("gaussian/rdp", 5.2955),
+        ("laplace/basic", 10.0),
+        ("laplace/filter", 5.67894),
+        ("laplace/either", 5.67894),
+        ("gaussian/authors", 3.16228),
+    ],
+)
+def test_noise_of_100_rounds_of_the_papers_budget(name: str, multiplier: float) -> None:
+    assert quotes(BUDGET, 100)[name]["noise_multiplier"] == pytest.approx(multiplier, rel=1e-4)
+
+
+@pytest.mark.parametrize("rounds", [1, 7, 100])
+def test_the_rounds_fit_and_one_more_does_not(rounds: int) -> None:
+    for quote in quotes(BUDGET, rounds).values():
+        assert quote["epsilon"] == pytest.approx(10.0, rel=1e-9)
+        assert quote["epsilon"] <= 10.0
+        assert quote["epsilon_with_one_more_round"] > 10.0
+
+
+def test_only_one_mechanism_is_quoted_if_asked() -> None:
+    assert set(quotes(BUDGET, 5, mechanism="laplace")) == {
+        "laplace/basic", "laplace/filter", "laplace/either"
+    }  # fmt: skip
+    assert all(name.startswith("gaussian/") for name in quotes(BUDGET, 5, mechanism="gaussian"))
+    message = "--mechanism = 'none': expected one of gaussian, laplace"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        quotes(BUDGET, 5, mechanism="none")
+
+
+def test_what_a_given_noise_costs() -> None:
+    found = quotes(BUDGET, 50, noise_multiplier=5.0)
+    expected = {
+        "gaussian/gdp": (0.04, 100),
+        "gaussian/rdp": (0.02, 89),
+        "laplace/basic": (0.2, 50),
+        "laplace/filter": (0.04, 77),
+        "laplace/either": (0.2, 77),
+        "gaussian/authors": (0.04, 250),
+    }
+    for name, (charge, rounds) in expected.items():
+        quote = found[name]["at_noise_multiplier"]
+        assert list(quote) == ["charge", "rounds_affordable", "epsilon"]
+        assert quote["charge"] == pytest.approx(charge, rel=1e-9)
+        # Rounded up to ticks: of a budget that divides evenly, the last round may not fit.
+        evenly = name in ("laplace/basic", "gaussian/authors")
+        assert quote["rounds_affordable"] == rounds - evenly
+        rule = rule_named(name)
+        reading = float(rule.epsilon(rule.sum_ticks(quote["charge"]) * 50, 1e-5))
+        assert quote["epsilon"] == pytest.approx(reading, rel=1e-12)
+
+
+def test_very_little_noise_over_many_rounds_is_not_read_as_little() -> None:
+    # Counted in whole ticks, these sums would run over.
+    found = quotes(BUDGET, 10_000, noise_multiplier=0.01)
+    assert found["laplace/basic"]["at_noise_multiplier"]["epsilon"] == pytest.approx(1e6)
+    assert found["laplace/either"]["at_noise_multiplier"]["epsilon"] == pytest.approx(1e6)
+    assert found["gaussian/gdp"]["at_noise_multiplier"]["epsilon"] > 5e7
+    assert all(quote["at_noise_multiplier"]["rounds_affordable"] == 0 for quote in found.values())
+
+
+def test_a_budget_too_small_for_the_rounds_or_the_noise_is_refused() -> None:
+    with pytest.raises(ConfigError, match="rounds = 0: expected a whole number, at least 1"):
+        quotes(BUDGET, 0)
+    with pytest.raises(ConfigError, match=r"noise_multiplier = 0\.0: expected a positive number"):
+        quotes(BUDGET, 1, noise_multiplier=0.0)
+    with pytest.raises(ConfigError, match="delta = 0: expected a positive one"):
+        quotes(Budget(1.0, 0.0), 1)

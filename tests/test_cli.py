@@ -1,0 +1,762 @@
+"""The command line as a user meets it: help, results, errors, pipes and terminals."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import jax
+import pytest
+import typer
+from jax.experimental.compilation_cache import compilation_cache
+
+import bgtplanner
+from bgtplanner import cli
+from bgtplanner.experiments import runner
+from bgtplanner.experiments.config import load_config
+from bgtplanner.recsys.datasets import DATASETS
+
+TINY = ["--dataset", "synthetic"] + [
+    part
+    for setting in (
+        "synthetic.clients=20",
+        "synthetic.items=15",
+        "synthetic.ratings_per_client=8",
+        "run.device=cpu",
+    )
+    for part in ("--set", setting)
+]
+
+
+class Done(NamedTuple):
+    code: Any
+    out: str
+    err: str
+
+
+Call = Callable[..., Done]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Every run here compiles the same few programs: let JAX keep them, and be quick about it."""
+    folder = tmp_path_factory.mktemp("compiled")
+    settings = {
+        "jax_compilation_cache_dir": str(folder),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": 0,
+        "jax_disable_most_optimizations": True,
+    }
+    before = {name: getattr(jax.config, name, False) for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield folder
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "BGTPLANNER_DATA", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run the command line in this process."""
+
+    def run(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["bgtplanner", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        return Done(caught.value.code, *capsys.readouterr())
+
+    return run
+
+
+def object_of(done: Done) -> dict[str, Any]:
+    """The one JSON object that is all of standard output."""
+
+    def never(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    assert done.code == 0, done.err
+    parsed = json.loads(done.out, parse_constant=never)
+    assert isinstance(parsed, dict)
+    return parsed
+
+
+def timeless(summary: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in summary.items() if not key.startswith("seconds")}
+
+
+def without_codes(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+def every_command() -> list[list[str]]:
+    found: list[list[str]] = []
+
+    def walk(command: click.Command, path: list[str]) -> None:
+        found.append(path)
+        for name, child in getattr(command, "commands", {}).items():
+            walk(child, [*path, name])
+
+    walk(typer.main.get_command(cli.app), [])
+    return found
+
+
+class TestHelp:
+    def test_the_commands(self) -> None:
+        names = {" ".join(path) for path in every_command()}
+        assert {"", "run", "resume", "report", "data", "data list", "data info"} <= names
+
+    @pytest.mark.parametrize(
+        "path", every_command(), ids=lambda path: " ".join(path) or "bgtplanner"
+    )
+    @pytest.mark.parametrize("flag", ["--help", "-h"])
+    def test_every_command(self, call: Call, path: list[str], flag: str) -> None:
+        done = call(*path, flag)
+        text = without_codes(done.out)
+        assert (done.code, done.err) == (0, "")
+        assert "Example" in text
+        assert f"bgtplanner {' '.join(path)}".strip() in text
+        assert max(len(line) for line in text.splitlines()) <= 80
+
+    @pytest.mark.parametrize(
+        "path", [path for path in every_command() if path], ids=lambda path: " ".join(path)
+    )
+    def test_every_leaf_has_json(self, path: list[str]) -> None:
+        command: Any = typer.main.get_command(cli.app)
+        for name in path:
+            command = command.commands[name]
+        flags = {flag for parameter in command.params for flag in parameter.opts}
+        assert "--json" in flags or hasattr(command, "commands")
+
+    def test_version(self, call: Call) -> None:
+        assert call("--version") == (0, f"{bgtplanner.__version__}\n", "")
+
+    @pytest.mark.parametrize("path", [[], ["data"]], ids=["bgtplanner", "data"])
+    def test_without_a_command(self, call: Call, path: list[str]) -> None:
+        done = call(*path)
+        assert done.code == 2
+        assert "Usage: bgtplanner" in without_codes(done.out + done.err)
+
+
+class TestRun:
+    def test_demo(self, call: Call, tmp_path: Path) -> None:
+        out = tmp_path / "with space [bold]"
+        done = call("run", "--rounds", 3, "--out", out)
+        assert (done.code, done.err) == (0, "")
+        assert "\x1b" not in done.out
+        assert "\r" not in done.out
+        lines = done.out.splitlines()
+        assert (
+            lines[0] == "demo: 300 clients, 300 items, 11,885 ratings to train on, 3,115 to test"
+        )
+        assert [line for line in lines if line.startswith("round 3/3  RMSE")]
+        for predictor in ("one constant for all", "each user's own mean", "each client alone"):
+            assert [line for line in lines if line.startswith(predictor)]
+        assert lines[-1] == f"Report: {out}/report.html"
+        assert all(len(line) <= 80 for line in lines[:-1])
+        assert (out / "report.html").is_file()
+        assert sorted(path.name for path in out.iterdir()) == [
+            ".lock",
+            "checkpoint.npz",
+            "config.toml",
+            "report.html",
+            "rounds.jsonl",
+            "summary.json",
+        ]
+
+    def test_json(self, call: Call, tmp_path: Path) -> None:
+        done = call("run", *TINY, "--rounds", 3, "--json", "--out", tmp_path / "run")
+        assert done.err == ""
+        assert object_of(done) == json.loads((tmp_path / "run" / "summary.json").read_text())
+
+    def test_json_with_every_round_on_stderr(self, call: Call, tmp_path: Path) -> None:
+        done = call("run", *TINY, "--rounds", 3, "--json", "-v", "--out", tmp_path / "run")
+        assert object_of(done)["rounds_run"] == 3
+        assert [f"round {n}/3" in done.err for n in (1, 2, 3)] == [True] * 3
+
+    def test_quiet(self, call: Call, tmp_path: Path) -> None:
+        done = call("run", *TINY, "--rounds", 2, "-q", "--out", tmp_path / "run")
+        assert (done.code, done.err) == (0, "")
+        assert re.fullmatch(rf"RMSE 0\.\d{{4}}  {tmp_path}/run\n", done.out)
+
+    def test_verbose(self, call: Call, tmp_path: Path) -> None:
+        done = call("run", *TINY, "--rounds", 23, "--verbose", "--out", tmp_path / "run")
+        assert len(re.findall(r"^round \d+/23 ", done.out, re.MULTILINE)) == 23
+
+    def test_default_folder(self, call: Call) -> None:
+        done = call("run", *TINY, "--rounds", 1, "-q")
+        assert done.code == 0
+        (folder,) = Path("runs").iterdir()
+        assert re.fullmatch(r"synthetic-\d{8}-\d{6}-\d+", folder.name)
+        assert done.out.endswith(f"  {folder}\n")
+
+    @pytest.mark.parametrize(
+        "dataset", ["csv:" + "/long" * 100 + "/日本語.csv", "csv:../../x", "csv:-", "csv:.."]
+    )
+    def test_default_folder_of_any_path(self, dataset: str) -> None:
+        folder = cli._new_folder(dataset)
+        assert folder.parent == Path("runs")
+        assert 0 < len(os.fsencode(folder.name)) <= 255
+        assert not folder.name.startswith((".", "-"))
+
+    def test_overwrite(self, call: Call, tmp_path: Path) -> None:
+        arguments = ["run", *TINY, "-q", "--out", tmp_path / "run", "--rounds"]
+        assert call(*arguments, 3).code == 0
+        refused = call(*arguments, 2)
+        assert refused.code == 2
+        assert f"bgtplanner resume {tmp_path}/run" in refused.err
+        assert call(*arguments, 2, "--overwrite").code == 0
+        assert len((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()) == 2
+
+    def test_csv_with_named_columns(self, call: Call, tmp_path: Path) -> None:
+        file = tmp_path / "with space ☃ 😀.csv"
+        rows = [f"{u};{i};{1 + (u + i) % 5};{u % 2}" for u in range(4) for i in range(10)]
+        file.write_text("who;what;stars;house\n" + "\n".join(rows) + "\n")
+        columns = [
+            part
+            for setting in (
+                "user_column=who",
+                "item_column=what",
+                "rating_column=stars",
+                "client_column=house",
+                "delimiter=;",
+                "scale=1:5",
+            )
+            for part in ("--set", f"data.{setting}")
+        ]
+        facts = object_of(call("data", "info", f"csv:{file}", *columns, "--json"))
+        assert (facts["users"], facts["clients"], facts["scale"]) == (4, 2, [1.0, 5.0])
+        done = call("run", "--dataset", f"csv:{file}", *columns, "--rounds", 2, "--json")
+        assert object_of(done)["clients"] == 2
+        (folder,) = Path("runs").iterdir()
+        assert load_config(file=folder / "config.toml").data.dataset == f"csv:{file}"
+        assert object_of(call("resume", folder, "--json"))["rounds_run"] == 2
+
+    def test_two_ratings(self, call: Call, tmp_path: Path) -> None:
+        file = tmp_path / "two.csv"
+        file.write_bytes(b"\xef\xbb\xbfuser,item,rating\na,1,3\na,2,4\n")
+        done = call("run", "--dataset", f"csv:{file}", "--rounds", 1, "--json")
+        assert object_of(done)["ratings"] == 2
+
+
+class TestConfig:
+    def shown(self, call: Call, *arguments: object) -> dict[str, Any]:
+        done = call("run", "--show-config", *arguments)
+        assert (done.code, done.err) == (0, "")
+        assert not Path("runs").exists()
+        return tomllib.loads(done.out)
+
+    def test_flags_over_set_over_file_over_preset(self, call: Call, tmp_path: Path) -> None:
+        file = tmp_path / "mine.toml"
+        file.write_text("[federation]\nrounds = 7\n[run]\nseed = 7\n[fedgnn]\ndim = 7\n")
+        arguments = ["--preset", "paper", "--config", file, "--set", "run.seed=8", "--rounds", 9]
+        tree = self.shown(call, *arguments, "--set", "federation.rounds=8")
+        assert tree["federation"]["rounds"] == 9
+        assert tree["run"]["seed"] == 8
+        assert tree["fedgnn"]["dim"] == 7
+        assert tree["fedgnn"]["score"] == "sigmoid"
+
+    def test_every_flag_reaches_its_key(self, call: Call) -> None:
+        values: dict[str, object] = {
+            "--dataset": "csv:x",
+            "--data-dir": "somewhere",
+            "--model": "fedgnn",
+            "--rounds": 5,
+            "--participation": 0.25,
+            "--seed": 6,
+            "--device": "cpu",
+        }
+        tree = self.shown(call, *[part for pair in values.items() for part in pair])
+        assert tree["data"]["dataset"] == "csv:x"
+        assert tree["data"]["data_dir"] == "somewhere"
+        assert tree["model"]["name"] == "fedgnn"
+        assert tree["federation"]["rounds"] == 5
+        assert tree["federation"]["participation"] == 0.25
+        assert tree["run"]["seed"] == 6
+        assert tree["run"]["device"] == "cpu"
+
+    def test_the_last_assignment_wins(self, call: Call) -> None:
+        tree = self.shown(call, "--set", "run.seed=1", "--set", "run.seed=2")
+        assert tree["run"]["seed"] == 2
+
+    def test_json(self, call: Call) -> None:
+        shown = object_of(call("run", "--show-config", "--json", "--seed", 3))
+        assert shown["run"]["seed"] == 3
+        assert shown == load_config(settings={"run.seed": 3}).model_dump(mode="json")
+
+    def test_what_is_shown_can_be_given_back(self, call: Call, tmp_path: Path) -> None:
+        first = call("run", "--show-config", "--preset", "paper", "--set", "data.data_dir=ü'\"\\")
+        file = tmp_path / "shown.toml"
+        file.write_text(first.out)
+        assert call("run", "--show-config", "--config", file).out == first.out
+
+
+class TestResume:
+    def test_after_a_stop(
+        self, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        whole = object_of(call("run", *TINY, "--rounds", 12, "--json", "--out", tmp_path / "a"))
+        stop = threading.Event()
+        stop.set()
+
+        @contextlib.contextmanager
+        def at_once(*, active: bool) -> Iterator[threading.Event]:
+            yield stop
+
+        folder = tmp_path / "b c"
+        with monkeypatch.context() as patch:
+            patch.setattr(runner, "stop_requests", at_once)
+            stopped = call("run", *TINY, "--rounds", 12, "--json", "--out", folder)
+            assert stopped == (
+                1,
+                "",
+                f"stopped after round 1 of 12; go on with: bgtplanner resume '{folder}'\n",
+            )
+            again = call("resume", folder, "-q")
+            assert (again.code, again.out) == (1, "")
+            assert "after round 2 of 12" in again.err
+        done = call("resume", folder, "--json", "--verbose")
+        assert "going on after round 2" in done.err
+        assert timeless(object_of(done)) == timeless(whole)
+        assert timeless(object_of(call("resume", folder, "--json"))) == timeless(whole)
+
+    def test_diverged(self, call: Call, tmp_path: Path) -> None:
+        settings = ["--set", "server.optimizer=sgd", "--set", "server.learning_rate=10"]
+        done = call("run", *TINY, *settings, "--rounds", 30, "--json", "--out", tmp_path / "run")
+        assert (done.code, done.out) == (1, "")
+        assert done.err.startswith("error: training diverged in round ")
+        assert "server.learning_rate (now 10)" in done.err
+        assert not (tmp_path / "run" / "summary.json").exists()
+        unfinished = call("report", tmp_path / "run")
+        assert (unfinished.code, unfinished.out) == (2, "")
+        assert "not finished" in unfinished.err
+
+
+class TestReport:
+    def test_of_a_run(self, call: Call, tmp_path: Path) -> None:
+        folder = tmp_path / "run"
+        assert call("run", *TINY, "--rounds", 2, "-q", "--out", folder).code == 0
+        assert not (folder / "report.html").exists()
+        assert object_of(call("report", folder, "--json")) == {"report": f"{folder}/report.html"}
+        first = (folder / "report.html").read_text()
+        assert first.startswith("<!doctype html>")
+        assert call("report", folder).out == f"Report: {folder}/report.html\n"
+
+    def test_without_its_extra(
+        self, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "bgtplanner.report.page", None)
+        done = call("run", *TINY, "--rounds", 2, "--out", tmp_path / "run")
+        assert done.code == 0
+        assert "bgtplanner[report]" in done.out
+        assert call("report", tmp_path / "run").code == 2
+
+
+class TestData:
+    def test_list(self, call: Call) -> None:
+        done = call("data", "list")
+        assert (done.code, done.err) == (0, "")
+        for name in [*DATASETS, "csv:PATH"]:
+            assert re.search(rf"^{name} ", done.out, re.MULTILINE)
+        assert max(len(line) for line in done.out.splitlines()) <= 80
+        assert re.search(r"^demo +built in ", done.out, re.MULTILINE)
+        assert re.search(r"^ml-100k +not here ", done.out, re.MULTILINE)
+
+    def test_list_json(self, call: Call, tmp_path: Path) -> None:
+        (tmp_path / "ml-100k").mkdir()
+        (tmp_path / "ml-100k" / "u.data").touch()
+        parsed = object_of(call("data", "list", "--data-dir", tmp_path, "--json"))
+        status = {row["name"]: (row["status"], row["files"]) for row in parsed["datasets"]}
+        assert list(status) == list(DATASETS)
+        assert status["demo"] == ("built in", [])
+        assert status["ml-100k"] == ("here", [f"{tmp_path}/ml-100k/u.data"])
+        assert status["filmtrust"] == ("not here", [])
+
+    def test_info(self, call: Call) -> None:
+        done = call("data", "info", "demo")
+        assert (done.code, done.err) == (0, "")
+        assert "15,000 ratings by 300 users" in done.out
+        assert max(len(line) for line in done.out.splitlines()) <= 80
+        facts = object_of(call("data", "info", "demo", "--json", "--seed", 3))
+        assert facts["ratings"] == 15_000
+
+    def test_info_of_a_set_in_a_folder(self, call: Call, tmp_path: Path) -> None:
+        (tmp_path / "ml-100k").mkdir()
+        rows = [f"{u}\t{i}\t{1 + (u * i) % 5}\t0\n" for u in range(1, 6) for i in range(1, 11)]
+        (tmp_path / "ml-100k" / "u.data").write_text("".join(rows))
+        facts = object_of(call("data", "info", "ml-100k", "--data-dir", tmp_path, "--json"))
+        assert (facts["dataset"], facts["users"], facts["items"]) == ("ml-100k", 5, 10)
+
+    def test_fetch_of_what_is_here(self, call: Call, tmp_path: Path) -> None:
+        (tmp_path / "ml-100k").mkdir()
+        (tmp_path / "ml-100k" / "u.data").touch()
+        done = call("data", "fetch", "ml-100k", "--data-dir", tmp_path)
+        assert (done.code, done.err) == (0, "")
+        assert done.out.startswith(f"ml-100k is in {tmp_path}/ml-100k\nTerms: ")
+        assert "Cite: " in done.out
+        parsed = object_of(call("data", "fetch", "ml-100k", "--data-dir", tmp_path, "--json"))
+        assert parsed == {"dataset": "ml-100k", "folder": f"{tmp_path}/ml-100k"}
+
+    def test_fetch_into_a_file(self, call: Call, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        done = call("data", "fetch", "ml-100k", "--data-dir", tmp_path / "file", "--json")
+        assert (done.code, done.out) == (1, "")
+        assert done.err.startswith("error: cannot write in ")
+        assert len(done.err.splitlines()) == 1
+
+
+# Every one of these is refused with code 2 before anything is trained or written: the words to
+# find in the one line that is printed. {tmp} holds a file, an empty folder and some tables.
+REFUSED: list[tuple[str, str]] = [
+    # numbers
+    ("run --rounds 0", "--rounds (federation.rounds) = 0"),
+    ("run --rounds -1", "--rounds (federation.rounds) = -1"),
+    ("run --rounds 1000000000", "--rounds (federation.rounds) = 1000000000"),
+    ("run --rounds " + "9" * 400, "--rounds (federation.rounds) = 999"),
+    ("run --rounds " + "9" * 5000, "'--rounds'"),
+    ("run --rounds 1.5", "'--rounds'"),
+    ("run --rounds ten", "'--rounds'"),
+    ("run --rounds ", "'--rounds'"),
+    ("run --rounds", "'--rounds'"),
+    ("run --seed -1", "--seed (run.seed) = -1"),
+    ("run --seed 2147483648", "--seed (run.seed) = 2147483648"),
+    ("run --seed 1e3", "'--seed'"),
+    ("run --participation 0", "--participation (federation.participation) = 0.0"),
+    ("run --participation -0.5", "--participation (federation.participation) = -0.5"),
+    ("run --participation 1.0001", "--participation (federation.participation) = 1.0001"),
+    ("run --participation nan", "--participation (federation.participation) = nan"),
+    ("run --participation inf", "--participation (federation.participation) = inf"),
+    ("run --participation 1e400", "--participation (federation.participation) = inf"),
+    ("run --participation half", "'--participation'"),
+    # names
+    ("run --dataset nonsense", "dataset='nonsense'"),
+    ("run --dataset DEMO", "Did you mean 'demo'?"),
+    ("run --dataset ", "dataset=''"),
+    ("run --dataset 日本", "日本"),
+    ("run --dataset \udcff", "--dataset (data.dataset)"),
+    ("run --dataset {tmp}/one.csv", "Did you mean 'csv:{tmp}/one.csv'?"),
+    ("run --dataset csv:", "after 'csv:'"),
+    ("run --dataset csv:{tmp}/none.csv", "{tmp}/none.csv: no such file"),
+    ("run --dataset csv:{tmp}/empty", "{tmp}/empty: is a folder"),
+    ("run --dataset csv:{tmp}/file", "{tmp}/file: the file is empty"),
+    ("run --dataset csv:{tmp}/one.csv", "too few ratings"),
+    ("run --dataset csv:{tmp}/one_item.csv", "too few ratings"),
+    ("run --dataset csv:{tmp}/zeros.csv", "{tmp}/zeros.csv: scale 'max' needs a positive value"),
+    ("run --dataset csv:{tmp}/negative.csv", "{tmp}/negative.csv, line 2"),
+    ("run --dataset csv:{tmp}/bytes.csv", "{tmp}/bytes.csv, line 1"),
+    ("run --dataset csv:{tmp}/words.csv", "{tmp}/words.csv, line 2"),
+    ("run --dataset csv:" + "x" * 5000, "File name too long"),
+    ("run --dataset ml-100k", "bgtplanner data fetch ml-100k"),
+    ("run --dataset ml-100k --data-dir {tmp}/none", "--data-dir"),
+    ("run --dataset ml-100k --data-dir {tmp}/file", "--data-dir"),
+    ("run --data-dir", "'--data-dir'"),
+    ("run --model fedgn", "--model (model.name) = 'fedgn'"),
+    ("run --model ", "--model (model.name) = ''"),
+    ("run --policy nonsense", "--policy (planning.policy) = 'nonsense'"),
+    ("run --mechanism nonsense", "--mechanism (privacy.mechanism) = 'nonsense'"),
+    ("run --device tpu", "--device (run.device) = 'tpu'"),
+    ("run --preset papr", "--preset = 'papr': expected one of recommended, paper; did you mean"),
+    ("run --preset ", "--preset = ''"),
+    # files and folders
+    ("run --config ", "--config = ''"),
+    ("run --config {tmp}/none.toml", "{tmp}/none.toml: no such config file"),
+    ("run --config {tmp}/empty", "{tmp}/empty: cannot be read"),
+    ("run --config {tmp}/bytes.csv", "{tmp}/bytes.csv: cannot be read"),
+    ("run --config {tmp}/broken.toml", "{tmp}/broken.toml: not valid TOML"),
+    ("run --config {tmp}/scalar.toml", "did you mean 'federation.rounds'?"),
+    ("run --config {tmp}/unknown.toml", "did you mean 'learning_rate'?"),
+    ("run --out ", "--out = ''"),
+    ("run --out {tmp}", "{tmp}: holds other files"),
+    ("run --out {tmp} --overwrite", "{tmp}: holds other files"),
+    ("run --out {tmp}/file", "{tmp}/file: is a file, not a folder"),
+    ("run --out {tmp}/file/below", "{tmp}/file/below: is a file, not a folder"),
+    ("run --out {tmp}/" + "x" * 300, "the name is too long"),
+    ("run --out {tmp}/loop", "{tmp}/loop: a link that leads back to itself"),
+    ("run --out {tmp}/dangling", "{tmp}/dangling: is a file, not a folder"),
+    ("run --out a\0b", "holds a zero byte"),
+    # --set
+    ("run --set ", "--set"),
+    ("run --set rounds=3", "--set rounds=3: expected SECTION.KEY=VALUE"),
+    ("run --set federation.rounds", "expected SECTION.KEY=VALUE"),
+    ("run --set federation.rounds=", "--rounds (federation.rounds) = ''"),
+    ("run --set federation.rounds=true", "--rounds (federation.rounds) = True"),
+    ("run --set federation.rounds=[1]", "--rounds (federation.rounds) = [1]"),
+    ("run --set federation.rounds=2.5", "--rounds (federation.rounds) = 2.5"),
+    ("run --set federation.rounds=" + "9" * 5000, "--rounds (federation.rounds)"),
+    ("run --set federation.rounds=0x" + "f" * 5000, "a huge number"),
+    ("run --set federation.rounds=" + "[" * 5000, "--rounds (federation.rounds)"),
+    ("run --set federation.rounds.x=3", "--rounds (federation.rounds)"),
+    ("run --set federation.round=3", "did you mean 'rounds'?"),
+    ("run --set federatoin.rounds=3", "did you mean 'federation.rounds'?"),
+    ("run --set preset.x=1", "--preset"),
+    ("run --set folder.schema=1", "unknown section 'folder'"),
+    ("run --set server.learning_rate=nan", "server.learning_rate = nan: expected a finite"),
+    ("run --set server.learning_rate=-1", "server.learning_rate = -1"),
+    ("run --set server.optimizer=adm", "server.optimizer = 'adm'"),
+    ("run --set model.pseudo_items=-1", "model.pseudo_items = -1"),
+    ("run --set model.pseudo_items=10000000000", "model.pseudo_items = 10000000000"),
+    ("run --set factorization.dim=true", "factorization.dim = True"),
+    ("run --set fedgnn.heads=3", "fedgnn.heads = 3"),
+    ("run --set data.clients=301", "clients=301"),
+    ("run --set data.train_share=1e-12", "too few ratings"),
+    ("run --set data.scale=1:5", "only for csv:PATH"),
+    ("run --dataset csv:{tmp}/good.csv --set data.scale=5:1", "scale='5:1'"),
+    ("run --dataset csv:{tmp}/good.csv --set data.user_column=nope", "user='nope'"),
+    ("run --dataset csv:{tmp}/good.csv --set data.user_column=-1", "user=-1"),
+    ("run --dataset synthetic --set synthetic.clients=2000000000", "synthetic.clients"),
+    ("run --dataset synthetic --set synthetic.items=999999999999", "items"),
+    ("run --dataset synthetic --set synthetic.ratings_per_client=501", "ratings_per_client=501"),
+    # how to say it
+    ("run -q -v", "--verbose and --quiet exclude each other"),
+    ("run -q -v --json", "--verbose and --quiet exclude each other"),
+    ("run --nonsense", "No such option '--nonsense'"),
+    ("run extra", "extra"),
+    ("nonsense", "No such command 'nonsense'"),
+    ("data nonsense", "No such command 'nonsense'"),
+    # the other commands
+    ("resume", "'FOLDER'"),
+    ("resume ", "FOLDER = ''"),
+    ("resume {tmp}", "{tmp}: no run folder"),
+    ("resume {tmp}/none", "{tmp}/none: no run folder"),
+    ("resume {tmp}/file", "{tmp}/file: no run folder"),
+    ("resume {tmp}/newer", "written by a newer version"),
+    ("resume {tmp}/empty --json", "{tmp}/empty: no run folder"),
+    ("resume {tmp}/empty -q -v", "exclude each other"),
+    ("report ", "FOLDER = ''"),
+    ("report {tmp}/empty --json", "{tmp}/empty: no run folder"),
+    ("data info", "'DATASET'"),
+    ("data info nonsense", "dataset='nonsense'"),
+    ("data info nonsense --json", "dataset='nonsense'"),
+    ("data info demo --seed -1", "--seed"),
+    ("data info demo --seed 99999999999", "--seed (run.seed) = 99999999999"),
+    ("data info demo --set data.clients=301", "clients=301"),
+    ("data info csv:{tmp}/one.csv", "too few ratings"),
+    ("data list --data-dir {tmp}/none", "--data-dir"),
+    ("data fetch nonsense", "dataset='nonsense'"),
+    ("data fetch demo", "dataset='demo': nothing to fetch"),
+    ("data fetch synthetic --json", "dataset='synthetic': nothing to fetch"),
+    ("data fetch csv:x", "nothing to fetch"),
+]
+
+
+class TestRefused:
+    @pytest.mark.parametrize(("line", "words"), REFUSED, ids=[line[:50] for line, _ in REFUSED])
+    def test_one_line_and_code_2(self, call: Call, odd_files: Path, line: str, words: str) -> None:
+        arguments = line.format(tmp=odd_files).split(" ")
+        before = sorted(odd_files.rglob("*"))
+        done = call(*arguments)
+        assert done.code == 2
+        assert done.out == ""
+        assert words.format(tmp=odd_files) in done.err
+        assert "Traceback" not in done.err
+        lines = done.err.splitlines()
+        if lines[0].startswith("Usage: bgtplanner"):
+            assert lines[1].startswith("Try 'bgtplanner")
+            assert lines[-1].startswith("Error: ")
+        else:
+            assert len(lines) == 1
+            assert lines[0].startswith(("error: ", "Error: Option"))
+        assert sorted(odd_files.rglob("*")) == before
+        assert not Path("runs").exists()
+
+
+@pytest.fixture(scope="module")
+def odd_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("odd")
+    (folder / "empty").mkdir()
+    (folder / "newer").mkdir()
+    (folder / "newer" / "config.toml").write_text("[folder]\nschema = 999\n")
+    (folder / "loop").symlink_to(folder / "loop")
+    (folder / "dangling").symlink_to(folder / "nowhere")
+    header = "user,item,rating\n"
+    tables = {
+        "file": "",
+        "good.csv": header + "".join(f"{n % 4},{n},{1 + n % 5}\n" for n in range(40)),
+        "one.csv": header + "a,1,3\n",
+        "one_item.csv": header + "".join(f"{n},x,3\n" for n in range(9)),
+        "zeros.csv": header + "".join(f"a,{n},0\n" for n in range(9)),
+        "negative.csv": header + "a,1,-3\na,2,3\n",
+        "words.csv": header + "a,1,good\n",
+        "broken.toml": "[server\n",
+        "scalar.toml": "rounds = 3\n",
+        "unknown.toml": "[server]\nlerning_rate = 1\n",
+    }
+    for name, text in tables.items():
+        (folder / name).write_text(text)
+    (folder / "bytes.csv").write_bytes(bytes(range(256)))
+    return folder
+
+
+class TestTrouble:
+    """What goes wrong on the way: code 1, one line, no traceback."""
+
+    def test_interrupted_while_loading(self, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+        def interrupt(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(runner, "ratings_of", interrupt)
+        assert call("run", "--rounds", 1) == (1, "", "interrupted\n")
+
+    @pytest.mark.parametrize(
+        "error",
+        [MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes")],
+    )
+    def test_out_of_memory(
+        self, call: Call, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(runner, "ratings_of", fail)
+        done = call("run", "--rounds", 1, "--json")
+        assert (done.code, done.out) == (1, "")
+        assert done.err.startswith("error: out of memory")
+
+    def test_our_own_mistakes_are_not_hidden(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(runner, "ratings_of", fail)
+        monkeypatch.setattr(sys, "argv", ["bgtplanner", "run"])
+        with pytest.raises(RuntimeError, match="a bug"):
+            cli.main()
+
+    def test_no_such_device(self, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail() -> None:
+            raise RuntimeError("Unable to initialize backend 'bogus'")
+
+        monkeypatch.setenv("JAX_PLATFORMS", "bogus")
+        monkeypatch.setattr(jax, "devices", fail)
+        done = call("run", "--rounds", 1)
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith("error: JAX_PLATFORMS = 'bogus'")
+
+    def test_without_its_extra(self, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "jax", None)
+        for arguments in (["run"], ["resume", "x"], ["data", "info", "demo"]):
+            done = call(*arguments)
+            assert (done.code, done.out) == (2, "")
+            assert "pip install 'bgtplanner[sim]'" in done.err
+        assert call("data", "list").code == 0
+
+    @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+    def test_a_terminal_without_our_letters(
+        self, monkeypatch: pytest.MonkeyPatch, encoding: str
+    ) -> None:
+        output = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        monkeypatch.setattr(sys, "stdout", output)
+        monkeypatch.setattr(sys, "argv", ["bgtplanner", "data", "info", "demo"])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        assert caught.value.code == 0
+        output.flush()
+        assert b"????  4,434" in output.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+def environment(compiled: Path) -> dict[str, str]:
+    return os.environ | {
+        "JAX_COMPILATION_CACHE_DIR": str(compiled),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "TERM": "xterm-256color",
+    }
+
+
+COMMAND = str(Path(sys.executable).parent / "bgtplanner")
+
+
+class TestRealProcess:
+    def test_piped(self, tmp_path: Path, compiled_once: Path) -> None:
+        done = subprocess.run(
+            [COMMAND, "run", *TINY, "--rounds", "3", "--json", "-v", "--out", tmp_path / "run"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment(compiled_once),
+        )
+        assert json.loads(done.stdout)["rounds_run"] == 3
+        assert "round 3/3" in done.stderr
+        assert "\x1b" not in done.stdout + done.stderr
+
+    def test_terminal(self, tmp_path: Path, compiled_once: Path) -> None:
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [COMMAND, "run", *TINY, "--rounds", "3", "--out", tmp_path / "run"],
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            env=environment(compiled_once),
+        )
+        os.close(theirs)
+        output = b""
+        with contextlib.suppress(OSError):  # the other end was closed
+            while chunk := os.read(ours, 1 << 16):
+                output += chunk
+        os.close(ours)
+        assert process.wait() == 0
+        text = output.decode()
+        assert "\x1b[?25l" in text  # the cursor is hidden while the bar is there
+        assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+        assert "━━━━" in text
+        assert "3/3" in without_codes(text)
+        assert "Report: " in text
+
+    @pytest.mark.parametrize("arguments", [["data", "list"], ["run", *TINY, "--rounds", "3"]])
+    def test_nobody_reads(self, arguments: list[str], compiled_once: Path) -> None:
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run(
+            [COMMAND, *arguments],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            check=False,
+            env=environment(compiled_once),
+        )
+        os.close(write)
+        assert (done.returncode, done.stderr) == (1, b"")
+
+    def test_head(self) -> None:
+        done = subprocess.run(
+            f"'{COMMAND}' data list | head -1", shell=True, capture_output=True, check=True
+        )
+        assert done.stdout.startswith(b"name ")
+        assert done.stdout.count(b"\n") == 1
+        assert done.stderr == b""
+
+    def test_full_disk(self) -> None:
+        if not Path("/dev/full").exists():
+            pytest.skip("no /dev/full here")
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [COMMAND, "data", "list"], stdout=full, stderr=subprocess.PIPE, check=False
+            )
+        assert done.returncode == 1
+        assert done.stderr.startswith(b"error: ")
+        assert done.stderr.count(b"\n") == 1

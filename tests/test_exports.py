@@ -1,0 +1,167 @@
+"""The public names, what importing them costs, and the error tree as it is drawn."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+import bgtplanner
+from bgtplanner import errors
+from bgtplanner.errors import BGTPlannerError, ConfigError, DataError, InputError
+
+PUBLIC = [
+    "Budget",
+    "Budgets",
+    "Ledger",
+    "Model",
+    "Ratings",
+    "Result",
+    "errors",
+    "load_ratings",
+    "resume",
+    "simulate",
+]
+
+
+def error_classes() -> dict[str, type[BGTPlannerError]]:
+    return {
+        name: value
+        for name, value in vars(errors).items()
+        if inspect.isclass(value) and issubclass(value, BGTPlannerError)
+    }
+
+
+class TestNames:
+    def test_exact_list(self) -> None:
+        assert bgtplanner.__all__ == PUBLIC
+
+    @pytest.mark.parametrize("name", PUBLIC)
+    def test_every_name_is_there_and_says_what_it_is(self, name: str) -> None:
+        value = getattr(bgtplanner, name)
+        assert inspect.getdoc(value)
+        assert getattr(bgtplanner, name) is value
+        assert name in dir(bgtplanner)
+
+    def test_homes_are_the_lazy_names(self) -> None:
+        assert sorted([*bgtplanner._HOMES, "errors"]) == sorted(PUBLIC)
+        for name, home in bgtplanner._HOMES.items():
+            module = importlib.import_module(home)
+            assert getattr(module, name) is getattr(bgtplanner, name)
+            assert name in module.__all__
+
+    def test_star_import(self) -> None:
+        names: dict[str, object] = {}
+        exec("from bgtplanner import *", names)
+        assert set(PUBLIC) <= set(names)
+
+    @pytest.mark.parametrize("name", ["Rating", "nonsense", "__wrapped__"])
+    def test_unknown_attribute(self, name: str) -> None:
+        with pytest.raises(AttributeError, match=f"'bgtplanner' has no attribute '{name}'"):
+            getattr(bgtplanner, name)
+        assert not hasattr(bgtplanner, name)
+
+    def test_version_is_one(self) -> None:
+        assert re.fullmatch(r"\d+\.\d+\.\d+\S*", bgtplanner.__version__)
+
+    def test_another_missing_module_is_not_hidden(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(bgtplanner._HOMES, "broken", "bgtplanner.no_such_module")
+        with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+            _ = bgtplanner.broken
+
+
+IMPORTS = """
+import json, sys
+import bgtplanner
+bare = sorted(sys.modules)
+from bgtplanner import Ratings, load_ratings
+load_ratings("demo")
+with_ratings = sorted(sys.modules)
+sys.modules["jax"] = None  # as if it were not installed
+missing = {}
+for name in ("simulate", "resume", "Result", "Model"):
+    try:
+        getattr(bgtplanner, name)
+    except bgtplanner.errors.MissingExtraError as error:
+        missing[name] = str(error)
+print(json.dumps([bare, with_ratings, missing]))
+"""
+
+
+def test_importing_is_cheap_and_says_what_is_missing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True
+    )
+    bare, with_ratings, missing = json.loads(done.stdout)
+    heavy = {"jax", "optax", "matplotlib", "flwr", "pydantic", "typer", "rich", "jinja2"}
+    assert not heavy & set(bare)
+    assert not heavy & set(with_ratings)
+    assert set(missing) == {"simulate", "resume", "Result", "Model"}
+    for name, message in missing.items():
+        assert f"bgtplanner.{name}" in message
+        assert "pip install 'bgtplanner[sim]'" in message
+
+
+class TestErrorTree:
+    def test_as_drawn(self) -> None:
+        drawn: list[tuple[int, str]] = []
+        for line in (errors.__doc__ or "").splitlines():
+            if found := re.match(r"^    ([│├└─ ]*)([A-Z]\w+)", line):
+                drawn.append((len(found[1]) // 4, found[2]))
+        parents: dict[str, str] = {}
+        path: list[str] = []
+        for depth, name in drawn:
+            path[depth:] = [name]
+            if depth:
+                parents[name] = path[depth - 1]
+        real = {
+            name: error.__bases__[0].__name__
+            for name, error in error_classes().items()
+            if error is not BGTPlannerError
+        }
+        assert parents == real
+        assert drawn[0] == (0, "BGTPlannerError")
+
+    def test_all_are_listed(self) -> None:
+        assert sorted(errors.__all__) == sorted(error_classes())
+
+    def test_exit_codes(self) -> None:
+        for name, error in error_classes().items():
+            assert error.exit_code == (2 if issubclass(error, InputError) else 1), name
+
+    def test_input_errors_are_value_errors(self) -> None:
+        assert all(
+            issubclass(error, ValueError) == issubclass(error, InputError)
+            for error in error_classes().values()
+        )
+
+    def test_each_says_what_it_is(self) -> None:
+        assert all(error.__doc__ for error in error_classes().values())
+
+
+class TestMessages:
+    def test_config_error_names_value_and_expectation(self) -> None:
+        ConfigError.unless(True, "dim", 3, "1 to 8")
+        with pytest.raises(ConfigError, match=r"^dim = 'x': expected 1 to 8$"):
+            ConfigError.unless(False, "dim", "x", "1 to 8")
+
+    @pytest.mark.parametrize(
+        "value", [16**5000, "x" * 5000, ["y"] * 5000], ids=["number", "text", "list"]
+    )
+    def test_huge_values_stay_on_a_line(self, value: object) -> None:
+        with pytest.raises(ConfigError) as caught:
+            ConfigError.unless(False, "dim", value, "1 to 8")
+        assert len(str(caught.value)) < 120
+        assert str(caught.value).startswith("dim = ")
+
+    def test_data_error_says_where(self) -> None:
+        assert str(DataError("bad")) == "bad"
+        assert str(DataError("bad", path="a.csv")) == "a.csv: bad"
+        located = DataError("bad", path="a.csv", line=7)
+        assert str(located) == "a.csv, line 7: bad"
+        assert (str(located.path), located.line) == ("a.csv", 7)
