@@ -24,6 +24,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import bgtplanner
 from bgtplanner import cli
+from bgtplanner.commands import train
 from bgtplanner.experiments import runner
 from bgtplanner.experiments.config import load_config
 from bgtplanner.recsys.datasets import DATASETS
@@ -144,7 +145,9 @@ class TestHelp:
         assert max(len(line) for line in text.splitlines()) <= 80
 
     @pytest.mark.parametrize(
-        "path", [path for path in every_command() if path], ids=lambda path: " ".join(path)
+        "path",
+        [path for path in every_command() if path],
+        ids=lambda path: " ".join(path),
     )
     def test_every_leaf_has_json(self, path: list[str]) -> None:
         command: Any = typer.main.get_command(cli.app)
@@ -219,7 +222,7 @@ class TestRun:
         "dataset", ["csv:" + "/long" * 100 + "/日本語.csv", "csv:../../x", "csv:-", "csv:.."]
     )
     def test_default_folder_of_any_path(self, dataset: str) -> None:
-        folder = cli._new_folder(dataset)
+        folder = train.new_folder(dataset)
         assert folder.parent == Path("runs")
         assert 0 < len(os.fsencode(folder.name)) <= 255
         assert not folder.name.startswith((".", "-"))

@@ -102,7 +102,7 @@ class TestItems:
         assert sorted(drawn[0].tolist()) == sorted(drawn[1].tolist()) == [0, 1, 2, 3, 4]
 
     def test_every_unrated_item_is_as_likely_as_any_other(self) -> None:
-        draws, number = 3000, 3
+        draws, number = 20_000, 3
         edges = some_edges(clients=[0, 1, 2, 3, 3, 4])
         many = jax.vmap(partial(pseudo_items, edges=edges, number=number))
         many = jax.jit(many, compiler_options=QUICK)

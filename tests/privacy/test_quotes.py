@@ -102,5 +102,10 @@ def test_a_budget_too_small_for_the_rounds_or_the_noise_is_refused() -> None:
         quotes(BUDGET, 0)
     with pytest.raises(ConfigError, match=r"noise_multiplier = 0\.0: expected a positive number"):
         quotes(BUDGET, 1, noise_multiplier=0.0)
-    with pytest.raises(ConfigError, match="delta = 0: expected a positive one"):
-        quotes(Budget(1.0, 0.0), 1)
+
+
+def test_without_a_delta_only_the_rules_that_need_none_are_quoted() -> None:
+    found = quotes(Budget(1.0, 0.0), 10)
+    assert list(found) == ["laplace/basic", "laplace/either", "gaussian/authors"]
+    assert found["laplace/either"]["noise_multiplier"] == pytest.approx(10)
+    assert quotes(Budget(1.0, 1e-5), 10).keys() > found.keys()

@@ -229,6 +229,16 @@ class TestSettings:
             Factorization(**wrong)
 
 
+@pytest.fixture
+def quick_compilation() -> Iterator[None]:
+    """Small programs, run a few dozen times: optimising them is not worth it."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.mark.usefixtures("quick_compilation")
 class TestLearning:
     def test_ranks_in_order(self) -> None:
         """Constant > user mean > biases > factors, where there is something for each to learn."""

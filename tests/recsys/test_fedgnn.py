@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -350,6 +351,16 @@ class TestSettings:
         FedGNN(dim=1024, heads=1024, decay=0.0, local_learning_rate=0.0, self_loops=1000)
 
 
+@pytest.fixture
+def quick_compilation() -> Iterator[None]:
+    """Small programs, run a few dozen times: optimising them is not worth it."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.mark.usefixtures("quick_compilation")
 class TestLearning:
     def test_default_without_biases_beats_the_user_mean(self) -> None:
         ratings = synthetic_ratings(

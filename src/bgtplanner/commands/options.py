@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Annotated, Any
 
 import typer
 
-__all__ = ["DataDir", "Json", "print_json"]
+from bgtplanner.errors import MissingExtraError
+
+__all__ = ["DataDir", "Json", "need_simulator", "print_json"]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 DataDir = Annotated[
@@ -18,3 +21,14 @@ DataDir = Annotated[
 def print_json(content: Any) -> None:
     """One JSON object on standard output; numbers that JSON does not have are an error."""
     typer.echo(json.dumps(content, indent=2, allow_nan=False))
+
+
+def need_simulator() -> None:
+    """Say which extra is missing, if one is."""
+    # Quieter and quicker: only what was asked for on the command line concerns the user.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        import jax  # noqa: F401
+        import optax  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("sim", "Training in simulation") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -175,6 +174,7 @@ def export(
     ] = None,
     clients: Annotated[bool, typer.Option(help="One line a client instead of a row.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace the file.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Write the rows (or the clients' balances) as CSV or JSON.
 
@@ -192,7 +192,7 @@ def export(
     else:
         text = json.dumps(rows, indent=2) + "\n"
     if to is None:
-        sys.stdout.write(text)
+        typer.echo(text, nl=False)
         return
     ConfigError.unless(to.suffix in (".csv", ".json"), "--to", str(to), "a .csv or .json file")
     if to.exists() and not overwrite:
@@ -201,7 +201,10 @@ def export(
         to.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StorageError(f"--to {to}: cannot be written: {error.strerror}") from error
-    typer.echo(f"{len(rows)} lines in {to}")
+    if as_json:
+        print_json({"lines": len(rows), "file": str(to)})
+    else:
+        typer.echo(f"{len(rows)} lines in {to}")
 
 
 @ledger_app.command("restore")

@@ -107,7 +107,9 @@ class Server:
 
     def __post_init__(self) -> None:
         unless = ConfigError.unless
-        unless(0 < self.learning_rate <= 1e6, "learning_rate", self.learning_rate, "above 0")
+        unless(
+            0 < self.learning_rate <= 1e6, "learning_rate", self.learning_rate, "above 0, to 1e6"
+        )
         unless(0 <= self.momentum < 1, "momentum", self.momentum, "from 0 to below 1")
         unless(0 <= self.weight_decay <= 1e6, "weight_decay", self.weight_decay, "0 to 1e6")
         unless(0 <= self.item_prior <= 1e9, "item_prior", self.item_prior, "0 to 1e9")

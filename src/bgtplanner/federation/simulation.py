@@ -83,7 +83,6 @@ class Simulation:
             # twice; copied first, since a model may use one array in two places.
             initial = federation.initial(initial_key, self._edges)
             self._state: State = jax.tree.map(jnp.array, initial)
-            self._round = jax.jit(federation.round, donate_argnums=0)
 
     @property
     def state(self) -> State:
@@ -94,8 +93,13 @@ class Simulation:
         """Run the next round."""
         index = self.next_round
         with jax.default_device(self._device):
-            self._state, outcome = self._round(
-                self._state, self._edges, self._heldout, jnp.int32(index), self._key
+            self._state, outcome = _round(
+                self.federation,
+                self._state,
+                self._edges,
+                self._heldout,
+                jnp.int32(index),
+                self._key,
             )
         self.next_round += 1
         return self._record(index, jax.device_get(outcome))
@@ -154,6 +158,19 @@ class Simulation:
             raise RunFolderError("checkpoint entry 'next_round' is missing")
         self._state = jax.tree_util.tree_unflatten(tree, restored)
         self.next_round = int(arrays["next_round"])
+
+
+# Compiled once for equal federations and equal shapes, however many runs there are.
+@partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _round(
+    federation: Federation,
+    state: State,
+    edges: Edges,
+    heldout: Heldout,
+    index: Array,
+    key: Array,
+) -> tuple[State, Outcome]:
+    return federation.round(state, edges, heldout, index, key)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -167,8 +167,8 @@ class SqliteJournal:
         self.key: bytes = found[0]
 
     @classmethod
-    def create(cls, path: Path | str, first: Row) -> SqliteJournal:
-        """Start a new file with its first row.
+    def create(cls, path: Path | str, key: bytes, first: Row) -> SqliteJournal:
+        """Start a new file with its key and its first row.
 
         Raises:
             LedgerError: If there is a file already: a ledger is never started anew over another.
@@ -180,7 +180,7 @@ class SqliteJournal:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             draft.touch(0o600, exist_ok=False)
-            cls._write_new(draft, first)
+            cls._write_new(draft, key, first)
             # Made aside and then given its name, whole: a crash leaves no half ledger, and of two
             # processes that create the same one only the first succeeds.
             os.link(draft, path)
@@ -197,7 +197,7 @@ class SqliteJournal:
         return cls.open(path)
 
     @staticmethod
-    def _write_new(path: Path, first: Row) -> None:
+    def _write_new(path: Path, key: bytes, first: Row) -> None:
         with contextlib.closing(_connect(path)) as connection, _sqlite_errors(path):
             _write_ahead(connection)
             connection.executescript(
@@ -208,7 +208,7 @@ class SqliteJournal:
                 " hash BLOB NOT NULL) STRICT;"
                 "CREATE TABLE secret (key BLOB NOT NULL) STRICT;"
             )
-            connection.execute("INSERT INTO secret VALUES (?)", (secrets.token_bytes(32),))
+            connection.execute("INSERT INTO secret VALUES (?)", (key,))
             connection.execute(_INSERT, first)
             connection.execute("COMMIT")
 

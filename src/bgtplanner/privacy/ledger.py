@@ -86,10 +86,13 @@ class Ledger:
                 tuple(Budget(epsilon, delta) for epsilon, delta in about["budgets"]),
                 np.frombuffer(classes, dtype="<i4"),
             )
+            same_key = about["key"] == _mark_of_key(journal.key)
         except InputError as error:
             raise LedgerError(f"the ledger's first row cannot be used: {error}") from error
         except (KeyError, TypeError, ValueError) as error:
             raise LedgerTamperedError("the first row cannot be read: edited or damaged") from error
+        if not same_key:  # noise from a key that others know is no noise
+            raise LedgerTamperedError("the ledger's key is not the one it was created with")
         self._limits = self._first_limits = self._limits_of(self.budgets)
         self._spent: Ticks = np.zeros((len(self.rule.powers), len(self.budgets)), dtype=np.int64)
         self._catch_up()
@@ -97,7 +100,10 @@ class Ledger:
     @classmethod
     def in_memory(cls, budgets: Budgets, rule: Rule | str) -> Self:
         """A ledger that lives as long as the process."""
-        return cls(_begun(MemoryJournal(), budgets, rule))
+        journal = MemoryJournal()
+        with journal.writing():
+            journal.append(_first_row(budgets, rule, journal.key))
+        return cls(journal)
 
     @classmethod
     def create(cls, path: Path | str, budgets: Budgets, rule: Rule | str) -> Self:
@@ -106,8 +112,9 @@ class Ledger:
         Raises:
             LedgerError: If the file exists: a ledger is never silently started anew.
         """
-        payload = _opening(budgets, rule)  # checked before a file is made
-        return cls(SqliteJournal.create(path, Row.after(None, "open", "", 0, payload)))
+        key = secrets.token_bytes(32)
+        first = _first_row(budgets, rule, key)  # checked before a file is made
+        return cls(SqliteJournal.create(path, key, first))
 
     @classmethod
     def open(
@@ -485,21 +492,22 @@ def _rule(rule: Rule | str) -> Rule:
     return rule_named(rule) if isinstance(rule, str) else rule
 
 
-def _opening(budgets: Budgets, rule: Rule | str) -> bytes:
+def _first_row(budgets: Budgets, rule: Rule | str, key: bytes) -> Row:
     chosen = _rule(rule)
     for budget in budgets.classes:
         chosen.limit_ticks(budget)
     about = {
         "rule": chosen.name,
         "budgets": [[budget.epsilon, budget.delta] for budget in budgets.classes],
+        "key": _mark_of_key(key),
     }
-    return pack(about, budgets.class_of_client.astype("<i4").tobytes())
+    payload = pack(about, budgets.class_of_client.astype("<i4").tobytes())
+    return Row.after(None, "open", "", 0, payload)
 
 
-def _begun(journal: Journal, budgets: Budgets, rule: Rule | str) -> Journal:
-    with journal.writing():
-        journal.append(Row.after(None, "open", "", 0, _opening(budgets, rule)))
-    return journal
+def _mark_of_key(key: bytes) -> str:
+    """By which the key is known again; does not give it away."""
+    return hashlib.sha256(b"bgtplanner ledger key" + bytes(key)).hexdigest()
 
 
 def _checked(row: Row, head: Head | None) -> Head:

@@ -167,7 +167,8 @@ class Model(Protocol):
     """A recommender whose clients can be trained all at once.
 
     Write :meth:`loss` in terms of the clients' copies and the rest follows. All methods are pure
-    and are traced by JAX: no Python branching on array values, no changing shapes.
+    and are traced by JAX: no Python branching on array values, no changing shapes. A model is
+    known to the compiler by its value, so make it a frozen dataclass of plain settings.
     """
 
     def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Local]:

@@ -287,7 +287,10 @@ def _bounds(raw: NDArray[np.float64], scale: Scale) -> tuple[float, float]:
             raise DataError("scale 'max' needs a positive value; use 'minmax' or (low, high)")
         return low, high or 1.0
     if scale == "minmax":
-        return (float(raw.min()), float(raw.max())) if len(raw) else (0.0, 1.0)
+        low, high = (float(raw.min()), float(raw.max())) if len(raw) else (0.0, 1.0)
+        if high / 2 - low / 2 > 1e300:
+            raise DataError("the values are too far apart to be scaled; are they ratings?")
+        return low, high
     try:
         low, high = (float(bound) for bound in scale)
     except (TypeError, ValueError) as error:

@@ -17,6 +17,13 @@ from bgtplanner.report.figures import error_curve, score_curve
 
 __all__ = ["write_report"]
 
+_NEEDED = {
+    *("clients", "dataset", "items", "model", "preset", "ratings", "rounds_run", "seed", "users"),
+    *("f1_best", "f1_client_alone", "f1_constant", "f1_final", "f1_user_mean"),
+    *("rmse_best", "rmse_client_alone", "rmse_constant", "rmse_final", "rmse_user_mean"),
+    *("seconds_per_round", "seconds_total"),
+}
+
 
 def write_report(path: Path | str) -> Path:
     """Write ``report.html`` into a run folder and return where it is.
@@ -39,7 +46,11 @@ def write_report(path: Path | str) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    gain = 1 - summary["rmse_final"] / summary["rmse_client_alone"]
+    missing = sorted(_NEEDED - summary.keys())
+    if missing:
+        raise RunFolderError(f"{path}/summary.json: has no {', '.join(missing)}; run it anew")
+    alone = summary["rmse_client_alone"]
+    gain = 1 - summary["rmse_final"] / alone if alone else 0.0
     page = environment.get_template("run.html.j2").render(
         summary=summary,
         gain=gain,

@@ -1,0 +1,123 @@
+"""Commands about data sets: `data list`, `data info`, `data fetch`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from bgtplanner.commands.options import DataDir, Json, need_simulator, print_json
+
+__all__ = ["data_app"]
+
+data_app = typer.Typer(
+    help="List, describe and fetch data sets.\n\nExample: `bgtplanner data list`",
+    no_args_is_help=True,
+)
+
+
+@data_app.command("list")
+def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
+    """List the data sets and say which are here.
+
+    Example: `bgtplanner data list`
+    """
+    from rich.table import Table
+
+    from bgtplanner.errors import DataError
+    from bgtplanner.recsys.datasets import DATASETS, find_files
+
+    rows = []
+    for info in DATASETS.values():
+        try:
+            files = [str(path) for path in find_files(info.name, data_dir)]
+            here = "built in" if info.folder is None else "here"
+        except DataError:
+            files, here = [], "not here"
+        rows.append(
+            {"name": info.name, "description": info.description, "status": here, "files": files}
+        )
+    if as_json:
+        print_json({"datasets": rows})
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("name", "status", "what"):
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(str(row["name"]), str(row["status"]), str(row["description"]))
+    table.add_row("csv:PATH", "", "a table of your own, CSV or TSV, plain or gzipped")
+    console = Console()
+    console.print(table)
+    console.print("Fetch one with: bgtplanner data fetch NAME", highlight=False)
+
+
+@data_app.command("info")
+def data_info(
+    dataset: Annotated[str, typer.Argument(help="A name from 'data list', or csv:PATH.")],
+    data_dir: DataDir = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the split and the dealing.")] = 0,
+    assign: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Config keys of [data], such as data.scale=1:5."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Describe a data set: counts, density, ratings by value, what can be had without sharing.
+
+    Example: `bgtplanner data info ml-100k`
+    """
+    need_simulator()
+    from bgtplanner.experiments.config import load_config, parse_assignment
+    from bgtplanner.experiments.description import describe
+    from bgtplanner.report.terminal import description_view
+
+    settings = dict(parse_assignment(text) for text in assign or [])
+    settings |= {"data.dataset": dataset, "run.seed": seed}
+    if data_dir is not None:
+        settings["data.data_dir"] = data_dir
+    facts = describe(load_config(settings=settings))
+    if as_json:
+        print_json(facts)
+        return
+    description_view(Console(), facts)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    dataset: Annotated[str, typer.Argument(help="A name from 'data list'.")],
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Download a data set from its official home, check it, unpack it.
+
+    Example: `bgtplanner data fetch ml-100k`
+    """
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+    from bgtplanner.recsys.datasets import dataset_info
+    from bgtplanner.recsys.download import fetch_dataset
+
+    info = dataset_info(dataset)
+    console = Console(stderr=True)
+    with Progress(
+        "{task.description}",
+        BarColumn(bar_width=24),
+        DownloadColumn(),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        transient=True,
+        disable=as_json or not console.is_terminal,
+    ) as progress:
+        task = progress.add_task(dataset, total=None)
+
+        def advance(done: int, total: int | None) -> None:
+            progress.update(task, completed=done, total=total)
+
+        folder = fetch_dataset(dataset, data_dir, on_progress=advance)
+    if as_json:
+        print_json({"dataset": dataset, "folder": str(folder)})
+        return
+    typer.echo(f"{dataset} is in {folder}")
+    if info.terms:
+        typer.echo(f"Terms: {info.terms}\nCite: {info.citation}")

@@ -1,0 +1,189 @@
+"""Commands that train, go on with training and show what came of it: `run`, `resume`, `report`."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from bgtplanner.commands.options import DataDir, Json, need_simulator, print_json
+from bgtplanner.errors import ConfigError, MissingExtraError
+
+if TYPE_CHECKING:
+    from bgtplanner.experiments.results import Result
+    from bgtplanner.report.terminal import RunView
+
+__all__ = ["report", "resume", "run"]
+
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="A line for every round.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the result.")]
+
+
+def run(
+    dataset: Annotated[
+        str | None, typer.Option(help="A name from 'bgtplanner data list', or csv:PATH.")
+    ] = None,
+    data_dir: DataDir = None,
+    preset: Annotated[str | None, typer.Option(help="recommended | paper")] = None,
+    model: Annotated[str | None, typer.Option(help="factorization | fedgnn")] = None,
+    policy: Annotated[str | None, typer.Option(help="unlimited (FedSGD)")] = None,
+    mechanism: Annotated[str | None, typer.Option(help="none: uploads are not protected.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
+    participation: Annotated[
+        float | None, typer.Option(help="Share of the clients in a round.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the split and all random draws.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto | cpu | gpu")] = None,
+    config: Annotated[
+        str | None, typer.Option(metavar="PATH", help="TOML file; flags win over it.")
+    ] = None,
+    assign: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any config key, as SECTION.KEY=VALUE. Repeatable."),
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Run folder; default runs/DATASET-TIME.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace the run in that folder.")] = False,
+    show_config: Annotated[bool, typer.Option(help="Print the settings and stop.")] = False,
+    as_json: Json = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a federated recommender; without arguments, on the embedded demo data.
+
+    Example: `bgtplanner run --dataset ml-100k --rounds 100 --out runs/first`
+
+    Ctrl-C ends it after the present round; `bgtplanner resume FOLDER` goes on.
+    """
+    need_simulator()
+    from bgtplanner.experiments.config import load_config, parse_assignment, to_toml
+    from bgtplanner.experiments.runner import execute
+
+    flags = {
+        "data.dataset": dataset,
+        "data.data_dir": data_dir,
+        "model.name": model,
+        "planning.policy": policy,
+        "privacy.mechanism": mechanism,
+        "federation.rounds": rounds,
+        "federation.participation": participation,
+        "run.seed": seed,
+        "run.device": device,
+    }
+    settings = dict(parse_assignment(text) for text in assign or [])
+    settings |= {key: value for key, value in flags.items() if value is not None}
+    for flag, path in (("--config", config), ("--out", out)):  # '' would be the present folder
+        ConfigError.unless(path != "", flag, path, "a path")
+    chosen = load_config(preset=preset, file=config, settings=settings)
+    if show_config:
+        if as_json:
+            print_json(chosen.model_dump(mode="json"))
+        else:
+            typer.echo(to_toml(chosen), nl=False)
+        return
+    view = _view(as_json, verbose, quiet)
+    _need_device()
+    folder = new_folder(chosen.data.dataset) if out is None else Path(out)
+    try:
+        result = execute(chosen, out=folder, overwrite=overwrite, observer=view)
+    finally:
+        view.close()
+    _show_result(result, as_json, view)
+
+
+def resume(
+    folder: Annotated[str, typer.Argument(help="The folder of a run that was interrupted.")],
+    as_json: Json = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+) -> None:
+    """Go on with an interrupted run; it ends exactly as if it had not been interrupted.
+
+    Example: `bgtplanner resume runs/first`
+    """
+    need_simulator()
+    from bgtplanner.experiments.runner import resume as go_on
+
+    ConfigError.unless(folder != "", "FOLDER", folder, "a run folder")
+    view = _view(as_json, verbose, quiet)
+    _need_device()
+    try:
+        result = go_on(folder, observer=view)
+    finally:
+        view.close()
+    _show_result(result, as_json, view)
+
+
+def report(
+    folder: Annotated[str, typer.Argument(help="The folder of a finished run.")],
+    open_page: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a page about a run that opens anywhere, online or not.
+
+    Example: `bgtplanner report runs/first --open`
+    """
+    need_simulator()
+    ConfigError.unless(folder != "", "FOLDER", folder, "a run folder")
+    page = _write_report(Path(folder))
+    if as_json:
+        print_json({"report": str(page)})
+    else:
+        typer.echo(f"Report: {page}")
+    if open_page:
+        typer.launch(str(page))
+
+
+def _write_report(folder: Path) -> Path:
+    try:
+        from bgtplanner.report.page import write_report
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("report", "A report") from error
+    return write_report(folder)
+
+
+def _need_device() -> None:
+    """Let JAX start here, where what it says can be put in one line."""
+    import jax
+
+    try:
+        jax.devices()
+    except Exception as error:  # an assertion of its own, too
+        chosen = os.environ.get("JAX_PLATFORMS", "")
+        raise ConfigError(
+            f"JAX_PLATFORMS = {chosen!r}: JAX finds no such device; unset it, or install the JAX "
+            "that has it"
+        ) from error
+
+
+def new_folder(dataset: str) -> Path:
+    # The end of a path says most, and a name has at most 255 bytes.
+    plain = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in dataset)
+    name = f"{plain[-40:]}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    return Path("runs") / name.lstrip("-.")
+
+
+def _view(as_json: bool, verbose: bool, quiet: bool) -> RunView:
+    from bgtplanner.report.terminal import RunView
+
+    if verbose and quiet:
+        raise ConfigError("--verbose and --quiet exclude each other; give one of them")
+    level = -1 if quiet or (as_json and not verbose) else 1 if verbose else 0
+    return RunView(Console(stderr=as_json), level)
+
+
+def _show_result(result: Result, as_json: bool, view: RunView) -> None:
+    if as_json:
+        print_json(dict(result.summary))
+    elif view.verbosity < 0:
+        typer.echo(f"RMSE {result.summary['rmse_final']:.4f}  {result.folder}")
+    elif result.folder is not None:
+        try:
+            typer.echo(f"Report: {_write_report(result.folder)}")
+        except MissingExtraError as error:
+            typer.echo(f"Results: {result.folder}/summary.json ({error})")

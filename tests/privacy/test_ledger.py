@@ -1,0 +1,1559 @@
+"""The filter: nothing is ever granted twice, forgotten, or beyond the budget."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from bgtplanner.errors import (
+    BGTPlannerError,
+    BudgetExceeded,
+    ConfigError,
+    LedgerError,
+    LedgerTamperedError,
+    StorageError,
+)
+from bgtplanner.privacy.accounting import CEILING, TICK, rule_named
+from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.conversions import filter_capacity, gdp_epsilon
+from bgtplanner.privacy.entries import pack, unpack
+from bgtplanner.privacy.journal import Head, Row
+from bgtplanner.privacy.ledger import Ledger
+
+ONE = 2**44  # ticks of a charge of 1
+BASIC, EITHER, GDP = "laplace/basic", "laplace/either", "gaussian/gdp"
+MARK = b"m" * 32
+
+Make = Callable[..., Ledger]
+
+
+def says(kind: type[Exception], message: str) -> Any:
+    return pytest.raises(kind, match=f"^{re.escape(message)}$")
+
+
+def budgets_of(*epsilons: float, delta: float = 1e-5) -> Budgets:
+    return Budgets.per_client(epsilons, delta)
+
+
+def charges(ledger: Ledger) -> list[float]:
+    """What each client has spent, in the first sum."""
+    return (ledger.spent()[0] * TICK).tolist()
+
+
+@pytest.fixture(params=["memory", "file"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    """Makes ledgers of either kind and closes them."""
+    made: list[Ledger] = []
+
+    def ledger(budgets: Budgets, rule: str = BASIC) -> Ledger:
+        if request.param == "memory":
+            made.append(Ledger.in_memory(budgets, rule))
+        else:
+            made.append(Ledger.create(tmp_path / f"{len(made)}.sqlite", budgets, rule))
+        return made[-1]
+
+    yield ledger
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.sqlite"
+
+
+# ---- reserve and settle
+
+
+def test_a_charge_is_booked_for_everybody(make: Make) -> None:
+    ledger = make(budgets_of(1.0, 1.0, 2.0))
+    leave = ledger.reserve(0.75, run="a", round=4)
+    assert (leave.run, leave.round, leave.attempt, leave.number) == ("a", 4, 0, 1)
+    assert leave.charge.tolist() == [0.75] * 3
+    assert leave.granted.tolist() == [True] * 3
+    assert leave.refused.tolist() == leave.replayed.tolist() == [False] * 3
+    assert len(leave.nonce) == 16
+    assert charges(ledger) == [0.75] * 3
+    assert ledger.left().tolist() == [0.25, 0.25, 1.25]
+    assert len(ledger) == 3
+    assert ledger.head.number == 1
+
+
+def test_who_cannot_pay_is_refused_and_the_others_are_not(make: Make) -> None:
+    ledger = make(budgets_of(1.0, 0.5, 2.0))
+    leave = ledger.reserve(0.75, run="a", round=0)
+    assert leave.granted.tolist() == [True, False, True]
+    assert leave.refused.tolist() == [False, True, False]
+    assert charges(ledger) == [0.75, 0.0, 0.75]
+
+
+def test_exactly_the_budget_can_be_spent(make: Make) -> None:
+    ledger = make(budgets_of(1.0))
+    ledger.reserve(1.0 - TICK, run="a", round=0)
+    ledger.reserve(TICK, run="a", round=1)
+    assert charges(ledger) == [1.0]
+    message = "1 of 1 clients cannot pay 5.68434e-14: at most 0 is left"
+    with says(BudgetExceeded, message):
+        ledger.reserve(TICK, run="a", round=2)
+
+
+def test_if_nobody_can_pay_nothing_is_booked(make: Make) -> None:
+    ledger = make(budgets_of(1.0, 0.5))
+    ledger.reserve(0.25, run="a", round=0)
+    before, head = ledger.spent(), ledger.head
+    message = "2 of 2 clients cannot pay 0.875: at most 0.75 is left"
+    with says(BudgetExceeded, message) as caught:
+        ledger.reserve(0.875, run="a", round=1)
+    assert (caught.value.charge, caught.value.left) == (0.875, 0.75)
+    assert (ledger.spent() == before).all()
+    assert ledger.head == head
+    assert ledger.unsettled == 1
+    assert ledger.verify() == 2
+
+
+def test_the_refusal_names_the_smallest_charge_and_the_largest_rest_of_the_refused(
+    make: Make,
+) -> None:
+    ledger = make(budgets_of(1.0, 0.5, 4.0))
+    with says(BudgetExceeded, "2 of 2 clients cannot pay 2: at most 1 is left"):
+        ledger.reserve([3.0, 2.0, 1.0], run="a", round=0, clients=[0, 1])
+
+
+def test_strict_refuses_all_if_one_cannot_pay(make: Make) -> None:
+    ledger = make(budgets_of(1.0, 0.5))
+    with says(BudgetExceeded, "1 of 2 clients cannot pay 0.75: at most 0.5 is left"):
+        ledger.reserve(0.75, run="a", round=0, strict=True)
+    assert not ledger.spent().any()
+    assert ledger.reserve(0.5, run="a", round=0, strict=True).granted.all()
+
+
+def test_every_client_may_have_its_own_charge(make: Make) -> None:
+    ledger = make(budgets_of(1.0, 1.0, 1.0))
+    leave = ledger.reserve([0.5, 0.25, 1.5], run="a", round=0)
+    assert leave.charge.tolist() == [0.5, 0.25, 1.5]
+    assert leave.granted.tolist() == [True, True, False]
+    assert charges(ledger) == [0.5, 0.25, 0.0]
+    ledger.reserve([0.5, 0.5, 0.5], run="a", round=1, clients=[1, 2])
+    assert charges(ledger) == [0.5, 0.75, 0.5]
+
+
+def test_charges_are_booked_rounded_up_to_ticks(make: Make) -> None:
+    ledger = make(budgets_of(1.0, 1.0))
+    leave = ledger.reserve([TICK * 1.25, 0.1], run="a", round=0)
+    assert ledger.spent()[0].tolist() == [2, math.ceil(Fraction(0.1) / Fraction(TICK))]
+    assert leave.charge[0] == 2 * TICK
+
+
+@pytest.mark.parametrize(
+    "clients", [[1, 3], np.array([3, 1, 1]), np.array([False, True, False, True]), (1, 3)]
+)
+def test_clients_are_asked_by_mask_or_index(make: Make, clients: Any) -> None:
+    ledger = make(budgets_of(1.0, 1.0, 1.0, 1.0))
+    leave = ledger.reserve(0.25, run="a", round=0, clients=clients)
+    assert leave.granted.tolist() == [False, True, False, True]
+    assert not leave.refused.any()
+    assert charges(ledger) == [0.0, 0.25, 0.0, 0.25]
+
+
+def test_a_mask_is_not_kept(make: Make) -> None:
+    ledger = make(budgets_of(1.0, 1.0))
+    asked = np.array([True, False])
+    leave = ledger.reserve(0.25, run="a", round=0, clients=asked)
+    asked[:] = True
+    assert leave.granted.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("nobody", [[], np.zeros(2, bool), np.zeros(0, np.int64)])
+def test_asking_nobody_books_nothing(make: Make, nobody: Any) -> None:
+    ledger = make(budgets_of(1.0, 1.0))
+    leave = ledger.reserve(5.0, run="a", round=0, clients=nobody)
+    assert not (leave.granted | leave.refused | leave.replayed).any()
+    assert leave.number == -1
+    ledger.settle(leave)
+    assert ledger.head.number == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clients": [2]}, "clients = 'indices': expected numbers from 0 to 1"),
+        ({"clients": [-1]}, "clients = 'indices': expected numbers from 0 to 1"),
+        ({"clients": [0.5]}, "clients = 'indices': expected numbers from 0 to 1"),
+        ({"clients": [[0, 1]]}, "clients = 'indices': expected numbers from 0 to 1"),
+        ({"clients": 1}, "clients = 'indices': expected numbers from 0 to 1"),
+        ({"clients": ["0"]}, "clients = 'indices': expected numbers from 0 to 1"),
+        ({"clients": [True]}, "clients = (1,): expected a mask of 2"),
+        ({"clients": [[True], [False]]}, "clients = (2, 1): expected a mask of 2"),
+        ({"charge": [0.1, 0.1, 0.1]}, "charge = (3,): expected one number, or 2"),
+        ({"charge": [[0.1, 0.1]]}, "charge = (1, 2): expected one number, or 2"),
+        ({"run": 7}, "run = 7: expected a text"),
+        ({"run": None}, "run = None: expected a text"),
+        ({"run": "\ud800"}, "run = '\\ud800': expected a text"),
+        ({"round": -1}, "round = -1: expected a whole number from 0"),
+        ({"round": 1.0}, "round = 1.0: expected a whole number from 0"),
+        ({"round": 2**62}, f"round = {2**62}: expected a whole number from 0"),
+        ({"round": "1"}, "round = '1': expected a whole number from 0"),
+    ],
+)
+def test_senseless_arguments_are_refused(
+    make: Make, options: dict[str, Any], message: str
+) -> None:
+    ledger = make(budgets_of(1.0, 1.0))
+    with says(ConfigError, message):
+        ledger.reserve(**{"charge": 0.1, "run": "a", "round": 0} | options)
+    assert ledger.head.number == 0
+    assert not ledger.spent().any()
+
+
+@pytest.mark.parametrize("charge", [0.0, -1.0, math.nan, math.inf, 1e-300, 2e5])
+def test_senseless_charges_are_refused(make: Make, charge: float) -> None:
+    ledger = make(budgets_of(1.0, 1.0))
+    for asked in (charge, [0.1, charge]):
+        with pytest.raises(ConfigError, match=r"^charge = "):
+            ledger.reserve(asked, run="a", round=0)
+    assert not ledger.spent().any()
+
+
+def test_the_ends_of_what_names_a_round_are_taken(make: Make) -> None:
+    ledger = make(budgets_of(1.0))
+    for name, number in (("", 0), ("a\0b", 2**62 - 1), ("r" * 1000, np.int32(5)), ("ü→", True)):
+        leave = ledger.reserve(0.125, run=name, round=number, fingerprint=MARK)  # type: ignore[arg-type]
+        assert (leave.run, leave.round) == (name, int(number))
+        ledger.settle(leave)
+    assert ledger.verify() == 9
+    again = ledger.reserve(0.125, run="a\0b", round=2**62 - 1, fingerprint=MARK)
+    assert again.replayed.all()
+
+
+def test_settling_is_noted_once(make: Make) -> None:
+    ledger = make(budgets_of(1.0))
+    first = ledger.reserve(0.25, run="a", round=0)
+    second = ledger.reserve(0.25, run="a", round=0)
+    assert ledger.unsettled == 2
+    ledger.settle(first)
+    ledger.settle(first)
+    assert ledger.unsettled == 1
+    assert ledger.head.number == 3
+    ledger.settle(second)
+    assert ledger.unsettled == 0
+    assert charges(ledger) == [0.5]
+
+
+def test_settling_what_was_never_reserved_here_is_refused(make: Make) -> None:
+    ledger = make(budgets_of(1.0))
+    leave = ledger.reserve(0.25, run="a", round=0)
+    for other in (replace(leave, number=99), replace(leave, run="b"), replace(leave, round=1)):
+        with says(LedgerError, f"settle: there is no reservation {other.number} here"):
+            ledger.settle(other)
+    assert ledger.unsettled == 1
+    ledger.settle(leave)
+
+
+def test_spent_is_a_copy(make: Make) -> None:
+    ledger = make(budgets_of(1.0))
+    ledger.spent()[:] = 99
+    assert not ledger.spent().any()
+
+
+# ---- asking again
+
+
+def test_the_same_again_is_the_same_reservation(make: Make) -> None:
+    ledger = make(budgets_of(1.0, 1.0))
+    first = ledger.reserve(0.5, run="a", round=3, fingerprint=MARK)
+    again = ledger.reserve(0.5, run="a", round=3, fingerprint=MARK)
+    assert again.replayed.tolist() == again.granted.tolist() == [True, True]
+    assert not again.refused.any()
+    assert (again.number, again.attempt, again.nonce) == (first.number, 0, first.nonce)
+    assert charges(ledger) == [0.5, 0.5]
+    assert ledger.head.number == 1
+    ledger.settle(again)
+    ledger.reserve(0.5, run="a", round=3, fingerprint=MARK)  # after it was settled, too
+    assert (charges(ledger), ledger.unsettled) == ([0.5, 0.5], 0)
+
+
+def test_a_reservation_can_be_repeated_when_nothing_is_left(make: Make) -> None:
+    ledger = make(budgets_of(0.5))
+    ledger.reserve(0.5, run="a", round=0, fingerprint=MARK)
+    assert ledger.reserve(0.5, run="a", round=0, fingerprint=MARK, strict=True).replayed.all()
+
+
+@pytest.mark.parametrize(
+    "change", [{"fingerprint": b"other"}, {"fingerprint": None}, {"fingerprint": b""},
+               {"charge": 0.125}, {"charge": [0.25, 0.125]}]
+)  # fmt: skip
+def test_other_inputs_or_another_charge_are_a_new_attempt(
+    make: Make, change: dict[str, Any]
+) -> None:
+    ledger = make(budgets_of(1.0, 1.0))
+    arguments: dict[str, Any] = {"charge": 0.25, "run": "a", "round": 0, "fingerprint": MARK}
+    first = ledger.reserve(**arguments)
+    second = ledger.reserve(**arguments | change)
+    assert not second.replayed.any()
+    assert second.granted.all()
+    assert (second.attempt, second.number) == (1, 2)
+    assert second.nonce != first.nonce
+    assert (ledger.spent()[0] > ONE // 4).all()
+    third = ledger.reserve(0.0625, run="a", round=0)
+    assert third.attempt == 2
+
+
+def test_another_run_or_round_is_another_reservation(make: Make) -> None:
+    ledger = make(budgets_of(1.0))
+    for run, number in (("a", 0), ("a", 1), ("b", 0), ("", 0)):
+        leave = ledger.reserve(0.125, run=run, round=number, fingerprint=MARK)
+        assert not leave.replayed.any()
+        assert leave.attempt == 0
+    assert charges(ledger) == [0.5]
+
+
+def test_without_a_fingerprint_nothing_is_repeated(make: Make) -> None:
+    ledger = make(budgets_of(1.0))
+    leaves = [ledger.reserve(0.25, run="a", round=0) for _ in range(3)]
+    assert [leave.attempt for leave in leaves] == [0, 1, 2]
+    assert len({leave.nonce for leave in leaves}) == 3
+    assert charges(ledger) == [0.75]
+
+
+def test_those_who_were_not_asked_before_pay_and_join_the_attempt(make: Make) -> None:
+    ledger = make(budgets_of(1.0, 1.0, 1.0))
+    first = ledger.reserve(0.5, run="a", round=0, fingerprint=MARK, clients=[0])
+    second = ledger.reserve(0.5, run="a", round=0, fingerprint=MARK, clients=[0, 1])
+    assert second.replayed.tolist() == [True, False, False]
+    assert second.granted.tolist() == [True, True, False]
+    assert (second.attempt, second.nonce) == (0, first.nonce)
+    assert charges(ledger) == [0.5, 0.5, 0.0]
+    everybody = ledger.reserve(0.5, run="a", round=0, fingerprint=MARK)
+    assert everybody.replayed.tolist() == [True, True, False]
+    again = ledger.reserve(0.5, run="a", round=0, fingerprint=MARK)
+    assert again.replayed.all()
+    assert charges(ledger) == [0.5] * 3
+
+
+def test_who_was_refused_before_is_refused_again(make: Make) -> None:
+    ledger = make(budgets_of(1.0, 0.25))
+    ledger.reserve(0.5, run="a", round=0, fingerprint=MARK)
+    again = ledger.reserve(0.5, run="a", round=0, fingerprint=MARK)
+    assert again.replayed.tolist() == [True, False]
+    assert again.refused.tolist() == [False, True]
+    with pytest.raises(BudgetExceeded):
+        ledger.reserve(0.5, run="a", round=0, fingerprint=MARK, strict=True)
+    assert charges(ledger) == [0.5, 0.0]
+
+
+def test_charges_of_their_own_are_repeated_one_by_one(make: Make) -> None:
+    ledger = make(budgets_of(1.0, 1.0, 1.0))
+    own = [0.5, 0.25, 0.125]
+    ledger.reserve(own, run="a", round=0, fingerprint=MARK)
+    assert ledger.reserve(own, run="a", round=0, fingerprint=MARK).replayed.all()
+    some = ledger.reserve(own, run="a", round=0, fingerprint=MARK, clients=[2])
+    assert some.replayed.tolist() == some.granted.tolist() == [False, False, True]
+    assert charges(ledger) == own
+
+
+def test_one_reservation_never_mixes_the_noise_of_two_attempts(make: Make) -> None:
+    # Clients 0, 1 were granted in one attempt, 2, 3 in another, each with its own noise. All of
+    # them at once cannot be a repetition of both.
+    ledger = make(budgets_of(*[9.0] * 4))
+    arguments: dict[str, Any] = {"run": "a", "round": 0, "fingerprint": MARK}
+    first = ledger.reserve([1.0, 2.0, 5.0, 6.0], clients=[0, 1], **arguments)
+    second = ledger.reserve([3.0, 3.0, 1.0, 2.0], clients=[2, 3], **arguments)
+    assert (first.attempt, second.attempt) == (0, 1)
+    both = ledger.reserve([1.0, 2.0, 1.0, 2.0], **arguments)
+    assert both.attempt == 0
+    assert both.nonce == first.nonce
+    assert both.replayed.tolist() == [True, True, False, False]
+    assert charges(ledger) == [1.0, 2.0, 2.0, 4.0]
+
+
+def test_a_sum_is_repeated_by_the_very_same_clients_or_not_at_all(make: Make) -> None:
+    ledger = make(budgets_of(*[1.0] * 4))
+    arguments: dict[str, Any] = {
+        "charge": 0.25, "run": "a", "round": 0, "fingerprint": MARK, "together": True
+    }  # fmt: skip
+    first = ledger.reserve(clients=[0, 1], **arguments)
+    more = ledger.reserve(clients=[0, 1, 2], **arguments)
+    assert more.granted.tolist() == more.replayed.tolist() == [True, True, False, False]
+    assert more.refused.tolist() == [False, False, True, False]
+    assert more.nonce == first.nonce
+    assert charges(ledger) == [0.25, 0.25, 0.0, 0.0]
+    fewer = ledger.reserve(clients=[0], **arguments)
+    assert not fewer.replayed.any()
+    assert (fewer.attempt, charges(ledger)) == (1, [0.5, 0.25, 0.0, 0.0])
+    assert fewer.nonce != first.nonce
+    # A set of clients that matches a later attempt is found, too.
+    others = ledger.reserve(clients=[2, 3], **arguments)
+    assert (others.attempt, charges(ledger)) == (2, [0.5, 0.25, 0.25, 0.25])
+    again = ledger.reserve(clients=[2, 3], **arguments)
+    assert again.nonce == others.nonce
+    assert charges(ledger) == [0.5, 0.25, 0.25, 0.25]
+
+
+# ---- noise and fingerprints
+
+
+def test_noise_is_that_of_the_reservation(make: Make) -> None:
+    ledger = make(budgets_of(9.0))
+    first = ledger.reserve(0.5, run="a", round=0, fingerprint=MARK)
+    again = ledger.reserve(0.5, run="a", round=0, fingerprint=MARK)
+    others = [
+        ledger.reserve(0.5, run="a", round=0),
+        ledger.reserve(0.5, run="a", round=1),
+        ledger.reserve(0.5, run="b", round=0),
+        replace(first, attempt=7), replace(first, round=7), replace(first, run="c"),
+        replace(first, nonce=bytes(16)),
+    ]  # fmt: skip
+    noise = ledger.noise(first).normal((4,))
+    assert (ledger.noise(again).normal((4,)) == noise).all()
+    for other in others:
+        assert not np.isin(ledger.noise(other).normal((4,)), noise).any()
+
+
+def test_another_ledger_has_other_noise_and_fingerprints(make: Make) -> None:
+    one, two = make(budgets_of(1.0)), make(budgets_of(1.0))
+    leave = one.reserve(0.5, run="a", round=0)
+    assert not np.isin(one.noise(leave).normal((4,)), two.noise(leave).normal((4,))).any()
+    assert one.fingerprint(b"x") != two.fingerprint(b"x")
+
+
+def test_fingerprints(make: Make) -> None:
+    ledger = make(budgets_of(1.0))
+    assert ledger.fingerprint(b"a", b"b") == ledger.fingerprint(b"a", b"b")
+    marks = {
+        ledger.fingerprint(*parts)
+        for parts in [(b"a", b"b"), (b"ab",), (b"ab", b""), (b"", b"ab"), (b"b", b"a"), ()]
+    }
+    assert len(marks) == 6
+    assert {len(mark) for mark in marks} == {32}
+
+
+# ---- budgets and readings
+
+
+def test_classes_of_budgets_each_have_their_own_limit(make: Make) -> None:
+    ledger = make(budgets_of(1.0, 10.0, 1.0, 20.0), GDP)
+    expected = [rule_named(GDP).capacity(Budget(epsilon)) for epsilon in (1.0, 10.0, 1.0, 20.0)]
+    assert ledger.left().tolist() == expected
+    assert ledger.reserve(1.0, run="a", round=0).granted.tolist() == [False, True, False, True]
+    np.testing.assert_allclose(
+        ledger.left(), [expected[0], expected[1] - 1, expected[2], expected[3] - 1], rtol=1e-12
+    )
+
+
+def test_readings_are_taken_at_each_clients_own_delta(make: Make) -> None:
+    budgets = Budgets((Budget(9.0, 1e-5), Budget(9.0, 1e-2)), np.array([0, 1, 1, 0]))
+    ledger = make(budgets, GDP)
+    assert ledger.epsilon_spent().tolist() == [0.0] * 4
+    ledger.reserve([0.25, 0.25, 0.5, 0.5], run="a", round=0)
+    expected = [gdp_epsilon(0.25, 1e-5), gdp_epsilon(0.25, 1e-2), gdp_epsilon(0.5, 1e-2),
+                gdp_epsilon(0.5, 1e-5)]  # fmt: skip
+    assert ledger.epsilon_spent().tolist() == pytest.approx([float(x) for x in expected])
+    at = [float(gdp_epsilon(x, 1e-3)) for x in (0.25, 0.25, 0.5, 0.5)]
+    assert ledger.epsilon_spent(1e-3).tolist() == pytest.approx(at)
+
+
+def test_either_keeps_two_sums(make: Make) -> None:
+    ledger = make(budgets_of(1.0), EITHER)
+    capacity = float(filter_capacity(1.0, 1e-5))
+    rounds = 0
+    while ledger.left()[0] >= 1 / 64:
+        ledger.reserve(1 / 64, run="a", round=rounds)
+        rounds += 1
+    assert rounds == math.floor(capacity * 64**2)  # 170, of which the sum alone allows 64
+    assert ledger.spent()[:, 0].tolist() == [rounds * ONE // 64, rounds * ONE // 64**2]
+    with pytest.raises(BudgetExceeded):
+        ledger.reserve(1 / 64, run="a", round=rounds)
+    assert ledger.epsilon_spent()[0] <= 1.0
+
+
+def test_a_budget_may_be_lowered_but_never_raised(path: Path) -> None:
+    with Ledger.create(path, budgets_of(2.0, 2.0), BASIC) as ledger:
+        ledger.reserve(1.0, run="a", round=0)
+    with Ledger.open(path, budgets=budgets_of(1.5, 0.5)) as lowered:
+        assert lowered.budgets == budgets_of(1.5, 0.5)
+        assert lowered.left().tolist() == [0.5, 0.0]
+        leave = lowered.reserve(0.25, run="a", round=1)
+        assert leave.granted.tolist() == [True, False]
+        with pytest.raises(BudgetExceeded):
+            lowered.reserve(TICK, run="a", round=2, clients=[1])
+    raised = f"{path}: created with a smaller budget; a budget can be lowered, never raised"
+    for budgets in (budgets_of(2.0, 2.1), budgets_of(9.0, 1.0)):
+        with says(LedgerError, raised):
+            Ledger.open(path, budgets=budgets)
+    for budgets, number in ((budgets_of(2.0), 1), (budgets_of(2.0, 2.0, 2.0), 3)):
+        with says(LedgerError, f"{path}: kept for 2 clients, not {number}"):
+            Ledger.open(path, budgets=budgets)
+    with Ledger.open(path, budgets=budgets_of(2.0, 2.0)) as ledger:
+        assert charges(ledger) == [1.25, 1.0]
+
+
+def test_a_smaller_delta_lowers_a_gaussian_budget(path: Path) -> None:
+    Ledger.create(path, budgets_of(2.0, delta=1e-5), GDP).close()
+    with pytest.raises(LedgerError, match="never raised"):
+        Ledger.open(path, budgets=budgets_of(2.0, delta=1e-4))
+    with Ledger.open(path, budgets=budgets_of(2.0, delta=1e-6)) as lowered:
+        assert lowered.left()[0] == rule_named(GDP).capacity(Budget(2.0, 1e-6))
+
+
+def test_a_rule_is_the_one_it_was_created_with(path: Path) -> None:
+    Ledger.create(path, budgets_of(2.0), rule_named(GDP)).close()
+    for same in (GDP, rule_named(GDP), None):
+        with Ledger.open(path, rule=same) as ledger:
+            assert ledger.rule is rule_named(GDP)
+    for other in (BASIC, rule_named(BASIC)):
+        with says(LedgerError, f"{path}: kept by the rule {GDP}, not {BASIC}"):
+            Ledger.open(path, rule=other)
+
+
+def test_a_rule_or_budget_that_cannot_be_used_makes_no_file(path: Path) -> None:
+    with pytest.raises(ConfigError, match="delta = 0: expected a positive one"):
+        Ledger.create(path, budgets_of(1.0, delta=0.0), GDP)
+    with pytest.raises(ConfigError, match="accounting = 'none'"):
+        Ledger.create(path, budgets_of(1.0), "none")
+    assert list(path.parent.iterdir()) == []
+    with pytest.raises(ConfigError, match="delta = 0"):
+        Ledger.in_memory(budgets_of(1.0, delta=0.0), GDP)
+
+
+def test_many_charges_stop_at_the_ceiling(make: Make) -> None:
+    ledger = make(budgets_of(1e5), EITHER)
+    for number in range(3):
+        ledger.reserve(1000.0, run="a", round=number)
+    assert ledger.spent()[:, 0].tolist() == [3000 * ONE, CEILING]
+    assert ledger.epsilon_spent().tolist() == [3000.0]
+    ledger.reserve(1000.0, run="b", round=0, clients=[0])
+    assert ledger.spent()[:, 0].tolist() == [4000 * ONE, CEILING]
+
+
+# ---- order and chance: never beyond the budget
+
+
+def test_the_order_of_charges_makes_no_difference(make: Make) -> None:
+    generator = random.Random(1)
+    asked = [(generator.randint(1, 40) / 1024, generator.sample(range(5), 3)) for _ in range(20)]
+    totals = []
+    for _ in range(3):
+        generator.shuffle(asked)
+        ledger = make(budgets_of(*[9.0] * 5), EITHER)
+        for number, (charge, clients) in enumerate(asked):
+            ledger.reserve(charge, run="a", round=number, clients=clients)
+        totals.append(ledger.spent().tolist())
+    assert totals[0] == totals[1] == totals[2]
+
+
+class Model:
+    """The filter in plain whole numbers, one client at a time."""
+
+    def __init__(self, limits: list[list[int]], powers: tuple[int, ...]) -> None:
+        self.limits, self.powers = limits, powers
+        self.spent = [[0] * len(limits[0]) for _ in powers]
+        self.made: list[dict[str, Any]] = []
+
+    def adds(self, ticks: int) -> list[int]:
+        return [math.ceil(Fraction(ticks, ONE) ** power * ONE) for power in self.powers]
+
+    def fits(self, client: int, ticks: int) -> bool:
+        return any(
+            self.spent[row][client] + add <= self.limits[row][client]
+            for row, add in enumerate(self.adds(ticks))
+        )
+
+    def reserve(
+        self,
+        ticks: dict[int, int],
+        asked: set[int],
+        key: tuple[str, int],
+        mark: bytes,
+        strict: bool,
+    ) -> tuple[set[int], set[int], set[int]] | None:
+        """Who is granted, refused, repeated; None if it must be refused as a whole."""
+        attempt, repeated = None, set()
+        for entry in self.made:
+            same = mark and (entry["key"], entry["mark"]) == (key, mark)
+            same = same and all(ticks[client] == paid for client, paid in entry["paid"].items())
+            if same and attempt in (None, entry["attempt"]):
+                attempt = entry["attempt"]
+                repeated |= asked & set(entry["paid"])
+        new = asked - repeated
+        pays = {client for client in new if self.fits(client, ticks[client])}
+        refused = new - pays
+        if refused and (strict or not pays | repeated):
+            return None
+        if attempt is None:
+            attempt = len({entry["attempt"] for entry in self.made if entry["key"] == key})
+        if pays:
+            paid = {client: ticks[client] for client in pays}
+            self.made.append({"key": key, "mark": mark, "attempt": attempt, "paid": paid})
+        for client in pays:
+            for row, add in enumerate(self.adds(ticks[client])):
+                self.spent[row][client] += add
+        return pays | repeated, refused, repeated
+
+
+CLIENTS = 4
+units = st.integers(1, 24)
+
+
+class Machine(RuleBasedStateMachine):
+    """Random games against the model; in a file, closed and opened in between."""
+
+    in_file = False
+
+    @initialize(
+        name=st.sampled_from([BASIC, EITHER, "laplace/filter"]),
+        epsilons=st.lists(st.sampled_from([0.25, 0.5, 1.0]), min_size=CLIENTS, max_size=CLIENTS),
+    )
+    def begin(self, name: str, epsilons: list[float]) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "ledger.sqlite"
+        budgets = budgets_of(*epsilons, delta=1e-2)
+        if self.in_file:
+            self.ledger = Ledger.create(self.path, budgets, name)
+        else:
+            self.ledger = Ledger.in_memory(budgets, name)
+        rule_ = rule_named(name)
+        each = [rule_.limit_ticks(Budget(epsilon, 1e-2)).tolist() for epsilon in epsilons]
+        self.model = Model([list(row) for row in zip(*each, strict=True)], rule_.powers)
+        self.epsilons = np.array(epsilons)
+        self.leaves: list[Any] = []
+
+    @rule(
+        charge=st.one_of(units, st.lists(units, min_size=CLIENTS, max_size=CLIENTS)),
+        asked=st.one_of(st.none(), st.sets(st.integers(0, CLIENTS - 1))),
+        number=st.integers(0, 2),
+        mark=st.sampled_from([b"", b"one", b"two"]),
+        strict=st.booleans(),
+    )
+    def reserve(
+        self, charge: Any, asked: set[int] | None, number: int, mark: bytes, strict: bool
+    ) -> None:
+        each = [charge] * CLIENTS if isinstance(charge, int) else charge
+        ticks = {client: unit * ONE // 128 for client, unit in enumerate(each)}
+        clients = None if asked is None else sorted(asked)
+        who = set(range(CLIENTS)) if asked is None else asked
+        expected = self.model.reserve(ticks, who, ("run", number), mark, strict)
+        arguments: dict[str, Any] = {
+            "charge": np.asarray(charge) / 128, "run": "run", "round": number, "clients": clients,
+            "fingerprint": mark or None, "strict": strict,
+        }  # fmt: skip
+        if expected is None:
+            with pytest.raises(BudgetExceeded):
+                self.ledger.reserve(**arguments)
+            return
+        leave = self.ledger.reserve(**arguments)
+        found = tuple(
+            set(np.flatnonzero(part).tolist())
+            for part in (leave.granted, leave.refused, leave.replayed)
+        )
+        assert found == expected
+        self.leaves.append(leave)
+
+    @precondition(lambda self: self.leaves)
+    @rule(data=st.data())
+    def settle(self, data: st.DataObject) -> None:
+        before = self.ledger.spent()
+        self.ledger.settle(data.draw(st.sampled_from(self.leaves)))
+        assert (self.ledger.spent() == before).all()
+
+    @precondition(lambda self: self.in_file)
+    @rule()
+    def reopen(self) -> None:
+        before, unsettled, head = self.ledger.spent(), self.ledger.unsettled, self.ledger.head
+        self.ledger.close()
+        self.ledger = Ledger.open(self.path, head=head)
+        assert (self.ledger.spent() == before).all()
+        assert (self.ledger.unsettled, self.ledger.head) == (unsettled, head)
+
+    @invariant()
+    def agrees_and_is_within_the_budget(self) -> None:
+        if not hasattr(self, "ledger"):
+            return
+        assert self.ledger.spent().tolist() == self.model.spent
+        for client in range(CLIENTS):
+            assert any(
+                self.model.spent[row][client] <= self.model.limits[row][client]
+                for row in range(len(self.model.powers))
+            )
+
+    def teardown(self) -> None:
+        if hasattr(self, "ledger"):
+            assert (self.ledger.epsilon_spent() <= self.epsilons).all()
+            assert self.ledger.verify() == self.ledger.head.number + 1
+            self.ledger.close()
+            self.folder.cleanup()
+
+
+class FileMachine(Machine):
+    in_file = True
+
+
+Machine.TestCase.settings = settings(
+    deadline=None, derandomize=True, max_examples=25, stateful_step_count=30
+)
+FileMachine.TestCase.settings = settings(
+    deadline=None, derandomize=True, max_examples=8, stateful_step_count=25
+)
+TestInMemory = Machine.TestCase
+TestInFile = FileMachine.TestCase
+
+
+# ---- many at once
+
+
+def test_threads_on_one_ledger_spend_exactly_what_was_granted(make: Make) -> None:
+    ledger = make(budgets_of(0.5, 1.0, 1.0))
+    granted = np.zeros((6, 3), dtype=np.int64)
+    failures: list[BaseException] = []
+
+    def spend(index: int) -> None:
+        generator = random.Random(index)
+        try:
+            for number in range(100):
+                charge = generator.randint(1, 9) / 64
+                clients = generator.sample(range(3), 2)
+                leave = ledger.reserve(charge, run=str(index), round=number, clients=clients)
+                granted[index] += leave.granted * round(charge * 64)
+                ledger.settle(leave)
+        except BudgetExceeded:
+            pass
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=spend, args=(index,)) for index in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert (ledger.spent()[0] * 64 // ONE == granted.sum(axis=0)).all()
+    assert (granted.sum(axis=0) <= [32, 64, 64]).all()
+    assert ledger.unsettled == 0
+    assert ledger.verify() == ledger.head.number + 1
+
+
+SPENDER = """
+import sys
+from bgtplanner.errors import BudgetExceeded
+from bgtplanner.privacy.ledger import Ledger
+granted = 0
+with Ledger.open(sys.argv[1]) as ledger:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(1000):
+        try:
+            leave = ledger.reserve(1 / 64, run=sys.argv[2], round=number, fingerprint=b"same")
+        except BudgetExceeded:
+            break
+        assert not leave.replayed.any()
+        ledger.settle(leave)
+        granted += 1
+print(granted)
+"""
+
+
+def test_two_processes_charge_one_file_at_once(path: Path) -> None:
+    Ledger.create(path, budgets_of(1.25, 1.25), BASIC).close()
+    spenders = [
+        subprocess.Popen(
+            [sys.executable, "-c", SPENDER, str(path), name],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for name in ("a", "b")
+    ]  # fmt: skip
+    for spender in spenders:  # both have it open before either begins
+        assert spender.stdout is not None
+        assert spender.stdout.readline() == "ready\n"
+    for spender in spenders:
+        assert spender.stdin is not None
+        spender.stdin.write("go\n")
+        spender.stdin.flush()
+    granted = [int(spender.communicate()[0]) for spender in spenders]
+    assert sum(granted) == 80
+    with Ledger.open(path) as ledger:
+        assert charges(ledger) == [1.25, 1.25]
+        assert ledger.unsettled == 0
+        assert ledger.verify() == 1 + 2 * 80
+        runs = [entry["run"] for entry in ledger.history() if entry["kind"] == "reserve"]
+        assert [runs.count("a"), runs.count("b")] == granted
+
+
+def test_two_ledgers_on_one_file_see_each_others_charges(path: Path) -> None:
+    one = Ledger.create(path, budgets_of(1.0), BASIC)
+    two = Ledger.open(path)
+    leave = one.reserve(0.75, run="a", round=0, fingerprint=MARK)
+    with says(BudgetExceeded, "1 of 1 clients cannot pay 0.5: at most 0.25 is left"):
+        two.reserve(0.5, run="b", round=0)
+    again = two.reserve(0.75, run="a", round=0, fingerprint=MARK)
+    assert again.replayed.all()
+    assert (one.noise(leave).normal((3,)) == two.noise(again).normal((3,))).all()
+    two.settle(again)
+    one.settle(leave)
+    two.reserve(0.25, run="b", round=0)
+    assert one.verify() == 4  # rows of others are no loss
+    assert [entry.get("settled") for entry in one.history()] == [None, True, None, False]
+    assert one.head == two.head
+    one.close()
+    two.close()
+
+
+def test_readers_are_not_blocked_and_cannot_write(path: Path) -> None:
+    writer = Ledger.create(path, budgets_of(1.0), BASIC)
+    writer.reserve(0.25, run="a", round=0)
+    with writer._journal.writing():
+        reader = Ledger.open(path, read_only=True)
+        assert charges(reader) == [0.25]
+        assert reader.verify() == 2
+    with pytest.raises(StorageError, match="readonly"):
+        reader.reserve(0.25, run="a", round=1)
+    writer.reserve(0.25, run="a", round=1)
+    assert len(list(reader.history())) == 3
+    assert charges(reader) == [0.5]
+    reader.close()
+    writer.close()
+
+
+FORKED = """
+import os, sys
+from bgtplanner.errors import LedgerError
+from bgtplanner.privacy.ledger import Ledger
+ledger = Ledger.open(sys.argv[1])
+child = os.fork()
+if child == 0:
+    for call in (
+        lambda: ledger.reserve(0.25, run="a", round=0),
+        lambda: ledger.settle(ledger.reserve(0.25, run="a", round=0)),
+        lambda: ledger.state_loss(ledger.head),
+    ):
+        try:
+            call()
+            os._exit(1)
+        except LedgerError as error:
+            if "opened by another process" not in str(error):
+                os._exit(2)
+    with Ledger.open(sys.argv[1]) as own:
+        own.reserve(0.25, run="a", round=0)
+    os._exit(0)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+ledger.reserve(0.25, run="a", round=1)
+sys.exit(code)
+"""
+
+
+def test_a_child_that_was_forked_must_open_it_itself(path: Path) -> None:
+    Ledger.create(path, budgets_of(1.0), BASIC).close()
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKED, str(path)], capture_output=True, text=True
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    with Ledger.open(path) as ledger:
+        assert charges(ledger) == [0.5]
+
+
+# ---- opening again
+
+
+def test_everything_is_there_after_opening_again(path: Path) -> None:
+    with Ledger.create(path, budgets_of(1.0, 2.0, 2.0), EITHER) as ledger:
+        ledger.settle(ledger.reserve(0.25, run="a", round=0, fingerprint=MARK))
+        ledger.reserve([0.25, 0.5, 0.125], run="a", round=1, clients=[1, 2])
+        spent, head = ledger.spent(), ledger.head
+    with Ledger.open(str(path), head=head) as again:
+        assert again.rule.name == EITHER
+        assert again.budgets == budgets_of(1.0, 2.0, 2.0)
+        assert (again.spent() == spent).all()
+        assert (again.unsettled, again.head) == (1, head)
+        assert again.verify(head) == 4
+        assert again.reserve(0.25, run="a", round=0, fingerprint=MARK).replayed.all()
+
+
+def test_a_ledger_is_never_started_anew(path: Path) -> None:
+    with Ledger.create(path, budgets_of(1.0), BASIC) as ledger:
+        ledger.reserve(1.0, run="a", round=0)
+    with pytest.raises(LedgerError, match="exists already"):
+        Ledger.create(path, budgets_of(1.0), BASIC)
+    path.unlink()
+    with says(LedgerError, f"{path}: no such ledger"):
+        Ledger.open(path)
+    assert not path.exists()
+
+
+def test_history_for_people(make: Make) -> None:
+    ledger = make(budgets_of(1.0, 1.0, 1.0))
+    ledger.settle(ledger.reserve([0.5, 0.25, 0.125], run="a", round=7, clients=[0, 2]))
+    ledger.reserve(0.25, run="b", round=0)
+    ledger.reserve(0.125, run="b", round=0)
+    ledger.state_loss(ledger.head, 0.0625)
+    assert list(ledger.history()) == [
+        {"number": 0, "kind": "open", "run": "", "round": 0},
+        {"number": 1, "kind": "reserve", "run": "a", "round": 7, "clients": 2,
+         "charge_least": 0.125, "charge_most": 0.5, "attempt": 0, "settled": True},
+        {"number": 2, "kind": "settle", "run": "a", "round": 7},
+        {"number": 3, "kind": "reserve", "run": "b", "round": 0, "clients": 3,
+         "charge_least": 0.25, "charge_most": 0.25, "attempt": 0, "settled": False},
+        {"number": 4, "kind": "reserve", "run": "b", "round": 0, "clients": 3,
+         "charge_least": 0.125, "charge_most": 0.125, "attempt": 1, "settled": False},
+        {"number": 5, "kind": "loss", "run": "", "round": 0, "charge_most": 0.0625},
+    ]  # fmt: skip
+
+
+def test_only_who_paid_how_much_is_stored(path: Path) -> None:
+    with Ledger.create(path, budgets_of(1.0, 2.0), BASIC) as ledger:
+        mark = ledger.fingerprint(b"the inputs themselves")
+        ledger.settle(ledger.reserve(0.25, run="a", round=0, fingerprint=mark))
+        ledger.reserve([0.25, 0.5], run="a", round=1)
+        ledger.state_loss(ledger.head, 0.125)
+        head = ledger.head
+    connection = sqlite3.connect(path)
+    rows = [Row._make(row) for row in connection.execute("SELECT * FROM rows ORDER BY number")]
+    (key,) = connection.execute("SELECT key FROM secret").fetchone()
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    connection.close()
+    assert tables == {"rows", "secret"}
+    fields = [(row.kind, sorted(unpack(row.payload)[0]), unpack(row.payload)[1]) for row in rows]
+    reserve = ["attempt", "everybody", "fingerprint", "nonce", "ticks"]
+    own = np.array([ONE // 4, ONE // 2], dtype="<i8").tobytes()
+    assert fields == [
+        ("open", ["budgets", "key", "rule"], np.array([0, 1], dtype="<i4").tobytes()),
+        ("reserve", reserve, b""),
+        ("settle", ["settles"], b""),
+        ("reserve", reserve, own),
+        ("loss", ["head", "ticks"], b""),
+    ]
+    assert unpack(rows[0].payload)[0] == {
+        "rule": BASIC,
+        "budgets": [[1.0, 1e-5], [2.0, 1e-5]],
+        "key": hashlib.sha256(b"bgtplanner ledger key" + key).hexdigest(),
+    }
+    assert unpack(rows[2].payload)[0] == {"settles": 1}
+    assert unpack(rows[4].payload)[0] == {
+        "head": str(Head(3, rows[3].hash)), "ticks": ONE // 8
+    }  # fmt: skip
+    assert head == Head(4, rows[4].hash)
+    assert b"the inputs themselves" not in path.read_bytes()
+
+
+def test_a_million_clients_with_even_charges_take_short_rows() -> None:
+    ledger = Ledger.in_memory(Budgets.same(Budget(1.0), 1_000_000), BASIC)
+    leave = ledger.reserve(0.25, run="a", round=0, fingerprint=MARK)
+    ledger.settle(leave)
+    ledger.reserve(np.full(1_000_000, 0.25), run="a", round=1)
+    rows = list(ledger._journal.rows())
+    assert all(len(row.payload) < 1024 for row in rows[1:])
+    assert ledger.left().min() == ledger.left().max() == 0.5
+
+
+def test_the_thousandth_round_costs_no_more_work_than_the_tenth(path: Path) -> None:
+    steps = {}
+    for rounds in (10, 2000):
+        file = path.with_name(f"{rounds}.sqlite")
+        Ledger.create(file, budgets_of(1e4), BASIC).close()
+        ledger = Ledger.open(file)
+        with ledger._journal.writing():  # as reserve writes them, but all at once
+            head = ledger.head
+            for number in range(rounds):
+                payload = pack({"attempt": 0, "everybody": True, "fingerprint": "", "nonce": "",
+                                "ticks": ONE})  # fmt: skip
+                row = Row.after(head, "reserve", "a", number, payload)
+                ledger._journal.append(row)
+                head = Head(row.number, row.hash)
+        ledger.reserve(1.0, run="a", round=rounds)  # has read them all by now
+        count = 0
+
+        def tick() -> int:
+            nonlocal count
+            count += 1
+            return 0
+
+        ledger._journal._connection.set_progress_handler(tick, 1)  # type: ignore[attr-defined]
+        for extra in range(1, 4):
+            ledger.settle(ledger.reserve(1.0, run="a", round=rounds + extra, fingerprint=MARK))
+            ledger.reserve(1.0, run="a", round=rounds + extra, fingerprint=MARK)
+        steps[rounds] = count
+        ledger.close()
+    assert 0 < steps[10] < 3000
+    assert steps[2000] <= steps[10] + 30
+
+
+# ---- tampering
+
+
+def tampered(path: Path, statement: str, *values: Any) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute(statement, values)
+    connection.commit()
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+
+
+@pytest.fixture
+def filled(path: Path) -> tuple[Path, Head]:
+    """A ledger with a row of every kind, closed."""
+    with Ledger.create(path, budgets_of(1.0, 2.0, 2.0), EITHER) as ledger:
+        ledger.settle(ledger.reserve(0.25, run="a", round=0, fingerprint=MARK))
+        ledger.reserve([0.25, 0.5, 0.125], run="a", round=1, clients=[1, 2])
+        ledger.state_loss(ledger.head, 0.125)
+        ledger.settle(ledger.reserve(0.25, run="b", round=0))
+        return path, ledger.head
+
+
+ROWS = 7
+EDITS: dict[str, Any] = {
+    "kind": "settle",
+    "run": "c",
+    "round": 77,
+    "number": 100,
+    "payload": b"\x02\0\0\0{}x\x9c\x03\0\0\0\0\x01",
+    "hash": b"\1" * 32,
+}
+
+
+@pytest.mark.parametrize("row", range(ROWS))
+@pytest.mark.parametrize("field", EDITS)
+def test_an_edit_of_any_field_of_any_row_is_found(
+    filled: tuple[Path, Head], field: str, row: int
+) -> None:
+    path, _ = filled
+    opened = Ledger.open(path)
+    value = "reserve" if field == "kind" and row in (2, 6) else EDITS[field]
+    tampered(path, f"UPDATE rows SET {field} = ? WHERE number = ?", value, row)
+    with pytest.raises(LedgerTamperedError):
+        opened.verify()
+    opened.close()
+    with pytest.raises((LedgerTamperedError, LedgerError)):
+        Ledger.open(path)
+
+
+@pytest.mark.parametrize("row", range(ROWS))
+def test_a_single_bit_of_a_payload_or_hash_is_found(filled: tuple[Path, Head], row: int) -> None:
+    path, _ = filled
+    connection = sqlite3.connect(path)
+    (payload, digest) = connection.execute(
+        "SELECT payload, hash FROM rows WHERE number = ?", (row,)
+    ).fetchone()
+    connection.close()
+    generator = random.Random(row)
+    for field, value in (("payload", payload), ("hash", digest)):
+        for _ in range(4):
+            bit = generator.randrange(len(value) * 8)
+            changed = bytearray(value)
+            changed[bit // 8] ^= 1 << bit % 8
+            tampered(path, f"UPDATE rows SET {field} = ? WHERE number = ?", bytes(changed), row)
+            with pytest.raises((LedgerTamperedError, LedgerError)):
+                Ledger.open(path)
+        tampered(path, f"UPDATE rows SET {field} = ? WHERE number = ?", value, row)
+    Ledger.open(path).close()
+
+
+def test_text_that_is_none_is_found(filled: tuple[Path, Head]) -> None:
+    path, _ = filled
+    tampered(path, "UPDATE rows SET run = CAST(x'ff' AS TEXT) WHERE number = 1")
+    with pytest.raises(LedgerTamperedError, match="a row cannot be read"):
+        Ledger.open(path)
+
+
+@pytest.mark.parametrize("row", range(ROWS - 1))
+def test_a_removed_row_is_found(filled: tuple[Path, Head], row: int) -> None:
+    path, _ = filled
+    opened = Ledger.open(path)
+    tampered(path, "DELETE FROM rows WHERE number = ?", row)
+    with pytest.raises(LedgerTamperedError, match="is not the one that was written after row"):
+        opened.verify()
+    opened.close()
+    with pytest.raises((LedgerTamperedError, LedgerError)):
+        Ledger.open(path)
+    # Closing the gap does not help.
+    tampered(path, "UPDATE rows SET number = -number WHERE number > ?", row)
+    tampered(path, "UPDATE rows SET number = -number - 1 WHERE number < 0")
+    with pytest.raises((LedgerTamperedError, LedgerError)):
+        Ledger.open(path)
+
+
+@pytest.mark.parametrize("row", range(1, ROWS - 1))
+def test_rows_in_another_order_are_found(filled: tuple[Path, Head], row: int) -> None:
+    path, _ = filled
+    tampered(path, "UPDATE rows SET number = -1 WHERE number = ?", row)
+    tampered(path, "UPDATE rows SET number = ? WHERE number = ?", row, row + 1)
+    tampered(path, "UPDATE rows SET number = ? WHERE number = -1", row + 1)
+    message = f"^row {row} is not the one that was written after row {row - 1}: rows were edited"
+    with pytest.raises(LedgerTamperedError, match=message):
+        Ledger.open(path)
+
+
+def test_an_emptied_ledger_is_found(filled: tuple[Path, Head]) -> None:
+    path, _ = filled
+    opened = Ledger.open(path)
+    tampered(path, "DELETE FROM rows")
+    with says(LedgerTamperedError, "the newest rows are gone since the ledger was opened"):
+        opened.verify()
+    opened.close()
+    message = "the ledger has no first row; it was never finished or was emptied"
+    with says(LedgerError, message):
+        Ledger.open(path)
+
+
+@pytest.mark.parametrize("kept", range(1, ROWS))
+def test_a_cut_tail_is_found_by_who_knows_the_head(filled: tuple[Path, Head], kept: int) -> None:
+    path, head = filled
+    opened = Ledger.open(path)
+    tampered(path, "DELETE FROM rows WHERE number >= ?", kept)
+    with says(LedgerTamperedError, "the newest rows are gone since the ledger was opened"):
+        opened.verify()
+    opened.close()
+    message = (
+        f"row {head.number}, which was seen before, is not in this ledger (its newest is "
+        f"{kept - 1}): rows were cut, or a backup was restored. State the loss first: "
+        "bgtplanner ledger restore"
+    )
+    with says(LedgerTamperedError, message):
+        Ledger.open(path, head=head)
+    with Ledger.open(path) as cut:  # a chain cut at its end is still a chain
+        assert cut.verify() == kept
+        with says(LedgerTamperedError, message):
+            cut.verify(head)
+        with says(LedgerTamperedError, message):
+            cut.check_head(head)
+        if kept < ROWS - 1:  # nor does writing more rows over it help
+            while cut.head.number < head.number:
+                cut.state_loss(Head(0, bytes(32)), TICK)
+            with pytest.raises(LedgerTamperedError, match="is not in this ledger"):
+                cut.check_head(head)
+
+
+def test_an_older_head_is_fine(filled: tuple[Path, Head]) -> None:
+    path, head = filled
+    with Ledger.open(path) as ledger:
+        rows = list(ledger._journal.rows())
+    for row in rows:
+        Ledger.open(path, head=Head(row.number, row.hash)).close()
+    assert head == Head(rows[-1].number, rows[-1].hash)
+
+
+def forged(path: Path, number: int, **change: Any) -> None:
+    """Change a row and make the chain right again, as somebody with the code could."""
+    connection = sqlite3.connect(path)
+    rows = [Row._make(row) for row in connection.execute("SELECT * FROM rows ORDER BY number")]
+    connection.execute("DELETE FROM rows")
+    head = None
+    for row in rows:
+        new = row._replace(**change) if row.number == number else row
+        row = Row.after(head, new.kind, new.run, new.round, new.payload)
+        connection.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?)", row)
+        head = Head(row.number, row.hash)
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "change", "kind"),
+    [
+        (0, {"payload": pack({})}, LedgerTamperedError),
+        (0, {"payload": pack({"rule": BASIC, "budgets": 3})}, LedgerTamperedError),
+        (0, {"payload": pack({"rule": BASIC, "budgets": [[1.0, 1e-5]]}, b"abc")},
+         LedgerTamperedError),
+        (0, {"payload": pack({"rule": "new/rule", "budgets": [[1.0, 1e-5]]})}, LedgerError),
+        (0, {"payload": pack({"rule": BASIC, "budgets": [[-1.0, 1e-5]]})}, LedgerError),
+        (0, {"kind": "begin"}, LedgerError),
+        (1, {"payload": pack({})}, LedgerTamperedError),
+        (1, {"kind": "refund"}, LedgerTamperedError),
+        (1, {"kind": "open"}, LedgerTamperedError),
+        (2, {"payload": pack({})}, LedgerTamperedError),
+        (2, {"payload": pack({"settles": "x"})}, LedgerTamperedError),
+        (4, {"payload": pack({"head": "x", "ticks": 5})}, LedgerTamperedError),
+        (4, {"payload": pack({"head": "0:" + "00" * 32, "ticks": -5})}, LedgerTamperedError),
+        (1, {"payload": pack({"attempt": 0, "everybody": True, "fingerprint": "", "nonce": "",
+                              "ticks": -5})}, LedgerTamperedError),
+        (1, {"payload": pack({"attempt": 0, "everybody": True, "fingerprint": "", "nonce": "",
+                              "ticks": None}, bytes(16))}, LedgerTamperedError),
+    ],
+)  # fmt: skip
+def test_a_forged_row_that_makes_no_sense_is_refused(
+    filled: tuple[Path, Head], number: int, change: dict[str, Any], kind: type[Exception]
+) -> None:
+    path, _ = filled
+    forged(path, number, **change)
+    with pytest.raises(kind) as caught:
+        Ledger.open(path)
+    assert caught.type is kind
+
+
+def test_a_forged_chain_is_found_by_who_knows_the_head(filled: tuple[Path, Head]) -> None:
+    path, head = filled
+    forged(path, 1, run="z")
+    Ledger.open(path).close()
+    with pytest.raises(LedgerTamperedError, match="is not in this ledger"):
+        Ledger.open(path, head=head)
+
+
+def test_words_for_forged_first_rows(filled: tuple[Path, Head]) -> None:
+    path, _ = filled
+    forged(path, 0, payload=pack({"rule": "new/rule", "budgets": [[1.0, 1e-5]]}))
+    with pytest.raises(LedgerError, match=r"^the ledger's first row cannot be used: accounting ="):
+        Ledger.open(path)
+    forged(path, 0, payload=pack({}))
+    with says(LedgerTamperedError, "the first row cannot be read: edited or damaged"):
+        Ledger.open(path)
+    forged(path, 0, kind="begin")
+    with pytest.raises(LedgerError, match=r"^the ledger has no first row"):
+        Ledger.open(path)
+
+
+def test_words_for_forged_later_rows(filled: tuple[Path, Head]) -> None:
+    path, _ = filled
+    forged(path, 1, kind="refund")
+    with says(LedgerTamperedError, "row 1 cannot be read: unknown kind 'refund'"):
+        Ledger.open(path)
+
+
+# ---- damaged files
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_file_cut_anywhere_is_refused(filled: tuple[Path, Head], seed: int) -> None:
+    path, _ = filled
+    whole = path.read_bytes()
+    cut = random.Random(seed).randrange(len(whole)) if seed else len(whole) - 5
+    path.write_bytes(whole[:cut])
+    with pytest.raises((LedgerError, LedgerTamperedError)):
+        Ledger.open(path)
+    with pytest.raises(LedgerError, match="exists already"):
+        Ledger.create(path, budgets_of(1.0), BASIC)
+
+
+@pytest.mark.parametrize("key", [bytes(32), b"", b"0" * 31, b"short"])
+def test_another_key_is_refused(filled: tuple[Path, Head], key: bytes) -> None:
+    path, _ = filled
+    tampered(path, "UPDATE secret SET key = ?", key)
+    with says(LedgerTamperedError, "the ledger's key is not the one it was created with"):
+        Ledger.open(path)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_file_with_a_page_overwritten_is_refused_or_whole(
+    filled: tuple[Path, Head], seed: int
+) -> None:
+    path, head = filled
+    with Ledger.open(path) as ledger:
+        spent = ledger.spent()
+    generator = random.Random(seed)
+    data = bytearray(path.read_bytes())
+    start = generator.randrange(len(data) - 64)
+    data[start : start + 64] = generator.randbytes(64)
+    path.write_bytes(data)
+    try:
+        with Ledger.open(path, head=head) as ledger:
+            assert (ledger.spent() == spent).all()
+            assert ledger.verify(head) == ROWS
+    except (LedgerError, LedgerTamperedError):
+        return
+
+
+@pytest.mark.parametrize("what", ["text", "empty", "folder", "foreign"])
+def test_what_is_no_ledger_is_refused_and_left_alone(path: Path, what: str) -> None:
+    if what == "text":
+        path.write_text("user,item,rating\n")
+    elif what == "empty":
+        path.touch()
+    elif what == "folder":
+        path.mkdir()
+    else:
+        connection = sqlite3.connect(path)
+        connection.execute("CREATE TABLE rows (number, kind, run, round, payload, hash)")
+        connection.commit()
+        connection.close()
+    before = path.read_bytes() if path.is_file() else b""
+    with pytest.raises(LedgerError):
+        Ledger.open(path)
+    with pytest.raises(LedgerError):
+        Ledger.create(path, budgets_of(1.0), BASIC)
+    assert (path.read_bytes() if path.is_file() else b"") == before
+
+
+# ---- backups
+
+
+def backed_up(path: Path) -> Path:
+    copy = path.with_name("backup.sqlite")
+    shutil.copy(path, copy)
+    return copy
+
+
+def restored(path: Path, copy: Path) -> None:
+    for ending in ("-wal", "-shm"):
+        path.with_name(path.name + ending).unlink(missing_ok=True)
+    shutil.copy(copy, path)
+
+
+def test_a_restored_backup_is_found_and_its_loss_can_be_stated(path: Path) -> None:
+    with Ledger.create(path, budgets_of(1.0, 2.0), BASIC) as ledger:
+        ledger.reserve(0.25, run="a", round=0)
+    copy = backed_up(path)
+    with Ledger.open(path) as ledger:
+        ledger.reserve(0.5, run="a", round=1)
+        head = ledger.head
+    restored(path, copy)
+    with pytest.raises(LedgerTamperedError, match="a backup was restored"):
+        Ledger.open(path, head=head)
+    with Ledger.open(path) as ledger:
+        ledger.state_loss(head, 0.5)
+        assert charges(ledger) == [0.75, 0.75]
+        assert ledger.check_head(head) is None
+        assert ledger.verify(head) == 3
+    with Ledger.open(path, head=head) as ledger:
+        assert ledger.left().tolist() == [0.25, 1.25]
+        # Other heads are not forgiven with it.
+        with pytest.raises(LedgerTamperedError):
+            ledger.check_head(Head(head.number, bytes(32)))
+        with pytest.raises(LedgerTamperedError):
+            ledger.check_head(Head(head.number + 1, head.hash))
+
+
+@pytest.mark.parametrize("rule_name", [BASIC, EITHER, GDP, "laplace/filter", "gaussian/rdp"])
+@pytest.mark.parametrize("delta", [1e-5, 0.9])
+@pytest.mark.parametrize("epsilon", [1e-9, 0.1, 1.0, 30.0])
+def test_a_loss_of_unknown_size_is_everything(
+    make: Make, rule_name: str, delta: float, epsilon: float
+) -> None:
+    ledger = make(budgets_of(epsilon, epsilon / 2 if epsilon > 1e-9 else epsilon, delta=delta),
+                  rule_name)  # fmt: skip
+    ledger.state_loss(Head(9, bytes(32)))
+    assert ledger.left().tolist() == [0.0, 0.0]
+    with pytest.raises(BudgetExceeded):
+        ledger.reserve(TICK, run="a", round=0)
+    assert ledger.verify() == 2
+
+
+def test_a_loss_stated_under_a_lowered_budget_is_everything_of_the_first_one(path: Path) -> None:
+    Ledger.create(path, budgets_of(10.0), BASIC).close()
+    with Ledger.open(path, budgets=budgets_of(1.0)) as lowered:
+        lowered.state_loss(Head(9, bytes(32)))
+    with Ledger.open(path) as ledger:
+        assert ledger.left().tolist() == [0.0]
+
+
+@pytest.mark.parametrize("charge", [0.0, -1.0, math.nan, 2e5])
+def test_a_loss_cannot_be_stated_as_nothing(make: Make, charge: float) -> None:
+    ledger = make(budgets_of(1.0))
+    with pytest.raises(ConfigError, match=r"^charge = "):
+        ledger.state_loss(Head(9, bytes(32)), charge)
+    assert ledger.head.number == 0
+
+
+@pytest.mark.parametrize("stated", [False, True])
+def test_after_a_restored_backup_no_noise_is_used_again(path: Path, stated: bool) -> None:
+    # The ledger has forgotten round 1; its name, its attempt and its key are the same as before.
+    with Ledger.create(path, budgets_of(9.0), BASIC) as ledger:
+        ledger.reserve(0.5, run="a", round=0)
+    copy = backed_up(path)
+    noises = []
+    for _ in range(2):
+        with Ledger.open(path) as ledger:
+            leave = ledger.reserve(0.5, run="a", round=1, fingerprint=MARK)
+            assert leave.attempt == 0
+            noises.append(ledger.noise(leave).normal((5,)))
+            head = ledger.head
+        restored(path, copy)
+        if stated:
+            with Ledger.open(path) as ledger:
+                ledger.state_loss(head, 0.5)
+    assert not np.isin(noises[0], noises[1]).any()
+
+
+# ---- when the disk refuses
+
+
+class Refusing:
+    """A connection that fails at one kind of statement."""
+
+    def __init__(self, connection: sqlite3.Connection, start: str, error: sqlite3.Error) -> None:
+        self.connection, self.start, self.error = connection, start, error
+
+    def execute(self, statement: str, *values: Any) -> Any:
+        if statement.startswith(self.start):
+            raise self.error
+        return self.connection.execute(statement, *values)
+
+
+@pytest.mark.parametrize("start", ["PRAGMA synchronous", "BEGIN", "INSERT", "COMMIT", "SELECT"])
+def test_nothing_is_booked_if_a_write_fails_at_any_point(path: Path, start: str) -> None:
+    ledger = Ledger.create(path, budgets_of(1.0), BASIC)
+    first = ledger.reserve(0.25, run="a", round=0)
+    spent, head = ledger.spent(), ledger.head
+    connection = ledger._journal._connection  # type: ignore[attr-defined]
+    error = sqlite3.OperationalError("database or disk is full")
+    ledger._journal._connection = Refusing(connection, start, error)  # type: ignore[attr-defined]
+    for call in (
+        lambda: ledger.reserve(0.25, run="a", round=1),
+        lambda: ledger.settle(first),
+        lambda: ledger.state_loss(Head(9, bytes(32))),
+    ):
+        with says(StorageError, f"{path}: database or disk is full; nothing was reserved"):
+            call()
+        assert (ledger.spent() == spent).all()
+        assert (ledger.head, ledger.unsettled) == (head, 1)
+    ledger._journal._connection = connection  # type: ignore[attr-defined]
+    assert not connection.in_transaction
+    assert ledger.verify() == 2
+    ledger.settle(first)
+    assert ledger.reserve(0.5, run="a", round=1).granted.all()
+    assert charges(ledger) == [0.75]
+    ledger.close()
+    with Ledger.open(path) as again:
+        assert charges(again) == [0.75]
+
+
+def test_a_commit_that_was_reported_as_failed_but_happened_is_found(path: Path) -> None:
+    # What the disk says after an error is not to be trusted: the row is there, so it counts.
+    ledger = Ledger.create(path, budgets_of(1.0), BASIC)
+    connection = ledger._journal._connection  # type: ignore[attr-defined]
+
+    class Liar(Refusing):
+        def execute(self, statement: str, *values: Any) -> Any:
+            result = self.connection.execute(statement, *values)
+            if statement == "COMMIT":
+                raise self.error
+            return result
+
+    ledger._journal._connection = Liar(  # type: ignore[attr-defined]
+        connection, "", sqlite3.OperationalError("disk I/O error")
+    )
+    with pytest.raises(StorageError, match="disk I/O error"):
+        ledger.reserve(0.75, run="a", round=0, fingerprint=MARK)
+    ledger._journal._connection = connection  # type: ignore[attr-defined]
+    with pytest.raises(BudgetExceeded):
+        ledger.reserve(0.5, run="a", round=1)
+    assert charges(ledger) == [0.75]
+    assert ledger.reserve(0.75, run="a", round=0, fingerprint=MARK).replayed.all()
+    ledger.close()
+
+
+def test_a_full_disk(path: Path) -> None:
+    clients = 4000
+    ledger = Ledger.create(path, Budgets.same(Budget(9.0), clients), BASIC)
+    connection = ledger._journal._connection  # type: ignore[attr-defined]
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages + 1}")
+    own = np.random.default_rng(0).uniform(0.1, 0.2, clients)  # a long row
+    with says(StorageError, f"{path}: database or disk is full; nothing was reserved"):
+        ledger.reserve(own, run="a", round=0, fingerprint=MARK)
+    assert not ledger.spent().any()
+    assert ledger.head.number == 0
+    assert ledger.verify() == 1
+    connection.execute("PRAGMA max_page_count = 100000")
+    leave = ledger.reserve(own, run="a", round=0, fingerprint=MARK)
+    assert leave.granted.all()
+    assert not leave.replayed.any()
+    ledger.close()
+    with Ledger.open(path) as again:
+        assert again.verify() == 2
+        np.testing.assert_allclose(charges(again), own, rtol=1e-9)
+
+
+UNPRIVILEGED = """
+import os, sys
+from bgtplanner.errors import BGTPlannerError, LedgerError, StorageError
+from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.ledger import Ledger
+folder = sys.argv[1]
+if os.getuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+def kind(call):
+    try:
+        call()
+    except BGTPlannerError as error:
+        return type(error).__name__
+    return "nothing"
+def spend():
+    with Ledger.open(folder + "/kept.sqlite") as ledger:
+        ledger.reserve(0.25, run="a", round=0)
+def create():
+    Ledger.create(folder + "/new.sqlite", Budgets.same(Budget(1.0), 1), "laplace/basic")
+print(kind(create))
+print(kind(spend))
+print(sorted(os.listdir(folder)))
+"""
+
+
+def test_a_folder_that_may_only_be_read() -> None:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        Ledger.create(folder / "kept.sqlite", budgets_of(1.0), BASIC).close()
+        (folder / "kept.sqlite").chmod(0o444)
+        folder.chmod(0o555)
+        result = subprocess.run(
+            [sys.executable, "-c", UNPRIVILEGED, str(folder)], capture_output=True, text=True
+        )
+        assert result.stderr == ""
+        assert result.stdout.splitlines() == ["StorageError", "StorageError", "['kept.sqlite']"]
+        folder.chmod(0o755)
+        with Ledger.open(folder / "kept.sqlite") as ledger:
+            assert not ledger.spent().any()
+    finally:
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+# ---- the rest
+
+
+def test_a_closed_ledger_books_nothing(path: Path) -> None:
+    ledger = Ledger.create(path, budgets_of(1.0), BASIC)
+    ledger.close()
+    with pytest.raises(LedgerError, match="closed database"):
+        ledger.reserve(0.25, run="a", round=0)
+    with Ledger.open(path) as again:
+        assert not again.spent().any()
+
+
+def test_a_failed_open_lets_go_of_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+    Ledger.create(path, budgets_of(1.0), BASIC).close()
+    from bgtplanner.privacy.journal import SqliteJournal
+
+    real = SqliteJournal.close
+
+    def counted(self: SqliteJournal) -> None:
+        closed.append(True)
+        real(self)
+
+    monkeypatch.setattr(SqliteJournal, "close", counted)
+    for options in ({"rule": GDP}, {"budgets": budgets_of(2.0)}, {"head": Head(5, bytes(32))}):
+        with pytest.raises(BGTPlannerError):
+            Ledger.open(path, **options)  # type: ignore[arg-type]
+    forged(path, 0, payload=pack({}))
+    with pytest.raises(LedgerTamperedError):
+        Ledger.open(path)
+    assert len(closed) == 4
+
+
+def test_numbers_in_the_file_are_exact(path: Path) -> None:
+    epsilons = [0.1, 1 / 3, 12345.6789]
+    with Ledger.create(path, budgets_of(*epsilons, delta=1e-7), BASIC) as ledger:
+        limits = ledger.left()
+    with Ledger.open(path) as again:
+        assert (again.left() == limits).all()
+        assert [budget.epsilon for budget in again.budgets.classes] == sorted(epsilons)
+    connection = sqlite3.connect(path)
+    (payload,) = connection.execute("SELECT payload FROM rows").fetchone()
+    connection.close()
+    assert json.dumps(1 / 3) in payload.decode("latin-1")
