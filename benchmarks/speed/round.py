@@ -36,7 +36,7 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "ML-100K": Size(943, 1682, 106, 20.0, turns=11, rounds=10),
+    "ML-100K": Size(943, 1682, 106, 20.0, turns=9, rounds=10),
     "ML-1M": Size(6040, 3706, 165, 15.0, turns=5, rounds=5),
 }
 

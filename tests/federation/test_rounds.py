@@ -167,20 +167,24 @@ def changed(ratings: Ratings, clients: Any) -> Ratings:
 
 class TestWhatReachesTheServer:
     @pytest.mark.parametrize(
-        ("model", "server"),
+        ("model", "server", "pseudo_items"),
         [
-            (Counter(), Server(aggregation="ratings", learning_rate=0.1)),
-            (FedGNN(dim=2), Server(aggregation="item-usage", learning_rate=0.1)),
+            (Counter(), Server(aggregation="ratings", learning_rate=0.1), 2),
+            (FedGNN(dim=2), Server(aggregation="item-usage", learning_rate=0.1), 0),
         ],
         ids=["counter", "fedgnn"],
     )
-    def test_only_data_of_participants(self, model: Any, server: Server) -> None:
+    def test_only_data_of_participants(
+        self, model: Any, server: Server, pseudo_items: int
+    ) -> None:
         ratings = deal_users(some_ratings(9), 5, seed=1)
         counting = Federation(model=Counter(), server=PLAIN, participation=0.4)
         seen = Runner(counting, Edges.of(ratings)).participants(3)
         others = [client for client in range(5) if client not in seen]
         assert len(seen) == 2
-        federation = Federation(model=model, server=server, participation=0.4, pseudo_items=2)
+        federation = Federation(
+            model=model, server=server, participation=0.4, pseudo_items=pseudo_items
+        )
         runner = Runner(federation, Edges.of(ratings))
         state, outcome = runner(3)
         assert same_bits(runner(3), (state, outcome))  # the same arguments, the same bits

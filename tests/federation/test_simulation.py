@@ -25,9 +25,7 @@ from bgtplanner.recsys.synthetic import synthetic_ratings
 FEDGNN = Federation(
     model=FedGNN(dim=2, stale_predictions=True), server=Server(), participation=0.5
 )
-FACTORIZATION = Federation(
-    model=Factorization(dim=1), server=Server(optimizer="sgd"), pseudo_items=3
-)
+FACTORIZATION = Federation(model=Factorization(dim=1), server=Server(optimizer="sgd"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -103,7 +101,7 @@ class TestReproducible:
 
     def test_the_seed_matters_in_every_round(self, split: Split) -> None:
         """Not only at the start: with the same state, another seed draws other clients."""
-        federation = replace(FACTORIZATION, participation=0.5, pseudo_items=0)
+        federation = replace(FACTORIZATION, participation=0.5)
         one, other = (Simulation(federation, split, seed=seed) for seed in (5, 6))
         other.restore(one.arrays())
         assert same(one.arrays(), other.arrays())

@@ -417,7 +417,7 @@ class TestOrderAndNames:
 
 
 class TestExtremes:
-    @pytest.mark.parametrize("model", [FEDGNN[4], FEDGNN[7], FACTORIZATION[0]], ids=name_of)
+    @some_models
     def test_no_rating_one_rating_all_items(self, model: Any) -> None:
         ratings = some_ratings()
         shared, local = some_point(model)

@@ -137,10 +137,11 @@ class FedGNN:
         else:
             value = 0.5 * mse
         if self.decay:
-            squares = (rows**2).sum(1)
-            if self.bias:
-                squares += (local.embedding[edges.user] ** 2).sum(1)
-            value += 0.5 * self.decay * edges.sum_by_client(edges.present * squares) / ratings
+            squares = edges.sum_by_client(edges.present * (rows**2).sum(1))
+            if self.bias:  # once a user, not once an edge
+                of_users = edges.sum_by_user(edges.present) * (local.embedding**2).sum(1)
+                squares += jax.ops.segment_sum(of_users, edges.client_of_user, edges.n_clients)
+            value += 0.5 * self.decay * squares / ratings
         return value
 
     def update_local(
