@@ -1,4 +1,4 @@
-"""How fast, and how much memory: three questions, each with a target, answered in one run.
+"""How fast, and how much memory: four questions, each with a target, answered in one run.
 
     make bench                              everything; about five minutes
     python -m benchmarks.speed              the same, where torch is already installed
@@ -8,8 +8,9 @@
    model in a loop over the clients in torch? One round is: every client's gradients, aggregation,
    the server's step, the clients' local step; no evaluation. Both sides run in one process, on the
    same CPUs, in float32, by turns; the figure is the median over the turns of the ratio of the two
-   times. Before anything is timed, every client's gradients of both sides are compared, and so are
-   the parameters after a round: it is the same model or there is no figure.
+   times ("best by best": the ratio of the two shortest). Torch gets as many threads as suit it
+   better, one or all. Before anything is timed, the clients' gradients of both sides are compared,
+   and so are the parameters after a round: it is the same model or there is no figure.
    Target: at least 20 times at the size of MovieLens 100K, 15 times at that of MovieLens 1M.
 2. ``memory``: what does a whole run at the size of MovieLens 1M need (605 clients of ten users,
    800 thousand ratings in training and 200 thousand held out)? The figure is the largest resident
@@ -22,6 +23,10 @@
    small ones over many rounds. Memory is that of a process of its own less that of one with next
    to no data, per rating.
    Target: a rating at 10 million costs at most twice what it costs at 100 thousand.
+4. ``ledger``: what does it cost to reserve and settle a round in a durable ledger? Against a bare
+   durable SQLite insert of a row a client; a million clients against a thousand; after thousands
+   of rounds against none.
+   Target: at most twice, ten times and one and a half times.
 
 How to read it: times are of the machine at hand and say little elsewhere; ratios carry over. Next
 to every ratio stand its quartiles over the turns; when they are far apart the machine was busy and

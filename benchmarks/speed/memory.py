@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.speed.child import peak_bytes, stopwatch
 
 CLIENTS, USERS_PER_CLIENT, RATINGS_PER_CLIENT, ITEMS = 605, 10, 1653, 3706
-ROUNDS = 20
+ROUNDS = 15
 TARGET_BYTES = 2e9
 MODELS = ("factorization", "fedgnn")
 

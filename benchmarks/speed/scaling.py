@@ -18,7 +18,7 @@ NEXT_TO_NOTHING = 2_000
 """The data of the process that the others' memory is compared with."""
 RATINGS_PER_CLIENT = 100
 TURNS = 5
-RATINGS_IN_A_TURN = 5_000_000
+RATINGS_IN_A_TURN = 3_000_000
 """So many rounds are timed together that a short one is timed as well as a long one."""
 ROUNDS_FOR_MEMORY = 3
 TARGET_RATIO = 2.0
@@ -75,7 +75,7 @@ def simulation(model: str, size: int, folder: Path) -> Simulation:
         item_labels=np.arange(items),
     )
     split = Split(
-        train=ratings, test=ratings.take(slice(0)), arrival=np.zeros(len(ratings), np.int32)
+        train=ratings, test=ratings.take(np.arange(0)), arrival=np.zeros(len(ratings), np.int32)
     )
     chosen = FedGNN() if model == "fedgnn" else Factorization()
     return Simulation(Federation(model=chosen, server=Server()), split, seed=0, device="cpu")

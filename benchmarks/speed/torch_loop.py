@@ -50,14 +50,14 @@ class TorchLoop:
         sizes = torch.bincount(torch.tensor(ratings.user), minlength=ratings.n_users).tolist()
         items = torch.tensor(ratings.item, dtype=torch.int64)
         values = torch.tensor(ratings.value)
-        parts = zip(items.split(sizes), values.split(sizes), strict=True)
+        parts = zip(torch.split(items, sizes), torch.split(values, sizes), strict=True)
         self.clients = [Client(item, value) for item, value in parts]
         self.usage = torch.bincount(items, minlength=ratings.n_items).to(torch.float32)[:, None]
         self.n_ratings = len(ratings)
 
         dim = model.dim
         dense = torch.tensor(state.shared.dense.tolist())
-        weight, query_item, query_user, bias = dense.split([dim * dim, dim, dim, dim])
+        weight, query_item, query_user, bias = torch.split(dense, [dim * dim, dim, dim, dim])
         weight = weight.reshape(dim, dim)
         self.dense = [
             part.clone().requires_grad_() for part in (weight, query_item, query_user, bias)

@@ -13,7 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Aggregate, PseudoRows, Server, aggregate
+from bgtplanner.recsys.fedgnn import FedGNN
 from bgtplanner.recsys.model import Edges, Shared, Upload
 from bgtplanner.recsys.ratings import Ratings
 from bgtplanner.recsys.split import deal_users
@@ -279,3 +281,18 @@ class TestServer:
     def test_what_cannot_be(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(ConfigError, match=f"^{next(iter(wrong))} = "):
             Server(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Server(optimizer="adm"), "optimizer = 'adm': expected adam or adagrad"),  # type: ignore[arg-type]
+        (lambda: Server(aggregation="x"), "aggregation = 'x': expected item-usage or"),  # type: ignore[arg-type]
+        (lambda: FedGNN(score="x"), "score = 'x': expected linear or sigmoid"),  # type: ignore[arg-type]
+        (lambda: Federation(model=FedGNN(), server=Server(), participation=0), "participation"),
+        (lambda: Federation(model=FedGNN(), server=Server(), pseudo_items=-1), "pseudo_items"),
+    ],
+)
+def test_words_and_numbers_are_checked_where_they_are_given(make, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()

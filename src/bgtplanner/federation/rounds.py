@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from bgtplanner.errors import ConfigError
 from bgtplanner.federation.pseudo import pseudo_items, pseudo_rows
 from bgtplanner.federation.server import PseudoRows, Server, aggregate
 from bgtplanner.recsys.metrics import tally
@@ -69,6 +70,11 @@ class Federation:
     server: Server
     participation: float = 1.0
     pseudo_items: int = 0
+
+    def __post_init__(self) -> None:
+        unless = ConfigError.unless
+        unless(0 < self.participation <= 1, "participation", self.participation, "above 0, to 1")
+        unless(self.pseudo_items >= 0, "pseudo_items", self.pseudo_items, "0 or more")
 
     def initial(self, key: Array, edges: Edges) -> State:
         """The state before the first round."""

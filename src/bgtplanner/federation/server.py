@@ -16,6 +16,10 @@ from bgtplanner.recsys.model import Edges, Shared, Upload
 __all__ = ["Aggregate", "PseudoRows", "Server", "aggregate"]
 
 
+_OPTIMIZERS = ("adam", "adagrad", "sgd", "sign")
+_AGGREGATIONS = ("item-usage", "ratings", "clients")
+
+
 class PseudoRows(NamedTuple):
     """Rows that clients upload for items they did not rate; item -1 stands for no row.
 
@@ -54,7 +58,7 @@ def aggregate(
         edges: The training ratings.
         takes_part: 1 for a client that takes part, ``[n_clients]``.
         how: The weighting. ``"clients"``: every client the same. ``"ratings"``: a client counts by
-            the number of rows it uploads, pseudo rows included (the authors' rule).
+            the number of its ratings and pseudo rows (the authors' rule).
             ``"item-usage"``: the same for the dense part, while each item row is averaged over the
             ratings of that very item (the paper's step 5, FedGNN).
         pseudo: Rows for pseudo items.
@@ -110,6 +114,8 @@ class Server:
         unless(
             0 < self.learning_rate <= 1e6, "learning_rate", self.learning_rate, "above 0, to 1e6"
         )
+        for name, known in (("optimizer", _OPTIMIZERS), ("aggregation", _AGGREGATIONS)):
+            unless(getattr(self, name) in known, name, getattr(self, name), " or ".join(known))
         unless(0 <= self.momentum < 1, "momentum", self.momentum, "from 0 to below 1")
         unless(0 <= self.weight_decay <= 1e6, "weight_decay", self.weight_decay, "0 to 1e6")
         unless(0 <= self.item_prior <= 1e9, "item_prior", self.item_prior, "0 to 1e9")

@@ -93,6 +93,12 @@ class FedGNN:
     def __post_init__(self) -> None:
         unless = ConfigError.unless
         unless(1 <= self.dim <= 1024, "dim", self.dim, "1 to 1024")
+        for name, known in (
+            ("score", ("linear", "sigmoid")),
+            ("loss_kind", ("mse", "rmse")),
+            ("local_optimizer", ("adam", "sign")),
+        ):
+            unless(getattr(self, name) in known, name, getattr(self, name), " or ".join(known))
         divides = self.heads >= 1 and self.dim % self.heads == 0
         unless(divides, "heads", self.heads, f"a divisor of dim = {self.dim}")
         unless(abs(self.mean) <= 100, "mean", self.mean, "a number from -100 to 100")
@@ -234,7 +240,10 @@ class FedGNN:
         return score + rows[:, self.dim] if self.bias else score
 
     def _user_bias(self, known: Array, edges: Edges) -> Array:
-        """Shrunk mean of each user's residuals: the ridge solution, never uploaded."""
+        """Shrunk mean of each user's residuals, never uploaded: the ridge solution.
+
+        Under a sigmoid it is that of the linear score, so only a rough start.
+        """
         residual = edges.sum_by_user(edges.present * (edges.value - known))
         return residual / (edges.sum_by_user(edges.present) + self.bias_shrinkage)
 
