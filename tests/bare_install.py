@@ -43,4 +43,5 @@ def main() -> None:
     print(f"bgtplanner {bgtplanner.__version__} works with its base dependencies alone")
 
 
-main()
+if __name__ == "__main__":
+    main()
