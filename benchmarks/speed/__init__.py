@@ -8,7 +8,7 @@
    model in a loop over the clients in torch? One round is: every client's gradients, aggregation,
    the server's step, the clients' local step; no evaluation. Both sides run in one process, on the
    same CPUs, in float32, by turns; the figure is the median over the turns of the ratio of the two
-   times ("best by best": the ratio of the two shortest). Torch gets as many threads as suit it
+   times ("at best": the ratio of the two shortest). Torch gets as many threads as suit it
    better, one or all. Before anything is timed, the clients' gradients of both sides are compared,
    and so are the parameters after a round: it is the same model or there is no figure.
    Target: at least 20 times at the size of MovieLens 100K, 15 times at that of MovieLens 1M.

@@ -40,6 +40,7 @@ class Section:
 
     def as_table(self) -> Table:
         table = Table(title=self.title, title_justify="left", box=box.SIMPLE_HEAD)
+        table.pad_edge, table.collapse_padding = False, True
         for index, column in enumerate((*self.columns, "")):
             table.add_column(column, justify="right" if index else "left", no_wrap=True)
         for row in self.rows:
@@ -71,25 +72,27 @@ def measure_rounds(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
     """Question 1."""
     section = Section(
         "A FedGNN round, all clients at once, against a loop over the clients in torch",
-        *("size, CPUs", "torch loop", "bgtplanner", "times faster", "best by best", "target"),
+        *("size, CPUs", "torch, ms", "ours, ms", "times faster", "at best", "target"),
     )
     results = []
     most = min(2, available_cpus())
-    for threads in sorted({most, 1}, reverse=True):
-        for name in rounds.SIZES:
-            what = f"{name}, {threads}"
-            result = progress(f"round: {what}", "round", "--size", name, "--threads", threads)
-            results.append(result)
-            target = result["target"] if threads == most else None
-            section.add(
-                what,
-                f"{1e3 * median(result['loop_seconds']):,.0f} ms",
-                f"{1e3 * median(result['our_seconds']):,.1f} ms",
-                with_quartiles(result, digits=1),
-                f"{result['ratio_of_best']:.1f}",
-                "" if target is None else f">= {target:.0f}",
-                met=None if target is None else result["ratio"] >= target,
-            )
+    cases = [(name, most) for name in rounds.SIZES]
+    if most > 1:  # how little the second CPU matters, where that is quickly seen
+        cases.append((next(iter(rounds.SIZES)), 1))
+    for name, threads in cases:
+        what = f"{name}, {threads}"
+        result = progress(f"round: {what}", "round", "--size", name, "--threads", threads)
+        results.append(result)
+        target = result["target"] if threads == most else None
+        section.add(
+            what,
+            f"{1e3 * median(result['loop_seconds']):,.0f}",
+            f"{1e3 * median(result['our_seconds']):,.1f}",
+            with_quartiles(result, digits=1),
+            f"{result['ratio_of_best']:.1f}",
+            "" if target is None else f">= {target:.0f}",
+            met=None if target is None else result["ratio"] >= target,
+        )
     return section, results
 
 
@@ -97,7 +100,7 @@ def measure_memory(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
     """Question 2."""
     section = Section(
         "Memory of a whole run at the size of ML-1M",
-        *("model", "peak", "of it after round 5", "target"),
+        *("model", "peak, MB", "of it after round 5", "target"),
     )
     results = []
     for model in memory.MODELS:
@@ -106,9 +109,9 @@ def measure_memory(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
         peak, after = result["peak_bytes"], result["peak_bytes_after_rounds"]
         section.add(
             model,
-            f"{peak / 1e6:,.0f} MB",
-            f"{(after[-1] - after[4]) / 1e6:,.0f} MB",
-            f"< {result['target_bytes'] / 1e6:,.0f} MB",
+            f"{peak / 1e6:,.0f}",
+            f"{(after[-1] - after[4]) / 1e6:,.0f}",
+            f"< {result['target_bytes'] / 1e6:,.0f}",
             met=peak < result["target_bytes"],
         )
     return section, results
@@ -118,7 +121,7 @@ def measure_scaling(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
     """Question 3."""
     section = Section(
         "What a rating costs in a training round, as the data grow",
-        *("model", "ratings", "time", "memory", "time, last by first", "target"),
+        *("model", "ratings", "ns", "bytes", "growth of time", "target"),
     )
     results = []
     with tempfile.TemporaryDirectory() as folder:
@@ -140,8 +143,8 @@ def measure_scaling(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
                 section.add(
                     model,
                     f"{size:,}",
-                    f"{median(result['nanoseconds_per_rating'][str(size)]):,.0f} ns",
-                    f"{(result['peak_bytes'][size] - nothing) / size:,.0f} bytes",
+                    f"{median(result['nanoseconds_per_rating'][str(size)]):,.0f}",
+                    f"{(result['peak_bytes'][size] - nothing) / size:,.0f}",
                     with_quartiles(result, digits=2) if last else "",
                     f"<= {result['target_ratio']:.0f}" if last else "",
                     met=result["ratio"] <= result["target_ratio"] if last else None,
@@ -152,7 +155,7 @@ def measure_scaling(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
 def with_quartiles(result: dict[str, Any], *, digits: int) -> str:
     """The median ratio and, in brackets, how far apart the turns were."""
     low, high = result["ratio_quartiles"]
-    return f"{result['ratio']:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+    return f"{result['ratio']:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
 
 
 def measure_ledger(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
