@@ -168,7 +168,9 @@ class TestNamedSets:
 
     def test_ml_1m_gzipped(self, folder: Path) -> None:
         plain = folder / "ml-1m" / "ratings.dat"
-        (folder / "ml-1m" / "ratings.dat.gz").write_bytes(gzip.compress(plain.read_bytes()))
+        (folder / "ml-1m" / "ratings.dat.gz").write_bytes(
+            gzip.compress(plain.read_bytes(), mtime=0)
+        )
         before = load_ratings("ml-1m", data_dir=folder)
         plain.unlink()
         assert np.array_equal(load_ratings("ml-1m", data_dir=folder).value, before.value)
