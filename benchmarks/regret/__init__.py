@@ -1,0 +1,1 @@
+"""How much a planner loses against one that knows everything."""
