@@ -25,18 +25,27 @@ PAST = 3000  # rounds behind the older of two ledgers
 class Book:
     """A ledger on the disk that is charged round after round."""
 
-    def __init__(self, folder: Path, name: str, clients: int, *, even: bool = True) -> None:
-        budgets = Budgets.same(Budget(1000.0, 1e-5), clients)
+    def __init__(
+        self, folder: Path, name: str, clients: int, *, even: bool = True, classes: int = 1
+    ) -> None:
+        each = tuple(Budget(1000.0 + index, 1e-5) for index in range(classes))
+        budgets = Budgets(each, np.random.default_rng(1).integers(0, classes, clients))
         self.ledger = Ledger.create(folder / f"{name}.sqlite", budgets, "gaussian/gdp")
         self.round = 0
         # If not even, every client pays something else: the longest rows there are.
         several = np.random.default_rng(0).uniform(1e-4, 2e-4, clients)
         self.charge = 1e-4 if even else several
+        self.by_class = classes > 1
+        if self.by_class:
+            self.charge = np.linspace(1e-4, 2e-4, classes)
 
     def turn(self) -> float:
         """Seconds to reserve and settle one round."""
         begun = time.perf_counter()
-        self.ledger.settle(self.ledger.reserve(self.charge, run="bench", round=self.round))
+        leave = self.ledger.reserve(
+            self.charge, run="bench", round=self.round, by_class=self.by_class
+        )
+        self.ledger.settle(leave)
         self.round += 1
         return time.perf_counter() - begun
 
@@ -72,6 +81,7 @@ def run() -> dict[str, Any]:
             "uneven": Book(folder, "uneven", CLIENTS, even=False),
             "few": Book(folder, "few", FEW),
             "many": Book(folder, "many", MANY),
+            "classes": Book(folder, "classes", MANY, classes=3),
         }
         old = Book(folder, "old", FEW)
         for _ in range(PAST):
@@ -99,6 +109,11 @@ def run() -> dict[str, Any]:
                 TARGET_INSERT,
             ],
             ["1,000,000 clients against 1,000", ratio("many", "few"), TARGET_MANY],
+            [
+                "1,000,000 in 3 classes, each its own charge, against 1,000",
+                ratio("classes", "few"),
+                TARGET_MANY,
+            ],
             [f"after {PAST:,} rounds against none", ratio("old", "few"), TARGET_PAST],
         ],
     }

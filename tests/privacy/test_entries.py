@@ -141,6 +141,57 @@ def test_a_payment_that_is_no_object_or_lists_half_a_number_is_refused() -> None
         Payment.unpacked(pack([1, 2]), 2)  # type: ignore[arg-type]
 
 
+def test_whole_classes_are_one_number_a_class() -> None:
+    payment = Payment(2, MARK, NONCE, None, np.array([5, 0, 7]), by_class=True)
+    about, data = parts(payment.packed())
+    assert about == {"attempt": 2, "by_class": True, "everybody": True,
+                     "fingerprint": MARK.hex(), "nonce": NONCE.hex()}  # fmt: skip
+    assert data == np.array([5, 0, 7], "<i8").tobytes()
+    again = Payment.unpacked(payment.packed(), 10**6)
+    assert (again.by_class, again.clients, again.ticks.tolist()) == (True, None, [5, 0, 7])
+    assert again.whole
+    who, ticks = again.over(3)
+    assert (who.tolist(), ticks.tolist()) == ([True, False, True], [5, 0, 7])
+    who, ticks = again.over(4, np.array([2, 1, 0, 2], np.int32))
+    assert (who.tolist(), ticks.tolist()) == ([True, False, True, True], [7, 0, 5, 7])
+
+
+def test_parts_of_classes_are_a_bit_a_client_and_a_number_a_class() -> None:
+    classes = np.array([1, 0, 1], np.int32)
+    payment = Payment(0, b"", NONCE, mask(True, True, False), np.array([5, 7]), by_class=True)
+    again = Payment.unpacked(payment.packed(), 3)
+    assert not again.whole
+    who, ticks = again.over(3, classes)
+    assert (who.tolist(), ticks.tolist()) == ([True, True, False], [7, 5, 7])
+    single = again.by_client(classes)
+    assert (single.by_class, single.ticks.tolist()) == (False, [7, 5])
+    assert single[:3] == again[:3]
+    who, ticks = single.over(3, classes)
+    assert (who.tolist(), ticks[who].tolist()) == ([True, True, False], [7, 5])
+
+
+def test_a_payment_for_others_than_there_are_is_refused() -> None:
+    classes = np.array([1, 0, 1], np.int32)
+    for payment in (
+        Payment(0, b"", NONCE, None, np.array([5]), by_class=True),
+        Payment(0, b"", NONCE, None, np.array([5, 6])),
+        Payment(0, b"", NONCE, mask(True, False), np.array([5])),
+        Payment(0, b"", NONCE, mask(True, False, True), np.array([5, 6, 7])),
+    ):
+        with pytest.raises(LedgerTamperedError, match=DAMAGED):
+            payment.over(3, classes)
+
+
+@pytest.mark.parametrize(
+    ("ticks", "by_class"),
+    [([0, 5], False), ([-1, 5], False), ([-1, 5], True), (0, False), (-5, False)],
+)
+def test_a_payment_of_less_than_nothing_is_refused(ticks: list[int], by_class: bool) -> None:
+    payload = Payment(0, b"", NONCE, None, np.asarray(ticks), by_class=by_class).packed()
+    with pytest.raises(LedgerTamperedError, match=DAMAGED):
+        Payment.unpacked(payload, 2)
+
+
 def test_a_reservation_does_not_show_its_nonce() -> None:
     empty = np.zeros(1, bool)
     reservation = Reservation(

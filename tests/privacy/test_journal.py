@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import sqlite3
@@ -127,6 +128,19 @@ def test_rows_in_memory_appear_together_or_not_at_all() -> None:
     assert len(kept.key) == 32
     assert MemoryJournal().key != kept.key
     kept.close()
+
+
+def test_rows_in_memory_may_be_those_of_another(tmp_path: Path) -> None:
+    kept = MemoryJournal(KEY, [FIRST])
+    assert (kept.key, list(kept.rows()), kept.durable) == (KEY, [FIRST], False)
+    again = MemoryJournal.from_state(json.loads(json.dumps(kept.state_dict())))
+    assert (again.key, list(again.rows())) == (KEY, [FIRST])
+    for state in ({}, kept.state_dict() | {"rows": [[0, "open"]]}, {"rows": []}):
+        with says(LedgerTamperedError, "the state cannot be read: edited, damaged or no ledger's"):
+            MemoryJournal.from_state(state)
+    file = filled(tmp_path / "ledger.sqlite")
+    assert file.durable
+    file.close()
 
 
 def test_one_writer_at_a_time_in_memory() -> None:

@@ -588,10 +588,16 @@ class Model:
     ) -> tuple[set[int], set[int], set[int]] | None:
         """Who is granted, refused, repeated; None if it must be refused as a whole."""
         attempt, repeated = None, set()
-        for entry in self.made:
-            same = mark and (entry["key"], entry["mark"]) == (key, mark)
-            same = same and all(ticks[client] == paid for client, paid in entry["paid"].items())
-            if same and attempt in (None, entry["attempt"]):
+        same = [
+            entry for entry in self.made if mark and (entry["key"], entry["mark"]) == (key, mark)
+        ]
+        others = {
+            entry["attempt"]
+            for entry in same
+            if any(ticks[client] not in (0, paid) for client, paid in entry["paid"].items())
+        }
+        for entry in same:
+            if entry["attempt"] not in others and attempt in (None, entry["attempt"]):
                 attempt = entry["attempt"]
                 repeated |= asked & set(entry["paid"])
         new = asked - repeated
@@ -627,6 +633,7 @@ class Machine(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.path = Path(self.folder.name) / "ledger.sqlite"
         budgets = budgets_of(*epsilons, delta=1e-2)
+        self.classes = budgets.class_of_client.tolist()
         if self.in_file:
             self.ledger = Ledger.create(self.path, budgets, name)
         else:
@@ -648,13 +655,41 @@ class Machine(RuleBasedStateMachine):
         self, charge: Any, asked: set[int] | None, number: int, mark: bytes, strict: bool
     ) -> None:
         each = [charge] * CLIENTS if isinstance(charge, int) else charge
+        self.play(each, charge, asked, number, mark, strict, by_class=False)
+
+    @rule(
+        charge=st.lists(st.one_of(st.just(0), units), min_size=CLIENTS, max_size=CLIENTS),
+        asked=st.one_of(st.none(), st.none(), st.sets(st.integers(0, CLIENTS - 1))),
+        number=st.integers(0, 2),
+        mark=st.sampled_from([b"", b"one", b"two"]),
+        strict=st.booleans(),
+    )
+    def reserve_by_class(
+        self, charge: list[int], asked: set[int] | None, number: int, mark: bytes, strict: bool
+    ) -> None:
+        each = [charge[index] for index in self.classes]
+        listed = charge[: max(self.classes) + 1]
+        self.play(each, listed, asked, number, mark, strict, by_class=True)
+
+    def play(
+        self,
+        each: list[int],
+        charge: Any,
+        asked: set[int] | None,
+        number: int,
+        mark: bytes,
+        strict: bool,
+        *,
+        by_class: bool,
+    ) -> None:
         ticks = {client: unit * ONE // 128 for client, unit in enumerate(each)}
         clients = None if asked is None else sorted(asked)
         who = set(range(CLIENTS)) if asked is None else asked
+        who = {client for client in who if ticks[client]}
         expected = self.model.reserve(ticks, who, ("run", number), mark, strict)
         arguments: dict[str, Any] = {
             "charge": np.asarray(charge) / 128, "run": "run", "round": number, "clients": clients,
-            "fingerprint": mark or None, "strict": strict,
+            "fingerprint": mark or None, "strict": strict, "by_class": by_class,
         }  # fmt: skip
         if expected is None:
             with pytest.raises(BudgetExceeded):
@@ -666,6 +701,7 @@ class Machine(RuleBasedStateMachine):
             for part in (leave.granted, leave.refused, leave.replayed)
         )
         assert found == expected
+        assert leave.charge.tolist() == [unit / 128 for unit in each]
         self.leaves.append(leave)
 
     @precondition(lambda self: self.leaves)
@@ -683,6 +719,28 @@ class Machine(RuleBasedStateMachine):
         self.ledger = Ledger.open(self.path, head=head)
         assert (self.ledger.spent() == before).all()
         assert (self.ledger.unsettled, self.ledger.head) == (unsettled, head)
+
+    @precondition(lambda self: not self.in_file)
+    @rule()
+    def rebuild(self) -> None:
+        before, unsettled, head = self.ledger.spent(), self.ledger.unsettled, self.ledger.head
+        self.ledger = Ledger.from_state(json.loads(json.dumps(self.ledger.state_dict())))
+        assert (self.ledger.spent() == before).all()
+        assert (self.ledger.unsettled, self.ledger.head) == (unsettled, head)
+
+    @invariant()
+    def agrees_by_class(self) -> None:
+        if not hasattr(self, "ledger"):
+            return
+        rule_, spent = self.ledger.rule, np.array(self.model.spent)
+        left = rule_.largest_fitting(spent, self.model.limits)
+        assert self.ledger.left().tolist() == left.tolist()
+        least = self.ledger.least_spent_by_class()
+        for index, most in enumerate(self.ledger.left_by_class().tolist()):
+            members = np.flatnonzero(np.array(self.classes) == index)
+            assert most == left[members].max()
+            richest = members[left[members] == most]
+            assert least[:, index].tolist() in spent[:, richest].T.tolist()
 
     @invariant()
     def agrees_and_is_within_the_budget(self) -> None:
@@ -715,6 +773,261 @@ FileMachine.TestCase.settings = settings(
 )
 TestInMemory = Machine.TestCase
 TestInFile = FileMachine.TestCase
+
+
+# ---- by the class
+
+
+THREE = Budgets((Budget(1.0), Budget(2.0), Budget(4.0)), np.array([0, 1, 2, 1, 0]))
+
+
+def test_each_client_pays_the_charge_of_its_class(make: Make) -> None:
+    ledger = make(THREE)
+    leave = ledger.reserve([0.5, 0.25, 0.0], run="a", round=0, by_class=True)
+    assert leave.charge.tolist() == [0.5, 0.25, 0.0, 0.25, 0.5]
+    assert leave.granted.tolist() == [True, True, False, True, True]
+    assert not (leave.refused | leave.replayed).any()
+    assert charges(ledger) == [0.5, 0.25, 0.0, 0.25, 0.5]
+    assert ledger.left_by_class().tolist() == [0.5, 1.75, 4.0]
+    assert (ledger.least_spent_by_class() == np.array([[ONE // 2, ONE // 4, 0]])).all()
+    ledger.settle(leave)
+    some = ledger.reserve([0.5, 0.5, 8.0], run="a", round=1, by_class=True, clients=[0, 1, 2])
+    assert some.charge.tolist() == [0.5, 0.5, 8.0, 0.5, 0.5]
+    assert some.granted.tolist() == [True, True, False, False, False]
+    assert some.refused.tolist() == [False, False, True, False, False]
+    assert charges(ledger) == [1.0, 0.75, 0.0, 0.25, 0.5]
+    assert ledger.left_by_class().tolist() == [0.5, 1.75, 4.0]  # of who has paid less
+    assert (ledger.least_spent_by_class() == np.array([[ONE // 2, ONE // 4, 0]])).all()
+    assert ledger.verify() == 4
+
+
+def test_a_charge_by_class_is_refused_as_any_other(make: Make) -> None:
+    ledger = make(THREE)
+    with says(BudgetExceeded, "3 of 3 clients cannot pay 5: at most 4 is left"):
+        ledger.reserve([0.0, 5.0, 6.0], run="a", round=0, by_class=True)
+    arguments: dict[str, Any] = {"charge": [1.5, 0.5, 0], "run": "a", "round": 0, "by_class": True}
+    with says(BudgetExceeded, "2 of 4 clients cannot pay 1.5: at most 1 is left"):
+        ledger.reserve(strict=True, **arguments)
+    assert ledger.head.number == 0
+    leave = ledger.reserve(**arguments)
+    assert leave.refused.tolist() == [True, False, False, False, True]
+    assert charges(ledger) == [0.0, 0.5, 0.0, 0.5, 0.0]
+    nobody = ledger.reserve([0, 0, 0], run="a", round=1, by_class=True)
+    assert not (nobody.granted | nobody.refused).any()
+    assert nobody.number == -1
+
+
+@pytest.mark.parametrize(
+    "charge", [0.5, [0.5], [0.5] * 5, [[0.5] * 3], [0.5, -1.0, 0.5], [0.5, math.nan, 0.5],
+               [0.0, math.inf, 0.0], [1e-300, 0.0, 0.0]],
+)  # fmt: skip
+def test_a_senseless_charge_by_class_is_refused(make: Make, charge: Any) -> None:
+    ledger = make(THREE)
+    with pytest.raises(ConfigError, match=r"^charge = "):
+        ledger.reserve(charge, run="a", round=0, by_class=True)
+    assert ledger.head.number == 0
+
+
+def test_a_charge_by_class_is_repeated_however_it_is_said(make: Make) -> None:
+    ledger = make(THREE)
+    arguments: dict[str, Any] = {"run": "a", "round": 0, "fingerprint": MARK}
+    first = ledger.reserve([0.5, 0.25, 0.125], by_class=True, **arguments)
+    same: list[dict[str, Any]] = [
+        {"charge": [0.5, 0.25, 0.125], "by_class": True},
+        {"charge": [0.5, 0.25, 0.125], "by_class": True, "together": True},
+        {"charge": [0.5, 0.25, 0.125, 0.25, 0.5]},
+    ]
+    for other in same:
+        again = ledger.reserve(**arguments | other)
+        assert again.replayed.all()
+        assert again.granted.all()
+        assert (again.number, again.nonce) == (first.number, first.nonce)
+    part = ledger.reserve([0.5, 0.0, 0.125], by_class=True, **arguments)
+    assert part.replayed.tolist() == part.granted.tolist() == [True, False, True, False, True]
+    assert part.nonce == first.nonce
+    one = ledger.reserve([0.5, 0.25, 0.125], by_class=True, clients=[3], **arguments)
+    assert one.replayed.tolist() == one.granted.tolist() == [False, False, False, True, False]
+    assert ledger.head.number == 1
+    sum_of_fewer = ledger.reserve([0.5, 0, 0.125], by_class=True, together=True, **arguments)
+    assert not sum_of_fewer.replayed.any()
+    assert sum_of_fewer.nonce != first.nonce
+    other = ledger.reserve([0.25, 0.25, 0.125], by_class=True, **arguments)
+    assert not other.replayed.any()
+    assert other.attempt == 2
+
+
+def test_classes_that_were_not_asked_before_join_the_attempt(make: Make) -> None:
+    ledger = make(THREE)
+    arguments: dict[str, Any] = {"run": "a", "round": 0, "fingerprint": MARK, "by_class": True}
+    first = ledger.reserve([0.5, 0, 0], **arguments)
+    second = ledger.reserve([0.5, 0.25, 0], **arguments)
+    assert second.replayed.tolist() == [True, False, False, False, True]
+    assert second.granted.tolist() == [True, True, False, True, True]
+    assert second.nonce == first.nonce
+    assert charges(ledger) == [0.5, 0.25, 0.0, 0.25, 0.5]
+
+
+@pytest.mark.parametrize("by_class", [False, True])
+def test_one_noise_is_never_used_at_two_charges(make: Make, by_class: bool) -> None:
+    # The second client paid 0.5 in this attempt, and now asks at 0.75 with the same inputs. With
+    # the noise of the same attempt, the two releases would tell its upload exactly.
+    ledger = make(budgets_of(3.0, 4.0))
+    arguments: dict[str, Any] = {
+        "run": "a", "round": 0, "fingerprint": MARK, "by_class": by_class
+    }  # fmt: skip
+    ledger.reserve([0.25, 0.5], clients=[0], **arguments)
+    second = ledger.reserve([0.25, 0.5], **arguments)
+    third = ledger.reserve([0.25, 0.75], **arguments)
+    assert third.granted.all()
+    assert not third.replayed.any()
+    assert (second.attempt, third.attempt) == (0, 1)
+    assert third.nonce != second.nonce
+    assert charges(ledger) == [0.5, 1.25]
+
+
+def test_a_million_clients_in_classes_take_short_rows_and_few_numbers() -> None:
+    classes = np.arange(1_000_000) % 3
+    budgets = Budgets((Budget(1.0), Budget(2.0), Budget(4.0)), classes)
+    ledger = Ledger.in_memory(budgets, BASIC)
+    ledger.settle(ledger.reserve([0.5, 0.25, 0.125], run="a", round=0, by_class=True))
+    ledger.reserve([0.5, 0.25, 0.0], run="a", round=1, by_class=True, fingerprint=MARK)
+    assert ledger.reserve(0.5, run="a", round=2).granted.sum() == 666_666  # one class is spent
+    ledger.reserve([0.0, 0.5, 0.5], run="a", round=3, by_class=True, clients=classes != 1)
+    assert all(len(row.payload) < 300 for row in list(ledger._journal.rows())[1:])
+    assert ledger._spending.alike
+    assert ledger.left_by_class().tolist() == [0.0, 1.0, 2.875]
+    assert ledger.left()[:4].tolist() == [0.0, 1.0, 2.875, 0.0]
+    assert [entry.get("clients") for entry in ledger.history()] == [
+        None, 1_000_000, None, 666_667, 666_666, 333_333
+    ]  # fmt: skip
+
+
+def test_what_was_paid_by_class_is_there_after_opening_again(path: Path) -> None:
+    with Ledger.create(path, THREE, EITHER) as ledger:
+        ledger.reserve([0.5, 0.25, 0.0], run="a", round=0, by_class=True, fingerprint=MARK)
+        ledger.reserve([0.25, 0.25, 0.5], run="a", round=1, by_class=True, clients=[1, 2])
+        spent, left, head = ledger.spent(), ledger.left(), ledger.head
+        epsilon = ledger.epsilon_spent()
+    with Ledger.open(path, head=head) as again:
+        assert (again.spent() == spent).all()
+        assert (again.left() == left).all()
+        assert (again.epsilon_spent() == epsilon).all()
+        assert again.verify() == 3
+        leave = again.reserve([0.5, 0.25, 0.0], run="a", round=0, by_class=True, fingerprint=MARK)
+        assert leave.replayed.tolist() == leave.granted.tolist() == [True, True, False, True, True]
+        history = [entry for entry in again.history() if entry["kind"] == "reserve"]
+    assert [(entry["clients"], entry["charge_least"], entry["charge_most"]) for entry in history] \
+        == [(4, 0.25, 0.5), (2, 0.25, 0.5)]  # fmt: skip
+
+
+def test_rows_by_class_mean_the_classes_of_the_first_row(path: Path) -> None:
+    other = Budgets((Budget(0.75), Budget(0.5)), np.array([1, 0, 0, 0, 1]))
+    lone = {"run": "a", "round": 0, "fingerprint": MARK, "by_class": True}
+    Ledger.create(path, THREE, BASIC).close()
+    first = Ledger.open(path)
+    with Ledger.open(path, budgets=other) as lowered:
+        first.reserve([0.25, 0.125, 0.0], **lone)  # type: ignore[arg-type]
+        leave = lowered.reserve([0.0625, 0.25], run="a", round=1, by_class=True)
+        assert leave.charge.tolist() == [0.25, 0.0625, 0.0625, 0.0625, 0.25]
+        assert charges(lowered) == [0.5, 0.1875, 0.0625, 0.1875, 0.5]
+        assert lowered.left_by_class().tolist() == [0.6875, 0.0]
+        again = lowered.reserve([0.25, 0.125, 0.5, 0.125, 0.25], run="a", round=0,
+                                fingerprint=MARK)  # fmt: skip
+        assert again.replayed.tolist() == [True, True, False, True, True]
+        assert charges(lowered) == [0.5, 0.1875, 0.5625, 0.1875, 0.5]
+    assert first.reserve([0.25, 0.125, 0.5], **lone).replayed.all()  # type: ignore[arg-type]
+    assert charges(first) == [0.5, 0.1875, 0.5625, 0.1875, 0.5]
+    assert first.verify() == 4
+    first.close()
+    with Ledger.open(path) as last:
+        assert charges(last) == [0.5, 0.1875, 0.5625, 0.1875, 0.5]
+
+
+def test_a_loss_is_charged_to_those_who_paid_alike_and_to_those_who_did_not(make: Make) -> None:
+    ledger = make(THREE)
+    ledger.state_loss(ledger.head, 0.25)
+    assert ledger.left_by_class().tolist() == [0.75, 1.75, 3.75]
+    ledger.reserve(0.5, run="a", round=0, clients=[0])
+    ledger.state_loss(ledger.head)
+    assert not ledger.left().any()
+    assert not ledger.left_by_class().any()
+
+
+# ---- plain state
+
+
+def test_a_ledger_in_memory_is_plain_values_and_back() -> None:
+    ledger = Ledger.in_memory(THREE, EITHER)
+    assert not ledger.durable
+    ledger.settle(ledger.reserve([0.5, 0.25, 0.0], run="ü", round=0, by_class=True))
+    mark = ledger.fingerprint(b"inputs")
+    leave = ledger.reserve(0.25, run="ü", round=1, clients=[1, 2], fingerprint=mark)
+    state = json.loads(json.dumps(ledger.state_dict()))
+    again = Ledger.from_state(state)
+    assert not again.durable
+    assert (again.rule.name, again.budgets, again.head) == (EITHER, THREE, ledger.head)
+    assert (again.spent() == ledger.spent()).all()
+    assert (again.unsettled, again.verify(ledger.head)) == (1, 4)
+    assert list(again.history()) == list(ledger.history())
+    assert again.fingerprint(b"inputs") == mark
+    replay = again.reserve(0.25, run="ü", round=1, clients=[1, 2], fingerprint=mark)
+    assert replay.replayed.tolist() == leave.granted.tolist()
+    assert (again.noise(replay).normal((3,)) == ledger.noise(leave).normal((3,))).all()
+    again.reserve(0.125, run="b", round=0)
+    assert again.state_dict() != state == ledger.state_dict()  # they part there
+
+
+def test_a_durable_ledger_tells_its_head_and_never_its_key(path: Path) -> None:
+    with Ledger.create(path, THREE, BASIC) as ledger:
+        ledger.reserve(0.25, run="a", round=0)
+        assert ledger.durable
+        assert ledger.state_dict() == {"head": str(ledger.head)}
+        message = "the state holds no rows: open the durable ledger file instead"
+        with says(LedgerError, message):
+            Ledger.from_state(ledger.state_dict())
+
+
+def state_of_three_rows() -> dict[str, Any]:
+    ledger = Ledger.in_memory(THREE, BASIC)
+    ledger.settle(ledger.reserve(0.25, run="a", round=0))
+    state: dict[str, Any] = json.loads(json.dumps(ledger.state_dict()))
+    return state
+
+
+@pytest.mark.parametrize("row", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [(0, 7), (0, "x"), (1, "loss"), (2, "b"), (2, 5), (3, 9), (3, None), (4, "AAAA"), (4, "?"),
+     (4, 3), (5, "00"), (5, "zz"), (5, None)],
+)  # fmt: skip
+def test_a_row_of_a_state_that_was_edited_is_refused(row: int, column: int, value: Any) -> None:
+    state = state_of_three_rows()
+    state["rows"][row][column] = value
+    with pytest.raises(LedgerTamperedError):
+        Ledger.from_state(state)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"key": "AAAA"}, {"key": None}, {"key": "?"}, {"head": "2:" + "00" * 32}, {"head": None},
+     {"rows": []}, {"rows": None}, {"rows": [[1, 2]]}],
+)  # fmt: skip
+def test_a_state_that_was_edited_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(LedgerTamperedError):
+        Ledger.from_state(state_of_three_rows() | change)
+
+
+def test_a_state_that_lost_rows_is_refused() -> None:
+    for lost in range(3):
+        state = state_of_three_rows()
+        del state["rows"][lost]
+        with pytest.raises(LedgerTamperedError):
+            Ledger.from_state(state)
+    for missing in ("key", "head"):
+        state = state_of_three_rows()
+        del state[missing]
+        with pytest.raises(LedgerTamperedError):
+            Ledger.from_state(state)
 
 
 # ---- many at once

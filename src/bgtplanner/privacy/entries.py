@@ -30,7 +30,8 @@ class Reservation:
         run: Which run.
         round: Which round of it.
         attempt: 0 for the first; a retry on changed inputs is a new one, with new noise.
-        charge: What each granted client pays, as granted (in whole ticks); one entry a client.
+        charge: What each granted client pays, as granted (in whole ticks); one entry a client,
+            0 for a class that was not asked.
         granted: Who may release.
         refused: Who asked and could not pay.
         replayed: Who had this very reservation already; the same noise must be used again.
@@ -57,8 +58,9 @@ class Payment(NamedTuple):
         fingerprint: Of the inputs; empty if none was given.
         nonce: Drawn for the attempt. Without it, a ledger that has forgotten a round (a backup
             was restored) would put the same noise on other inputs.
-        clients: Who pays; None for everybody.
-        ticks: What each of those pays: one number, or one a paying client.
+        clients: Who pays; None for everybody, or for all of each class that pays anything.
+        ticks: What each of those pays: one number, or one a paying client, or one a class.
+        by_class: Whether `ticks` has one number a class, 0 for a class that pays nothing.
     """
 
     attempt: int
@@ -66,6 +68,7 @@ class Payment(NamedTuple):
     nonce: bytes
     clients: Mask | None
     ticks: Ticks
+    by_class: bool = False
 
     @classmethod
     def of(
@@ -80,15 +83,55 @@ class Payment(NamedTuple):
         who = None if everybody else clients
         return cls(attempt, fingerprint, nonce, who, np.asarray(ticks))
 
+    @property
+    def whole(self) -> bool:
+        """Whether all clients of a class pay the same, or none of them pays."""
+        return self.clients is None and (self.by_class or not self.ticks.ndim)
+
+    def by_client(self, class_of_client: NDArray[np.int32]) -> Payment:
+        """The same, said of single clients: for a ledger that is kept by other classes."""
+        who, ticks = self.over(len(class_of_client), class_of_client)
+        return Payment.of(*self[:3], who, ticks)
+
+    def over(
+        self, columns: int, class_of_client: NDArray[np.int32] | None = None
+    ) -> tuple[Mask, Ticks]:
+        """Who pays, and ticks as one number or one a column (of no meaning for who does not).
+
+        Args:
+            columns: How many there are: one a client, or one a class for a whole payment.
+            class_of_client: Class of each client; None for a column a class.
+
+        Raises:
+            LedgerTamperedError: If it was not made for so many.
+        """
+        who = np.ones(columns, dtype=bool) if self.clients is None else self.clients
+        ticks = self.ticks
+        try:
+            if self.by_class:
+                ticks = ticks if class_of_client is None else ticks[class_of_client]
+                who = who & (ticks > 0)
+            elif ticks.ndim and self.clients is not None:
+                ticks = np.zeros(columns, dtype=np.int64)
+                ticks[who] = self.ticks
+        except (IndexError, ValueError) as error:
+            raise LedgerTamperedError("a row cannot be read: edited or damaged") from error
+        if ticks.ndim and ticks.shape != who.shape:
+            raise LedgerTamperedError("a row cannot be read: edited or damaged")
+        return who, ticks
+
     def packed(self) -> bytes:
         """As the payload of a row."""
-        about = {
+        about: dict[str, Any] = {
             "attempt": self.attempt,
             "fingerprint": self.fingerprint.hex(),
             "nonce": self.nonce.hex(),
-            "ticks": None if self.ticks.ndim else int(self.ticks),
             "everybody": self.clients is None,
         }
+        if self.by_class:  # without "ticks": a reader that knows no classes stops there
+            about["by_class"] = True
+        else:
+            about["ticks"] = None if self.ticks.ndim else int(self.ticks)
         data = b"" if self.clients is None else np.packbits(self.clients).tobytes()
         return pack(about, data + (self.ticks.astype("<i8").tobytes() if self.ticks.ndim else b""))
 
@@ -100,18 +143,26 @@ class Payment(NamedTuple):
             size = 0 if about["everybody"] else (n_clients + 7) // 8
             bits = np.frombuffer(data[:size], dtype=np.uint8)
             clients = np.unpackbits(bits, count=n_clients).astype(bool) if size else None
+            by_class = bool(about.get("by_class", False))
+            single = None if by_class else about["ticks"]
             listed = np.frombuffer(data[size:], dtype="<i8").astype(np.int64)
-            ticks = listed if about["ticks"] is None else np.asarray(about["ticks"], np.int64)
+            ticks = listed if single is None else np.asarray(single, np.int64)
+            if (ticks < (0 if by_class else 1)).any():
+                raise ValueError("a charge below a tick")
             mark, nonce = bytes.fromhex(about["fingerprint"]), bytes.fromhex(about["nonce"])
-            return cls(int(about["attempt"]), mark, nonce, clients, ticks)
-        except (KeyError, TypeError, ValueError) as error:
+            return cls(int(about["attempt"]), mark, nonce, clients, ticks, by_class)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise LedgerTamperedError("a row cannot be read: edited or damaged") from error
+
+
+_NOTHING = zlib.compress(b"", 1)  # most rows have no bytes: setting up zlib would cost the most
+_in_order = json.JSONEncoder(sort_keys=True).encode
 
 
 def pack(about: dict[str, Any], data: bytes = b"") -> bytes:
     """A few named values and some bytes, as one payload."""
-    text = json.dumps(about, sort_keys=True).encode()
-    return len(text).to_bytes(4, "little") + text + zlib.compress(data, 1)
+    text = _in_order(about).encode()
+    return len(text).to_bytes(4, "little") + text + (zlib.compress(data, 1) if data else _NOTHING)
 
 
 def unpack(payload: bytes) -> tuple[dict[str, Any], bytes]:
@@ -119,6 +170,7 @@ def unpack(payload: bytes) -> tuple[dict[str, Any], bytes]:
     try:
         length = int.from_bytes(payload[:4], "little")
         about: dict[str, Any] = json.loads(payload[4 : 4 + length])
-        return about, zlib.decompress(payload[4 + length :])
+        data = payload[4 + length :]
+        return about, b"" if data == _NOTHING else zlib.decompress(data)
     except (ValueError, zlib.error) as error:
         raise LedgerTamperedError("a row cannot be read: edited or damaged") from error

@@ -10,15 +10,16 @@ is on the disk (``synchronous = FULL``) before it is granted.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import os
 import secrets
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StorageError
 
@@ -87,10 +88,9 @@ class Row(NamedTuple):
     def after(cls, head: Head | None, kind: str, run: str, round_: int, payload: bytes) -> Row:
         """The row that follows a head."""
         number, previous = (0, _START) if head is None else (head.number + 1, head.hash)
-        digest = hashlib.sha256(previous)
-        for part in (str(number), kind, run, str(round_)):
-            text = part.encode()
-            digest.update(len(text).to_bytes(8, "little") + text)
+        texts = [part.encode() for part in (str(number), kind, run, str(round_))]
+        named = b"".join([len(text).to_bytes(8, "little") + text for text in texts])
+        digest = hashlib.sha256(previous + named)
         digest.update(payload)
         return cls(number, kind, run, round_, payload, digest.digest())
 
@@ -104,6 +104,9 @@ class Journal(Protocol):
 
     key: bytes
     """A secret that never leaves with the rows: for fingerprints and repeatable noise."""
+
+    durable: bool
+    """Whether the rows outlive the process."""
 
     def writing(self, *, durable: bool = True) -> contextlib.AbstractContextManager[None]:
         """Nobody else writes inside; rows appended inside appear together, or not at all."""
@@ -125,10 +128,45 @@ class Journal(Protocol):
 class MemoryJournal:
     """Rows in memory, for simulations and plans that need not outlive the process."""
 
-    def __init__(self) -> None:
-        self.key = secrets.token_bytes(32)
-        self._rows: list[Row] = []
+    durable = False
+
+    def __init__(self, key: bytes | None = None, rows: Iterable[Row] = ()) -> None:
+        self.key = secrets.token_bytes(32) if key is None else key
+        self._rows = list(rows)
         self._lock = threading.Lock()
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> MemoryJournal:
+        """Key and rows as :meth:`state_dict` gave them; the chain is not checked here.
+
+        Raises:
+            LedgerTamperedError: If they cannot be read.
+        """
+        try:
+            rows = [
+                Row(
+                    int(number),
+                    str(kind),
+                    str(run),
+                    int(round_),
+                    base64.b64decode(payload, validate=True),
+                    bytes.fromhex(digest),
+                )
+                for number, kind, run, round_, payload, digest in state["rows"]
+            ]
+            return cls(base64.b64decode(state["key"], validate=True), rows)
+        except (KeyError, TypeError, ValueError) as error:
+            raise LedgerTamperedError(
+                "the state cannot be read: edited, damaged or no ledger's"
+            ) from error
+
+    def state_dict(self) -> dict[str, Any]:
+        """Key and rows as plain values."""
+        rows = [
+            [*row[:4], base64.b64encode(row.payload).decode(), row.hash.hex()]
+            for row in self.rows()
+        ]
+        return {"key": base64.b64encode(self.key).decode(), "rows": rows}
 
     @contextlib.contextmanager
     def writing(self, *, durable: bool = True) -> Iterator[None]:
@@ -154,6 +192,8 @@ class MemoryJournal:
 
 class SqliteJournal:
     """Rows in an SQLite file. Use :meth:`create` or :meth:`open`."""
+
+    durable = True
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self.path = path

@@ -19,7 +19,7 @@ import itertools
 import json
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -33,11 +33,12 @@ from bgtplanner.errors import (
     LedgerError,
     LedgerTamperedError,
 )
-from bgtplanner.privacy.accounting import CEILING, Rule, from_ticks, rule_named, to_ticks
+from bgtplanner.privacy.accounting import Rule, from_ticks, rule_named, to_ticks
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.entries import Mask, Payment, Reservation, Ticks, pack, unpack
 from bgtplanner.privacy.journal import Head, Journal, MemoryJournal, Row, SqliteJournal
 from bgtplanner.privacy.noise import KeyedNoise
+from bgtplanner.privacy.spending import Columns, Spending
 
 __all__ = ["Ledger", "Reservation"]
 
@@ -93,8 +94,11 @@ class Ledger:
             raise LedgerTamperedError("the first row cannot be read: edited or damaged") from error
         if not same_key:  # noise from a key that others know is no noise
             raise LedgerTamperedError("the ledger's key is not the one it was created with")
-        self._limits = self._first_limits = self._limits_of(self.budgets)
-        self._spent: Ticks = np.zeros((len(self.rule.powers), len(self.budgets)), dtype=np.int64)
+        # Rows by the class mean the classes of the first row, whatever budgets are in force now.
+        self._first_budgets = self.budgets
+        self._first_classes = True
+        self._spending = Spending(self.rule, self.budgets)
+        self._first_limit = int(self._spending.limits_by_class.max())
         self._catch_up()
 
     @classmethod
@@ -156,6 +160,47 @@ class Ledger:
             raise
         return ledger
 
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """A ledger in memory as it was when :meth:`state_dict` was called.
+
+        Raises:
+            LedgerTamperedError: If the state is not as it was written.
+            LedgerError: If it is the state of a durable ledger, which lies in its file.
+        """
+        if "rows" not in state:
+            raise LedgerError("the state holds no rows: open the durable ledger file instead")
+        journal = MemoryJournal.from_state(state)
+        last: Head | None = None
+        for row in journal.rows():
+            last = _checked(row, last)
+        if str(last) != state.get("head"):
+            raise LedgerTamperedError("the state has lost its newest rows, or was given others")
+        return cls(journal)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of a ledger in memory as plain values, for :meth:`from_state`: keep it secret.
+
+        It holds the key that the noise comes from. A durable ledger is in its file, and its key
+        leaves it for nowhere: of that one, only the head is told.
+
+        Example:
+            >>> ledger = Ledger.in_memory(Budgets.same(Budget(1.0), clients=3), "laplace/basic")
+            >>> _ = ledger.reserve(0.75, run="a", round=0)
+            >>> Ledger.from_state(ledger.state_dict()).left().tolist()
+            [0.25, 0.25, 0.25]
+        """
+        with self._lock:
+            self._catch_up()
+            head = {"head": str(self.head)}
+            journal = self._journal
+            return head | (journal.state_dict() if isinstance(journal, MemoryJournal) else {})
+
+    @property
+    def durable(self) -> bool:
+        """Whether it lies in a file and outlives the process."""
+        return self._journal.durable
+
     def close(self) -> None:
         """Let go of the file."""
         self._journal.close()
@@ -186,11 +231,13 @@ class Ledger:
         fingerprint: bytes | None = None,
         strict: bool = False,
         together: bool = False,
+        by_class: bool = False,
     ) -> Reservation:
         """Book a charge for everybody who can pay it, before anything is released.
 
         Args:
-            charge: What the round costs each client; one number, or one a client.
+            charge: What the round costs each client; one number, or one a client, or (see
+                `by_class`) one a class.
             run: Which run.
             round: Which round of it.
             clients: Who is asked, as a mask or as indices; by default everybody.
@@ -199,6 +246,8 @@ class Ledger:
             strict: Refuse all if one cannot pay.
             together: The uploads leave as one sum, with one noise. Then only a sum of the very
                 same clients repeats an earlier one; who was not in it stays out.
+            by_class: `charge` has one entry for each of ``budgets.classes``, which every client
+                of the class pays. A class whose entry is 0 is not asked.
 
         Returns:
             Who may release and who may not.
@@ -207,14 +256,13 @@ class Ledger:
             BudgetExceeded: If nobody can pay (or one cannot, if `strict`). Nothing was booked.
             ConfigError: If a charge, a client, the run or the round makes no sense.
         """
-        asked = self._mask(clients)
+        chosen = self._mask(clients)
         text = isinstance(run, str) and run.encode(errors="ignore").decode() == run
         ConfigError.unless(text, "run", run, "a text")
         whole = isinstance(round, int | np.integer) and 0 <= round < 2**62
         ConfigError.unless(bool(whole), "round", round, "a whole number from 0")
-        ticks = to_ticks(charge)
-        shape = ticks.shape in ((), (len(self),))
-        ConfigError.unless(shape, "charge", ticks.shape, f"one number, or {len(self)}")
+        ticks = self._ticks(charge, by_class)
+        by_class = by_class and ticks.ndim > 0
         mark = b"" if fingerprint is None else bytes(fingerprint)
         key = (run, int(round))
         with self._lock:
@@ -222,32 +270,48 @@ class Ledger:
             with self._journal.writing():
                 self._catch_up()
                 earlier = self._index.get(key, [])
-                same, replayed = self._made_before(earlier, mark, ticks, asked, together)
-                new = asked & ~replayed
-                adds = self._sums(ticks)
-                pays = new & self.rule.fits(self._spent, adds, self._limits)
+                repeats = self._with_mark(earlier, mark)
+                evenly = chosen is None and (by_class or not ticks.ndim)
+                columns = self._spending.columns(
+                    by_class=evenly and all(payment.whole for _, payment in repeats)
+                )
+                asked = columns.everybody() if chosen is None else chosen
+                wanted = ticks
+                if by_class:
+                    wanted = ticks if columns.sizes is not None else ticks[columns.class_of_client]
+                    asked &= wanted > 0
+                same, replayed = _made_before(repeats, columns, wanted, asked, together)
+                new = asked & ~replayed if same else asked
+                adds = self._spending.adds(wanted, asked)
+                pays = new & self.rule.fits(columns.spent, adds, columns.limits)
                 if together and same:
                     pays[:] = False
                 refused = new & ~pays
                 if refused.any() and (strict or not (pays | replayed).any()):
-                    raise self._exceeded(ticks, asked, refused)
+                    raise self._exceeded(columns, wanted, asked, refused)
                 attempt = same.attempt if same else len({entry.attempt for entry in earlier})
                 nonce = same.nonce if same else secrets.token_bytes(16)
                 if pays.any():
-                    payload = Payment.of(attempt, mark, nonce, pays, ticks).packed()
-                    row = Row.after(self._head, "reserve", *key, payload)
+                    payment = self._spending.payment(
+                        (attempt, mark, nonce), columns, pays, ticks, by_class=by_class
+                    )
+                    if payment.by_class and not self._first_classes:
+                        payment = payment.by_client(self.budgets.class_of_client)
+                    row = Row.after(self._head, "reserve", *key, payment.packed())
                     self._journal.append(row)
             if row is not None:  # it is on the disk: only now does the memory follow
-                self._apply(row)
+                reusable = columns.sizes is not None or not self._spending.alike
+                self._book(row, payment, adds if reusable else None)
+                self._head = Head(row.number, row.hash)
             number = row.number if row is not None else same.number if same else -1
         return Reservation(
             run=run,
             round=key[1],
             attempt=attempt,
-            charge=np.broadcast_to(from_ticks(ticks), len(self)),
-            granted=pays | replayed,
-            refused=refused,
-            replayed=replayed,
+            charge=columns.charge(wanted),
+            granted=columns.each(pays | replayed),
+            refused=columns.each(refused),
+            replayed=columns.each(replayed),
             number=number,
             nonce=nonce,
         )
@@ -268,7 +332,8 @@ class Ledger:
                     return
                 row = Row.after(self._head, "settle", *key, pack({"settles": reservation.number}))
                 self._journal.append(row)
-            self._apply(row)
+            self._unsettled.discard(reservation.number)
+            self._head = Head(row.number, row.hash)
 
     def fingerprint(self, *parts: bytes) -> bytes:
         """A keyed mark of a release's inputs; shows nothing about them without the ledger."""
@@ -284,19 +349,40 @@ class Ledger:
 
     def spent(self) -> Ticks:
         """Sums of all charges in ticks, ``[sums, clients]``, unsettled ones included."""
-        return self._spent.copy()
+        return self._spending.spent()
 
     def left(self) -> NDArray[np.float64]:
         """Largest charge that each client can still pay."""
-        return self.rule.largest_fitting(self._spent, self._limits)
+        return self._spending.left()
+
+    def left_by_class(self) -> NDArray[np.float64]:
+        """Largest charge that somebody of each class can still pay; 0 for an empty class.
+
+        Example:
+            >>> budgets = Budgets.per_client([1.0, 2.0, 2.0], delta=1e-5)
+            >>> ledger = Ledger.in_memory(budgets, "laplace/basic")
+            >>> _ = ledger.reserve([0.25, 0.5], run="a", round=0, by_class=True)
+            >>> ledger.left_by_class().tolist()
+            [0.75, 1.5]
+        """
+        return self._spending.left_by_class()
+
+    def least_spent_by_class(self) -> Ticks:
+        """Sums in ticks, ``[sums, classes]``, of who can still pay the most in each class."""
+        return self._spending.least_spent_by_class()
 
     def epsilon_spent(self, delta: float | None = None) -> NDArray[np.float64]:
         """Each client's epsilon so far: a reading at its own delta, or at the one given."""
         result = np.zeros(len(self))
+        alike = self._spending.least_spent_by_class() if self._spending.alike else None
+        spent = self.spent() if alike is None else alike
         for index, budget in enumerate(self.budgets.classes):
             members = np.flatnonzero(self.budgets.class_of_client == index)
-            distinct, back = np.unique(self._spent[:, members], axis=1, return_inverse=True)
             at = budget.delta if delta is None else delta
+            if alike is not None:
+                result[members] = self.rule.epsilon(alike[:, [index]], at)
+                continue
+            distinct, back = np.unique(spent[:, members], axis=1, return_inverse=True)
             result[members] = self.rule.epsilon(distinct, at)[back]
         return result
 
@@ -309,6 +395,8 @@ class Ledger:
         """What happened, row by row, for people: no data of any client but what it paid."""
         with self._lock:
             self._catch_up()
+        classes = self._first_budgets.class_of_client
+        sizes = np.bincount(classes, minlength=len(self._first_budgets.classes))
         for row in itertools.islice(self._journal.rows(), self.head.number + 1):
             entry: dict[str, Any] = {
                 "number": row.number,
@@ -318,10 +406,13 @@ class Ledger:
             }
             if row.kind == "reserve":
                 payment = Payment.unpacked(row.payload, len(self))
-                payers = len(self) if payment.clients is None else int(payment.clients.sum())
-                paid = from_ticks(payment.ticks)
+                whole = payment.whole
+                who, ticks = (
+                    payment.over(len(sizes)) if whole else payment.over(len(self), classes)
+                )
+                paid = from_ticks(ticks[who] if ticks.ndim else ticks)
                 entry |= {
-                    "clients": payers,
+                    "clients": int(sizes[who].sum() if whole else who.sum()),
                     "charge_least": float(paid.min()),
                     "charge_most": float(paid.max()),
                     "attempt": payment.attempt,
@@ -372,7 +463,7 @@ class Ledger:
             charge: At most what any client spent since; by default everything that is left.
         """
         # A charge of 1 or more is no larger than its square: it uses up the sum of squares, too.
-        everything = max(int(self._first_limits.max()), int(to_ticks(1.0)))
+        everything = max(self._first_limit, int(to_ticks(1.0)))
         ticks = everything if charge is None else int(to_ticks(charge))
         with self._lock:
             with self._journal.writing():
@@ -398,58 +489,61 @@ class Ledger:
 
     def _read(self, row: Row) -> None:
         if row.kind == "reserve":
-            payment = Payment.unpacked(row.payload, len(self))
-            self._add(payment.clients, self._sums(payment.ticks))
-            entry = _Earlier(row.number, payment.attempt, payment.fingerprint, payment.nonce)
-            self._index.setdefault((row.run, row.round), []).append(entry)
-            self._unsettled.add(row.number)
+            self._book(row, self._payment(row))
         elif row.kind == "settle":
             self._unsettled.discard(int(unpack(row.payload)[0]["settles"]))
         elif row.kind == "loss":
             about, _ = unpack(row.payload)
-            self._add(None, self._sums(np.asarray(about["ticks"])))
+            ticks = np.asarray(about["ticks"])
+            self._spending.add(Payment(0, b"", b"", None, ticks))
             self._forgiven.add(Head.parse(str(about["head"])))
         elif row.number:
             raise ValueError(f"unknown kind {row.kind!r}")
 
-    def _sums(self, ticks: Ticks) -> Ticks:
-        """What a charge adds to each sum, with an axis for the clients."""
-        adds = self.rule.sum_ticks(from_ticks(ticks))
-        return adds if ticks.ndim else adds[:, None]
+    def _payment(self, row: Row) -> Payment:
+        """What a row says, by the classes that are in force."""
+        payment = Payment.unpacked(row.payload, len(self))
+        if payment.by_class and not self._first_classes:
+            return payment.by_client(self._first_budgets.class_of_client)
+        return payment
 
-    def _add(self, clients: Mask | None, adds: Ticks) -> None:
+    def _book(self, row: Row, payment: Payment, adds: Ticks | None = None) -> None:
+        self._spending.add(payment, adds)
+        entry = _Earlier(row.number, payment.attempt, payment.fingerprint, payment.nonce)
+        self._index.setdefault((row.run, row.round), []).append(entry)
+        self._unsettled.add(row.number)
+
+    def _with_mark(self, earlier: list[_Earlier], mark: bytes) -> list[tuple[_Earlier, Payment]]:
+        """The reservations that were made for the same inputs."""
+        return [
+            (entry, self._payment(next(iter(self._journal.rows(entry.number)))))
+            for entry in earlier
+            if mark and hmac.compare_digest(entry.fingerprint, mark)
+        ]
+
+    def _ticks(self, charge: ArrayLike, by_class: bool) -> Ticks:
+        """Ticks of a charge: one number, or one a client (a class, if it is by the class)."""
+        if not by_class:
+            ticks = to_ticks(charge)
+            shape = ticks.shape in ((), (len(self),))
+            ConfigError.unless(shape, "charge", ticks.shape, f"one number, or {len(self)}")
+            return ticks
+        array, classes = np.asarray(charge, dtype=np.float64), len(self.budgets.classes)
+        ConfigError.unless(
+            array.shape == (classes,),
+            "charge",
+            array.shape,
+            f"one number for each of {classes} classes",
+        )
+        if array.all():  # what every class pays is said as one number
+            ticks = to_ticks(array)
+            return ticks if (ticks != ticks[0]).any() else np.asarray(ticks[0])
+        asked = array != 0
+        return np.where(asked, to_ticks(np.where(asked, array, 1.0)), 0)
+
+    def _mask(self, clients: ArrayLike | None) -> Mask | None:
         if clients is None:
-            self._spent += adds
-            np.minimum(self._spent, CEILING, out=self._spent)
-        else:
-            self._spent[:, clients] = np.minimum(self._spent[:, clients] + adds, CEILING)
-
-    def _made_before(
-        self, earlier: list[_Earlier], mark: bytes, ticks: Ticks, asked: Mask, together: bool
-    ) -> tuple[_Earlier | None, Mask]:
-        """The reservation that was made for the same inputs, and who of those asked has it."""
-        found: _Earlier | None = None
-        replayed = np.zeros(len(self), dtype=bool)
-        for entry in earlier if mark else []:
-            if not hmac.compare_digest(entry.fingerprint, mark):
-                continue
-            if found and entry.attempt != found.attempt:  # it has another noise
-                continue
-            row = next(iter(self._journal.rows(entry.number)))
-            payment = Payment.unpacked(row.payload, len(self))
-            clients = np.ones(len(self), bool) if payment.clients is None else payment.clients
-            wanted = ticks[clients] if ticks.ndim else ticks
-            if not (payment.ticks == wanted).all():
-                continue
-            if not together:
-                found, replayed = entry, replayed | (asked & clients)
-            elif not (clients & ~asked).any():
-                return entry, clients
-        return found, replayed
-
-    def _mask(self, clients: ArrayLike | None) -> Mask:
-        if clients is None:
-            return np.ones(len(self), dtype=bool)
+            return None
         array = np.asarray(clients)
         if array.dtype == bool:
             ConfigError.unless(
@@ -463,29 +557,62 @@ class Ledger:
         mask[array.astype(np.int64)] = True
         return mask
 
-    def _limits_of(self, budgets: Budgets) -> Ticks:
-        by_class = np.stack([self.rule.limit_ticks(budget) for budget in budgets.classes], axis=1)
-        return np.asarray(by_class[:, budgets.class_of_client])
-
     def _lower(self, budgets: Budgets, path: Path | str) -> None:
         if len(budgets) != len(self):
             raise LedgerError(f"{path}: kept for {len(self)} clients, not {len(budgets)}")
-        limits = self._limits_of(budgets)
-        if (limits > self._limits).any():
+        lowered = Spending(self.rule, budgets, self.spent())
+        if (lowered.limits() > self._spending.limits()).any():
             raise LedgerError(
                 f"{path}: created with a smaller budget; a budget can be lowered, never raised"
             )
-        self._limits, self.budgets = limits, budgets
+        self._first_classes = np.array_equal(
+            budgets.class_of_client, self._first_budgets.class_of_client
+        )
+        self._spending, self.budgets = lowered, budgets
 
-    def _exceeded(self, ticks: Ticks, asked: Mask, refused: Mask) -> BudgetExceeded:
+    def _exceeded(
+        self, columns: Columns, ticks: Ticks, asked: Mask, refused: Mask
+    ) -> BudgetExceeded:
         least = float(from_ticks(ticks[refused].min() if ticks.ndim else ticks))
-        left = float(self.left()[refused].max())
+        left = float(self.rule.largest_fitting(columns.spent, columns.limits)[refused].max())
         return BudgetExceeded(
-            f"{int(refused.sum())} of {int(asked.sum())} clients cannot pay {least:.6g}: at most "
-            f"{left:.6g} is left",
+            f"{columns.count(refused)} of {columns.count(asked)} clients cannot pay {least:.6g}: "
+            f"at most {left:.6g} is left",
             charge=least,
             left=left,
         )
+
+
+def _made_before(
+    repeats: list[tuple[_Earlier, Payment]],
+    columns: Columns,
+    wanted: Ticks,
+    asked: Mask,
+    together: bool,
+) -> tuple[_Earlier | None, Mask]:
+    """The reservation that was made for the same inputs, and who of those asked has it.
+
+    An attempt has one noise. Where somebody paid another charge in it, it is not repeated for
+    anybody: that client would send the same noise at two scales, whose difference has none.
+    """
+    made, others = [], set()
+    for entry, payment in repeats:
+        classes = None if columns.sizes is not None else columns.class_of_client
+        who, paid = payment.over(len(asked), classes)
+        who = who & columns.everybody()
+        if (who & (wanted != paid) & (wanted > 0)).any():
+            others.add(entry.attempt)
+        made.append((entry, who))
+    found: _Earlier | None = None
+    replayed = np.zeros(len(asked), dtype=bool)
+    for entry, who in made:
+        if entry.attempt in others or (found and entry.attempt != found.attempt):
+            continue
+        if not together:
+            found, replayed = entry, replayed | (asked & who)
+        elif not (who & ~asked).any():
+            return entry, who
+    return found, replayed
 
 
 def _rule(rule: Rule | str) -> Rule:
