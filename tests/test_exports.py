@@ -16,10 +16,13 @@ from bgtplanner import errors
 from bgtplanner.errors import BGTPlannerError, ConfigError, DataError, InputError
 
 PUBLIC = [
+    "BGTPlanner",
     "Budget",
     "Budgets",
     "Ledger",
     "Model",
+    "Plan",
+    "Policy",
     "Ratings",
     "Result",
     "errors",

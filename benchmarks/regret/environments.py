@@ -98,7 +98,7 @@ class Environment:
         return 8.0 / self.rounds
 
     def _share(self, index: NDArray[np.int64], charges: Floats) -> Floats:
-        """Expected reward ``[rounds, charges]`` (of what is left to gain, for a training curve)."""
+        """Expected reward ``[rounds, charges]``; on a training curve, of what is left to gain."""
         first, second = self.drawn[index, 0], self.drawn[index, 1]
         worth = 0.1 + 0.9 * first
         if self.kind == "drifting":

@@ -14,6 +14,8 @@ from bgtplanner import errors
 if TYPE_CHECKING:
     from bgtplanner.experiments.results import Result
     from bgtplanner.experiments.runner import resume, simulate
+    from bgtplanner.planning.bgt import BGTPlanner
+    from bgtplanner.planning.policy import Plan, Policy
     from bgtplanner.privacy.budget import Budget, Budgets
     from bgtplanner.privacy.ledger import Ledger
     from bgtplanner.recsys.model import Model
@@ -22,10 +24,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "BGTPlanner",
     "Budget",
     "Budgets",
     "Ledger",
     "Model",
+    "Plan",
+    "Policy",
     "Ratings",
     "Result",
     "errors",
@@ -35,10 +40,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "BGTPlanner": "bgtplanner.planning.bgt",
     "Budget": "bgtplanner.privacy.budget",
     "Budgets": "bgtplanner.privacy.budget",
     "Ledger": "bgtplanner.privacy.ledger",
     "Model": "bgtplanner.recsys.model",
+    "Plan": "bgtplanner.planning.policy",
+    "Policy": "bgtplanner.planning.policy",
     "Ratings": "bgtplanner.recsys.ratings",
     "Result": "bgtplanner.experiments.results",
     "load_ratings": "bgtplanner.recsys.sources",

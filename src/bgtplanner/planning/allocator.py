@@ -1,0 +1,59 @@
+"""From scores to a level: inverse gap weighting, as in the paper (eqs. 18 and 19)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bgtplanner.errors import ConfigError
+
+__all__ = ["gamma_growing", "gamma_of_paper", "gamma_of_regret", "probabilities"]
+
+
+def probabilities(scores: ArrayLike, gamma: float) -> NDArray[np.float64]:
+    """Probability of each level: the best one most likely, the others by how far they lag.
+
+        p(a) = 1 / (A + gamma (best - score(a)))   for all but the best, which gets the rest
+
+    The best level never gets less than 1/A.
+
+    Example:
+        >>> probabilities([1.0, 0.0], gamma=8.0).tolist()
+        [0.9, 0.1]
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    fits = values.ndim == 1 and len(values) >= 1 and bool(np.isfinite(values).all())
+    ConfigError.unless(fits, "scores", scores, "finite numbers, one a level")
+    ConfigError.unless(bool(0 <= gamma < np.inf), "gamma", gamma, "0 or a positive number")
+    best = int(values.argmax())
+    with np.errstate(over="ignore"):
+        share = 1.0 / (len(values) + gamma * (values[best] - values))
+    share[best] = 0.0
+    share[best] = 1.0 - share.sum()
+    return np.asarray(share)
+
+
+def gamma_of_paper(levels: int, rounds: int, clients: int) -> float:
+    """The paper's constant, 2 sqrt(A T / ((U + 2) log T)): about 0.7, an almost uniform draw."""
+    return float(2 * np.sqrt(levels * rounds / ((clients + 2) * np.log(max(rounds, 2)))))
+
+
+def gamma_of_regret(levels: int, rounds: int, regret: float = 1.0) -> float:
+    """The theory's choice, sqrt(A T / (Reg + 4 log 2T)), for scores scaled to [0, 1].
+
+    Args:
+        levels: A.
+        rounds: T.
+        regret: Bound on the predictor's total squared error.
+    """
+    return float(np.sqrt(levels * rounds / (regret + 4 * np.log(2 * max(rounds, 1)))))
+
+
+def gamma_growing(levels: int, round: int, rate: float = 64.0) -> float:  # noqa: A002
+    """The planner's default, rate * A * sqrt(t).
+
+    Trying other levels costs about (A - 1) / gamma a round, whatever the gaps are. The theory's
+    constant covers an adversary; a smooth process seen at t points is known far better than that.
+    What trying costs still adds up to the order of sqrt(T).
+    """
+    return float(rate * levels * np.sqrt(round + 1.0))

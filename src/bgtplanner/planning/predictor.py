@@ -1,0 +1,368 @@
+"""Predict what a round will bring: a Gaussian process over (level, context, time).
+
+The paper's kernel, with its square restored (its text has lost it, its name and code have it):
+
+    k((z, t), (z', t')) = (1 - alpha)^(|t - t'| / 2) exp( -|z - z'|^2 / (2 s^2) )
+
+What was seen long ago counts less. The inverse of the Cholesky factor is kept and grows by a row a
+round, so a round costs the square of their number, not its cube, and is products only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import lapack
+from scipy.optimize import minimize
+
+from bgtplanner.errors import ConfigError
+
+__all__ = ["Prediction", "Predictor"]
+
+Floats = NDArray[np.float64]
+
+_JITTER = 1e-12
+_FIT_FROM = 16  # observations, below which a length scale cannot be told from noise
+_FIT_WITH = 128  # newest observations that scales are fitted to: it costs their cube
+_LENGTHS = (0.05, 50.0)  # between which fitted length scales stay; inputs are of order 1
+_NOISES = (0.02, 30.0)
+_FORGETTING = (1e-6, 0.3)
+_PULL = 0.5  # how far, in logarithms, fitted scales typically lie from where they began
+
+
+class Prediction(NamedTuple):
+    """What the process expects at some inputs.
+
+    Attributes:
+        mean: Expected reward.
+        variance: Of the expected reward, without the noise of a single observation.
+    """
+
+    mean: Floats
+    variance: Floats
+
+
+class Predictor:
+    """Gaussian process regression that learns one observation at a time.
+
+    Args:
+        length_scale: s in the kernel.
+        forgetting: alpha in the kernel: 0 remembers everything, 0.1 forgets within tens of rounds.
+        noise: Standard deviation of an observation around the expected reward, over that of the
+            expected reward itself.
+        standardize: Scale rewards and contexts to mean 0 and spread 1, as seen so far. The first
+            input (the level) is left as it is, and a mean reward that may still be positive counts
+            as such: nobody should give up by bad luck. Without it everything is taken raw, as in
+            the paper.
+        fit: Choose the length scale of each input, the forgetting and the noise by marginal
+            likelihood, whenever the number of observations has doubled; with a pull to the values
+            given here.
+        window: Most observations to keep; the older half is dropped when it is reached.
+
+    Example:
+        >>> predictor = Predictor(standardize=False)
+        >>> for x in (0.0, 0.2, 0.4):
+        ...     predictor.observe([x], time=0, reward=x)
+        >>> round(float(predictor.predict([[0.4]], time=0).mean[0]), 1)
+        0.4
+    """
+
+    def __init__(
+        self,
+        *,
+        length_scale: float = 0.2,
+        forgetting: float = 0.001,
+        noise: float = 0.1,
+        standardize: bool = True,
+        fit: bool = False,
+        window: int = 1024,
+    ) -> None:
+        unless = ConfigError.unless
+        unless(0 < length_scale < 1e6, "length_scale", length_scale, "a positive number")
+        unless(0 <= forgetting < 1, "forgetting", forgetting, "from 0 to below 1")
+        unless(1e-4 <= noise < 1e6, "noise", noise, "at least 0.0001")
+        unless(window >= 16, "window", window, "at least 16")
+        self.forgetting = float(forgetting)
+        self.noise = float(noise)
+        self.standardize = standardize
+        self.fit = fit
+        self.window = int(window)
+        self._length = float(length_scale)
+        self._first = (max(self.forgetting, _FORGETTING[0]), self.noise)
+        self._size = 0
+        self._next_fit = _FIT_FROM
+        self._lengths = self._centre = self._spread = np.zeros(0)  # one an input
+        self._make_room(0, 16)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def length_scales(self) -> Floats:
+        """Length scale s of each input, fitted or given."""
+        return self._lengths.copy()
+
+    def reward_scale(self) -> tuple[float, float]:
+        """Mean and spread of the rewards kept; 0 and 1 where rewards are taken raw."""
+        if not self.standardize or not self._size:
+            return 0.0, 1.0
+        rewards, weights = self._rewards[: self._size], 1.0 / self._doubts[: self._size]
+        weights /= weights.sum()
+        mean = float(weights @ rewards)
+        spread = float(np.sqrt(weights @ (rewards - mean) ** 2)) or abs(mean) or 1.0
+        return max(mean, spread / self._size**0.5), spread
+
+    def observe(
+        self, inputs: ArrayLike, *, time: float, reward: float, doubt: float = 1.0
+    ) -> None:
+        """Learn that these inputs (level first) brought this reward at this time.
+
+        Args:
+            inputs: Where.
+            time: When.
+            reward: What.
+            doubt: How many times the usual variance of the noise this observation has.
+
+        Raises:
+            ConfigError: If something is not a finite number, or the number of inputs changes.
+        """
+        row = np.asarray(inputs, dtype=np.float64).ravel()
+        ConfigError.unless(bool(np.isfinite(row).all()), "inputs", "NaN", "finite numbers")
+        finite = bool(np.isfinite(reward) and np.isfinite(time))
+        ConfigError.unless(finite, "reward", reward, "a finite number, at a finite time")
+        ConfigError.unless(bool(1e-12 < doubt < 1e12), "doubt", doubt, "a positive number")
+        if not self._size:
+            self._make_room(len(row), 16)
+        width = self._inputs.shape[1]
+        ConfigError.unless(len(row) == width, "inputs", len(row), f"{width} numbers")
+        if self._size >= self.window:
+            self._keep_newest(self.window // 2)
+        if self._size == len(self._inputs):
+            self._make_room(width, 2 * self._size)
+        at = self._size
+        self._inputs[at], self._times[at] = row, time
+        self._rewards[at], self._doubts[at] = reward, doubt
+        self._size += 1
+        if self.standardize and not self._size & at:  # a power of 2: see again what is usual
+            self._see_scales()
+        elif self.fit and self._size >= self._next_fit:
+            self._fit()
+        else:
+            self._extend()
+
+    def predict(self, inputs: ArrayLike, *, time: float) -> Prediction:
+        """Expected reward and its variance at several inputs, one a row."""
+        rows = np.atleast_2d(np.asarray(inputs, dtype=np.float64))
+        centre, spread = self.reward_scale()
+        number = self._size
+        if not number:
+            return Prediction(np.full(len(rows), centre), np.full(len(rows), spread**2))
+        across = self._kernel(rows, time)
+        half = across @ self._inverse[:number, :number].T
+        target = (self._whitened[0, :number] - centre * self._whitened[1, :number]) / spread
+        variance = np.maximum(1.0 - (half * half).sum(axis=1), 0.0)
+        return Prediction(centre + spread * (half @ target), spread**2 * variance)
+
+    def expect(self, inputs: ArrayLike, *, time: float) -> Floats:
+        """The mean of :meth:`predict` alone: much cheaper for many inputs."""
+        rows = np.atleast_2d(np.asarray(inputs, dtype=np.float64))
+        centre, spread = self.reward_scale()
+        number = self._size
+        if not number:
+            return np.full(len(rows), centre)
+        target = (self._whitened[0, :number] - centre * self._whitened[1, :number]) / spread
+        weights = target @ self._inverse[:number, :number]
+        return np.asarray(centre + spread * (self._kernel(rows, time) @ weights))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, as plain data."""
+        number = self._size
+        return {
+            "inputs": self._inputs[:number].tolist(),
+            "times": self._times[:number].tolist(),
+            "rewards": self._rewards[:number].tolist(),
+            "doubts": self._doubts[:number].tolist(),
+            "lengths": self._lengths.tolist(),
+            "centre": self._centre.tolist(),
+            "spread": self._spread.tolist(),
+            "forgetting": self.forgetting,
+            "noise": self.noise,
+            "next_fit": self._next_fit,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` gave."""
+        number, lengths = len(state["inputs"]), np.asarray(state["lengths"], dtype=np.float64)
+        self._size = 0
+        self._make_room(len(lengths), max(16, number))
+        self._size = number
+        if number:
+            self._inputs[:number] = state["inputs"]
+            self._times[:number] = state["times"]
+            self._rewards[:number] = state["rewards"]
+            self._doubts[:number] = state["doubts"]
+        self._lengths[:] = lengths
+        self._centre[:] = state["centre"]
+        self._spread[:] = state["spread"]
+        self.forgetting, self.noise = float(state["forgetting"]), float(state["noise"])
+        self._next_fit = int(state["next_fit"])
+        self._rebuild()
+
+    def _make_room(self, width: int, room: int) -> None:
+        """Arrays for `room` observations, with those there are."""
+        number = self._size
+        old = self.__dict__.copy()
+        self._inputs: Floats = np.zeros((room, width))
+        self._scaled: Floats = np.zeros((room, width))
+        self._times: Floats = np.zeros(room)
+        self._rewards: Floats = np.zeros(room)
+        self._doubts: Floats = np.zeros(room)
+        self._whitened: Floats = np.zeros((2, room))  # the inverse factor times rewards, and ones
+        self._inverse: Floats = np.zeros((room, room))
+        if not number:
+            self._lengths = np.full(width, self._length)
+            self._centre, self._spread = np.zeros(width), np.ones(width)
+            return
+        for name in ("_inputs", "_scaled", "_times", "_rewards", "_doubts"):
+            getattr(self, name)[:number] = old[name][:number]
+        self._whitened[:, :number] = old["_whitened"][:, :number]
+        self._inverse[:number, :number] = old["_inverse"][:number, :number]
+
+    def _scale(self, rows: Floats) -> Floats:
+        return np.asarray((rows - self._centre) / (self._spread * self._lengths))
+
+    def _kernel(self, rows: Floats, time: float) -> Floats:
+        """Of some inputs at one time with all observations."""
+        ages = np.abs(self._times[: self._size] - time)
+        return _kernel(self._scale(rows), self._scaled[: self._size], ages, self.forgetting)
+
+    def _extend(self) -> None:
+        """One more row of the inverse factor, for the newest observation."""
+        at = self._size - 1
+        self._scaled[at] = self._scale(self._inputs[at])
+        ages = np.abs(self._times[:at] - self._times[at])
+        across = _kernel(self._scaled[at : at + 1], self._scaled[:at], ages, self.forgetting)[0]
+        inverse = self._inverse[:at, :at]
+        row = inverse @ across
+        own = 1.0 + self.noise**2 * self._doubts[at] + _JITTER
+        corner = np.sqrt(max(own - float(row @ row), _JITTER))
+        self._inverse[at, :at] = (row @ inverse) / -corner
+        self._inverse[at, at] = 1.0 / corner
+        reward = self._rewards[at] - row @ self._whitened[0, :at]
+        self._whitened[0, at] = reward / corner
+        self._whitened[1, at] = (1.0 - row @ self._whitened[1, :at]) / corner
+
+    def _rebuild(self) -> None:
+        """The whole inverse factor from nothing: after scales have changed."""
+        number = self._size
+        self._scaled[:number] = self._scale(self._inputs[:number])
+        if not number:
+            return
+        scaled, times = self._scaled[:number], self._times[:number]
+        ages = np.abs(times[:, None] - times)
+        covariance = _kernel(scaled, scaled, ages, self.forgetting)
+        noise = self.noise**2 * self._doubts[:number]
+        covariance[np.diag_indices(number)] = 1.0 + noise + _JITTER
+        inverse = _inverse_factor(covariance)
+        if inverse is None:  # pragma: no cover - the noise keeps it positive definite
+            raise ConfigError(f"noise = {self.noise!r}: too small for so many equal inputs")
+        self._inverse[:number, :number] = inverse
+        self._whitened[0, :number] = inverse @ self._rewards[:number]
+        self._whitened[1, :number] = inverse.sum(axis=1)
+
+    def _keep_newest(self, keep: int) -> None:
+        first = self._size - keep
+        for values in (self._inputs, self._times, self._rewards, self._doubts):
+            values[:keep] = values[first : self._size].copy()
+        self._size = keep
+        self._rebuild()
+
+    def _see_scales(self) -> None:
+        """Contexts to mean 0 and spread 1, as seen so far; the level stays as it is."""
+        seen = self._inputs[: self._size]
+        self._centre, self._spread = seen.mean(axis=0), seen.std(axis=0)
+        self._centre[0], self._spread[0] = 0.0, 1.0
+        self._spread[self._spread < 1e-12] = 1.0
+        if self.fit and self._size >= self._next_fit:
+            self._fit()
+        else:
+            self._rebuild()
+
+    def _fit(self) -> None:
+        """Scales of the largest marginal likelihood, with a weak pull to where they began."""
+        number = min(self._size, _FIT_WITH)
+        first = self._size - number
+        centre, spread = self.reward_scale()
+        target = (self._rewards[first : self._size] - centre) / spread
+        rows = (self._inputs[first : self._size] - self._centre) / self._spread
+        squares = (rows[:, None, :] - rows) ** 2
+        times = self._times[first : self._size]
+        ages = np.abs(times[:, None] - times)
+        prior = np.log(np.r_[np.full(rows.shape[1], self._length), self._first])
+        limits = [_LENGTHS] * rows.shape[1] + [_FORGETTING, _NOISES]
+        bounds = np.log(limits)
+        now = np.r_[self._lengths, max(self.forgetting, _FORGETTING[0]), self.noise]
+        found = minimize(
+            _negative_likelihood,
+            np.clip(np.log(now), bounds[:, 0], bounds[:, 1]),
+            args=(squares, ages, target, self._doubts[first : self._size], prior),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=bounds,
+            options={"maxiter": 25},
+        )
+        best = np.exp(found.x)
+        self._lengths, self.forgetting = best[:-2], float(best[-2])
+        self.noise = float(best[-1])
+        self._next_fit = 2 * self._size
+        self._rebuild()
+
+
+def _kernel(rows: Floats, others: Floats, ages: Floats, forgetting: float) -> Floats:
+    squares = (rows * rows).sum(axis=1)[:, None] + (others * others).sum(axis=1)
+    squares -= 2 * (rows @ others.T)
+    exponent = np.minimum(-0.5 * squares, 0.0)
+    exponent += (0.5 * np.log1p(-forgetting)) * ages
+    return np.asarray(np.exp(exponent, out=exponent))
+
+
+def _inverse_factor(covariance: Floats) -> Floats | None:
+    """Inverse of the lower Cholesky factor; None if there is none."""
+    factor, failed = lapack.dpotrf(covariance, lower=1, clean=1)
+    if failed:
+        return None
+    inverse, _ = lapack.dtrtri(factor, lower=1)
+    return np.ascontiguousarray(inverse)
+
+
+def _negative_likelihood(
+    point: Floats, squares: Floats, ages: Floats, target: Floats, doubts: Floats, prior: Floats
+) -> tuple[float, Floats]:
+    """Of log length scales, log forgetting and log noise; with its gradient."""
+    *logs, log_forgetting, log_noise = point
+    weights = np.exp(-2 * np.asarray(logs))
+    forgetting, variance = np.exp(log_forgetting), np.exp(2 * log_noise)
+    kernel = np.exp(-0.5 * (squares @ weights) + 0.5 * np.log1p(-forgetting) * ages)
+    number = len(target)
+    covariance = kernel.copy()
+    covariance[np.diag_indices(number)] += variance * doubts + _JITTER
+    inverse = _inverse_factor(covariance)
+    if inverse is None:
+        return 1e12, np.zeros_like(point)
+    half = inverse @ target
+    weight = half @ inverse
+    # d/dx of the likelihood is half the sum over (weight weight' - covariance^-1) dK/dx.
+    # The size of the signal is left out of it: it is what makes the data most likely.
+    power = float(half @ half) / number
+    outer = inverse.T @ inverse - np.multiply.outer(weight, weight) / power
+    shared = outer * kernel
+    slopes = 0.5 * np.einsum("ij,ijk->k", shared, squares) * weights
+    forgets = 0.5 * float((shared * ages).sum()) * (-0.5 * forgetting / (1 - forgetting))
+    noises = variance * float(np.diag(outer) @ doubts)
+    pull = (point - prior) / _PULL**2
+    loss = 0.5 * number * np.log(power) - np.log(np.diag(inverse)).sum()
+    loss += 0.5 * pull @ (point - prior)
+    return float(loss), np.r_[slopes, forgets, noises] + pull

@@ -1,0 +1,236 @@
+"""Test your own policy: the contract that every policy keeps.
+
+Make a test class of it in your own tests; pytest runs every check::
+
+    from bgtplanner.testing import PolicyContract
+
+    class TestMine(PolicyContract):
+        policy = MyPolicy
+
+Set `options` for further arguments, or override :meth:`PolicyContract.make`. A policy takes
+``(budget, clients, *, rounds, mechanism, accounting, ledger, run, seed, ...)``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgtplanner.errors import BGTPlannerError, ConfigError
+from bgtplanner.planning.policy import Plan, Policy
+from bgtplanner.privacy.accounting import RULES
+from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.ledger import Ledger
+
+__all__ = ["PolicyContract"]
+
+_RULES = tuple(name for name, rule in RULES.items() if rule.sound)
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise AssertionError(message)
+
+
+class PolicyContract:
+    """What every policy must do; subclass it and set `policy`.
+
+    Attributes:
+        policy: The class to test.
+        options: Further arguments for it.
+        spends: Whether it spends from a ledger at all.
+        rounds: How many rounds the checks play.
+        context: Length of the contexts that are shown.
+    """
+
+    policy: ClassVar[Any]
+    options: ClassVar[Mapping[str, Any]] = {}
+    spends: ClassVar[bool] = True
+    rounds: ClassVar[int] = 12
+    context: ClassVar[int] = 3
+
+    def make(self, budget: Budget | Budgets | None = None, **options: Any) -> Policy:
+        """A new policy, for three clients unless told otherwise."""
+        if budget is None and "ledger" not in options:
+            budget = Budget(5.0, 1e-5)
+        if isinstance(budget, Budget):
+            options.setdefault("clients", 3)
+        policy: Policy = self.policy(budget, **{"rounds": self.rounds, **self.options, **options})
+        return policy
+
+    def play(self, policy: Policy, limit: int | None = None, seed: int = 0) -> list[Plan]:
+        """Play up to `limit` rounds with made-up contexts and rewards."""
+        plans: list[Plan] = []
+        generator = np.random.default_rng(seed)
+        while limit is None or len(plans) < limit:
+            context = generator.standard_normal(self.context)
+            reward = float(generator.standard_normal() * 0.1)
+            plan = policy.ask(context)
+            if plan is None:
+                break
+            policy.tell(plan, reward=reward)
+            plans.append(plan)
+            _require(len(plans) <= self.rounds, "there are more rounds than were asked for")
+        return plans
+
+    def test_it_is_a_policy(self) -> None:
+        """It has ask, tell, state_dict and from_state."""
+        _require(isinstance(self.make(), Policy), "ask, tell, state_dict or from_state is missing")
+
+    def test_it_ends_and_numbers_its_rounds(self) -> None:
+        """Rounds are numbered from 0 and come to an end, for good."""
+        policy = self.make()
+        plans = self.play(policy)
+        _require(len(plans) >= 1, "a fresh budget pays for no round at all")
+        _require([plan.round for plan in plans] == list(range(len(plans))), "rounds skip numbers")
+        _require(policy.ask(np.zeros(self.context)) is None, "it goes on after its end")
+
+    def test_it_never_spends_more_than_there_is(self) -> None:
+        """Under every sound rule, for equal and different budgets, with whatever rewards."""
+        for rule in _RULES:
+            for epsilons in ([5.0] * 3, [0.1, 1.0, 30.0], [0.05, 0.05, 1e4]):
+                budgets = Budgets.per_client(epsilons, 1e-5)
+                ledger = Ledger.in_memory(budgets, rule)
+                plans = self.play(self.make(ledger=ledger))
+                spent = ledger.epsilon_spent()
+                _require(bool((spent <= np.array(epsilons) * (1 + 1e-9)).all()), f"{rule}: over")
+                if self.spends:
+                    paid = sum(_paid(plan) for plan in plans)
+                    booked = ledger.rule.epsilon(ledger.spent(), 1e-5)
+                    _require(bool((booked > 0).any() == (np.sum(paid) > 0)), f"{rule}: unbooked")
+
+    def test_what_it_plans_is_what_it_pays(self) -> None:
+        """Charge and noise of a plan fit each other and the ledger."""
+        if not self.spends:
+            return
+        ledger = Ledger.in_memory(Budgets.same(Budget(5.0, 1e-5), 3), "gaussian/gdp")
+        policy = self.make(ledger=ledger)
+        spent = ledger.spent()
+        while (plan := policy.ask(np.zeros(self.context))) is not None:
+            now = ledger.spent()
+            if plan.skip:
+                _require(bool((now == spent).all()), "a skipped round was charged")
+            else:
+                cost = float(ledger.rule.charge(plan.noise_multiplier))
+                _require(cost <= plan.charge * (1 + 1e-9), "the noise is too small for the charge")
+                paid = ledger.rule.sum_ticks(plan.charge)[:, None]
+                _require(bool((now - spent == paid).all()), "the plan's charge was not reserved")
+                scale = plan.noise_multiplier * 2 * plan.clip
+                _require(abs(plan.noise_std / scale - 1) < 1e-9, "noise_std does not fit the clip")
+            policy.tell(plan, reward=0.01)
+            spent = now
+
+    def test_a_plan_never_told_is_spent(self) -> None:
+        """Asking reserves; what is not told stays reserved."""
+        if not self.spends:
+            return
+        ledger = Ledger.in_memory(Budgets.same(Budget(5.0, 1e-5), 3), "gaussian/gdp")
+        policy = self.make(ledger=ledger)
+        plan = policy.ask(np.zeros(self.context))
+        while plan is not None and plan.skip:
+            plan = policy.ask(np.zeros(self.context))
+        _require(plan is not None, "it never takes part")
+        _require(bool((ledger.spent() > 0).all()), "nothing was reserved")
+        _require(ledger.unsettled == 1, "it was settled before it was told")
+
+    def test_the_same_seed_gives_the_same_plans(self) -> None:
+        """Every random choice comes from the seed."""
+        one, two = (self.play(self.make(seed=5)) for _ in range(2))
+        _require([p.charge for p in one] == [p.charge for p in two], "plans differ for one seed")
+
+    def test_it_goes_on_from_its_state(self) -> None:
+        """A policy restored from JSON plays on exactly as the one that was never stopped."""
+        straight = self.play(self.make(seed=1), seed=3)
+        policy = self.make(seed=1)
+        generator = np.random.default_rng(3)
+        charges = []
+        while True:
+            context = generator.standard_normal(self.context)
+            reward = float(generator.standard_normal() * 0.1)
+            plan = policy.ask(context)
+            if plan is None:
+                break
+            policy.tell(plan, reward=reward)
+            charges.append(plan.charge)
+            state = json.loads(json.dumps(policy.state_dict()))
+            policy = type(policy).from_state(state)
+        _require(charges == [plan.charge for plan in straight], "restored, it plays otherwise")
+
+    def test_a_state_never_forgets_what_was_spent(self) -> None:
+        """Restored from its state it has no more left than before."""
+        if not self.spends:
+            return
+        policy: Any = self.make()
+        self.play(policy, limit=3)
+        again: Any = type(policy).from_state(policy.state_dict())
+        _require(bool((again.ledger.spent() >= policy.ledger.spent()).all()), "spending was lost")
+
+    def test_it_spends_from_a_durable_ledger(self, tmp_path: Path) -> None:
+        """Stopped and restored with the file, it goes on; without the file it refuses."""
+        if not self.spends:
+            return
+        path = tmp_path / "ledger.sqlite"
+        budgets = Budgets.same(Budget(5.0, 1e-5), 3)
+        with Ledger.create(path, budgets, "gaussian/gdp") as ledger:
+            policy = self.make(ledger=ledger)
+            self.play(policy, limit=2)
+            state = json.loads(json.dumps(policy.state_dict()))
+            before = ledger.spent()
+        try:
+            type(policy).from_state(state)
+        except BGTPlannerError:
+            pass
+        else:
+            raise AssertionError("it goes on without its ledger")
+        with Ledger.open(path) as ledger:
+            again = type(policy).from_state(state, ledger=ledger)
+            self.play(again, limit=1)
+            _require(bool((ledger.spent() >= before).all()), "spending was lost")
+
+    def test_its_state_is_plain(self) -> None:
+        """JSON and back changes nothing, also in the middle of a run."""
+        policy: Any = self.make()
+        self.play(policy, limit=2)
+        state = json.loads(json.dumps(policy.state_dict()))
+        again = type(policy).from_state(state)
+        _require(again.state_dict() == policy.state_dict(), "the state changed on the way")
+
+    def test_nonsense_is_refused(self) -> None:
+        """No NaN gets in, and no plan is told twice."""
+        for rounds in (0, -1, 1.5):
+            self._refuses(lambda rounds=rounds: self.make(rounds=rounds))
+        policy = self.make()
+        if self.spends:
+            self._refuses(lambda: policy.ask([float("nan")] * self.context))
+        plan = policy.ask(np.zeros(self.context))
+        _require(plan is not None, "a fresh budget pays for no round at all")
+        if plan is None:
+            return
+        for reward in (float("nan"), float("inf")):
+            self._refuses(lambda reward=reward: policy.tell(plan, reward=reward))
+        policy.tell(plan, reward=1e300)
+        self._refuses(lambda: policy.tell(plan, reward=0.0))
+
+    def test_a_round_without_a_reward_does_no_harm(self) -> None:
+        """Rewards may be unknown."""
+        policy = self.make()
+        while (plan := policy.ask()) is not None:
+            policy.tell(plan)
+
+    def _refuses(self, call: Any) -> None:
+        try:
+            call()
+        except ConfigError:
+            return
+        raise AssertionError("it was accepted")
+
+
+def _paid(plan: Plan) -> NDArray[np.float64]:
+    if plan.reservation is None:
+        return np.zeros(len(plan.participants))
+    return np.where(plan.participants, plan.reservation.charge, 0.0)

@@ -1,0 +1,96 @@
+"""Every policy that comes with the package keeps the contract that is shipped with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bgtplanner.planning.baselines import (
+    Adap,
+    Adpml,
+    Fixed,
+    Hindsight,
+    Hong,
+    Random,
+    TwoPhase,
+    Uniform,
+    Unlimited,
+)
+from bgtplanner.planning.bgt import BGTPlanner
+from bgtplanner.testing import PolicyContract
+
+
+class TestBGTPlanner(PolicyContract):
+    policy = BGTPlanner
+
+
+class TestBGTPlannerWithoutSkipping(PolicyContract):
+    policy = BGTPlanner
+    options: ClassVar[Mapping[str, Any]] = {
+        "skip": False,
+        "levels": 3,
+        "spacing": "linear",
+        "cheapest": 1.0,
+        "gamma": 2.0,
+    }
+
+
+class TestPaper(PolicyContract):
+    policy = BGTPlanner
+    options: ClassVar[Mapping[str, Any]] = {
+        "stage": "paper",
+        "initial_rounds": 1,
+        "skip": False,
+        "gamma": 0.7,
+        "cheapest": 1.0,
+        "spacing": "linear",
+        "min_rounds": 8,
+        "predictor": {"standardize": False},
+    }
+
+
+class TestUniform(PolicyContract):
+    policy = Uniform
+
+
+class TestFixed(PolicyContract):
+    policy = Fixed
+    options: ClassVar[Mapping[str, Any]] = {
+        "weights": np.array([1, 0, 2, 3, 1e-12, 1, 1, 1, 1, 1, 1, 5])
+    }
+
+
+class TestHindsight(TestFixed):
+    policy = Hindsight
+
+
+class TestHong(PolicyContract):
+    policy = Hong
+
+
+class TestTwoPhase(PolicyContract):
+    policy = TwoPhase
+
+
+class TestRandom(PolicyContract):
+    policy = Random
+
+
+class TestAdpml(PolicyContract):
+    policy = Adpml
+
+
+class TestAdpmlNormalised(PolicyContract):
+    policy = Adpml
+    options: ClassVar[Mapping[str, Any]] = {"mode": "normalised", "shape": "saturating"}
+
+
+class TestAdap(PolicyContract):
+    policy = Adap
+
+
+class TestUnlimited(PolicyContract):
+    policy = Unlimited
+    spends = False
