@@ -1,6 +1,6 @@
-"""How fast, and how much memory: four questions, each with a target, answered in one run.
+"""How fast, and how much memory: six questions, each with a target, answered in one run.
 
-    make bench                              everything; about five minutes
+    make bench                              everything; about seven minutes
     python -m benchmarks.speed              the same, where torch is already installed
     python -m benchmarks.speed --only round --no-check
 
@@ -27,6 +27,14 @@
    durable SQLite insert of a row a client; a million clients against a thousand; after thousands
    of rounds against none.
    Target: at most twice, ten times and one and a half times.
+5. ``planner``: what do ask and tell of the planner cost? A thousand rounds, five levels, contexts
+   of length five, a million clients in three classes of budgets; a round after 2,000 rounds that
+   are all remembered against one after 1,000; and beside a training round at the size of MovieLens
+   100K (as in question 1: no evaluation and no noise, the shortest round there is), the planner
+   without its context, and the singular values of the usage matrix that can be its context.
+   Target: at most 4.5 times; below 5 % and below 50 % of a training round.
+6. ``context``: what do these singular values cost from round to round, against ARPACK?
+   Target: no more than ARPACK.
 
 How to read it: times are of the machine at hand and say little elsewhere; ratios carry over. Next
 to every ratio stand its quartiles over the turns; when they are far apart the machine was busy and

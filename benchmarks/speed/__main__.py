@@ -21,7 +21,7 @@ from benchmarks.speed import memory, scaling
 from benchmarks.speed import round as rounds
 from benchmarks.speed.child import available_cpus, measure
 
-QUESTIONS = ("round", "memory", "scaling", "ledger")
+QUESTIONS = ("round", "memory", "scaling", "ledger", "planner", "context")
 
 
 class Section:
@@ -170,6 +170,67 @@ def measure_ledger(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
     return section, [result]
 
 
+def measure_planner(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
+    """Question 5."""
+    section = Section("What planning a round costs", *("", "ms", "ratio", "target"))
+    clients = progress("planner: a million clients", "planner", "clients")
+    many, few = clients["many"], clients["few"]
+    section.add(
+        f"{clients['clients']:,} clients against 3, {clients['classes']} classes",
+        f"{1e3 * many['seconds'] / many['rounds']:.1f}",
+        f"{many['seconds'] / few['seconds']:.1f}",
+        "",
+    )
+    growth = progress("planner: as rounds go by", "planner", "growth")
+    section.add(
+        "after 2,000 rounds against 1,000",
+        f"{1e3 * median(growth['late_seconds']):.1f}",
+        f"{growth['ratio']:.2f}",
+        f"<= {growth['target_ratio']:g}",
+        met=growth["ratio"] <= growth["target_ratio"],
+    )
+    threads = ("--threads", min(2, available_cpus()))
+    shares = progress("planner: beside a training round", "planner", "shares", *threads)
+    what = {"planner": "ask and tell", "context": "context"}
+    for name, share in shares["shares"].items():
+        part, model = name.split(", ")
+        section.add(
+            f"{what[part]} against {model}",
+            f"{1e3 * median(shares['seconds'][part]):.1f}",
+            with_quartiles(share, digits=3),
+            f"< {share['target_ratio']:g}",
+            met=share["ratio"] < share["target_ratio"],
+        )
+    return section, [clients, growth, shares]
+
+
+def measure_context(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
+    """Question 6."""
+    section = Section(
+        "What the singular values of the usage matrix cost",
+        *("", "ms", "ratio", "target"),
+    )
+    result = progress("the context", "context")
+    ratio, target = result["ratio"], result["target_ratio"]
+    for name, milliseconds in result["milliseconds"].items():
+        main = name == "of_matrix"
+        section.add(
+            f"ML-100K, {name}",
+            f"{milliseconds:,.1f}",
+            f"{ratio:.2f} of svds" if main else "",
+            f"<= {target:g}" if main else "",
+            met=ratio <= target if main else None,
+        )
+    pseudo, large = result["pseudo"], result["by_products"]
+    warm = f"{1e3 * median(pseudo['seconds'][1:]):,.0f}"
+    section.add("ML-100K, 1,000 pseudo items a client", warm, "", "")
+    for name in ("cold", "warm"):
+        milliseconds = 1e3 * large[f"{name}_seconds"]
+        what = f"100,000 x 50,000, by products, {name}"
+        section.add(what, f"{milliseconds:,.0f}", "", "")
+    return section, [result]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
     parser.add_argument("--only", choices=QUESTIONS, help="answer one of the questions")
@@ -183,6 +244,8 @@ def main() -> int:
         "memory": measure_memory,
         "scaling": measure_scaling,
         "ledger": measure_ledger,
+        "planner": measure_planner,
+        "context": measure_context,
     }
     chosen = [given.only] if given.only else QUESTIONS
     machine = {

@@ -1,0 +1,313 @@
+"""Play the planner and its rivals in environments whose optimum is known, and say how they did.
+
+    python -m benchmarks.regret                     everything; about half an hour on one core
+    python -m benchmarks.regret --seeds 3 --rounds 250 500
+
+Results are kept in `benchmarks/results/regret.jsonl`: a run that was stopped goes on where it was.
+The exit code is 1 if a target was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from scipy.stats import t as student
+
+from benchmarks.regret.environments import KINDS, ROUNDS, SEEDS
+from benchmarks.regret.play import POLICIES, Cell, Results
+
+TARGET_SLOPE, TARGET_RATIO = 0.75, 0.90
+RIVALS = ("random", "uniform", "greedy")
+NAMES = {
+    "planner": "planner",
+    "paper": "the paper's constants",
+    "uniform": "uniform",
+    "random": "random",
+    "greedy": "greedy",
+}
+COLOURS = {  # Okabe and Ito: told apart with any eyes; markers tell them apart without colour
+    "planner": ("#0072B2", "o"),
+    "paper": ("#D55E00", "s"),
+    "uniform": ("#009E73", "^"),
+    "random": ("#CC79A7", "v"),
+    "greedy": ("#000000", "x"),
+}
+_BEGIN, _END = "<!-- regret: begin -->", "<!-- regret: end -->"
+_SECONDS_A_ROUND = {"planner": 2.2, "paper": 1.3}  # in proportion, to guess what is left
+
+
+class Estimate(NamedTuple):
+    """A mean over seeds and half the width of its 95 % interval."""
+
+    mean: float
+    half: float
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64]) -> Estimate:
+        number = len(values)
+        if number < 2:
+            return cls(float(values.mean()), float("nan"))
+        error = float(values.std(ddof=1)) / number**0.5
+        return cls(float(values.mean()), float(student.ppf(0.975, number - 1)) * error)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} ± {self.half:.3f}"
+
+
+class Report:
+    """What came out, for the seeds of which everything has been played."""
+
+    def __init__(self, results: Results, rounds: Sequence[int], seeds: Sequence[int]) -> None:
+        self.rounds = tuple(rounds)
+        self.seeds = tuple(
+            seed
+            for seed in seeds
+            if not results.missing(_cells(KINDS, self.rounds, [seed], POLICIES))
+        )
+        self.wanted = len(seeds)
+        self._results = results
+
+    def values(self, kind: str, rounds: int, policy: str, what: str) -> NDArray[np.float64]:
+        """One a seed."""
+        rows = (self._results.get(Cell(kind, rounds, seed, policy)) for seed in self.seeds)
+        return np.array([row[what] for row in rows if row is not None])
+
+    def ratio(self, kind: str, rounds: int, policy: str) -> Estimate:
+        """Reward over the optimum."""
+        return Estimate.of(self.values(kind, rounds, policy, "ratio"))
+
+    def slope(self, policy: str) -> Estimate | None:
+        """Of log regret over log rounds, where nothing changes; None if some is not positive."""
+        every = [self.values("stationary", rounds, policy, "regret") for rounds in self.rounds]
+        regret = np.stack(every, axis=1)  # [seeds, rounds]
+        if len(self.rounds) < 2 or not (regret > 0).all():
+            return None
+        logs = np.log(np.asarray(self.rounds, dtype=np.float64))
+        away = logs - logs.mean()
+        return Estimate.of(np.log(regret) @ away / (away @ away))  # least squares, seed by seed
+
+    def lead(self, kind: str, rounds: int, rival: str) -> Estimate:
+        """By how much the planner's ratio is above a rival's, on the same seeds."""
+        ours = self.values(kind, rounds, "planner", "ratio")
+        return Estimate.of(ours - self.values(kind, rounds, rival, "ratio"))
+
+    def targets(self) -> list[tuple[str, str, bool]]:
+        """What was asked for, what came out, and whether that will do."""
+        found = []
+        slope, longest = self.slope("planner"), max(self.rounds)
+        what = f"slope of the planner's regret, stationary, at most {TARGET_SLOPE}"
+        if slope is None:
+            found.append((what, "none: regret is not positive everywhere", True))
+        else:
+            found.append((what, str(slope), slope.mean <= TARGET_SLOPE))
+        ratio = self.ratio("stationary", longest, "planner")
+        what = f"reward over the optimum at T = {longest:,}, stationary, at least {TARGET_RATIO}"
+        found.append((what, str(ratio), ratio.mean >= TARGET_RATIO))
+        for rival in RIVALS:
+            leads = [
+                (self.lead(kind, rounds, rival), kind, rounds)
+                for kind in KINDS
+                for rounds in self.rounds
+            ]
+            won = sum(lead.mean - lead.half > 0 for lead, _, _ in leads)
+            least, kind, rounds = min(leads, key=lambda one: one[0].mean)
+            text = f"{won} of {len(leads)}; least lead {least} ({kind}, T = {rounds:,})"
+            what = f"cases in which the planner beats {rival}, paired by seed"
+            found.append((what, text, won == len(leads)))
+        return found
+
+    def rows(self) -> list[list[str]]:
+        """Reward ratios, a row for each kind and number of rounds; then the slopes."""
+        found = [
+            [kind, f"{rounds:,}", *(str(self.ratio(kind, rounds, name)) for name in POLICIES)]
+            for kind in KINDS
+            for rounds in self.rounds
+        ]
+        slopes = [self.slope(name) for name in POLICIES]
+        texts = ["" if slope is None else str(slope) for slope in slopes]
+        return [*found, ["slope, stationary", "", *texts]]
+
+    def as_markdown(self) -> str:
+        """For the documentation."""
+        head = ["environment", "T", *NAMES.values()]
+        rule = ["---", *["---:"] * (len(head) - 1)]
+        lines = [f"| {' | '.join(row)} |" for row in (head, rule, *self.rows())]
+        some = len(self.seeds) < self.wanted or self.wanted < len(SEEDS)
+        few = f"**Not finished:** {len(self.seeds)} of {len(SEEDS)} seeds. " if some else ""
+        text = (
+            f"{few}Expected reward over the optimum, mean of {len(self.seeds)} seeds ± half the "
+            "95 % interval; last row: slope of log regret over log T.\n\n"
+        )
+        met = [
+            f"| {what} | {value} | {'met' if good else 'MISSED'} |"
+            for what, value, good in self.targets()
+        ]
+        targets = ["| target | measured | |", "|---|---|---|", *met]
+        return text + "\n".join(lines) + "\n\n" + "\n".join(targets)
+
+    def as_tables(self) -> list[Table]:
+        """For the terminal."""
+        first = Table(title="Reward over the optimum", title_justify="left", box=box.SIMPLE_HEAD)
+        for index, column in enumerate(("environment", "T", *NAMES.values())):
+            first.add_column(column, justify="right" if index else "left")
+        for row in self.rows():
+            first.add_row(*row)
+        second = Table(title="Targets", title_justify="left", box=box.SIMPLE_HEAD)
+        for column in ("target", "measured", ""):
+            second.add_column(column)
+        for what, value, good in self.targets():
+            second.add_row(what, value, "met" if good else "MISSED")
+        return [first, second]
+
+    def draw(self, path: Path) -> None:
+        """Regret over rounds where nothing changes, reward ratios elsewhere."""
+        import matplotlib as mpl
+
+        mpl.use("Agg")
+        from matplotlib import pyplot as plt
+
+        mpl.rcParams.update({"svg.hashsalt": "regret", "svg.fonttype": "none", "font.size": 9})
+        figure, panels = plt.subplots(1, 3, figsize=(11, 3.8), layout="constrained")
+        shown = {"stationary": "regret", "drifting": "ratio", "diminishing": "ratio"}
+        for panel, kind in zip(panels, KINDS, strict=True):
+            what = shown[kind]
+            for name, (colour, marker) in COLOURS.items():
+                cells = [self.values(kind, rounds, name, what) for rounds in self.rounds]
+                found = [Estimate.of(values) for values in cells]
+                panel.errorbar(
+                    self.rounds,
+                    [estimate.mean for estimate in found],
+                    yerr=[np.nan_to_num(estimate.half) for estimate in found],
+                    color=colour,
+                    marker=marker,
+                    markersize=4,
+                    linewidth=2 if name == "planner" else 1.2,
+                    capsize=2,
+                    label=NAMES[name],
+                )
+            panel.set_xscale("log", base=2)
+            panel.set_xticks(self.rounds, [f"{rounds:,}" for rounds in self.rounds])
+            panel.set_xlabel("rounds T")
+            panel.set_title(kind)
+            panel.grid(alpha=0.3)
+            for side in ("top", "right"):
+                panel.spines[side].set_visible(False)
+            if what == "regret":
+                panel.set_yscale("log")
+                panel.set_ylabel("regret")
+            else:
+                panel.set_ylabel("reward over the optimum")
+                panel.set_ylim(0, 1)
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, metadata={"Date": None})
+        plt.close(figure)
+        lines = path.read_text(encoding="utf-8").splitlines()
+        path.write_text("\n".join(line.rstrip() for line in lines) + "\n", encoding="utf-8")
+
+
+def _cells(
+    kinds: Sequence[str], rounds: Sequence[int], seeds: Sequence[int], policies: Sequence[str]
+) -> list[Cell]:
+    """Seed by seed, so that a part of them is a smaller version of the whole."""
+    return [
+        Cell(kind, number, seed, policy)
+        for seed in seeds
+        for number in rounds
+        for kind in kinds
+        for policy in policies
+    ]
+
+
+def _weight(cell: Cell) -> float:
+    return cell.rounds * _SECONDS_A_ROUND.get(cell.policy, 0.3)
+
+
+def play_all(results: Results, cells: list[Cell], jobs: int, console: Console) -> None:
+    """Play what is missing; says every few seconds how much time is left."""
+    missing = results.missing(cells)
+    known, left = len(cells) - len(missing), sum(map(_weight, missing))
+    whole, begun, said = left, time.perf_counter(), 0.0
+    console.print(f"{known:,} of {len(cells):,} runs are known already", highlight=False)
+    for number, (cell, _) in enumerate(results.fill(missing, jobs), start=known + 1):
+        left -= _weight(cell)
+        spent = time.perf_counter() - begun
+        if spent - said >= 20 or number == len(cells):
+            said = spent
+            minutes = spent * left / max(whole - left, 1e-9) / 60
+            text = f"{number:,} of {len(cells):,} runs; about {minutes:.0f} minutes left"
+            console.print(text, highlight=False)
+
+
+def put_into(page: Path, text: str) -> None:
+    """Replace what stands between the markers of a page."""
+    old = page.read_text(encoding="utf-8")
+    pattern = re.compile(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}", re.S)
+    if not pattern.search(old):
+        raise SystemExit(f"{page} has no place for the table: {_BEGIN} ... {_END}")
+    new = pattern.sub(lambda _: f"{_BEGIN}\n{text}\n{_END}", old)
+    page.write_text(new, encoding="utf-8")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.regret",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many; all by default")
+    parser.add_argument("--rounds", type=int, nargs="+", default=list(ROUNDS), choices=ROUNDS)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--no-play", action="store_true", help="report on what is known already")
+    parser.add_argument(
+        "--any-code", action="store_true", help="take known results whatever code they are of"
+    )
+    parser.add_argument("--no-check", action="store_true", help="exit with 0 whatever comes out")
+    default = Path("benchmarks/results/regret.jsonl")
+    parser.add_argument("--results", type=Path, default=default, help="where results are kept")
+    parser.add_argument(
+        "--docs", type=Path, help="where to write; docs for the whole, else build/bench"
+    )
+    given = parser.parse_args()
+    if not 1 <= given.seeds <= len(SEEDS):
+        parser.error(f"--seeds {given.seeds}: 1 to {len(SEEDS)}")
+
+    console = Console()
+    results = Results(given.results, any_code=given.any_code)
+    rounds, seeds = sorted(given.rounds), SEEDS[: given.seeds]
+    if not given.no_play:
+        cells = _cells(KINDS, rounds, seeds, tuple(POLICIES))
+        play_all(results, cells, given.jobs, console)
+    report = Report(results, rounds, seeds)
+    if not report.seeds:
+        console.print("there is no seed of which everything is known yet")
+        return 1
+    console.print(f"{len(report.seeds)} of {len(SEEDS)} seeds", highlight=False)
+    for table in report.as_tables():
+        console.print(table)
+    whole = len(report.seeds) == len(SEEDS) and tuple(rounds) == ROUNDS
+    docs = given.docs or Path("docs" if whole else "build/bench")
+    report.draw(docs / "figures" / "regret.svg")
+    if (page := docs / "benchmarks.md").exists():
+        put_into(page, report.as_markdown())
+    else:
+        (page := docs / "regret.md").write_text(report.as_markdown() + "\n", encoding="utf-8")
+    console.print(f"written to {page} and {docs / 'figures' / 'regret.svg'}", highlight=False)
+    missed = not all(good for _, _, good in report.targets())
+    return 1 if missed and not given.no_check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
