@@ -1,0 +1,86 @@
+"""The planner in a training loop that already exists: three lines, NumPy only.
+
+    python examples/numpy_loop.py
+
+Two thousand people fit a logistic regression together. Each clips its gradient and adds Gaussian
+noise before it is sent; nobody is trusted. Where the planner comes in is marked with `# <-`.
+The reward is measured on public data, so it costs nobody any privacy. In a problem as even as this
+one the planner ends about where an even schedule does; it departs from one by evidence only.
+"""
+
+# ruff: noqa: T201
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgtplanner import BGTPlanner, Budget
+from bgtplanner.planning.baselines import Uniform
+from bgtplanner.planning.policy import LedgerPolicy
+
+Floats = NDArray[np.float64]
+
+CLIENTS, POINTS, FEATURES, ROUNDS = 2000, 20, 10, 60
+LEARNING_RATE = 0.5
+BUDGET = Budget(epsilon=10.0, delta=1e-5)
+
+
+def make_data(people: int, seed: int, truth: Floats) -> tuple[Floats, Floats]:
+    """Features ``[people, points, features]`` and labels of 0 and 1."""
+    generator = np.random.default_rng(seed)
+    features = generator.standard_normal((people, POINTS, FEATURES))
+    chance = 1 / (1 + np.exp(-features @ truth))
+    return features, (generator.random(chance.shape) < chance).astype(np.float64)
+
+
+def loss(weights: Floats, features: Floats, labels: Floats) -> float:
+    """Mean negative log likelihood."""
+    logits = features @ weights
+    return float(np.mean(np.logaddexp(0.0, logits) - labels * logits))
+
+
+def gradients(weights: Floats, features: Floats, labels: Floats) -> Floats:
+    """One a person, ``[people, features]``."""
+    errors = 1 / (1 + np.exp(-features @ weights)) - labels
+    return np.asarray(np.einsum("pnf,pn->pf", features, errors) / POINTS)
+
+
+def train(planner: LedgerPolicy, *, show: bool) -> float:
+    """Train until the budget is spent; returns the loss on public data."""
+    truth = np.random.default_rng(7).standard_normal(FEATURES)
+    features, labels = make_data(CLIENTS, 1, truth)
+    public = make_data(100, 2, truth)
+    generator = np.random.default_rng(3)  # on a real client: the operating system's
+    weights = np.zeros(FEATURES)
+    before = loss(weights, *public)
+    while (plan := planner.ask()) is not None:  # <- reserves; None: the budget is spent
+        if plan.skip:  # <- this round is worth less than its price: nobody sends anything
+            planner.tell(plan)
+            continue
+        uploads = gradients(weights, features, labels)
+        norms = np.linalg.norm(uploads, axis=1, keepdims=True)
+        uploads *= np.minimum(1.0, plan.clip / np.maximum(norms, 1e-12))
+        uploads += generator.normal(0.0, plan.noise_std, uploads.shape)
+        weights -= LEARNING_RATE * uploads[plan.participants].mean(axis=0)
+        after = loss(weights, *public)
+        planner.tell(plan, reward=before - after)  # <- settles, and learns
+        before = after
+        if show and plan.round % 6 == 0:
+            print(
+                f"{plan.round:5d}  {plan.charge:7.3f}  {plan.noise_std:9.2f}"
+                f"  {planner.ledger.epsilon_spent()[0]:13.2f}  {after:6.4f}"
+            )
+    return before
+
+
+def main() -> None:
+    """Print some rounds of the planner's run, and where an even schedule ends."""
+    print("round   charge  noise_std  epsilon_spent    loss")
+    planned = train(BGTPlanner(BUDGET, CLIENTS, rounds=ROUNDS, clip=0.5, seed=0), show=True)
+    even = train(Uniform(BUDGET, CLIENTS, rounds=ROUNDS, clip=0.5), show=False)
+    print(f"loss on public data: {planned:.4f} planned, {even:.4f} with an even schedule")
+
+
+if __name__ == "__main__":
+    main()
