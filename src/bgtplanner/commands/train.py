@@ -30,9 +30,22 @@ def run(
     data_dir: DataDir = None,
     preset: Annotated[str | None, typer.Option(help="recommended | paper")] = None,
     model: Annotated[str | None, typer.Option(help="factorization | fedgnn")] = None,
-    policy: Annotated[str | None, typer.Option(help="unlimited (FedSGD)")] = None,
-    mechanism: Annotated[str | None, typer.Option(help="none: uploads are not protected.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="bgt | uniform | adpml | adap | unlimited | hong | two-phase | random"),
+    ] = None,
+    mechanism: Annotated[str | None, typer.Option(help="gaussian | laplace | none")] = None,
+    trust: Annotated[str | None, typer.Option(help="secagg | local")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="What a client may spend in all.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Of the whole run.")] = None,
+    budgets: Annotated[
+        str | None, typer.Option(help="EPSILON:SHARE,... or a file with an epsilon a client.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of training, at most.")] = None,
+    min_rounds: Annotated[
+        int | None, typer.Option(help="Fewest rounds the budget may be spent in.")
+    ] = None,
+    levels: Annotated[int | None, typer.Option(help="Levels that bgt chooses from.")] = None,
     participation: Annotated[
         float | None, typer.Option(help="Share of the clients in a round.")
     ] = None,
@@ -69,7 +82,13 @@ def run(
         "data.data_dir": data_dir,
         "model.name": model,
         "planning.policy": policy,
+        "planning.levels": levels,
+        "planning.min_rounds": min_rounds,
         "privacy.mechanism": mechanism,
+        "privacy.trust": trust,
+        "privacy.epsilon": epsilon,
+        "privacy.delta": delta,
+        "privacy.budgets": budgets,
         "federation.rounds": rounds,
         "federation.participation": participation,
         "run.seed": seed,

@@ -32,7 +32,13 @@ FLAGS = {
     "data.data_dir": "--data-dir",
     "model.name": "--model",
     "planning.policy": "--policy",
+    "planning.levels": "--levels",
+    "planning.min_rounds": "--min-rounds",
     "privacy.mechanism": "--mechanism",
+    "privacy.trust": "--trust",
+    "privacy.epsilon": "--epsilon",
+    "privacy.delta": "--delta",
+    "privacy.budgets": "--budgets",
     "federation.rounds": "--rounds",
     "federation.participation": "--participation",
     "run.seed": "--seed",
@@ -89,6 +95,7 @@ class ModelSection(_Section):
 
     name: Literal["factorization", "fedgnn"] = "factorization"
     pseudo_items: Annotated[int, Field(ge=0, le=1_000_000)] | Literal["auto"] = 0
+    fixed_pseudo_items: bool = False
 
 
 class FederationSection(_Section):
@@ -96,18 +103,38 @@ class FederationSection(_Section):
 
     rounds: int = Field(default=100, ge=1, le=1_000_000)
     participation: float = Field(default=1.0, gt=0, le=1)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    after_budget: Literal["rest", "stop"] = "rest"
 
 
 class PlanningSection(_Section):
-    """Who decides what a round may spend."""
+    """Who decides what a round may spend, and what it gets to see.
 
-    policy: Literal["unlimited"] = "unlimited"
+    `constants` chooses the planner's own or the paper's. `options` are the policy's own arguments.
+    """
+
+    policy: str = "bgt"
+    constants: Literal["own", "paper", "authors"] = "own"
+    levels: int | None = Field(default=None, ge=1, le=1000)
+    min_rounds: int | None = Field(default=None, ge=1)
+    context: Literal["none", "usage", "released"] = "released"
+    context_size: int = Field(default=5, ge=1, le=1000)
+    reward: Literal["none", "test", "loss", "released"] = "released"
+    options: dict[str, Any] = Field(default_factory=dict)
 
 
 class PrivacySection(_Section):
     """What protects an upload. ``none``: nothing does."""
 
-    mechanism: Literal["none"] = "none"
+    mechanism: Literal["gaussian", "laplace", "none"] = "gaussian"
+    trust: Literal["local", "secagg"] = "secagg"
+    unit: Literal["client", "row"] = "client"
+    accounting: str = "auto"
+    epsilon: float = Field(default=10.0, gt=0, le=1e6)
+    delta: float = Field(default=1e-5, ge=0, lt=1)
+    budgets: str | None = None
+    clip: float = Field(default=1.0, gt=0, le=1e6)
+    noise: Literal["sum", "per-client"] = "sum"
 
 
 class RunSection(_Section):
@@ -178,10 +205,25 @@ def load_config(
         target[last] = value
     merge(merged, _checked_keys(single))
     merged["preset"] = wanted
+    _agree(merged, single)
     try:
         return Config.model_validate(merged)
     except ValidationError as error:
         raise ConfigError("; ".join(_describe(problem) for problem in error.errors())) from error
+
+
+def _agree(merged: dict[str, Any], single: Mapping[str, Any]) -> None:
+    """No mechanism means no budget to plan, and a policy without limit needs no mechanism."""
+    planning, privacy = merged.setdefault("planning", {}), merged.setdefault("privacy", {})
+    policy, mechanism = planning.get("policy"), privacy.get("mechanism")
+    if policy == "unlimited" and mechanism != "none":
+        given = single.get("privacy", {}).get("mechanism")
+        ConfigError.unless(given is None, "--mechanism", given, "none, for --policy unlimited")
+        privacy["mechanism"] = "none"
+    elif mechanism == "none" and policy != "unlimited":
+        given = single.get("planning", {}).get("policy")
+        ConfigError.unless(given is None, "--policy", given, "unlimited, for --mechanism none")
+        planning["policy"] = "unlimited"
 
 
 def merge(target: dict[str, Any], extra: Mapping[str, Any]) -> None:
@@ -231,6 +273,9 @@ def to_toml(config: Config, folder: Mapping[str, Any] | None = None) -> str:
 def _toml_value(value: Any) -> str:
     # JSON's strings, numbers, booleans and lists are TOML too, for the values that occur here,
     # but for two things: escapes of half a character, and a DEL that is not escaped.
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{json.dumps(key)} = {_toml_value(of)}" for key, of in value.items())
+        return f"{{{inside}}}"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

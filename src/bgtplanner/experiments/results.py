@@ -15,10 +15,26 @@ from bgtplanner.errors import DataError
 from bgtplanner.experiments.config import Config
 from bgtplanner.experiments.store import SCHEMA
 from bgtplanner.federation.simulation import Simulation
+from bgtplanner.privacy.exposure import client_level
+from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.recsys.alone import References
 from bgtplanner.recsys.ratings import Ratings
+from bgtplanner.recsys.split import Split
 
-__all__ = ["Result", "summarise"]
+__all__ = ["CLIENT_LEVEL_DELTA", "Result", "spending_of", "summarise"]
+
+CLIENT_LEVEL_DELTA = 1e-5
+"""At which the epsilon of a whole client is read, whatever delta a preset prints."""
+
+_SPENDING = (
+    "epsilon_spent_max",
+    "epsilon_client_level",
+    "epsilon_client_level_median",
+    "epsilon_client_level_pure",
+    "rounds_paid",
+    "uploads_dropped",
+    "ledger_head",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +95,7 @@ def summarise(
     beside: References,
     records: Sequence[Mapping[str, Any]],
     seconds: float,
+    spending: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The figures of a finished run. What a run did not have, such as an epsilon, is null."""
     last, best_rmse = records[-1], min(records, key=lambda record: record["rmse"])
@@ -91,11 +108,7 @@ def summarise(
         "model": config.model.name,
         "policy": config.planning.policy,
         "mechanism": config.privacy.mechanism,
-        "trust": None,
-        "unit": None,
-        "accounting": None,
-        "epsilon": None,
-        "delta": None,
+        **dict.fromkeys(("trust", "unit", "accounting", "epsilon", "delta")),
         "seed": config.run.seed,
         "clients": ratings.n_clients,
         "users": ratings.n_users,
@@ -116,18 +129,89 @@ def summarise(
         "f1_constant": beside.constant.f1,
         "f1_user_mean": beside.user_mean.f1,
         "f1_client_alone": beside.client_alone.f1,
-        "epsilon_spent_max": None,
-        "epsilon_client_level": None,
-        "epsilon_client_level_median": None,
+        **dict.fromkeys(_SPENDING),
         "not_accounted": _not_accounted(config),
         "seconds_total": seconds,
         "seconds_per_round": statistics.median(later),
+    } | dict(spending or {})
+
+
+def spending_of(
+    config: Config, ledger: Ledger, split: Split, records: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What was promised, what was spent, and what that means for a whole client."""
+    privacy = config.privacy
+    spent = ledger.epsilon_spent()
+    largest = max(ledger.budgets.classes, key=lambda budget: budget.epsilon)
+    found: dict[str, Any] = {
+        "trust": privacy.trust,
+        "unit": privacy.unit,
+        "accounting": ledger.rule.name,
+        "epsilon": largest.epsilon,
+        "delta": privacy.delta,
+        "rounds_paid": sum(record["charge"] > 0 for record in records),
+        "epsilon_spent_max": float(spent.max()),
+        "epsilon_client_level": float(spent.max()),
+        "epsilon_client_level_median": float(np.median(spent)),
+        "epsilon_client_level_pure": None,
+        "ledger_head": str(ledger.head),
+        "uploads_dropped": sum(record["dropped"] for record in records),
     }
+    if privacy.unit == "row" or not ledger.rule.sound:
+        found |= _client_level(config, split, records)
+    return found
+
+
+def _client_level(
+    config: Config, split: Split, records: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Epsilon of whole clients, at delta 1e-5, where rows were noised on their own.
+
+    Every client is taken to have paid in every round; who dropped out has spent less than this.
+    """
+    paid = [record for record in records if record["charge"] > 0]
+    multipliers = np.array([record["noise_multiplier"] for record in paid])
+    rounds = np.array([record["round"] for record in paid])
+    train = split.train
+    pairs, index = np.unique(
+        train.client.astype(np.int64) * train.n_items + train.item, return_inverse=True
+    )
+    first = np.full(len(pairs), np.iinfo(np.int32).max)
+    np.minimum.at(first, index, split.arrival)
+    # How many rows each client had released by each of the paid rounds.
+    blocks = np.zeros((len(rounds), train.n_clients))
+    if config.privacy.unit == "row":
+        tensors = config.fedgnn.dense_blocks if config.model.name == "fedgnn" else ()
+        began = np.searchsorted(rounds, first)
+        inside = began < len(rounds)
+        client = (pairs // train.n_items)[inside]
+        np.add.at(blocks, (began[inside], client), 1)
+        blocks = blocks.cumsum(axis=0) + len(tensors)
+    else:
+        blocks += 1
+    weight = (blocks / multipliers[:, None] ** 2).sum(axis=0)
+    order = np.argsort(weight)
+    ends = {"": int(order[-1]), "_median": int(order[(len(order) - 1) // 2])}
+    found: dict[str, Any] = {}
+    for name, client in ends.items():
+        level = client_level(
+            config.privacy.mechanism, multipliers, blocks[:, client], CLIENT_LEVEL_DELTA
+        )
+        found[f"epsilon_client_level{name}"] = level.epsilon
+        if name:
+            found["epsilon_client_level_pure"] = level.pure
+    return found
 
 
 def _not_accounted(config: Config) -> list[str]:
     """What leaves the clients without being paid for; without a mechanism, all that leaves."""
-    leaves = ["item-ids"]
-    if config.model.pseudo_items:
-        leaves.append("pseudo-rows")
-    return leaves
+    protected = config.privacy.mechanism != "none"
+    rows = not protected or config.privacy.unit == "row"
+    planning = config.planning
+    leaves = {
+        "item-ids": rows or (protected and planning.context == "usage"),
+        "pseudo-rows": rows and bool(config.model.pseudo_items),
+        "context": protected and planning.context == "usage",
+        "reward": protected and planning.reward in ("test", "loss"),
+    }
+    return [name for name, is_so in leaves.items() if is_so]

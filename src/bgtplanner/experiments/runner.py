@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import math
 import time
 from collections.abc import Mapping
@@ -20,12 +21,15 @@ from bgtplanner.errors import (
     RunFolderError,
     TrainingDivergedError,
 )
+from bgtplanner.experiments.assembly import federation_of, planned_of
 from bgtplanner.experiments.config import Config, load_config
 from bgtplanner.experiments.interrupts import stop_requests
-from bgtplanner.experiments.results import Result, summarise
+from bgtplanner.experiments.results import Result, spending_of, summarise
 from bgtplanner.experiments.store import RunFolder
-from bgtplanner.federation.rounds import Federation
+from bgtplanner.federation.planned import PlannedRound, PlannedRounds
 from bgtplanner.federation.simulation import RoundRecord, Simulation
+from bgtplanner.privacy.journal import Head
+from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.recsys.alone import references
 from bgtplanner.recsys.metrics import Metrics
 from bgtplanner.recsys.ratings import Ratings
@@ -116,10 +120,13 @@ def execute(
     ratings = ratings_of(config) if ratings is None else ratings
     run = _Run(config, ratings, observer)
     if out is None:
+        run.open_ledger(None)
         return run.train()
     mark = _fingerprint(run.split)
     with RunFolder.create(out, config, fingerprint=mark, overwrite=overwrite) as folder:
-        return run.train(folder)
+        run.open_ledger(folder)
+        with contextlib.closing(run):
+            return run.train(folder)
 
 
 def resume(
@@ -151,13 +158,15 @@ def resume(
                 f"{path}: the ratings of '{config.data.dataset}' are not those it was started "
                 "with; bring those back, or start a new run"
             )
-        checkpoint = folder.checkpoint()
-        if checkpoint is not None:
-            run.restore(checkpoint)
-        run.records = folder.keep_rounds(run.simulation.next_round)
-        if any(not record.keys() >= _FIGURES for record in run.records):
-            raise RunFolderError(f"{path}: a line of rounds.jsonl lacks some of its figures")
-        return run.train(folder)
+        run.open_ledger(folder)
+        with contextlib.closing(run):
+            checkpoint = folder.checkpoint()
+            if checkpoint is not None:
+                run.restore(checkpoint)
+            run.records = folder.keep_rounds(run.simulation.next_round)
+            if any(not record.keys() >= _FIGURES for record in run.records):
+                raise RunFolderError(f"{path}: a line of rounds.jsonl lacks some of its figures")
+            return run.train(folder)
 
 
 def ratings_of(config: Config) -> Ratings:
@@ -224,11 +233,24 @@ class _Run:
         self.split = split_of(config, ratings)
         self.beside = references(self.split.train, self.split.test)
         self.simulation = Simulation(
-            _federation(config, ratings.n_items),
+            federation_of(config, ratings.n_items),
             self.split,
             seed=config.run.seed,
             device=config.run.device,
         )
+        self.planned: PlannedRounds | None = None
+
+    def open_ledger(self, folder: RunFolder | None) -> None:
+        """Get ready to plan and pay, where something is to be paid."""
+        if self.config.privacy.mechanism != "none":
+            path = None if folder is None else folder.path / "ledger.sqlite"
+            mark = _fingerprint(self.split)
+            self.planned = planned_of(self.config, self.simulation, mark, path)
+
+    def close(self) -> None:
+        """Let go of the ledger."""
+        if self.planned is not None:
+            self.planned.ledger.close()
 
     def restore(self, checkpoint: dict[str, NDArray[Any]]) -> None:
         """Go on from a checkpoint, if it is one of this run."""
@@ -238,7 +260,36 @@ class _Run:
             if entry.shape != () or entry.dtype.kind not in "iuf" or not 0 <= entry <= most:
                 raise RunFolderError(f"checkpoint entry '{name}' is not one of this run")
         self.seconds_before = float(checkpoint.pop("seconds", np.zeros(())))
+        planned = checkpoint.pop("planned", None)
         self.simulation.restore(checkpoint)
+        if self.planned is not None:
+            try:
+                state = json.loads(bytes(np.asarray(planned, dtype=np.uint8)))
+                self.planned.ledger.check_head(Head.parse(state.pop("head")))
+                self.planned.load_state_dict(state)
+            except (TypeError, ValueError, KeyError) as error:
+                message = "checkpoint entry 'planned' is not one of this run"
+                raise RunFolderError(message) from error
+
+    def _arrays(self, seconds: float) -> dict[str, NDArray[Any]]:
+        """All that a later process needs to go on."""
+        arrays = self.simulation.arrays() | {"seconds": np.asarray(seconds)}
+        if self.planned is not None:
+            state = self.planned.state_dict() | {"head": str(self.planned.ledger.head)}
+            arrays["planned"] = np.frombuffer(json.dumps(state).encode(), dtype=np.uint8)
+        return arrays
+
+    def _step(self) -> dict[str, Any] | None:
+        begun = time.perf_counter()
+        if self.planned is None:
+            record = self.simulation.step()
+            return _as_json(record) | {"seconds": time.perf_counter() - begun}
+        played = self.planned.step()
+        if played is None:
+            return None
+        spent = self.planned.ledger
+        seconds = time.perf_counter() - begun
+        return _as_json(played.record) | _plan_as_json(played, spent) | {"seconds": seconds}
 
     def train(self, folder: RunFolder | None = None) -> Result:
         total, every = self.config.federation.rounds, self.config.run.checkpoint_every
@@ -248,8 +299,9 @@ class _Run:
         started = time.perf_counter()
         with stop_requests(active=folder is not None) as stop:
             while simulation.next_round < total:
-                begun = time.perf_counter()
-                record = _as_json(simulation.step(), time.perf_counter() - begun)
+                record = self._step()
+                if record is None:
+                    break
                 self._check(record)
                 self.records.append(record)
                 stopping = stop.is_set()  # once: a request from here on is for the next round
@@ -258,9 +310,7 @@ class _Run:
                     due = simulation.next_round % every == 0 or simulation.next_round == total
                     if due or stopping:
                         seconds = self.seconds_before + time.perf_counter() - started
-                        folder.write_checkpoint(
-                            simulation.arrays() | {"seconds": np.asarray(seconds)}
-                        )
+                        folder.write_checkpoint(self._arrays(seconds))
                 if self.observer is not None:
                     self.observer.round(record, total)
                 if stopping and folder is not None and simulation.next_round < total:
@@ -268,6 +318,11 @@ class _Run:
                         f"stopped after round {simulation.next_round} of {total}; go on with: "
                         f"{folder.resume_command}"
                     )
+        if not self.records:
+            raise ConfigError("the budget pays for no round at all; give a larger --epsilon")
+        spending = None
+        if self.planned is not None:
+            spending = spending_of(self.config, self.planned.ledger, self.split, self.records)
         result = Result(
             summary=summarise(
                 self.config,
@@ -275,6 +330,7 @@ class _Run:
                 self.beside,
                 self.records,
                 self.seconds_before + time.perf_counter() - started,
+                spending,
             ),
             rounds=self.records,
             ratings=self.ratings,
@@ -296,29 +352,41 @@ class _Run:
             )
 
 
-def _federation(config: Config, n_items: int) -> Federation:
-    number = config.model.pseudo_items
-    if number == "auto":
-        number = dataset_info("demo").pseudo_items
-        with contextlib.suppress(ConfigError):
-            number = dataset_info(config.data.dataset).pseudo_items
-    return Federation(
-        model=config.fedgnn if config.model.name == "fedgnn" else config.factorization,
-        server=config.server,
-        participation=config.federation.participation,
-        pseudo_items=min(number, n_items),  # there are no more to pretend with
-    )
-
-
-def _as_json(record: RoundRecord, seconds: float) -> dict[str, Any]:
+def _as_json(record: RoundRecord) -> dict[str, Any]:
     return {
         "round": record.round,
         **record.metrics._asdict(),
         "loss": record.loss,
         "clients": record.clients,
         "ratings": record.ratings,
-        "seconds": seconds,
     }
+
+
+def _plan_as_json(played: PlannedRound, ledger: Ledger) -> dict[str, Any]:
+    """What was planned and paid, for ``rounds.jsonl``; nothing that was not released."""
+    plan, record = played.plan, played.record
+    released = None
+    if len(record.aggregate) and math.isfinite(record.noise_std):
+        released = float(np.linalg.norm(record.aggregate))
+    entry: dict[str, Any] = {
+        "charge": 0.0 if plan is None or not played.paid else plan.charge,
+        "charges": [] if plan is None else plan.charge_by_class.tolist(),
+        "paid": played.paid,
+        "dropped": record.dropped,
+        "level": None if plan is None else plan.level,
+        "clip": None if plan is None else plan.clip,
+        "noise_multiplier": None if plan is None or plan.skip else plan.noise_multiplier,
+        "released_norm": released,
+        "noise_norm": None
+        if released is None
+        else record.noise_std * math.sqrt(len(record.aggregate)),
+        "reward": played.reward,
+        "left": ledger.left_by_class().tolist(),
+    }
+    if plan is not None:
+        why = plan.why._asdict()
+        entry["why"] = {name: value for name, value in why.items() if value}
+    return entry
 
 
 def _fingerprint(split: Split) -> str:

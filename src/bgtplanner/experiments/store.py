@@ -5,6 +5,7 @@
     config.toml       every setting, the schema version, a fingerprint of the ratings
     rounds.jsonl      one line a round
     checkpoint.npz    the whole state after some round (plain arrays, no pickle)
+    ledger.sqlite     who has spent how much; written before anything is released
     summary.json      the result, once the run is done
     report.html       the same to look at, once it was asked for
     .lock             held while a process writes here
@@ -41,7 +42,17 @@ __all__ = ["SCHEMA", "RunFolder"]
 SCHEMA = 1
 """Version of the folder's layout. Raise it with a migration, never without."""
 
-_OWN = ("config.toml", "rounds.jsonl", "checkpoint.npz", "summary.json", "report.html", ".lock")
+_OWN = (
+    "config.toml",
+    "rounds.jsonl",
+    "checkpoint.npz",
+    "summary.json",
+    "report.html",
+    "ledger.sqlite",
+    "ledger.sqlite-wal",
+    "ledger.sqlite-shm",
+    ".lock",
+)
 
 
 class RunFolder:

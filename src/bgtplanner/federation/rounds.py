@@ -2,8 +2,9 @@
 
 The paper's five steps: (1) clients say what they will train on, (2) the policy plans and the
 ledger reserves, (3) clients train, (4) clients protect and upload, (5) the server aggregates,
-steps and evaluates. Without a mechanism nothing is planned, reserved or protected: steps 1 and 2
-reduce to who takes part, step 4 to the upload itself. That is FedSGD.
+steps and evaluates. Steps 1 and 2 come before, in :mod:`bgtplanner.federation.planned`; their
+outcome are the terms of the round. Without protection nothing is planned, reserved or noised: that
+is FedSGD.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import optax
 from jax import Array
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.federation.protection import Protection, Terms
 from bgtplanner.federation.pseudo import pseudo_items, pseudo_rows
 from bgtplanner.federation.server import PseudoRows, Server, aggregate
 from bgtplanner.recsys.metrics import tally
@@ -48,11 +50,18 @@ class Outcome(NamedTuple):
         scores: The sums of :func:`bgtplanner.recsys.metrics.tally` on the held-out ratings.
         loss: Mean loss of the clients that took part, at the parameters before the step.
         clients: How many clients took part.
+        aggregate: What the server stepped by, flat: the released gradient.
+        noise_std: Standard deviation of the noise on each of its coordinates; 0 without, NaN
+            where it differs (unit ``row``).
+        dropped: Uploads that the server did not accept.
     """
 
     scores: tuple[Array, ...]
     loss: Array
     clients: Array
+    aggregate: Array
+    noise_std: Array
+    dropped: Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +73,17 @@ class Federation:
         server: How uploads become steps.
         participation: Share of the clients that take part in a round, drawn anew each time.
         pseudo_items: Items each client pretends to have rated.
+        fixed_pseudo_items: Whether these are the same in every round, which does not give the
+            real ones away over the rounds.
+        protection: How uploads are protected; None: not at all.
     """
 
     model: Model
     server: Server
     participation: float = 1.0
     pseudo_items: int = 0
+    fixed_pseudo_items: bool = False
+    protection: Protection | None = None
 
     def __post_init__(self) -> None:
         unless = ConfigError.unless
@@ -82,23 +96,49 @@ class Federation:
         return State(shared, local, self.server.initial(shared))
 
     def round(
-        self, state: State, edges: Edges, heldout: Heldout, index: Array, key: Array
+        self,
+        state: State,
+        edges: Edges,
+        heldout: Heldout,
+        index: Array,
+        key: Array,
+        terms: Terms | None = None,
     ) -> tuple[State, Outcome]:
-        """One round, a pure function: the same state, index and key give the same bits."""
-        key = jax.random.fold_in(key, index)
-        who_key, item_key, row_key = jax.random.split(key, 3)
-        edges = edges.at(index)
+        """One round, a pure function: the same state, index, key and terms give the same bits.
 
-        takes_part = self._takes_part(who_key, edges.n_clients)
+        Args:
+            state: What the round before has left.
+            edges: The training ratings.
+            heldout: Ratings to evaluate on.
+            index: Which round.
+            key: Of the run.
+            terms: Who may release, and how; needed with a protection.
+        """
+        edges = edges.at(index)
+        pretended = self.pretended(edges, index, key) if self.pseudo_items else None
+        key = jax.random.fold_in(key, index)
+        who_key, _, row_key = jax.random.split(key, 3)
+
+        drawn = self._takes_part(who_key, edges.n_clients)
+        takes_part = drawn if terms is None else terms.granted
         gradients = client_gradients(self.model, state.shared, state.local, edges)
+        upload = gradients.upload
         pseudo = None
-        if self.pseudo_items:
-            pseudo = PseudoRows(
-                pseudo_items(item_key, edges, self.pseudo_items),
-                pseudo_rows(row_key, gradients.upload.rows, edges, self.pseudo_items),
-            )
+        if pretended is not None:
+            rows = pseudo_rows(row_key, upload.rows, edges, self.pseudo_items)
+            pseudo = PseudoRows(pretended, rows)
+        noise_std, dropped = jnp.zeros(()), jnp.zeros(())
         how = self.server.aggregation
-        aggregated = aggregate(gradients.upload, edges, takes_part, how, pseudo)
+        noise_key = jax.random.fold_in(key, 1)
+        if self.protection is not None and terms is not None and self.protection.unit == "client":
+            released = self.protection.release(noise_key, upload, edges, terms)
+            aggregated, noise_std, dropped = released
+        else:
+            if self.protection is not None and terms is not None:
+                blocks = self.model.dense_blocks
+                upload = self.protection.noise_rows(noise_key, upload, edges, terms, blocks)
+                noise_std = jnp.full((), jnp.nan)
+            aggregated = aggregate(upload, edges, takes_part, how, pseudo)
         shared, memory = self.server.step(state.shared, state.memory, aggregated)
         local = self.model.update_local(
             state.local,
@@ -114,8 +154,39 @@ class Federation:
             scores=tally(predicted, heldout.value),
             loss=(gradients.loss * active).sum() / jnp.maximum(active.sum(), 1.0),
             clients=active.sum(),
+            aggregate=jnp.concatenate([part.ravel() for part in aggregated.gradient]),
+            noise_std=noise_std,
+            dropped=dropped,
         )
         return State(shared, local, memory), outcome
+
+    def pretended(self, edges: Edges, index: Array, key: Array) -> Array:
+        """The pseudo items of each client in a round, ``[n_clients, pseudo_items]``; -1: none."""
+        if not self.fixed_pseudo_items:
+            key = jax.random.split(jax.random.fold_in(key, index), 3)[1]
+        return pseudo_items(key, edges, self.pseudo_items)
+
+    def rest(
+        self, state: State, edges: Edges, heldout: Heldout, index: Array
+    ) -> tuple[State, Outcome]:
+        """A round in which nothing leaves any client: each goes on with its own part alone."""
+        edges = edges.at(index)
+        gradients = client_gradients(self.model, state.shared, state.local, edges)
+        everybody = jnp.ones(edges.n_users, dtype=bool)
+        local = self.model.update_local(
+            state.local, gradients.local, state.shared, state.shared, edges, everybody
+        )
+        predicted = self.model.predict(state.shared, local, edges, heldout.user, heldout.item)
+        active = (edges.ratings_of_clients > 0).astype(jnp.float32)
+        outcome = Outcome(
+            scores=tally(predicted, heldout.value),
+            loss=(gradients.loss * active).sum() / jnp.maximum(active.sum(), 1.0),
+            clients=jnp.zeros(()),
+            aggregate=jnp.zeros(0),
+            noise_std=jnp.zeros(()),
+            dropped=jnp.zeros(()),
+        )
+        return State(state.shared, local, state.memory), outcome
 
     def _takes_part(self, key: Array, n_clients: int) -> Array:
         if self.participation >= 1:

@@ -13,8 +13,9 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError, RunFolderError
+from bgtplanner.federation.protection import Terms
 from bgtplanner.federation.rounds import Federation, Heldout, Outcome, State
-from bgtplanner.recsys.metrics import Metrics
+from bgtplanner.recsys.metrics import Metrics, tally
 from bgtplanner.recsys.model import Edges
 from bgtplanner.recsys.split import Split
 
@@ -30,6 +31,9 @@ class RoundRecord(NamedTuple):
         loss: Mean training loss of the clients that took part, before it.
         clients: How many took part.
         ratings: How many training ratings were known.
+        dropped: How many uploads the server did not accept.
+        aggregate: What the server stepped by: the released gradient, flat.
+        noise_std: Standard deviation of the noise on each of its coordinates; NaN if it differs.
     """
 
     round: int
@@ -37,6 +41,9 @@ class RoundRecord(NamedTuple):
     loss: float
     clients: int
     ratings: int
+    dropped: int
+    aggregate: NDArray[np.float32]
+    noise_std: float
 
 
 def pick_device(name: str) -> jax.Device:
@@ -68,9 +75,15 @@ class Simulation:
         self, federation: Federation, split: Split, *, seed: int, device: str = "auto"
     ) -> None:
         self.federation = federation
+        self.n_clients, self.n_items = split.train.n_clients, split.train.n_items
         self.next_round = 0
         self._arrivals = np.sort(split.arrival)
         self._device = pick_device(device)
+        client = split.train.client.astype(np.int64)
+        pairs, index = np.unique(client * self.n_items + split.train.item, return_inverse=True)
+        self._pairs = (pairs // self.n_items, pairs % self.n_items)
+        self._first_of_pair = np.full(len(pairs), np.iinfo(np.int32).max)
+        np.minimum.at(self._first_of_pair, index, split.arrival)
         with jax.default_device(self._device):
             self._edges = Edges.of(split.train, split.arrival)
             self._heldout = Heldout(
@@ -89,8 +102,21 @@ class Simulation:
         """Parameters, local state and optimiser memory after the last round."""
         return self._state
 
-    def step(self) -> RoundRecord:
-        """Run the next round."""
+    def evaluate(self) -> Metrics:
+        """Scores on the held-out ratings as things are."""
+        heldout = self._heldout
+        with jax.default_device(self._device):
+            predicted = _predict(
+                self.federation,
+                self._state,
+                self._edges.at(max(self.next_round - 1, 0)),
+                heldout.user,
+                heldout.item,
+            )
+            return Metrics.of(jax.device_get(tally(predicted, heldout.value)))
+
+    def step(self, terms: Terms | None = None) -> RoundRecord:
+        """Run the next round, under terms that were agreed and paid for."""
         index = self.next_round
         with jax.default_device(self._device):
             self._state, outcome = _compiled_round(self._device.platform)(
@@ -100,6 +126,7 @@ class Simulation:
                 self._heldout,
                 jnp.int32(index),
                 self._key,
+                terms,
             )
         self.next_round += 1
         return self._record(index, jax.device_get(outcome))
@@ -111,7 +138,36 @@ class Simulation:
             loss=float(outcome.loss),
             clients=int(outcome.clients),
             ratings=int(np.searchsorted(self._arrivals, index, side="right")),
+            dropped=int(outcome.dropped),
+            aggregate=np.asarray(outcome.aggregate),
+            noise_std=float(outcome.noise_std),
         )
+
+    def rest(self) -> RoundRecord:
+        """A round in which nothing leaves any client; ratings arrive all the same."""
+        index = self.next_round
+        with jax.default_device(self._device):
+            self._state, outcome = _compiled_rest(
+                self.federation, self._state, self._edges, self._heldout, jnp.int32(index)
+            )
+        self.next_round += 1
+        return self._record(index, jax.device_get(outcome))
+
+    def shown_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Client and item of all that the clients will name in the coming round.
+
+        The items they train on and, among them, those they only pretend to have rated.
+        """
+        known = self._first_of_pair <= self.next_round
+        client, item = self._pairs[0][known], self._pairs[1][known]
+        if not self.federation.pseudo_items:
+            return client, item
+        with jax.default_device(self._device):
+            pretended = np.asarray(
+                _pseudo_items(self.federation, self._edges, jnp.int32(self.next_round), self._key)
+            )
+        who, place = np.nonzero(pretended >= 0)
+        return np.r_[client, who], np.r_[item, pretended[who, place]]
 
     def predict(self, user: ArrayLike, item: ArrayLike) -> NDArray[np.float32]:
         """Predicted ratings in [0, 1] of user-item index pairs, with what is known by now."""
@@ -167,8 +223,21 @@ def _round(
     heldout: Heldout,
     index: Array,
     key: Array,
+    terms: Terms | None,
 ) -> tuple[State, Outcome]:
-    return federation.round(state, edges, heldout, index, key)
+    return federation.round(state, edges, heldout, index, key, terms)
+
+
+@partial(jax.jit, static_argnums=0)
+def _pseudo_items(federation: Federation, edges: Edges, index: Array, key: Array) -> Array:
+    return federation.pretended(edges.at(index), index, key)
+
+
+@partial(jax.jit, static_argnums=0)
+def _compiled_rest(
+    federation: Federation, state: State, edges: Edges, heldout: Heldout, index: Array
+) -> tuple[State, Outcome]:
+    return federation.rest(state, edges, heldout, index)
 
 
 # This fusion of XLA's on the CPU makes a round of gathers and segment sums about a third slower.

@@ -27,7 +27,8 @@ def probabilities(scores: ArrayLike, gamma: float) -> NDArray[np.float64]:
     ConfigError.unless(bool(0 <= gamma < np.inf), "gamma", gamma, "0 or a positive number")
     best = int(values.argmax())
     with np.errstate(over="ignore"):
-        share = 1.0 / (len(values) + gamma * (values[best] - values))
+        gaps = np.minimum(values[best] - values, 1e308)  # a number, also times a gamma of 0
+        share = 1.0 / (len(values) + gamma * gaps)
     share[best] = 0.0
     share[best] = 1.0 - share.sum()
     return np.asarray(share)

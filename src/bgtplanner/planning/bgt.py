@@ -15,7 +15,7 @@ The printed sign of the penalty rewards spending; this is the one that penalises
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -35,6 +35,7 @@ Floats = NDArray[np.float64]
 
 _REPLAYED = 32  # latest contexts by which the price is kept right
 _TRIED = 2.1  # even shares: what costs more is not tried for the sake of trying
+_LARGEST = 1e90  # rewards count as no larger: their squares must be numbers
 _REFRESH = 8  # rounds after which their rewards are predicted anew
 
 
@@ -45,7 +46,7 @@ class BGTPlanner(LedgerPolicy):
         budget: What every client may spend, or all clients' budgets.
         clients: How many clients.
         rounds: Most rounds there can be, T.
-        levels: How many levels, A.
+        levels: How many levels, A; or the levels themselves, in even shares of `rounds`.
         min_rounds: Fewest rounds the budget may be spent in: the dearest level costs an even share
             of that many. By default an eighth of `rounds`.
         cheapest: The cheapest level, in even shares of `rounds`: below 1 leaves room to spend more
@@ -80,7 +81,7 @@ class BGTPlanner(LedgerPolicy):
         clients: int | None = None,
         *,
         rounds: int,
-        levels: int = 5,
+        levels: int | Sequence[float] = 5,
         min_rounds: int | None = None,
         cheapest: float = 0.5,
         spacing: Literal["linear", "geometric"] = "geometric",
@@ -96,7 +97,9 @@ class BGTPlanner(LedgerPolicy):
     ) -> None:
         super().__init__(budget, clients, rounds=rounds, ledger=ledger, **options)
         unless = ConfigError.unless
-        unless(1 <= levels <= 1000, "levels", levels, "1 to 1000")
+        listed = None if isinstance(levels, int | np.integer) else np.asarray(levels, float)
+        number = int(levels) if listed is None else listed.size  # type: ignore[arg-type]
+        unless(1 <= number <= 1000, "levels", levels, "1 to 1000")
         fewest = max(1, round(rounds / 8)) if min_rounds is None else min_rounds
         unless(1 <= fewest <= rounds, "min_rounds", min_rounds, f"1 to rounds = {rounds}")
         unless(bool(0 < cheapest <= 1), "cheapest", cheapest, "above 0, at most 1")
@@ -108,12 +111,12 @@ class BGTPlanner(LedgerPolicy):
         self.stage = stage
         self.skip = skip
         self.gamma = gamma
-        self.levels = self._levels(levels, fewest, cheapest, spacing)
+        self.levels = self._levels(number, fewest, cheapest, spacing, listed)
         default = {"fit": True, "length_scale": 4.0, "noise": 3.0}
         self.predictor = Predictor(**(default if predictor is None else dict(predictor)))
         self._position, self._usual = self._positions()
         dear = self.levels[0, int(skip) :] > _TRIED * self._even[0]
-        self._tried = levels if stage == "paper" else levels - int(dear.sum())
+        self._tried = number if stage == "paper" else number - int(dear.sum())
         self._generator = np.random.default_rng([self.seed, 0xB67])
         shares = np.stack([self.share_of(row) for row in self.levels.T], axis=1)
         self._unit = shares.max(axis=1)  # the dearest level: costs are measured in it
@@ -148,7 +151,7 @@ class BGTPlanner(LedgerPolicy):
             "initial_rounds": 5,
             "stage": "paper",
             "step": 2 * np.log(2) / np.sqrt(rounds),
-            "gamma": gamma_of_paper(int(options.get("levels", 5)), rounds, number),
+            "gamma": gamma_of_paper(5, rounds, number),
             "predictor": {"standardize": False, "noise": 0.1},
         }
         settings |= {"rounds": rounds, "min_rounds": min_rounds, "ledger": ledger} | options
@@ -192,6 +195,7 @@ class BGTPlanner(LedgerPolicy):
         level = plan.level or 0
         if reward is not None and not plan.skip:
             inputs = np.append(self._position[level], context)
+            reward = min(max(reward, -_LARGEST), _LARGEST)
             if self.stage == "paper":
                 self._end_stage(plan.round, context, inputs, reward)
             usual = self._usual[level]
@@ -223,10 +227,16 @@ class BGTPlanner(LedgerPolicy):
         self._expected.extend(np.asarray(rewards, np.float64) for rewards in state["expected"])
         self._trials = [(np.asarray(context), float(error)) for context, error in state["trials"]]
 
-    def _levels(self, number: int, fewest: int, cheapest: float, spacing: str) -> Floats:
+    def _levels(
+        self, number: int, fewest: int, cheapest: float, spacing: str, listed: Floats | None
+    ) -> Floats:
         """Charges, ``[classes, levels]``; the first is 0 if rounds may be skipped."""
         low, high = cheapest * self._even, self.even_charges(fewest)
-        if number == 1:
+        if listed is not None:
+            rising = bool((np.diff(listed) > 0).all() and listed[0] > 0 and listed[-1] < np.inf)
+            ConfigError.unless(rising, "levels", listed.tolist(), "rising positive even shares")
+            grid = self._even[:, None] * listed
+        elif number == 1:
             grid = low[:, None]
         else:
             space = np.linspace if spacing == "linear" else np.geomspace

@@ -31,6 +31,7 @@ __all__ = ["Constrainer", "Programme", "margin_of_paper", "solve_programme"]
 
 Floats = NDArray[np.float64]
 
+_MOST = 1e300  # of a step in logarithms: more would not be a number
 _LEAST = 1e-9  # share of the radius below which a price counts as 0: it must be able to rise again
 
 
@@ -73,7 +74,9 @@ class Constrainer:
         gradient = np.asarray(allowance, np.float64) - np.asarray(cost, np.float64)
         ConfigError.unless(bool(np.isfinite(gradient).all()), "cost", cost, "finite numbers")
         moved = self._log.copy()
-        moved[:-1] -= self.step * self.radius * gradient
+        with np.errstate(over="ignore"):
+            push = min(self.step * self.radius, _MOST) * gradient
+        moved[:-1] -= np.clip(push, -_MOST, _MOST)
         self._set(moved)
 
     def replay(
@@ -101,6 +104,7 @@ class Constrainer:
             self._set(moved)
 
     def _set(self, logs: Floats) -> None:
+        logs = logs - logs.max()  # first, or huge ones lose their digits
         self._log = np.maximum(logs - logsumexp(logs), np.log(_LEAST))
 
     def state_dict(self) -> dict[str, Any]:

@@ -30,6 +30,8 @@ _FIT_WITH = 128  # newest observations that scales are fitted to: it costs their
 _LENGTHS = (0.05, 50.0)  # between which fitted length scales stay; inputs are of order 1
 _NOISES = (0.02, 30.0)
 _FORGETTING = (1e-6, 0.3)
+_LARGEST = 1e100  # rewards and inputs count as no larger: their squares must be numbers
+_FARTHEST = 1e6  # length scales: what is farther off is so far off that it is all the same
 _PULL = 0.5  # how far, in logarithms, fitted scales typically lie from where they began
 
 
@@ -134,6 +136,8 @@ class Predictor:
         finite = bool(np.isfinite(reward) and np.isfinite(time))
         ConfigError.unless(finite, "reward", reward, "a finite number, at a finite time")
         ConfigError.unless(bool(1e-12 < doubt < 1e12), "doubt", doubt, "a positive number")
+        row = np.clip(row, -_LARGEST, _LARGEST)
+        reward = min(max(float(reward), -_LARGEST), _LARGEST)
         if not self._size:
             self._make_room(len(row), 16)
         width = self._inputs.shape[1]
@@ -232,7 +236,9 @@ class Predictor:
         self._inverse[:number, :number] = old["_inverse"][:number, :number]
 
     def _scale(self, rows: Floats) -> Floats:
-        return np.asarray((rows - self._centre) / (self._spread * self._lengths))
+        rows = np.clip(rows, -_LARGEST, _LARGEST)
+        scaled = (rows - self._centre) / (self._spread * self._lengths)
+        return np.asarray(np.clip(scaled, -_FARTHEST, _FARTHEST))
 
     def _kernel(self, rows: Floats, time: float) -> Floats:
         """Of some inputs at one time with all observations."""
@@ -297,6 +303,10 @@ class Predictor:
         first = self._size - number
         centre, spread = self.reward_scale()
         target = (self._rewards[first : self._size] - centre) / spread
+        if not target.any():  # all rewards are equal: every scale explains that
+            self._next_fit = 2 * self._size
+            self._rebuild()
+            return
         rows = (self._inputs[first : self._size] - self._centre) / self._spread
         squares = (rows[:, None, :] - rows) ** 2
         times = self._times[first : self._size]

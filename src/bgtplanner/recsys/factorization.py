@@ -50,6 +50,11 @@ class Factorization:
             unless(1e-6 <= value <= 1e6, name, value, "a number from 1e-6 to 1e6")
         unless(0 <= self.item_decay <= 1e6, "item_decay", self.item_decay, "0 to 1e6")
 
+    @property
+    def dense_blocks(self) -> tuple[int, ...]:
+        """There are none: all that is shared are item rows."""
+        return ()
+
     def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Local]:
         """Item biases at zero, item factors small and random, user parts at zero."""
         factors = self.init_scale * jax.random.normal(key, (n_items, self.dim))

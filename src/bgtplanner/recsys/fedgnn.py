@@ -110,6 +110,11 @@ class FedGNN:
             value = getattr(self, name)
             unless(0 <= value <= 1e6, name, value, "a number from 0 to 1e6")
 
+    @property
+    def dense_blocks(self) -> tuple[int, ...]:
+        """The layer's weight, its two attention vectors and its bias."""
+        return (self.dim * self.dim, self.dim, self.dim, self.dim)
+
     def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Local]:
         """Embeddings N(0, init_scale), the layer by Glorot with gain sqrt(2), biases at zero."""
         item_key, user_key, weight_key, query_key = jax.random.split(key, 4)

@@ -171,6 +171,11 @@ class Model(Protocol):
     known to the compiler by its value, so make it a frozen dataclass of plain settings.
     """
 
+    @property
+    def dense_blocks(self) -> tuple[int, ...]:
+        """Sizes of the tensors that make up the dense part, in order."""
+        ...
+
     def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Local]:
         """Parameters before the first round. Must not look at a rating."""
         ...

@@ -1,0 +1,154 @@
+"""Put a run together: model, server, protection, ledger and policy, as the config has them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.experiments.config import Config
+from bgtplanner.federation.planned import PlannedRounds
+from bgtplanner.federation.protection import Protection
+from bgtplanner.federation.rounds import Federation
+from bgtplanner.federation.simulation import Simulation
+from bgtplanner.planning.bgt import BGTPlanner
+from bgtplanner.planning.catalog import policy_named
+from bgtplanner.planning.policy import Policy
+from bgtplanner.privacy.accounting import Rule, default_rule, rule_named
+from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.recsys.sources import dataset_info
+
+__all__ = ["budgets_of", "federation_of", "planned_of", "rule_of"]
+
+_LEVELS_OF_AUTHORS = 5
+
+
+def federation_of(config: Config, n_items: int) -> Federation:
+    """What is learned, and how."""
+    number = config.model.pseudo_items
+    if number == "auto":
+        number = dataset_info("demo").pseudo_items
+        with contextlib.suppress(ConfigError):
+            number = dataset_info(config.data.dataset).pseudo_items
+    privacy = config.privacy
+    protection = None
+    if privacy.mechanism != "none":
+        protection = Protection(
+            mechanism=privacy.mechanism,
+            trust=privacy.trust,
+            unit=privacy.unit,
+            noise=privacy.noise,
+        )
+    return Federation(
+        model=config.fedgnn if config.model.name == "fedgnn" else config.factorization,
+        server=config.server,
+        participation=config.federation.participation,
+        pseudo_items=min(number, n_items),  # there are no more to pretend with
+        fixed_pseudo_items=config.model.fixed_pseudo_items,
+        protection=protection,
+    )
+
+
+def rule_of(config: Config) -> Rule:
+    """How charges add up."""
+    mechanism, name = config.privacy.mechanism, config.privacy.accounting
+    if name == "auto":
+        return default_rule(mechanism)
+    if name == "authors":
+        name = "gaussian/authors" if mechanism == "gaussian" else "laplace/basic"
+    rule = rule_named(name)
+    fits = rule.mechanism == mechanism
+    ConfigError.unless(fits, "privacy.accounting", name, f"a rule for {mechanism} noise")
+    return rule
+
+
+def budgets_of(config: Config, n_clients: int) -> Budgets:
+    """What every client may spend."""
+    privacy = config.privacy
+    if privacy.budgets is None:
+        return Budgets.same(Budget(privacy.epsilon, privacy.delta), n_clients)
+    path = Path(privacy.budgets)
+    if ":" in privacy.budgets and not path.exists():
+        return Budgets.shares(
+            privacy.budgets, n_clients, delta=privacy.delta, seed=config.run.seed
+        )
+    try:
+        values = np.loadtxt(path, dtype=np.float64, ndmin=1)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"--budgets {privacy.budgets}: expected EPSILON:SHARE,... or a file with an epsilon "
+            f"a line ({error})"
+        ) from error
+    same = values.shape == (n_clients,)
+    ConfigError.unless(same, "--budgets", str(path), f"{n_clients} numbers, one a client")
+    return Budgets.per_client(values, privacy.delta)
+
+
+def planned_of(
+    config: Config, simulation: Simulation, mark: str, ledger_path: Path | None
+) -> PlannedRounds:
+    """Policy and ledger around a simulation. The ledger is made, or opened if it exists."""
+    budgets, rule = budgets_of(config, simulation.n_clients), rule_of(config)
+    if ledger_path is None:
+        ledger = Ledger.in_memory(budgets, rule)
+    elif ledger_path.exists():
+        ledger = Ledger.open(ledger_path, budgets=budgets, rule=rule)
+    else:
+        ledger = Ledger.create(ledger_path, budgets, rule)
+    planning = config.planning
+    return PlannedRounds(
+        simulation,
+        policy_of(config, budgets, rule),
+        ledger,
+        trust=config.privacy.trust,
+        run="simulation",
+        # A simulated round is made of nothing but the settings, the ratings and the round.
+        mark=json.dumps([config.model_dump(mode="json"), mark]).encode(),
+        context=planning.context,
+        reward=planning.reward,
+        values=planning.context_size,
+        participation=config.federation.participation,
+        dropout=config.federation.dropout,
+        stops=config.federation.after_budget == "stop",
+        seed=config.run.seed,
+    )
+
+
+def policy_of(config: Config, budgets: Budgets, rule: Rule) -> Policy:
+    """The policy that the config names, with its options."""
+    planning = config.planning
+    kind = policy_named(planning.policy)
+    options: dict[str, Any] = {
+        "rounds": config.federation.rounds,
+        "accounting": rule.name,
+        "clip": config.privacy.clip,
+        "seed": config.run.seed,
+    }
+    wide = {"levels": planning.levels, "min_rounds": planning.min_rounds}
+    if planning.policy in ("bgt", "random"):
+        options |= {name: value for name, value in wide.items() if value is not None}
+    options |= planning.options
+    try:
+        if kind is BGTPlanner and planning.constants != "own":
+            rounds = config.federation.rounds
+            least = min(planning.min_rounds or round(0.7 * rounds), rounds)
+            options |= {"min_rounds": least}
+            if planning.constants == "authors":  # the largest is never reached
+                options["levels"] = levels_of_authors(rounds, least).tolist()
+            return BGTPlanner.of_paper(budgets, len(budgets), **options)
+        policy: Policy = kind(budgets, **options)  # type: ignore[call-arg]
+    except TypeError as error:
+        raise ConfigError(f"planning.options: {planning.policy} takes no such: {error}") from error
+    return policy
+
+
+def levels_of_authors(rounds: int, min_rounds: int) -> NDArray[np.float64]:
+    """The authors' levels, in even shares: the spacing is a fifth of the range, not a quarter."""
+    steps = np.arange(_LEVELS_OF_AUTHORS) / _LEVELS_OF_AUTHORS
+    return np.asarray(1 + steps * (rounds / min_rounds - 1))

@@ -1,0 +1,203 @@
+"""The two steps before training: what clients show, and what the policy plans and they pay for.
+
+The policy plans on its own ledger, which is part of its state. What is really spent is written
+down in a second ledger, the durable one of the run: a charge that does not fit there is refused,
+whatever was planned, and a round that is played again after a crash is not charged again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgtplanner.errors import BudgetExceeded
+from bgtplanner.federation.protection import Terms, terms_of
+from bgtplanner.federation.simulation import RoundRecord, Simulation
+from bgtplanner.planning.baselines import Adap
+from bgtplanner.planning.context import ReleasedContext, UsageContext
+from bgtplanner.planning.policy import Plan, Policy
+from bgtplanner.privacy.ledger import Ledger, Reservation
+
+__all__ = ["PlannedRound", "PlannedRounds"]
+
+ContextKind = Literal["none", "usage", "released"]
+RewardKind = Literal["none", "test", "loss", "released"]
+
+
+class PlannedRound(NamedTuple):
+    """One round as it was planned and as it went.
+
+    Attributes:
+        plan: What the policy planned; None for a round after the budget was gone.
+        record: What came of it.
+        reward: What the policy was told.
+        paid: How many clients paid.
+    """
+
+    plan: Plan | None
+    record: RoundRecord
+    reward: float | None
+    paid: int
+
+
+class PlannedRounds:
+    """A simulation whose rounds are planned and paid for.
+
+    Args:
+        simulation: The federation; its protection says what is done to the uploads.
+        policy: Who plans.
+        ledger: Who has really spent how much.
+        trust: ``local`` or ``secagg``.
+        run: Name of the run in the ledger.
+        mark: Of all that the run is made of; with the number of a round it names its inputs.
+        context: What the policy gets to look at. ``usage``: the singular values of the matrix of
+            who trains on which item, which shows item ids. ``released``: statistics of what was
+            released before, at no further charge.
+        reward: What the policy is told. ``test``: by how much the RMSE on the test ratings fell
+            (the paper's). ``loss``: by how much the mean training loss fell. Neither is accounted
+            for. ``released``: the estimated signal in the noisy aggregate, relative to the first,
+            at no further charge.
+        values: How many singular values, d.
+        participation: Share of the clients that are asked in a round.
+        dropout: Share of the clients that pay and then fail to answer.
+        stops: Whether the run ends with the budget. Otherwise ratings go on arriving, and each
+            client learns from its own.
+        seed: Of who fails.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        policy: Policy,
+        ledger: Ledger,
+        *,
+        trust: str,
+        run: str,
+        mark: bytes,
+        context: ContextKind = "released",
+        reward: RewardKind = "released",
+        values: int = 5,
+        participation: float = 1.0,
+        dropout: float = 0.0,
+        stops: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.simulation, self.policy, self.ledger = simulation, policy, ledger
+        self.trust, self.run = trust, run
+        self.context, self.reward = context, reward
+        self.participation, self.dropout, self.seed = participation, dropout, seed
+        self.stops = stops
+        self.over = False
+        self._mark = mark
+        self._usage = UsageContext(values, seed=seed)
+        self._released = ReleasedContext()
+        self._last: float | None = None
+        self._first_signal: float | None = None
+
+    def step(self) -> PlannedRound | None:
+        """Plan, reserve, play, settle and tell one round; None: the budget is gone, and so we."""
+        simulation = self.simulation
+        index = simulation.next_round
+        if self.reward == "test" and self._last is None:
+            self._last = simulation.evaluate().rmse
+        plan = None if self.over else self.policy.ask(self._context())
+        if plan is None:
+            self.over = True
+            return None if self.stops else PlannedRound(None, simulation.rest(), None, 0)
+        terms, reservation = (None, None) if plan.skip else self._pay(plan, index)
+        record = simulation.rest() if terms is None else simulation.step(terms)
+        if reservation is not None:
+            self.ledger.settle(reservation)
+        reward = self._reward(record) if terms is not None else None
+        if terms is None and self.reward in ("test", "loss"):
+            reward = self._reward(record)
+        if terms is not None and record.noise_std > 0:
+            self._released.released(record.aggregate, record.noise_std)
+        if isinstance(self.policy, Adap) and terms is not None:
+            self.policy.saw(float(np.linalg.norm(record.aggregate)))
+        self.policy.tell(plan, reward=reward)
+        paid = 0 if reservation is None else int(reservation.granted.sum())
+        return PlannedRound(plan, record, reward, paid)
+
+    def _pay(self, plan: Plan, index: int) -> tuple[Terms | None, Reservation | None]:
+        """Reserve in the ledger that counts; who cannot pay there does not take part."""
+        asked = plan.participants & self._invited(index)
+        mark = self.ledger.fingerprint(self._mark, str(index).encode(), asked.tobytes())
+        try:
+            reservation = self.ledger.reserve(
+                plan.charge_by_class, run=self.run, round=index, clients=asked, by_class=True,
+                fingerprint=mark,
+            )  # fmt: skip
+        except BudgetExceeded:
+            return None, None
+        budgets = self.ledger.budgets
+        answers = reservation.granted & self._answers(index)
+        terms = terms_of(
+            self.ledger.rule, self.trust, plan.clip, plan.charge_by_class, answers,
+            budgets.class_of_client,
+        )  # fmt: skip
+        return terms, reservation
+
+    def _invited(self, index: int) -> NDArray[np.bool_]:
+        number = len(self.ledger)
+        if self.participation >= 1:
+            return np.ones(number, dtype=bool)
+        wanted = max(1, round(self.participation * number))
+        order = np.random.default_rng([self.seed, 0x1417, index]).permutation(number)
+        return np.asarray(order < wanted)
+
+    def _answers(self, index: int) -> NDArray[np.bool_]:
+        if not self.dropout:
+            return np.ones(len(self.ledger), dtype=bool)
+        draws = np.random.default_rng([self.seed, 0xD407, index]).random(len(self.ledger))
+        return np.asarray(draws >= self.dropout)
+
+    def _context(self) -> NDArray[np.float64] | None:
+        if self.context == "usage":
+            client, item = self.simulation.shown_pairs()
+            size = {"clients": self.simulation.n_clients, "items": self.simulation.n_items}
+            return self._usage.of_pairs(client, item, **size)
+        if self.context == "released":
+            total = getattr(self.policy, "rounds", 1)
+            left = getattr(self.policy, "share_left", lambda: np.ones(1))()
+            return self._released.vector(
+                progress=self.simulation.next_round / total, left=float(np.max(left))
+            )
+        return None
+
+    def _reward(self, record: RoundRecord) -> float | None:
+        if self.reward in ("test", "loss"):
+            now = record.metrics.rmse if self.reward == "test" else record.loss
+            before, self._last = self._last, now
+            return None if before is None else before - now
+        if self.reward == "released":
+            power = float(record.aggregate @ record.aggregate)
+            signal = power - len(record.aggregate) * record.noise_std**2
+            if not np.isfinite(signal):
+                return None
+            if self._first_signal is None:
+                self._first_signal = abs(signal) or 1.0
+            return signal / self._first_signal
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that one round hands to the next, as plain data; the ledger is elsewhere."""
+        return {
+            "policy": self.policy.state_dict(),
+            "usage": self._usage.state_dict(),
+            "released": self._released.state_dict(),
+            "last": self._last,
+            "first_signal": self._first_signal,
+            "over": self.over,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` gave."""
+        self.policy = type(self.policy).from_state(state["policy"])
+        self._usage.load_state_dict(state["usage"])
+        self._released.load_state_dict(state["released"])
+        self._last, self._first_signal = state["last"], state["first_signal"]
+        self.over = bool(state["over"])

@@ -1,0 +1,283 @@
+"""The guard of all clients at once: clip and noise, in arrays, inside the compiled round.
+
+The same door as :mod:`bgtplanner.federation.guard`, for a simulation: what a client may release
+was reserved before, here is what is done to it. Neighbouring relation: replace one client.
+Sensitivity: 2 * clip, over the whole upload (unit ``client``) or over each block on its own (unit
+``row``).
+
+The server only ever uses sums of uploads, so by default the sum's noise is drawn at once with
+exactly its distribution. That is a matter of speed alone: ``noise = per-client`` draws every
+client's own, on every coordinate of its upload, and lets the server look at each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.federation.server import Aggregate
+from bgtplanner.privacy.accounting import Rule
+from bgtplanner.privacy.mechanisms import clip_factor, mechanism_named
+from bgtplanner.recsys.model import Edges, Shared, Upload
+
+__all__ = ["Protection", "Released", "Terms", "norm_band", "terms_of"]
+
+
+class Terms(NamedTuple):
+    """What was agreed for a round: who may release, and under which clip and noise.
+
+    Attributes:
+        granted: 1 for a client that has paid and answers, ``[n_clients]``.
+        clip: Bound on the norm, for each class of budgets.
+        scale: Scale of the noise, for each class of budgets.
+        class_of_client: ``[n_clients]``.
+    """
+
+    granted: Array
+    clip: Array
+    scale: Array
+    class_of_client: Array
+
+
+class Released(NamedTuple):
+    """What the server gets to see, and what it knows about its noise.
+
+    Attributes:
+        aggregate: The mean over the clients that answered, noise included.
+        noise_std: Standard deviation of the noise on each of its coordinates.
+        dropped: Uploads that were not numbers, or not within the band that clip and noise allow.
+    """
+
+    aggregate: Aggregate
+    noise_std: Array
+    dropped: Array
+
+
+def terms_of(
+    rule: Rule,
+    trust: str,
+    clip: float,
+    charges: NDArray[np.float64],
+    granted: NDArray[np.bool_],
+    class_of_client: NDArray[np.int32],
+) -> Terms:
+    """The terms that make a round cost each class its charge.
+
+    Under ``secagg`` the noise in the sum is common to all: a class that pays less clips harder, by
+    the ratio of the noise multipliers, instead of paying more than it has.
+    """
+    mechanism = mechanism_named(rule.mechanism)
+    paying = charges > 0
+    multipliers = np.full(len(charges), np.inf)
+    multipliers[paying] = rule.noise_multiplier(charges[paying])
+    least = float(multipliers.min()) if paying.any() else 1.0
+    bounds = np.full(len(charges), float(clip))
+    if trust == "secagg":
+        bounds = clip * np.where(paying, least / multipliers, 1.0)
+        scales = np.full(len(charges), float(mechanism.scale(least, clip)))
+    else:
+        scales = np.zeros(len(charges))
+        scales[paying] = mechanism.scale(multipliers[paying], clip)
+    return Terms(
+        granted=jnp.asarray(granted & paying[class_of_client], dtype=jnp.float32),
+        clip=jnp.asarray(bounds, dtype=jnp.float32),
+        scale=jnp.asarray(scales, dtype=jnp.float32),
+        class_of_client=jnp.asarray(class_of_client),
+    )
+
+
+def norm_band(mechanism: str, clip: float, scale: float, size: int) -> tuple[float, float]:
+    """Between which the L2 norm of an honestly noised upload lies, but once in a million times.
+
+    The noise alone has a norm of about scale * sqrt(size) (sqrt(2 size) for Laplace), give or take
+    a few of its standard deviations; the upload itself adds or takes away at most the clip.
+    """
+    if mechanism == "gaussian":
+        middle, spread = scale * np.sqrt(size), scale * 5.0
+    else:  # squares of a Laplace variable: mean 2, variance 20
+        middle = scale * np.sqrt(2.0 * size)
+        spread = scale * 5.0 * np.sqrt(20.0 / 8.0)
+    return float(max(middle - spread - clip, 0.0)), float(middle + spread + clip)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protection:
+    """How uploads are protected: all of it that is constant over a run.
+
+    Attributes:
+        mechanism: ``gaussian`` or ``laplace``.
+        trust: ``local``: each upload is noised on its own. ``secagg``: the server sees the sum
+            only, and the noise is in there once.
+        unit: ``client``: one clip over the whole upload, every coordinate noised, the sound one.
+            ``row``: each tensor and each item row that a client rated on its own, as the authors'
+            code does; the item ids show, and so does which rows are pseudo.
+        noise: ``sum``, or ``per-client`` (slow: clients times items).
+    """
+
+    mechanism: Literal["gaussian", "laplace"]
+    trust: Literal["local", "secagg"] = "local"
+    unit: Literal["client", "row"] = "client"
+    noise: Literal["sum", "per-client"] = "sum"
+
+    def __post_init__(self) -> None:
+        both = self.unit == "row" and self.trust == "secagg"
+        ConfigError.unless(not both, "unit", self.unit, "client, with trust = secagg")
+        single = self.noise == "per-client"
+        fits = not single or (self.unit == "client" and self.trust == "local")
+        ConfigError.unless(fits, "noise", self.noise, "sum, unless trust = local, unit = client")
+
+    # ---- unit client
+
+    def release(self, key: Array, upload: Upload, edges: Edges, terms: Terms) -> Released:
+        """One clip over each client's whole upload, noise on every coordinate, then the mean.
+
+        The denominator is the number of clients that answered, which is public; whether a client
+        rated an item, or anything at all, makes no difference to who counts.
+        """
+        finite = self._finite(upload, edges)
+        rows = jnp.where(finite[edges.pair_client, None], upload.rows, 0.0)
+        dense = jnp.where(finite[:, None], upload.dense, 0.0)
+        bound = terms.clip[terms.class_of_client]
+        factor = terms.granted * clip_factor(self._norm(rows, dense, edges), bound)
+        rows, dense = rows * factor[edges.pair_client, None], dense * factor[:, None]
+        dropped = ((~finite) * terms.granted).sum()
+        number = terms.granted.sum()
+        if self.noise == "per-client":
+            total, number, outside = self._each(key, rows, dense, edges, terms)
+            dropped = dropped + outside
+        else:
+            items = jax.ops.segment_sum(rows, edges.pair_item, edges.n_items)
+            total = Shared(items, dense.sum(0))
+            total = jax.tree.map(jnp.add, total, self._noise_of_sum(key, total, terms))
+        count = jnp.maximum(number, 1.0)
+        mean = jax.tree.map(lambda part: part / count, total)
+        usage = jnp.full(edges.n_items, number)
+        return Released(Aggregate(mean, usage), self._std_of_sum(terms) / count, dropped)
+
+    def _finite(self, upload: Upload, edges: Edges) -> Array:
+        bad = jax.ops.segment_max(
+            (~jnp.isfinite(upload.rows)).any(1).astype(jnp.int32),
+            edges.pair_client,
+            edges.n_clients,
+        )
+        return (bad <= 0) & jnp.isfinite(upload.dense).all(1)
+
+    def _norm(self, rows: Array, dense: Array, edges: Edges) -> Array:
+        """Norm of each client's whole upload: L2 for Gaussian noise, L1 for Laplace."""
+
+        def size(values: Array) -> Array:
+            return (jnp.abs(values) if self.mechanism == "laplace" else values**2).sum(1)
+
+        total = jax.ops.segment_sum(size(rows), edges.pair_client, edges.n_clients) + size(dense)
+        return total if self.mechanism == "laplace" else jnp.sqrt(total)
+
+    def _draw(self, key: Array, shape: tuple[int, ...]) -> Array:
+        draw = jax.random.laplace if self.mechanism == "laplace" else jax.random.normal
+        return draw(key, shape)
+
+    def _noise_of_sum(self, key: Array, like: Shared, terms: Terms) -> Shared:
+        """Noise of the sum over all clients, drawn at once."""
+        keys = jax.random.split(key, 2)
+        if self.trust == "secagg":
+            scale = terms.scale.max()
+            drawn = [scale * self._draw(k, part.shape) for k, part in zip(keys, like, strict=True)]
+        elif self.mechanism == "gaussian":
+            scale = self._std_of_sum(terms)
+            drawn = [scale * self._draw(k, part.shape) for k, part in zip(keys, like, strict=True)]
+        else:  # a Laplace variable is the difference of two exponential ones
+            counts = self._counts(terms)
+            drawn = []
+            for k, part in zip(keys, like, strict=True):
+                shape = (2, len(counts), *part.shape)
+                per_class = counts.reshape(1, -1, *[1] * part.ndim)
+                gammas = jax.random.gamma(k, jnp.maximum(per_class, 1.0), shape)
+                gammas = jnp.where(per_class > 0, gammas, 0.0)
+                drawn.append(jnp.tensordot(terms.scale, gammas[0] - gammas[1], axes=1))
+        return Shared(*drawn)
+
+    def _counts(self, terms: Terms) -> Array:
+        return jax.ops.segment_sum(terms.granted, terms.class_of_client, terms.scale.shape[0])
+
+    def _std_of_sum(self, terms: Terms) -> Array:
+        per_unit = 2.0**0.5 if self.mechanism == "laplace" else 1.0
+        if self.trust == "secagg":
+            return per_unit * terms.scale.max()
+        return per_unit * jnp.sqrt((self._counts(terms) * terms.scale**2).sum())
+
+    def _each(
+        self, key: Array, rows: Array, dense: Array, edges: Edges, terms: Terms
+    ) -> tuple[Shared, Array, Array]:
+        """Every client's own noise on its whole upload, looked at before it is added up."""
+        width, size = rows.shape[1], dense.shape[1]
+        coordinates = edges.n_items * width + size
+
+        def one(total: Array, client: Array) -> tuple[Array, Array]:
+            own = jnp.zeros((edges.n_items, width))
+            own = own.at[edges.pair_item].add(rows * (edges.pair_client == client)[:, None])
+            vector = jnp.concatenate([own.ravel(), dense[client]])
+            scale = terms.scale[terms.class_of_client[client]]
+            noised = vector + scale * self._draw(jax.random.fold_in(key, client), vector.shape)
+            low, high = _band(
+                self.mechanism, terms.clip[terms.class_of_client[client]], scale, coordinates
+            )
+            norm = jnp.sqrt((noised**2).sum())
+            good = (norm >= low) & (norm <= high) & (terms.granted[client] > 0)
+            return total + jnp.where(good, noised, 0.0), good
+
+        start = jnp.zeros(coordinates)
+        total, good = jax.lax.scan(one, start, jnp.arange(edges.n_clients))
+        items = total[: edges.n_items * width].reshape(edges.n_items, width)
+        number = good.sum().astype(jnp.float32)
+        shared = Shared(items, total[edges.n_items * width :])
+        return shared, number, terms.granted.sum() - number
+
+    # ---- unit row
+
+    def noise_rows(
+        self,
+        key: Array,
+        upload: Upload,
+        edges: Edges,
+        terms: Terms,
+        blocks: tuple[int, ...],
+    ) -> Upload:
+        """Each item row and each dense tensor clipped and noised on its own, as the authors do."""
+        row_key, dense_key = jax.random.split(key)
+        known = jax.ops.segment_max(edges.present, edges.pair, edges.pair_item.shape[0])
+        of_pair = terms.class_of_client[edges.pair_client]
+        rows = self._noise_block(row_key, upload.rows, terms.clip[of_pair], terms.scale[of_pair])
+        parts, start = [], 0
+        for number, size in enumerate(blocks):
+            part = upload.dense[:, start : start + size]
+            start += size
+            of_client = terms.class_of_client
+            parts.append(
+                self._noise_block(
+                    jax.random.fold_in(dense_key, number),
+                    part,
+                    terms.clip[of_client],
+                    terms.scale[of_client],
+                )
+            )
+        dense = jnp.concatenate(parts, axis=1) if parts else upload.dense
+        return Upload(rows * known[:, None], dense)
+
+    def _noise_block(self, key: Array, block: Array, clip: Array, scale: Array) -> Array:
+        block = jnp.where(jnp.isfinite(block).all(1, keepdims=True), block, 0.0)
+        sizes = jnp.abs(block) if self.mechanism == "laplace" else block**2
+        norm = sizes.sum(1) if self.mechanism == "laplace" else jnp.sqrt(sizes.sum(1))
+        clipped: Array = block * clip_factor(norm, clip)[:, None]
+        return clipped + scale[:, None] * self._draw(key, block.shape)
+
+
+def _band(mechanism: str, clip: Array, scale: Array, size: int) -> tuple[Array, Array]:
+    """:func:`norm_band` inside the compiled round."""
+    low, high = norm_band(mechanism, 0.0, 1.0, size)
+    return jnp.maximum(low * scale - clip, 0.0), high * scale + clip
