@@ -43,6 +43,7 @@ COLOURS = {  # Okabe and Ito: told apart with any eyes; markers tell them apart 
     "random": ("#CC79A7", "v"),
     "greedy": ("#000000", "x"),
 }
+_LATE = 1000  # rounds from which on a second slope is given: does learning level off?
 _BEGIN, _END = "<!-- regret: begin -->", "<!-- regret: end -->"
 _SECONDS_A_ROUND = {"planner": 2.2, "paper": 1.3}  # in proportion, to guess what is left
 
@@ -87,13 +88,21 @@ class Report:
         """Reward over the optimum."""
         return Estimate.of(self.values(kind, rounds, policy, "ratio"))
 
-    def slope(self, policy: str) -> Estimate | None:
-        """Of log regret over log rounds, where nothing changes; None if some is not positive."""
-        every = [self.values("stationary", rounds, policy, "regret") for rounds in self.rounds]
-        regret = np.stack(every, axis=1)  # [seeds, rounds]
-        if len(self.rounds) < 2 or not (regret > 0).all():
+    def slope(self, policy: str, *, least: int = 0) -> Estimate | None:
+        """Of log regret over log rounds, where nothing changes; None if some is not positive.
+
+        Args:
+            policy: Whose.
+            least: Fewest rounds to count.
+        """
+        counted = [rounds for rounds in self.rounds if rounds >= least]
+        if len(counted) < 2:
             return None
-        logs = np.log(np.asarray(self.rounds, dtype=np.float64))
+        every = [self.values("stationary", rounds, policy, "regret") for rounds in counted]
+        regret = np.stack(every, axis=1)  # [seeds, rounds]
+        if not (regret > 0).all():
+            return None
+        logs = np.log(np.asarray(counted, dtype=np.float64))
         away = logs - logs.mean()
         return Estimate.of(np.log(regret) @ away / (away @ away))  # least squares, seed by seed
 
@@ -135,8 +144,11 @@ class Report:
             for rounds in self.rounds
         ]
         slopes = [self.slope(name) for name in POLICIES]
-        texts = ["" if slope is None else str(slope) for slope in slopes]
-        return [*found, ["slope, stationary", "", *texts]]
+        late = [self.slope(name, least=_LATE) for name in POLICIES]
+        for what, every in (("all", slopes), (f"{_LATE:,} and more", late)):
+            texts = ["" if slope is None else str(slope) for slope in every]
+            found.append(["slope, stationary", what, *texts])
+        return found
 
     def as_markdown(self) -> str:
         """For the documentation."""
@@ -147,7 +159,7 @@ class Report:
         few = f"**Not finished:** {len(self.seeds)} of {len(SEEDS)} seeds. " if some else ""
         text = (
             f"{few}Expected reward over the optimum, mean of {len(self.seeds)} seeds ± half the "
-            "95 % interval; last row: slope of log regret over log T.\n\n"
+            "95 % interval; last rows: slope of log regret over log T.\n\n"
         )
         met = [
             f"| {what} | {value} | {'met' if good else 'MISSED'} |"
@@ -182,11 +194,11 @@ class Report:
         shown = {"stationary": "regret", "drifting": "ratio", "diminishing": "ratio"}
         for panel, kind in zip(panels, KINDS, strict=True):
             what = shown[kind]
-            for name, (colour, marker) in COLOURS.items():
+            for place, (name, (colour, marker)) in enumerate(COLOURS.items()):
                 cells = [self.values(kind, rounds, name, what) for rounds in self.rounds]
                 found = [Estimate.of(values) for values in cells]
                 panel.errorbar(
-                    self.rounds,
+                    np.multiply(self.rounds, 1.03 ** (place - 2)),  # side by side
                     [estimate.mean for estimate in found],
                     yerr=[np.nan_to_num(estimate.half) for estimate in found],
                     color=colour,
