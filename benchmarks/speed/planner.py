@@ -51,7 +51,7 @@ def many_clients() -> dict[str, Any]:
     classes = tuple(Budget(epsilon, 1e-5) for epsilon in (5.0, 10.0, 20.0))
     found: dict[str, Any] = {"clients": CLIENTS, "classes": len(classes)}
     for name, clients in (("many", CLIENTS), ("few", 3)):
-        drawn = np.random.default_rng(1).integers(0, len(classes), clients)
+        drawn = np.random.default_rng(1).integers(0, len(classes), clients, np.int32)
         drawn[: len(classes)] = np.arange(len(classes))
         policy = BGTPlanner(Budgets(classes, drawn), rounds=ROUNDS, levels=LEVELS)
         spent = play(policy, ROUNDS)
