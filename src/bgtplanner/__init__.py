@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bgtplanner.recsys.model import Model
     from bgtplanner.recsys.ratings import Ratings
     from bgtplanner.recsys.sources import load_ratings
+    from bgtplanner.report.comparison import compare
 
 __version__ = "0.1.0"
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "Policy",
     "Ratings",
     "Result",
+    "compare",
     "errors",
     "load_ratings",
     "resume",
@@ -49,6 +51,7 @@ _HOMES = {
     "Policy": "bgtplanner.planning.policy",
     "Ratings": "bgtplanner.recsys.ratings",
     "Result": "bgtplanner.experiments.results",
+    "compare": "bgtplanner.report.comparison",
     "load_ratings": "bgtplanner.recsys.sources",
     "resume": "bgtplanner.experiments.runner",
     "simulate": "bgtplanner.experiments.runner",

@@ -15,7 +15,7 @@ import click
 import typer
 
 import bgtplanner
-from bgtplanner.commands import data, privacy, train
+from bgtplanner.commands import compare, data, privacy, train
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ app = typer.Typer(
 app.command()(train.run)
 app.command()(train.resume)
 app.command()(train.report)
+app.command()(compare.compare)
 app.add_typer(data.data_app, name="data")
 app.command()(privacy.budget)
 app.command()(privacy.audit)

@@ -1,0 +1,304 @@
+"""What a grid has shown: means over seeds, how sure they are, and what sets policies apart.
+
+Intervals are Student's t at 95 % over seeds: how much the split, the noise and the start vary, and
+nothing more. Differences are taken seed by seed, since cells with the same seed share their split.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from scipy.stats import t as student
+
+from bgtplanner.experiments.cells import METRICS, REFERENCES, Outcome
+from bgtplanner.experiments.grid import Request
+from bgtplanner.experiments.table2 import EPSILON, Published, published
+
+__all__ = [
+    "Comparison",
+    "Difference",
+    "Estimate",
+    "Row",
+    "estimate",
+    "summed_up",
+]
+
+_COLUMNS = (
+    "kind",
+    "dataset",
+    "mechanism",
+    "policy",
+    "baseline",
+    "metric",
+    "seeds",
+    "mean",
+    "std",
+    "low",
+    "high",
+    "paper",
+    "minus_paper",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A mean over seeds, and how sure it is. One seed says nothing about that.
+
+    Attributes:
+        seeds: How many values it is the mean of.
+        mean: Their mean.
+        std: Their standard deviation, with n - 1.
+        low: Lower end of the 95 % t-interval of the mean.
+        high: Its upper end.
+    """
+
+    seeds: int
+    mean: float
+    std: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def half(self) -> float | None:
+        """Half the width of the interval."""
+        return None if self.high is None else self.high - self.mean
+
+
+def estimate(values: Sequence[float]) -> Estimate | None:
+    """Mean, deviation and interval of some values; None if there are none.
+
+    Example:
+        >>> estimate([1.0, 2.0, 3.0]).std
+        1.0
+    """
+    if not values:
+        return None
+    number, mean = len(values), statistics.fmean(values)
+    if number < 2:
+        return Estimate(seeds=number, mean=mean)
+    std = statistics.stdev(values)
+    half = float(student.ppf(0.975, number - 1)) * std / math.sqrt(number)
+    return Estimate(seeds=number, mean=mean, std=std, low=mean - half, high=mean + half)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One policy, or one predictor that shares nothing, over all seeds.
+
+    Attributes:
+        dataset: The data set.
+        mechanism: What protected the uploads; ``none`` for what sends none.
+        policy: Name of the policy, or one of :data:`~bgtplanner.experiments.cells.REFERENCES`.
+        reference: Whether it is one of those.
+        asked: Number of seeds asked for.
+        figures: By metric; None where no seed is done.
+        paper: What the paper reports, where it does and where that can be compared.
+    """
+
+    dataset: str
+    mechanism: str
+    policy: str
+    reference: bool
+    asked: int
+    figures: Mapping[str, Estimate | None]
+    paper: Published | None = None
+
+    def minus_paper(self, metric: str) -> float | None:
+        """Our mean less the paper's figure. The paper reports the best round."""
+        ours = self.figures[metric]
+        if self.paper is None or ours is None or not metric.endswith("_best"):
+            return None
+        theirs = self.paper.rmse if metric == "rmse_best" else self.paper.f1
+        return ours.mean - theirs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A policy less the baseline, seed by seed. A lower RMSE and a higher F1 are better."""
+
+    dataset: str
+    mechanism: str
+    policy: str
+    baseline: str
+    figures: Mapping[str, Estimate | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What a grid has shown.
+
+    Attributes:
+        request: What was asked for.
+        outcomes: What came of every cell.
+        rows: Means over seeds, data set by data set.
+        differences: To the baseline, over the seeds that both have.
+    """
+
+    request: Request
+    outcomes: Sequence[Outcome]
+    rows: Sequence[Row]
+    differences: Sequence[Difference]
+
+    @property
+    def failed(self) -> list[Outcome]:
+        """The cells that failed."""
+        return [outcome for outcome in self.outcomes if outcome.error is not None]
+
+    @property
+    def reported(self) -> tuple[str, str]:
+        """The metrics to look at: the best round as the paper has it, else the last."""
+        when = "best" if self.request.preset == "paper" else "final"
+        return f"rmse_{when}", f"f1_{when}"
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, for machines."""
+        rows = []
+        for row in self.rows:
+            paper = None
+            if row.paper is not None:
+                paper = row.paper._asdict() | {
+                    "rmse_difference": row.minus_paper("rmse_best"),
+                    "f1_difference": row.minus_paper("f1_best"),
+                }
+            rows.append(asdict(row) | {"paper": paper})
+        return {
+            "request": asdict(self.request),
+            "baseline": self.request.against,
+            "reported": list(self.reported),
+            "cells": len(self.outcomes),
+            "rows": rows,
+            "differences": [asdict(entry) for entry in self.differences],
+            "failed": [
+                asdict(outcome.cell) | {"folder": str(outcome.cell.place), "error": outcome.error}
+                for outcome in self.failed
+            ],
+        }
+
+    def as_csv(self) -> str:
+        """One line a metric; kind is policy, reference or difference."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        for row in self.rows:
+            kind = "reference" if row.reference else "policy"
+            for metric, found in row.figures.items():
+                line = {"kind": kind, **_where(row), **_line(metric, found)}
+                if (minus := row.minus_paper(metric)) is not None and row.paper is not None:
+                    line["paper"] = row.paper._asdict()[metric.removesuffix("_best")]
+                    line["minus_paper"] = minus
+                writer.writerow(line)
+        for entry in self.differences:
+            for metric, found in entry.figures.items():
+                place = {"kind": "difference", "baseline": entry.baseline, **_where(entry)}
+                writer.writerow(place | _line(metric, found))
+        return text.getvalue()
+
+
+def summed_up(request: Request, outcomes: Sequence[Outcome]) -> Comparison:
+    """Means, intervals and differences of the cells that are done."""
+    values: dict[tuple[str, str, str], dict[int, Mapping[str, Any]]] = {}
+    for outcome in outcomes:
+        if outcome.summary is not None:
+            cell = outcome.cell
+            place = values.setdefault((cell.dataset, cell.mechanism, cell.policy), {})
+            place[cell.seed] = outcome.summary
+    rows, differences = [], []
+    for dataset in dict.fromkeys(request.datasets):
+        for mechanism, policy in request.pairs():
+            done = values.get((dataset, mechanism, policy), {})
+            rows.append(
+                Row(
+                    dataset=dataset,
+                    mechanism=mechanism,
+                    policy=policy,
+                    reference=False,
+                    asked=len(set(request.seeds)),
+                    figures={
+                        metric: estimate([summary[metric] for summary in done.values()])
+                        for metric in METRICS
+                    },
+                    paper=_published(request, dataset, mechanism, policy),
+                )
+            )
+        rows += _references(request, dataset, values)
+        differences += list(_differences(request, dataset, values))
+    return Comparison(request=request, outcomes=outcomes, rows=rows, differences=differences)
+
+
+_Values = Mapping[tuple[str, str, str], Mapping[int, Mapping[str, Any]]]
+
+
+def _references(request: Request, dataset: str, values: _Values) -> Iterator[Row]:
+    """The predictors that share nothing: by seed the same in every cell, so any will do."""
+    by_seed: dict[int, Mapping[str, Any]] = {}
+    for (of, _, _), done in values.items():
+        if of == dataset:
+            by_seed |= {seed: summary for seed, summary in done.items() if seed not in by_seed}
+    for name in REFERENCES:
+        found = {
+            kind: estimate([by_seed[seed][f"{kind}_{name}"] for seed in sorted(by_seed)])
+            for kind in ("rmse", "f1")
+        }
+        yield Row(
+            dataset=dataset,
+            mechanism="none",
+            policy=name,
+            reference=True,
+            asked=len(set(request.seeds)),
+            figures={metric: found[metric.partition("_")[0]] for metric in METRICS},
+        )
+
+
+def _differences(request: Request, dataset: str, values: _Values) -> Iterator[Difference]:
+    """Every policy against the baseline; what needs no mechanism, in each of them."""
+    baseline = request.against
+    noisy = [name for name in dict.fromkeys(request.mechanisms) if name != "none"]
+    for mechanism in noisy if baseline is not None else ():
+
+        def done(policy: str, within: str = mechanism) -> Mapping[int, Mapping[str, Any]]:
+            kind = "none" if policy == "unlimited" else within
+            return values.get((dataset, kind, policy), {})
+
+        theirs = done(baseline or "")
+        for policy in dict.fromkeys(request.policies):
+            if policy == baseline:
+                continue
+            ours = done(policy)
+            both = [seed for seed in ours if seed in theirs]
+            yield Difference(
+                dataset=dataset,
+                mechanism=mechanism,
+                policy=policy,
+                baseline=baseline or "",
+                figures={
+                    metric: estimate([ours[seed][metric] - theirs[seed][metric] for seed in both])
+                    for metric in METRICS
+                },
+            )
+
+
+def _published(request: Request, dataset: str, mechanism: str, policy: str) -> Published | None:
+    """The paper's figure, where the settings are the paper's."""
+    settings = request.settings
+    same = settings.get("privacy.epsilon", EPSILON) == EPSILON
+    if request.preset != "paper" or not same or settings.get("privacy.budgets") is not None:
+        return None
+    return published(dataset, mechanism, policy)
+
+
+def _where(place: Row | Difference) -> dict[str, Any]:
+    return {
+        "dataset": place.dataset,
+        "mechanism": place.mechanism,
+        "policy": place.policy,
+    }
+
+
+def _line(metric: str, found: Estimate | None) -> dict[str, Any]:
+    return {"metric": metric} | ({"seeds": 0} if found is None else asdict(found))
