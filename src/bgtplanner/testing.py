@@ -112,6 +112,7 @@ class PolicyContract:
         policy = self.make(ledger=ledger)
         spent = ledger.spent()
         while (plan := policy.ask(np.zeros(self.context))) is not None:
+            self._require_an_end(plan)
             now = ledger.spent()
             if plan.skip:
                 _require(bool((now == spent).all()), "a skipped round was charged")
@@ -133,6 +134,7 @@ class PolicyContract:
         policy = self.make(ledger=ledger)
         plan = policy.ask(np.zeros(self.context))
         while plan is not None and plan.skip:
+            self._require_an_end(plan)
             plan = policy.ask(np.zeros(self.context))
         _require(plan is not None, "it never takes part")
         _require(bool((ledger.spent() > 0).all()), "nothing was reserved")
@@ -148,8 +150,8 @@ class PolicyContract:
         straight = self.play(self.make(seed=1), seed=3)
         policy = self.make(seed=1)
         generator = np.random.default_rng(3)
-        charges = []
-        while True:
+        charges: list[float] = []
+        while len(charges) <= self.rounds:
             context = generator.standard_normal(self.context)
             reward = float(generator.standard_normal() * 0.1)
             plan = policy.ask(context)
@@ -220,7 +222,11 @@ class PolicyContract:
         """Rewards may be unknown."""
         policy = self.make()
         while (plan := policy.ask()) is not None:
+            self._require_an_end(plan)
             policy.tell(plan)
+
+    def _require_an_end(self, plan: Plan) -> None:
+        _require(plan.round < self.rounds, "there are more rounds than were asked for")
 
     def _refuses(self, call: Any) -> None:
         try:

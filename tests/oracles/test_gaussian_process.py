@@ -1,0 +1,254 @@
+"""The predictor against scikit-learn's Gaussian process, which was made by other people.
+
+The kernel is put together from scikit-learn's own parts: a squared exponential over the inputs
+times an exponential over time, (1 - alpha)^(|t - t'| / 2) = exp(-|t - t'| / l), which is a Matern
+kernel with nu = 1/2 and l = -2 / log(1 - alpha).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel, Matern
+
+from bgtplanner.planning.predictor import Predictor, _negative_likelihood
+
+Floats = NDArray[np.float64]
+
+
+class On(Kernel):  # type: ignore[misc]
+    """A kernel that looks at some of the columns only."""
+
+    def __init__(self, kernel: Kernel, first: int, last: int) -> None:
+        self.kernel, self.first, self.last = kernel, first, last
+
+    def __call__(self, X: Floats, Y: Floats | None = None, eval_gradient: bool = False) -> Any:
+        other = None if Y is None else Y[:, self.first : self.last]
+        found = self.kernel(X[:, self.first : self.last], other)
+        return (found, np.zeros((*found.shape, 0))) if eval_gradient else found
+
+    def diag(self, X: Floats) -> Floats:
+        return self.kernel.diag(X[:, self.first : self.last])
+
+    def is_stationary(self) -> bool:
+        return True
+
+
+def kernel_of(lengths: Any, forgetting: float, width: int) -> Kernel:
+    smooth = On(RBF(lengths), 0, width)
+    if not forgetting:
+        return smooth
+    decay = Matern(-2 / np.log1p(-forgetting), nu=0.5)
+    return smooth * On(decay, width, width + 1)
+
+
+class Mirror:
+    """What a predictor should have kept, and scikit-learn's prediction from it."""
+
+    def __init__(self, predictor: Predictor, *, length: float, forgetting: float, noise: float):
+        self.predictor, self.length, self.forgetting = predictor, length, forgetting
+        self.noise = noise
+        self.rows: list[tuple[Floats, float, float, float]] = []
+        self.centre: Any = 0.0
+        self.spread: Any = 1.0
+
+    def observe(self, inputs: Floats, time: float, reward: float, doubt: float = 1.0) -> None:
+        self.predictor.observe(inputs, time=time, reward=reward, doubt=doubt)
+        if len(self.rows) == self.predictor.window:
+            self.rows = self.rows[-(self.predictor.window // 2) :]
+        self.rows.append((inputs, time, reward, doubt))
+        number = len(self.rows)
+        if self.predictor.standardize and number & (number - 1) == 0:
+            inputs = np.array([row[0] for row in self.rows])
+            self.centre, self.spread = inputs.mean(axis=0), inputs.std(axis=0)
+            self.spread[self.spread < 1e-12] = 1.0
+            self.centre[0], self.spread[0] = 0.0, 1.0
+
+    def reward_scale(self) -> tuple[float, float]:
+        if not self.predictor.standardize:
+            return 0.0, 1.0
+        rewards = np.array([row[2] for row in self.rows])
+        weights = np.array([1 / row[3] for row in self.rows])
+        mean = np.average(rewards, weights=weights)
+        spread = np.sqrt(np.average((rewards - mean) ** 2, weights=weights))
+        spread = spread or abs(mean) or 1.0
+        return max(mean, spread / np.sqrt(len(rewards))), spread
+
+    def predict(self, inputs: Floats, time: float) -> tuple[Floats, Floats]:
+        width = inputs.shape[1]
+        seen, times, rewards, doubts = (
+            np.array([row[part] for row in self.rows], dtype=float) for part in range(4)
+        )
+        centre, spread = self.reward_scale()
+        process = GaussianProcessRegressor(
+            kernel_of(self.length, self.forgetting, width),
+            alpha=self.noise**2 * doubts,
+            optimizer=None,
+        )
+        process.fit(
+            np.column_stack([(seen - self.centre) / self.spread, times]),
+            (rewards - centre) / spread,
+        )
+        where = (inputs - self.centre) / self.spread
+        mean, deviation = process.predict(
+            np.column_stack([where, np.full(len(inputs), time)]), return_std=True
+        )
+        return centre + spread * mean, (spread * deviation) ** 2
+
+    def check(self, inputs: Floats, time: float, tolerance: float = 1e-8) -> None:
+        mean, variance = self.predict(inputs, time)
+        found = self.predictor.predict(inputs, time=time)
+        np.testing.assert_allclose(found.mean, mean, rtol=0, atol=tolerance)
+        np.testing.assert_allclose(found.variance, variance, rtol=0, atol=tolerance)
+        expected = self.predictor.expect(inputs, time=time)
+        np.testing.assert_allclose(expected, found.mean, rtol=0, atol=1e-9)
+
+
+def made(
+    *, length: float, forgetting: float, noise: float, standardize: bool, window: int = 1024
+) -> Mirror:
+    predictor = Predictor(
+        length_scale=length,
+        forgetting=forgetting,
+        noise=noise,
+        standardize=standardize,
+        window=window,
+    )
+    return Mirror(predictor, length=length, forgetting=forgetting, noise=noise)
+
+
+def reward_of(inputs: Floats, generator: np.random.Generator) -> float:
+    return float(np.sin(inputs).sum() + 0.3 * generator.standard_normal())
+
+
+@pytest.mark.parametrize("width", [1, 3, 6])
+@pytest.mark.parametrize("forgetting", [0.0, 0.001, 0.2])
+@pytest.mark.parametrize(("length", "noise"), [(0.2, 0.1), (1.5, 0.1), (4.0, 3.0)])
+def test_raw(width: int, forgetting: float, length: float, noise: float) -> None:
+    generator = np.random.default_rng(7)
+    mirror = made(length=length, forgetting=forgetting, noise=noise, standardize=False)
+    for time in range(40):
+        inputs = generator.standard_normal(width)
+        mirror.observe(inputs, time, reward_of(inputs, generator))
+        if time in (0, 1, 15, 16, 17, 39):
+            mirror.check(generator.standard_normal((7, width)), time + 1.0)
+            mirror.check(inputs[None], time)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 7, 8, 9, 33])
+@pytest.mark.parametrize("shift", [-5.0, 0.0, 5.0])  # a negative mean counts as hardly positive
+def test_standardised(number: int, shift: float) -> None:
+    generator = np.random.default_rng(number)
+    mirror = made(length=1.0, forgetting=0.01, noise=0.5, standardize=True)
+    for time in range(number):
+        inputs = np.r_[time % 5, generator.normal([100.0, -3.0], [20.0, 1e-3])]
+        reward = shift + 0.1 * float(generator.standard_normal())
+        mirror.observe(inputs, time, reward, doubt=float(generator.uniform(0.2, 5)))
+    where = np.column_stack([np.arange(5.0), generator.normal([100.0, -3.0], [20, 1e-3], (5, 2))])
+    mirror.check(where, number)
+
+
+def test_standardised_rewards_are_divided_by_their_own_size() -> None:
+    small, large = Predictor(length_scale=1.0), Predictor(length_scale=1.0)
+    generator = np.random.default_rng(0)
+    for time in range(20):
+        inputs, reward = generator.standard_normal(2), generator.standard_normal()
+        small.observe(inputs, time=time, reward=1e-6 * reward)
+        large.observe(inputs, time=time, reward=1e6 * reward)
+    where = generator.standard_normal((4, 2))
+    np.testing.assert_allclose(
+        1e12 * small.predict(where, time=20).mean, large.predict(where, time=20).mean, rtol=1e-9
+    )
+
+
+def test_a_doubted_observation_counts_less() -> None:
+    generator = np.random.default_rng(3)
+    mirror = made(length=0.8, forgetting=0.003, noise=0.2, standardize=False)
+    for time in range(30):
+        inputs = generator.standard_normal(2)
+        doubt = float(10 ** generator.uniform(-1, 2))
+        mirror.observe(inputs, time, reward_of(inputs, generator), doubt)
+    mirror.check(generator.standard_normal((9, 2)), 30.0)
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_hundreds_of_observations_one_at_a_time(standardize: bool) -> None:
+    generator = np.random.default_rng(11)
+    mirror = made(length=0.7, forgetting=0.005, noise=0.3, standardize=standardize)
+    where = generator.standard_normal((5, 3))
+    for time in range(600):
+        inputs = generator.standard_normal(3)
+        mirror.observe(inputs, time, reward_of(inputs, generator))
+        if time in (15, 16, 31, 32, 63, 64, 127, 128, 255, 256, 511, 512, 599):
+            mirror.check(where, time + 1.0)
+
+
+def test_the_same_input_again_and_again() -> None:
+    mirror = made(length=0.2, forgetting=0.0, noise=0.1, standardize=False)
+    for time in range(200):
+        mirror.observe(np.ones(3), time, 1.0 + 0.1 * (-1) ** time)
+    mirror.check(np.array([[1.0, 1.0, 1.0], [1.1, 1.0, 1.0], [9.0, 9.0, 9.0]]), 200.0)
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_the_window_drops_the_older_half(standardize: bool) -> None:
+    generator = np.random.default_rng(5)
+    mirror = made(length=0.7, forgetting=0.01, noise=0.3, standardize=standardize, window=48)
+    where = generator.standard_normal((5, 2))
+    for time in range(150):
+        inputs = generator.standard_normal(2)
+        mirror.observe(inputs, time, reward_of(inputs, generator), doubt=1 + time % 3)
+        assert len(mirror.predictor) == len(mirror.rows)
+        if time in (46, 47, 48, 49, 71, 72, 95, 96, 149):
+            mirror.check(where, time + 1.0)
+    assert {len(mirror.rows)} <= set(range(24, 49))
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+@pytest.mark.parametrize("number", [0, 1, 16, 50, 100])
+def test_after_its_state_was_loaded(standardize: bool, number: int) -> None:
+    generator = np.random.default_rng(13)
+    mirror = made(length=0.7, forgetting=0.01, noise=0.3, standardize=standardize, window=64)
+    for time in range(number):
+        inputs = generator.standard_normal(2)
+        mirror.observe(inputs, time, reward_of(inputs, generator), doubt=1 + time % 3)
+    state = json.loads(json.dumps(mirror.predictor.state_dict()))
+    again = Predictor(length_scale=0.7, standardize=standardize, window=64)
+    again.load_state_dict(state)
+    mirror.predictor = again
+    for time in range(number, number + 40):
+        inputs = generator.standard_normal(2)
+        mirror.observe(inputs, time, reward_of(inputs, generator), doubt=1 + time % 3)
+        mirror.check(generator.standard_normal((3, 2)), time + 1.0)
+
+
+def test_the_likelihood_that_scales_are_fitted_by() -> None:
+    # Ours leaves out the size of the signal, which is then the one that makes the data most
+    # likely; so it is scikit-learn's at that size.
+    generator = np.random.default_rng(17)
+    number, width = 40, 3
+    rows, times = generator.standard_normal((number, width)), np.arange(number, dtype=float)
+    target = generator.standard_normal(number)
+    doubts = generator.uniform(0.5, 2.0, number)
+    squares = (rows[:, None, :] - rows) ** 2
+    ages = np.abs(times[:, None] - times)
+    for _ in range(10):
+        lengths = generator.uniform(0.3, 3.0, width)
+        forgetting, noise = generator.uniform(0.001, 0.2), generator.uniform(0.2, 2.0)
+        point = np.log(np.r_[lengths, forgetting, noise])
+        loss, _ = _negative_likelihood(point, squares, ages, target, doubts, point)
+        kernel = kernel_of(lengths, forgetting, width)
+        inputs = np.column_stack([rows, times])
+        covariance = kernel(inputs) + np.diag(noise**2 * doubts)
+        power = target @ np.linalg.solve(covariance, target) / number
+        process = GaussianProcessRegressor(
+            ConstantKernel(power) * kernel, alpha=power * noise**2 * doubts, optimizer=None
+        ).fit(inputs, target)
+        known = number / 2 * (1 + np.log(2 * np.pi))
+        likelihood = process.log_marginal_likelihood_value_
+        assert loss == pytest.approx(-likelihood - known, abs=1e-7)

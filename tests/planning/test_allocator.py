@@ -1,0 +1,107 @@
+"""From scores to probabilities: inverse gap weighting."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.planning.allocator import (
+    gamma_growing,
+    gamma_of_paper,
+    gamma_of_regret,
+    probabilities,
+)
+
+scores = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20)
+gammas = st.one_of(st.just(0.0), st.floats(0, 1e308))
+
+
+@given(scores, gammas)
+def test_they_are_probabilities_and_follow_the_scores(values: list[float], gamma: float) -> None:
+    chance = probabilities(values, gamma)
+    number = len(values)
+    assert chance.sum() == pytest.approx(1.0, abs=1e-12)
+    assert (chance >= 0).all()
+    assert chance[int(np.argmax(values))] >= (1 - 1e-12) / number
+    assert chance.max() <= chance[int(np.argmax(values))] + 1e-12
+    others = np.delete(chance, int(np.argmax(values)))
+    order = np.argsort(np.delete(values, int(np.argmax(values))))
+    assert (np.diff(others[order]) >= -1e-12).all()
+
+
+@given(scores, st.floats(0, 100))
+def test_only_the_best_is_above_an_even_chance(values: list[float], gamma: float) -> None:
+    chance = probabilities(values, gamma)
+    others = np.delete(chance, int(np.argmax(values)))
+    assert (others <= 1 / len(values) + 1e-12).all()
+
+
+def test_the_formula() -> None:
+    chance = probabilities([0.3, 1.0, 0.8], gamma=5.0)
+    assert chance[0] == pytest.approx(1 / (3 + 5 * 0.7))
+    assert chance[2] == pytest.approx(1 / (3 + 5 * 0.2))
+    assert chance[1] == pytest.approx(1 - chance[0] - chance[2])
+
+
+def test_adding_a_constant_changes_nothing() -> None:
+    one, two = probabilities([0.0, 1.0, 0.5], 3.0), probabilities([7.0, 8.0, 7.5], 3.0)
+    np.testing.assert_allclose(one, two)
+
+
+def test_of_two_best_the_first_gets_the_rest() -> None:
+    np.testing.assert_allclose(probabilities([0.0, 1.0, 1.0], 1.0), [1 / 4, 5 / 12, 1 / 3])
+
+
+@pytest.mark.parametrize("gamma", [0.0, 1.0, 1e300])
+def test_ties_share_evenly(gamma: float) -> None:
+    np.testing.assert_allclose(probabilities([2.0] * 4, gamma), 0.25)
+
+
+def test_gamma_0_is_a_uniform_draw() -> None:
+    np.testing.assert_allclose(probabilities([0.0, 1e6, -5.0], 0.0), 1 / 3)
+    np.testing.assert_allclose(probabilities([-1.7e308, 1.7e308], 0.0), 0.5)
+
+
+def test_a_huge_gamma_takes_the_best() -> None:
+    np.testing.assert_allclose(probabilities([0.0, 1.0, 0.5], 1e308), [0.0, 1.0, 0.0], atol=1e-12)
+    assert probabilities([-1e308, 1e308], 1e308).tolist() == [0.0, 1.0]
+
+
+def test_one_level_is_always_drawn() -> None:
+    assert probabilities([3.0], 5.0).tolist() == [1.0]
+
+
+@pytest.mark.parametrize(("clients", "gamma"), [(874, 0.70), (943, 0.68), (605, 0.85)])
+def test_the_gamma_of_the_paper(clients: int, gamma: float) -> None:
+    # FilmTrust, ML-100K and ML-1M, with five levels and a hundred rounds.
+    assert round(gamma_of_paper(5, 100, clients), 2) == gamma
+
+
+def test_the_other_gammas_grow_with_the_rounds() -> None:
+    assert gamma_of_regret(5, 100, regret=2.0) == pytest.approx(
+        np.sqrt(500 / (2 + 4 * np.log(200)))
+    )
+    assert gamma_of_regret(5, 1000) > gamma_of_regret(5, 100)
+    assert gamma_growing(5, 0) == 320.0
+    assert gamma_growing(6, 8, rate=2.0) == 36.0
+    assert np.isfinite([gamma_of_paper(1, 1, 1), gamma_of_regret(1, 1)]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "gamma"),
+    [
+        ("scores", [], 1.0),
+        ("scores", [[1.0, 2.0]], 1.0),
+        ("scores", [1.0, float("nan")], 1.0),
+        ("scores", [1.0, float("inf")], 1.0),
+        ("gamma", [1.0], -1.0),
+        ("gamma", [1.0], float("nan")),
+        ("gamma", [1.0], float("inf")),
+    ],
+)
+def test_nonsense_is_refused(name: str, values: list[float], gamma: float) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} = "):
+        probabilities(values, gamma)

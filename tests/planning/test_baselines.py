@@ -1,0 +1,292 @@
+"""The baselines: their schedules, exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.planning.baselines import (
+    Adap,
+    Adpml,
+    Fixed,
+    Hindsight,
+    Hong,
+    Random,
+    TwoPhase,
+    Uniform,
+    Unlimited,
+)
+from bgtplanner.planning.policy import Plan, Policy
+from bgtplanner.privacy.accounting import RULES, rule_named
+from bgtplanner.privacy.budget import Budget, Budgets
+
+BUDGET = Budget(10.0, 1e-5)
+SOUND = [name for name, rule in RULES.items() if rule.sound]
+
+
+def played(policy: Policy, reward: float = 0.01) -> list[Plan]:
+    plans = []
+    while (plan := policy.ask()) is not None:
+        policy.tell(plan, reward)
+        plans.append(plan)
+    return plans
+
+
+def charges_of(policy: Policy) -> list[float]:
+    return [plan.charge for plan in played(policy)]
+
+
+# ---- uniform, fixed
+
+
+@pytest.mark.parametrize("rule", SOUND)
+@pytest.mark.parametrize("rounds", [1, 7, 100])
+def test_uniform_is_the_even_charge(rule: str, rounds: int) -> None:
+    even = rule_named(rule).even_charge(BUDGET, rounds)
+    assert charges_of(Uniform(BUDGET, 3, rounds=rounds, accounting=rule)) == [even] * rounds
+
+
+@pytest.mark.parametrize("rule", SOUND)
+def test_fixed_keeps_the_proportions_and_uses_the_budget_up(rule: str) -> None:
+    weights = [1.0, 0.0, 2.0, 5.0]
+    policy = Fixed(BUDGET, 3, weights=weights, accounting=rule)
+    charges = np.array(charges_of(policy))
+    np.testing.assert_allclose(charges / charges[0], weights, rtol=1e-9)
+    assert policy.left().max() < 1e-4 * charges[0]
+
+
+def test_fixed_is_uniform_for_equal_weights() -> None:
+    one = charges_of(Fixed(BUDGET, 3, weights=[3.0] * 8))
+    np.testing.assert_allclose(one, charges_of(Uniform(BUDGET, 3, rounds=8)), rtol=1e-9)
+
+
+def test_fixed_divides_each_class_by_itself() -> None:
+    budgets = Budgets.per_client([1.0, 3.0], 1e-5)
+    policy = Fixed(budgets, weights=[1, 3], accounting="laplace/basic")
+    plans = played(policy)
+    np.testing.assert_allclose(plans[0].charge_by_class, [0.25, 0.75])
+    np.testing.assert_allclose(plans[1].charge_by_class, [0.75, 2.25])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("weights", {"weights": []}),
+        ("weights", {"weights": [[1.0]]}),
+        ("weights", {"weights": [0.0, 0.0]}),
+        ("weights", {"weights": [1.0, -1.0]}),
+        ("weights", {"weights": [1.0, float("nan")]}),
+        ("rounds", {"weights": [1.0, 2.0], "rounds": 3}),
+    ],
+)
+def test_fixed_names_what_is_wrong(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} = "):
+        Fixed(BUDGET, 3, **options)
+
+
+# ---- hong, two-phase
+
+
+@pytest.mark.parametrize(
+    ("rule", "power"),
+    [
+        ("gaussian/gdp", 1 / 2),
+        ("gaussian/rdp", 1 / 2),
+        ("laplace/basic", 1 / 3),
+        ("laplace/either", 1 / 3),
+        ("laplace/filter", 1 / 2),
+    ],
+)
+def test_hong_grows_by_a_constant_factor(rule: str, power: float) -> None:
+    policy = Hong(BUDGET, 3, rounds=20, decay=0.8, accounting=rule)
+    charges = np.array(charges_of(policy))
+    assert len(charges) == 20
+    np.testing.assert_allclose(charges[1:] / charges[:-1], 0.8**-power, rtol=1e-6)
+    assert Hong(ledger=policy.ledger, rounds=20, decay=0.8)._charges == pytest.approx(
+        policy._charges
+    )
+
+
+def test_hong_starts_from_more_than_nothing() -> None:
+    charges = Hong(BUDGET, 3, rounds=2000, decay=0.9)._charges[:, 0]
+    assert charges.min() == pytest.approx(1e-6 * charges.max())
+
+
+def test_two_phases() -> None:
+    charges = np.array(charges_of(TwoPhase(BUDGET, 3, rounds=10, switch=0.3, ratio=5.0)))
+    np.testing.assert_allclose(charges / charges[0], [1.0] * 3 + [5.0] * 7, rtol=1e-9)
+    default = np.array(charges_of(TwoPhase(BUDGET, 3, rounds=10)))
+    np.testing.assert_allclose(default / default[0], [1.0] * 5 + [4.0] * 5, rtol=1e-9)
+
+
+# ---- random
+
+
+def test_random_draws_every_level_from_its_range() -> None:
+    policy = Random(BUDGET, 3, rounds=100, seed=1)
+    even = policy.rule.even_charge
+    np.testing.assert_allclose(
+        policy.levels[0], np.linspace(even(BUDGET, 100), even(BUDGET, 70), 5), rtol=1e-12
+    )
+    plans = played(policy)
+    assert {plan.level for plan in plans} == set(range(5))
+    assert 70 <= len(plans) <= 100
+    assert plans[0].why.probability == (0.2,) * 5
+
+
+# ---- adpml
+
+
+@pytest.mark.parametrize(
+    ("shape", "lasts", "spent"), [("geometric", 7, 9.82), ("saturating", 4, 9.05)]
+)
+def test_adpml_taken_literally_is_over_after_a_few_rounds(
+    shape: Any, lasts: int, spent: float
+) -> None:
+    policy = Adpml(BUDGET, 3, rounds=100, shape=shape, accounting="laplace/basic")
+    charges = charges_of(policy)
+    steps = np.arange(lasts)
+    curve = 0.9**-steps if shape == "geometric" else 10 - 9 * 0.9**steps
+    np.testing.assert_allclose(charges[:lasts], curve, rtol=1e-9)
+    assert round(sum(charges[:lasts]), 2) == spent
+    assert len(charges) == lasts + 1  # and one more with what is left
+    assert charges[-1] == pytest.approx(10 - sum(charges[:lasts]))
+
+
+@pytest.mark.parametrize("shape", ["geometric", "saturating"])
+@pytest.mark.parametrize("rule", SOUND)
+def test_adpml_normalised_keeps_the_shape_for_all_rounds(shape: Any, rule: str) -> None:
+    options: dict[str, Any] = {"rounds": 40, "shape": shape, "accounting": rule}
+    literal = Adpml(BUDGET, 3, **options)._charges[:, 0]
+    charges = np.array(charges_of(Adpml(BUDGET, 3, mode="normalised", **options)))
+    assert len(charges) == 40
+    np.testing.assert_allclose(charges / charges[0], literal / literal[0], rtol=1e-6)
+
+
+def test_adpml_charges_squares_where_squares_add_up() -> None:
+    for rule, first in (("gaussian/gdp", 0.25), ("gaussian/rdp", 0.125), ("laplace/filter", 0.25)):
+        policy = Adpml(BUDGET, 3, rounds=9, smallest=0.5, accounting=rule)
+        assert policy._charges[0, 0] == pytest.approx(first)
+    assert Adpml(BUDGET, 3, rounds=10**4)._charges.max() == pytest.approx(100.0)
+
+
+# ---- adap
+
+
+def test_adap_begins_with_six_times_the_clip() -> None:
+    plan = Adap(BUDGET, 3, rounds=9, clip=2.0).ask()
+    assert plan is not None
+    assert plan.noise_std == pytest.approx(6.0 * 2.0)
+    assert plan.noise_multiplier == pytest.approx(3.0)
+    assert plan.charge == pytest.approx(1 / 9)
+
+
+def test_adap_takes_less_noise_after_three_gains_in_a_row() -> None:
+    policy = Adap(Budget(1000.0, 1e-5), 3, rounds=20, decay=0.5)
+    noise = []
+    for reward in (0.1, 0.1, 0.1, -0.1, 0.1, None, 0.1, 0.1, 0.1, 0.1):
+        plan = policy.ask()
+        assert plan is not None
+        noise.append(plan.noise_std)
+        policy.tell(plan, reward)
+    assert noise == pytest.approx([6.0] * 3 + [3.0] * 6 + [1.5])
+    assert policy._sigma == pytest.approx(0.75)
+
+
+def test_the_clip_of_adap_follows_the_last_average() -> None:
+    policy = Adap(BUDGET, 3, rounds=9, factor=2.0)
+    for norm, clip in ((0.25, 0.5), (float("nan"), 0.5), (0.0, 0.5), (3.0, 6.0)):
+        policy.saw(norm)
+        plan = policy.ask()
+        assert plan is not None
+        assert plan.clip == clip
+        assert plan.noise_std == pytest.approx(6.0 * clip)
+        assert plan.charge == pytest.approx(1 / 9)
+    again = Adap.from_state(policy.state_dict())
+    assert again.clip == 6.0
+
+
+# ---- hindsight, unlimited
+
+
+def test_the_candidates_of_hindsight() -> None:
+    found = Hindsight.candidates(10)
+    assert set(found) == {
+        "1 flat", "2 flat", "2 growing", "3 flat", "3 growing", "5 flat", "5 growing",
+        "10 flat", "10 growing",
+    }  # fmt: skip
+    assert found["1 flat"].tolist() == [0.0] * 9 + [1.0]
+    assert np.flatnonzero(found["2 flat"]).tolist() == [4, 9]
+    assert np.flatnonzero(found["3 growing"]).tolist() == [3, 6, 9]
+    assert found["10 flat"].tolist() == [1.0] * 10
+    growing = found["10 growing"]
+    assert (growing[0], growing[-1]) == pytest.approx((0.1, 1.0))
+    for name, weights in found.items():
+        assert (weights > 0).sum() == int(name.split()[0])
+
+
+def test_hindsight_finds_the_best_of_them() -> None:
+    def play(policy: Fixed) -> float:  # what is spent late is worth more
+        return sum(plan.round * plan.charge for plan in played(policy))
+
+    def make(weights: Any) -> Fixed:
+        return Hindsight(BUDGET, 3, weights=weights)
+
+    name, score = Hindsight.search(play, make, 10)
+    assert name == "1 flat"
+    assert score == pytest.approx(9 * rule_named("gaussian/gdp").capacity(BUDGET))
+    name, _ = Hindsight.search(play, make, 10, names=["10 flat", "10 growing"])
+    assert name == "10 growing"
+
+
+def test_unlimited_has_neither_noise_nor_charge() -> None:
+    policy = Unlimited(BUDGET, 4, rounds=3)
+    plans = played(policy)
+    assert len(plans) == 3
+    for plan in plans:
+        assert (plan.charge, plan.noise_std, plan.noise_multiplier) == (0.0, 0.0, 0.0)
+        assert (plan.clip, plan.skip, plan.participants.sum()) == (float("inf"), False, 4)
+    assert Unlimited.from_state(policy.state_dict()).ask() is None
+    assert Unlimited(Budgets.same(BUDGET, 7), rounds=1).clients == 7
+    assert Unlimited(rounds=1, clip=2.0).clip == 2.0
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (Hong, "decay", 0.0),
+        (Hong, "decay", 1.0),
+        (Hong, "decay", float("nan")),
+        (TwoPhase, "switch", 0.0),
+        (TwoPhase, "switch", 1.0),
+        (TwoPhase, "ratio", 0.0),
+        (TwoPhase, "ratio", float("inf")),
+        (Random, "levels", 0),
+        (Random, "levels", 1001),
+        (Random, "min_rounds", 0),
+        (Random, "min_rounds", 6),
+        (Adpml, "smallest", 0.0),
+        (Adpml, "smallest", 11.0),
+        (Adpml, "rate", 0.0),
+        (Adpml, "rate", 1.0),
+        (Adpml, "shape", "round"),
+        (Adpml, "mode", "both"),
+        (Adap, "noise_multiplier", 0.0),
+        (Adap, "noise_multiplier", float("nan")),
+        (Adap, "decay", 0.0),
+        (Adap, "decay", 1.1),
+        (Adap, "factor", 0.0),
+        (Unlimited, "rounds", 0),
+        (Unlimited, "clip", 0.0),
+        (Unlimited, "clip", float("nan")),
+    ],
+)
+def test_bad_options_are_named(kind: Any, name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} = "):
+        kind(BUDGET, 3, **({"rounds": 5} | {name: value}))

@@ -1,0 +1,307 @@
+"""The price of budget: the programme by brute force, mirror descent by a numerical solver."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.planning.constrainer import Constrainer, margin_of_paper, solve_programme
+
+Floats = NDArray[np.float64]
+
+
+# ---- the programme
+
+
+def brute_force(rewards: Floats, costs: Floats, allowance: Floats) -> float | None:
+    """Best vertex of the programme, all of them tried; None if there is none."""
+    contexts, levels = rewards.shape
+    resources = len(allowance)
+    equal = np.hstack(
+        [np.kron(np.eye(contexts), np.ones(levels)), np.zeros((contexts, resources))]
+    )
+    below = np.hstack([np.tile(costs, contexts) / contexts, np.eye(resources)])
+    matrix, right = np.vstack([equal, below]), np.r_[np.ones(contexts), allowance]
+    worth = np.r_[rewards.ravel() / contexts, np.zeros(resources)]
+    best = None
+    for basis in itertools.combinations(range(matrix.shape[1]), len(right)):
+        square = matrix[:, basis]
+        if abs(np.linalg.det(square)) < 1e-10:
+            continue
+        point = np.linalg.solve(square, right)
+        if (point >= -1e-10).all():
+            value = float(worth[list(basis)] @ point)
+            best = value if best is None else max(best, value)
+    return best
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_programme_equals_brute_force(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    contexts, levels = int(generator.integers(1, 4)), int(generator.integers(1, 4))
+    resources = int(generator.integers(1, 3))
+    rewards = generator.normal(size=(contexts, levels))
+    costs = generator.uniform(0.1, 1.0, (resources, levels))
+    allowance = generator.uniform(0.1, 0.8, resources)
+    expected = brute_force(rewards, costs, allowance)
+    found = solve_programme(rewards, costs, allowance)
+    assert found.fits == (expected is not None)
+    assert found.optimum == pytest.approx(0.0 if expected is None else expected, abs=1e-9)
+
+
+def test_brute_force_has_seen_both_kinds_of_cases() -> None:
+    kinds = set()
+    for seed in range(40):
+        generator = np.random.default_rng(seed)
+        contexts, levels = int(generator.integers(1, 4)), int(generator.integers(1, 4))
+        resources = int(generator.integers(1, 3))
+        rewards = generator.normal(size=(contexts, levels))
+        costs = generator.uniform(0.1, 1.0, (resources, levels))
+        kinds.add(brute_force(rewards, costs, generator.uniform(0.1, 0.8, resources)) is None)
+    assert kinds == {False, True}
+
+
+def test_the_programme_equals_the_best_mixture_on_a_grid() -> None:
+    rewards, costs, allowance = np.array([[0.0, 0.6, 1.0]]), np.array([[0.1, 0.4, 1.0]]), [0.5]
+    weights = np.linspace(0, 1, 401)
+    best = max(
+        float(rewards[0] @ mixture)
+        for first, second in itertools.product(weights, weights)
+        if first + second <= 1
+        and costs[0] @ (mixture := np.array([first, second, 1 - first - second])) <= 0.5
+    )
+    assert solve_programme(rewards, costs, allowance).optimum == pytest.approx(best, abs=5e-3)
+
+
+def test_where_nothing_fits_budget_has_no_price() -> None:
+    found = solve_programme([[1.0, 2.0]], costs=[[0.5, 0.6]], allowance=[0.4])
+    assert (found.optimum, found.prices.tolist(), found.fits) == (0.0, [0.0], False)
+
+
+def test_what_is_not_scarce_has_no_price() -> None:
+    found = solve_programme([[1.0, 2.0]], costs=[[0.5, 0.6], [0.1, 0.9]], allowance=[0.7, 0.5])
+    assert found.prices[0] == 0.0
+    assert found.prices[1] == pytest.approx(1 / 0.8)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_prices_are_the_slopes_of_the_optimum(seed: int) -> None:
+    generator = np.random.default_rng([seed, 1])
+    rewards = generator.uniform(0, 1, (6, 4))
+    costs = np.sort(generator.uniform(0.0, 1.0, (2, 4)), axis=1)
+    costs[:, 0] = 0.0
+    allowance = generator.uniform(0.1, 0.6, 2)
+    found = solve_programme(rewards, costs, allowance)
+    steps = 1e-7 * np.eye(2)
+    slopes = [
+        (
+            solve_programme(rewards, costs, allowance + step).optimum
+            - solve_programme(rewards, costs, allowance - step).optimum
+        )
+        / 2e-7
+        for step in steps
+    ]
+    np.testing.assert_allclose(found.prices, slopes, atol=1e-6)
+    assert (found.prices >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "rewards", "costs", "allowance"),
+    [
+        ("costs", [[1.0, 2.0]], [[1.0]], [1.0]),
+        ("costs", [[1.0, 2.0]], [[1.0, 2.0]], [1.0, 2.0]),
+        ("costs", np.zeros((0, 2)), [[1.0, 2.0]], [1.0]),
+        ("rewards", [[1.0, np.nan]], [[1.0, 2.0]], [1.0]),
+        ("rewards", [[1.0, 2.0]], [[1.0, np.inf]], [1.0]),
+        ("rewards", [[1.0, 2.0]], [[1.0, 2.0]], [np.nan]),
+    ],
+)
+def test_a_programme_that_makes_no_sense(name: str, rewards: Any, costs: Any, allowance: Any):
+    with pytest.raises(ConfigError, match=f"^{name} = "):
+        solve_programme(rewards, costs, allowance)
+
+
+def test_the_margin_of_the_paper() -> None:
+    margin = margin_of_paper(0.01, levels=5, rounds=100, clients=943, initial_rounds=5)
+    assert margin == pytest.approx(np.sqrt(5 * 0.01 + 4 * np.log(100 * 943) / 5))
+
+
+# ---- mirror descent
+
+
+def step_by_solver(before: Floats, gradient: Floats, step: float, radius: float) -> Floats:
+    """argmin of <step * gradient, radius * p> + KL(p, before) over the simplex with slack."""
+    slope = np.r_[step * radius * gradient, 0.0]
+
+    def loss(logits: Floats) -> tuple[float, Floats]:
+        logits = logits - logits.max()
+        point = np.exp(logits) / np.exp(logits).sum()
+        inner = slope + np.log(point / before)
+        value = float(point @ inner)
+        return value, point * (inner - value)
+
+    found = minimize(loss, np.log(before), jac=True, method="BFGS", options={"gtol": 1e-10})
+    point = np.exp(found.x - found.x.max())
+    return np.asarray(radius * (point / point.sum())[:-1])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_an_update_is_the_step_that_a_numerical_solver_finds(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    resources, radius = int(generator.integers(1, 5)), float(generator.uniform(0.5, 5))
+    step = float(generator.uniform(0.05, 0.6))
+    constrainer = Constrainer(resources=resources, radius=radius, step=step)
+    for _ in range(4):
+        prices = constrainer.prices()
+        before = np.r_[prices, radius - prices.sum()] / radius
+        cost, allowance = generator.uniform(0, 1, resources), generator.uniform(0, 1, resources)
+        constrainer.update(cost, allowance)
+        expected = step_by_solver(before, allowance - cost, step, radius)
+        np.testing.assert_allclose(constrainer.prices(), expected, atol=1e-6)
+
+
+def test_overspending_raises_the_price_and_thrift_lowers_it() -> None:
+    constrainer = Constrainer(resources=2, radius=3.0, step=0.5)
+    before = constrainer.prices()
+    assert before.tolist() == pytest.approx([1.0, 1.0])
+    constrainer.update(cost=[1.0, 0.1], allowance=[0.5, 0.5])
+    after = constrainer.prices()
+    assert after[0] > before[0]
+    assert after[1] < before[1]
+
+
+def test_what_is_exactly_allowed_changes_nothing() -> None:
+    constrainer = Constrainer(resources=2, radius=3.0, step=0.5)
+    constrainer.update(cost=[0.3, 0.4], allowance=[0.3, 0.4])
+    assert constrainer.prices().tolist() == pytest.approx([1.0, 1.0])
+
+
+def test_without_a_radius_budget_is_free() -> None:
+    constrainer = Constrainer(resources=1, radius=0.0, step=0.5)
+    constrainer.update(cost=[9.0], allowance=[0.0])
+    assert constrainer.prices().tolist() == [0.0]
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(-1e300, 1e300), st.floats(-1e300, 1e300)), min_size=1, max_size=10
+    ),
+    st.floats(0, 1e300),
+    st.floats(0, 1e300),
+)
+@settings(max_examples=100, deadline=None)
+def test_prices_stay_in_the_ball_whatever_comes(
+    costs: list[tuple[float, float]], radius: float, step: float
+) -> None:
+    constrainer = Constrainer(resources=2, radius=radius, step=step)
+    for cost in costs:
+        constrainer.update(cost=cost, allowance=[0.0, 1.0])
+        prices = constrainer.prices()
+        assert np.isfinite(prices).all()
+        assert (prices >= 0).all()
+        assert prices.sum() <= radius * (1 + 1e-8)
+
+
+def test_a_price_can_rise_again_from_nothing() -> None:
+    constrainer = Constrainer(resources=1, radius=1.0, step=1.0)
+    for _ in range(1000):
+        constrainer.update(cost=[0.0], allowance=[1.0])
+    assert constrainer.prices()[0] < 1e-8
+    for _ in range(60):
+        constrainer.update(cost=[1.0], allowance=[0.0])
+    assert constrainer.prices()[0] > 0.99
+
+
+# ---- replay
+
+
+def world(seed: int, resources: int, contexts: int = 64) -> tuple[Floats, Floats]:
+    generator = np.random.default_rng([seed, 2])
+    costs = generator.uniform(0.1, 1.0, (resources, 5))
+    costs[:, 0] = 0.0
+    rewards = generator.uniform(0, 1, (contexts, 1)) * np.sqrt(costs.mean(axis=0))
+    return rewards + 0.5 * generator.uniform(0, 1, (contexts, 5)), costs
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("allowance", [0.1, 0.25, 0.4])
+def test_replay_finds_the_price_of_the_programme(seed: int, allowance: float) -> None:
+    rewards, costs = world(seed, 1)
+    constrainer = Constrainer(resources=1, radius=10.0, step=0.1)
+    limit = np.array([allowance])
+    for steps, rate in ((1000, 0.05), (1000, 0.005)):
+        constrainer.replay(rewards, costs, limit, steps=steps, rate=rate)
+    wanted = solve_programme(rewards, costs, limit).prices
+    np.testing.assert_allclose(constrainer.prices(), wanted, rtol=0.02, atol=2e-3)
+
+
+@pytest.mark.parametrize("limits", [(0.1, 0.6), (0.25, 0.3), (0.3, 0.2), (0.6, 0.1)])
+@pytest.mark.parametrize("seed", range(3))
+def test_replay_finds_two_prices(seed: int, limits: tuple[float, float]) -> None:
+    rewards, costs = world(seed, 2, contexts=128)
+    constrainer = Constrainer(resources=2, radius=10.0, step=0.1)
+    for steps, rate in ((1500, 0.1), (2000, 0.02)):
+        constrainer.replay(rewards, costs, np.array(limits), steps=steps, rate=rate)
+    wanted = solve_programme(rewards, costs, limits).prices
+    np.testing.assert_allclose(constrainer.prices(), wanted, rtol=0.05, atol=0.02)
+
+
+def test_a_resource_that_nobody_can_pay_from_has_no_price() -> None:
+    constrainer = Constrainer(resources=2, radius=2.0, step=0.1)
+    costs, limit = np.array([[0.0, 0.0], [0.0, 1.0]]), np.array([0.0, 0.25])
+    rewards = np.linspace(0, 1, 32)[:, None] * np.array([0.0, 1.0])
+    constrainer.replay(rewards, costs, limit, steps=2000, rate=0.05)
+    spent, scarce = constrainer.prices()
+    assert spent < 1e-6
+    assert scarce == pytest.approx(0.75, abs=0.06)  # a quarter of the rewards lies above
+
+
+def test_replay_without_any_allowance_stays_a_number() -> None:
+    constrainer = Constrainer(resources=1, radius=2.0, step=0.1)
+    constrainer.replay(np.ones((1, 2)), np.ones((1, 2)), np.zeros(1), steps=500, rate=1.0)
+    assert constrainer.prices()[0] == pytest.approx(2.0)
+
+
+# ---- state and refusals
+
+
+def test_it_goes_on_from_its_state() -> None:
+    one = Constrainer(resources=2, radius=3.0, step=0.5)
+    one.update(cost=[1.0, 0.1], allowance=[0.5, 0.5])
+    two = Constrainer(resources=2, radius=1.0, step=0.1)
+    two.load_state_dict(one.state_dict())
+    for constrainer in (one, two):
+        constrainer.update(cost=[0.3, 0.1], allowance=[0.5, 0.5])
+    assert one.prices().tolist() == two.prices().tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("resources", 0),
+        ("radius", -1.0),
+        ("radius", float("inf")),
+        ("radius", float("nan")),
+        ("step", -1.0),
+        ("step", float("nan")),
+    ],
+)
+def test_bad_options_are_named(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} = "):
+        Constrainer(**({"resources": 1, "radius": 1.0, "step": 0.1} | {name: value}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cost", [float("nan"), float("inf")])
+def test_a_cost_that_is_no_number_changes_nothing(cost: float) -> None:
+    constrainer = Constrainer(resources=1, radius=1.0, step=0.1)
+    with pytest.raises(ConfigError, match=r"^cost = "):
+        constrainer.update(cost=[cost], allowance=[0.5])
+    assert constrainer.prices().tolist() == [0.5]

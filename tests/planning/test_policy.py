@@ -1,0 +1,437 @@
+"""What all policies share: rounds, the ledger, and never more than fits."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from bgtplanner.errors import BGTPlannerError, ConfigError, LedgerError
+from bgtplanner.planning.baselines import Adap, Fixed, Random, Uniform
+from bgtplanner.planning.bgt import BGTPlanner
+from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan, Policy
+from bgtplanner.privacy.accounting import RULES, rule_named
+from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.ledger import Ledger
+
+Floats = NDArray[np.float64]
+SOUND = [name for name, rule in RULES.items() if rule.sound]
+
+
+class Greedy(LedgerPolicy):
+    """Wishes for the same charge from every class, however much that is."""
+
+    def __init__(self, *who: Any, wish: Any = 1.0, **options: Any) -> None:
+        super().__init__(*who, **options)
+        self.wish = np.broadcast_to(np.asarray(wish, float), len(self.budgets.classes))
+
+    def choose(self, context: Floats, left: Floats) -> Choice | None:
+        return Choice(self.wish)
+
+
+# ---- properties
+
+budgets_of = st.lists(st.floats(0.1, 50.0), min_size=1, max_size=3).map(
+    lambda epsilons: Budgets.per_client([*epsilons, *epsilons[:1]], 1e-5)
+)
+rewards_of = st.one_of(
+    st.none(),
+    st.floats(-1.0, 1.0),
+    st.sampled_from([0.0, 1e300, -1e300, 1.7e308, -1.7e308, 1e-300, -0.01, 0.01]),
+)
+contexts_of = st.sampled_from(["none", "normal", "huge", "constant"])
+planners = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "levels": st.integers(1, 6),
+            "skip": st.booleans(),
+            "spacing": st.sampled_from(["linear", "geometric"]),
+            "cheapest": st.floats(0.05, 1.0),
+            "gamma": st.sampled_from([None, 0.0, 0.7, 1e6]),
+            "initial_rounds": st.integers(1, 2),
+            "stage": st.sampled_from(["short", "paper"]),
+        }
+    ).map(lambda options: (BGTPlanner, options)),
+    st.fixed_dictionaries({"levels": st.integers(1, 6)}).map(lambda options: (Random, options)),
+)
+
+
+def played(
+    policy: Policy, rewards: list[float | None], contexts: str = "none", limit: int = 200
+) -> list[Plan]:
+    generator = np.random.default_rng(0)
+    plans: list[Plan] = []
+    while len(plans) <= limit:
+        context: Any = {
+            "none": None,
+            "normal": generator.standard_normal(2),
+            "huge": generator.choice([-1e308, 0.0, 1e308], 2),
+            "constant": np.ones(2),
+        }[contexts]
+        plan = policy.ask(context)
+        if plan is None:
+            return plans
+        policy.tell(plan, rewards[len(plans) % len(rewards)])
+        plans.append(plan)
+    raise AssertionError("it does not end")
+
+
+def within(ledger: Ledger) -> bool:
+    """Whether nobody spent more than it may: in whole ticks, so without any tolerance."""
+    limits = np.stack([ledger.rule.limit_ticks(each) for each in ledger.budgets.classes], axis=1)
+    return bool((ledger.spent() <= limits[:, ledger.budgets.class_of_client]).any(axis=0).all())
+
+
+@given(
+    budgets=budgets_of,
+    rule=st.sampled_from(SOUND),
+    planner=planners,
+    rounds=st.integers(1, 25),
+    rewards=st.lists(rewards_of, min_size=1, max_size=6),
+    contexts=contexts_of,
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=120, deadline=None)
+def test_nothing_is_ever_overspent_and_all_comes_to_an_end(
+    budgets: Budgets,
+    rule: str,
+    planner: tuple[type[LedgerPolicy], dict[str, Any]],
+    rounds: int,
+    rewards: list[float | None],
+    contexts: str,
+    seed: int,
+) -> None:
+    kind, options = planner
+    ledger = Ledger.in_memory(budgets, rule)
+    policy = kind(ledger=ledger, rounds=rounds, seed=seed, **options)
+    paid = np.zeros(len(budgets.classes))
+    left = ledger.left_by_class()
+    for plan in played(policy, rewards, contexts):
+        assert (plan.charge_by_class <= left * (1 + 1e-12)).all() or plan.round > 0
+        assert plan.skip == (plan.charge == 0)
+        assert plan.charge == plan.charge_by_class.max()
+        assert plan.participants.any() != plan.skip
+        paid += plan.charge_by_class
+    assert within(ledger)
+    epsilons = np.array([budget.epsilon for budget in budgets.classes])
+    assert (ledger.epsilon_spent() <= epsilons[budgets.class_of_client] * (1 + 1e-9)).all()
+    assert policy.round <= rounds
+    assert policy.ask() is None or policy.round < rounds
+    if rule not in ("laplace/filter", "laplace/either"):
+        booked = rule_named(rule).limit_ticks
+        capacity = [float(booked(budget)[0]) * 2.0**-44 for budget in budgets.classes]
+        assert (paid <= np.array(capacity) * (1 + 1e-12)).all()
+
+
+@given(
+    budgets=budgets_of,
+    rule=st.sampled_from(SOUND),
+    first=planners,
+    second=planners,
+    order=st.lists(st.booleans(), min_size=5, max_size=40),
+    late=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_ledger_that_two_share_is_never_overspent(
+    budgets: Budgets,
+    rule: str,
+    first: tuple[type[LedgerPolicy], dict[str, Any]],
+    second: tuple[type[LedgerPolicy], dict[str, Any]],
+    order: list[bool],
+    late: bool,
+) -> None:
+    ledger = Ledger.in_memory(budgets, rule)
+    policies = [
+        kind(ledger=ledger, rounds=12, run=run, **options)
+        for run, (kind, options) in (("one", first), ("two", second))
+    ]
+    untold: list[tuple[LedgerPolicy, Plan]] = []
+    for which in order:
+        policy = policies[int(which)]
+        plan = policy.ask()
+        assert within(ledger)
+        if plan is not None:
+            untold.append((policy, plan))
+        if untold and not late:
+            settled, told = untold.pop(0)
+            settled.tell(told, reward=0.1)
+    for policy, plan in untold:
+        policy.tell(plan)
+    assert within(ledger)
+
+
+# ---- examples
+
+
+def test_the_last_charge_is_what_is_left() -> None:
+    policy = Greedy(Budget(1.0), 2, rounds=9, wish=0.4, accounting="laplace/basic")
+    plans = played(policy, [0.0])
+    assert [plan.charge for plan in plans] == pytest.approx([0.4, 0.4, 0.2])
+    assert policy.ledger.left().tolist() == [0.0, 0.0]
+    assert policy.ask() is None
+
+
+def test_what_is_left_is_not_worth_a_round() -> None:
+    even = 0.1
+    policy = Greedy(Budget(1.0), 2, rounds=10, wish=1 - 0.9e-3 * even, accounting="laplace/basic")
+    assert len(played(policy, [0.0])) == 1
+    policy = Greedy(Budget(1.0), 2, rounds=10, wish=1 - 1.1e-3 * even, accounting="laplace/basic")
+    assert len(played(policy, [0.0])) == 2
+
+
+def test_the_poorest_drop_out_and_the_others_go_on() -> None:
+    budgets = Budgets.per_client([1.0, 1.0, 2.0, 4.0], 1e-5)
+    policy = Greedy(budgets, rounds=9, wish=0.8, accounting="laplace/basic")
+    plans = played(policy, [0.0])
+    assert [plan.participants.sum() for plan in plans] == [4, 4, 2, 1, 1]
+    np.testing.assert_allclose(plans[1].charge_by_class, [0.2, 0.8, 0.8])
+    np.testing.assert_allclose(plans[2].charge_by_class, [0.0, 0.4, 0.8])
+    assert policy.ledger.left().tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("kind", [BGTPlanner, Random, Uniform])
+def test_a_class_that_was_spent_elsewhere_drops_out(kind: type[LedgerPolicy]) -> None:
+    budgets = Budgets.per_client([5.0, 5.0, 10.0], 1e-5)
+    ledger = Ledger.in_memory(budgets, "gaussian/gdp")
+    most = 0.9 * ledger.left_by_class()
+    ledger.reserve([most[0], 0.0], run="before", round=0, by_class=True)
+    plans = played(kind(ledger=ledger, rounds=20, seed=1), [0.01, 0.02, -0.01])
+    took_part = np.array([plan.participants for plan in plans if not plan.skip])
+    assert took_part[0].all()
+    assert not took_part[-1][:2].any()
+    assert took_part[:, 2].all()
+    assert within(ledger)
+
+
+def test_some_of_a_class_may_be_poorer_than_the_rest() -> None:
+    ledger = Ledger.in_memory(Budgets.same(Budget(1.0), 3), "laplace/basic")
+    ledger.reserve(0.9, run="before", round=0, clients=[0])
+    policy = Uniform(ledger=ledger, rounds=4)
+    plans = played(policy, [0.0])
+    assert [plan.participants.tolist() for plan in plans] == [[False, True, True]] * 4
+    assert ledger.left().tolist() == pytest.approx([0.1, 0.0, 0.0])
+
+
+def test_others_who_spend_meanwhile_are_noticed() -> None:
+    ledger = Ledger.in_memory(Budgets.same(Budget(1.0), 2), "laplace/basic")
+    policy = Greedy(ledger=ledger, rounds=9, wish=0.6)
+    ledger.reserve(0.7, run="other", round=0)
+    plan = policy.ask()
+    assert plan is not None
+    assert plan.charge == pytest.approx(0.3)
+    assert policy.ask() is None
+    assert ledger.left().tolist() == [0.0, 0.0]
+
+
+def test_a_ledger_that_was_emptied_meanwhile_ends_it() -> None:
+    ledger = Ledger.in_memory(Budgets.same(Budget(1.0), 2), "laplace/basic")
+    policy = Greedy(ledger=ledger, rounds=9, wish=0.6)
+    ledger.reserve(1.0, run="other", round=0)
+    assert policy.ask() is None
+
+
+def test_asking_on_without_telling_spends() -> None:
+    policy = Greedy(Budget(1.0), 2, rounds=9, wish=0.4, accounting="laplace/basic")
+    plans = [policy.ask() for _ in range(5)]
+    assert [plan and round(plan.charge, 9) for plan in plans] == [0.4, 0.4, 0.2, None, None]
+    for plan in plans[2::-1]:  # in any order
+        assert plan is not None
+        policy.tell(plan)
+    assert policy.ledger.unsettled == 0
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_noise_fits_the_charge_and_the_clip(rule: str) -> None:
+    policy = Uniform(Budget(5.0, 1e-5), 3, rounds=7, accounting=rule, clip=2.5)
+    plan = policy.ask()
+    assert plan is not None
+    assert float(policy.rule.charge(plan.noise_multiplier)) <= plan.charge
+    assert plan.noise_scale == plan.noise_multiplier * 2 * 2.5
+    root = 2**0.5 if rule.startswith("laplace") else 1.0
+    assert plan.noise_std == pytest.approx(root * plan.noise_scale)
+
+
+def test_a_skipped_round_is_free_and_nobody_takes_part() -> None:
+    policy = Fixed(Budget(5.0, 1e-5), 3, weights=[0, 1])
+    plan = policy.ask()
+    assert plan is not None
+    assert (plan.skip, plan.charge, plan.noise_multiplier) == (True, 0.0, float("inf"))
+    assert (plan.noise_std, plan.noise_scale, plan.reservation) == (0.0, 0.0, None)
+    assert not plan.participants.any()
+    policy.tell(plan)
+    assert (policy.ledger.spent() == 0).all()
+
+
+def test_shares_of_the_budget() -> None:
+    budgets = Budgets.per_client([1.0, 4.0], 1e-5)
+    policy = Uniform(budgets, rounds=4, accounting="laplace/basic")
+    np.testing.assert_allclose(policy.share_of(np.array([0.5, 0.5])), [0.5, 0.125])
+    np.testing.assert_allclose(policy.share_of(np.array([0.0, 1.0])), [0.0, 0.25])
+    played(policy, [0.0], limit=4)
+    np.testing.assert_allclose(policy.share_left(), [0.0, 0.0], atol=1e-9)
+
+
+@pytest.mark.parametrize("rounds", [3, 300])
+def test_the_sum_that_lasts_longer_is_the_one_that_counts(rounds: int) -> None:
+    # Below about thirty rounds epsilons add up better, above their squares do.
+    policy = Uniform(Budget(5.0, 1e-5), 1, rounds=rounds, accounting="laplace/either")
+    assert policy.share_of(policy.even_charges(rounds)) == pytest.approx([1 / rounds], rel=1e-6)
+
+
+def test_the_same_round_played_again_is_not_charged_again() -> None:
+    ledger = Ledger.in_memory(Budgets.same(Budget(1.0), 2), "laplace/basic")
+    policy = Uniform(ledger=ledger, rounds=4)
+    state = policy.state_dict()
+    mark = ledger.fingerprint(b"the same uploads")
+    policy.ask(fingerprint=mark)
+    crashed = Ledger.from_state(ledger.state_dict())
+    again = Uniform.from_state(state | {"ledger": crashed.state_dict()})
+    plan = again.ask(fingerprint=mark)
+    assert plan is not None
+    assert plan.reservation is not None
+    assert plan.reservation.replayed.all()
+    assert again.ledger.left().tolist() == pytest.approx([0.75, 0.75])
+
+
+# ---- state
+
+
+def test_options_come_back_as_they_were() -> None:
+    policy = Fixed(
+        Budget(5.0, 1e-5),
+        3,
+        weights=np.array([1.0, 2.0]),
+        accounting=rule_named("laplace/basic"),
+        clip=np.float64(2.0),
+        run="mine",
+    )
+    state = json.loads(json.dumps(policy.state_dict()))
+    again = Fixed.from_state(state)
+    assert (again.rule.name, again.clip, again.run, again.rounds) == (
+        "laplace/basic",
+        2,
+        "mine",
+        2,
+    )
+    assert again.state_dict() == policy.state_dict()
+
+
+def test_a_plan_asked_before_the_stop_can_be_told_after() -> None:
+    policy = Random(Budget(5.0, 1e-5), 3, rounds=5)
+    plan = policy.ask()
+    assert plan is not None
+    again = Random.from_state(json.loads(json.dumps(policy.state_dict())))
+    again.tell(plan, 0.1)
+    assert again.ledger.unsettled == 0
+    with pytest.raises(ConfigError, match=r"^plan = 0"):
+        again.tell(plan, 0.1)
+
+
+def test_a_state_is_refused_with_the_wrong_ledger(tmp_path: Any) -> None:
+    budgets = Budgets.same(Budget(5.0, 1e-5), 3)
+    policy = Uniform(budgets, rounds=5)
+    with pytest.raises(LedgerError, match="in memory"):
+        Uniform.from_state(policy.state_dict(), ledger=Ledger.in_memory(budgets, "gaussian/gdp"))
+    with Ledger.create(tmp_path / "one.sqlite", budgets, "gaussian/gdp") as ledger:
+        durable = Uniform(ledger=ledger, rounds=5)
+        played(durable, [0.0])
+        state = durable.state_dict()
+    with (
+        Ledger.create(tmp_path / "two.sqlite", budgets, "gaussian/gdp") as other,
+        pytest.raises(BGTPlannerError),
+    ):
+        Uniform.from_state(state, ledger=other)
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("rounds", {"rounds": 0}),
+        ("rounds", {"rounds": -1}),
+        ("rounds", {"rounds": 1.5}),
+        ("rounds", {"rounds": 10**10}),
+        ("rounds", {"rounds": "ten"}),
+        ("clip", {"clip": 0.0}),
+        ("clip", {"clip": -1.0}),
+        ("clip", {"clip": float("nan")}),
+        ("clip", {"clip": float("inf")}),
+        ("seed", {"seed": -1}),
+        ("seed", {"seed": 1.5}),
+        ("budget", {"budget": None}),
+        ("budget", {"budget": 5.0}),
+        ("clients", {"clients": None}),
+        ("clients", {"clients": 0}),
+        ("mechanism", {"mechanism": "uniform"}),
+        ("accounting", {"accounting": "gaussian/none"}),
+        ("mechanism", {"mechanism": "laplace", "accounting": "gaussian/gdp"}),
+    ],
+)
+@pytest.mark.parametrize("kind", [Uniform, BGTPlanner, Random, Adap])
+def test_bad_options_are_named(kind: Any, name: str, options: dict[str, Any]) -> None:
+    good = {"budget": Budget(5.0, 1e-5), "clients": 3, "rounds": 5}
+    with pytest.raises(ConfigError, match=f"^{name} = "):
+        kind(**(good | options))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("clients", {"clients": 4}),
+        ("mechanism", {"mechanism": "laplace"}),
+        ("accounting", {"accounting": "gaussian/rdp"}),
+        ("budget", {"budget": Budget(6.0, 1e-5)}),
+        ("budget", {"budget": Budgets.same(Budget(5.0, 1e-5), 2)}),
+    ],
+)
+def test_a_ledger_for_something_else_is_refused(name: str, options: dict[str, Any]) -> None:
+    ledger = Ledger.in_memory(Budgets.same(Budget(5.0, 1e-5), 3), "gaussian/gdp")
+    with pytest.raises(ConfigError, match=f"^{name} = "):
+        Uniform(ledger=ledger, rounds=5, **options)
+
+
+def test_a_ledger_that_fits_is_taken() -> None:
+    ledger = Ledger.in_memory(Budgets.same(Budget(5.0, 1e-5), 3), "gaussian/gdp")
+    policy = Uniform(Budget(5.0, 1e-5), 3, ledger=ledger, rounds=5, mechanism="gaussian")
+    assert policy.ledger is ledger
+
+
+@pytest.mark.parametrize("context", [[float("nan")], [1.0, float("inf")]])
+def test_a_context_that_is_no_number_is_refused_and_costs_nothing(context: list[float]) -> None:
+    policy = Uniform(Budget(5.0, 1e-5), 3, rounds=5)
+    with pytest.raises(ConfigError, match=r"^context = "):
+        policy.ask(context)
+    assert (policy.ledger.spent() == 0).all()
+    assert policy.round == 0
+
+
+def test_what_is_told_must_make_sense() -> None:
+    policy = Uniform(Budget(5.0, 1e-5), 3, rounds=5)
+    plan = policy.ask()
+    assert plan is not None
+    for reward in (float("nan"), float("inf"), float("-inf")):
+        with pytest.raises(ConfigError, match=r"^reward = "):
+            policy.tell(plan, reward)
+    policy.tell(plan, 0.0, participants=[0, 1])
+    with pytest.raises(ConfigError, match=r"^plan = 0"):
+        policy.tell(plan, 0.0)
+    other = Uniform(Budget(5.0, 1e-5), 3, rounds=5)
+    with pytest.raises(ConfigError, match=r"^plan = 0"):
+        other.tell(plan, 0.0)
+
+
+def test_a_choice_of_none_stops() -> None:
+    class Stops(LedgerPolicy):
+        def choose(self, context: Floats, left: Floats) -> Choice | None:
+            return None
+
+    policy = Stops(Budget(5.0, 1e-5), 3, rounds=5)
+    assert policy.ask() is None
+    assert policy.round == 0

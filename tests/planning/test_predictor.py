@@ -1,0 +1,229 @@
+"""The predictor on its own: what it fits, what it refuses. Oracles are in tests/oracles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.planning.predictor import Predictor, _negative_likelihood
+
+Floats = NDArray[np.float64]
+
+
+def test_nothing_is_known_before_the_first_observation() -> None:
+    predictor = Predictor()
+    found = predictor.predict([[1.0, 2.0], [3.0, 4.0]], time=0)
+    assert found.mean.tolist() == [0.0, 0.0]
+    assert found.variance.tolist() == [1.0, 1.0]
+    assert predictor.expect([[1.0, 2.0]], time=0).tolist() == [0.0]
+    assert len(predictor) == 0
+    assert predictor.reward_scale() == (0.0, 1.0)
+
+
+def test_what_was_seen_is_believed_and_far_away_nothing_is_known() -> None:
+    predictor = Predictor(standardize=False, noise=0.01)
+    predictor.observe([0.0, 0.0], time=0, reward=2.0)
+    near, far = predictor.predict([[0.0, 0.0], [50.0, 0.0]], time=0).mean
+    assert near == pytest.approx(2.0, rel=1e-3)
+    assert far == 0.0
+    assert predictor.predict([[50.0, 0.0]], time=0).variance[0] == 1.0
+
+
+def test_it_forgets() -> None:
+    predictor = Predictor(standardize=False, noise=0.1, forgetting=0.1)
+    predictor.observe([0.0], time=0, reward=1.0)
+    means = [float(predictor.predict([[0.0]], time=time).mean[0]) for time in (0, 10, 100)]
+    assert means[1] == pytest.approx(means[0] * 0.9**5)
+    assert means[2] < 0.01 * means[0]
+
+
+def test_a_mean_reward_that_may_still_be_positive_counts_as_such() -> None:
+    predictor = Predictor()
+    for time, reward in enumerate([-1.0, -2.0, -3.0, -2.0]):
+        predictor.observe([0.0], time=time, reward=reward)
+    mean, spread = predictor.reward_scale()
+    assert spread == pytest.approx(np.std([-1.0, -2.0, -3.0, -2.0]))
+    assert mean == pytest.approx(spread / 2)
+
+
+@pytest.mark.parametrize("fit", [False, True])
+def test_rewards_that_never_differ(fit: bool) -> None:
+    for reward in (0.0, 3.0, -3.0, 0.01):
+        predictor = Predictor(fit=fit)
+        for time in range(40):
+            predictor.observe([1.0, 5.0], time=time, reward=reward)
+        found = predictor.predict([[1.0, 5.0]], time=10)
+        assert np.isfinite(found.mean).all()
+        assert np.isfinite(found.variance).all()
+
+
+@given(st.lists(st.sampled_from([0.0, 1e300, -1e300, 1.7e308, -1.7e308, 1e-300]), max_size=40))
+@settings(max_examples=30, deadline=None)
+def test_huge_rewards_stay_numbers(rewards: list[float]) -> None:
+    predictor = Predictor(fit=True, length_scale=4.0, noise=3.0)
+    for time, reward in enumerate(rewards):
+        predictor.observe([float(time % 3), 1.0], time=time, reward=reward)
+        assert np.isfinite(predictor.reward_scale()).all()
+        assert np.isfinite(predictor.expect([[0.0, 1.0]], time=time)).all()
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_huge_inputs_stay_numbers(standardize: bool) -> None:
+    predictor = Predictor(fit=True, standardize=standardize)
+    for time in range(40):
+        inputs = [float(time % 3), (-1.0) ** time * 10.0 ** (7 * time), 1e9 + 1e-6 * time]
+        predictor.observe(inputs, time=time, reward=1.0)
+        found = predictor.predict([inputs, [0.0, 1e308, -1e308]], time=time)
+        assert np.isfinite(found.mean).all()
+        assert np.isfinite(found.variance).all()
+        Predictor(standardize=standardize).load_state_dict(predictor.state_dict())
+
+
+def test_without_standardising_nothing_is_scaled() -> None:
+    predictor = Predictor(standardize=False)
+    for time in range(20):
+        predictor.observe([0.0, 1e3 * time], time=time, reward=100.0)
+    assert predictor.reward_scale() == (0.0, 1.0)
+    assert predictor.length_scales.tolist() == [0.2, 0.2]
+
+
+# ---- fitting
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_gradient_of_the_likelihood(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    number, width = 30, 3
+    rows = generator.standard_normal((number, width))
+    squares = (rows[:, None, :] - rows) ** 2
+    ages = np.abs(np.arange(number)[:, None] - np.arange(number)).astype(float)
+    target, doubts = generator.standard_normal(number), generator.uniform(0.3, 3.0, number)
+    point = np.log(np.r_[generator.uniform(0.3, 3.0, width), 0.02, 0.6])
+    prior = point + generator.standard_normal(width + 2)
+
+    def loss(at: Floats) -> float:
+        return _negative_likelihood(at, squares, ages, target, doubts, prior)[0]
+
+    _, gradient = _negative_likelihood(point, squares, ages, target, doubts, prior)
+    steps = 1e-5 * np.eye(width + 2)
+    numeric = [(loss(point + step) - loss(point - step)) / 2e-5 for step in steps]
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-6)
+
+
+def test_no_factor_is_as_unlikely_as_can_be() -> None:
+    broken = np.array([[0.0, -9.0], [-9.0, 0.0]])  # no ages: the kernel would exceed 1
+    squares, point = np.zeros((2, 2, 1)), np.zeros(3) - 1.0
+    loss, gradient = _negative_likelihood(point, squares, broken, np.ones(2), np.ones(2), point)
+    assert loss == 1e12
+    assert gradient.tolist() == [0.0, 0.0, 0.0]
+
+
+def drawn(lengths: list[float], number: int, seed: int, noise: float = 0.1) -> tuple[Any, Any]:
+    """Inputs and rewards from a process with known length scales."""
+    generator = np.random.default_rng(seed)
+    rows = generator.standard_normal((number, len(lengths)))
+    scaled = rows / np.asarray(lengths)
+    kernel = np.exp(-0.5 * ((scaled[:, None] - scaled) ** 2).sum(axis=2))
+    factor = np.linalg.cholesky(kernel + 1e-9 * np.eye(number))
+    rewards = factor @ generator.standard_normal(number)
+    return rows, rewards + noise * generator.standard_normal(number)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_fitting_tells_long_from_short_length_scales(seed: int) -> None:
+    rows, rewards = drawn([1.0, 0.4, 20.0], 128, seed)
+    predictor = Predictor(fit=True, length_scale=2.0, noise=0.5)
+    for time, (inputs, reward) in enumerate(zip(rows, rewards, strict=True)):
+        predictor.observe(inputs, time=time, reward=reward)
+    level, short, long = predictor.length_scales
+    assert 0.2 < short < 0.8 < level < 2.5
+    assert long > 3.0
+    assert predictor.noise < 0.4
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_fitting_predicts_better_than_guessing(standardize: bool) -> None:
+    rows, rewards = drawn([0.5, 3.0], 200, 9)
+    errors = []
+    for fit in (False, True):
+        predictor = Predictor(fit=fit, length_scale=6.0, noise=1.0, standardize=standardize)
+        for time in range(150):
+            predictor.observe(rows[time], time=time, reward=rewards[time])
+        means = predictor.expect(rows[150:], time=150)
+        errors.append(float(np.mean((means - rewards[150:]) ** 2)))
+    assert errors[1] < 0.7 * errors[0]
+
+
+def test_fitting_pulls_back_where_the_data_say_nothing() -> None:
+    generator = np.random.default_rng(0)
+    predictor = Predictor(fit=True, length_scale=4.0, noise=3.0)
+    for time in range(64):
+        predictor.observe([1.0, 2.0], time=time, reward=float(generator.standard_normal()))
+    np.testing.assert_allclose(predictor.length_scales, 4.0, rtol=1e-3)  # never moved
+
+
+def test_a_fitted_predictor_goes_on_from_its_state() -> None:
+    rows, rewards = drawn([0.5, 3.0], 100, 4)
+    straight, stopped = (Predictor(fit=True, length_scale=2.0) for _ in range(2))
+    for time in range(100):
+        straight.observe(rows[time], time=time, reward=rewards[time])
+        stopped.observe(rows[time], time=time, reward=rewards[time])
+        again = Predictor(fit=True, length_scale=2.0)
+        again.load_state_dict(stopped.state_dict())
+        stopped = again
+    np.testing.assert_allclose(
+        straight.expect(rows[:9], time=100), stopped.expect(rows[:9], time=100), atol=1e-6
+    )
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("length_scale", 0.0),
+        ("length_scale", float("nan")),
+        ("length_scale", float("inf")),
+        ("forgetting", -0.1),
+        ("forgetting", 1.0),
+        ("forgetting", float("nan")),
+        ("noise", 0.0),
+        ("noise", float("nan")),
+        ("window", 15),
+    ],
+)
+def test_bad_options_are_named(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} = "):
+        Predictor(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "rest"),
+    [
+        ("inputs", [float("nan"), 0.0], {}),
+        ("inputs", [0.0], {}),
+        ("inputs", [0.0, 1.0, 2.0], {}),
+        ("reward", [0.0, 0.0], {"reward": float("nan")}),
+        ("reward", [0.0, 0.0], {"reward": float("inf")}),
+        ("reward", [0.0, 0.0], {"time": float("nan")}),
+        ("doubt", [0.0, 0.0], {"doubt": 0.0}),
+        ("doubt", [0.0, 0.0], {"doubt": float("nan")}),
+        ("doubt", [0.0, 0.0], {"doubt": float("inf")}),
+    ],
+)
+def test_bad_observations_are_named_and_change_nothing(
+    name: str, inputs: list[float], rest: dict[str, float]
+) -> None:
+    predictor = Predictor()
+    predictor.observe([0.0, 0.0], time=0, reward=1.0)
+    before = predictor.state_dict()
+    with pytest.raises(ConfigError, match=f"^{name} = "):
+        predictor.observe(inputs, **{"time": 1.0, "reward": 1.0, **rest})
+    assert predictor.state_dict() == before

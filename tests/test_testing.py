@@ -1,0 +1,265 @@
+"""The shipped contract itself: it must catch policies that are broken in the usual ways."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import ArrayLike
+
+from bgtplanner.planning.baselines import Random, Uniform, Unlimited
+from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan
+from bgtplanner.privacy.budget import Budget
+from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.testing import PolicyContract
+
+
+class TooLittleNoise(Uniform):
+    """Pays for a round and takes half the noise."""
+
+    def ask(self, context: ArrayLike | None = None, **options: Any) -> Plan | None:
+        plan = super().ask(context, **options)
+        if plan is None:
+            return None
+        half = plan.noise_multiplier / 2
+        return dataclasses.replace(plan, noise_multiplier=half, noise_std=half * 2 * plan.clip)
+
+
+class WrongDeviation(Uniform):
+    """Forgets that the sensitivity is twice the clip."""
+
+    def ask(self, context: ArrayLike | None = None, **options: Any) -> Plan | None:
+        plan = super().ask(context, **options)
+        return plan and dataclasses.replace(plan, noise_std=plan.noise_std / 2)
+
+
+class ChargesNothing(Uniform):
+    """Spends from a ledger of its own, not from the one it was given."""
+
+    def ask(self, context: ArrayLike | None = None, **options: Any) -> Plan | None:
+        given, self.ledger = self.ledger, Ledger.in_memory(self.budgets, self.rule)
+        try:
+            return super().ask(context, **options)
+        finally:
+            self.ledger = given
+
+    def tell(
+        self, plan: Plan, reward: float | None = None, participants: ArrayLike | None = None
+    ) -> None:
+        super().tell(dataclasses.replace(plan, reservation=None), reward, participants)
+
+
+class SettlesAtOnce(Uniform):
+    """Settles what nobody has released yet."""
+
+    def ask(self, context: ArrayLike | None = None, **options: Any) -> Plan | None:
+        plan = super().ask(context, **options)
+        if plan is not None and plan.reservation is not None:
+            self.ledger.settle(plan.reservation)
+        return plan
+
+
+class ForgetsItsState(Random):
+    """Comes back with its generator at the beginning."""
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        LedgerPolicy._load(self, state)
+
+
+class ForgetsItsLedger(Uniform):
+    """Comes back with a fresh budget."""
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], *, ledger: Ledger | None = None) -> Any:
+        policy = cls(Budget(5.0, 1e-5), 3, **state["options"])
+        policy.round = int(state["round"])
+        return policy
+
+
+class NotPlain(Uniform):
+    """Keeps arrays in its state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"spent": self._spent}
+
+
+class AnySeed(Random):
+    """Takes its chances from the operating system."""
+
+    def __init__(self, *who: Any, **options: Any) -> None:
+        super().__init__(*who, **options)
+        self._generator = np.random.default_rng()
+
+
+class AcceptsNaN(Uniform):
+    """Checks neither contexts nor rewards."""
+
+    def ask(self, context: ArrayLike | None = None, **options: Any) -> Plan | None:
+        return super().ask(None, **options)
+
+    def tell(
+        self, plan: Plan, reward: float | None = None, participants: ArrayLike | None = None
+    ) -> None:
+        super().tell(plan, None)
+
+
+class AcceptsNaNRewards(Uniform):
+    """Checks contexts, but not rewards."""
+
+    def tell(
+        self, plan: Plan, reward: float | None = None, participants: ArrayLike | None = None
+    ) -> None:
+        super().tell(plan, None)
+
+
+class TellsTwice(Uniform):
+    """Does not mind being told again."""
+
+    def tell(
+        self, plan: Plan, reward: float | None = None, participants: ArrayLike | None = None
+    ) -> None:
+        self._pending.add(plan.round)
+        super().tell(plan, reward, participants)
+
+
+class NeverEnds(Uniform):
+    """Has no last round."""
+
+    def ask(self, context: ArrayLike | None = None, **options: Any) -> Plan | None:
+        self.rounds = self.round + 1
+        self._spent = np.zeros_like(self._spent)
+        kept, self.ledger = self.ledger, Ledger.in_memory(self.budgets, self.rule)
+        plan = super().ask(context, **options)
+        self.ledger = kept
+        return plan and dataclasses.replace(plan, reservation=None)
+
+
+class SkipsNumbers(Uniform):
+    """Counts by twos."""
+
+    def ask(self, context: ArrayLike | None = None, **options: Any) -> Plan | None:
+        plan = super().ask(context, **options)
+        self.round += plan is not None
+        return plan
+
+
+class NeverPlays(Uniform):
+    """Is over before it begins."""
+
+    def choose(self, context: Any, left: Any) -> Choice | None:
+        return None
+
+
+class NeedsRewards(Uniform):
+    """Cannot do without a reward."""
+
+    def learn(self, plan: Plan, reward: float | None) -> None:
+        if reward is None:
+            raise TypeError("reward")
+
+
+class ChargesForSkipping(Uniform):
+    """Says that it sits a round out, and charges for it."""
+
+    def ask(self, context: ArrayLike | None = None, **options: Any) -> Plan | None:
+        plan = super().ask(context, **options)
+        return plan and dataclasses.replace(plan, skip=True)
+
+
+class HidesItsState:
+    """No policy: has no state."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def ask(self, context: ArrayLike | None = None) -> None:
+        return None
+
+    def tell(self, plan: Plan, reward: float | None = None) -> None: ...
+
+
+def broken(contract: PolicyContract, tmp_path: Path) -> set[str]:
+    """Which checks of the contract fail."""
+    found = set()
+    for name in dir(contract):
+        if not name.startswith("test_"):
+            continue
+        needed = (tmp_path,) if name == "test_it_spends_from_a_durable_ledger" else ()
+        try:
+            getattr(contract, name)(*needed)
+        except Exception:
+            found.add(name.removeprefix("test_"))
+        for file in tmp_path.iterdir():
+            file.unlink()
+    return found
+
+
+def contract_of(kind: Any, *, spend: bool = True) -> PolicyContract:
+    class Contract(PolicyContract):
+        policy = kind
+        spends: ClassVar[bool] = spend
+
+    return Contract()
+
+
+@pytest.mark.parametrize("kind", [Uniform, Random])
+def test_good_policies_keep_it(kind: Any, tmp_path: Path) -> None:
+    assert broken(contract_of(kind), tmp_path) == set()
+
+
+def test_one_that_spends_nothing_keeps_it_if_it_says_so(tmp_path: Path) -> None:
+    assert broken(contract_of(Unlimited, spend=False), tmp_path) == set()
+    assert "a_plan_never_told_is_spent" in broken(contract_of(Unlimited), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "check"),
+    [
+        (TooLittleNoise, "what_it_plans_is_what_it_pays"),
+        (WrongDeviation, "what_it_plans_is_what_it_pays"),
+        (ChargesNothing, "what_it_plans_is_what_it_pays"),
+        (ChargesNothing, "a_plan_never_told_is_spent"),
+        (ChargesNothing, "it_never_spends_more_than_there_is"),
+        (ChargesForSkipping, "what_it_plans_is_what_it_pays"),
+        (SettlesAtOnce, "a_plan_never_told_is_spent"),
+        (ForgetsItsState, "it_goes_on_from_its_state"),
+        (ForgetsItsLedger, "a_state_never_forgets_what_was_spent"),
+        (ForgetsItsLedger, "it_spends_from_a_durable_ledger"),
+        (NotPlain, "its_state_is_plain"),
+        (AnySeed, "the_same_seed_gives_the_same_plans"),
+        (AcceptsNaN, "nonsense_is_refused"),
+        (AcceptsNaNRewards, "nonsense_is_refused"),
+        (TellsTwice, "nonsense_is_refused"),
+        (NeverEnds, "it_ends_and_numbers_its_rounds"),
+        (SkipsNumbers, "it_ends_and_numbers_its_rounds"),
+        (NeverPlays, "it_ends_and_numbers_its_rounds"),
+        (NeedsRewards, "a_round_without_a_reward_does_no_harm"),
+        (HidesItsState, "it_is_a_policy"),
+    ],
+)
+def test_broken_policies_are_caught(kind: Any, check: str, tmp_path: Path) -> None:
+    assert check in broken(contract_of(kind), tmp_path)
+
+
+def test_what_fails_says_why() -> None:
+    with pytest.raises(AssertionError, match="noise is too small for the charge"):
+        contract_of(TooLittleNoise).test_what_it_plans_is_what_it_pays()
+    with pytest.raises(AssertionError, match="restored, it plays otherwise"):
+        contract_of(ForgetsItsState).test_it_goes_on_from_its_state()
+    with pytest.raises(AssertionError, match="nothing was reserved"):
+        contract_of(ChargesNothing).test_a_plan_never_told_is_spent()
+    with pytest.raises(AssertionError, match="it was accepted"):
+        contract_of(AcceptsNaN).test_nonsense_is_refused()
+
+
+def test_options_reach_the_policy() -> None:
+    class WithOptions(PolicyContract):
+        policy = Random
+        options: ClassVar[Mapping[str, Any]] = {"levels": 2}
+        rounds = 4
+
+    policy: Any = WithOptions().make(seed=3)
+    assert (policy.levels.shape[1], policy.rounds, policy.seed) == (2, 4, 3)
