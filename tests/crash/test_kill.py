@@ -16,6 +16,7 @@ import numpy as np
 
 COMMAND = str(Path(sys.executable).parent / "bgtplanner")
 KILLS = 12
+TIMES = ("seconds", "ledger_head")  # what is never the same twice
 SETTINGS = {
     "data.dataset": "synthetic",
     "synthetic.clients": 20,
@@ -26,6 +27,12 @@ SETTINGS = {
     "run.checkpoint_every": 7,
     "run.device": "cpu",
 }
+
+
+def planned_of(stored: np.ndarray) -> dict[str, Any]:
+    """What the planner knows, without its ledger, whose key and nonces are secret and random."""
+    state = json.loads(bytes(stored))
+    return {key: value for key, value in state["policy"].items() if key != "ledger"}
 
 
 def start(folder: Path, compiled: Path) -> subprocess.Popen[str]:
@@ -52,14 +59,16 @@ def state_of(folder: Path) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
     """All that a finished run is, except how long it took."""
 
     def timeless(record: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in record.items() if not key.startswith("seconds")}
+        return {key: value for key, value in record.items() if not key.startswith(TIMES)}
 
     with np.load(folder / "checkpoint.npz", allow_pickle=False) as stored:
         arrays = {
             name: (str(stored[name].dtype), stored[name].shape, stored[name].tobytes())
             for name in stored.files
-            if name != "seconds"
+            if name not in ("seconds", "planned")
         }
+        if "planned" in stored.files:
+            arrays["planned"] = planned_of(stored["planned"])
     lines = (folder / "rounds.jsonl").read_text().splitlines()
     summary = json.loads((folder / "summary.json").read_text())
     return arrays, [timeless(json.loads(line)) for line in lines], timeless(summary)

@@ -46,6 +46,7 @@ TINY = {
     "run.device": "cpu",
 }
 ROUNDS = 14
+TIMES = ("seconds", "ledger_head")  # what is never the same twice
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -78,8 +79,14 @@ def tiny(out: Path | None = None, **changes: Any) -> Result:
     )
 
 
+def planned_of(stored: np.ndarray) -> dict[str, Any]:
+    """What the planner knows, without its ledger, whose key and nonces are secret and random."""
+    state = json.loads(bytes(stored))
+    return {key: value for key, value in state["policy"].items() if key != "ledger"}
+
+
 def timeless(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if not key.startswith("seconds")}
+    return {key: value for key, value in record.items() if not key.startswith(TIMES)}
 
 
 def state_of(folder: Path) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
@@ -88,8 +95,10 @@ def state_of(folder: Path) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
         arrays = {
             name: (str(stored[name].dtype), stored[name].shape, stored[name].tobytes())
             for name in stored.files
-            if name != "seconds"
+            if name not in ("seconds", "planned")
         }
+        if "planned" in stored.files:
+            arrays["planned"] = planned_of(stored["planned"])
     lines = (folder / "rounds.jsonl").read_text().splitlines()
     summary = json.loads((folder / "summary.json").read_text())
     return arrays, [timeless(json.loads(line)) for line in lines], timeless(summary)

@@ -188,10 +188,8 @@ def load_config(
         name = f"{file}: preset" if preset is None else "--preset"
         near = _nearest(str(wanted), PRESETS)
         raise ConfigError(f"{name} = {quoted(wanted)}: expected one of {', '.join(PRESETS)}{near}")
-    packaged = resources.files("bgtplanner.experiments") / "presets" / f"{wanted}.toml"
-    merged: dict[str, Any] = tomllib.loads(packaged.read_text(encoding="utf-8"))
     from_file.pop("preset", None)
-    merge(merged, _checked_keys(from_file, where=f"{file}: "))
+    _checked_keys(from_file, where=f"{file}: ")
     single: dict[str, Any] = {}
     for key, value in (settings or {}).items():
         *path, last = key.split(".")
@@ -203,27 +201,45 @@ def load_config(
             if not isinstance(target, dict):
                 raise ConfigError(f"{key}: {part} is a single value, not a section")
         target[last] = value
-    merge(merged, _checked_keys(single))
+    given: dict[str, Any] = {}
+    merge(given, from_file)
+    merge(given, _checked_keys(single))
+    merged = _packaged(wanted)
+    if _without_privacy(given) and wanted == "recommended":
+        merged = _packaged("recommended-unlimited")
+    merge(merged, given)
     merged["preset"] = wanted
-    _agree(merged, single)
+    _agree(merged, given)
     try:
         return Config.model_validate(merged)
     except ValidationError as error:
         raise ConfigError("; ".join(_describe(problem) for problem in error.errors())) from error
 
 
-def _agree(merged: dict[str, Any], single: Mapping[str, Any]) -> None:
+def _packaged(name: str) -> dict[str, Any]:
+    file = resources.files("bgtplanner.experiments") / "presets" / f"{name}.toml"
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def _without_privacy(given: Mapping[str, Any]) -> bool:
+    mechanism = given.get("privacy", {}).get("mechanism")
+    return bool(mechanism == "none" or given.get("planning", {}).get("policy") == "unlimited")
+
+
+def _agree(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
     """No mechanism means no budget to plan, and a policy without limit needs no mechanism."""
-    planning, privacy = merged.setdefault("planning", {}), merged.setdefault("privacy", {})
-    policy, mechanism = planning.get("policy"), privacy.get("mechanism")
-    if policy == "unlimited" and mechanism != "none":
-        given = single.get("privacy", {}).get("mechanism")
-        ConfigError.unless(given is None, "--mechanism", given, "none, for --policy unlimited")
-        privacy["mechanism"] = "none"
-    elif mechanism == "none" and policy != "unlimited":
-        given = single.get("planning", {}).get("policy")
-        ConfigError.unless(given is None, "--policy", given, "unlimited, for --mechanism none")
-        planning["policy"] = "unlimited"
+    if not _without_privacy(given):
+        return
+    policy, mechanism = (
+        given.get("planning", {}).get("policy"),
+        given.get("privacy", {}).get("mechanism"),
+    )
+    fits = policy in (None, "unlimited")
+    ConfigError.unless(fits, "--policy", policy, "unlimited, for --mechanism none")
+    fits = mechanism in (None, "none")
+    ConfigError.unless(fits, "--mechanism", mechanism, "none, for --policy unlimited")
+    merged.setdefault("planning", {})["policy"] = "unlimited"
+    merged.setdefault("privacy", {})["mechanism"] = "none"
 
 
 def merge(target: dict[str, Any], extra: Mapping[str, Any]) -> None:

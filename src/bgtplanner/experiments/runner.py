@@ -28,8 +28,8 @@ from bgtplanner.experiments.results import Result, spending_of, summarise
 from bgtplanner.experiments.store import RunFolder
 from bgtplanner.federation.planned import PlannedRound, PlannedRounds
 from bgtplanner.federation.simulation import RoundRecord, Simulation
+from bgtplanner.planning.policy import LedgerPolicy, Policy
 from bgtplanner.privacy.journal import Head
-from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.recsys.alone import references
 from bgtplanner.recsys.metrics import Metrics
 from bgtplanner.recsys.ratings import Ratings
@@ -287,9 +287,9 @@ class _Run:
         played = self.planned.step()
         if played is None:
             return None
-        spent = self.planned.ledger
+        plan = _plan_as_json(played, self.planned.policy)
         seconds = time.perf_counter() - begun
-        return _as_json(played.record) | _plan_as_json(played, spent) | {"seconds": seconds}
+        return _as_json(played.record) | plan | {"seconds": seconds}
 
     def train(self, folder: RunFolder | None = None) -> Result:
         total, every = self.config.federation.rounds, self.config.run.checkpoint_every
@@ -362,26 +362,26 @@ def _as_json(record: RoundRecord) -> dict[str, Any]:
     }
 
 
-def _plan_as_json(played: PlannedRound, ledger: Ledger) -> dict[str, Any]:
+def _plan_as_json(played: PlannedRound, policy: Policy) -> dict[str, Any]:
     """What was planned and paid, for ``rounds.jsonl``; nothing that was not released."""
-    plan, record = played.plan, played.record
+    plan, seen = played.plan, played.seen
     released = None
-    if len(record.aggregate) and math.isfinite(record.noise_std):
-        released = float(np.linalg.norm(record.aggregate))
+    if len(seen.aggregate) and math.isfinite(seen.noise_std):
+        released = float(np.linalg.norm(seen.aggregate))
     entry: dict[str, Any] = {
         "charge": 0.0 if plan is None or not played.paid else plan.charge,
         "charges": [] if plan is None else plan.charge_by_class.tolist(),
         "paid": played.paid,
-        "dropped": record.dropped,
+        "dropped": played.record.dropped,
         "level": None if plan is None else plan.level,
         "clip": None if plan is None else plan.clip,
         "noise_multiplier": None if plan is None or plan.skip else plan.noise_multiplier,
         "released_norm": released,
         "noise_norm": None
         if released is None
-        else record.noise_std * math.sqrt(len(record.aggregate)),
+        else seen.noise_std * math.sqrt(len(seen.aggregate)),
         "reward": played.reward,
-        "left": ledger.left_by_class().tolist(),
+        "left": policy.share_left().tolist() if isinstance(policy, LedgerPolicy) else [],
     }
     if plan is not None:
         why = plan.why._asdict()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import BudgetExceeded
 from bgtplanner.federation.protection import Terms, terms_of
-from bgtplanner.federation.simulation import RoundRecord, Simulation
+from bgtplanner.federation.simulation import RoundRecord, Seen, Simulation
 from bgtplanner.planning.baselines import Adap
 from bgtplanner.planning.context import ReleasedContext, UsageContext
 from bgtplanner.planning.policy import Plan, Policy
@@ -33,12 +33,14 @@ class PlannedRound(NamedTuple):
     Attributes:
         plan: What the policy planned; None for a round after the budget was gone.
         record: What came of it.
+        seen: What the server saw.
         reward: What the policy was told.
         paid: How many clients paid.
     """
 
     plan: Plan | None
     record: RoundRecord
+    seen: Seen
     reward: float | None
     paid: int
 
@@ -106,7 +108,9 @@ class PlannedRounds:
         plan = None if self.over else self.policy.ask(self._context())
         if plan is None:
             self.over = True
-            return None if self.stops else PlannedRound(None, simulation.rest(), None, 0)
+            if self.stops:
+                return None
+            return PlannedRound(None, simulation.rest(), simulation.seen, None, 0)
         terms, reservation = (None, None) if plan.skip else self._pay(plan, index)
         record = simulation.rest() if terms is None else simulation.step(terms)
         if reservation is not None:
@@ -114,13 +118,14 @@ class PlannedRounds:
         reward = self._reward(record) if terms is not None else None
         if terms is None and self.reward in ("test", "loss"):
             reward = self._reward(record)
-        if terms is not None and record.noise_std > 0:
-            self._released.released(record.aggregate, record.noise_std)
+        seen = simulation.seen
+        if terms is not None and seen.noise_std > 0:
+            self._released.released(seen.aggregate, seen.noise_std)
         if isinstance(self.policy, Adap) and terms is not None:
-            self.policy.saw(float(np.linalg.norm(record.aggregate)))
+            self.policy.saw(float(np.linalg.norm(seen.aggregate)))
         self.policy.tell(plan, reward=reward)
         paid = 0 if reservation is None else int(reservation.granted.sum())
-        return PlannedRound(plan, record, reward, paid)
+        return PlannedRound(plan, record, seen, reward, paid)
 
     def _pay(self, plan: Plan, index: int) -> tuple[Terms | None, Reservation | None]:
         """Reserve in the ledger that counts; who cannot pay there does not take part."""
@@ -174,8 +179,9 @@ class PlannedRounds:
             before, self._last = self._last, now
             return None if before is None else before - now
         if self.reward == "released":
-            power = float(record.aggregate @ record.aggregate)
-            signal = power - len(record.aggregate) * record.noise_std**2
+            aggregate, noise_std = self.simulation.seen
+            power = float(aggregate @ aggregate)
+            signal = power - len(aggregate) * noise_std**2
             if not np.isfinite(signal):
                 return None
             if self._first_signal is None:

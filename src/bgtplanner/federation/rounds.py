@@ -139,7 +139,7 @@ class Federation:
                 upload = self.protection.noise_rows(noise_key, upload, edges, terms, blocks)
                 noise_std = jnp.full((), jnp.nan)
             aggregated = aggregate(upload, edges, takes_part, how, pseudo)
-        shared, memory = self.server.step(state.shared, state.memory, aggregated)
+        shared, memory = self.server.step(state.shared, state.memory, aggregated, noise_std)
         local = self.model.update_local(
             state.local,
             gradients.local,

@@ -16,7 +16,8 @@ from bgtplanner.recsys.model import Edges, Shared, Upload
 __all__ = ["Aggregate", "PseudoRows", "Server", "aggregate"]
 
 
-_OPTIMIZERS = ("adam", "adagrad", "sgd", "sign")
+_DOUBT = 4.0  # two standard deviations: less than that is taken for noise
+_OPTIMIZERS = ("adam", "adagrad", "sgd", "sign", "shrunk")
 _AGGREGATIONS = ("item-usage", "ratings", "clients")
 
 
@@ -87,13 +88,50 @@ def aggregate(
     return Aggregate(Shared(items / per_row, dense), usage)
 
 
+class Shrunk(NamedTuple):
+    """Steps that are only believed as far as they rise above their own noise.
+
+    The server knows how noisy each aggregate is. It adds up what it was told, and the noise that
+    has come in with it; each item row (and each dense entry) then counts by the share of it that
+    noise does not explain, max(0, 1 - noise / size^2), as James and Stein have it. A row that is
+    all noise stays where it began, so that no round can do harm.
+
+    Attributes:
+        start: Parameters before the first round.
+        total: Sum of all steps.
+        variance: Of the noise in each entry of that sum.
+    """
+
+    start: Shared
+    total: Shared
+    variance: Array
+
+    def moved(
+        self, gradient: Shared, rate: float, memory: float, noise_std: Array | float
+    ) -> Shrunk:
+        """After one more step; `memory` is the share of the sum that is kept."""
+        total = jax.tree.map(lambda old, new: memory * old - rate * new, self.total, gradient)
+        variance = memory**2 * self.variance + (rate * jnp.asarray(noise_std)) ** 2
+        return Shrunk(self.start, total, variance)
+
+    def parameters(self) -> Shared:
+        """Where the believed part of the sum leads."""
+        items, dense = self.total
+        width = items.shape[1]
+        rows = (items**2).sum(1, keepdims=True)
+        kept = jnp.maximum(1 - _DOUBT * width * self.variance / jnp.maximum(rows, 1e-30), 0.0)
+        single = jnp.maximum(1 - _DOUBT * self.variance / jnp.maximum(dense**2, 1e-30), 0.0)
+        return Shared(self.start.items + kept * items, self.start.dense + single * dense)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Server:
     """How the server turns an aggregate into a step.
 
     Attributes:
         optimizer: ``"adam"``, ``"adagrad"``, ``"sgd"`` (with `momentum`), all with a memory across
-            rounds; or ``"sign"``: what the authors' new Adam in every round amounts to.
+            rounds; ``"sign"``: what the authors' new Adam in every round amounts to; or
+            ``"shrunk"``, for noisy aggregates: see :class:`Shrunk`.
         learning_rate: Step size.
         momentum: Of ``"sgd"``.
         weight_decay: Added to the gradient, times the parameter (the authors: 1e-4).
@@ -102,7 +140,7 @@ class Server:
             in favour of a row of zeros, so that rarely rated items stay near it.
     """
 
-    optimizer: Literal["adam", "adagrad", "sgd", "sign"] = "adam"
+    optimizer: Literal["adam", "adagrad", "sgd", "sign", "shrunk"] = "adam"
     learning_rate: float = 0.01
     momentum: float = 0.9
     weight_decay: float = 0.0
@@ -122,13 +160,30 @@ class Server:
 
     def initial(self, shared: Shared) -> optax.OptState:
         """The optimiser's memory before the first round."""
+        if self.optimizer == "shrunk":
+            start = jax.tree.map(jnp.array, shared)
+            return Shrunk(start, jax.tree.map(jnp.zeros_like, shared), jnp.zeros(()))
         return self._transform().init(shared)
 
     def step(
-        self, shared: Shared, memory: optax.OptState, aggregated: Aggregate
+        self,
+        shared: Shared,
+        memory: optax.OptState,
+        aggregated: Aggregate,
+        noise_std: Array | float = 0.0,
     ) -> tuple[Shared, optax.OptState]:
-        """Shared parameters and memory after a round."""
+        """Shared parameters and memory after a round.
+
+        Args:
+            shared: Parameters before it.
+            memory: The optimiser's memory.
+            aggregated: What the uploads came to.
+            noise_std: Standard deviation of the noise on each of its coordinates.
+        """
         gradient = aggregated.gradient
+        if self.optimizer == "shrunk":
+            memory = memory.moved(gradient, self.learning_rate, self.momentum, noise_std)
+            return memory.parameters(), memory
         if self.aggregation == "item-usage" and self.item_prior:
             usage = aggregated.usage[:, None]
             pulled = gradient.items * usage + self.item_prior * shared.items

@@ -19,7 +19,7 @@ from bgtplanner.recsys.metrics import Metrics, tally
 from bgtplanner.recsys.model import Edges
 from bgtplanner.recsys.split import Split
 
-__all__ = ["RoundRecord", "Simulation", "pick_device"]
+__all__ = ["RoundRecord", "Seen", "Simulation", "pick_device"]
 
 
 class RoundRecord(NamedTuple):
@@ -32,8 +32,6 @@ class RoundRecord(NamedTuple):
         clients: How many took part.
         ratings: How many training ratings were known.
         dropped: How many uploads the server did not accept.
-        aggregate: What the server stepped by: the released gradient, flat.
-        noise_std: Standard deviation of the noise on each of its coordinates; NaN if it differs.
     """
 
     round: int
@@ -42,6 +40,16 @@ class RoundRecord(NamedTuple):
     clients: int
     ratings: int
     dropped: int
+
+
+class Seen(NamedTuple):
+    """What the server saw in a round.
+
+    Attributes:
+        aggregate: What it stepped by: the released gradient, flat; empty if there was none.
+        noise_std: Standard deviation of the noise on each of its coordinates; NaN if it differs.
+    """
+
     aggregate: NDArray[np.float32]
     noise_std: float
 
@@ -77,6 +85,7 @@ class Simulation:
         self.federation = federation
         self.n_clients, self.n_items = split.train.n_clients, split.train.n_items
         self.next_round = 0
+        self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0)
         self._arrivals = np.sort(split.arrival)
         self._device = pick_device(device)
         client = split.train.client.astype(np.int64)
@@ -132,6 +141,7 @@ class Simulation:
         return self._record(index, jax.device_get(outcome))
 
     def _record(self, index: int, outcome: Outcome) -> RoundRecord:
+        self.seen = Seen(np.asarray(outcome.aggregate), float(outcome.noise_std))
         return RoundRecord(
             round=index,
             metrics=Metrics.of(outcome.scores),
@@ -139,8 +149,6 @@ class Simulation:
             clients=int(outcome.clients),
             ratings=int(np.searchsorted(self._arrivals, index, side="right")),
             dropped=int(outcome.dropped),
-            aggregate=np.asarray(outcome.aggregate),
-            noise_std=float(outcome.noise_std),
         )
 
     def rest(self) -> RoundRecord:

@@ -96,6 +96,7 @@ class Predictor:
         self._first = (max(self.forgetting, _FORGETTING[0]), self.noise)
         self._size = 0
         self._next_fit = _FIT_FROM
+        self._rebuilt = 0  # how many observations the factor was last built from at once
         self._lengths = self._centre = self._spread = np.zeros(0)  # one an input
         self._make_room(0, 16)
 
@@ -195,14 +196,14 @@ class Predictor:
             "forgetting": self.forgetting,
             "noise": self.noise,
             "next_fit": self._next_fit,
+            "rebuilt": self._rebuilt,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave."""
         number, lengths = len(state["inputs"]), np.asarray(state["lengths"], dtype=np.float64)
         self._size = 0
-        self._make_room(len(lengths), max(16, number))
-        self._size = number
+        self._make_room(len(lengths), max(16, 1 << (max(number, 1) - 1).bit_length()))
         if number:
             self._inputs[:number] = state["inputs"]
             self._times[:number] = state["times"]
@@ -213,7 +214,12 @@ class Predictor:
         self._spread[:] = state["spread"]
         self.forgetting, self.noise = float(state["forgetting"]), float(state["noise"])
         self._next_fit = int(state["next_fit"])
+        # As it came about, step by step: the same bits, not only the same numbers.
+        self._size = int(state["rebuilt"])
         self._rebuild()
+        while self._size < number:
+            self._size += 1
+            self._extend()
 
     def _make_room(self, width: int, room: int) -> None:
         """Arrays for `room` observations, with those there are."""
@@ -263,7 +269,7 @@ class Predictor:
 
     def _rebuild(self) -> None:
         """The whole inverse factor from nothing: after scales have changed."""
-        number = self._size
+        number = self._rebuilt = self._size
         self._scaled[:number] = self._scale(self._inputs[:number])
         if not number:
             return
