@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from bgtplanner.errors import ConfigError, quoted
 from bgtplanner.federation.server import Server
+from bgtplanner.planning.catalog import policy_named
 from bgtplanner.recsys.factorization import Factorization
 from bgtplanner.recsys.fedgnn import FedGNN
 from bgtplanner.recsys.ratings import Duplicates
@@ -211,9 +212,14 @@ def load_config(
     merged["preset"] = wanted
     _agree(merged, given)
     try:
-        return Config.model_validate(merged)
+        config = Config.model_validate(merged)
     except ValidationError as error:
         raise ConfigError("; ".join(_describe(problem) for problem in error.errors())) from error
+    try:
+        policy_named(config.planning.policy)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("policy", _named("planning.policy"), 1)) from error
+    return config
 
 
 def _packaged(name: str) -> dict[str, Any]:

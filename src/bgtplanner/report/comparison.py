@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 _NOTHING = "–"
+_WIDEST = 27  # what 80 columns leave for names
 _LABELS = {
     "constant": "one constant for all",
     "user_mean": "each user's own mean",
@@ -140,8 +141,8 @@ def sheets(comparison: Comparison) -> Iterator[Sheet]:
     when = "best round by the test set, as the paper reports" if best else "last round"
     figures = Sheet(
         title=f"Error and F1 ({when})",
-        columns=("policy", "seeds", "RMSE", "sd", "±95 %", "F1", "sd", "±95 %"),
-        note="Mean over seeds, standard deviation, half of the 95 % t-interval.",
+        columns=("policy", "n", "RMSE", "sd", "±95 %", "F1", "sd", "±95 %"),
+        note="n seeds done of those asked for; mean, standard deviation, half of the t-interval.",
     )
     for row in comparison.rows:
         cells = [_LABELS.get(row.policy, row.policy) if row.reference else row.policy]
@@ -152,14 +153,14 @@ def sheets(comparison: Comparison) -> Iterator[Sheet]:
             found = row.figures[metric]
             cells += ["failed", "", ""] if failed else _figures(found)
         group = f"{row.dataset}, "
-        group += "nothing shared" if row.reference else _mechanism(row.mechanism)
+        group += "no sharing" if row.reference else _mechanism(row.mechanism)
         figures.groups.setdefault(group, []).append(cells)
     yield figures
     if any(entry.figures[rmse] is not None for entry in comparison.differences):
         against = comparison.request.against
         apart = Sheet(
             title=f"Difference to {against}, seed by seed",
-            columns=("policy", "seeds", "RMSE", "±95 %", "F1", "±95 %"),
+            columns=("policy", "n", "RMSE", "±95 %", "F1", "±95 %"),
             note="A lower RMSE and a higher F1 are better. * marks intervals without zero.",
         )
         for entry in comparison.differences:
@@ -205,7 +206,8 @@ def _difference(found: Estimate | None) -> list[str]:
         return [_NOTHING] * 2
     if found.half is None:
         return [f"{found.mean:+.4f}", _NOTHING]
-    mark = "*" if abs(found.mean) > found.half else " "
+    visible = abs(found.mean) >= 0.00005  # what rounds to zero is marked by no star
+    mark = "*" if visible and abs(found.mean) > found.half else " "
     return [f"{found.mean:+.4f}", f"{found.half:.4f}{mark}"]
 
 
@@ -227,12 +229,12 @@ def comparison_tables(comparison: Comparison) -> Iterator[Table]:
                 justify="right" if number else "left",
                 no_wrap=True,
                 overflow="ellipsis",
-                max_width=None if number else 24,
+                max_width=None if number else _WIDEST,
             )
         for group, rows in sheet.groups.items():
-            table.add_row(f"[bold]{escape(_shortened(group, 24))}[/bold]")
+            table.add_row(f"[bold]{escape(_shortened(group, _WIDEST))}[/bold]")
             for row in rows:
-                table.add_row(f"  {escape(_shortened(row[0], 22))}", *row[1:])
+                table.add_row(f"  {escape(_shortened(row[0], _WIDEST - 2))}", *row[1:])
         yield table
 
 

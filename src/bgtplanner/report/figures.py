@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-__all__ = ["error_curve", "score_curve"]
+__all__ = ["error_curve", "score_curve", "spending_curve"]
 
 # Okabe and Ito's colours: told apart by colour-blind readers too.
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#808080"
@@ -48,6 +48,30 @@ def score_curve(rounds: Sequence[Mapping[str, Any]], summary: Mapping[str, Any])
     return _curve(rounds, "f1", "F1", beside)
 
 
+def spending_curve(rounds: Sequence[Mapping[str, Any]]) -> str:
+    """Charge of each round as a share of the dearest, and what was left of the budget."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(7, 2.8), layout="constrained")
+        axes = figure.subplots()
+        steps = [record["round"] + 1 for record in rounds]
+        charges = [record.get("charge") or 0.0 for record in rounds]
+        most = max(charges) or 1.0
+        axes.bar(steps, [charge / most for charge in charges], color=_BLUE, label="charge")
+        left = [(record.get("left") or [0.0])[-1] for record in rounds]
+        axes.plot(steps, left, color=_ORANGE, ls="--", lw=1.5, label="budget left")
+        axes.set_xlabel("round")
+        axes.set_ylabel("share")
+        axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+        return _svg(figure)
+
+
+def _svg(figure: Figure) -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
 def _curve(
     rounds: Sequence[Mapping[str, Any]], key: str, label: str, beside: Mapping[str, float]
 ) -> str:
@@ -62,7 +86,4 @@ def _curve(
         axes.set_xlabel("round")
         axes.set_ylabel(label)
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=4)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]
+        return _svg(figure)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ from markupsafe import Markup
 
 from bgtplanner.errors import RunFolderError
 from bgtplanner.experiments.store import RunFolder
-from bgtplanner.report.figures import error_curve, score_curve
+from bgtplanner.report.figures import error_curve, score_curve, spending_curve
+from bgtplanner.report.guarantee import guarantee
 
 __all__ = ["write_report"]
 
@@ -55,6 +56,9 @@ def write_report(path: Path | str) -> Path:
         summary=summary,
         gain=gain,
         rows=_rows(summary),
+        guarantee=guarantee(summary),
+        sound=summary.get("unit") == "client" and not summary.get("not_accounted"),
+        spending=_spending(rounds),
         error_curve=Markup(error_curve(rounds, summary)),  # noqa: S704 - drawn here, not input
         score_curve=Markup(score_curve(rounds, summary)),  # noqa: S704
         config=(folder.path / "config.toml").read_text(encoding="utf-8"),
@@ -74,6 +78,13 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, float, float, bool]]:
         best = "best round on the test set, as the paper reports"
         rows.append((best, summary["rmse_best"], summary["f1_best"], False))
     return rows
+
+
+def _spending(rounds: Sequence[Mapping[str, Any]]) -> Markup | None:
+    """How the budget went, where there was one."""
+    if not any(record.get("charge") for record in rounds):
+        return None
+    return Markup(spending_curve(rounds))  # noqa: S704 - drawn here, not input
 
 
 def _versions() -> dict[str, str]:

@@ -17,6 +17,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from bgtplanner.report.guarantee import guarantee
+
 if TYPE_CHECKING:  # only their names: this file must do without the simulator
     from bgtplanner.experiments.config import Config
     from bgtplanner.experiments.results import Result
@@ -83,7 +85,7 @@ class RunView:
         )
         self.console.print(
             f"{config.model.name}, {config.federation.rounds} rounds, seed {config.run.seed}, "
-            f"no privacy (mechanism {config.privacy.mechanism})",
+            f"{_privacy(config)}",
             highlight=False,
         )
         if first:
@@ -144,9 +146,16 @@ class RunView:
             f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s.",
             highlight=False,
         )
-        self.console.print(
-            "Guarantee: none. Uploads were neither clipped nor noised.", highlight=False
-        )
+        for line in guarantee(summary):
+            self.console.print(line, highlight=False, markup=False)
+
+
+def _privacy(config: Config) -> str:
+    privacy = config.privacy
+    if privacy.mechanism == "none":
+        return "no privacy (mechanism none)"
+    budget = f"epsilon {privacy.epsilon:g}" if privacy.budgets is None else "several budgets"
+    return f"{budget}, {privacy.mechanism}, {privacy.trust}, {config.planning.policy}"
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:

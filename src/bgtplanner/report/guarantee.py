@@ -1,0 +1,55 @@
+"""What a run guarantees and what it does not, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["guarantee"]
+
+_NOT_ACCOUNTED = {
+    "item-ids": "which items each client rated",
+    "pseudo-rows": "rows for items a client pretends to have rated, whose size gives them away",
+    "context": "the context the planner looks at, made of who rated which item",
+    "reward": "the reward the planner learns from, computed on the ratings themselves",
+    "user-gradients": "gradients of the users' own parameters",
+    "expansion-matching": "who rated what together with whom",
+    "tuning": "settings that were chosen by looking at the test ratings",
+}
+
+
+def guarantee(summary: Mapping[str, Any]) -> list[str]:
+    """One sentence each: the promise, what was spent of it, what it does not cover."""
+    if summary.get("mechanism", "none") == "none":
+        return ["Guarantee: none. Uploads were neither clipped nor noised."]
+    epsilon, delta = summary["epsilon"], summary["delta"]
+    sound = summary["unit"] == "client" and not summary["not_accounted"]
+    seen = "only the sum of all uploads" if summary["trust"] == "secagg" else "every upload"
+    lines = []
+    if sound:
+        lines.append(
+            f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy for each whole client, "
+            f"over the whole run, against a server that sees {seen} ({summary['accounting']})."
+        )
+        lines.append(
+            f"Spent at most {summary['epsilon_spent_max']:.3g} of it, in {summary['rounds_paid']} "
+            "rounds; nothing else left the clients."
+        )
+        return lines
+    if summary["unit"] == "row":
+        pure = summary.get("epsilon_client_level_pure")
+        without = "" if pure is None else f" ({pure:,.0f} as pure epsilon)"
+        lines.append(
+            f"Guarantee: epsilon {epsilon:g} is booked, but for each tensor and item row on its "
+            f"own. For the whole client it is {summary['epsilon_client_level_median']:,.0f}"
+            f"{without} at delta 1e-5 for the median client, "
+            f"{summary['epsilon_client_level']:,.0f} for the most exposed one."
+        )
+    else:
+        lines.append(
+            f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy of the uploads alone."
+        )
+    named = [_NOT_ACCOUNTED.get(name, name) for name in summary["not_accounted"]]
+    if named:
+        lines.append(f"Not covered, so that no finite epsilon holds: {'; '.join(named)}.")
+    return lines
