@@ -1,0 +1,263 @@
+"""A comparison as it is shown: tables of 80 columns, Markdown, CSV, JSON and progress."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bgtplanner.experiments import runner
+from bgtplanner.experiments.cells import Cell, Outcome
+from bgtplanner.experiments.comparison import Comparison, summed_up
+from bgtplanner.experiments.config import Config
+from bgtplanner.experiments.grid import Request
+from bgtplanner.experiments.store import RunFolder
+from bgtplanner.report.comparison import (
+    GridView,
+    compare,
+    comparison_tables,
+    duration,
+    markdown,
+    write_files,
+)
+
+
+def summary_of(policy: str, seed: int) -> dict[str, Any]:
+    level = {"bgt": 0.31, "uniform": 0.33, "unlimited": 0.2}.get(policy, 0.4)
+    value = level + 0.001 * seed**2
+    return {
+        "rmse_final": value + 0.01,
+        "rmse_best": value,
+        "f1_final": 0.64 - 0.001 * seed,
+        "f1_best": 0.65 - 0.001 * seed,
+        "rmse_constant": 0.26 + 0.002 * seed,
+        "rmse_user_mean": 0.25,
+        "rmse_client_alone": 0.24,
+        "f1_constant": 0.81,
+        "f1_user_mean": 0.82,
+        "f1_client_alone": 0.83,
+        "seconds_total": 1.0,
+    }
+
+
+def comparison_of(fails: tuple[tuple[str, int], ...] = (), **changes: Any) -> Comparison:
+    given: dict[str, Any] = {
+        "datasets": ("ml-100k",),
+        "policies": ("bgt", "uniform", "unlimited"),
+        "seeds": (0, 1, 2),
+    }
+    request = Request(**(given | changes))
+    outcomes = [
+        Outcome(cell=cell, error="training diverged | in round 3")
+        if (cell.policy, cell.seed) in fails
+        else Outcome(cell=cell, summary=summary_of(cell.policy, cell.seed))
+        for cell in request.cells()
+    ]
+    return summed_up(request, outcomes)
+
+
+def shown(comparison: Comparison) -> list[str]:
+    console = Console(file=io.StringIO(), width=80)
+    for table in comparison_tables(comparison):
+        console.print(table)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return [line.rstrip() for line in text.splitlines()]
+
+
+class TestTerminal:
+    def test_last_round(self) -> None:
+        assert shown(comparison_of()) == [
+            "Error and F1 (last round)",
+            "policy                    n    RMSE      sd   ±95 %      F1      sd   ±95 %",
+            "ml-100k, gaussian",
+            "  bgt                   3/3  0.3217  0.0021  0.0052  0.6390  0.0010  0.0025",
+            "  uniform               3/3  0.3417  0.0021  0.0052  0.6390  0.0010  0.0025",
+            "ml-100k, no privacy",
+            "  unlimited             3/3  0.2117  0.0021  0.0052  0.6390  0.0010  0.0025",
+            "ml-100k, no sharing",
+            "  one constant for all  3/3  0.2620  0.0020  0.0050  0.8100  0.0000  0.0000",
+            "  each user's own mean  3/3  0.2500  0.0000  0.0000  0.8200  0.0000  0.0000",
+            "  each client alone     3/3  0.2400  0.0000  0.0000  0.8300  0.0000  0.0000",
+            "n seeds done of those asked for; mean, standard deviation, half of the",
+            "t-interval.",
+            "Difference to uniform, seed by seed",
+            "policy             n     RMSE    ±95 %       F1    ±95 %",
+            "ml-100k, gaussian",
+            "  bgt              3  -0.0200  0.0000*  +0.0000   0.0000",
+            "  unlimited        3  -0.1300  0.0000*  +0.0000   0.0000",
+            "A lower RMSE and a higher F1 are better. * marks",
+            "intervals without zero.",
+        ]
+
+    def test_beside_the_paper(self) -> None:
+        lines = shown(comparison_of(preset="paper", mechanisms=("gaussian", "laplace")))
+        assert lines[0] == "Error and F1 (best round by the test set, as the paper reports)"
+        assert (
+            "  bgt                   3/3  0.3117  0.0021  0.0052  0.6490  0.0010  0.0025" in lines
+        )
+        start = lines.index("Beside the paper's Table 2")
+        assert lines[start + 1 :] == [
+            "policy                  RMSE   paper    diff.      F1   paper    diff.",
+            "ml-100k, gaussian",
+            "  bgt (OURS)          0.3117  0.3223  -0.0106  0.6490  0.6444  +0.0046",
+            "  uniform (DPSGD)     0.3317  0.3356  -0.0039  0.6490  0.6412  +0.0078",
+            "ml-100k, laplace",
+            "  bgt (OURS)          0.3117  0.3449  -0.0332  0.6490  0.6421  +0.0069",
+            "ml-100k, no privacy",
+            "  unlimited (FedSGD)  0.2017  0.2017  -0.0000  0.6490  0.9018  -0.2528",
+            "Ours is the mean over seeds of the best round; the difference is ours",
+            "less its.",
+        ]
+
+    def test_failed_cells(self) -> None:
+        found = comparison_of(fails=(("bgt", 0), ("bgt", 1), ("bgt", 2), ("uniform", 1)))
+        lines = shown(found)
+        assert any(line.split() == ["bgt", "0/3", "failed", "failed"] for line in lines)
+        assert any(line.split()[:2] == ["uniform", "2/3"] for line in lines)
+        assert any(line.split() == ["bgt", "0", "–", "–", "–", "–"] for line in lines)
+        assert len(found.failed) == 4
+
+    def test_one_seed_and_one_policy(self) -> None:
+        lines = shown(comparison_of(seeds=(0,), policies=("bgt",)))
+        assert any(
+            line.split() == ["bgt", "1/1", "0.3200", "–", "–", "0.6400", "–", "–"]
+            for line in lines
+        )
+        assert not any(line.startswith("Difference") for line in lines)
+
+    def test_never_wider_than_80(self) -> None:
+        long = "csv:/home/somebody/with/a/long/path/[red]ratings[/red].csv"
+        for preset in ("paper", "recommended"):
+            found = comparison_of(
+                datasets=("filmtrust-full", long),
+                policies=("bgtplanner.planning.baselines:Hong", "bgt"),
+                preset=preset,
+                seeds=tuple(range(12)),
+            )
+            lines = shown(found)
+            assert max(map(len, lines)) <= 80
+            assert any("baselines:Hong" in line for line in lines)
+            assert any("[/red].csv, gaussian" in line for line in lines)
+
+
+class TestFiles:
+    def test_markdown(self) -> None:
+        found = comparison_of(
+            fails=(("bgt", 1),), preset="paper", settings={"federation.rounds": 7}
+        )
+        lines = markdown(found).splitlines()
+        assert lines[0] == "# Comparison"
+        assert "Preset `paper`, seeds 0, 1, 2, `federation.rounds = 7`." in lines
+        assert "| data set | policy | n | RMSE | sd | ±95 % | F1 | sd | ±95 % |" in lines
+        assert (
+            "| ml-100k, gaussian | uniform (DPSGD) | 0.3317 | 0.3356 | -0.0039 | 0.6490 | 0.6412 "
+            "| +0.0078 |"
+        ) in lines
+        assert "- ml-100k gaussian bgt seed 1: training diverged | in round 3" in lines
+        for line, after in itertools.pairwise(lines):
+            if line.startswith("|") and after.startswith("|"):
+                assert line.count("|") == after.count("|")
+
+    def test_csv(self) -> None:
+        found = comparison_of(preset="paper")
+        rows = list(csv.DictReader(io.StringIO(found.as_csv())))
+        assert len(rows) == 4 * (3 + 3 + 2)
+        first = rows[1]
+        assert (first["kind"], first["policy"], first["metric"]) == ("policy", "bgt", "rmse_best")
+        row = found.rows[0].figures["rmse_best"]
+        assert row is not None
+        for name in ("mean", "std", "low", "high"):
+            assert float(first[name]) == getattr(row, name)
+        assert float(first["paper"]) == 0.3223
+        assert float(first["minus_paper"]) == pytest.approx(row.mean - 0.3223)
+        assert rows[0]["paper"] == ""
+        assert {row["kind"] for row in rows} == {"policy", "reference", "difference"}
+        assert {row["baseline"] for row in rows if row["kind"] == "difference"} == {"uniform"}
+
+    def test_written(self, tmp_path: Path) -> None:
+        found = comparison_of(fails=(("uniform", 2),), preset="paper")
+        write_files(found, tmp_path)
+        assert {path.name for path in tmp_path.iterdir()} == {
+            "comparison.csv",
+            "comparison.json",
+            "comparison.md",
+        }
+        tree = json.loads((tmp_path / "comparison.json").read_text())
+        assert (tree["baseline"], tree["reported"]) == ("uniform", ["rmse_best", "f1_best"])
+        assert tree["failed"][0]["folder"] == "ml-100k/gaussian/uniform/seed-2"
+        assert tree["rows"][0]["paper"]["rmse"] == 0.3223
+        assert tree["rows"][0]["figures"]["rmse_best"]["seeds"] == 3
+
+
+class TestFunction:
+    def test_compare(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def execute(config: Config, *, out: Path, observer: Any) -> None:
+            assert config.privacy.epsilon == 4.0
+            with RunFolder.create(out, config, fingerprint="x") as folder:
+                folder.write_summary(summary_of(config.planning.policy, config.run.seed))
+
+        monkeypatch.setattr(runner, "execute", execute)
+        options: dict[str, Any] = {"seeds": [0, 1], "epsilon": 4.0, "baseline": "bgt"}
+        kept = compare("demo", ["bgt", "uniform"], out=tmp_path / "grid", **options)
+        assert (tmp_path / "grid/comparison.md").is_file()
+        assert [(d.policy, d.baseline) for d in kept.differences] == [("uniform", "bgt")]
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        lost = compare(("demo",), ("bgt", "uniform"), mechanisms=["gaussian"], **options)
+        assert lost.rows == kept.rows
+        assert [path.name for path in tmp_path.iterdir()] == ["grid"]
+
+
+class TestProgress:
+    cell = Cell(dataset="demo", mechanism="gaussian", policy="bgt", seed=0)
+
+    def watch(self, **options: Any) -> str:
+        quiet = options.pop("quiet", False)
+        console = Console(file=io.StringIO(), width=80, **options)
+        view = GridView(console, quiet)
+        view.grid_started(3, 0, None)
+        view.cell_round(self.cell, 5, 10)
+        done = Outcome(cell=self.cell, summary=summary_of("bgt", 0), seconds=4.0)
+        view.cell_finished(done, 400.0)
+        view.cell_finished(Outcome(cell=self.cell, error="no [such] file"), 200.0)
+        view.cell_finished(done, 0.0)
+        view.close()
+        view.close()
+        return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+    def test_lines(self) -> None:
+        assert self.watch().splitlines() == [
+            "3 cells",
+            "1/3  demo gaussian bgt seed 0: RMSE 0.3200, 4 s, about 7 min left",
+            "2/3  demo gaussian bgt seed 0: failed: no [such] file, about 3 min left",
+            "3/3  demo gaussian bgt seed 0: RMSE 0.3200, 4 s",
+        ]
+
+    def test_live(self) -> None:
+        text = self.watch(force_terminal=True, color_system=None)
+        assert "demo gaussian bgt seed 0: RMSE 0.3200, 4 s, about 7 min left" in text
+        assert "failed: no [such] file" in text
+        assert text.count("RMSE 0.3200") == 1  # the first, with the estimate; then the bar moves
+
+    def test_quiet(self) -> None:
+        assert self.watch(quiet=True) == ""
+
+    def test_going_on(self) -> None:
+        console = Console(file=io.StringIO(), width=80)
+        GridView(console).grid_started(6, 4, 130.0)
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        assert text == "6 cells, 4 of them finished before, about 2 min left\n"
+
+    def test_durations(self) -> None:
+        assert [duration(s) for s in (0.2, 99, 100, 5999, 6000)] == [
+            "0 s",
+            "99 s",
+            "2 min",
+            "100 min",
+            "1.7 h",
+        ]
