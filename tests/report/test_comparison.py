@@ -160,6 +160,9 @@ class TestFiles:
             "| +0.0078 |"
         ) in lines
         assert "- ml-100k gaussian bgt seed 1: training diverged | in round 3" in lines
+        assert any(
+            line.endswith("other settings than the preset's: federation.rounds.") for line in lines
+        )
         for line, after in itertools.pairwise(lines):
             if line.startswith("|") and after.startswith("|"):
                 assert line.count("|") == after.count("|")

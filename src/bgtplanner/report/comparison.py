@@ -175,7 +175,8 @@ def sheets(comparison: Comparison) -> Iterator[Sheet]:
         beside = Sheet(
             title="Beside the paper's Table 2",
             columns=("policy", "RMSE", "paper", "diff.", "F1", "paper", "diff."),
-            note="Ours is the mean over seeds of the best round; the difference is ours less its.",
+            note="Ours is the mean over seeds of the best round; the difference is ours less its."
+            + _changed(comparison.request),
         )
         for row in comparison.rows:
             if row.paper is None:
@@ -188,6 +189,13 @@ def sheets(comparison: Comparison) -> Iterator[Sheet]:
             group = f"{row.dataset}, {_mechanism(row.mechanism)}"
             beside.groups.setdefault(group, []).append(cells)
         yield beside
+
+
+def _changed(request: Request) -> str:
+    """What is not as the paper has it, or is at least given anew."""
+    own = ("data.data_dir", "run.", "privacy.epsilon")
+    names = [key for key in request.settings if not key.startswith(own)]
+    return f" Run with other settings than the preset's: {', '.join(names)}." if names else ""
 
 
 def _mechanism(name: str) -> str:
