@@ -116,6 +116,7 @@ class PolicyContract:
             now = ledger.spent()
             if plan.skip:
                 _require(bool((now == spent).all()), "a skipped round was charged")
+                _require(plan.noise_std == float("inf"), "a skipped round could be released")
             else:
                 cost = float(ledger.rule.charge(plan.noise_multiplier))
                 _require(cost <= plan.charge * (1 + 1e-9), "the noise is too small for the charge")

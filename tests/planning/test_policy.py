@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -261,7 +262,7 @@ def test_a_skipped_round_is_free_and_nobody_takes_part() -> None:
     plan = policy.ask()
     assert plan is not None
     assert (plan.skip, plan.charge, plan.noise_multiplier) == (True, 0.0, float("inf"))
-    assert (plan.noise_std, plan.noise_scale, plan.reservation) == (0.0, 0.0, None)
+    assert (plan.noise_std, plan.noise_scale, plan.reservation) == (math.inf, math.inf, None)
     assert not plan.participants.any()
     policy.tell(plan)
     assert (policy.ledger.spent() == 0).all()

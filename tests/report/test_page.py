@@ -52,11 +52,11 @@ def test_page_is_whole_and_alone(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     assert outline.loaded == []
     assert "script" not in outline.tags
-    assert outline.tags.count("svg") == 2
-    assert len(outline.labels) == 2, "every picture says in words what it shows"
+    assert outline.tags.count("svg") == 3
+    assert len(outline.labels) == 3, "every picture says in words what it shows"
     for key in ("rmse_final", "rmse_constant", "rmse_user_mean", "rmse_client_alone"):
         assert f"{summary[key]:.4f}" in outline.text
-    assert "Nothing. This run used no mechanism" in outline.text
+    assert "(10, 1e-05)-differential privacy for each whole client" in outline.text
     assert "[federation]" in outline.text, "all settings are there"
     assert "best round" not in outline.text
 

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linprog
-from scipy.special import logsumexp
 
 from bgtplanner.errors import ConfigError
 
@@ -32,7 +31,7 @@ __all__ = ["Constrainer", "Programme", "margin_of_paper", "solve_programme"]
 Floats = NDArray[np.float64]
 
 _MOST = 1e300  # of a step in logarithms: more would not be a number
-_LEAST = 1e-9  # share of the radius below which a price counts as 0: it must be able to rise again
+_LOG_LEAST = float(np.log(1e-9))  # of the radius: less counts as 0, but must be able to rise again
 
 
 class Constrainer:
@@ -105,7 +104,7 @@ class Constrainer:
 
     def _set(self, logs: Floats) -> None:
         logs = logs - logs.max()  # first, or huge ones lose their digits
-        self._log = np.maximum(logs - logsumexp(logs), np.log(_LEAST))
+        self._log = np.maximum(logs - np.log(np.exp(logs).sum()), _LOG_LEAST)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, as plain data."""

@@ -66,7 +66,8 @@ class Plan:
         charge: What the round costs a client, in all.
         clip: Bound on the norm of a client's whole upload.
         noise_multiplier: Noise scale over the sensitivity 2 * clip; infinite for a skipped round.
-        noise_std: Standard deviation of the noise to add to an upload clipped at `clip`.
+        noise_std: Standard deviation of the noise to add to an upload clipped at `clip`; infinite
+            for a skipped round, so that nothing of it could be of use.
         noise_scale: The same as the mechanism's own scale (for Laplace b, not the deviation).
         level: Which level was chosen, for policies that have levels.
         skip: Whether to sit this round out: nothing is released and nothing was charged.
@@ -350,7 +351,7 @@ class LedgerPolicy:
         clip = self.clip if choice.clip is None else choice.clip
         charge = float(charges.max())
         multiplier = float("inf") if charge == 0 else float(self.rule.noise_multiplier(charge))
-        scale = 0.0 if charge == 0 else multiplier * 2 * clip
+        scale = multiplier * 2 * clip  # infinite for a skipped round: nothing may be released
         nobody = np.zeros(len(self.budgets), dtype=bool)
         return Plan(
             round=self.round,
