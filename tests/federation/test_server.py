@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.rounds import Federation
-from bgtplanner.federation.server import Aggregate, PseudoRows, Server, aggregate
+from bgtplanner.federation.server import Aggregate, PseudoRows, Server, Shrunk, aggregate
 from bgtplanner.recsys.fedgnn import FedGNN
 from bgtplanner.recsys.model import Edges, Shared, Upload
 from bgtplanner.recsys.ratings import Ratings
@@ -281,6 +281,90 @@ class TestServer:
     def test_what_cannot_be(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(ConfigError, match=f"^{next(iter(wrong))} = "):
             Server(**wrong)
+
+
+class TestShrunk:
+    """Steps count as far as they rise above their own noise."""
+
+    @staticmethod
+    def after(gradients: list[Shared], stds: list[float], rate: float, memory: float) -> Shrunk:
+        start = some_shared()
+        state = Shrunk(start, jax.tree.map(jnp.zeros_like, start), jnp.zeros(()))
+        for gradient, std in zip(gradients, stds, strict=True):
+            state = state.moved(gradient, rate, memory, std)
+        return state
+
+    def test_without_noise_it_is_plain_descent(self) -> None:
+        gradients = [some_shared(seed) for seed in (1, 2, 3)]
+        found = self.after(gradients, [0.0] * 3, rate=0.1, memory=1.0).parameters()
+        plain = Server(
+            optimizer="sgd", momentum=0.0, learning_rate=0.1, aggregation="clients", item_prior=0.0
+        )
+        np.testing.assert_allclose(flat(found), flat(steps(plain, gradients)[-1]), rtol=1e-5)
+
+    def test_the_server_steps_by_it(self) -> None:
+        """`momentum` is the share of the sum that is kept, and usage plays no part."""
+        server = Server(optimizer="shrunk", learning_rate=0.1, momentum=0.5)
+        gradients = [some_shared(seed) for seed in (1, 2, 3)]
+        kept = [0.25, 0.5, 1.0]
+        moved = sum(0.1 * k * flat(g) for k, g in zip(kept, gradients, strict=True))
+        reached = steps(server, gradients)[-1]
+        np.testing.assert_allclose(flat(reached), flat(some_shared()) - moved, rtol=1e-4)
+
+    def test_pure_noise_goes_nowhere(self) -> None:
+        generator = np.random.default_rng(0)
+        start = Shared(jnp.ones((2000, 2)), jnp.ones(2000))
+        server = Server(optimizer="shrunk", learning_rate=0.1, momentum=0.9)
+        shared, memory, std = start, server.initial(start), 3.0
+        for _ in range(8):
+            noise = [jnp.asarray(generator.normal(0, std, part.shape)) for part in start]
+            shared, memory = server.step(shared, memory, Aggregate(Shared(*noise), USAGE), std)
+            rows = (np.asarray(shared.items) == 1).all(axis=1)
+            # Two standard deviations: 2 % of rows of two, 5 % of single entries.
+            assert 0.96 < rows.mean() < 0.995
+            assert 0.93 < (np.asarray(shared.dense) == 1).mean() < 0.97
+        whole = flat(memory.total)
+        assert ((flat(shared) - 1) ** 2).sum() < 0.05 * (whole**2).sum()
+
+    def test_a_strong_signal_passes(self) -> None:
+        gradients = [some_shared(1)] * 4
+        state = self.after(gradients, [1e-3] * 4, rate=0.1, memory=1.0)
+        expected = flat(some_shared()) - 0.4 * flat(some_shared(1))
+        np.testing.assert_allclose(flat(state.parameters()), expected, atol=2e-3)
+
+    def test_signal_outgrows_noise_in_the_end(self) -> None:
+        """Nothing can be told from the first round alone, all from a hundred of them."""
+        signal = Shared(jnp.full((N_ITEMS, WIDTH), 0.5), jnp.full(DENSE, 0.5))
+        first = self.after([signal], [1.0], rate=0.1, memory=1.0).parameters()
+        assert np.array_equal(flat(first), flat(some_shared()))
+        last = self.after([signal] * 100, [1.0] * 100, rate=0.1, memory=1.0)
+        share = (flat(some_shared()) - flat(last.parameters())) / 5.0
+        np.testing.assert_allclose(share, 1 - 4 / (100 * 0.25), rtol=1e-3)
+
+    def test_variance_with_memory(self) -> None:
+        gradients = [some_shared(seed) for seed in (1, 2, 3)]
+        state = self.after(gradients, [1.0, 2.0, 0.5], rate=0.1, memory=0.5)
+        expected = 0.01 * (0.25**2 * 1.0 + 0.5**2 * 4.0 + 0.25)
+        assert float(state.variance) == pytest.approx(expected, rel=1e-6)
+        server = Server(optimizer="shrunk", learning_rate=0.1, momentum=0.5)
+        shared = some_shared()
+        memory = server.initial(shared)
+        for gradient, std in zip(gradients, (1.0, 2.0, 0.5), strict=True):
+            shared, memory = server.step(shared, memory, Aggregate(gradient, USAGE), std)
+        assert float(memory.variance) == pytest.approx(expected, rel=1e-6)
+        assert np.array_equal(flat(memory.start), flat(some_shared()))
+
+    def test_by_hand(self) -> None:
+        """A row of length 10 with a variance of 1 in each of 2 entries: 1 - 4 * 2 / 100."""
+        zero = Shared(jnp.zeros((3, 2)), jnp.zeros(2))
+        total = Shared(
+            jnp.array([[6.0, 8.0], [1.0, 0.0], [0.0, 0.0]]), jnp.array([10.0, 1.0])
+        )
+        found = Shrunk(zero, total, jnp.ones(())).parameters()
+        np.testing.assert_allclose(
+            found.items, [[0.92 * 6, 0.92 * 8], [0, 0], [0, 0]], rtol=1e-6
+        )
+        np.testing.assert_allclose(found.dense, [0.96 * 10, 0], rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ class PlannedRounds:
         if terms is not None and seen.noise_std > 0:
             self._released.released(seen.aggregate, seen.noise_std)
         if isinstance(self.policy, Adap) and terms is not None:
-            self.policy.saw(float(np.linalg.norm(seen.aggregate)))
+            self.policy.saw(self._norm_of_block(seen))
         self.policy.tell(plan, reward=reward)
         paid = 0 if reservation is None else int(reservation.granted.sum())
         return PlannedRound(plan, record, seen, reward, paid)
@@ -159,6 +159,15 @@ class PlannedRounds:
             return np.ones(len(self.ledger), dtype=bool)
         draws = np.random.default_rng([self.seed, 0xD407, index]).random(len(self.ledger))
         return np.asarray(draws >= self.dropout)
+
+    def _norm_of_block(self, seen: Seen) -> float:
+        """Norm of what the noisy mean has for one clip: all of it, or a typical row."""
+        protection = self.simulation.federation.protection
+        rows = 1
+        if protection is not None and protection.unit == "row":
+            rows = self.simulation.n_items + len(self.simulation.federation.model.dense_blocks)
+        size = float(np.sqrt((seen.aggregate.astype(np.float64) ** 2).sum()))
+        return size / rows**0.5
 
     def _context(self) -> NDArray[np.float64] | None:
         if self.context == "usage":
