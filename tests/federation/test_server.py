@@ -357,13 +357,9 @@ class TestShrunk:
     def test_by_hand(self) -> None:
         """A row of length 10 with a variance of 1 in each of 2 entries: 1 - 4 * 2 / 100."""
         zero = Shared(jnp.zeros((3, 2)), jnp.zeros(2))
-        total = Shared(
-            jnp.array([[6.0, 8.0], [1.0, 0.0], [0.0, 0.0]]), jnp.array([10.0, 1.0])
-        )
+        total = Shared(jnp.array([[6.0, 8.0], [1.0, 0.0], [0.0, 0.0]]), jnp.array([10.0, 1.0]))
         found = Shrunk(zero, total, jnp.ones(())).parameters()
-        np.testing.assert_allclose(
-            found.items, [[0.92 * 6, 0.92 * 8], [0, 0], [0, 0]], rtol=1e-6
-        )
+        np.testing.assert_allclose(found.items, [[0.92 * 6, 0.92 * 8], [0, 0], [0, 0]], rtol=1e-6)
         np.testing.assert_allclose(found.dense, [0.96 * 10, 0], rtol=1e-6)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bgtplanner.privacy.accounting import RULES
+
 __all__ = ["guarantee"]
 
 _NOT_ACCOUNTED = {
@@ -23,7 +25,9 @@ def guarantee(summary: Mapping[str, Any]) -> list[str]:
     if summary.get("mechanism", "none") == "none":
         return ["Guarantee: none. Uploads were neither clipped nor noised."]
     epsilon, delta = summary["epsilon"], summary["delta"]
-    sound = summary["unit"] == "client" and not summary["not_accounted"]
+    rule = RULES.get(summary["accounting"])
+    adds_up = rule is not None and rule.sound
+    sound = adds_up and summary["unit"] == "client" and not summary["not_accounted"]
     seen = "only the sum of all uploads" if summary["trust"] == "secagg" else "every upload"
     lines = []
     if sound:
@@ -44,6 +48,12 @@ def guarantee(summary: Mapping[str, Any]) -> list[str]:
             f"own. For the whole client it is {summary['epsilon_client_level_median']:,.0f}"
             f"{without} at delta 1e-5 for the median client, "
             f"{summary['epsilon_client_level']:,.0f} for the most exposed one."
+        )
+    elif not adds_up:
+        lines.append(
+            f"Guarantee: epsilon {epsilon:g} is booked by {summary['accounting']}, which does not "
+            f"add up to it. It amounts to {summary['epsilon_client_level']:.3g} at delta 1e-5 for "
+            "the uploads of the most exposed client."
         )
     else:
         lines.append(

@@ -1,0 +1,310 @@
+"""Runs that plan and pay, from the settings to the ledger in the folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+from numpy.typing import NDArray
+
+from bgtplanner import Result, resume, simulate
+from bgtplanner.errors import ConfigError
+from bgtplanner.experiments.config import load_config
+from bgtplanner.experiments.results import CLIENT_LEVEL_DELTA
+from bgtplanner.experiments.runner import ratings_of, split_of
+from bgtplanner.privacy.exposure import client_level
+from bgtplanner.privacy.ledger import Ledger
+
+ROUNDS = 6
+TINY = {
+    "synthetic.clients": 12,
+    "synthetic.items": 10,
+    "synthetic.ratings_per_client": 6,
+    "run.checkpoint_every": 2,
+    "run.device": "cpu",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Every run here compiles the same few programs: let JAX keep them, and be quick about it."""
+    folder = tmp_path_factory.mktemp("compiled")
+    settings = {
+        "jax_compilation_cache_dir": str(folder),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": 0,
+        "jax_disable_most_optimizations": True,
+    }
+    before = {name: getattr(jax.config, name, False) for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield folder
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+def tiny(out: Path | None = None, observer: Any = None, **changes: Any) -> Result:
+    rounds = changes.pop("rounds", ROUNDS)
+    preset = changes.pop("preset", "recommended")
+    settings = TINY | {key.replace("__", "."): value for key, value in changes.items()}
+    return simulate(
+        "synthetic", rounds=rounds, preset=preset, settings=settings, out=out, observer=observer
+    )
+
+
+def spent(folder: Path) -> NDArray[np.int64]:
+    with Ledger.open(folder / "ledger.sqlite", read_only=True) as ledger:
+        return ledger.spent()
+
+
+class TestSummary:
+    @pytest.mark.parametrize("trust", ["local", "secagg"])
+    @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+    def test_promised_and_spent(self, mechanism: str, trust: str, tmp_path: Path) -> None:
+        result = tiny(
+            tmp_path / "run",
+            privacy__mechanism=mechanism,
+            privacy__trust=trust,
+            privacy__epsilon=4.0,
+            privacy__delta=1e-6,
+        )
+        summary = result.summary
+        rule = {"gaussian": "gaussian/gdp", "laplace": "laplace/either"}[mechanism]
+        assert (summary["mechanism"], summary["trust"]) == (mechanism, trust)
+        assert (summary["unit"], summary["accounting"]) == ("client", rule)
+        assert (summary["epsilon"], summary["delta"]) == (4.0, 1e-6)
+        assert summary["policy"] == "bgt"
+        assert summary["not_accounted"] == []
+        assert summary["uploads_dropped"] == 0
+        assert 0 < summary["epsilon_spent_max"] <= 4.0
+        assert summary["epsilon_client_level"] == summary["epsilon_spent_max"]
+        assert summary["epsilon_client_level_median"] <= summary["epsilon_client_level"]
+        paid = [record["charge"] > 0 for record in result.rounds]
+        assert summary["rounds_paid"] == sum(paid) > 0
+        assert summary["rounds_run"] == ROUNDS
+        with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
+            assert ledger.verify() > 1
+            assert str(ledger.head) == summary["ledger_head"]
+            assert ledger.unsettled == 0
+            assert float(ledger.epsilon_spent().max()) == summary["epsilon_spent_max"]
+            reserved = [entry for entry in ledger.history() if entry["kind"] == "reserve"]
+        assert [entry["round"] for entry in reserved] == np.flatnonzero(paid).tolist()
+        for entry in reserved:
+            record = result.rounds[entry["round"]]
+            assert entry["charge_most"] == pytest.approx(record["charge"], rel=1e-9)
+            assert record["paid"] == entry["clients"] == 12
+
+    def test_without_a_folder(self) -> None:
+        summary = tiny(rounds=2).summary
+        assert 0 < summary["epsilon_spent_max"] <= summary["epsilon"]
+        assert summary["ledger_head"]
+
+    @pytest.mark.parametrize(
+        ("changes", "expected"),
+        [
+            ({"planning__context": "usage"}, ["item-ids", "context"]),
+            ({"planning__reward": "test"}, ["reward"]),
+            ({"planning__reward": "loss", "planning__context": "none"}, ["reward"]),
+        ],
+    )
+    def test_what_is_not_accounted(self, changes: dict[str, Any], expected: list[str]) -> None:
+        assert tiny(rounds=2, **changes).summary["not_accounted"] == expected
+
+    def test_nothing_is_promised_without_a_mechanism(self, tmp_path: Path) -> None:
+        summary = tiny(tmp_path / "run", rounds=1, privacy__mechanism="none").summary
+        for name in ("trust", "unit", "accounting", "epsilon", "delta", "epsilon_spent_max"):
+            assert summary[name] is None
+        assert "item-ids" in summary["not_accounted"]
+        assert not (tmp_path / "run" / "ledger.sqlite").exists()
+
+    def test_a_rule_that_is_not_sound_says_what_it_amounts_to(self) -> None:
+        result = tiny(rounds=3, privacy__accounting="authors", planning__policy="uniform")
+        multipliers = [record["noise_multiplier"] for record in result.rounds]
+        expected = client_level("gaussian", multipliers, np.ones(3), 1e-5).epsilon
+        assert result.summary["epsilon_client_level"] == pytest.approx(expected)
+        assert result.summary["epsilon_client_level"] > result.summary["epsilon_spent_max"]
+
+
+@pytest.fixture(scope="module")
+def result(compiled_once: Path) -> Result:
+    return tiny(preset="paper", planning__min_rounds=4, model__pseudo_items=2)
+
+
+class TestPaper:
+    def test_not_accounted(self, result: Result) -> None:
+        summary = result.summary
+        assert (summary["unit"], summary["accounting"]) == ("row", "gaussian/authors")
+        assert summary["not_accounted"] == ["item-ids", "pseudo-rows", "context", "reward"]
+
+    def test_client_level(self, result: Result) -> None:
+        """Client by client, round by round: four tensors, and a row for each item rated so far."""
+        settings = TINY | {"data.dataset": "synthetic", "federation.rounds": ROUNDS}
+        config = load_config(preset="paper", settings=settings)
+        split = split_of(config, ratings_of(config))
+        paid = [record for record in result.rounds if record["charge"] > 0]
+        assert 4 <= len(paid) <= ROUNDS
+        multipliers = [record["noise_multiplier"] for record in paid]
+        levels = []
+        for client in range(12):
+            mine = split.train.client == client
+            blocks = [
+                4 + len(set(split.train.item[mine & (split.arrival <= record["round"])].tolist()))
+                for record in paid
+            ]
+            levels.append(
+                client_level("gaussian", multipliers, blocks, CLIENT_LEVEL_DELTA).epsilon
+            )
+        summary = result.summary
+        assert summary["epsilon_client_level"] == pytest.approx(max(levels), rel=1e-9)
+        median = sorted(levels)[(len(levels) - 1) // 2]
+        assert summary["epsilon_client_level_median"] == pytest.approx(median, rel=1e-9)
+        assert summary["epsilon_client_level_pure"] is None
+        assert summary["epsilon_client_level"] > 3 * summary["epsilon"]
+
+    def test_laplace_has_a_pure_one(self) -> None:
+        result = tiny(
+            preset="paper",
+            rounds=2,
+            planning__policy="uniform",
+            planning__reward="none",
+            privacy__mechanism="laplace",
+            model__name="factorization",
+            model__pseudo_items=0,
+        )
+        summary = result.summary
+        assert summary["accounting"] == "laplace/basic"
+        assert summary["not_accounted"] == ["item-ids", "context"]
+        assert summary["epsilon_client_level_pure"] >= summary["epsilon_client_level_median"]
+
+    def test_the_run_ends_with_the_budget(self, result: Result) -> None:
+        assert result.summary["rounds_run"] == result.summary["rounds_paid"]
+
+
+class _PowerCut(Exception):
+    pass
+
+
+class Cut:
+    """Pulls the plug at the end of a round."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def started(self, config: Any, split: Any, first: int) -> None:
+        pass
+
+    def round(self, record: Mapping[str, Any], total: int) -> None:
+        if record["round"] == self.at:
+            raise _PowerCut
+
+    def finished(self, result: Result) -> None:
+        pass
+
+
+def timeless(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in record.items()
+        if not key.startswith(("seconds", "ledger_head"))
+    }
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"federation__participation": 0.5, "federation__dropout": 0.2},
+        {"privacy__mechanism": "laplace", "privacy__trust": "local", "planning__policy": "adap"},
+        {"privacy__budgets": "1:0.5,6:0.5", "planning__context": "usage"},
+    ],
+    ids=["some take part", "adap", "classes"],
+)
+def test_interrupted_runs_spend_the_same(changes: dict[str, Any], tmp_path: Path) -> None:
+    whole = tiny(tmp_path / "whole", **changes)
+    folder = tmp_path / "cut"
+    with pytest.raises(_PowerCut):  # before the first checkpoint
+        tiny(folder, observer=Cut(0), **changes)
+    with pytest.raises(_PowerCut):  # and between two: round 2 is played twice
+        resume(folder, observer=Cut(2))
+    assert (spent(folder) <= spent(tmp_path / "whole")).all()
+    again = resume(folder)
+    assert np.array_equal(spent(folder), spent(tmp_path / "whole"))
+    assert [timeless(r) for r in again.rounds] == [timeless(r) for r in whole.rounds]
+    assert timeless(again.summary) == timeless(whole.summary)
+    with Ledger.open(folder / "ledger.sqlite", read_only=True) as ledger:
+        ledger.verify()
+        assert str(ledger.head) == again.summary["ledger_head"]
+
+
+class TestPolicies:
+    @pytest.mark.parametrize(
+        "policy", ["uniform", "random", "hong", "two-phase", "adpml", "adap", "bgt"]
+    )
+    def test_all_stay_within_the_budget(self, policy: str) -> None:
+        result = tiny(planning__policy=policy, privacy__epsilon=2.0)
+        assert result.summary["policy"] == policy
+        assert 0 < result.summary["epsilon_spent_max"] <= 2.0
+        assert result.summary["rounds_paid"] >= 1
+        json.dumps(result.rounds, allow_nan=False)  # every figure can be written down
+
+    def test_uniform_is_even(self) -> None:
+        charges = [record["charge"] for record in tiny(planning__policy="uniform").rounds]
+        assert len(set(charges)) == 1
+
+    def test_budget_classes(self, tmp_path: Path) -> None:
+        result = tiny(
+            tmp_path / "run", planning__policy="uniform", privacy__budgets="1:0.25,6:0.75"
+        )
+        summary = result.summary
+        assert summary["epsilon"] == 6.0
+        assert summary["epsilon_spent_max"] == pytest.approx(6.0, rel=1e-3)
+        with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
+            found = np.sort(ledger.epsilon_spent())
+        np.testing.assert_allclose(found, [1.0] * 3 + [6.0] * 9, rtol=1e-3)
+        assert (found <= [1.0] * 3 + [6.0] * 9).all()
+        assert {len(record["charges"]) for record in result.rounds} == {2}
+
+    def test_after_the_budget_clients_rest_or_the_run_ends(self) -> None:
+        changes = {
+            "planning__policy": "adap",
+            "planning__options": {"noise_multiplier": 2.0},
+            "privacy__epsilon": 5.0,
+        }
+        rests = tiny(**changes)
+        ends = tiny(**changes, federation__after_budget="stop")
+        number = ends.summary["rounds_run"]
+        assert 0 < number < ROUNDS
+        assert rests.summary["rounds_run"] == ROUNDS
+        assert rests.summary["rounds_paid"] == ends.summary["rounds_paid"] == number
+        assert [record["paid"] for record in rests.rounds[number:]] == [0] * (ROUNDS - number)
+        mine, theirs = (result.simulation.arrays()["shared/items"] for result in (rests, ends))
+        assert np.array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"privacy__unit": "row"}, "unit = 'row': expected client, with trust = secagg"),
+        ({"privacy__accounting": "laplace/basic"}, "a rule for gaussian noise"),
+        (
+            {"privacy__mechanism": "laplace", "privacy__accounting": "gaussian/gdp"},
+            "a rule for laplace noise",
+        ),
+        ({"privacy__mechanism": "none", "planning__policy": "uniform"}, "unlimited, for"),
+        ({"privacy__mechanism": "laplace", "planning__policy": "unlimited"}, "none, for --policy"),
+        ({"planning__options": {"no_such": 1}}, "planning.options: bgt takes no such"),
+        ({"planning__policy": "nonsense"}, "nonsense"),
+        ({"privacy__budgets": "1:0.5"}, "shares that sum to 1"),
+        ({"privacy__delta": 0.0}, "delta = 0"),
+    ],
+)
+def test_what_cannot_be(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        tiny(rounds=1, **changes)

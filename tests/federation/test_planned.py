@@ -1,0 +1,435 @@
+"""Rounds that are planned and paid for: the ledger before the upload, and never twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bgtplanner.federation.planned import PlannedRound, PlannedRounds
+from bgtplanner.federation.protection import Protection, Terms
+from bgtplanner.federation.rounds import Federation
+from bgtplanner.federation.server import Server
+from bgtplanner.federation.simulation import Simulation
+from bgtplanner.planning.baselines import Adap
+from bgtplanner.planning.context import ReleasedContext
+from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan
+from bgtplanner.privacy.accounting import rule_named
+from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.recsys.factorization import Factorization
+from bgtplanner.recsys.ratings import Ratings
+from bgtplanner.recsys.split import Split, split_ratings
+
+CLIENTS, ITEMS, ROUNDS = 12, 8, 6
+RULE = "laplace/basic"  # charges are epsilons: what is spent can be told at a glance
+SERVER = Server(optimizer="sgd", aggregation="clients", item_prior=0.0)
+FEDERATION = Federation(
+    model=Factorization(dim=0), server=SERVER, protection=Protection(mechanism="laplace")
+)
+SAME = Budgets.same(Budget(1.0, 1e-5), CLIENTS)
+TWO = Budgets.per_client([1.0] * 4 + [4.0] * 8, 1e-5)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation() -> Iterator[None]:
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(scope="module")
+def split() -> Split:
+    """Everybody has a rating from the start, so that who takes part can be counted."""
+    generator = np.random.default_rng(3)
+    ratings = Ratings.from_arrays(
+        np.repeat(np.arange(CLIENTS), 6),
+        np.concatenate([generator.permutation(ITEMS)[:6] for _ in range(CLIENTS)]),
+        generator.integers(1, 6, 6 * CLIENTS),
+        users=range(CLIENTS),
+        items=range(ITEMS),
+        scale=(0, 5),
+    )
+    return split_ratings(ratings, seed=3, rounds=ROUNDS)
+
+
+class Scripted(LedgerPolicy):
+    """Charges as they are written down; remembers what it was shown and told."""
+
+    def __init__(self, budget: Any = None, *, script: list[Any], **options: Any) -> None:
+        super().__init__(budget, rounds=ROUNDS, **options)
+        self.script = script
+        self.contexts: list[NDArray[np.float64]] = []
+        self.rewards: list[float | None] = []
+
+    def choose(self, context: NDArray[np.float64], left: NDArray[np.float64]) -> Choice | None:
+        del left
+        self.contexts.append(context.copy())
+        charges = np.broadcast_to(
+            np.asarray(self.script[self.round], dtype=np.float64), len(self.budgets.classes)
+        )
+        return Choice(charges)
+
+    def learn(self, plan: Plan, reward: float | None) -> None:
+        del plan
+        self.rewards.append(reward)
+
+
+def planned(
+    split: Split,
+    script: list[Any],
+    *,
+    budgets: Budgets = SAME,
+    federation: Federation = FEDERATION,
+    ledger: Ledger | None = None,
+    mark: bytes = b"mark",
+    **options: Any,
+) -> PlannedRounds:
+    simulation = Simulation(federation, split, seed=5, device="cpu")
+    policy = Scripted(budgets, script=script, accounting=RULE)
+    ledger = Ledger.in_memory(budgets, RULE) if ledger is None else ledger
+    options.setdefault("trust", "local")
+    return PlannedRounds(simulation, policy, ledger, run="run", mark=mark, **options)
+
+
+def played(rounds: PlannedRounds, number: int) -> list[PlannedRound]:
+    found = [rounds.step() for _ in range(number)]
+    assert all(one is not None for one in found)
+    return [one for one in found if one is not None]
+
+
+def shared(rounds: PlannedRounds) -> NDArray[np.float32]:
+    return rounds.simulation.arrays()["shared/items"]
+
+
+def local(rounds: PlannedRounds) -> NDArray[np.float32]:
+    return rounds.simulation.arrays()["local"]
+
+
+def spent(rounds: PlannedRounds) -> NDArray[np.float64]:
+    return np.asarray(rounds.ledger.epsilon_spent())
+
+
+class TestPaying:
+    def test_reserved_before_and_settled_after(
+        self, split: Split, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rounds = planned(split, [0.25] * ROUNDS)
+        seen: list[tuple[int, float]] = []
+        before = rounds.simulation.step
+
+        def watched(terms: Terms | None = None) -> Any:
+            seen.append((rounds.ledger.unsettled, float(spent(rounds).min())))
+            return before(terms)
+
+        monkeypatch.setattr(rounds.simulation, "step", watched)
+        played(rounds, 2)
+        assert seen == [(1, 0.25), (1, 0.5)]
+        assert rounds.ledger.unsettled == 0
+        kinds = [entry["kind"] for entry in rounds.ledger.history()]
+        assert kinds == ["open", "reserve", "settle", "reserve", "settle"]
+
+    def test_a_round_that_fails_stays_spent(
+        self, split: Split, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rounds = planned(split, [0.25] * ROUNDS)
+
+        def fails(terms: Terms | None = None) -> Any:
+            raise OSError("no power")
+
+        monkeypatch.setattr(rounds.simulation, "step", fails)
+        with pytest.raises(OSError, match="no power"):
+            rounds.step()
+        assert rounds.ledger.unsettled == 1
+        assert spent(rounds).tolist() == [0.25] * CLIENTS
+
+    def test_what_was_planned_is_what_is_done(self, split: Split) -> None:
+        rounds = planned(split, [0.25, 0.5])
+        for one, charge in zip(played(rounds, 2), (0.25, 0.5), strict=True):
+            assert one.plan is not None
+            assert (one.plan.charge, one.paid, one.record.clients) == (charge, CLIENTS, CLIENTS)
+            # Laplace of scale 2 * clip / epsilon on each of the uploads, then the mean.
+            std = 2**0.5 * 2 * one.plan.clip / charge / CLIENTS**0.5
+            assert one.seen.noise_std == pytest.approx(std, rel=1e-5)
+        assert spent(rounds).tolist() == [0.75] * CLIENTS
+
+    def test_who_cannot_pay_stays_out_and_others_go_on(self, split: Split) -> None:
+        """Three clients have spent elsewhere what the policy knows nothing about."""
+        ledger = Ledger.in_memory(SAME, RULE)
+        ledger.reserve(0.875, run="elsewhere", round=0, clients=[0, 1, 2])
+        rounds = planned(split, [0.25] * ROUNDS, ledger=ledger)
+        (one,) = played(rounds, 1)
+        assert (one.paid, one.record.clients) == (CLIENTS - 3, CLIENTS - 3)
+        assert spent(rounds).tolist() == [0.875] * 3 + [0.25] * (CLIENTS - 3)
+
+    def test_nobody_can_pay(self, split: Split) -> None:
+        ledger = Ledger.in_memory(SAME, RULE)
+        ledger.reserve(0.875, run="elsewhere", round=0)
+        rounds = planned(split, [0.25] * ROUNDS, ledger=ledger)
+        start = shared(rounds)
+        (one,) = played(rounds, 1)
+        assert (one.paid, one.record.clients) == (0, 0)
+        assert one.plan is not None
+        assert len(one.seen.aggregate) == 0
+        assert np.array_equal(shared(rounds), start)
+        assert spent(rounds).tolist() == [0.875] * CLIENTS
+
+    @pytest.mark.parametrize("trust", ["local", "secagg"])
+    def test_classes(self, split: Split, trust: Any) -> None:
+        """The poor can pay for two rounds, the rich for more."""
+        federation = Federation(
+            model=FEDERATION.model,
+            server=SERVER,
+            protection=Protection(mechanism="laplace", trust=trust),
+        )
+        script = [[0.5, 1.0]] * ROUNDS
+        rounds = planned(split, script, budgets=TWO, federation=federation, trust=trust)
+        found = played(rounds, 5)
+        assert [one.paid for one in found] == [12, 12, 8, 8, 0]
+        assert [one.record.clients for one in found] == [12, 12, 8, 8, 0]
+        assert spent(rounds).tolist() == [1.0] * 4 + [4.0] * 8
+        first, third = found[0].seen.noise_std, found[2].seen.noise_std
+        if trust == "local":  # variances of 4 with scale 4 and 8 with scale 2, over 12
+            assert first == pytest.approx((2 * (4 * 16 + 8 * 4)) ** 0.5 / 12, rel=1e-5)
+            assert third == pytest.approx((2 * 8 * 4) ** 0.5 / 8, rel=1e-5)
+        else:  # of scale 2, once
+            assert first == pytest.approx(2**0.5 * 2 / 12, rel=1e-5)
+            assert third == pytest.approx(2**0.5 * 2 / 8, rel=1e-5)
+
+
+class TestWithoutUploads:
+    def test_a_skipped_round(self, split: Split) -> None:
+        rounds = planned(split, [0.25, 0.0, 0.25])
+        played(rounds, 1)
+        before, own = shared(rounds), local(rounds)
+        (one,) = played(rounds, 1)
+        assert one.plan is not None
+        assert (one.plan.skip, one.paid, one.record.clients) == (True, 0, 0)
+        assert spent(rounds).tolist() == [0.25] * CLIENTS
+        assert np.array_equal(shared(rounds), before)
+        assert not np.array_equal(local(rounds), own)  # ratings have arrived meanwhile
+        played(rounds, 1)
+        assert not np.array_equal(shared(rounds), before)
+
+    def test_after_the_budget(self, split: Split) -> None:
+        rounds = planned(split, [0.5] * ROUNDS)
+        played(rounds, 2)
+        before = shared(rounds)
+        head, memory = rounds.ledger.head, local(rounds)
+        for index, one in enumerate(played(rounds, 3)):
+            assert (one.plan, one.paid, one.reward) == (None, 0, None)
+            assert (one.record.round, one.record.clients) == (2 + index, 0)
+            assert np.array_equal(shared(rounds), before)
+        assert rounds.over
+        assert rounds.ledger.head == head
+        assert not np.array_equal(local(rounds), memory)
+
+    def test_or_the_run_ends(self, split: Split) -> None:
+        rounds = planned(split, [0.5] * ROUNDS, stops=True)
+        played(rounds, 2)
+        before = rounds.simulation.arrays()
+        assert rounds.step() is None
+        assert rounds.step() is None
+        assert all(
+            np.array_equal(before[name], now) for name, now in rounds.simulation.arrays().items()
+        )
+
+
+class TestAgain:
+    def test_the_same_rounds_are_not_charged_again(self, split: Split, tmp_path: Path) -> None:
+        script = [0.125, 0.25, 0.0, 0.125]
+        with Ledger.create(tmp_path / "ledger.sqlite", SAME, RULE) as ledger:
+            first = planned(split, script, ledger=ledger, participation=0.5, dropout=0.3)
+            once = played(first, 4)
+            before, head = ledger.spent(), ledger.head
+        with Ledger.open(tmp_path / "ledger.sqlite", budgets=SAME, rule=RULE) as ledger:
+            again = planned(split, script, ledger=ledger, participation=0.5, dropout=0.3)
+            twice = played(again, 4)
+            assert np.array_equal(ledger.spent(), before)
+            assert ledger.head == head
+            assert [one.record for one in twice] == [one.record for one in once]
+            assert [one.paid for one in twice] == [one.paid for one in once]
+            for mine, theirs in zip(twice, once, strict=True):
+                assert np.array_equal(mine.seen.aggregate, theirs.seen.aggregate)
+            assert np.array_equal(shared(again), shared(first))
+            other = planned(
+                split, script, ledger=ledger, participation=0.5, dropout=0.3, mark=b"other"
+            )
+            played(other, 4)
+            assert np.array_equal(ledger.spent(), 2 * before)
+
+    def test_after_a_crash_in_the_middle(
+        self, split: Split, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was reserved and not released is released now, and paid for once."""
+        ledger = Ledger.in_memory(SAME, RULE)
+        broken = planned(split, [0.25] * 3, ledger=ledger)
+        played(broken, 1)
+        monkeypatch.setattr(broken.simulation, "step", lambda terms: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            broken.step()
+        again = planned(split, [0.25] * 3, ledger=ledger)
+        assert [one.paid for one in played(again, 3)] == [CLIENTS] * 3
+        assert spent(again).tolist() == [0.75] * CLIENTS
+        assert ledger.unsettled == 0
+
+    def test_going_on_from_a_state(self, split: Split) -> None:
+        """Context, reward and policy go on where they were."""
+        options: dict[str, Any] = {"context": "released", "reward": "released"}
+        whole = planned(split, [0.125] * ROUNDS, **options)
+        played(whole, 2)
+        state, arrays = whole.state_dict(), whole.simulation.arrays()
+        rest = played(whole, 3)
+        later = planned(split, [0.125] * ROUNDS, ledger=whole.ledger, **options)
+        later.load_state_dict(state)
+        later.simulation.restore(arrays)
+        found = played(later, 3)
+        assert [one.record for one in found] == [one.record for one in rest]
+        assert [one.reward for one in found] == [one.reward for one in rest]
+        assert isinstance(whole.policy, Scripted)
+        assert isinstance(later.policy, Scripted)
+        np.testing.assert_array_equal(whole.policy.contexts[2:], later.policy.contexts)
+
+
+class TestWhoTakesPart:
+    def test_who_drops_out_has_paid(self, split: Split) -> None:
+        rounds = planned(split, [0.125] * ROUNDS, dropout=0.5)
+        found = played(rounds, 4)
+        assert [one.paid for one in found] == [CLIENTS] * 4
+        answering = [one.record.clients for one in found]
+        assert all(0 < number < CLIENTS for number in answering)
+        assert len(set(answering)) > 1
+        assert spent(rounds).tolist() == [0.5] * CLIENTS
+        for one in found:  # the mean is over who answered, and so is the noise
+            std = 2**0.5 * 16 / one.record.clients**0.5
+            assert one.seen.noise_std == pytest.approx(std, rel=1e-5)
+
+    def test_only_who_is_asked_pays(self, split: Split) -> None:
+        rounds = planned(split, [0.125] * ROUNDS, participation=0.5)
+        before, patterns = spent(rounds), set()
+        for _ in range(4):
+            (one,) = played(rounds, 1)
+            now = spent(rounds)
+            assert sorted(now - before) == [0.0] * 6 + [0.125] * 6
+            assert (one.paid, one.record.clients) == (6, 6)
+            patterns.add(tuple(now - before))
+            before = now
+        assert len(patterns) > 1  # not the same ones every time
+
+
+def in_use(split: Split, index: int) -> NDArray[np.float64]:
+    matrix = np.zeros((CLIENTS, ITEMS))
+    known = split.arrival <= index
+    matrix[split.train.client[known], split.train.item[known]] = 1
+    return matrix
+
+
+class TestContext:
+    def contexts(self, rounds: PlannedRounds, number: int) -> list[NDArray[np.float64]]:
+        played(rounds, number)
+        assert isinstance(rounds.policy, Scripted)
+        return rounds.policy.contexts
+
+    def test_usage(self, split: Split) -> None:
+        rounds = planned(split, [0.0] * ROUNDS, context="usage", values=3)
+        for index, found in enumerate(self.contexts(rounds, 3)):
+            expected = np.linalg.svd(in_use(split, index), compute_uv=False)[:3]
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+    def test_usage_with_what_is_pretended(self, split: Split) -> None:
+        federation = Federation(model=FEDERATION.model, server=SERVER, pseudo_items=2)
+        rounds = planned(split, [0.0] * ROUNDS, federation=federation, context="usage", values=4)
+        client, item = rounds.simulation.shown_pairs()
+        shown = np.zeros((CLIENTS, ITEMS))
+        np.add.at(shown, (client, item), 1)
+        real = in_use(split, 0)
+        assert shown.max() == 1  # nobody pretends what is so
+        assert (shown >= real).all()
+        assert (shown.sum(1) - real.sum(1)).tolist() == [2] * CLIENTS
+        (found,) = self.contexts(rounds, 1)
+        expected = np.linalg.svd(shown, compute_uv=False)[:4]
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        without = np.linalg.svd(real, compute_uv=False)[:4]
+        assert not np.allclose(found, without)
+
+    def test_released(self, split: Split) -> None:
+        rounds = planned(split, [0.25] * ROUNDS, context="released")
+        one, two = played(rounds, 2)
+        assert isinstance(rounds.policy, Scripted)
+        first, second = rounds.policy.contexts
+        assert first.tolist() == [0, 1, 0, 0, 0, 0]
+        expected = ReleasedContext()
+        expected.released(one.seen.aggregate, one.seen.noise_std)
+        np.testing.assert_array_equal(second, expected.vector(progress=1 / ROUNDS, left=0.75))
+        assert two.plan is not None
+
+    def test_none(self, split: Split) -> None:
+        rounds = planned(split, [0.25] * ROUNDS, context="none")
+        assert [len(found) for found in self.contexts(rounds, 2)] == [0, 0]
+
+
+class TestReward:
+    def rewards(self, rounds: PlannedRounds) -> list[float | None]:
+        assert isinstance(rounds.policy, Scripted)
+        return rounds.policy.rewards
+
+    def test_of_the_test_ratings(self, split: Split) -> None:
+        rounds = planned(split, [0.25, 0.0, 0.25], reward="test")
+        before = rounds.simulation.evaluate().rmse
+        found = played(rounds, 3)
+        errors = [before, *(one.record.metrics.rmse for one in found)]
+        assert self.rewards(rounds) == pytest.approx(-np.diff(errors))
+        assert self.rewards(rounds) == [one.reward for one in found]
+
+    def test_of_the_loss(self, split: Split) -> None:
+        rounds = planned(split, [0.25, 0.0, 0.25], reward="loss")
+        losses = [one.record.loss for one in played(rounds, 3)]
+        first, *later = self.rewards(rounds)
+        assert first is None  # there is nothing to compare it with
+        assert later == pytest.approx(-np.diff(losses))
+
+    def test_of_what_was_released(self, split: Split) -> None:
+        rounds = planned(split, [0.25, 0.0, 0.5], reward="released")
+        found = played(rounds, 3)
+        signals = [
+            float((one.seen.aggregate**2).sum()) - ITEMS * one.seen.noise_std**2 for one in found
+        ]
+        assert self.rewards(rounds) == [
+            pytest.approx(np.sign(signals[0])),
+            None,  # nothing was
+            pytest.approx(signals[2] / abs(signals[0]), rel=1e-4),
+        ]
+
+    def test_of_rows_nothing_can_be_estimated(self, split: Split) -> None:
+        federation = Federation(
+            model=FEDERATION.model,
+            server=SERVER,
+            protection=Protection(mechanism="laplace", unit="row"),
+        )
+        rounds = planned(split, [0.25] * 2, federation=federation, reward="released")
+        (one,) = played(rounds, 1)
+        assert np.isnan(one.seen.noise_std)
+        assert self.rewards(rounds) == [None]
+
+    def test_none(self, split: Split) -> None:
+        rounds = planned(split, [0.25, 0.25], reward="none")
+        played(rounds, 2)
+        assert self.rewards(rounds) == [None, None]
+
+
+def test_adap_is_told_the_norm_it_clips_by(split: Split) -> None:
+    simulation = Simulation(FEDERATION, split, seed=5, device="cpu")
+    policy = Adap(SAME, rounds=ROUNDS, accounting=RULE, noise_multiplier=20.0)
+    ledger = Ledger.in_memory(SAME, RULE)
+    rounds = PlannedRounds(simulation, policy, ledger, trust="local", run="run", mark=b"")
+    one, two = played(rounds, 2)
+    assert two.plan is not None
+    assert two.plan.clip == pytest.approx(float(np.linalg.norm(one.seen.aggregate)))
+    scale = rule_named(RULE).noise_multiplier(two.plan.charge) * 2 * two.plan.clip
+    assert two.seen.noise_std == pytest.approx(2**0.5 * scale / CLIENTS**0.5, rel=1e-5)

@@ -1,0 +1,523 @@
+"""The guard of all clients at once, against plain clipping, client by client, and known noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.federation.protection import Protection, Released, Terms, norm_band, terms_of
+from bgtplanner.federation.rounds import Federation, Heldout
+from bgtplanner.federation.server import Server
+from bgtplanner.privacy.accounting import rule_named
+from bgtplanner.privacy.mechanisms import mechanism_named
+from bgtplanner.recsys.factorization import Factorization
+from bgtplanner.recsys.fedgnn import FedGNN
+from bgtplanner.recsys.model import Edges, Upload
+from bgtplanner.recsys.ratings import Ratings
+from bgtplanner.recsys.split import deal_users
+
+Float = NDArray[np.float64]
+N_CLIENTS, WIDTH, DENSE = 6, 2, 3
+MANY = 4000  # items: enough coordinates to measure a deviation to a percent
+MECHANISMS = ["gaussian", "laplace"]
+QUICK = {"xla_backend_optimization_level": 0}
+
+
+def some_edges(n_items: int = 5, clients: int | None = None) -> Edges:
+    """Six users, the last without a rating; one rating in three has not arrived."""
+    user = [0, 0, 0, 1, 2, 2, 2, 2, 3, 3, 4, 4]
+    item = [0, 1, 2, 1, 0, 2, 3, 1, 1, 3, 0, 2]
+    ratings = Ratings.from_arrays(
+        user, item, np.ones(12), users=range(6), items=range(n_items), scale=(0, 1)
+    )
+    arrival = np.array([0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 0], np.int32)
+    if clients is not None:
+        ratings = deal_users(ratings, clients, seed=2)
+    return Edges.of(ratings, arrival)
+
+
+def some_upload(edges: Edges, seed: int = 1, size: float = 1.0) -> Upload:
+    """As a model gives it: nothing in rows of pairs that nothing is known of."""
+    generator = np.random.default_rng(seed)
+    rows = generator.normal(0, size, (len(edges.pair_item), WIDTH))
+    known = np.isin(np.arange(len(rows)), np.asarray(edges.pair)[np.asarray(edges.present) > 0])
+    dense = generator.normal(0, size, (edges.n_clients, DENSE))
+    return Upload(jnp.asarray(rows * known[:, None], jnp.float32), jnp.asarray(dense, jnp.float32))
+
+
+def nothing(edges: Edges) -> Upload:
+    return jax.tree.map(jnp.zeros_like, some_upload(edges))
+
+
+def some_terms(
+    clip: Any = 0.5,
+    scale: Any = 0.0,
+    granted: Any = None,
+    classes: Any = None,
+    clients: int = N_CLIENTS,
+) -> Terms:
+    return Terms(
+        granted=jnp.asarray(np.ones(clients) if granted is None else granted, jnp.float32),
+        clip=jnp.atleast_1d(jnp.asarray(clip, jnp.float32)),
+        scale=jnp.atleast_1d(jnp.asarray(scale, jnp.float32)),
+        class_of_client=jnp.asarray(np.zeros(clients) if classes is None else classes, jnp.int32),
+    )
+
+
+@cache
+def compiled(protection: Protection) -> Any:
+    return jax.jit(protection.release, compiler_options=QUICK)
+
+
+def release(
+    protection: Protection, upload: Upload, edges: Edges, terms: Terms, seed: int = 0
+) -> Released:
+    released: Released = compiled(protection)(jax.random.key(seed), upload, edges, terms)
+    return released
+
+
+def flat(released: Released) -> Float:
+    gradient = released.aggregate.gradient
+    return np.concatenate([np.asarray(part, float).ravel() for part in gradient])
+
+
+def whole_uploads(upload: Upload, edges: Edges) -> Float:
+    """Each client's upload as it would send it: a row for every item, zeros if not rated."""
+    rows = np.zeros((edges.n_clients, edges.n_items, WIDTH))
+    rows[np.asarray(edges.pair_client), np.asarray(edges.pair_item)] = np.asarray(upload.rows)
+    return np.concatenate([rows.reshape(edges.n_clients, -1), np.asarray(upload.dense)], axis=1)
+
+
+class TestClip:
+    @pytest.mark.parametrize(
+        ("mechanism", "clients", "noise"),
+        [
+            ("gaussian", None, "sum"),
+            ("laplace", None, "sum"),
+            ("gaussian", 3, "sum"),  # of several users each
+            ("gaussian", 3, "per-client"),
+            ("laplace", None, "per-client"),
+        ],
+    )
+    def test_mean_of_whole_clipped_uploads(
+        self, mechanism: Any, clients: int | None, noise: Any
+    ) -> None:
+        edges = some_edges(clients=clients)
+        upload = some_upload(edges)
+        upload = upload._replace(dense=upload.dense.at[0].multiply(1e-3))
+        upload = upload._replace(
+            rows=jnp.where((edges.pair_client == 0)[:, None], 1e-3 * upload.rows, upload.rows)
+        )
+        uploads = whole_uploads(upload, edges)
+        clipped = mechanism_named(mechanism).clip(uploads, 0.5)
+        assert np.array_equal(clipped[0], uploads[0])  # short enough as it is
+        assert not np.isclose(clipped[1:], uploads[1:]).all(axis=1).any()
+        protection = Protection(mechanism=mechanism, noise=noise)
+        tiny = 1e-9 if noise == "sum" else 1e-30  # its band must be inside the clip's
+        terms = some_terms(scale=tiny, clients=edges.n_clients)
+        released = release(protection, upload, edges, terms)
+        np.testing.assert_allclose(flat(released), clipped.mean(axis=0), rtol=1e-4, atol=1e-6)
+        assert released.dropped == 0
+
+    def test_the_norms_differ(self) -> None:
+        edges = some_edges()
+        upload = some_upload(edges)
+        both = [
+            flat(release(Protection(mechanism=name), upload, edges, some_terms()))  # type: ignore[arg-type]
+            for name in MECHANISMS
+        ]
+        assert np.abs(both[1]).sum() < 0.9 * np.abs(both[0]).sum()
+
+    def test_each_class_has_its_own_bound(self) -> None:
+        edges = some_edges()
+        upload = some_upload(edges)
+        classes = np.array([0, 1, 0, 1, 1, 0])
+        terms = some_terms(clip=[0.5, 0.1], scale=[0.0, 0.0], classes=classes)
+        released = release(Protection(mechanism="gaussian"), upload, edges, terms)
+        bounds = np.where(classes == 0, 0.5, 0.1)
+        clipped = mechanism_named("gaussian").clip(whole_uploads(upload, edges), bounds)
+        np.testing.assert_allclose(flat(released), clipped.mean(axis=0), rtol=1e-4, atol=1e-6)
+
+    @pytest.mark.parametrize("mechanism", MECHANISMS)
+    def test_one_client_moves_the_sum_by_twice_the_clip_at_most(self, mechanism: Any) -> None:
+        edges = some_edges()
+        clip, protection = 0.5, Protection(mechanism=mechanism)
+        terms = some_terms(clip)
+        order = mechanism_named(mechanism).order
+        furthest = 0.0
+        for seed in range(40):
+            generator = np.random.default_rng(seed)
+            client = seed % N_CLIENTS
+            size = 10.0 ** generator.uniform(-3, 30)
+            mine, other = some_upload(edges, seed), some_upload(edges, seed + 1000, size)
+            if seed % 4 == 0:  # the very opposite: as far apart as can be
+                other = jax.tree.map(lambda part: -part, mine)
+            of_client = np.asarray(edges.pair_client) == client
+            item = np.asarray(edges.pair_item).copy()
+            if of_client.any() and seed % 4:  # other items, too
+                item[of_client] = generator.permutation(edges.n_items)[: of_client.sum()]
+            replaced = Upload(
+                jnp.where(of_client[:, None], other.rows, mine.rows),
+                mine.dense.at[client].set(other.dense[client]),
+            )
+            neighbour = replace(edges, pair_item=jnp.asarray(item))
+            one = flat(release(protection, mine, edges, terms))
+            two = flat(release(protection, replaced, neighbour, terms))
+            distance = float(np.linalg.norm(N_CLIENTS * (one - two), order))
+            furthest = max(furthest, distance)
+        assert 1.99 * clip < furthest <= 2 * clip * (1 + 1e-6)
+
+    def test_who_rated_nothing_counts_like_everybody(self) -> None:
+        edges = some_edges()
+        upload = some_upload(edges)
+        upload = upload._replace(dense=upload.dense.at[5].set(0.0))  # rated nothing
+        total = mechanism_named("gaussian").clip(whole_uploads(upload, edges), 0.5).sum(axis=0)
+        for granted, number in (([1] * 6, 6), ([1] * 5 + [0], 5)):
+            terms = some_terms(granted=granted)
+            released = release(Protection(mechanism="gaussian"), upload, edges, terms)
+            np.testing.assert_allclose(flat(released), total / number, rtol=1e-4, atol=1e-6)
+            assert np.asarray(released.aggregate.usage).tolist() == [number] * edges.n_items
+
+    def test_who_is_not_granted_stays_out(self) -> None:
+        edges = some_edges()
+        upload, granted = some_upload(edges), np.array([1, 0, 1, 1, 0, 1])
+        terms = some_terms(granted=granted)
+        clipped = mechanism_named("gaussian").clip(whole_uploads(upload, edges), 0.5)
+        released = release(Protection(mechanism="gaussian"), upload, edges, terms)
+        expected = clipped[granted > 0].mean(axis=0)
+        np.testing.assert_allclose(flat(released), expected, rtol=1e-4, atol=1e-6)
+
+    @pytest.mark.parametrize("noise", ["sum", "per-client"])
+    def test_what_is_no_number_is_dropped_and_counted(self, noise: Any) -> None:
+        edges = some_edges()
+        good = some_upload(edges)
+        pair = int(np.flatnonzero(np.asarray(edges.pair_client) == 0)[0])
+        upload = Upload(
+            good.rows.at[pair, 1].set(jnp.nan),
+            good.dense.at[2, 0].set(jnp.inf).at[4, 1].set(jnp.nan),
+        )
+        uploads = whole_uploads(good, edges)
+        uploads[[0, 2, 4]] = 0.0  # nothing of it, but they are there
+        expected = mechanism_named("gaussian").clip(uploads, 0.5).mean(axis=0)
+        granted = [1, 1, 1, 1, 1, 1]
+        protection = Protection(mechanism="gaussian", noise=noise)
+        released = release(protection, upload, edges, some_terms(granted=granted))
+        np.testing.assert_allclose(flat(released), expected, rtol=1e-4, atol=1e-6)
+        assert released.dropped == 3
+        released = release(protection, upload, edges, some_terms(granted=[0, 1, 1, 1, 1, 1]))
+        assert released.dropped == 2  # who is not in it cannot drop out of it
+
+
+class TestNoise:
+    @pytest.mark.parametrize("answering", [6, 1])
+    @pytest.mark.parametrize(
+        ("trust", "noise"),
+        [("local", "sum"), ("secagg", "sum"), ("local", "per-client")],
+        ids=["local", "secagg", "each"],
+    )
+    @pytest.mark.parametrize("mechanism", MECHANISMS)
+    def test_distribution_of_the_sum(
+        self, mechanism: Any, trust: Any, noise: Any, answering: int
+    ) -> None:
+        edges = some_edges(MANY)
+        protection = Protection(mechanism=mechanism, trust=trust, noise=noise)
+        scale = 0.7
+        granted = np.arange(N_CLIENTS) < answering
+        terms = some_terms(scale=scale, granted=granted)
+        released = release(protection, nothing(edges), edges, terms, seed=4)
+        drawn = answering * flat(released)
+        copies = 1 if trust == "secagg" else answering
+        unit = {"gaussian": 1.0, "laplace": 2**0.5}[mechanism]
+        std = scale * unit * copies**0.5
+        assert drawn.std() == pytest.approx(std, rel=0.04)
+        assert abs(drawn.mean()) < 5 * std / len(drawn) ** 0.5
+        assert float(released.noise_std) * answering == pytest.approx(std, rel=1e-5)
+        # A sum of n Laplace variables has an excess kurtosis of 3 / n.
+        excess = 3 / copies if mechanism == "laplace" else 0.0
+        assert stats.kurtosis(drawn) == pytest.approx(excess, abs=0.15 + excess / 4)
+        if copies == 1 or mechanism == "gaussian":
+            name = "laplace" if mechanism == "laplace" else "norm"
+            expected = (0, scale if mechanism == "laplace" else std)
+            assert stats.kstest(drawn, name, args=expected).pvalue > 1e-3
+        assert (drawn != 0).all()  # also of items that nobody rated, and of the dense part
+        assert released.dropped == 0
+
+    @pytest.mark.parametrize("noise", ["sum", "per-client"])
+    @pytest.mark.parametrize("mechanism", MECHANISMS)
+    def test_classes_add_up(self, mechanism: Any, noise: Any) -> None:
+        edges = some_edges(MANY)
+        protection = Protection(mechanism=mechanism, noise=noise)
+        terms = some_terms(
+            clip=[0.5] * 3,
+            scale=[1.0, 3.0, 50.0],
+            classes=[0, 0, 0, 1, 1, 2],
+            granted=[1, 1, 1, 1, 1, 0],
+        )
+        released = release(protection, nothing(edges), edges, terms)
+        variance = (3 * 1.0 + 2 * 9.0) * (2 if mechanism == "laplace" else 1)
+        assert (5 * flat(released)).std() == pytest.approx(variance**0.5, rel=0.04)
+        assert 5 * float(released.noise_std) == pytest.approx(variance**0.5, rel=1e-5)
+
+    @pytest.mark.parametrize("mechanism", MECHANISMS)
+    def test_neighbouring_coordinates_have_nothing_to_do_with_each_other(
+        self, mechanism: Any
+    ) -> None:
+        edges = some_edges(MANY)
+        drawn = flat(
+            release(Protection(mechanism=mechanism), nothing(edges), edges, some_terms(scale=1.0))
+        )
+        assert len(np.unique(drawn)) > 0.99 * len(drawn)
+        for shift in (1, WIDTH, MANY):
+            assert abs(np.corrcoef(drawn[shift:], drawn[:-shift])[0, 1]) < 0.08
+
+    @pytest.mark.parametrize("noise", ["sum", "per-client"])
+    @pytest.mark.parametrize("mechanism", MECHANISMS)
+    def test_noise_comes_on_top(self, mechanism: Any, noise: Any) -> None:
+        edges = some_edges(MANY)
+        protection = Protection(mechanism=mechanism, noise=noise)
+        terms = some_terms(scale=0.01)
+        both = flat(release(protection, some_upload(edges), edges, terms, seed=7))
+        alone = flat(release(protection, nothing(edges), edges, terms, seed=7))
+        clipped = mechanism_named(mechanism).clip(whole_uploads(some_upload(edges), edges), 0.5)
+        np.testing.assert_allclose(both - alone, clipped.mean(axis=0), atol=1e-5)
+
+    def test_another_key_is_another_noise(self) -> None:
+        edges = some_edges()
+        protection, upload = Protection(mechanism="gaussian"), some_upload(edges)
+        terms = some_terms(scale=1.0)
+        one, same, other = (
+            flat(release(protection, upload, edges, terms, seed=seed)) for seed in (0, 0, 1)
+        )
+        assert np.array_equal(one, same)
+        assert (one != other).all()
+
+    @pytest.mark.parametrize("unit", ["client", "row"])
+    def test_every_round_has_its_own(self, unit: Any) -> None:
+        """With the same parameters and ratings, what differs between rounds is the noise."""
+        ratings = Ratings.from_arrays(
+            [0, 1, 1], [0, 1, 2], [1, 0, 1], items=range(3), scale=(0, 1)
+        )
+        edges = Edges.of(ratings)
+        federation = Federation(
+            model=Factorization(dim=0),
+            server=Server(optimizer="sgd"),
+            protection=Protection(mechanism="gaussian", unit=unit),
+        )
+        state = federation.initial(jax.random.key(0), edges)
+        heldout = Heldout(jnp.array([0]), jnp.array([0]), jnp.array([0.5]))
+        terms = some_terms(scale=1.0, clients=2)
+        play = jax.jit(federation.round, compiler_options=QUICK)
+        seen = [
+            np.asarray(
+                play(state, edges, heldout, jnp.int32(index), jax.random.key(key), terms)[
+                    1
+                ].aggregate
+            )
+            for index, key in ((0, 1), (0, 1), (1, 1), (0, 2))
+        ]
+        assert np.array_equal(seen[0], seen[1])
+        assert (seen[0] != seen[2]).all()
+        assert (seen[0] != seen[3]).all()
+
+
+class TestBand:
+    @pytest.mark.parametrize("size", [30, 1000])
+    @pytest.mark.parametrize("clip", [0.0, 2.0])
+    @pytest.mark.parametrize("mechanism", MECHANISMS)
+    def test_honest_noise_is_inside(self, mechanism: str, clip: float, size: int) -> None:
+        generator = np.random.default_rng(size)
+        draw = generator.normal if mechanism == "gaussian" else generator.laplace
+        scale = 0.3
+        noise = draw(0, scale, (4000, size))
+        low, high = norm_band(mechanism, clip, scale, size)
+        norms = np.linalg.norm(noise + clip / size**0.5, axis=1)  # as long as can be
+        assert low < norms.min()
+        assert norms.max() < high
+
+    @pytest.mark.parametrize("mechanism", MECHANISMS)
+    def test_no_noise_and_ten_times_the_noise_are_not(self, mechanism: str) -> None:
+        generator = np.random.default_rng(0)
+        draw = generator.normal if mechanism == "gaussian" else generator.laplace
+        clip, scale, size = 1.0, 0.3, 1000
+        low, high = norm_band(mechanism, clip, scale, size)
+        assert clip < low
+        assert (np.linalg.norm(draw(0, 10 * scale, (1000, size)), axis=1) > high).all()
+
+    @pytest.mark.parametrize("mechanism", MECHANISMS)
+    def test_what_is_outside_is_left_out(self, mechanism: Any) -> None:
+        """A client that does not clip: its upload does not reach the sum."""
+        edges = some_edges(MANY)
+        protection = Protection(mechanism=mechanism, noise="per-client")
+        upload, terms = nothing(edges), some_terms(clip=0.5, scale=0.1)
+        rows = upload.rows.at[0].set(1e4)  # client 0's
+        total, number, outside = jax.jit(protection._each)(
+            jax.random.key(0), rows, upload.dense, edges, terms
+        )
+        assert (number, outside) == (N_CLIENTS - 1, 1)
+        assert np.abs(np.asarray(total.items)).max() < 100
+        everybody, number, outside = jax.jit(protection._each)(
+            jax.random.key(0), upload.rows, upload.dense, edges, terms
+        )
+        assert (number, outside) == (N_CLIENTS, 0)
+        # What is missing is client 0's noise, and no other's.
+        missing = np.asarray(everybody.items - total.items)
+        unit = {"gaussian": 1.0, "laplace": 2**0.5}[mechanism]
+        assert missing.std() == pytest.approx(0.1 * unit, rel=0.04)
+
+    @pytest.mark.parametrize("mechanism", MECHANISMS)
+    def test_without_noise_it_is_dropped(self, mechanism: Any) -> None:
+        edges = some_edges(MANY)
+        protection = Protection(mechanism=mechanism, noise="per-client")
+        silent = replace(protection)
+        object.__setattr__(silent, "_draw", lambda key, shape: jnp.zeros(shape))
+        upload = nothing(edges)
+        _, number, outside = silent._each(
+            jax.random.key(0), upload.rows, upload.dense, edges, some_terms(clip=0.5, scale=0.1)
+        )
+        assert (int(number), int(outside)) == (0, N_CLIENTS)
+
+
+class TestTerms:
+    CLASSES = np.array([0, 0, 1, 1, 2], np.int32)
+    EVERYBODY = np.ones(5, dtype=bool)
+
+    def terms(self, rule: str, trust: str, charges: list[float], granted: Any = None) -> Terms:
+        who = self.EVERYBODY if granted is None else np.asarray(granted, dtype=bool)
+        return terms_of(rule_named(rule), trust, 0.5, np.array(charges), who, self.CLASSES)
+
+    @pytest.mark.parametrize(
+        ("rule", "multipliers"),
+        [
+            ("gaussian/gdp", [1.0, 2.0, 4.0]),
+            ("gaussian/rdp", [2**-0.5, 2**0.5, 8**0.5]),
+            ("laplace/basic", [1.0, 4.0, 16.0]),
+            ("laplace/either", [1.0, 4.0, 16.0]),
+            ("laplace/filter", [1.0, 2.0, 4.0]),
+        ],
+    )
+    @pytest.mark.parametrize("trust", ["local", "secagg"])
+    def test_noise_over_sensitivity(self, trust: str, rule: str, multipliers: list[float]) -> None:
+        """Whoever pays a charge gets the protection of that charge."""
+        terms = self.terms(rule, trust, [1.0, 1 / 4, 1 / 16])
+        ratio = np.asarray(terms.scale) / (2 * np.asarray(terms.clip))
+        np.testing.assert_allclose(ratio, multipliers, rtol=1e-6)
+        if trust == "local":  # the same clip, each its own noise
+            np.testing.assert_allclose(terms.clip, 0.5)
+        else:  # the same noise, each its own clip
+            np.testing.assert_allclose(terms.scale, multipliers[0], rtol=1e-6)
+            expected = 0.5 * multipliers[0] / np.array(multipliers)
+            np.testing.assert_allclose(terms.clip, expected, rtol=1e-6)
+        assert np.asarray(terms.granted).tolist() == [1] * 5
+        assert np.asarray(terms.class_of_client).tolist() == self.CLASSES.tolist()
+
+    @pytest.mark.parametrize("trust", ["local", "secagg"])
+    def test_who_pays_nothing_releases_nothing(self, trust: str) -> None:
+        terms = self.terms("gaussian/gdp", trust, [1.0, 0.0, 0.25], [1, 0, 1, 1, 1])
+        assert np.asarray(terms.granted).tolist() == [1, 0, 0, 0, 1]
+        assert np.isfinite(np.asarray(terms.scale)).all()
+        assert (np.asarray(terms.clip) > 0).all()
+        scale = np.asarray(terms.scale)
+        np.testing.assert_allclose(scale[0] / (2 * np.asarray(terms.clip)[0]), 1.0, rtol=1e-6)
+
+    @pytest.mark.parametrize("trust", ["local", "secagg"])
+    def test_nobody_pays(self, trust: str) -> None:
+        terms = self.terms("gaussian/gdp", trust, [0.0, 0.0, 0.0])
+        assert not np.asarray(terms.granted).any()
+
+
+class TestRows:
+    """What the authors' code does: every block on its own."""
+
+    BLOCKS = FedGNN(dim=2).dense_blocks
+
+    def upload(self, edges: Edges) -> Upload:
+        generator = np.random.default_rng(3)
+        rows = generator.normal(0, 1, (len(edges.pair_item), WIDTH))
+        rows[::3] *= 0.01  # some are short enough as they are
+        dense = generator.normal(0, 1, (edges.n_clients, sum(self.BLOCKS)))
+        return Upload(jnp.asarray(rows, jnp.float32), jnp.asarray(dense, jnp.float32))
+
+    def noised(self, mechanism: Any, upload: Upload, edges: Edges, terms: Terms) -> Upload:
+        protection = Protection(mechanism=mechanism, unit="row")
+        work = jax.jit(
+            lambda key, u, e, t: protection.noise_rows(key, u, e, t, self.BLOCKS),
+            compiler_options=QUICK,
+        )
+        result: Upload = work(jax.random.key(0), upload, edges, terms)
+        return result
+
+    @pytest.mark.parametrize("mechanism", MECHANISMS)
+    def test_each_block_is_clipped_on_its_own(self, mechanism: Any) -> None:
+        assert len(self.BLOCKS) == 4
+        edges = some_edges().at(9)  # all have arrived
+        upload = self.upload(edges)
+        upload = upload._replace(rows=upload.rows.at[1, 0].set(jnp.nan))
+        classes = np.array([0, 1, 0, 1, 1, 0])
+        terms = some_terms(clip=[0.5, 0.1], scale=[0.0, 0.0], classes=classes)
+        found = self.noised(mechanism, upload, edges, terms)
+        clip = mechanism_named(mechanism).clip
+        bounds = np.where(classes == 0, 0.5, 0.1)
+        rows = clip(upload.rows, bounds[np.asarray(edges.pair_client)])
+        np.testing.assert_allclose(found.rows, rows, rtol=1e-4, atol=1e-6)
+        assert not rows[1].any()
+        start = 0
+        for size in self.BLOCKS:
+            part = clip(np.asarray(upload.dense)[:, start : start + size], bounds)
+            np.testing.assert_allclose(
+                np.asarray(found.dense)[:, start : start + size], part, rtol=1e-4, atol=1e-6
+            )
+            start += size
+        # Together that is more than one clip: the client as a whole is not bounded by it.
+        order = mechanism_named(mechanism).order
+        assert np.linalg.norm(np.asarray(found.dense)[0], order) > 1.5 * 0.5
+
+    @pytest.mark.parametrize("clients", [None, 3], ids=["users", "clients of users"])
+    def test_pairs_still_to_arrive_release_nothing(self, clients: int | None) -> None:
+        edges = some_edges(clients=clients)
+        terms = some_terms(scale=1.0, clients=edges.n_clients)
+        found = self.noised("gaussian", self.upload(edges), edges, terms)
+        known = np.zeros(len(edges.pair_item), dtype=bool)
+        known[np.asarray(edges.pair)[np.asarray(edges.present) > 0]] = True
+        assert 0 < known.sum() < len(known)
+        assert not np.asarray(found.rows)[~known].any()
+        assert np.asarray(found.rows)[known].all()
+
+    @pytest.mark.parametrize("mechanism", MECHANISMS)
+    def test_the_noise_on_each(self, mechanism: Any) -> None:
+        number, unit = 2000, {"gaussian": 1.0, "laplace": 2**0.5}[mechanism]
+        ratings = Ratings.from_arrays(
+            np.arange(number), np.zeros(number, int), np.ones(number), scale=(0, 1)
+        )
+        edges = Edges.of(ratings)
+        classes = np.arange(number) % 2
+        terms = some_terms([0.5, 0.5], [0.2, 0.6], classes=classes, clients=number)
+        upload = Upload(jnp.zeros((number, WIDTH)), jnp.zeros((number, sum(self.BLOCKS))))
+        found = self.noised(mechanism, upload, edges, terms)
+        for kind, scale in ((0, 0.2), (1, 0.6)):
+            for part in (found.rows, found.dense):
+                drawn = np.asarray(part)[classes == kind]
+                assert drawn.std() == pytest.approx(scale * unit, rel=0.07)
+        dense = np.asarray(found.dense)
+        assert abs(np.corrcoef(dense[:, 4], dense[:, 6])[0, 1]) < 0.1  # of two tensors
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        ({"unit": "row", "trust": "secagg"}, "unit"),
+        ({"noise": "per-client", "trust": "secagg"}, "noise"),
+        ({"noise": "per-client", "unit": "row"}, "noise"),
+    ],
+)
+def test_what_cannot_be(wrong: dict[str, Any], name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} = "):
+        Protection(mechanism="gaussian", **wrong)

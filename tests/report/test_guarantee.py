@@ -1,0 +1,118 @@
+"""What a run promises, in words that do not promise more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bgtplanner.report.guarantee import guarantee
+
+SOUND: dict[str, Any] = {
+    "mechanism": "gaussian",
+    "trust": "local",
+    "unit": "client",
+    "accounting": "gaussian/gdp",
+    "epsilon": 8.0,
+    "delta": 1e-6,
+    "epsilon_spent_max": 7.4321,
+    "epsilon_client_level": 7.4321,
+    "epsilon_client_level_median": 6.5,
+    "epsilon_client_level_pure": None,
+    "rounds_paid": 37,
+    "not_accounted": [],
+}
+
+
+@pytest.mark.parametrize("summary", [{"mechanism": "none"}, {}, SOUND | {"mechanism": "none"}])
+def test_none(summary: dict[str, Any]) -> None:
+    (line,) = guarantee(summary)
+    assert line == "Guarantee: none. Uploads were neither clipped nor noised."
+
+
+@pytest.mark.parametrize(
+    ("trust", "words"), [("local", "every upload"), ("secagg", "only the sum of all uploads")]
+)
+def test_sound(trust: str, words: str) -> None:
+    promise, spent = guarantee(SOUND | {"trust": trust})
+    assert promise.startswith("Guarantee: (8, 1e-06)-differential privacy for each whole client")
+    assert f"a server that sees {words} (gaussian/gdp)" in promise
+    assert "7.43 of it, in 37 rounds" in spent
+    assert "nothing else left the clients" in spent
+
+
+ROWS = SOUND | {
+    "unit": "row",
+    "accounting": "gaussian/authors",
+    "epsilon": 10.0,
+    "epsilon_client_level": 1234.4,
+    "epsilon_client_level_median": 391.2,
+    "not_accounted": ["item-ids", "pseudo-rows", "context", "reward"],
+}
+
+
+class TestRows:
+    def test_names_what_it_is_for_the_whole_client(self) -> None:
+        promise, rest = guarantee(ROWS)
+        assert "epsilon 10 is booked, but for each tensor and item row on its own" in promise
+        assert "For the whole client it is 391 at delta 1e-5 for the median client" in promise
+        assert "1,234 for the most exposed one" in promise
+        assert "pure" not in promise
+        assert "for each whole client" not in promise
+        assert rest.startswith("Not covered, so that no finite epsilon holds: ")
+        for words in ("which items each client rated", "gives them away", "the context the"):
+            assert words in rest
+        assert "the reward the planner learns from" in rest
+
+    def test_laplace_has_a_pure_one(self) -> None:
+        promise, _ = guarantee(
+            ROWS
+            | {
+                "mechanism": "laplace",
+                "accounting": "laplace/basic",
+                "epsilon_client_level_pure": 5600.2,
+            }
+        )
+        assert "(5,600 as pure epsilon)" in promise
+
+
+class TestNotCovered:
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("context", "made of who rated which item"),
+            ("reward", "computed on the ratings themselves"),
+            ("tuning", "looking at the test ratings"),
+            ("something new", "something new"),
+        ],
+    )
+    def test_named(self, name: str, words: str) -> None:
+        promise, rest = guarantee(SOUND | {"not_accounted": [name]})
+        assert promise == "Guarantee: (8, 1e-06)-differential privacy of the uploads alone."
+        assert rest.startswith("Not covered, so that no finite epsilon holds: ")
+        assert words in rest
+
+    def test_each_of_them(self) -> None:
+        _, rest = guarantee(SOUND | {"not_accounted": ["item-ids", "context"]})
+        assert "which items each client rated; the context" in rest
+
+
+class TestUnsoundRule:
+    """The authors' rule books a divergence as if it were an epsilon."""
+
+    SUMMARY = SOUND | {
+        "accounting": "gaussian/authors",
+        "epsilon": 10.0,
+        "epsilon_client_level": 18.62,
+    }
+
+    def test_promises_what_it_amounts_to(self) -> None:
+        (line,) = guarantee(self.SUMMARY)
+        assert "differential privacy" not in line
+        assert "epsilon 10 is booked by gaussian/authors" in line
+        assert "18.6 at delta 1e-5" in line
+
+    def test_and_what_is_not_covered(self) -> None:
+        line, rest = guarantee(self.SUMMARY | {"not_accounted": ["reward"]})
+        assert "18.6 at delta 1e-5" in line
+        assert "computed on the ratings themselves" in rest
