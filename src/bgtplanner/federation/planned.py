@@ -167,7 +167,7 @@ class PlannedRounds:
         if protection is not None and protection.unit == "row":
             rows = self.simulation.n_items + len(self.simulation.federation.model.dense_blocks)
         size = float(np.sqrt((seen.aggregate.astype(np.float64) ** 2).sum()))
-        return size / rows**0.5
+        return size / float(rows**0.5)
 
     def _context(self) -> NDArray[np.float64] | None:
         if self.context == "usage":

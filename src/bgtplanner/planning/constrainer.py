@@ -93,13 +93,13 @@ class Constrainer:
             steps: How many.
             rate: By which factor (its logarithm) prices move in a step, at most.
         """
-        matters = costs.any(axis=1)  # a resource that nobody can pay from any more has no price
-        limit = np.maximum(allowance, 1e-300)
+        # A resource that nobody can pay from any more has no price: it costs nothing, so it falls.
+        per_context = costs / (np.maximum(allowance, 1e-300)[:, None] * len(rewards))
         for _ in range(steps):
             chosen = (rewards - self.prices() @ costs).argmax(axis=1)
-            over = np.clip(costs[:, chosen].mean(axis=1) / limit - 1.0, -1.0, 1.0)
+            over = np.minimum(per_context.take(chosen, axis=1).sum(axis=1) - 1.0, 1.0)
             moved = self._log.copy()
-            moved[:-1] += rate * np.where(matters, over, -1.0)
+            moved[:-1] += rate * over
             self._set(moved)
 
     def _set(self, logs: Floats) -> None:
