@@ -423,13 +423,19 @@ class TestReward:
         assert self.rewards(rounds) == [None, None]
 
 
-def test_adap_is_told_the_norm_it_clips_by(split: Split) -> None:
-    simulation = Simulation(FEDERATION, split, seed=5, device="cpu")
+@pytest.mark.parametrize(("unit", "blocks"), [("client", 1), ("row", ITEMS)])
+def test_adap_is_told_the_norm_it_clips_by(split: Split, unit: Any, blocks: int) -> None:
+    """Of all that one clip is for: the whole upload, or a typical one of the rows."""
+    protection = Protection(mechanism="laplace", unit=unit)
+    federation = Federation(model=FEDERATION.model, server=SERVER, protection=protection)
+    simulation = Simulation(federation, split, seed=5, device="cpu")
     policy = Adap(SAME, rounds=ROUNDS, accounting=RULE, noise_multiplier=20.0)
     ledger = Ledger.in_memory(SAME, RULE)
     rounds = PlannedRounds(simulation, policy, ledger, trust="local", run="run", mark=b"")
     one, two = played(rounds, 2)
     assert two.plan is not None
-    assert two.plan.clip == pytest.approx(float(np.linalg.norm(one.seen.aggregate)))
-    scale = rule_named(RULE).noise_multiplier(two.plan.charge) * 2 * two.plan.clip
-    assert two.seen.noise_std == pytest.approx(2**0.5 * scale / CLIENTS**0.5, rel=1e-5)
+    norm = float(np.linalg.norm(one.seen.aggregate)) / blocks**0.5
+    assert two.plan.clip == pytest.approx(norm, rel=1e-5)
+    if unit == "client":
+        scale = rule_named(RULE).noise_multiplier(two.plan.charge) * 2 * two.plan.clip
+        assert two.seen.noise_std == pytest.approx(2**0.5 * scale / CLIENTS**0.5, rel=1e-5)

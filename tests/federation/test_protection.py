@@ -330,17 +330,17 @@ class TestNoise:
 
 
 class TestBand:
-    @pytest.mark.parametrize("size", [30, 1000])
+    @pytest.mark.parametrize("size", [1, 8, 30, 1000])
     @pytest.mark.parametrize("clip", [0.0, 2.0])
     @pytest.mark.parametrize("mechanism", MECHANISMS)
     def test_honest_noise_is_inside(self, mechanism: str, clip: float, size: int) -> None:
         generator = np.random.default_rng(size)
         draw = generator.normal if mechanism == "gaussian" else generator.laplace
         scale = 0.3
-        noise = draw(0, scale, (4000, size))
+        noise = draw(0, scale, (min(200_000, 4_000_000 // size), size))
         low, high = norm_band(mechanism, clip, scale, size)
         norms = np.linalg.norm(noise + clip / size**0.5, axis=1)  # as long as can be
-        assert low < norms.min()
+        assert low <= norms.min()
         assert norms.max() < high
 
     @pytest.mark.parametrize("mechanism", MECHANISMS)

@@ -101,9 +101,8 @@ def norm_band(mechanism: str, clip: float, scale: float, size: int) -> tuple[flo
     """
     if mechanism == "gaussian":
         middle, spread = scale * np.sqrt(size), scale * 5.0
-    else:  # squares of a Laplace variable: mean 2, variance 20
-        middle = scale * np.sqrt(2.0 * size)
-        spread = scale * 5.0 * np.sqrt(20.0 / 8.0)
+    else:  # long tails: one coordinate alone is beyond 14 scales once in a million times
+        middle, spread = scale * np.sqrt(2.0 * size), scale * 13.0
     return float(max(middle - spread - clip, 0.0)), float(middle + spread + clip)
 
 
