@@ -6,13 +6,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUN_DIR ?= runs/demo
 JOBS ?= 1
 
-.PHONY: help setup run test lint format types contract pytest wheel bench docs clean
+.PHONY: help setup run test lint format types contract pytest wheel bench paper paper-quick docs clean
 
 help:
 	@echo "make run      set up, train on the embedded data, say where the results are"
 	@echo "make test     set up, then lint, types, import contract, all tests, wheel"
 	@echo "make lint     ruff check and format check      make format   rewrite in our format"
 	@echo "make bench    speed, memory and the planner's regret; half an hour at first (installs torch)"
+	@echo "make paper    the paper's Table 2, 120 runs       make paper-quick   a corner of it"
 	@echo "make docs     build the documentation"
 	@echo "make clean    remove the environment and everything that was built"
 
@@ -68,6 +69,19 @@ $(VENV)/.bench: $(VENV)/.ready
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.speed; speed=$$?; \
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.regret --jobs $(JOBS) && exit $$speed
+
+# The paper's Table 2: 120 runs, resumable. JOBS=16 for sixteen at a time. Needs the three data sets.
+TABLE2 = --preset paper --mechanism gaussian,laplace --policy bgt,unlimited,adpml,adap,uniform
+paper: setup
+	$(BIN)/bgtplanner compare $(TABLE2) --seeds 0-4 --jobs $(JOBS) --dataset filmtrust \
+	  --set data.train_share=0.6 --set data.initial_share=1.0 --out runs/paper-filmtrust
+	$(BIN)/bgtplanner compare $(TABLE2) --seeds 0-4 --jobs $(JOBS) --dataset ml-100k,ml-1m \
+	  --out runs/paper-movielens
+
+# A corner of it: one data set, one seed.
+paper-quick: setup
+	$(BIN)/bgtplanner compare $(TABLE2) --seeds 0 --jobs $(JOBS) --dataset ml-100k \
+	  --out runs/paper-quick
 
 $(VENV)/.docs: $(VENV)/.ready
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --group docs

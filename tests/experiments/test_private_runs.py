@@ -308,3 +308,31 @@ class TestPolicies:
 def test_what_cannot_be(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         tiny(rounds=1, **changes)
+
+
+class Searched:
+    """Sees which schedules are tried."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def searching(self, name: str, number: int, total: int) -> None:
+        assert number == len(self.names) + 1 <= total
+        self.names.append(name)
+
+    def started(self, config: Any, split: Any, first: int) -> None: ...
+
+    def round(self, record: Any, total: int) -> None: ...
+
+    def finished(self, result: Any) -> None: ...
+
+
+def test_hindsight_is_the_best_of_all_schedules_on_the_test_set() -> None:
+    seen = Searched()
+    settings = TINY | {"planning.policy": "hindsight"}
+    found = simulate("synthetic", rounds=3, settings=settings, observer=seen)
+    assert seen.names == ["1 flat", "2 flat", "2 growing", "3 flat", "3 growing"]
+    weights = {"planning.options": {"weights": [0.0, 0.0, 1.0]}}
+    once = simulate("synthetic", rounds=3, settings=settings | weights)
+    assert found.summary["rmse_final"] <= once.summary["rmse_final"]
+    assert found.summary["not_accounted"] == ["tuning"]

@@ -32,7 +32,10 @@ def run(
     model: Annotated[str | None, typer.Option(help="factorization | fedgnn")] = None,
     policy: Annotated[
         str | None,
-        typer.Option(help="bgt | uniform | adpml | adap | unlimited | hong | two-phase | random"),
+        typer.Option(
+            help="bgt | uniform | adpml | adap | unlimited | hong | two-phase | random | "
+            "hindsight, or package.module:Class"
+        ),
     ] = None,
     mechanism: Annotated[str | None, typer.Option(help="gaussian | laplace | none")] = None,
     trust: Annotated[str | None, typer.Option(help="secagg | local")] = None,

@@ -269,6 +269,9 @@ class _CellView:
         self.tell = tell
         self.flag = flag
 
+    def searching(self, name: str, number: int, total: int) -> None:
+        """Schedules that are tried are not rounds of the cell."""
+
     def started(self, config: Config, split: Split, first: int) -> None:
         """Nothing to say yet."""
 

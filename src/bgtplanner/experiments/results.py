@@ -213,5 +213,6 @@ def _not_accounted(config: Config) -> list[str]:
         "pseudo-rows": rows and bool(config.model.pseudo_items),
         "context": protected and planning.context == "usage",
         "reward": protected and planning.reward in ("test", "loss"),
+        "tuning": protected and planning.policy == "hindsight",
     }
     return [name for name, is_so in leaves.items() if is_so]

@@ -28,6 +28,7 @@ from bgtplanner.experiments.results import Result, spending_of, summarise
 from bgtplanner.experiments.store import RunFolder
 from bgtplanner.federation.planned import PlannedRound, PlannedRounds
 from bgtplanner.federation.simulation import RoundRecord, Simulation
+from bgtplanner.planning.baselines import Hindsight
 from bgtplanner.planning.policy import LedgerPolicy, Policy
 from bgtplanner.privacy.journal import Head
 from bgtplanner.recsys.alone import references
@@ -47,6 +48,10 @@ _FIGURES = frozenset(
 
 class Observer(Protocol):
     """Somebody who watches a run."""
+
+    def searching(self, name: str, number: int, total: int) -> None:
+        """Before a run with ``hindsight``: the schedule that is tried now."""
+        ...
 
     def started(self, config: Config, split: Split, first: int) -> None:
         """The data are ready; training goes on from round `first`."""
@@ -118,7 +123,7 @@ def execute(
     if out is not None:
         RunFolder(Path(out)).check_free(overwrite)  # before minutes are spent on loading
     ratings = ratings_of(config) if ratings is None else ratings
-    run = _Run(config, ratings, observer)
+    run = _Run(_with_schedule(config, ratings, observer), ratings, observer)
     if out is None:
         run.open_ledger(None)
         return run.train()
@@ -152,7 +157,7 @@ def resume(
                     f"{path}: its ratings cannot be loaded by name ({error}). If they were given "
                     "in Python, resume there: resume(path, ratings=...)"
                 ) from error
-        run = _Run(config, ratings, observer)
+        run = _Run(_with_schedule(config, ratings, observer), ratings, observer)
         if _fingerprint(run.split) != folder.notes().get("data"):
             raise RunFolderError(
                 f"{path}: the ratings of '{config.data.dataset}' are not those it was started "
@@ -167,6 +172,26 @@ def resume(
             if any(not record.keys() >= _FIGURES for record in run.records):
                 raise RunFolderError(f"{path}: a line of rounds.jsonl lacks some of its figures")
             return run.train(folder)
+
+
+def _with_schedule(config: Config, ratings: Ratings, observer: Observer | None) -> Config:
+    """For ``hindsight``, the best fixed schedule there is, found by trying all on the test set."""
+    if config.planning.policy != "hindsight" or "weights" in config.planning.options:
+        return config
+    every = Hindsight.candidates(config.federation.rounds)
+    best, least = config, math.inf
+    for number, (name, weights) in enumerate(every.items(), start=1):
+        if observer is not None:
+            observer.searching(name, number, len(every))
+        options = config.planning.options | {"weights": weights.tolist()}
+        planning = config.planning.model_copy(update={"options": options})
+        tried = config.model_copy(update={"planning": planning})
+        run = _Run(tried, ratings, None)
+        run.open_ledger(None)
+        error = run.train().summary["rmse_final"]
+        if error < least:
+            best, least = tried, error
+    return best
 
 
 def ratings_of(config: Config) -> Ratings:

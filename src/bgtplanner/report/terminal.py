@@ -70,6 +70,12 @@ class RunView:
         self._begun = 0.0
         self._first = 0
 
+    def searching(self, name: str, number: int, total: int) -> None:
+        """Say which schedule is tried."""
+        if self.verbosity >= 0:
+            text = f"hindsight: trying schedule {number} of {total} ({name} rounds)"
+            self.console.print(text, highlight=False)
+
     def started(self, config: Config, split: Split, first: int) -> None:
         """Say what is about to be trained on what."""
         self._first = first
