@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bgtplanner.errors import DataError
+from bgtplanner.errors import ConfigError, DataError, StorageError
 from bgtplanner.experiments.config import Config
 from bgtplanner.experiments.store import SCHEMA
 from bgtplanner.federation.simulation import Simulation
@@ -87,6 +87,53 @@ class Result:
             raise DataError(f"user and item have shapes {shapes}") from error
         predicted = self.simulation.predict(users.ravel(), items.ravel())
         return self.ratings.to_raw(predicted).reshape(users.shape)
+
+    def recommend(self, user: Any, top: int = 10) -> list[tuple[Any, float]]:
+        """The items that a user has not rated and is predicted to like best, best first.
+
+        Args:
+            user: The source's label of the user.
+            top: How many.
+
+        Returns:
+            Pairs of item label and predicted rating, on the source's scale.
+
+        Raises:
+            DataError: If the user is not known.
+            ConfigError: If `top` is not positive.
+        """
+        ConfigError.unless(top >= 1, "top", top, "at least 1")
+        labels = self.ratings.user_labels
+        found = np.flatnonzero(labels == np.asarray(user).astype(labels.dtype))
+        if len(found) != 1:
+            raise DataError("user: a label that is not among the ratings'")
+        rated = self.ratings.item[self.ratings.user == found[0]]
+        unrated = np.setdiff1d(np.arange(self.ratings.n_items), rated)
+        predicted = self.simulation.predict(np.full(len(unrated), found[0]), unrated)
+        best = np.argsort(-predicted, kind="stable")[:top]
+        values = self.ratings.to_raw(predicted[best])
+        names = self.ratings.item_labels[unrated[best]]
+        return list(zip(names.tolist(), values.tolist(), strict=True))
+
+    def export(self, path: Path | str) -> Path:
+        """Write what the server holds, the shared parameters, as a NumPy archive.
+
+        It is made of released numbers only: what stays on the clients is not in it.
+        """
+        target = Path(path)
+        shared = self.simulation.state.shared
+        try:
+            with target.open("wb") as file:
+                np.savez(
+                    file,
+                    items=np.asarray(shared.items),
+                    dense=np.asarray(shared.dense),
+                    item_labels=self.ratings.item_labels,
+                    scale=np.array([self.ratings.low, self.ratings.high]),
+                )
+        except OSError as error:
+            raise StorageError(f"{target}: cannot be written ({error})") from error
+        return target
 
 
 def summarise(

@@ -38,7 +38,16 @@ from bgtplanner.recsys.sources import dataset_info, load_ratings
 from bgtplanner.recsys.split import Split, deal_users, split_ratings
 from bgtplanner.recsys.synthetic import synthetic_ratings
 
-__all__ = ["Observer", "Result", "execute", "ratings_of", "resume", "simulate", "split_of"]
+__all__ = [
+    "Observer",
+    "Result",
+    "execute",
+    "load",
+    "ratings_of",
+    "resume",
+    "simulate",
+    "split_of",
+]
 
 
 _FIGURES = frozenset(
@@ -149,14 +158,7 @@ def resume(
     """
     with RunFolder.open(path) as folder:
         config = folder.config()
-        if ratings is None:
-            try:
-                ratings = ratings_of(config)
-            except (ConfigError, DataError) as error:
-                raise RunFolderError(
-                    f"{path}: its ratings cannot be loaded by name ({error}). If they were given "
-                    "in Python, resume there: resume(path, ratings=...)"
-                ) from error
+        ratings = _ratings_of_folder(path, config) if ratings is None else ratings
         run = _Run(_with_schedule(config, ratings, observer), ratings, observer)
         if _fingerprint(run.split) != folder.notes().get("data"):
             raise RunFolderError(
@@ -172,6 +174,49 @@ def resume(
             if any(not record.keys() >= _FIGURES for record in run.records):
                 raise RunFolderError(f"{path}: a line of rounds.jsonl lacks some of its figures")
             return run.train(folder)
+
+
+def load(path: Path | str, *, ratings: Ratings | None = None) -> Result:
+    """A finished run again, to predict, recommend or export with.
+
+    Args:
+        path: The run folder.
+        ratings: What it was started with, where that was given in Python.
+
+    Raises:
+        RunFolderError: If the run is not finished, or was started with other ratings.
+    """
+    folder = RunFolder(Path(path))
+    notes, summary = folder.notes(), folder.summary()
+    if summary is None:
+        raise RunFolderError(f"{path}: not finished; go on with: {folder.resume_command}")
+    config = folder.config()
+    ratings = _ratings_of_folder(path, config) if ratings is None else ratings
+    run = _Run(config, ratings, None)
+    checkpoint = folder.checkpoint()
+    if _fingerprint(run.split) != notes.get("data") or checkpoint is None:
+        raise RunFolderError(
+            f"{path}: has no checkpoint, or the ratings of '{config.data.dataset}' are not those "
+            "it was started with"
+        )
+    run.restore(checkpoint)
+    return Result(
+        summary=summary,
+        rounds=folder.rounds(),
+        ratings=ratings,
+        folder=folder.path,
+        simulation=run.simulation,
+    )
+
+
+def _ratings_of_folder(path: Path | str, config: Config) -> Ratings:
+    try:
+        return ratings_of(config)
+    except (ConfigError, DataError) as error:
+        raise RunFolderError(
+            f"{path}: its ratings cannot be loaded by name ({error}). If they were given "
+            "in Python, hand them over there: ratings=..."
+        ) from error
 
 
 def _with_schedule(config: Config, ratings: Ratings, observer: Observer | None) -> Config:
@@ -326,6 +371,9 @@ class _Run:
             while simulation.next_round < total:
                 record = self._step()
                 if record is None:
+                    if folder is not None and self.records:
+                        seconds = self.seconds_before + time.perf_counter() - started
+                        folder.write_checkpoint(self._arrays(seconds))
                     break
                 self._check(record)
                 self.records.append(record)

@@ -1,0 +1,84 @@
+"""Commands that use a trained model: `recommend`, `predict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bgtplanner.commands.options import Json, need_simulator, print_json
+from bgtplanner.errors import ConfigError, DataError
+
+__all__ = ["predict", "recommend"]
+
+Folder = Annotated[str, typer.Argument(help="The folder of a finished run.")]
+User = Annotated[str, typer.Option("--client", "--user", help="A user, as the data name it.")]
+
+
+def recommend(
+    folder: Folder,
+    user: User,
+    top: Annotated[int, typer.Option(help="How many items.")] = 10,
+    export: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Also write the shared parameters (.npz).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What a client would be shown: the items it has not rated and is predicted to like best.
+
+    Computed where the client's own ratings are; here that is the simulation's data.
+
+    Example: `bgtplanner recommend runs/first --client 7 --top 10`
+    """
+    ConfigError.unless(top >= 1, "--top", top, "at least 1")
+    result = _load(folder)
+    best = result.recommend(_label(user, result.ratings.user_labels, "--client"), top)
+    written = None if export is None else str(result.export(Path(export)))
+    if as_json:
+        items = [{"item": item, "predicted": value} for item, value in best]
+        print_json({"client": user, "items": items, "export": written})
+        return
+    for place, (item, value) in enumerate(best, start=1):
+        typer.echo(f"{place:3d}  {item!s:<20} {value:.2f}")
+    if written is not None:
+        typer.echo(f"Shared parameters: {written}")
+
+
+def predict(
+    folder: Folder,
+    user: User,
+    item: Annotated[str, typer.Option(help="An item, as the data name it.")],
+    as_json: Json = False,
+) -> None:
+    """The rating that a user is predicted to give an item, on the scale of the data.
+
+    Example: `bgtplanner predict runs/first --client 7 --item 42`
+    """
+    result = _load(folder)
+    who = _label(user, result.ratings.user_labels, "--client")
+    what = _label(item, result.ratings.item_labels, "--item")
+    value = float(result.predict(who, what)[0])
+    if as_json:
+        print_json({"client": user, "item": item, "predicted": value})
+    else:
+        typer.echo(f"{value:.3f}")
+
+
+def _load(folder: str) -> Any:
+    need_simulator()
+    from bgtplanner.experiments.runner import load
+
+    ConfigError.unless(folder != "", "FOLDER", folder, "a run folder")
+    return load(folder)
+
+
+def _label(text: str, labels: Any, flag: str) -> Any:
+    """The label as the data have it: a number where they are numbers."""
+    try:
+        label = labels.dtype.type(text)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{flag} {text}: the data have whole numbers there") from error
+    if not (labels == label).any():
+        raise DataError(f"{flag} {text}: not among the run's ratings")
+    return label
