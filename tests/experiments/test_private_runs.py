@@ -18,6 +18,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.experiments.config import load_config
 from bgtplanner.experiments.results import CLIENT_LEVEL_DELTA
 from bgtplanner.experiments.runner import ratings_of, split_of
+from bgtplanner.experiments.store import RunFolder
 from bgtplanner.privacy.exposure import client_level
 from bgtplanner.privacy.ledger import Ledger
 
@@ -192,6 +193,10 @@ class _PowerCut(Exception):
     pass
 
 
+def result_config(folder: Path) -> Any:
+    return RunFolder(folder).config()
+
+
 class Cut:
     """Pulls the plug at the end of a round."""
 
@@ -270,6 +275,16 @@ class TestPolicies:
         np.testing.assert_allclose(found, [1.0] * 3 + [6.0] * 9, rtol=1e-3)
         assert (found <= [1.0] * 3 + [6.0] * 9).all()
         assert {len(record["charges"]) for record in result.rounds} == {2}
+        poor, rich = summary["classes"]
+        assert (poor["epsilon"], poor["clients"]) == (1.0, 3)
+        assert (rich["epsilon"], rich["clients"]) == (6.0, 9)
+        assert poor["epsilon_spent_max"] <= 1.0 < rich["epsilon_spent_max"] <= 6.0
+        test = split_of(result_config(tmp_path / "run"), result.ratings).test
+        counts = np.bincount(ledger.budgets.class_of_client[test.client], minlength=2)
+        squares = [entry["rmse_final"] ** 2 for entry in summary["classes"]]
+        assert np.dot(squares, counts) / counts.sum() == pytest.approx(
+            summary["rmse_final"] ** 2, rel=1e-5
+        )
 
     def test_after_the_budget_clients_rest_or_the_run_ends(self) -> None:
         changes = {

@@ -21,7 +21,7 @@ from bgtplanner.recsys.alone import References
 from bgtplanner.recsys.ratings import Ratings
 from bgtplanner.recsys.split import Split
 
-__all__ = ["CLIENT_LEVEL_DELTA", "Result", "spending_of", "summarise"]
+__all__ = ["CLIENT_LEVEL_DELTA", "Result", "classes_of", "spending_of", "summarise"]
 
 CLIENT_LEVEL_DELTA = 1e-5
 """At which the epsilon of a whole client is read, whatever delta a preset prints."""
@@ -32,6 +32,7 @@ _SPENDING = (
     "epsilon_client_level_median",
     "epsilon_client_level_pure",
     "rounds_paid",
+    "classes",
     "uploads_dropped",
     "ledger_head",
 )
@@ -206,6 +207,27 @@ def spending_of(
     }
     if privacy.unit == "row" or not ledger.rule.sound:
         found |= _client_level(config, split, records)
+    return found
+
+
+def classes_of(
+    ledger: Ledger, test: Ratings, predicted: NDArray[np.float32]
+) -> list[dict[str, Any]]:
+    """Each class of budgets on its own: who is in it, what it spent, how good it got."""
+    budgets = ledger.budgets
+    spent, index = ledger.epsilon_spent(), budgets.class_of_client
+    squares = (predicted.astype(np.float64) - test.value) ** 2
+    found = []
+    for number, budget in enumerate(budgets.classes):
+        own, rated = index == number, index[test.client] == number
+        found.append(
+            {
+                "epsilon": budget.epsilon,
+                "clients": int(own.sum()),
+                "epsilon_spent_max": float(spent[own].max(initial=0.0)),
+                "rmse_final": float(np.sqrt(squares[rated].mean())) if rated.any() else None,
+            }
+        )
     return found
 
 

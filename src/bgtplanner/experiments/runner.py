@@ -24,7 +24,7 @@ from bgtplanner.errors import (
 from bgtplanner.experiments.assembly import federation_of, planned_of
 from bgtplanner.experiments.config import Config, load_config
 from bgtplanner.experiments.interrupts import stop_requests
-from bgtplanner.experiments.results import Result, spending_of, summarise
+from bgtplanner.experiments.results import Result, classes_of, spending_of, summarise
 from bgtplanner.experiments.store import RunFolder
 from bgtplanner.federation.planned import PlannedRound, PlannedRounds
 from bgtplanner.federation.simulation import RoundRecord, Simulation
@@ -395,7 +395,11 @@ class _Run:
             raise ConfigError("the budget pays for no round at all; give a larger --epsilon")
         spending = None
         if self.planned is not None:
-            spending = spending_of(self.config, self.planned.ledger, self.split, self.records)
+            ledger, test = self.planned.ledger, self.split.test
+            spending = spending_of(self.config, ledger, self.split, self.records)
+            if len(ledger.budgets.classes) > 1:
+                predicted = simulation.predict(test.user, test.item)
+                spending["classes"] = classes_of(ledger, test, predicted)
         result = Result(
             summary=summarise(
                 self.config,

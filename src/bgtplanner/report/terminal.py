@@ -152,6 +152,12 @@ class RunView:
             f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s.",
             highlight=False,
         )
+        for entry in summary.get("classes") or []:
+            self.console.print(
+                f"epsilon {entry['epsilon']:g}: {entry['clients']:,} clients, spent at most "
+                f"{entry['epsilon_spent_max']:.3g}, RMSE {entry['rmse_final'] or 0:.4f}",
+                highlight=False,
+            )
         for line in guarantee(summary):
             self.console.print(line, highlight=False, markup=False)
 
