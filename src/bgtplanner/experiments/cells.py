@@ -61,23 +61,26 @@ Tell = Callable[["Cell", int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One run of a grid."""
+    """One run of a grid. In a sweep its variant says which settings are varied, and how."""
 
     dataset: str
     mechanism: str
     policy: str
     seed: int
+    variant: str = ""
 
     @property
     def name(self) -> str:
         """As messages have it."""
-        return f"{self.dataset} {self.mechanism} {self.policy} seed {self.seed}"
+        name = f"{self.dataset} {self.mechanism} {self.policy} seed {self.seed}"
+        return f"{name}, {self.variant}" if self.variant else name
 
     @property
     def place(self) -> Path:
         """Its run folder, below that of the grid."""
         names = (self.dataset, self.mechanism, self.policy)
-        return Path(*map(_folder_name, names), f"seed-{self.seed}")
+        above = [_folder_name(self.variant, "-_=.,")] if self.variant else []
+        return Path(*above, *map(_folder_name, names), f"seed-{self.seed}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,9 +308,9 @@ def outcome_of(cell: Cell, place: Path) -> Outcome:
     return Outcome(cell=cell, summary=summary)
 
 
-def _folder_name(name: str) -> str:
+def _folder_name(name: str, signs: str = "-_") -> str:
     """A name that can be a folder's; where letters had to go, told apart by a hash."""
-    plain = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name)
+    plain = "".join(letter if letter.isalnum() or letter in signs else "-" for letter in name)
     if plain == name and len(name) <= 60:
         return name
     return f"{plain[-40:].strip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -19,7 +19,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import bgtplanner
 from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError, StorageError
@@ -38,7 +38,9 @@ from bgtplanner.planning.catalog import policy_named
 from bgtplanner.recsys.datasets import dataset_info
 
 __all__ = [
+    "AXES",
     "BACKENDS",
+    "Asked",
     "Cell",
     "GridObserver",
     "Outcome",
@@ -49,14 +51,31 @@ __all__ = [
 ]
 
 _SCHEMA = 1
-_AXES = {
+AXES = {
     "data.dataset": "--dataset",
     "privacy.mechanism": "--mechanism",
     "planning.policy": "--policy",
     "run.seed": "--seeds",
 }
+"""Config keys that every grid varies by flags of their own."""
+
 # Where a run is carried out and how often it is saved does not change what comes of it.
 _INDIFFERENT = {"data": {"data_dir"}, "run": {"device", "checkpoint_every"}}
+
+
+class Asked(Protocol):
+    """What a grid is made of, and the command and the file by which it is known."""
+
+    command: ClassVar[str]
+    file: ClassVar[str]
+
+    def cells(self) -> dict[Cell, Config]:
+        """Every cell with its settings, in the order in which they are run."""
+        ...
+
+    def write(self, out: Path) -> None:
+        """Note in the folder what is asked for."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +101,9 @@ class Request:
     settings: Mapping[str, Any] = field(default_factory=dict)
     baseline: str | None = None
 
+    command: ClassVar[str] = "compare"
+    file: ClassVar[str] = "grid.json"
+
     def cells(self) -> dict[Cell, Config]:
         """Every cell with its settings, in the order in which they are run.
 
@@ -96,8 +118,8 @@ class Request:
         ):
             ConfigError.unless(bool(values), name, list(values), "at least one")
         for key in self.settings:
-            if key in _AXES:
-                raise ConfigError(f"--set {key}: in a comparison this is given by {_AXES[key]}")
+            if key in AXES:
+                raise ConfigError(f"--set {key}: in a comparison this is given by {AXES[key]}")
         for name, check, values in (
             ("--dataset", dataset_info, self.datasets),
             ("--policy", policy_named, self.policies),
@@ -152,7 +174,7 @@ class Request:
         Raises:
             RunFolderError: If the folder has a ``grid.json`` that cannot be read.
         """
-        file = out / "grid.json"
+        file = out / cls.file
         try:
             tree = json.loads(file.read_text(encoding="utf-8"))
             if tree["schema"] != _SCHEMA:
@@ -179,7 +201,7 @@ class Request:
     def write(self, out: Path) -> None:
         """Note in the folder what is asked for."""
         tree = {"schema": _SCHEMA, "version": bgtplanner.__version__, **asdict(self)}
-        write_whole(out / "grid.json", json.dumps(tree, indent=2) + "\n")
+        write_whole(out / self.file, json.dumps(tree, indent=2) + "\n")
 
 
 class _Clock:
@@ -229,7 +251,7 @@ class GridObserver(Protocol):
 
 
 def run_grid(
-    request: Request,
+    request: Asked,
     out: Path,
     *,
     jobs: int = 1,
@@ -252,7 +274,7 @@ def run_grid(
     ConfigError.unless(jobs >= 1, "--jobs", jobs, "at least 1")
     ConfigError.unless(backend in BACKENDS, "--backend", backend, f"one of {', '.join(BACKENDS)}")
     cells = request.cells()
-    _check_folder(out)
+    _check_folder(out, request)
     outcomes = {cell: found for cell in cells if (found := _finished(cell, cells[cell], out))}
     todo = [cell for cell in cells if cell not in outcomes]
     alone = jobs == 1 and backend == "loky"
@@ -279,7 +301,7 @@ def run_grid(
         done = sum(outcome.summary is not None for outcome in outcomes.values())
         raise InterruptedRunError(
             f"stopped with {done} of {len(cells)} cells finished; go on with: "
-            f"bgtplanner compare --out {shlex.quote(str(out))}"
+            f"bgtplanner {request.command} --out {shlex.quote(str(out))}"
         )
     return [outcomes[cell] for cell in cells]
 
@@ -317,12 +339,13 @@ def _differences(one: Config, other: Config) -> Iterator[str]:
                 yield f"{section}.{key}"
 
 
-def _check_folder(out: Path) -> None:
-    """Only an empty folder, or one of a grid: others hold somebody's work."""
+def _check_folder(out: Path, request: Asked) -> None:
+    """Only an empty folder, or one of such a grid: others hold somebody's work."""
     try:
-        if out.exists() and not (out / "grid.json").exists() and any(out.iterdir()):
+        if out.exists() and not (out / request.file).exists() and any(out.iterdir()):
+            kind = {"compare": "comparison"}.get(request.command, request.command)
             raise ConfigError(
-                f"--out {out}: holds other things than a comparison; choose an empty folder"
+                f"--out {out}: holds other things than a {kind}; choose an empty folder"
             )
     except OSError as error:
         raise ConfigError(f"--out {out}: cannot be used: {error.strerror}") from error

@@ -27,7 +27,9 @@ __all__ = [
     "comparison_tables",
     "duration",
     "markdown",
+    "sheet_lines",
     "sheets",
+    "tables",
     "write_files",
 ]
 
@@ -221,7 +223,12 @@ def _difference(found: Estimate | None) -> list[str]:
 
 def comparison_tables(comparison: Comparison) -> Iterator[Table]:
     """The tables for a terminal, 80 columns wide at most."""
-    for sheet in sheets(comparison):
+    yield from tables(sheets(comparison))
+
+
+def tables(shown: Iterable[Sheet]) -> Iterator[Table]:
+    """Sheets as tables for a terminal."""
+    for sheet in shown:
         table = Table(
             title=escape(sheet.title),
             caption=escape(sheet.note),
@@ -258,17 +265,22 @@ def markdown(comparison: Comparison) -> str:
     seeds = ", ".join(map(str, request.seeds))
     lines = ["# Comparison", "", f"Preset `{request.preset}`, seeds {seeds}{settings}.", ""]
     for sheet in sheets(comparison):
-        columns = ["data set", *sheet.columns]
-        marks = ["---", "---", *["---:"] * (len(sheet.columns) - 1)]
-        lines += [f"## {sheet.title}", "", _piped(columns), _piped(marks)]
-        for group, rows in sheet.groups.items():
-            lines += [_piped([group, *row]) for row in rows]
-        lines += ["", sheet.note, ""]
+        lines += sheet_lines(sheet)
     if comparison.failed:
         lines += ["## Failed", ""]
         lines += [f"- {outcome.cell.name}: {outcome.error}" for outcome in comparison.failed]
         lines.append("")
     return "\n".join(lines)
+
+
+def sheet_lines(sheet: Sheet) -> list[str]:
+    """A sheet as lines of Markdown."""
+    columns = ["data set", *sheet.columns]
+    marks = ["---", "---", *["---:"] * (len(sheet.columns) - 1)]
+    lines = [f"## {sheet.title}", "", _piped(columns), _piped(marks)]
+    for group, rows in sheet.groups.items():
+        lines += [_piped([group, *row]) for row in rows]
+    return [*lines, "", sheet.note, ""]
 
 
 def _piped(cells: Iterable[str]) -> str:
