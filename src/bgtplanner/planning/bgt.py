@@ -127,7 +127,7 @@ class BGTPlanner(LedgerPolicy):
         self.constrainer = Constrainer(resources=len(shares), radius=radius, step=step)
         self._contexts: dict[int, Floats] = {}  # of plans that were not told yet
         self._latest: deque[Floats] = deque(maxlen=_REPLAYED)
-        self._expected: deque[Floats] = deque(maxlen=_REPLAYED)
+        self._expected = np.zeros((0, self.levels.shape[1]))  # what was predicted in each of them
         self._trials: list[tuple[Floats, float]] = []  # contexts and errors of the paper's stage
 
     @classmethod
@@ -213,7 +213,7 @@ class BGTPlanner(LedgerPolicy):
             "random": self._generator.bit_generator.state,
             "contexts": {str(key): value.tolist() for key, value in self._contexts.items()},
             "latest": [context.tolist() for context in self._latest],
-            "expected": [rewards.tolist() for rewards in self._expected],
+            "expected": self._expected.tolist(),
             "trials": [[context.tolist(), error] for context, error in self._trials],
         }
 
@@ -224,7 +224,7 @@ class BGTPlanner(LedgerPolicy):
         self._generator.bit_generator.state = state["random"]
         self._contexts = {int(key): np.asarray(value) for key, value in state["contexts"].items()}
         self._latest.extend(np.asarray(context, np.float64) for context in state["latest"])
-        self._expected.extend(np.asarray(rewards, np.float64) for rewards in state["expected"])
+        self._expected = np.reshape(state["expected"], (-1, self.levels.shape[1])).astype(float)
         self._trials = [(np.asarray(context), float(error)) for context, error in state["trials"]]
 
     def _levels(
@@ -279,13 +279,15 @@ class BGTPlanner(LedgerPolicy):
         """Keep the price right by the latest contexts."""
         begun = len(self._latest) > 0
         self._latest.append(context)
-        self._expected.append(predicted)
+        if len(self._expected) < _REPLAYED:
+            self._expected = np.vstack([self._expected, predicted])
+        else:  # the oldest makes room
+            self._expected[:-1] = self._expected[1:]
+            self._expected[-1] = predicted
         if begun and self.round % _REFRESH == 0:
-            again = self._predict(np.stack(self._latest))
-            self._expected.clear()
-            self._expected.extend(again)
+            self._expected = self._predict(np.stack(self._latest))
         self.constrainer.replay(
-            np.stack(self._expected) / unit, costs, allowance,
+            self._expected / unit, costs, allowance,
             steps=4 if begun else 100, rate=self.constrainer.step,
         )  # fmt: skip
 

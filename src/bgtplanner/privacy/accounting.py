@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -123,9 +124,7 @@ class Rule:
         """
         if self.mechanism == "gaussian" and self.sound and budget.delta <= 0:
             raise ConfigError(f"delta = 0: expected a positive one, which {self.name} needs")
-        limits = [float(np.asarray(limit(budget.epsilon, budget.delta))) for limit in self.limits]
-        ticks = [min(math.floor(limit / TICK), _HIGHEST_LIMIT) for limit in limits]
-        return np.array(ticks, dtype=np.int64)
+        return np.array(_limits(self.limits, budget), dtype=np.int64)
 
     def sum_ticks(self, charge: ArrayLike) -> Ticks:
         """What a charge adds to each sum, rounded up; shape ``[sums, ...]``."""
@@ -212,6 +211,13 @@ class Rule:
     def _reading(self, sums: Floats, delta: float) -> Floats:
         every = [reading(row, delta) for reading, row in zip(self.readings, sums, strict=True)]
         return np.asarray(np.minimum.reduce(every))
+
+
+@lru_cache(maxsize=4096)
+def _limits(limits: tuple[Callable[[float, float], ArrayLike], ...], budget: Budget) -> list[int]:
+    """Each found once: the exact ones take milliseconds."""
+    exact = [float(np.asarray(limit(budget.epsilon, budget.delta))) for limit in limits]
+    return [min(math.floor(limit / TICK), _HIGHEST_LIMIT) for limit in exact]
 
 
 def _root_ticks(ticks: Ticks, power: int) -> Ticks:
