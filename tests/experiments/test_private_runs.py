@@ -182,7 +182,8 @@ class TestPaper:
         )
         summary = result.summary
         assert summary["accounting"] == "laplace/basic"
-        assert summary["not_accounted"] == ["item-ids", "context"]
+        # Who does not learn has no use for the context, so nobody shows it.
+        assert summary["not_accounted"] == ["item-ids"]
         assert summary["epsilon_client_level_pure"] >= summary["epsilon_client_level_median"]
 
     def test_the_run_ends_with_the_budget(self, result: Result) -> None:

@@ -15,6 +15,7 @@ from bgtplanner.errors import ConfigError, DataError, StorageError
 from bgtplanner.experiments.config import Config
 from bgtplanner.experiments.store import SCHEMA
 from bgtplanner.federation.simulation import Simulation
+from bgtplanner.planning.catalog import policy_named
 from bgtplanner.privacy.exposure import client_level
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.recsys.alone import References
@@ -277,11 +278,12 @@ def _not_accounted(config: Config) -> list[str]:
     protected = config.privacy.mechanism != "none"
     rows = not protected or config.privacy.unit == "row"
     planning = config.planning
+    learns = protected and getattr(policy_named(planning.policy), "learns", True)
     leaves = {
-        "item-ids": rows or (protected and planning.context == "usage"),
+        "item-ids": rows or (learns and planning.context == "usage"),
         "pseudo-rows": rows and bool(config.model.pseudo_items),
-        "context": protected and planning.context == "usage",
-        "reward": protected and planning.reward in ("test", "loss"),
+        "context": learns and planning.context == "usage",
+        "reward": learns and planning.reward in ("test", "loss"),
         "tuning": protected and planning.policy == "hindsight",
     }
     return [name for name, is_so in leaves.items() if is_so]

@@ -89,7 +89,9 @@ class PlannedRounds:
     ) -> None:
         self.simulation, self.policy, self.ledger = simulation, policy, ledger
         self.trust, self.run = trust, run
-        self.context, self.reward = context, reward
+        learns = getattr(policy, "learns", True)
+        self.context: ContextKind = context if learns else "none"
+        self.reward: RewardKind = reward if learns else "none"
         self.participation, self.dropout, self.seed = participation, dropout, seed
         self.stops = stops
         self.over = False

@@ -112,6 +112,8 @@ class Unlimited:
 class Uniform(LedgerPolicy):
     """The same charge every round: DPSGD with the moments accountant (Abadi et al. 2016)."""
 
+    learns = False
+
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """An even share of the whole budget."""
         del context, left
@@ -130,6 +132,8 @@ class Fixed(LedgerPolicy):
         >>> [round(schedule.ask().charge, 3) for _ in range(2)]
         [0.25, 0.75]
     """
+
+    learns = False
 
     def __init__(
         self,
@@ -283,6 +287,8 @@ class Random(LedgerPolicy):
         **options: See :class:`LedgerPolicy`.
     """
 
+    learns = False
+
     def __init__(
         self,
         budget: Who = None,
@@ -333,6 +339,8 @@ class Adpml(LedgerPolicy):
         mode: ``literal`` or ``normalised``.
         **options: See :class:`LedgerPolicy`.
     """
+
+    learns = False
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -150,6 +150,9 @@ class LedgerPolicy:
         run: Name of this run in the ledger.
         seed: Of every random choice.
     """
+
+    learns: ClassVar[bool] = True
+    """Whether contexts and rewards make a difference to it: otherwise nobody is asked for them."""
 
     _options: dict[str, Any]
 
