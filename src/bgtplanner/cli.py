@@ -15,7 +15,7 @@ import click
 import typer
 
 import bgtplanner
-from bgtplanner.commands import compare, data, privacy, recommend, train
+from bgtplanner.commands import compare, data, privacy, recommend, sweep, train
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ app.command()(train.run)
 app.command()(train.resume)
 app.command()(train.report)
 app.command()(compare.compare)
+app.command()(sweep.sweep)
 app.command()(recommend.recommend)
 app.command()(recommend.predict)
 app.add_typer(data.data_app, name="data")

@@ -41,6 +41,7 @@ __all__ = [
     "Outcome",
     "Tell",
     "check_backend",
+    "folder_name",
     "one_by_one",
     "outcome_of",
     "side_by_side",
@@ -79,8 +80,8 @@ class Cell:
     def place(self) -> Path:
         """Its run folder, below that of the grid."""
         names = (self.dataset, self.mechanism, self.policy)
-        above = [_folder_name(self.variant, "-_=.,")] if self.variant else []
-        return Path(*above, *map(_folder_name, names), f"seed-{self.seed}")
+        above = [folder_name(self.variant, "-_=.,")] if self.variant else []
+        return Path(*above, *map(folder_name, names), f"seed-{self.seed}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,7 +309,7 @@ def outcome_of(cell: Cell, place: Path) -> Outcome:
     return Outcome(cell=cell, summary=summary)
 
 
-def _folder_name(name: str, signs: str = "-_") -> str:
+def folder_name(name: str, signs: str = "-_") -> str:
     """A name that can be a folder's; where letters had to go, told apart by a hash."""
     plain = "".join(letter if letter.isalnum() or letter in signs else "-" for letter in name)
     if plain == name and len(name) <= 60:

@@ -1,0 +1,151 @@
+"""`bgtplanner sweep` as a user meets it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from bgtplanner import cli
+from bgtplanner.errors import TrainingDivergedError
+from bgtplanner.experiments import runner
+from bgtplanner.experiments.config import Config
+from bgtplanner.experiments.store import RunFolder
+
+
+class Done(NamedTuple):
+    code: Any
+    out: str
+    err: str
+
+
+Call = Callable[..., Done]
+
+
+@pytest.fixture
+def call(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Call:
+    """Run the command line in this process."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["bgtplanner", "sweep", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        return Done(caught.value.code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+    """Runs that take no time; those with a budget of 13 fail."""
+    configs: list[Config] = []
+
+    def execute(config: Config, *, out: Path, observer: Any) -> None:
+        configs.append(config)
+        if config.privacy.epsilon == 13:
+            raise TrainingDivergedError("training diverged in round 3")
+        names = ("final", "best", "constant", "user_mean", "client_alone")
+        summary = {f"{kind}_{name}": 0.3 for kind in ("rmse", "f1") for name in names}
+        with RunFolder.create(out, config, fingerprint="x") as folder:
+            folder.write_summary(summary)
+
+    monkeypatch.setattr(runner, "execute", execute)
+    return configs
+
+
+def test_for_real(call: Call) -> None:
+    done = call(
+        *("--vary", "privacy.epsilon=5,20", "--seeds", "0", "--out", "grid"),
+        *("--set", "federation.rounds=2", "--set", "run.device=cpu"),
+    )
+    assert done.code == 0, done.err
+    assert "2 cells\n1/2  demo gaussian bgt seed 0, privacy.epsilon=5: RMSE 0." in done.out
+    assert "Tables: grid/sweep.md, .csv, .json\nPictures: demo-gaussian.svg" in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert Path("grid/privacy.epsilon=20/demo/gaussian/bgt/seed-0/summary.json").exists()
+    again = call("--out", "grid", "--json")
+    assert again.code == 0
+    assert len(json.loads(again.out)["rows"]) == 2
+
+
+def test_goes_on_and_takes_more_values(call: Call, ran: list[Config]) -> None:
+    flags = ("--policy", "bgt,uniform", "--seeds", "0-1", "--out", "grid", "--quiet")
+    assert call("--vary", "privacy.epsilon=5", *flags).code == 0
+    assert len(ran) == 4
+    assert call("--vary", "privacy.epsilon=5,13", "--out", "grid").code == 1
+    assert len(ran) == 8
+    done = call("--out", "grid")
+    assert "failed: demo gaussian bgt seed 0, privacy.epsilon=13: training" in " ".join(
+        done.out.split()
+    )
+    assert len(ran) == 12  # what failed is tried again, what is finished is not
+
+
+def test_ready_made(call: Call, ran: list[Config]) -> None:
+    done = call("--figure", "budget", "--seeds", "0", "--out", "grid", "--json")
+    assert done.code == 0, done.err
+    tree = json.loads(done.out)
+    assert tree["cells"] == len(ran) == 32
+    assert tree["reported"] == ["rmse_best", "f1_best"]
+    assert {config.privacy.mechanism for config in ran} == {"gaussian", "laplace"}
+    assert call("--out", "grid").code == 0
+    assert len(ran) == 32
+
+
+def test_ready_made_with_another_preset(call: Call, ran: list[Config]) -> None:
+    flags = ("--seeds", "0", "--mechanism", "laplace", "--out", "grid", "--json")
+    done = call("--figure", "small", "--preset", "recommended", *flags)
+    assert done.code == 0, done.err
+    assert len(ran) == 22
+    assert json.loads(done.out)["reported"] == ["rmse_final", "f1_final"]
+    done = call("--preset", "paper", "--seeds", "0", "--out", "grid")
+    assert done.code == 2
+    assert "was run there with other settings" in done.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "--vary: expected SECTION.KEY=V1,V2,..."),
+        (("--vary", "x"), "--vary x: expected SECTION.KEY=V1,V2,..."),
+        (("--vary", "a.b=1", "--figure", "budget"), "--vary and --figure exclude each other"),
+        (("--figure", "7"), "--figure = '7': expected one of budget, min-rounds, rounds, small"),
+        (
+            ("--figure", "budget", "--set", "privacy.epsilon=3"),
+            "--figure budget: privacy.epsilon: given by --set too",
+        ),
+        (("--vary", "privacy.clip=1", "--preset", "best"), "--preset = 'best'"),
+        (("--vary", "privacy.clip=1", "--jobs", "0"), "--jobs = 0: expected at least 1"),
+    ],
+)
+def test_mistakes_name_the_flag(call: Call, flags: tuple[str, ...], message: str) -> None:
+    done = call(*flags, "--out", "grid")
+    assert done.code == 2
+    assert message in done.err
+    assert not Path("grid").exists()
+
+
+def test_no_matplotlib_is_said_before_anything_is_run(
+    call: Call, ran: list[Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "matplotlib" else find(name, *rest),
+    )
+    done = call("--vary", "privacy.clip=1", "--out", "grid")
+    assert (done.code, ran) == (2, [])
+    assert "pip install 'bgtplanner[report]'" in done.err
