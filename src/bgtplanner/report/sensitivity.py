@@ -126,9 +126,10 @@ def picture(found: Sensitivity, dataset: str, mechanism: str) -> str:
     studies = found.sweep.studies
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(9, 0.4 + 3.2 * len(studies)), layout="constrained")
-        panels = figure.subplots(len(studies), 2, squeeze=False)
+        parts = figure.subfigures(len(studies), 1, squeeze=False)[:, 0]
         figure.suptitle(_plain(f"{dataset}, {mechanism}"))
-        for study, pair in zip(studies, panels, strict=True):
+        for study, part in zip(studies, parts, strict=True):
+            pair = part.subplots(1, 2)
             rows = [
                 (point, row)
                 for point, row in _rows_of(found, study)
@@ -138,15 +139,15 @@ def picture(found: Sensitivity, dataset: str, mechanism: str) -> str:
                 _draw(axes, study, rows, metric)
                 axes.set_ylabel("RMSE" if metric.startswith("rmse") else "F1")
             handles, labels = pair[0].get_legend_handles_labels()
-            if handles:
-                pair[0].legend(
+            if handles:  # above both, for as many lines as there are
+                part.legend(
                     handles,
                     labels,
                     frameon=False,
-                    loc="lower left",
-                    bbox_to_anchor=(0, 1),
-                    ncols=4,
+                    loc="outside upper left",
+                    ncols=5 if max(map(len, labels)) <= 16 else 3,
                     fontsize=9,
+                    columnspacing=1.2,
                 )
         return _svg(figure)
 
@@ -159,7 +160,8 @@ def _draw(axes: Axes, study: Study, rows: Sequence[tuple[Point, Row]], metric: s
         name: value if numbers else number
         for number, (name, value) in enumerate(zip(names, first.values, strict=True))
     }
-    if numbers and min(first.values) > 0 and max(first.values) >= 50 * min(first.values):
+    wide = numbers and min(first.values) > 0 and max(first.values) >= 50 * min(first.values)
+    if wide:
         axes.set_xscale("log")
     axes.set_xticks(list(places.values()), [_plain(_cut(name)) for name in names])
     axes.minorticks_off()
@@ -172,10 +174,13 @@ def _draw(axes: Axes, study: Study, rows: Sequence[tuple[Point, Row]], metric: s
         line = lines.setdefault(", ".join(label), [])
         if (value := row.figures[metric]) is not None:
             line.append((places[in_words(point.values[first.key])], value))
+    # Bars side by side, where they would hide each other.
+    apart = 0.0 if wide else 0.012 * (max(places.values()) - min(places.values()))
     for number, (name, line) in enumerate(lines.items()):
+        aside = apart * (number - (len(lines) - 1) / 2)
         line.sort(key=lambda entry: entry[0])
         axes.errorbar(
-            [place for place, _ in line],
+            [place + aside for place, _ in line],
             [value.mean for _, value in line],
             yerr=[value.std or 0.0 for _, value in line],
             color=_COLOURS[number % len(_COLOURS)],
