@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from bgtplanner.commands.options import DataDir, Json, need_simulator, print_json
+from bgtplanner.commands.options import DataDir, Json, listed, need_simulator, print_json
 from bgtplanner.commands.train import new_folder
 from bgtplanner.errors import ConfigError
 
@@ -78,9 +78,9 @@ def compare(
     }
     settings |= {key: value for key, value in flags.items() if value is not None}
     request = Request(
-        datasets=_listed(dataset, "--dataset") or before.datasets,
-        mechanisms=_listed(mechanism, "--mechanism") or before.mechanisms,
-        policies=_listed(policy, "--policy") or before.policies,
+        datasets=listed(dataset, "--dataset") or before.datasets,
+        mechanisms=listed(mechanism, "--mechanism") or before.mechanisms,
+        policies=listed(policy, "--policy") or before.policies,
         seeds=before.seeds if seeds is None else parse_seeds(seeds),
         preset=before.preset if preset is None else preset,
         settings=settings,
@@ -99,16 +99,6 @@ def compare(
         _show(comparison, folder)
     if comparison.failed:
         raise typer.Exit(1)
-
-
-def _listed(given: list[str] | None, flag: str) -> tuple[str, ...]:
-    """Repeated flags and lists with commas as one; a path may have commas of its own."""
-    found: list[Any] = []
-    for text in given or []:
-        found += [text] if text.startswith("csv:") else text.split(",")
-    names = [name.strip() for name in found]
-    ConfigError.unless(all(names), flag, ",".join(given or []), "names")
-    return tuple(dict.fromkeys(names))
 
 
 def _show(comparison: Comparison, folder: Path) -> None:

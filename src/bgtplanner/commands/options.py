@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from bgtplanner.errors import MissingExtraError
+from bgtplanner.errors import ConfigError, MissingExtraError
 
-__all__ = ["DataDir", "Json", "need_simulator", "print_json"]
+__all__ = ["DataDir", "Json", "listed", "need_simulator", "print_json"]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 DataDir = Annotated[
@@ -32,3 +32,13 @@ def need_simulator() -> None:
         import optax  # noqa: F401
     except ModuleNotFoundError as error:
         raise MissingExtraError("sim", "Training in simulation") from error
+
+
+def listed(given: list[str] | None, flag: str) -> tuple[str, ...]:
+    """Repeated flags and lists with commas as one; a path may have commas of its own."""
+    found: list[Any] = []
+    for text in given or []:
+        found += [text] if text.startswith("csv:") else text.split(",")
+    names = [name.strip() for name in found]
+    ConfigError.unless(all(names), flag, ",".join(given or []), "names")
+    return tuple(dict.fromkeys(names))

@@ -11,8 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from bgtplanner.commands.compare import _listed
-from bgtplanner.commands.options import DataDir, Json, need_simulator, print_json
+from bgtplanner.commands.options import DataDir, Json, listed, need_simulator, print_json
 from bgtplanner.commands.train import new_folder
 from bgtplanner.errors import ConfigError
 
@@ -83,9 +82,9 @@ def sweep(
         start,
         base=replace(
             base,
-            datasets=_listed(dataset, "--dataset") or base.datasets,
-            mechanisms=_listed(mechanism, "--mechanism") or base.mechanisms,
-            policies=_listed(policy, "--policy") or base.policies,
+            datasets=listed(dataset, "--dataset") or base.datasets,
+            mechanisms=listed(mechanism, "--mechanism") or base.mechanisms,
+            policies=listed(policy, "--policy") or base.policies,
             seeds=base.seeds if seeds is None else parse_seeds(seeds),
             settings=settings,
         ),

@@ -9,12 +9,12 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-__all__ = ["error_curve", "score_curve", "spending_curve"]
+__all__ = ["STYLE", "as_svg", "error_curve", "score_curve", "spending_curve"]
 
 # Okabe and Ito's colours: told apart by colour-blind readers too.
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#808080"
 
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it can be searched, read aloud and scaled
     "svg.hashsalt": "bgtplanner",  # the same run gives the same file
     "axes.spines.top": False,
@@ -50,7 +50,7 @@ def score_curve(rounds: Sequence[Mapping[str, Any]], summary: Mapping[str, Any])
 
 def spending_curve(rounds: Sequence[Mapping[str, Any]]) -> str:
     """Charge of each round as a share of the dearest, and what was left of the budget."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7, 2.8), layout="constrained")
         axes = figure.subplots()
         steps = [record["round"] + 1 for record in rounds]
@@ -62,10 +62,11 @@ def spending_curve(rounds: Sequence[Mapping[str, Any]]) -> str:
         axes.set_xlabel("round")
         axes.set_ylabel("share")
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
-        return _svg(figure)
+        return as_svg(figure)
 
 
-def _svg(figure: Figure) -> str:
+def as_svg(figure: Figure) -> str:
+    """A figure as text to put into a page or a file."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
@@ -75,7 +76,7 @@ def _svg(figure: Figure) -> str:
 def _curve(
     rounds: Sequence[Mapping[str, Any]], key: str, label: str, beside: Mapping[str, float]
 ) -> str:
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7, 3.2), layout="constrained")
         axes = figure.subplots()
         steps = [record["round"] + 1 for record in rounds]
@@ -86,4 +87,4 @@ def _curve(
         axes.set_xlabel("round")
         axes.set_ylabel(label)
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=4)
-        return _svg(figure)
+        return as_svg(figure)

@@ -121,10 +121,10 @@ def picture(found: Sensitivity, dataset: str, mechanism: str) -> str:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    from bgtplanner.report.figures import _STYLE, _svg
+    from bgtplanner.report.figures import STYLE, as_svg
 
     studies = found.sweep.studies
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9, 0.4 + 3.2 * len(studies)), layout="constrained")
         parts = figure.subfigures(len(studies), 1, squeeze=False)[:, 0]
         figure.suptitle(_plain(f"{dataset}, {mechanism}"))
@@ -149,7 +149,7 @@ def picture(found: Sensitivity, dataset: str, mechanism: str) -> str:
                     fontsize=9,
                     columnspacing=1.2,
                 )
-        return _svg(figure)
+        return as_svg(figure)
 
 
 def _draw(axes: Axes, study: Study, rows: Sequence[tuple[Point, Row]], metric: str) -> None:
