@@ -158,7 +158,7 @@ def resume(
     """
     with RunFolder.open(path) as folder:
         config = folder.config()
-        ratings = _ratings_of_folder(path, config) if ratings is None else ratings
+        ratings = _ratings_of_folder(path, config, "resume") if ratings is None else ratings
         run = _Run(_with_schedule(config, ratings, observer), ratings, observer)
         if _fingerprint(run.split) != folder.notes().get("data"):
             raise RunFolderError(
@@ -191,7 +191,7 @@ def load(path: Path | str, *, ratings: Ratings | None = None) -> Result:
     if summary is None:
         raise RunFolderError(f"{path}: not finished; go on with: {folder.resume_command}")
     config = folder.config()
-    ratings = _ratings_of_folder(path, config) if ratings is None else ratings
+    ratings = _ratings_of_folder(path, config, "load") if ratings is None else ratings
     run = _Run(config, ratings, None)
     checkpoint = folder.checkpoint()
     if _fingerprint(run.split) != notes.get("data") or checkpoint is None:
@@ -209,13 +209,13 @@ def load(path: Path | str, *, ratings: Ratings | None = None) -> Result:
     )
 
 
-def _ratings_of_folder(path: Path | str, config: Config) -> Ratings:
+def _ratings_of_folder(path: Path | str, config: Config, call: str) -> Ratings:
     try:
         return ratings_of(config)
     except (ConfigError, DataError) as error:
         raise RunFolderError(
             f"{path}: its ratings cannot be loaded by name ({error}). If they were given "
-            "in Python, hand them over there: ratings=..."
+            f"in Python, go on there: {call}(path, ratings=...)"
         ) from error
 
 
