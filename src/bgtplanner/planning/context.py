@@ -30,6 +30,7 @@ BLOCKS = 4  # the search space is cut back to its best block when it holds this 
 MARGIN = 3.0  # of residuals, between the last value asked for and those that follow
 FEWEST_STEPS, MOST_STEPS = 2, 400
 DENSE_SHARE, DENSE_SIDE = 0.1, 4096  # fuller than that, and no larger: multiply it out once
+WHOLE_SIDE = 112  # up to which a direct solution costs no more than a search, and misses nothing
 DIRECTORY_CELLS = 2**24  # up to that many cells, repeated pairs are found by a table of all
 
 
@@ -42,6 +43,9 @@ class UsageContext:
 
     The matrix shows which client uses which item: what comes out of here is not private, and a
     run that hands it to its planner says so under ``not_accounted``.
+
+    Found by a search that starts where the last one ended. In a very sparse matrix a value that
+    occurs many times over may be found too few times; small matrices are solved directly.
 
     Args:
         values: How many singular values, d in the paper.
@@ -168,7 +172,7 @@ class UsageContext:
         block = self.values + TRACKED + PROBES
         generator = np.random.default_rng([self.seed, self._calls])
         self._calls += 1
-        if size <= BLOCKS * block:  # no room for a search space: look at all of it
+        if size <= max(BLOCKS * block, WHOLE_SIDE):  # small enough to look at all of it
             eye = np.eye(size)
             parts = [gram_times(eye[:, at : at + block]) for at in range(0, size, block)]
             gram = np.hstack([np.zeros((size, 0)), *parts])
