@@ -20,7 +20,6 @@ import click
 import jax
 import pytest
 import typer
-from jax.experimental.compilation_cache import compilation_cache
 
 import bgtplanner
 from bgtplanner import cli
@@ -41,6 +40,8 @@ TINY = ["--dataset", "synthetic"] + [
     for part in ("--set", setting)
 ]
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 
 class Done(NamedTuple):
     code: Any
@@ -49,26 +50,6 @@ class Done(NamedTuple):
 
 
 Call = Callable[..., Done]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Every run here compiles the same few programs: let JAX keep them, and be quick about it."""
-    folder = tmp_path_factory.mktemp("compiled")
-    settings = {
-        "jax_compilation_cache_dir": str(folder),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": 0,
-        "jax_disable_most_optimizations": True,
-    }
-    before = {name: getattr(jax.config, name, False) for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield folder
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
 
 
 @pytest.fixture(autouse=True)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from numpy.typing import NDArray
 
 from bgtplanner import Result, resume, simulate
@@ -31,25 +29,7 @@ TINY = {
     "run.device": "cpu",
 }
 
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Every run here compiles the same few programs: let JAX keep them, and be quick about it."""
-    folder = tmp_path_factory.mktemp("compiled")
-    settings = {
-        "jax_compilation_cache_dir": str(folder),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": 0,
-        "jax_disable_most_optimizations": True,
-    }
-    before = {name: getattr(jax.config, name, False) for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield folder
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
+pytestmark = pytest.mark.usefixtures("compiled_once")
 
 
 def tiny(out: Path | None = None, observer: Any = None, **changes: Any) -> Result:

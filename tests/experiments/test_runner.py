@@ -16,10 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from bgtplanner import Ratings, Result, load_ratings, resume, simulate
 from bgtplanner.errors import (
@@ -49,25 +47,7 @@ TINY = {
 ROUNDS = 14
 TIMES = ("seconds", "ledger_head")  # what is never the same twice
 
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Every run here compiles the same few programs: let JAX keep them, and be quick about it."""
-    folder = tmp_path_factory.mktemp("compiled")
-    settings = {
-        "jax_compilation_cache_dir": str(folder),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": 0,
-        "jax_disable_most_optimizations": True,
-    }
-    before = {name: getattr(jax.config, name, False) for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield folder
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
+pytestmark = pytest.mark.usefixtures("compiled_once")
 
 
 def tiny(out: Path | None = None, **changes: Any) -> Result:
@@ -492,8 +472,13 @@ class TestResume:
         assert state_of(tmp_path / "run") == state_of(reference)
 
     def test_signals_are_left_alone_without_a_folder(self) -> None:
-        with pytest.raises(KeyboardInterrupt):
-            tiny(observer=Watcher(1, lambda: os.kill(os.getpid(), signal.SIGINT)))
+        # A shell that starts the tests in the background has them ignore the signal.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                tiny(observer=Watcher(1, lambda: os.kill(os.getpid(), signal.SIGINT)))
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def test_not_in_the_main_thread(self, tmp_path: Path, reference: Path) -> None:
         thread = threading.Thread(target=tiny, args=(tmp_path / "run",))

@@ -8,9 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
-from bgtplanner.commands.options import DataDir, Json, listed, need_simulator, print_json
+from bgtplanner.commands.options import (
+    AssignAll,
+    Backend,
+    DataDir,
+    Datasets,
+    Jobs,
+    Json,
+    Mechanisms,
+    Policies,
+    Quiet,
+    Seeds,
+    listed,
+    need_simulator,
+    print_json,
+    print_tables,
+)
 from bgtplanner.commands.train import new_folder
 from bgtplanner.errors import ConfigError
 
@@ -21,15 +35,10 @@ __all__ = ["compare"]
 
 
 def compare(
-    dataset: Annotated[
-        list[str] | None, typer.Option(help="Names from 'bgtplanner data list', or csv:PATH.")
-    ] = None,
-    mechanism: Annotated[list[str] | None, typer.Option(help="gaussian | laplace | none")] = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(help="bgt | uniform | adpml | adap | unlimited | hong | two-phase | random"),
-    ] = None,
-    seeds: Annotated[str | None, typer.Option(help="Such as 0-4 or 0,1,2.")] = None,
+    dataset: Datasets = None,
+    mechanism: Mechanisms = None,
+    policy: Policies = None,
+    seeds: Seeds = None,
     baseline: Annotated[
         str | None, typer.Option(help="Policy that the others are compared with.")
     ] = None,
@@ -38,19 +47,14 @@ def compare(
     trust: Annotated[str | None, typer.Option(help="secagg | local")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of training, at most.")] = None,
     data_dir: DataDir = None,
-    assign: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any config key for all cells, as SECTION.KEY=VALUE."),
-    ] = None,
+    assign: AssignAll = None,
     out: Annotated[
         str | None, typer.Option(metavar="DIR", help="Folder; default runs/compare-TIME.")
     ] = None,
-    jobs: Annotated[int, typer.Option(help="How many cells at a time.")] = 1,
-    backend: Annotated[
-        str, typer.Option(help="loky (processes here) | ray | dask (a cluster that shares DIR)")
-    ] = "loky",
+    jobs: Jobs = 1,
+    backend: Backend = "loky",
     as_json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the result.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Compare policies: every data set x mechanism x policy x seed, in one table.
 
@@ -104,13 +108,5 @@ def compare(
 def _show(comparison: Comparison, folder: Path) -> None:
     from bgtplanner.report.comparison import comparison_tables
 
-    console = Console()
-    for table in comparison_tables(comparison):
-        console.print(table)
-        console.print()
-    for outcome in comparison.failed:
-        console.print(
-            f"[red]failed[/red]: {escape(outcome.cell.name)}: {escape(outcome.error or '')}",
-            highlight=False,
-        )
+    print_tables(comparison_tables(comparison), comparison.failed)
     typer.echo(f"Tables: {shlex.quote(str(folder))}/comparison.md, .csv, .json")

@@ -4,18 +4,60 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Annotated, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from bgtplanner.errors import ConfigError, MissingExtraError
 
-__all__ = ["DataDir", "Json", "listed", "need_simulator", "print_json"]
+if TYPE_CHECKING:
+    from bgtplanner.experiments.cells import Outcome
+
+__all__ = [
+    "AssignAll",
+    "Backend",
+    "DataDir",
+    "Datasets",
+    "Jobs",
+    "Json",
+    "Mechanisms",
+    "Policies",
+    "Quiet",
+    "Seeds",
+    "listed",
+    "need_simulator",
+    "print_json",
+    "print_tables",
+]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 DataDir = Annotated[
     str | None, typer.Option(help="Folder with real data sets; then $BGTPLANNER_DATA, the cache.")
 ]
+
+# Of the commands that run a grid of cells.
+Datasets = Annotated[
+    list[str] | None, typer.Option(help="Names from 'bgtplanner data list', or csv:PATH.")
+]
+Mechanisms = Annotated[list[str] | None, typer.Option(help="gaussian | laplace | none")]
+Policies = Annotated[
+    list[str] | None,
+    typer.Option(help="bgt | uniform | adpml | adap | unlimited | hong | two-phase | random"),
+]
+Seeds = Annotated[str | None, typer.Option(help="Such as 0-4 or 0,1,2.")]
+AssignAll = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any config key for all cells, as SECTION.KEY=VALUE."),
+]
+Jobs = Annotated[int, typer.Option(help="How many cells at a time.")]
+Backend = Annotated[
+    str, typer.Option(help="loky (processes here) | ray | dask (a cluster that shares DIR)")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the result.")]
 
 
 def print_json(content: Any) -> None:
@@ -42,3 +84,16 @@ def listed(given: list[str] | None, flag: str) -> tuple[str, ...]:
     names = [name.strip() for name in found]
     ConfigError.unless(all(names), flag, ",".join(given or []), "names")
     return tuple(dict.fromkeys(names))
+
+
+def print_tables(tables: Iterable[Table], failed: Iterable[Outcome]) -> None:
+    """What a grid has come to, and which of its cells have come to nothing."""
+    console = Console()
+    for table in tables:
+        console.print(table)
+        console.print()
+    for outcome in failed:
+        console.print(
+            f"[red]failed[/red]: {escape(outcome.cell.name)}: {escape(outcome.error or '')}",
+            highlight=False,
+        )

@@ -9,9 +9,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
-from bgtplanner.commands.options import DataDir, Json, listed, need_simulator, print_json
+from bgtplanner.commands.options import (
+    AssignAll,
+    Backend,
+    DataDir,
+    Datasets,
+    Jobs,
+    Json,
+    Mechanisms,
+    Policies,
+    Quiet,
+    Seeds,
+    listed,
+    need_simulator,
+    print_json,
+    print_tables,
+)
 from bgtplanner.commands.train import new_folder
 from bgtplanner.errors import ConfigError
 
@@ -29,32 +43,22 @@ def sweep(
     figure: Annotated[
         str | None, typer.Option(help="Ready-made: budget | min-rounds | rounds | small")
     ] = None,
-    dataset: Annotated[
-        list[str] | None, typer.Option(help="Names from 'bgtplanner data list', or csv:PATH.")
-    ] = None,
-    mechanism: Annotated[list[str] | None, typer.Option(help="gaussian | laplace | none")] = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(help="bgt | uniform | adpml | adap | unlimited | hong | two-phase | random"),
-    ] = None,
-    seeds: Annotated[str | None, typer.Option(help="Such as 0-4 or 0,1,2.")] = None,
+    dataset: Datasets = None,
+    mechanism: Mechanisms = None,
+    policy: Policies = None,
+    seeds: Seeds = None,
     preset: Annotated[
         str | None, typer.Option(help="recommended | paper (the default with --figure)")
     ] = None,
     data_dir: DataDir = None,
-    assign: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any config key for all cells, as SECTION.KEY=VALUE."),
-    ] = None,
+    assign: AssignAll = None,
     out: Annotated[
         str | None, typer.Option(metavar="DIR", help="Folder; default runs/sweep-TIME.")
     ] = None,
-    jobs: Annotated[int, typer.Option(help="How many cells at a time.")] = 1,
-    backend: Annotated[
-        str, typer.Option(help="loky (processes here) | ray | dask (a cluster that shares DIR)")
-    ] = "loky",
+    jobs: Jobs = 1,
+    backend: Backend = "loky",
     as_json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the result.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Vary settings: every combination of their values x data set x mechanism x policy x seed.
 
@@ -134,14 +138,6 @@ def _start(folder: Path, vary: list[str] | None, figure: str | None, preset: str
 def _show(found: Sensitivity, folder: Path, pictures: list[str]) -> None:
     from bgtplanner.report.sensitivity import sweep_tables
 
-    console = Console()
-    for table in sweep_tables(found):
-        console.print(table)
-        console.print()
-    for outcome in found.failed:
-        console.print(
-            f"[red]failed[/red]: {escape(outcome.cell.name)}: {escape(outcome.error or '')}",
-            highlight=False,
-        )
+    print_tables(sweep_tables(found), found.failed)
     typer.echo(f"Tables: {shlex.quote(str(folder))}/sweep.md, .csv, .json")
     typer.echo(f"Pictures: {', '.join(pictures)}")

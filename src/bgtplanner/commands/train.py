@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from bgtplanner.commands.options import DataDir, Json, need_simulator, print_json
+from bgtplanner.commands.options import DataDir, Json, Quiet, need_simulator, print_json
 from bgtplanner.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["report", "resume", "run"]
 
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="A line for every round.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the result.")]
 
 
 def run(

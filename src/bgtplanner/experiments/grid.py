@@ -19,7 +19,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import bgtplanner
 from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError, StorageError
@@ -46,7 +46,9 @@ __all__ = [
     "Outcome",
     "Request",
     "parse_seeds",
+    "read_asked",
     "run_grid",
+    "write_asked",
     "write_whole",
 ]
 
@@ -76,6 +78,9 @@ class Asked(Protocol):
     def write(self, out: Path) -> None:
         """Note in the folder what is asked for."""
         ...
+
+
+Wanted = TypeVar("Wanted", bound=Asked)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,34 +179,51 @@ class Request:
         Raises:
             RunFolderError: If the folder has a ``grid.json`` that cannot be read.
         """
-        file = out / cls.file
-        try:
-            tree = json.loads(file.read_text(encoding="utf-8"))
-            if tree["schema"] != _SCHEMA:
-                raise RunFolderError(
-                    f"{file}: written by another version (schema {tree['schema']}); this one "
-                    f"reads schema {_SCHEMA}"
-                )
-            known = {entry.name for entry in fields(cls)}
-            values: dict[str, Any] = {
-                name: tuple(value) if isinstance(value, list) else value
-                for name, value in tree.items()
-                if name in known
-            }
-            found = cls(**values)
-            found.cells()
-        except FileNotFoundError:
-            return None
-        except RunFolderError:
-            raise
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunFolderError(f"{file}: cannot be read: {error}") from error
-        return found
+        return read_asked(out / cls.file, cls._of_tree)
+
+    @classmethod
+    def _of_tree(cls, tree: Mapping[str, Any]) -> Self:
+        known = {entry.name for entry in fields(cls)}
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in tree.items()
+            if name in known
+        }
+        return cls(**values)
 
     def write(self, out: Path) -> None:
         """Note in the folder what is asked for."""
-        tree = {"schema": _SCHEMA, "version": bgtplanner.__version__, **asdict(self)}
-        write_whole(out / self.file, json.dumps(tree, indent=2) + "\n")
+        write_asked(out / self.file, asdict(self))
+
+
+def read_asked(file: Path, of_tree: Callable[[Mapping[str, Any]], Wanted]) -> Wanted | None:
+    """What was asked for before by this file, checked; None if there is no such file.
+
+    Raises:
+        RunFolderError: If it cannot be read.
+    """
+    try:
+        tree = json.loads(file.read_text(encoding="utf-8"))
+        if tree["schema"] != _SCHEMA:
+            raise RunFolderError(
+                f"{file}: written by another version (schema {tree['schema']}); this one "
+                f"reads schema {_SCHEMA}"
+            )
+        found = of_tree(tree)
+        found.cells()
+    except FileNotFoundError:
+        return None
+    except RunFolderError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunFolderError(f"{file}: cannot be read: {error}") from error
+    return found
+
+
+def write_asked(file: Path, asked: Mapping[str, Any]) -> None:
+    """Note what is asked for, so that :func:`read_asked` finds it."""
+    tree = {"schema": _SCHEMA, "version": bgtplanner.__version__, **asked}
+    write_whole(file, json.dumps(tree, indent=2) + "\n")
 
 
 class _Clock:

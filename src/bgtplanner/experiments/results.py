@@ -242,20 +242,14 @@ def _client_level(
     paid = [record for record in records if record["charge"] > 0]
     multipliers = np.array([record["noise_multiplier"] for record in paid])
     rounds = np.array([record["round"] for record in paid])
-    train = split.train
-    pairs, index = np.unique(
-        train.client.astype(np.int64) * train.n_items + train.item, return_inverse=True
-    )
-    first = np.full(len(pairs), np.iinfo(np.int32).max)
-    np.minimum.at(first, index, split.arrival)
     # How many rows each client had released by each of the paid rounds.
-    blocks = np.zeros((len(rounds), train.n_clients))
+    blocks = np.zeros((len(rounds), split.train.n_clients))
     if config.privacy.unit == "row":
         tensors = config.fedgnn.dense_blocks if config.model.name == "fedgnn" else ()
-        began = np.searchsorted(rounds, first)
+        pairs = split.pairs()
+        began = np.searchsorted(rounds, pairs.first)
         inside = began < len(rounds)
-        client = (pairs // train.n_items)[inside]
-        np.add.at(blocks, (began[inside], client), 1)
+        np.add.at(blocks, (began[inside], pairs.client[inside]), 1)
         blocks = blocks.cumsum(axis=0) + len(tensors)
     else:
         blocks += 1

@@ -367,13 +367,16 @@ class _Run:
         if self.observer is not None:
             self.observer.started(self.config, self.split, simulation.next_round)
         started = time.perf_counter()
+
+        def seconds() -> float:
+            return self.seconds_before + time.perf_counter() - started
+
         with stop_requests(active=folder is not None) as stop:
             while simulation.next_round < total:
                 record = self._step()
                 if record is None:
                     if folder is not None and self.records:
-                        seconds = self.seconds_before + time.perf_counter() - started
-                        folder.write_checkpoint(self._arrays(seconds))
+                        folder.write_checkpoint(self._arrays(seconds()))
                     break
                 self._check(record)
                 self.records.append(record)
@@ -382,8 +385,7 @@ class _Run:
                     folder.append_round(record)
                     due = simulation.next_round % every == 0 or simulation.next_round == total
                     if due or stopping:
-                        seconds = self.seconds_before + time.perf_counter() - started
-                        folder.write_checkpoint(self._arrays(seconds))
+                        folder.write_checkpoint(self._arrays(seconds()))
                 if self.observer is not None:
                     self.observer.round(record, total)
                 if stopping and folder is not None and simulation.next_round < total:
@@ -406,7 +408,7 @@ class _Run:
                 self.ratings,
                 self.beside,
                 self.records,
-                self.seconds_before + time.perf_counter() - started,
+                seconds(),
                 spending,
             ),
             rounds=self.records,

@@ -22,12 +22,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import bgtplanner
-from bgtplanner.errors import ConfigError, RunFolderError
+from bgtplanner.errors import ConfigError
 from bgtplanner.experiments.cells import Cell, Outcome
 from bgtplanner.experiments.comparison import Comparison, Row, summed_up
 from bgtplanner.experiments.config import Config, parse_assignment
-from bgtplanner.experiments.grid import AXES, Request, write_whole
+from bgtplanner.experiments.grid import AXES, Request, read_asked, write_asked
 
 __all__ = [
     "FIGURES",
@@ -42,7 +41,6 @@ __all__ = [
     "parse_axis",
 ]
 
-_SCHEMA = 1
 _BUDGETS = (5, 10, 15, 20)
 
 FIGURES = ("budget", "min-rounds", "rounds", "small")
@@ -168,40 +166,26 @@ class Sweep:
         Raises:
             RunFolderError: If the folder has a ``vary.json`` that cannot be read.
         """
-        file = out / cls.file
-        try:
-            tree = json.loads(file.read_text(encoding="utf-8"))
-            if tree["schema"] != _SCHEMA:
-                raise RunFolderError(
-                    f"{file}: written by another version (schema {tree['schema']}); this one "
-                    f"reads schema {_SCHEMA}"
-                )
-            listed = ("datasets", "mechanisms", "policies", "seeds")
-            base = tree["base"] | {name: tuple(tree["base"][name]) for name in listed}
-            studies = tuple(
-                Study(
-                    axes=tuple(
-                        Axis(**(axis | {"values": tuple(axis["values"])}))
-                        for axis in study["axes"]
-                    ),
-                    settings=study["settings"],
-                )
-                for study in tree["studies"]
+        return read_asked(out / cls.file, cls._of_tree)
+
+    @classmethod
+    def _of_tree(cls, tree: Mapping[str, Any]) -> Self:
+        listed = ("datasets", "mechanisms", "policies", "seeds")
+        base = tree["base"] | {name: tuple(tree["base"][name]) for name in listed}
+        studies = tuple(
+            Study(
+                axes=tuple(
+                    Axis(**(axis | {"values": tuple(axis["values"])})) for axis in study["axes"]
+                ),
+                settings=study["settings"],
             )
-            found = cls(base=Request(**base), studies=studies, figure=tree["figure"])
-            found.cells()
-        except FileNotFoundError:
-            return None
-        except RunFolderError:
-            raise
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunFolderError(f"{file}: cannot be read: {error}") from error
-        return found
+            for study in tree["studies"]
+        )
+        return cls(base=Request(**base), studies=studies, figure=tree["figure"])
 
     def write(self, out: Path) -> None:
         """Note in the folder what is asked for."""
-        tree = {"schema": _SCHEMA, "version": bgtplanner.__version__, **asdict(self)}
-        write_whole(out / self.file, json.dumps(tree, indent=2) + "\n")
+        write_asked(out / self.file, asdict(self))
 
 
 def parse_axis(text: str) -> Axis:

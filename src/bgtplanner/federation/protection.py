@@ -184,11 +184,8 @@ class Protection:
     def _noise_of_sum(self, key: Array, like: Shared, terms: Terms) -> Shared:
         """Noise of the sum over all clients, drawn at once."""
         keys = jax.random.split(key, 2)
-        if self.trust == "secagg":
-            scale = terms.scale.max()
-            drawn = [scale * self._draw(k, part.shape) for k, part in zip(keys, like, strict=True)]
-        elif self.mechanism == "gaussian":
-            scale = self._std_of_sum(terms)
+        if self.trust == "secagg" or self.mechanism == "gaussian":
+            scale = terms.scale.max() if self.trust == "secagg" else self._std_of_sum(terms)
             drawn = [scale * self._draw(k, part.shape) for k, part in zip(keys, like, strict=True)]
         else:  # a Laplace variable is the difference of two exponential ones
             counts = self._counts(terms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +17,7 @@ from bgtplanner.federation.protection import Terms
 from bgtplanner.federation.rounds import Federation, Heldout, Outcome, State
 from bgtplanner.recsys.metrics import Metrics, tally
 from bgtplanner.recsys.model import Edges
-from bgtplanner.recsys.split import Split
+from bgtplanner.recsys.split import Pairs, Split
 
 __all__ = ["RoundRecord", "Seen", "Simulation", "pick_device"]
 
@@ -88,11 +88,7 @@ class Simulation:
         self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0)
         self._arrivals = np.sort(split.arrival)
         self._device = pick_device(device)
-        client = split.train.client.astype(np.int64)
-        pairs, index = np.unique(client * self.n_items + split.train.item, return_inverse=True)
-        self._pairs = (pairs // self.n_items, pairs % self.n_items)
-        self._first_of_pair = np.full(len(pairs), np.iinfo(np.int32).max)
-        np.minimum.at(self._first_of_pair, index, split.arrival)
+        self._split = split
         with jax.default_device(self._device):
             self._edges = Edges.of(split.train, split.arrival)
             self._heldout = Heldout(
@@ -161,13 +157,18 @@ class Simulation:
         self.next_round += 1
         return self._record(index, jax.device_get(outcome))
 
+    @cached_property
+    def _pairs(self) -> Pairs:
+        """Sorting them takes long, and most runs never ask."""
+        return self._split.pairs()
+
     def shown_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Client and item of all that the clients will name in the coming round.
 
         The items they train on and, among them, those they only pretend to have rated.
         """
-        known = self._first_of_pair <= self.next_round
-        client, item = self._pairs[0][known], self._pairs[1][known]
+        known = self._pairs.first <= self.next_round
+        client, item = self._pairs.client[known], self._pairs.item[known]
         if not self.federation.pseudo_items:
             return client, item
         with jax.default_device(self._device):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.recsys.ratings import IntArray, Ratings
 
-__all__ = ["Split", "deal_users", "split_ratings"]
+__all__ = ["Pairs", "Split", "deal_users", "split_ratings"]
 
 
 def deal_users(ratings: Ratings, clients: int, *, seed: int) -> Ratings:
@@ -27,6 +27,20 @@ def deal_users(ratings: Ratings, clients: int, *, seed: int) -> Ratings:
     client_of_user[shuffled] = np.arange(ratings.n_users) % clients
     order = np.lexsort((ratings.item, ratings.user, client_of_user[ratings.user]))
     return replace(ratings.take(order), client_of_user=client_of_user)
+
+
+class Pairs(NamedTuple):
+    """Client-item pairs.
+
+    Attributes:
+        client: Of each pair.
+        item: Of each pair.
+        first: First round in which one of its ratings is known.
+    """
+
+    client: NDArray[np.int64]
+    item: NDArray[np.int64]
+    first: NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,6 +61,15 @@ class Split:
     def present(self, round_index: int) -> NDArray[np.bool_]:
         """Which training ratings are known in this round."""
         return self.arrival <= round_index
+
+    def pairs(self) -> Pairs:
+        """Every client-item pair there is a training rating for, by client, then by item."""
+        train = self.train
+        key = train.client.astype(np.int64) * train.n_items + train.item
+        distinct, index = np.unique(key, return_inverse=True)
+        first = np.full(len(distinct), np.iinfo(np.int32).max)
+        np.minimum.at(first, index, self.arrival)
+        return Pairs(distinct // train.n_items, distinct % train.n_items, first)
 
 
 def split_ratings(
