@@ -229,6 +229,57 @@ def test_interrupted_runs_spend_the_same(changes: dict[str, Any], tmp_path: Path
         assert str(ledger.head) == again.summary["ledger_head"]
 
 
+MANY: dict[str, Any] = {
+    "synthetic__clients": 400,
+    "privacy__epsilon": 500.0,
+    "planning__policy": "uniform",
+}
+
+
+class TestTarget:
+    def test_private_runs_end_by_what_was_paid_for(self, tmp_path: Path) -> None:
+        result = tiny(tmp_path / "run", planning__target=0.35, **MANY)
+        summary = result.summary
+        assert summary["target"] == 0.35
+        assert summary["target_reached"] is True
+        assert summary["rounds_run"] < ROUNDS
+        assert summary["not_accounted"] == []
+        last = result.rounds[-1]
+        assert last["validation_rmse"] <= last["validation_upper"] <= 0.35
+        assert all(record["validation_upper"] > 0.35 for record in result.rounds[:-1])
+        again = resume(tmp_path / "run")
+        assert again.summary["rounds_run"] == summary["rounds_run"]
+
+    def test_out_of_reach(self) -> None:
+        result = tiny(planning__target=0.01, **MANY)
+        assert result.summary["target_reached"] is False
+        assert result.summary["rounds_run"] == ROUNDS
+
+    def test_without_privacy_and_in_the_paper_by_the_test_ratings(self) -> None:
+        for changes in ({"privacy__mechanism": "none"}, {"preset": "paper"}):
+            whole = tiny(**changes)
+            assert whole.summary["target"] is whole.summary["target_reached"] is None
+            target = max(record["rmse"] for record in whole.rounds[1:])
+            result = tiny(planning__target=target, **changes)
+            assert "reward" in result.summary["not_accounted"]
+            assert result.summary["target_reached"] is True
+            assert result.summary["rmse_final"] <= target
+            assert result.summary["rounds_run"] <= whole.summary["rounds_run"]
+
+    def test_a_run_that_validates_goes_on_as_if_never_interrupted(self, tmp_path: Path) -> None:
+        changes = {"planning__reward": "validation", "planning__policy": "bgt"}
+        whole = tiny(tmp_path / "whole", **changes)
+        with pytest.raises(_PowerCut):
+            tiny(tmp_path / "cut", Cut(3), **changes)
+        resume(tmp_path / "cut")
+        assert "validation_rmse" in whole.rounds[-1]
+        mine, theirs = (
+            [timeless(record) for record in RunFolder(folder).rounds()]
+            for folder in (tmp_path / "cut", tmp_path / "whole")
+        )
+        assert mine == theirs
+
+
 class TestPolicies:
     @pytest.mark.parametrize(
         "policy", ["uniform", "random", "hong", "two-phase", "adpml", "adap", "bgt"]
@@ -299,6 +350,10 @@ class TestPolicies:
         ({"planning__policy": "nonsense"}, "nonsense"),
         ({"privacy__budgets": "1:0.5"}, "shares that sum to 1"),
         ({"privacy__delta": 0.0}, "delta = 0"),
+        (
+            {"privacy__unit": "row", "privacy__trust": "local", "planning__target": 0.2},
+            "nothing pays for validation",
+        ),
     ],
 )
 def test_what_cannot_be(changes: dict[str, Any], words: str) -> None:

@@ -16,6 +16,7 @@ from bgtplanner.federation.protection import Protection, Terms
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
+from bgtplanner.federation.validation import rmse_of
 from bgtplanner.planning.baselines import Adap
 from bgtplanner.planning.context import ReleasedContext
 from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan
@@ -310,6 +311,20 @@ class TestWhoTakesPart:
             std = 2**0.5 * 16 / one.record.clients**0.5
             assert one.seen.noise_std == pytest.approx(std, rel=1e-5)
 
+    def test_who_is_late_has_paid_and_is_mostly_the_same(self, split: Split) -> None:
+        rounds = planned(split, [0.125] * ROUNDS, stragglers=0.4)
+        found = played(rounds, 4)
+        assert [one.paid for one in found] == [CLIENTS] * 4
+        assert all(one.record.clients == CLIENTS - one.late for one in found)
+        assert sum(one.late for one in found) > 0
+        assert spent(rounds).tolist() == [0.5] * CLIENTS
+        many = Ledger.in_memory(Budgets.same(Budget(1.0, 1e-5), 4000), RULE)
+        rounds.ledger = many
+        once, twice = rounds._late(0), rounds._late(1)
+        assert once.mean() == pytest.approx(0.4, abs=0.03)
+        assert (once & twice).mean() > 0.4 * 0.4 + 0.05
+        assert not np.array_equal(once, twice)
+
     def test_only_who_is_asked_pays(self, split: Split) -> None:
         rounds = planned(split, [0.125] * ROUNDS, participation=0.5)
         before, patterns = spent(rounds), set()
@@ -405,6 +420,28 @@ class TestReward:
             None,  # nothing was
             pytest.approx(signals[2] / abs(signals[0]), rel=1e-4),
         ]
+
+    def test_of_what_was_set_aside(self, split: Split) -> None:
+        federation = Federation(
+            model=Factorization(dim=0),
+            server=SERVER,
+            protection=Protection(mechanism="laplace", validation=0.5),
+        )
+        simulation = Simulation(federation, split, seed=5, device="cpu", validation=0.5)
+        policy = Scripted(SAME, script=[0.125] * ROUNDS, accounting=RULE)
+        ledger = Ledger.in_memory(SAME, RULE)
+        rounds = PlannedRounds(
+            simulation, policy, ledger, run="run", mark=b"", trust="local", reward="validation"
+        )
+        found = played(rounds, 3)
+        said = [one.seen.validation for one in found]
+        assert all(pair is not None and pair[1] > 0 for pair in said)
+        assert found[0].reward is None  # nothing to compare with
+        assert found[0].validated is not None
+        assert said[1] is not None
+        expected = found[0].validated.rmse - rmse_of(said[1][0])
+        assert found[1].reward == pytest.approx(expected)
+        assert spent(rounds).tolist() == [0.375] * CLIENTS  # within the charge, not on top of it
 
     def test_of_rows_nothing_can_be_estimated(self, split: Split) -> None:
         federation = Federation(

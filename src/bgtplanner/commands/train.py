@@ -48,6 +48,9 @@ def run(
         int | None, typer.Option(help="Fewest rounds the budget may be spent in.")
     ] = None,
     levels: Annotated[int | None, typer.Option(help="Levels that bgt chooses from.")] = None,
+    target: Annotated[
+        float | None, typer.Option(help="RMSE (0 to 1) at which the run ends, if it gets there.")
+    ] = None,
     participation: Annotated[
         float | None, typer.Option(help="Share of the clients in a round.")
     ] = None,
@@ -86,6 +89,7 @@ def run(
         "planning.policy": policy,
         "planning.levels": levels,
         "planning.min_rounds": min_rounds,
+        "planning.target": target,
         "privacy.mechanism": mechanism,
         "privacy.trust": trust,
         "privacy.epsilon": epsilon,

@@ -44,6 +44,7 @@ def federation_of(config: Config, n_items: int) -> Federation:
             trust=privacy.trust,
             unit=privacy.unit,
             noise=privacy.noise,
+            validation=config.planning.validation_charge if config.validates else 0.0,
         )
     return Federation(
         model=config.fedgnn if config.model.name == "fedgnn" else config.factorization,
@@ -115,6 +116,7 @@ def planned_of(
         values=planning.context_size,
         participation=config.federation.participation,
         dropout=config.federation.dropout,
+        stragglers=config.federation.stragglers,
         stops=config.federation.after_budget == "stop",
         seed=config.run.seed,
     )

@@ -35,6 +35,7 @@ FLAGS = {
     "planning.policy": "--policy",
     "planning.levels": "--levels",
     "planning.min_rounds": "--min-rounds",
+    "planning.target": "--target",
     "privacy.mechanism": "--mechanism",
     "privacy.trust": "--trust",
     "privacy.epsilon": "--epsilon",
@@ -105,13 +106,17 @@ class FederationSection(_Section):
     rounds: int = Field(default=100, ge=1, le=1_000_000)
     participation: float = Field(default=1.0, gt=0, le=1)
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    stragglers: float = Field(default=0.0, ge=0, lt=1)
     after_budget: Literal["rest", "stop"] = "rest"
 
 
 class PlanningSection(_Section):
     """Who decides what a round may spend, and what it gets to see.
 
-    `constants` chooses the planner's own or the paper's. `options` are the policy's own arguments.
+    `constants` chooses the planner's own or the paper's. `target` is the RMSE that ends a run.
+    Where it is not read from the test ratings, or the reward is ``validation``, every client sets
+    aside `validation_share` of its ratings, and `validation_charge` of each round's charge pays
+    for what it says of them. `options` are the policy's own arguments.
     """
 
     policy: str = "bgt"
@@ -120,7 +125,10 @@ class PlanningSection(_Section):
     min_rounds: int | None = Field(default=None, ge=1)
     context: Literal["none", "usage", "released"] = "released"
     context_size: int = Field(default=5, ge=1, le=1000)
-    reward: Literal["none", "test", "loss", "released"] = "released"
+    reward: Literal["none", "test", "loss", "released", "validation"] = "released"
+    target: float | None = Field(default=None, gt=0, lt=1)
+    validation_share: float = Field(default=0.1, gt=0, lt=1)
+    validation_charge: float = Field(default=0.05, gt=0, lt=1)
     options: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -160,6 +168,24 @@ class Config(_Section):
     planning: PlanningSection = PlanningSection()
     privacy: PrivacySection = PrivacySection()
     run: RunSection = RunSection()
+
+    @property
+    def learns(self) -> bool:
+        """Whether there is a budget, and a policy that looks at rewards."""
+        policy = policy_named(self.planning.policy)
+        return self.privacy.mechanism != "none" and getattr(policy, "learns", True)
+
+    @property
+    def target_from_test(self) -> bool:
+        """Whether the run ends by what the test ratings say: without privacy, and as the paper."""
+        open_book = self.privacy.mechanism == "none" or self.planning.reward == "test"
+        return self.planning.target is not None and open_book
+
+    @property
+    def validates(self) -> bool:
+        """Whether clients set ratings aside to validate on."""
+        wanted = self.planning.target is not None and not self.target_from_test
+        return wanted or (self.learns and self.planning.reward == "validation")
 
 
 def load_config(
@@ -219,6 +245,14 @@ def load_config(
         policy_named(config.planning.policy)
     except ConfigError as error:
         raise ConfigError(str(error).replace("policy", _named("planning.policy"), 1)) from error
+    if config.validates and config.privacy.unit == "row":
+        key, value = ("planning.reward", config.planning.reward)
+        if config.planning.target is not None:
+            key, value = ("planning.target", str(config.planning.target))
+        raise ConfigError(
+            f"{_named(key)} = {value}: with privacy.unit = row nothing pays for validation; "
+            "set privacy.unit=client, or planning.reward=test"
+        )
     return config
 
 

@@ -15,14 +15,20 @@ from bgtplanner.errors import ConfigError, DataError, StorageError
 from bgtplanner.experiments.config import Config
 from bgtplanner.experiments.store import SCHEMA
 from bgtplanner.federation.simulation import Simulation
-from bgtplanner.planning.catalog import policy_named
 from bgtplanner.privacy.exposure import client_level
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.recsys.alone import References
 from bgtplanner.recsys.ratings import Ratings
 from bgtplanner.recsys.split import Split
 
-__all__ = ["CLIENT_LEVEL_DELTA", "Result", "classes_of", "spending_of", "summarise"]
+__all__ = [
+    "CLIENT_LEVEL_DELTA",
+    "Result",
+    "classes_of",
+    "reached_target",
+    "spending_of",
+    "summarise",
+]
 
 CLIENT_LEVEL_DELTA = 1e-5
 """At which the epsilon of a whole client is read, whatever delta a preset prints."""
@@ -164,6 +170,8 @@ def summarise(
         "items": ratings.n_items,
         "ratings": len(ratings),
         "rounds_run": len(records),
+        "target": config.planning.target,
+        "target_reached": reached_target(config, records),
         "rmse_final": last["rmse"],
         "rmse_best": best_rmse["rmse"],
         "rmse_best_round": best_rmse["round"],
@@ -183,6 +191,19 @@ def summarise(
         "seconds_total": seconds,
         "seconds_per_round": statistics.median(later),
     } | dict(spending or {})
+
+
+def reached_target(config: Config, records: Sequence[Mapping[str, Any]]) -> bool | None:
+    """Whether the last round came to the target; None without one.
+
+    What is paid for is noisy, so that it has to be below the target with some confidence.
+    """
+    target = config.planning.target
+    if target is None:
+        return None
+    figure = "rmse" if config.target_from_test else "validation_upper"
+    value = records[-1].get(figure) if records else None
+    return value is not None and value <= target
 
 
 def spending_of(
@@ -271,13 +292,12 @@ def _not_accounted(config: Config) -> list[str]:
     """What leaves the clients without being paid for; without a mechanism, all that leaves."""
     protected = config.privacy.mechanism != "none"
     rows = not protected or config.privacy.unit == "row"
-    planning = config.planning
-    learns = protected and getattr(policy_named(planning.policy), "learns", True)
+    planning, learns = config.planning, config.learns
     leaves = {
         "item-ids": rows or (learns and planning.context == "usage"),
         "pseudo-rows": rows and bool(config.model.pseudo_items),
         "context": learns and planning.context == "usage",
-        "reward": learns and planning.reward in ("test", "loss"),
+        "reward": config.target_from_test or (learns and planning.reward in ("test", "loss")),
         "tuning": protected and planning.policy == "hindsight",
     }
     return [name for name, is_so in leaves.items() if is_so]

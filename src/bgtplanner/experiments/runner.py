@@ -24,7 +24,13 @@ from bgtplanner.errors import (
 from bgtplanner.experiments.assembly import federation_of, planned_of
 from bgtplanner.experiments.config import Config, load_config
 from bgtplanner.experiments.interrupts import stop_requests
-from bgtplanner.experiments.results import Result, classes_of, spending_of, summarise
+from bgtplanner.experiments.results import (
+    Result,
+    classes_of,
+    reached_target,
+    spending_of,
+    summarise,
+)
 from bgtplanner.experiments.store import RunFolder
 from bgtplanner.federation.planned import PlannedRound, PlannedRounds
 from bgtplanner.federation.simulation import RoundRecord, Simulation
@@ -307,6 +313,7 @@ class _Run:
             self.split,
             seed=config.run.seed,
             device=config.run.device,
+            validation=config.planning.validation_share if config.validates else 0.0,
         )
         self.planned: PlannedRounds | None = None
 
@@ -372,7 +379,7 @@ class _Run:
             return self.seconds_before + time.perf_counter() - started
 
         with stop_requests(active=folder is not None) as stop:
-            while simulation.next_round < total:
+            while simulation.next_round < total and not self._reached():
                 record = self._step()
                 if record is None:
                     if folder is not None and self.records:
@@ -384,11 +391,12 @@ class _Run:
                 if folder is not None:
                     folder.append_round(record)
                     due = simulation.next_round % every == 0 or simulation.next_round == total
-                    if due or stopping:
+                    if due or stopping or self._reached():
                         folder.write_checkpoint(self._arrays(seconds()))
                 if self.observer is not None:
                     self.observer.round(record, total)
-                if stopping and folder is not None and simulation.next_round < total:
+                over = simulation.next_round == total or self._reached()
+                if stopping and folder is not None and not over:
                     raise InterruptedRunError(
                         f"stopped after round {simulation.next_round} of {total}; go on with: "
                         f"{folder.resume_command}"
@@ -422,6 +430,9 @@ class _Run:
             self.observer.finished(result)
         return result
 
+    def _reached(self) -> bool:
+        return bool(reached_target(self.config, self.records))
+
     def _check(self, record: Mapping[str, Any]) -> None:
         if not (math.isfinite(record["loss"]) and math.isfinite(record["rmse"])):
             raise TrainingDivergedError(
@@ -451,6 +462,7 @@ def _plan_as_json(played: PlannedRound, policy: Policy) -> dict[str, Any]:
         "charge": 0.0 if plan is None or not played.paid else plan.charge,
         "charges": [] if plan is None else plan.charge_by_class.tolist(),
         "paid": played.paid,
+        "late": played.late,
         "dropped": played.record.dropped,
         "level": None if plan is None else plan.level,
         "clip": None if plan is None else plan.clip,
@@ -462,6 +474,9 @@ def _plan_as_json(played: PlannedRound, policy: Policy) -> dict[str, Any]:
         "reward": played.reward,
         "left": policy.share_left().tolist() if isinstance(policy, LedgerPolicy) else [],
     }
+    if played.validated is not None:
+        rmse, upper = played.validated
+        entry |= {"validation_rmse": rmse, "validation_upper": upper}
     if plan is not None:
         why = plan.why._asdict()
         entry["why"] = {name: value for name, value in why.items() if value}

@@ -12,10 +12,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from bgtplanner.errors import BudgetExceeded
 from bgtplanner.federation.protection import Terms, terms_of
 from bgtplanner.federation.simulation import RoundRecord, Seen, Simulation
+from bgtplanner.federation.validation import Validated, Validation, rmse_of
 from bgtplanner.planning.baselines import Adap
 from bgtplanner.planning.context import ReleasedContext, UsageContext
 from bgtplanner.planning.policy import Plan, Policy
@@ -24,7 +26,7 @@ from bgtplanner.privacy.ledger import Ledger, Reservation
 __all__ = ["PlannedRound", "PlannedRounds"]
 
 ContextKind = Literal["none", "usage", "released"]
-RewardKind = Literal["none", "test", "loss", "released"]
+RewardKind = Literal["none", "test", "loss", "released", "validation"]
 
 
 class PlannedRound(NamedTuple):
@@ -36,6 +38,8 @@ class PlannedRound(NamedTuple):
         seen: What the server saw.
         reward: What the policy was told.
         paid: How many clients paid.
+        late: How many of them answered too late.
+        validated: What is known of the error on the validation ratings.
     """
 
     plan: Plan | None
@@ -43,6 +47,8 @@ class PlannedRound(NamedTuple):
     seen: Seen
     reward: float | None
     paid: int
+    late: int
+    validated: Validated | None
 
 
 class PlannedRounds:
@@ -61,10 +67,12 @@ class PlannedRounds:
         reward: What the policy is told. ``test``: by how much the RMSE on the test ratings fell
             (the paper's). ``loss``: by how much the mean training loss fell. Neither is accounted
             for. ``released``: the estimated signal in the noisy aggregate, relative to the first,
-            at no further charge.
+            at no further charge. ``validation``: by how much the RMSE on ratings that clients set
+            aside fell, paid for by a share of the round's charge.
         values: How many singular values, d.
         participation: Share of the clients that are asked in a round.
         dropout: Share of the clients that pay and then fail to answer.
+        stragglers: Share of the clients that pay and answer too late; mostly the same ones.
         stops: Whether the run ends with the budget. Otherwise ratings go on arriving, and each
             client learns from its own.
         seed: Of who fails.
@@ -84,6 +92,7 @@ class PlannedRounds:
         values: int = 5,
         participation: float = 1.0,
         dropout: float = 0.0,
+        stragglers: float = 0.0,
         stops: bool = False,
         seed: int = 0,
     ) -> None:
@@ -93,11 +102,13 @@ class PlannedRounds:
         self.context: ContextKind = context if learns else "none"
         self.reward: RewardKind = reward if learns else "none"
         self.participation, self.dropout, self.seed = participation, dropout, seed
+        self.stragglers = stragglers
         self.stops = stops
         self.over = False
         self._mark = mark
         self._usage = UsageContext(values, seed=seed)
         self._released = ReleasedContext()
+        self.validation = Validation()
         self._last: float | None = None
         self._first_signal: float | None = None
 
@@ -112,7 +123,7 @@ class PlannedRounds:
             self.over = True
             if self.stops:
                 return None
-            return PlannedRound(None, simulation.rest(), simulation.seen, None, 0)
+            return PlannedRound(None, simulation.rest(), simulation.seen, None, 0, 0, None)
         terms, reservation = (None, None) if plan.skip else self._pay(plan, index)
         record = simulation.rest() if terms is None else simulation.step(terms)
         if reservation is not None:
@@ -121,13 +132,16 @@ class PlannedRounds:
         if terms is None and self.reward in ("test", "loss"):
             reward = self._reward(record)
         seen = simulation.seen
+        if seen.validation is not None:
+            self.validation.saw(*seen.validation)
         if terms is not None and seen.noise_std > 0:
             self._released.released(seen.aggregate, seen.noise_std)
         if isinstance(self.policy, Adap) and terms is not None:
             self.policy.saw(self._norm_of_block(seen))
         self.policy.tell(plan, reward=reward)
         paid = 0 if reservation is None else int(reservation.granted.sum())
-        return PlannedRound(plan, record, seen, reward, paid)
+        late = 0 if reservation is None else int((reservation.granted & self._late(index)).sum())
+        return PlannedRound(plan, record, seen, reward, paid, late, self.validation.estimate)
 
     def _pay(self, plan: Plan, index: int) -> tuple[Terms | None, Reservation | None]:
         """Reserve in the ledger that counts; who cannot pay there does not take part."""
@@ -141,7 +155,7 @@ class PlannedRounds:
         except BudgetExceeded:
             return None, None
         budgets = self.ledger.budgets
-        answers = reservation.granted & self._answers(index)
+        answers = reservation.granted & self._answers(index) & ~self._late(index)
         terms = terms_of(
             self.ledger.rule, self.trust, plan.clip, plan.charge_by_class, answers,
             budgets.class_of_client,
@@ -161,6 +175,15 @@ class PlannedRounds:
             return np.ones(len(self.ledger), dtype=bool)
         draws = np.random.default_rng([self.seed, 0xD407, index]).random(len(self.ledger))
         return np.asarray(draws >= self.dropout)
+
+    def _late(self, index: int) -> NDArray[np.bool_]:
+        """Who takes too long: the time is lognormal, half of its spread is the client's own."""
+        number = len(self.ledger)
+        if not self.stragglers:
+            return np.zeros(number, dtype=bool)
+        own = np.random.default_rng([self.seed, 0x510]).standard_normal(number)
+        luck = np.random.default_rng([self.seed, 0x1A7E, index]).standard_normal(number)
+        return np.asarray((own + luck) / 2**0.5 > ndtri(1 - self.stragglers))
 
     def _norm_of_block(self, seen: Seen) -> float:
         """Norm of what the noisy mean has for one clip: all of it, or a typical row."""
@@ -190,7 +213,7 @@ class PlannedRounds:
             before, self._last = self._last, now
             return None if before is None else before - now
         if self.reward == "released":
-            aggregate, noise_std = self.simulation.seen
+            aggregate, noise_std, _ = self.simulation.seen
             power = float(aggregate @ aggregate)
             signal = power - len(aggregate) * noise_std**2
             if not np.isfinite(signal):
@@ -198,6 +221,9 @@ class PlannedRounds:
             if self._first_signal is None:
                 self._first_signal = abs(signal) or 1.0
             return signal / self._first_signal
+        if self.reward == "validation":
+            so_far, said = self.validation.estimate, self.simulation.seen.validation
+            return None if so_far is None or said is None else so_far.rmse - rmse_of(said[0])
         return None
 
     def state_dict(self) -> dict[str, Any]:
@@ -206,6 +232,7 @@ class PlannedRounds:
             "policy": self.policy.state_dict(),
             "usage": self._usage.state_dict(),
             "released": self._released.state_dict(),
+            "validation": self.validation.state_dict(),
             "last": self._last,
             "first_signal": self._first_signal,
             "over": self.over,
@@ -216,5 +243,6 @@ class PlannedRounds:
         self.policy = type(self.policy).from_state(state["policy"])
         self._usage.load_state_dict(state["usage"])
         self._released.load_state_dict(state["released"])
+        self.validation.load_state_dict(state["validation"])
         self._last, self._first_signal = state["last"], state["first_signal"]
         self.over = bool(state["over"])

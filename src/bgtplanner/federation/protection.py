@@ -118,19 +118,26 @@ class Protection:
             ``row``: each tensor and each item row that a client rated on its own, as the authors'
             code does; the item ids show, and so does which rows are pseudo.
         noise: ``sum``, or ``per-client`` (slow: clients times items).
+        validation: Share of the charge that pays for what clients say of their validation ratings
+            once the server has stepped; see :meth:`validate`.
     """
 
     mechanism: Literal["gaussian", "laplace"]
     trust: Literal["local", "secagg"] = "local"
     unit: Literal["client", "row"] = "client"
     noise: Literal["sum", "per-client"] = "sum"
+    validation: float = 0.0
 
     def __post_init__(self) -> None:
+        unless = ConfigError.unless
+        unless(0 <= self.validation < 1, "validation", self.validation, "from 0 to below 1")
+        fits = not self.validation or self.unit == "client"
+        unless(fits, "validation", self.validation, "0, with unit = row")
         both = self.unit == "row" and self.trust == "secagg"
-        ConfigError.unless(not both, "unit", self.unit, "client, with trust = secagg")
+        unless(not both, "unit", self.unit, "client, with trust = secagg")
         single = self.noise == "per-client"
         fits = not single or (self.unit == "client" and self.trust == "local")
-        ConfigError.unless(fits, "noise", self.noise, "sum, unless trust = local, unit = client")
+        unless(fits, "noise", self.noise, "sum, unless trust = local, unit = client")
 
     # ---- unit client
 
@@ -144,6 +151,8 @@ class Protection:
         rows = jnp.where(finite[edges.pair_client, None], upload.rows, 0.0)
         dense = jnp.where(finite[:, None], upload.dense, 0.0)
         bound = terms.clip[terms.class_of_client]
+        if self.validation:
+            bound = bound * self._bound_share(1.0 - self.validation)
         factor = terms.granted * clip_factor(self._norm(rows, dense, edges), bound)
         rows, dense = rows * factor[edges.pair_client, None], dense * factor[:, None]
         dropped = ((~finite) * terms.granted).sum()
@@ -159,6 +168,25 @@ class Protection:
         mean = jax.tree.map(lambda part: part / count, total)
         usage = jnp.full(edges.n_items, number)
         return Released(Aggregate(mean, usage), self._std_of_sum(terms) / count, dropped)
+
+    def validate(self, key: Array, numbers: Array, terms: Terms) -> tuple[Array, Array]:
+        """Mean over the clients of a number from 0 to 1, noised, and the noise's deviation.
+
+        The second release of a round. It has the noise of the first and the rest of its bound, so
+        that both together cost the round's charge: squares of the bounds add up for Gaussian
+        noise, bounds for Laplace. The number is taken as from -1 to 1, which 2 * bound covers.
+        """
+        bound = terms.clip[terms.class_of_client] * self._bound_share(self.validation)
+        weight = bound * terms.granted
+        centred = 2.0 * jnp.clip(jnp.where(jnp.isfinite(numbers), numbers, 1.0), 0.0, 1.0) - 1.0
+        total = Shared(jnp.zeros((0, 1)), (weight * centred).sum(keepdims=True))
+        noisy = total.dense + self._noise_of_sum(key, total, terms).dense
+        whole = jnp.maximum(2.0 * weight.sum(), 1e-30)
+        return 0.5 + noisy[0] / whole, self._std_of_sum(terms) / whole
+
+    def _bound_share(self, of_charge: float) -> float:
+        """Which share of the bound costs a share of the charge, with the noise as it is."""
+        return of_charge if self.mechanism == "laplace" else float(np.sqrt(of_charge))
 
     def _finite(self, upload: Upload, edges: Edges) -> Array:
         bad = jax.ops.segment_max(

@@ -21,6 +21,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.federation.protection import Protection, Terms
 from bgtplanner.federation.pseudo import pseudo_items, pseudo_rows
 from bgtplanner.federation.server import PseudoRows, Server, aggregate
+from bgtplanner.federation.validation import Aside, errors_of_clients
 from bgtplanner.recsys.metrics import tally
 from bgtplanner.recsys.model import Edges, Local, Model, Shared, client_gradients
 
@@ -54,6 +55,8 @@ class Outcome(NamedTuple):
         noise_std: Standard deviation of the noise on each of its coordinates; 0 without, NaN
             where it differs (unit ``row``).
         dropped: Uploads that the server did not accept.
+        validation: What was released of the validation ratings after the step, and the standard
+            deviation of its noise; None if nothing was.
     """
 
     scores: tuple[Array, ...]
@@ -62,6 +65,7 @@ class Outcome(NamedTuple):
     aggregate: Array
     noise_std: Array
     dropped: Array
+    validation: tuple[Array, Array] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +107,7 @@ class Federation:
         index: Array,
         key: Array,
         terms: Terms | None = None,
+        aside: Aside | None = None,
     ) -> tuple[State, Outcome]:
         """One round, a pure function: the same state, index, key and terms give the same bits.
 
@@ -113,6 +118,7 @@ class Federation:
             index: Which round.
             key: Of the run.
             terms: Who may release, and how; needed with a protection.
+            aside: Ratings to validate on once the server has stepped: a second release.
         """
         edges = edges.at(index)
         pretended = self.pretended(edges, index, key) if self.pseudo_items else None
@@ -127,12 +133,12 @@ class Federation:
         if pretended is not None:
             rows = pseudo_rows(row_key, upload.rows, edges, self.pseudo_items)
             pseudo = PseudoRows(pretended, rows)
-        noise_std, dropped = jnp.zeros(()), jnp.zeros(())
+        noise_std, dropped, validation = jnp.zeros(()), jnp.zeros(()), None
+        sound = self.protection if self.protection and self.protection.unit == "client" else None
         how = self.server.aggregation
         noise_key = jax.random.fold_in(key, 1)
-        if self.protection is not None and terms is not None and self.protection.unit == "client":
-            released = self.protection.release(noise_key, upload, edges, terms)
-            aggregated, noise_std, dropped = released
+        if sound is not None and terms is not None:
+            aggregated, noise_std, dropped = sound.release(noise_key, upload, edges, terms)
         else:
             if self.protection is not None and terms is not None:
                 blocks = self.model.dense_blocks
@@ -148,6 +154,11 @@ class Federation:
             edges,
             takes_part[edges.client_of_user] > 0,
         )
+        after = State(shared, local, memory)
+        if sound is not None and terms is not None and aside is not None:
+            predicted = self.model.predict(shared, local, edges, aside.user, aside.item)
+            errors = errors_of_clients(predicted, aside, edges, index)
+            validation = sound.validate(jax.random.fold_in(key, 2), errors, terms)
         predicted = self.model.predict(shared, local, edges, heldout.user, heldout.item)
         active = takes_part * (edges.ratings_of_clients > 0)
         outcome = Outcome(
@@ -157,8 +168,9 @@ class Federation:
             aggregate=jnp.concatenate([part.ravel() for part in aggregated.gradient]),
             noise_std=noise_std,
             dropped=dropped,
+            validation=validation,
         )
-        return State(shared, local, memory), outcome
+        return after, outcome
 
     def pretended(self, edges: Edges, index: Array, key: Array) -> Array:
         """The pseudo items of each client in a round, ``[n_clients, pseudo_items]``; -1: none."""
@@ -185,6 +197,7 @@ class Federation:
             aggregate=jnp.zeros(0),
             noise_std=jnp.zeros(()),
             dropped=jnp.zeros(()),
+            validation=None,
         )
         return State(state.shared, local, state.memory), outcome
 

@@ -14,7 +14,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.federation.protection import Terms
-from bgtplanner.federation.rounds import Federation, Heldout, Outcome, State
+from bgtplanner.federation.rounds import (
+    Federation,
+    Heldout,
+    Outcome,
+    State,
+)
+from bgtplanner.federation.validation import Aside
 from bgtplanner.recsys.metrics import Metrics, tally
 from bgtplanner.recsys.model import Edges
 from bgtplanner.recsys.split import Pairs, Split
@@ -48,10 +54,12 @@ class Seen(NamedTuple):
     Attributes:
         aggregate: What it stepped by: the released gradient, flat; empty if there was none.
         noise_std: Standard deviation of the noise on each of its coordinates; NaN if it differs.
+        validation: What it was told of the validation ratings, and how noisy that is.
     """
 
     aggregate: NDArray[np.float32]
     noise_std: float
+    validation: tuple[float, float] | None
 
 
 def pick_device(name: str) -> jax.Device:
@@ -77,15 +85,25 @@ class Simulation:
         split: Training and test ratings.
         seed: Of everything that is drawn at random in training.
         device: ``auto``, ``cpu`` or ``gpu``.
+        validation: Share of its training ratings that every client sets aside to validate on.
     """
 
     def __init__(
-        self, federation: Federation, split: Split, *, seed: int, device: str = "auto"
+        self,
+        federation: Federation,
+        split: Split,
+        *,
+        seed: int,
+        device: str = "auto",
+        validation: float = 0.0,
     ) -> None:
+        aside = None
+        if validation:
+            split, aside = split.set_aside(validation, seed=seed)
         self.federation = federation
         self.n_clients, self.n_items = split.train.n_clients, split.train.n_items
         self.next_round = 0
-        self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0)
+        self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
         self._arrivals = np.sort(split.arrival)
         self._device = pick_device(device)
         self._split = split
@@ -96,6 +114,7 @@ class Simulation:
                 jnp.asarray(split.test.item),
                 jnp.asarray(split.test.value),
             )
+            self._aside = None if aside is None else _aside(aside)
             initial_key, self._key = jax.random.split(jax.random.key(seed))
             # The old state's memory is given to the new one, so that parameters are never held
             # twice; copied first, since a model may use one array in two places.
@@ -132,12 +151,19 @@ class Simulation:
                 jnp.int32(index),
                 self._key,
                 terms,
+                self._aside,
             )
         self.next_round += 1
         return self._record(index, jax.device_get(outcome))
 
     def _record(self, index: int, outcome: Outcome) -> RoundRecord:
-        self.seen = Seen(np.asarray(outcome.aggregate), float(outcome.noise_std))
+        said = outcome.validation
+        validation = None if said is None else (float(said[0]), float(said[1]))
+        self.seen = Seen(
+            np.asarray(outcome.aggregate),
+            float(outcome.noise_std),
+            validation,
+        )
         return RoundRecord(
             round=index,
             metrics=Metrics.of(outcome.scores),
@@ -233,8 +259,15 @@ def _round(
     index: Array,
     key: Array,
     terms: Terms | None,
+    aside: Aside | None,
 ) -> tuple[State, Outcome]:
-    return federation.round(state, edges, heldout, index, key, terms)
+    return federation.round(state, edges, heldout, index, key, terms, aside)
+
+
+def _aside(split: Split) -> Aside:
+    train = split.train
+    arrays = (train.user, train.item, train.value, split.arrival)
+    return Aside(*(jnp.asarray(array) for array in arrays))
 
 
 @partial(jax.jit, static_argnums=0)

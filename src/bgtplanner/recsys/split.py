@@ -71,6 +71,22 @@ class Split:
         np.minimum.at(first, index, self.arrival)
         return Pairs(distinct // train.n_items, distinct % train.n_items, first)
 
+    def set_aside(self, share: float, *, seed: int) -> tuple[Split, Split]:
+        """The same split without part of the training ratings, and that part on its own.
+
+        Every client sets aside the same share of its ratings, rounded down, drawn at random: it
+        never trains on them, and can validate on them.
+        """
+        ConfigError.unless(0 < share < 1, "share", share, "above 0 and below 1")
+        draw = np.random.default_rng([seed, 0xA51D]).random(len(self.train))
+        rank, size = _rank_within(self.train.client, draw, self.train.n_clients)
+        aside = rank < np.floor(share * size + 1e-9)
+        kept, kept_aside = (
+            replace(self, train=self.train.take(mask), arrival=self.arrival[mask])
+            for mask in (~aside, aside)
+        )
+        return kept, kept_aside
+
 
 def split_ratings(
     ratings: Ratings,

@@ -152,6 +152,9 @@ class RunView:
             f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s.",
             highlight=False,
         )
+        if summary.get("target") is not None:
+            reached = "reached" if summary["target_reached"] else "not reached"
+            self.console.print(f"Target RMSE {summary['target']:g}: {reached}.", highlight=False)
         for entry in summary.get("classes") or []:
             self.console.print(
                 f"epsilon {entry['epsilon']:g}: {entry['clients']:,} clients, spent at most "

@@ -1,0 +1,105 @@
+"""What clients say of ratings they set aside: how it is measured, and what the server makes of it.
+
+A client's mean squared error on these ratings, from 0 to a public bound, is one number. Its mean
+over the clients is released after the server's step, with noise, for a share of the round's charge
+(:meth:`bgtplanner.federation.protection.Protection.validate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from bgtplanner.recsys.model import Edges
+
+__all__ = ["WORST", "Aside", "Validated", "Validation", "errors_of_clients", "rmse_of"]
+
+WORST = 0.16
+"""No client's mean squared error is taken to be more than this (an RMSE of 0.4)."""
+
+_UNKNOWN = 0.25  # of WORST, an RMSE of 0.2: what a client says that has nothing to validate on yet
+_MEMORY = 0.9  # of the average over rounds
+_SURE = 3.0  # standard deviations: a run looks at its target a hundred times
+
+
+class Aside(NamedTuple):
+    """Training ratings that their clients set aside to validate on.
+
+    Attributes:
+        user: Of each rating.
+        item: Of each rating.
+        value: Of each rating.
+        arrival: First round in which each is known.
+    """
+
+    user: Array
+    item: Array
+    value: Array
+    arrival: Array
+
+
+def errors_of_clients(predicted: Array, aside: Aside, edges: Edges, index: Array) -> Array:
+    """Each client's mean squared error on what it set aside, as a share of the worst."""
+    known = (aside.arrival <= index).astype(jnp.float32)
+    client = edges.client_of_user[aside.user]
+    squares, number = (
+        jax.ops.segment_sum(known * part, client, edges.n_clients)
+        for part in ((predicted - aside.value) ** 2, jnp.ones_like(known))
+    )
+    error = squares / jnp.maximum(number, 1.0) / WORST
+    return jnp.where(number > 0, jnp.clip(error, 0.0, 1.0), _UNKNOWN)
+
+
+def rmse_of(share: float) -> float:
+    """The RMSE that a share of the worst mean squared error stands for."""
+    return float((WORST * max(share, 0.0)) ** 0.5)
+
+
+class Validated(NamedTuple):
+    """What the noisy numbers say of the error, so far.
+
+    Attributes:
+        rmse: The estimate.
+        upper: What the error is below of, almost surely as far as the noise goes.
+    """
+
+    rmse: float
+    upper: float
+
+
+class Validation:
+    """The server's average over the latest rounds: one round alone is mostly noise.
+
+    It lags behind a model that gets better, and so errs on the safe side.
+    """
+
+    def __init__(self) -> None:
+        self._weight = self._square = self._total = 0.0
+
+    def saw(self, value: float, noise_std: float) -> None:
+        """One more released number, a share of the worst, and how noisy it was."""
+        precision = 1.0 / max(noise_std, 1e-6) ** 2
+        self._weight = _MEMORY * self._weight + precision
+        self._square = _MEMORY**2 * self._square + precision  # variance of the total
+        self._total = _MEMORY * self._total + precision * value
+
+    @property
+    def estimate(self) -> Validated | None:
+        """Where things stand; None before anything was released."""
+        if not self._weight:
+            return None
+        mean, deviation = self._total / self._weight, self._square**0.5 / self._weight
+        return Validated(rmse_of(mean), rmse_of(mean + _SURE * deviation))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What one round hands to the next, as plain data."""
+        return {"weight": self._weight, "square": self._square, "total": self._total}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` gave."""
+        self._weight, self._square = float(state["weight"]), float(state["square"])
+        self._total = float(state["total"])

@@ -1,0 +1,192 @@
+"""What clients say of ratings they set aside: how it is measured, and what it costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.federation.protection import Protection, Terms
+from bgtplanner.federation.validation import (
+    WORST,
+    Aside,
+    Validation,
+    errors_of_clients,
+    rmse_of,
+)
+from bgtplanner.recsys.model import Edges, Upload
+from bgtplanner.recsys.ratings import Ratings
+from bgtplanner.recsys.split import deal_users, split_ratings
+
+
+def some_ratings(seed: int = 0, clients: int | None = None) -> Ratings:
+    generator = np.random.default_rng(seed)
+    ratings = Ratings.from_arrays(
+        np.repeat(np.arange(8), 12),
+        np.concatenate([generator.permutation(20)[:12] for _ in range(8)]),
+        generator.random(96),
+        users=range(8),
+        items=range(20),
+        scale=(0, 1),
+    )
+    return ratings if clients is None else deal_users(ratings, clients, seed=1)
+
+
+def terms(granted: Any, clip: float = 0.5, scale: float = 0.0) -> Terms:
+    return Terms(
+        granted=jnp.asarray(granted, jnp.float32),
+        clip=jnp.array([clip], jnp.float32),
+        scale=jnp.array([scale], jnp.float32),
+        class_of_client=jnp.zeros(len(granted), jnp.int32),
+    )
+
+
+class TestSettingAside:
+    @pytest.mark.parametrize("clients", [None, 3])
+    def test_every_client_its_share(self, clients: int | None) -> None:
+        split = split_ratings(some_ratings(clients=clients), seed=0, rounds=5)
+        kept, aside = split.set_aside(0.25, seed=3)
+        whole = np.bincount(split.train.client, minlength=split.train.n_clients)
+        taken = np.bincount(aside.train.client, minlength=split.train.n_clients)
+        assert np.array_equal(taken, np.floor(0.25 * whole))
+        names = [
+            set(zip(part.train.user.tolist(), part.train.item.tolist(), strict=True))
+            for part in (split, kept, aside)
+        ]
+        assert names[1] | names[2] == names[0]
+        assert not names[1] & names[2]
+        assert len(kept.arrival) == len(kept.train)
+        assert len(aside.arrival) == len(aside.train)
+        assert kept.test is split.test
+
+    def test_by_seed(self) -> None:
+        split = split_ratings(some_ratings(), seed=0, rounds=5)
+        once, again, other = (split.set_aside(0.25, seed=seed)[1].train for seed in (3, 3, 4))
+        assert np.array_equal(once.item, again.item)
+        assert not np.array_equal(once.item, other.item)
+
+    @pytest.mark.parametrize("share", [0.0, 1.0, -1.0, float("nan")])
+    def test_no_such_share(self, share: float) -> None:
+        split = split_ratings(some_ratings(), seed=0, rounds=5)
+        with pytest.raises(ConfigError, match="share"):
+            split.set_aside(share, seed=0)
+
+
+@pytest.mark.parametrize("clients", [None, 3])
+def test_errors_are_client_by_client(clients: int | None) -> None:
+    ratings = some_ratings(clients=clients)
+    edges = Edges.of(ratings)
+    generator = np.random.default_rng(1)
+    chosen = np.sort(generator.permutation(len(ratings))[:10])
+    part = ratings.take(chosen)
+    arrival = generator.integers(0, 3, 10).astype(np.int32)
+    predicted = generator.random(10).astype(np.float32)
+    aside = Aside(*(jnp.asarray(array) for array in (part.user, part.item, part.value, arrival)))
+    found = np.asarray(errors_of_clients(jnp.asarray(predicted), aside, edges, jnp.int32(1)))
+    for client in range(ratings.n_clients):
+        mine = (part.client == client) & (arrival <= 1)
+        squares = (predicted[mine] - part.value[mine]) ** 2
+        expected = min(squares.mean() / WORST, 1.0) if mine.any() else 0.04 / WORST
+        assert found[client] == pytest.approx(expected, rel=1e-5)
+
+
+class TestRelease:
+    NUMBERS = np.array([0.0, 0.25, 1.0, 0.5, 0.75], np.float32)
+
+    @pytest.mark.parametrize("trust", ["local", "secagg"])
+    @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+    def test_mean_of_who_answers(self, mechanism: Any, trust: Any) -> None:
+        protection = Protection(mechanism=mechanism, trust=trust, validation=0.2)
+        found, std = protection.validate(
+            jax.random.key(0), jnp.asarray(self.NUMBERS), terms([1, 1, 0, 1, 1])
+        )
+        assert float(found) == pytest.approx(0.375, rel=1e-6)
+        assert float(std) == 0.0
+
+    def test_a_number_out_of_bounds_moves_it_no_further(self) -> None:
+        protection = Protection(mechanism="gaussian", trust="secagg", validation=0.2)
+        wild = jnp.array([1e9, jnp.nan, -jnp.inf, 0.0, -5.0])
+        found, _ = protection.validate(jax.random.key(0), wild, terms([1] * 5))
+        assert float(found) == pytest.approx(
+            3 / 5, rel=1e-6
+        )  # what is no number counts as the worst
+
+    @pytest.mark.parametrize("trust", ["local", "secagg"])
+    @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+    def test_its_noise_is_what_it_says(self, mechanism: Any, trust: Any) -> None:
+        protection = Protection(mechanism=mechanism, trust=trust, validation=0.2)
+        draw = jax.vmap(
+            lambda key: protection.validate(
+                key, jnp.asarray(self.NUMBERS), terms([1] * 5, scale=0.3)
+            )
+        )
+        found, std = draw(jax.random.split(jax.random.key(1), 20_000))
+        assert float(found.mean()) == pytest.approx(0.5, abs=0.05)
+        assert float(found.std()) == pytest.approx(float(std[0]), rel=0.05)
+
+    @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+    def test_both_releases_cost_the_charge(self, mechanism: Any) -> None:
+        """The bound on the gradients and on the number, put together, are the clip."""
+        share, clip = 0.2, 0.5
+        edges = Edges.of(some_ratings())
+        protection = Protection(mechanism=mechanism, trust="secagg", validation=share)
+        huge = Upload(jnp.full((len(edges.pair_item), 1), 1e3), jnp.zeros((8, 0)))
+        single = terms([1] + [0] * 7, clip=clip)
+        gradients = protection.release(jax.random.key(0), huge, edges, single)
+        flat = np.asarray(gradients.aggregate.gradient.items).ravel()
+        order = 1 if mechanism == "laplace" else 2
+        of_gradients = float(np.linalg.norm(flat, order))
+        # The noise is common to both; the deviation of the mean tells the bound of the number.
+        scaled = terms([1] + [0] * 7, clip=clip, scale=1.0)
+        _, std = protection.validate(jax.random.key(0), jnp.ones(8), scaled)
+        per_unit = 2**0.5 if mechanism == "laplace" else 1.0
+        of_number = per_unit / float(std) / 2
+        total = (of_gradients**order + of_number**order) ** (1 / order)
+        assert total == pytest.approx(clip, rel=1e-5)
+
+    def test_not_for_rows(self) -> None:
+        with pytest.raises(ConfigError, match="validation"):
+            Protection(mechanism="gaussian", unit="row", validation=0.1)
+
+
+class TestAverage:
+    def test_nothing_yet(self) -> None:
+        assert Validation().estimate is None
+
+    @given(st.lists(st.tuples(st.floats(-1, 2), st.floats(0, 10)), min_size=1, max_size=30))
+    def test_upper_is_above_and_state_goes_on(self, numbers: list[tuple[float, float]]) -> None:
+        once, again = Validation(), Validation()
+        for value, std in numbers:
+            once.saw(value, std)
+            again.saw(value, std)
+            restored = Validation()
+            restored.load_state_dict(again.state_dict())
+            again = restored
+        assert once.estimate == again.estimate
+        assert once.estimate is not None
+        assert 0 <= once.estimate.rmse <= once.estimate.upper
+
+    def test_a_steady_error_is_found_and_seldom_understated(self) -> None:
+        generator = np.random.default_rng(0)
+        truth, understated = 0.25, 0
+        for _ in range(200):
+            average = Validation()
+            for _ in range(30):
+                average.saw(truth + 0.05 * generator.standard_normal(), 0.05)
+            assert average.estimate is not None
+            assert average.estimate.rmse == pytest.approx(rmse_of(truth), abs=0.02)
+            understated += average.estimate.upper < rmse_of(truth)
+        assert understated <= 3
+
+    def test_what_is_precise_counts_more(self) -> None:
+        average = Validation()
+        average.saw(0.9, 1.0)
+        average.saw(0.1, 0.01)
+        assert average.estimate is not None
+        assert average.estimate.rmse == pytest.approx(rmse_of(0.1), rel=0.01)
