@@ -6,8 +6,8 @@
     python -m benchmarks.paper --plan               say what would be run, and how long it takes
 
 Finished runs are kept in `runs/paper` and never run again. A part without results is left as it
-is. Unless there is something of all three data sets, or it is told otherwise, the page is
-`build/paper.md` instead of `docs/paper.md`.
+is. Until Table 2 is there with five seeds of all three data sets, the page is `build/paper.md`
+instead of `docs/paper.md`, unless told otherwise by --docs.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def write_page(results: Results, docs: Path) -> list[str]:
             written.append(name)
         elif old and not old.startswith(NOT_RUN):
             continue
-        text = put(text, name, new or f"{NOT_RUN} {how_to_run(name)}")
+        text = put(text, name, new or how_to_run(name))
     docs.parent.mkdir(parents=True, exist_ok=True)
     write_whole(docs, text)
     return written
@@ -154,9 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BGTPlannerError, KeyboardInterrupt) as error:
         print(str(error) or "interrupted; the same command goes on", file=sys.stderr)
         return 1
-    whole = set(results.datasets) == set(DATASETS)
     usual = Path("build/paper-quick.md" if quick else "build/paper.md")
-    docs = given.docs or (Path("docs/paper.md") if whole and not quick else usual)
+    docs = given.docs or (Path("docs/paper.md") if results.complete() and not quick else usual)
     written = write_page(results, docs)
     print(f"{docs}: {', '.join(written) or 'nothing to write'}")
     if left := [name for name in TITLES if name not in written]:

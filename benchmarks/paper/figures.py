@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.paper.plan import DATASETS, MECHANISMS, Figure
+from benchmarks.paper.plan import DATASETS, MECHANISMS, SEEDS, Figure, Job
 from benchmarks.paper.results import Results
-from benchmarks.paper.table import NOTHING, short, table
+from benchmarks.paper.table import NOTHING, not_run, short, table
 from bgtplanner.experiments.cells import folder_name
+from bgtplanner.experiments.comparison import Estimate
 from bgtplanner.experiments.grid import write_whole
 from bgtplanner.experiments.sweeps import Sensitivity, in_words
 from bgtplanner.experiments.table2 import EPSILON
 from bgtplanner.report.sensitivity import picture
 
+Lines = dict[tuple[str, str, str], dict[str, Estimate]]
 _SHOWN = "ml-100k"  # the picture that is on the page itself, if it is there
 
 
@@ -23,12 +26,20 @@ def figure_part(figure: Figure, results: Results, docs: Path) -> str | None:
     if not sweeps:
         return None
     *fixed, shown = sweeps[0].sweep.studies[0].axes
-    names = [in_words(value) for value in shown.values]
+    names = list(
+        dict.fromkeys(
+            in_words(value)
+            for found in sweeps
+            for axis in found.sweep.studies[0].axes
+            if axis.key == shown.key
+            for value in axis.values
+        )
+    )
     rows = [["", f"policy \\ {shown.key}", *names, "range", "deviation"]]
     pictures: dict[tuple[str, str], str] = {}
     seeds: set[int] = set()
     for found in sweeps:
-        for (dataset, mechanism, policy), line in _lines(found, shown.key, names).items():
+        for (dataset, mechanism, policy), line in _lines(found, shown.key).items():
             place = pictures.get((dataset, mechanism))
             if place is None:
                 place = _draw(figure, found, dataset, mechanism, docs)
@@ -51,26 +62,30 @@ def figure_part(figure: Figure, results: Results, docs: Path) -> str | None:
         table(rows),
         f"![{DATASETS.get(alt[0], alt[0])}, {alt[1]}]({pictures[alt]})",
     ]
+    known = {dataset for dataset, _ in pictures}
+    lines += not_run(
+        [Job(part=figure, dataset=name, seeds=SEEDS) for name in DATASETS if name not in known]
+    )
     return "\n\n".join(lines)
 
 
-def _lines(found: Sensitivity, key: str, names: list[str]) -> dict[tuple[str, str, str], dict]:
+def _lines(found: Sensitivity, key: str) -> Lines:
     """Estimates by value, of every data set, mechanism and policy; at the table's budget."""
     metric, _ = found.reported
-    lines: dict[tuple[str, str, str], dict] = {}
+    lines: Lines = {}
     for point, row in found.rows():
         others = {name: value for name, value in point.values.items() if name != key}
         fixed = {axis.key: _held(axis.values) for axis in point.study.axes if axis.key in others}
         estimate = row.figures[metric]
-        name = in_words(point.values[key])
-        if estimate is not None and name in names and others == fixed:
+        if estimate is not None and key in point.values and others == fixed:
+            name = in_words(point.values[key])
             lines.setdefault((row.dataset, row.mechanism, row.policy), {})[name] = estimate
     return lines
 
 
-def _held(values: tuple) -> object:
+def _held(values: Sequence[object]) -> object:
     """Which value of a setting the table is about: the paper's budget, else the first."""
-    return EPSILON if EPSILON in values else values[0]
+    return next((value for value in values if value == EPSILON), values[0])
 
 
 def _draw(figure: Figure, found: Sensitivity, dataset: str, mechanism: str, docs: Path) -> str:

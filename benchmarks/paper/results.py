@@ -6,7 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from benchmarks.paper.plan import DATASETS, FIGURES, GRIDS, MECHANISMS, Method
+from benchmarks.paper.plan import (
+    DATASETS,
+    FIGURES,
+    GRIDS,
+    MECHANISMS,
+    METHODS,
+    SEEDS,
+    TABLE,
+    Method,
+)
 from bgtplanner.experiments.cells import Outcome, outcome_of
 from bgtplanner.experiments.comparison import Estimate, estimate
 from bgtplanner.experiments.grid import Asked, Request
@@ -29,13 +38,11 @@ class Results:
     """The finished cells below a runs folder.
 
     Attributes:
-        runs: The folder.
         settings: Of every grid and data set, what was set otherwise than by the preset.
         sweeps: By name of the figure; one for each folder that has something finished.
     """
 
     def __init__(self, runs: Path) -> None:
-        self.runs = runs
         self.settings: dict[tuple[str, str], Mapping[str, Any]] = {}
         self.sweeps: dict[str, list[Sensitivity]] = {}
         self._cells: dict[Place, dict[int, Mapping[str, Any]]] = {}
@@ -91,6 +98,16 @@ class Results:
     def datasets(self) -> list[str]:
         """The data sets of which there is anything."""
         return list(dict.fromkeys(dataset for dataset, _ in self.columns))
+
+    def complete(self) -> bool:
+        """Whether all of the table is there, with every seed; other readings may be missing."""
+        return all(
+            len(self.of(method, dataset, mechanism)) >= len(SEEDS)
+            for method in METHODS
+            if method.grid == TABLE
+            for dataset in DATASETS
+            for mechanism in MECHANISMS
+        )
 
 
 def finished(asked: Asked, out: Path) -> list[Outcome]:

@@ -145,13 +145,13 @@ def _missing(results: Results) -> list[str]:
     fewer = [
         f"{method.label} on {DATASETS[dataset]} ({done})"
         for (method, dataset), done in counts.items()
-        if 0 < done < most
+        if done < most and any(results.of(method, dataset, kind) for kind in MECHANISMS)
     ]
     text = [f"Fewer seeds: {', '.join(fewer)}."] if fewer else []
     absent = [
         Job(part=grid, dataset=dataset, seeds=SEEDS)
         for grid in GRIDS
-        for dataset in DATASETS
+        for dataset in results.datasets
         if not any(
             results.of(method, dataset, kind)
             for method in METHODS
@@ -159,9 +159,9 @@ def _missing(results: Results) -> list[str]:
             for kind in MECHANISMS
         )
     ]
-    if absent:
-        text.append("Not run yet; `make paper` does, or each alone:")
-        text.append(_block(job.command(RUNS) for job in absent))
+    text += not_run(absent)
+    if whole := [name for key, name in DATASETS.items() if key not in results.datasets]:
+        text.append(f"Nothing of {' and '.join(whole)} yet; `make paper` runs it.")
     return text + [
         f"{grid} on {DATASETS.get(dataset, dataset)} was run with {', '.join(other)}."
         for (grid, dataset), settings in results.settings.items()
@@ -183,14 +183,15 @@ def _other(grid: str, dataset: str, settings: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _block(commands: Iterable[str]) -> str:
-    lines = "\n".join(commands)
-    return f"```console\n{lines}\n```"
+def not_run(jobs: Sequence[Job]) -> list[str]:
+    """What is missing, with the commands that bring it."""
+    if not jobs:
+        return []
+    lines = "\n".join(job.command(RUNS) for job in jobs)
+    return ["Not run yet; `make paper` does it all, these do it one by one:", f"```\n{lines}\n```"]
 
 
 def how_to_run(name: str) -> str:
-    """The commands for a part of which there is nothing."""
+    """For a part of which there is nothing."""
     part = next((one for one in (*GRIDS, *FIGURES) if one.name == name), GRIDS[0])
-    jobs = [Job(part=part, dataset=dataset, seeds=SEEDS) for dataset in DATASETS]
-    commands = _block(job.command(RUNS) for job in jobs)
-    return f"`make paper` does, or by itself:\n\n{commands}"
+    return "\n\n".join(not_run([Job(part=part, dataset=key, seeds=SEEDS) for key in DATASETS]))
