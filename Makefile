@@ -13,7 +13,7 @@ help:
 	@echo "make test     set up, then lint, types, import contract, all tests, wheel"
 	@echo "make lint     ruff check and format check      make format   rewrite in our format"
 	@echo "make bench    speed, memory and the planner's regret; half an hour at first (installs torch)"
-	@echo "make paper    the paper's Table 2, 120 runs       make paper-quick   a corner of it"
+	@echo "make paper    the paper's Table 2 and figures      make paper-quick   a corner of them"
 	@echo "make docs     build the documentation"
 	@echo "make clean    remove the environment and everything that was built"
 
@@ -70,18 +70,18 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.speed; speed=$$?; \
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.regret --jobs $(JOBS) && exit $$speed
 
-# The paper's Table 2: 120 runs, resumable. JOBS=16 for sixteen at a time. Needs the three data sets.
-TABLE2 = --preset paper --mechanism gaussian,laplace --policy bgt,unlimited,adpml,adap,uniform
+# The paper's Table 2, the other readings of its baselines and its three figures, then the tables of
+# docs/paper.md. Says first how long it will take; goes on where it was. Needs the three data sets.
+# make paper JOBS=16 SEEDS=0-1 DATASETS=ml-100k: sixteen runs at a time, a part of it (into build).
+SEEDS ?= 0-4
+DATASETS ?= filmtrust,ml-100k,ml-1m
+PAPER = OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.paper --run --jobs $(JOBS)
 paper: setup
-	$(BIN)/bgtplanner compare $(TABLE2) --seeds 0-4 --jobs $(JOBS) --dataset filmtrust \
-	  --set data.train_share=0.6 --set data.initial_share=1.0 --out runs/paper-filmtrust
-	$(BIN)/bgtplanner compare $(TABLE2) --seeds 0-4 --jobs $(JOBS) --dataset ml-100k,ml-1m \
-	  --out runs/paper-movielens
+	$(PAPER) --seeds $(SEEDS) --datasets $(DATASETS)
 
-# A corner of it: one data set, one seed.
+# A corner of each: one data set, one seed; into build/paper-quick.md.
 paper-quick: setup
-	$(BIN)/bgtplanner compare $(TABLE2) --seeds 0 --jobs $(JOBS) --dataset ml-100k \
-	  --out runs/paper-quick
+	$(PAPER) --quick
 
 $(VENV)/.docs: $(VENV)/.ready
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --group docs

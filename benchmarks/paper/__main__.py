@@ -1,0 +1,167 @@
+"""Run the paper's Table 2 and its figures, and write what came out into the documentation.
+
+    python -m benchmarks.paper                      write what has been run into docs/paper.md
+    python -m benchmarks.paper --run --jobs 16      run what is missing first
+    python -m benchmarks.paper --run --quick        one data set, one seed, a corner of the figures
+    python -m benchmarks.paper --plan               say what would be run, and how long it takes
+
+Finished runs are kept in `runs/paper` and never run again. A part without results is left as it
+is. Until Table 2 is there with five seeds of all three data sets, the page is `build/paper.md`
+instead of `docs/paper.md`, unless told otherwise by --docs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from benchmarks.paper.figures import figure_part
+from benchmarks.paper.findings import closeness, gains
+from benchmarks.paper.guarantees import guarantee, theorem
+from benchmarks.paper.page import NOT_RUN, blank, body_of, put
+from benchmarks.paper.plan import DATASETS, FIGURES, RUNS, TABLE, Job, jobs_of
+from benchmarks.paper.results import Results, finished
+from benchmarks.paper.table import deviations, how_to_run, table2
+from bgtplanner.cli import app
+from bgtplanner.errors import BGTPlannerError, InterruptedRunError
+from bgtplanner.experiments.grid import parse_seeds, write_whole
+from bgtplanner.report.comparison import duration
+
+TABLES = {
+    TABLE: table2,
+    "deviations": deviations,
+    "closeness": closeness,
+    "gains": gains,
+    "theorem": theorem,
+    "guarantee": guarantee,
+}
+TITLES = {
+    TABLE: "Table 2",
+    "deviations": "Deviations",
+    "closeness": "How near the paper's figures are",
+    "gains": "The headline gains",
+    "theorem": "The theorem's condition",
+    "guarantee": "What is guaranteed",
+    **{figure.name: figure.title for figure in FIGURES},
+}
+# Seconds for a run of 100 rounds on one core, to guess by until some have been seen.
+_SECONDS = {"filmtrust": 6.0, "ml-100k": 8.0, "ml-1m": 40.0}
+
+
+def write_page(results: Results, docs: Path) -> list[str]:
+    """Write all parts that have results into a page; returns their names.
+
+    Raises:
+        SystemExit: If the page has no place for one of them.
+    """
+    text = docs.read_text(encoding="utf-8") if docs.exists() else blank(TITLES)
+    written = []
+    bodies = {name: body_of(text, name) for name in TITLES}  # first see that all are there
+    for name, old in bodies.items():
+        if name in TABLES:
+            new = TABLES[name](results)
+        else:
+            figure = next(one for one in FIGURES if one.name == name)
+            new = figure_part(figure, results, docs)
+        if new is not None:
+            written.append(name)
+        elif old and not old.startswith(NOT_RUN):
+            continue
+        text = put(text, name, new or how_to_run(name))
+    docs.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(docs, text)
+    return written
+
+
+def tell(jobs: Sequence[Job], runs: Path, side_by_side: int) -> None:
+    """Say how much there is to do and how long it will take."""
+    left, total, seconds = 0, 0, 0.0
+    for job in jobs:
+        asked = job.asked
+        done = finished(asked, job.folder(runs))
+        taken = [float((one.summary or {}).get("seconds_total") or 0.0) for one in done]
+        each = sum(taken) / len(taken) if taken else _SECONDS.get(job.dataset, 10.0)
+        cells = len(asked.cells())
+        total += cells
+        left += cells - len(done)
+        seconds += (cells - len(done)) * each
+    rest = f", about {duration(seconds / side_by_side)}" if left else ""
+    print(f"{total:,} runs in {len(jobs)} grids, {left:,} of them to do{rest}", flush=True)
+
+
+def run(jobs: Sequence[Job], runs: Path, side_by_side: int) -> bool:
+    """Run everything that is not finished, one command after the other.
+
+    Returns:
+        Whether all went well; what fails does not keep the others from being run.
+
+    Raises:
+        InterruptedRunError: If it was stopped; the same call goes on.
+    """
+    good = True
+    for number, job in enumerate(jobs, start=1):
+        print(f"\n[{number}/{len(jobs)}] {job.command(runs, side_by_side)}", flush=True)
+        try:
+            code = app(job.words(runs, side_by_side), standalone_mode=False)
+        except InterruptedRunError:
+            raise
+        except (BGTPlannerError, click.ClickException) as error:
+            print(f"error: {error}", file=sys.stderr)
+            code = 1
+        if code == 130:  # what typer makes of Ctrl-C
+            raise KeyboardInterrupt
+        good = good and not code
+    return good
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.paper",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--runs", type=Path, help="where runs are kept; runs/paper")
+    parser.add_argument("--docs", type=Path, help="the page to write; see above")
+    parser.add_argument("--run", action="store_true", help="run what is missing first")
+    parser.add_argument("--plan", action="store_true", help="only say what would be run")
+    parser.add_argument("--quick", action="store_true", help="a corner of it, in build")
+    parser.add_argument("--seeds", help="such as 0-4, the default")
+    parser.add_argument("--datasets", help=f"default {','.join(DATASETS)}")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    given = parser.parse_args(arguments)
+    quick = given.quick
+    runs = given.runs or (Path("runs/paper-quick") if quick else RUNS)
+    datasets = (given.datasets or ("ml-100k" if quick else ",".join(DATASETS))).split(",")
+    for name in datasets:
+        if name not in DATASETS:
+            parser.error(f"--datasets {name}: expected some of {', '.join(DATASETS)}")
+    try:
+        seeds = parse_seeds(given.seeds or ("0" if quick else "0-4"))
+        jobs = list(jobs_of(datasets, seeds, quick=quick))
+        good = True
+        if given.run or given.plan:
+            tell(jobs, runs, given.jobs)
+        if given.plan:
+            print("\n".join(job.command(runs, given.jobs) for job in jobs))
+            return 0
+        if given.run:
+            good = run(jobs, runs, given.jobs)
+        results = Results(runs)
+    except (BGTPlannerError, KeyboardInterrupt) as error:
+        print(str(error) or "interrupted; the same command goes on", file=sys.stderr)
+        return 1
+    usual = Path("build/paper-quick.md" if quick else "build/paper.md")
+    docs = given.docs or (Path("docs/paper.md") if results.complete() and not quick else usual)
+    written = write_page(results, docs)
+    print(f"{docs}: {', '.join(written) or 'nothing to write'}")
+    if left := [name for name in TITLES if name not in written]:
+        print(f"no results yet, left as they are: {', '.join(left)}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
