@@ -210,6 +210,8 @@ class PlannedRounds:
     def _reward(self, record: RoundRecord) -> float | None:
         if self.reward in ("test", "loss"):
             now = record.metrics.rmse if self.reward == "test" else record.loss
+            if not np.isfinite(now):
+                return None  # whoever carries the run out will say that it diverged
             before, self._last = self._last, now
             return None if before is None else before - now
         if self.reward == "released":
