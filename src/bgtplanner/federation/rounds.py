@@ -10,7 +10,7 @@ is FedSGD.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,22 @@ import optax
 from jax import Array
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.federation.expansion import Expansion
 from bgtplanner.federation.protection import Protection, Terms
 from bgtplanner.federation.pseudo import pseudo_items, pseudo_rows
 from bgtplanner.federation.server import PseudoRows, Server, aggregate
 from bgtplanner.recsys.metrics import tally
-from bgtplanner.recsys.model import Edges, Local, Model, Shared, client_gradients
+from bgtplanner.recsys.model import (
+    Edges,
+    Expandable,
+    Local,
+    Model,
+    Neighbours,
+    Shared,
+    client_gradients,
+)
 
-__all__ = ["Federation", "Heldout", "Outcome", "State"]
+__all__ = ["Federation", "Heldout", "Outcome", "Shown", "State"]
 
 
 class State(NamedTuple):
@@ -43,6 +52,18 @@ class Heldout(NamedTuple):
     value: Array
 
 
+class Shown(NamedTuple):
+    """What goes to the third party that matches users, beside their tokens.
+
+    Attributes:
+        own: User embeddings, protected as the whole upload is, ``[n_users, dim]``.
+        sends: Which users' clients took part, ``[n_users]``.
+    """
+
+    own: Array
+    sends: Array
+
+
 class Outcome(NamedTuple):
     """What a round brought, still on the device.
 
@@ -54,6 +75,7 @@ class Outcome(NamedTuple):
         noise_std: Standard deviation of the noise on each of its coordinates; 0 without, NaN
             where it differs (unit ``row``).
         dropped: Uploads that the server did not accept.
+        shown: What went to the third party, in a round that expands graphs.
     """
 
     scores: tuple[Array, ...]
@@ -62,6 +84,7 @@ class Outcome(NamedTuple):
     aggregate: Array
     noise_std: Array
     dropped: Array
+    shown: Shown | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +99,7 @@ class Federation:
         fixed_pseudo_items: Whether these are the same in every round, which does not give the
             real ones away over the rounds.
         protection: How uploads are protected; None: not at all.
+        expansion: When users are told of others who rated the same; None: never.
     """
 
     model: Model
@@ -84,15 +108,30 @@ class Federation:
     pseudo_items: int = 0
     fixed_pseudo_items: bool = False
     protection: Protection | None = None
+    expansion: Expansion | None = None
 
     def __post_init__(self) -> None:
         unless = ConfigError.unless
         unless(0 < self.participation <= 1, "participation", self.participation, "above 0, to 1")
         unless(self.pseudo_items >= 0, "pseudo_items", self.pseudo_items, "0 or more")
+        if self.expansion is not None:
+            has = isinstance(self.model, Expandable)
+            name = type(self.model).__name__
+            unless(has, "model", name, "one whose users can be neighbours, to expand graphs")
+            if self.protection is not None:
+                alone, wanted = self.protection.trust, "local, to expand graphs"
+                unless(alone == "local", "trust", alone, f"{wanted}: each embedding is seen alone")
 
     def initial(self, key: Array, edges: Edges) -> State:
         """The state before the first round."""
         shared, local = self.model.initial(key, edges.n_users, edges.n_items)
+        if self.expansion is not None:
+            most = min(self.expansion.max_neighbours, edges.n_users)
+            dim = self._expandable.own(local).shape[1]
+            nobody = Neighbours(
+                jnp.zeros((edges.n_users, most, dim)), jnp.zeros((edges.n_users, most))
+            )
+            local = self._expandable.attach(local, nobody)
         return State(shared, local, self.server.initial(shared))
 
     def round(
@@ -103,6 +142,7 @@ class Federation:
         index: Array,
         key: Array,
         terms: Terms | None = None,
+        expands: bool = False,
     ) -> tuple[State, Outcome]:
         """One round, a pure function: the same state, index, key and terms give the same bits.
 
@@ -113,6 +153,7 @@ class Federation:
             index: Which round.
             key: Of the run.
             terms: Who may release, and how; needed with a protection.
+            expands: Whether the users' embeddings leave too, as part of the upload.
         """
         edges = edges.at(index)
         pretended = self.pretended(edges, index, key) if self.pseudo_items else None
@@ -130,14 +171,17 @@ class Federation:
         noise_std, dropped = jnp.zeros(()), jnp.zeros(())
         how = self.server.aggregation
         noise_key = jax.random.fold_in(key, 1)
+        own = self._expandable.own(state.local) if expands else None
         if self.protection is not None and terms is not None and self.protection.unit == "client":
-            released = self.protection.release(noise_key, upload, edges, terms)
-            aggregated, noise_std, dropped = released
+            released = self.protection.release(noise_key, upload, edges, terms, own)
+            aggregated, noise_std, dropped, own = released
         else:
             if self.protection is not None and terms is not None:
                 blocks = self.model.dense_blocks
                 upload = self.protection.noise_rows(noise_key, upload, edges, terms, blocks)
                 noise_std = jnp.full((), jnp.nan)
+                if own is not None:
+                    own = self.protection.noise_users(noise_key, own, edges, terms)
             aggregated = aggregate(upload, edges, takes_part, how, pseudo)
         shared, memory = self.server.step(state.shared, state.memory, aggregated, noise_std)
         local = self.model.update_local(
@@ -157,6 +201,7 @@ class Federation:
             aggregate=jnp.concatenate([part.ravel() for part in aggregated.gradient]),
             noise_std=noise_std,
             dropped=dropped,
+            shown=None if own is None else Shown(own, takes_part[edges.client_of_user] > 0),
         )
         return State(shared, local, memory), outcome
 
@@ -165,6 +210,10 @@ class Federation:
         if not self.fixed_pseudo_items:
             key = jax.random.split(jax.random.fold_in(key, index), 3)[1]
         return pseudo_items(key, edges, self.pseudo_items)
+
+    def expanded(self, state: State, neighbours: Neighbours) -> State:
+        """The state once users were told of others who rated the same."""
+        return state._replace(local=self._expandable.attach(state.local, neighbours))
 
     def rest(
         self, state: State, edges: Edges, heldout: Heldout, index: Array
@@ -187,6 +236,11 @@ class Federation:
             dropped=jnp.zeros(()),
         )
         return State(state.shared, local, state.memory), outcome
+
+    @property
+    def _expandable(self) -> Expandable:
+        """The model; that it is one was seen to when the federation was made."""
+        return cast(Expandable, self.model)
 
     def _takes_part(self, key: Array, n_clients: int) -> Array:
         if self.participation >= 1:
