@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.privacy.mechanisms import clip_factor
 
-__all__ = ["Expansion", "item_tokens", "match", "matching_key"]
+__all__ = ["Expansion", "believed", "item_tokens", "match", "matching_key"]
 
 _TOKEN_BYTES = 16
 _CELLS_AT_ONCE = 2**24  # of the table of who has how much in common with whom
@@ -102,6 +103,16 @@ def match(
     found = _in_common(tokens, sender, len(embeddings), most)
     present = found >= 0
     return embeddings[found] * present[:, :, None], present.astype(np.float32)
+
+
+def believed(embeddings: NDArray[np.float32], clip: float) -> NDArray[np.float32]:
+    """What a client takes of embeddings it is given: none is longer than the clip.
+
+    That is public: all of them were clipped, so what is beyond it is noise. It costs nothing, and
+    noise that dwarfs the embeddings would otherwise drown the user's own items.
+    """
+    norm = np.linalg.norm(embeddings, axis=-1, keepdims=True)
+    return np.asarray(embeddings * clip_factor(norm, clip), dtype=np.float32)
 
 
 def _in_common(

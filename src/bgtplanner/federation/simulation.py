@@ -13,7 +13,7 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError, RunFolderError
-from bgtplanner.federation.expansion import item_tokens, match, matching_key
+from bgtplanner.federation.expansion import believed, item_tokens, match, matching_key
 from bgtplanner.federation.protection import Terms
 from bgtplanner.federation.rounds import Federation, Heldout, Outcome, Shown, State
 from bgtplanner.recsys.metrics import Metrics, tally
@@ -137,11 +137,11 @@ class Simulation:
                 expands,
             )
         if outcome.shown is not None:
-            self._expand(index, outcome.shown)
+            self._expand(index, outcome.shown, None if terms is None else terms.clip)
         self.next_round += 1
         return self._record(index, jax.device_get(outcome))
 
-    def _expand(self, index: int, shown: Shown) -> None:
+    def _expand(self, index: int, shown: Shown, clip: Array | None) -> None:
         """Tell users of others who rated the same; who sent nothing keeps what it had."""
         train = self._split.train
         own, sends = np.asarray(shown.own), np.asarray(shown.sends)
@@ -150,6 +150,8 @@ class Simulation:
         found = match(
             self._tokens[train.item[sent]], train.user[sent], own, most=before.present.shape[1]
         )
+        if clip is not None:
+            found = (believed(found[0], float(clip.max())), found[1])
         with jax.default_device(self._device):
             after = Neighbours(
                 *(
