@@ -26,7 +26,7 @@ from bgtplanner.privacy.mechanisms import clip_factor
 __all__ = ["Expansion", "believed", "item_tokens", "match", "matching_key"]
 
 _TOKEN_BYTES = 16
-_CELLS_AT_ONCE = 2**24  # of the table of who has how much in common with whom
+_CELLS_AT_ONCE = 2**22  # of the table of who has how much in common with whom
 
 
 @dataclass(frozen=True, kw_only=True)
