@@ -148,10 +148,10 @@ class TestMatch:
 
     def test_what_is_not_sent_is_not_looked_at(self) -> None:
         """Not even something that is no number, where nobody is near."""
-        own = np.array([[np.nan], [1.0], [2.0]], np.float32)
+        own = np.array([[np.nan], [1.0], [2.0], [np.nan]], np.float32)
         tokens = item_tokens(b"key", [5, 5])
         found, _ = match(tokens, np.array([1, 2]), own, most=2)
-        assert found[:, :, 0].tolist() == [[0, 0], [2, 0], [1, 0]]
+        assert found[:, :, 0].tolist() == [[0, 0], [2, 0], [1, 0], [0, 0]]
 
 
 def test_believed() -> None:

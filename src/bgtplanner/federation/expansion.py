@@ -102,7 +102,8 @@ def match(
     """
     found = _in_common(tokens, sender, len(embeddings), most)
     present = found >= 0
-    return embeddings[found] * present[:, :, None], present.astype(np.float32)
+    theirs = np.where(present[:, :, None], embeddings[found], np.float32(0))
+    return theirs, present.astype(np.float32)
 
 
 def believed(embeddings: NDArray[np.float32], clip: float) -> NDArray[np.float32]:

@@ -115,12 +115,10 @@ class Federation:
         unless(0 < self.participation <= 1, "participation", self.participation, "above 0, to 1")
         unless(self.pseudo_items >= 0, "pseudo_items", self.pseudo_items, "0 or more")
         if self.expansion is not None:
-            has = isinstance(self.model, Expandable)
-            name = type(self.model).__name__
-            unless(has, "model", name, "one whose users can be neighbours, to expand graphs")
-            if self.protection is not None:
-                alone, wanted = self.protection.trust, "local, to expand graphs"
-                unless(alone == "local", "trust", alone, f"{wanted}: each embedding is seen alone")
+            fits, name = isinstance(self.model, Expandable), type(self.model).__name__
+            unless(fits, "model", name, "one whose users can be neighbours, to expand graphs")
+            trust = "local" if self.protection is None else self.protection.trust
+            unless(trust == "local", "trust", trust, "local: each embedding is seen on its own")
 
     def initial(self, key: Array, edges: Edges) -> State:
         """The state before the first round."""
