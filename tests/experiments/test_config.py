@@ -206,6 +206,9 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("model.pseudo_items", -1, "greater than or equal to 0"),
     ("model.pseudo_items", 10**7, "less than or equal to 1000000"),
     ("model.pseudo_items", "autoo", "'auto'"),
+    ("model.expansions", -1, "greater than or equal to 0"),
+    ("model.expansions", 3, "who rated what with whom"),
+    ("model.max_neighbours", 0, "greater than or equal to 1"),
     ("planning.policy", "nonsense", "bgt, uniform"),
     ("planning.policy", "nonsense:Mine", "cannot be imported"),
     ("planning.context", "all", "'released'"),
@@ -302,6 +305,31 @@ class TestBadValues:
         }
         config = load_config(settings=settings)
         assert {key: value_of(config, key) for key in settings} == settings
+
+
+class TestExpansions:
+    """Allowed where nothing is promised that the matching would break."""
+
+    @pytest.mark.parametrize("mechanism", ["gaussian", "none"])
+    def test_allowed_under_paper(self, mechanism: str) -> None:
+        settings = {"model.expansions": 3, "privacy.mechanism": mechanism}
+        config = load_config(preset="paper", settings=settings)
+        assert (config.model.expansions, config.model.max_neighbours) == (3, 100)
+
+    @pytest.mark.parametrize(
+        ("preset", "key", "value", "expected"),
+        [
+            ("recommended", "model.name", "fedgnn", "0 with --preset recommended"),
+            ("recommended", "privacy.mechanism", "none", "0 with --preset recommended"),
+            ("paper", "model.name", "factorization", "--model (model.name) is fedgnn"),
+            ("paper", "privacy.trust", "secagg", "--trust (privacy.trust) is local"),
+            ("paper", "federation.rounds", 3, "fewer than --rounds (federation.rounds) = 3"),
+        ],
+    )
+    def test_refused(self, preset: str, key: str, value: Any, expected: str) -> None:
+        message = message_of(preset=preset, settings={"model.expansions": 3, key: value})
+        assert message.startswith("model.expansions = 3: expected ")
+        assert expected in message
 
 
 class TestFiles:

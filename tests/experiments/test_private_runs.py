@@ -170,6 +170,65 @@ class TestPaper:
         assert result.summary["rounds_run"] == result.summary["rounds_paid"]
 
 
+class TestExpansion:
+    def test_one_block_more_a_user(self, compiled_once: Path) -> None:
+        """Four clients of three users each: in a round that expands, three embeddings each."""
+        changes = {"data__clients": 4, "planning__policy": "uniform", "planning__min_rounds": None}
+        changes |= {"model__pseudo_items": 0, "planning__reward": "none"}
+        levels = []
+        for times in (0, 2):
+            result = tiny(preset="paper", model__expansions=times, **changes)
+            levels.append(result.summary["epsilon_client_level"])
+        multipliers = [record["noise_multiplier"] for record in result.rounds]
+        assert len(multipliers) == ROUNDS
+        settings = TINY | {"data.dataset": "synthetic", "federation.rounds": ROUNDS}
+        config = load_config(preset="paper", settings=settings | {"data.clients": 4})
+        split = split_of(config, ratings_of(config))
+        rows = [
+            [
+                len(set(split.train.item[(split.train.client == client) & known].tolist()))
+                for client in range(4)
+            ]
+            for known in (split.arrival <= index for index in range(ROUNDS))
+        ]
+        users = np.bincount(split.train.client_of_user)
+        for times, level in zip((0, 2), levels, strict=True):
+            blocks = 4.0 + np.array(rows)
+            if times:
+                blocks[[2, 4]] += users  # evenly over six rounds
+            found = [
+                client_level("gaussian", multipliers, blocks[:, client], CLIENT_LEVEL_DELTA)
+                for client in range(4)
+            ]
+            assert level == pytest.approx(max(one.epsilon for one in found), rel=1e-9)
+        assert levels[1] > levels[0]
+        assert result.summary["not_accounted"] == ["item-ids", "expansion-matching"]
+
+    def test_unit_client_pays_for_all_in_one_upload(self, compiled_once: Path) -> None:
+        """The budget is kept, and still nothing is promised: the matching is not covered."""
+        changes = {
+            "privacy__unit": "client",
+            "privacy__accounting": "auto",
+            "planning__policy": "uniform",
+            "server__aggregation": "clients",
+            "model__pseudo_items": 0,
+        }
+        found = [tiny(preset="paper", model__expansions=times, **changes) for times in (0, 2)]
+        without, among = (result.summary for result in found)
+        assert without["not_accounted"] == []
+        assert among["not_accounted"] == ["expansion-matching"]
+        assert among["epsilon_spent_max"] == without["epsilon_spent_max"] <= 10
+        assert [record["noise_multiplier"] for record in found[0].rounds] == [
+            record["noise_multiplier"] for record in found[1].rounds
+        ]
+        assert without["rmse_final"] != among["rmse_final"]
+
+    def test_without_a_mechanism(self, compiled_once: Path) -> None:
+        result = tiny(preset="paper", rounds=3, privacy__mechanism="none", model__expansions=1)
+        assert "expansion-matching" in result.summary["not_accounted"]
+        assert result.simulation.arrays()["local/neighbours/present"].any()
+
+
 class _PowerCut(Exception):
     pass
 
@@ -209,8 +268,9 @@ def timeless(record: Mapping[str, Any]) -> dict[str, Any]:
         {"federation__participation": 0.5, "federation__dropout": 0.2},
         {"privacy__mechanism": "laplace", "privacy__trust": "local", "planning__policy": "adap"},
         {"privacy__budgets": "1:0.5,6:0.5", "planning__context": "usage"},
+        {"preset": "paper", "planning__min_rounds": 6, "model__expansions": 3},
     ],
-    ids=["some take part", "adap", "classes"],
+    ids=["some take part", "adap", "classes", "expansion"],
 )
 def test_interrupted_runs_spend_the_same(changes: dict[str, Any], tmp_path: Path) -> None:
     whole = tiny(tmp_path / "whole", **changes)

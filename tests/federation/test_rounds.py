@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from jax import Array
 
-from bgtplanner.federation.rounds import Federation, Heldout, Outcome, State
+from bgtplanner.federation import rounds
+from bgtplanner.federation.protection import Protection, Terms
+from bgtplanner.federation.rounds import Draw, Federation, Heldout, Outcome, State
 from bgtplanner.federation.server import Server
 from bgtplanner.recsys.fedgnn import FedGNN
 from bgtplanner.recsys.metrics import Metrics, metrics
@@ -245,3 +247,42 @@ class TestOneRound:
             runner = Runner(federation, Edges.of(ratings))
             moved = np.asarray(runner()[0].shared.items != runner.start.shared.items)[:, 0]
             assert moved[4:].any() == moved[4:].all() == touched
+
+
+def test_every_draw_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pseudo items are seen. Drawn with the noise's key, they would give the noise away."""
+    protection = Protection(mechanism="gaussian", unit="row")
+    edges = Edges.of(some_ratings())
+    used: list[tuple[int, ...]] = []
+
+    def note(key: Array) -> None:
+        used.append(tuple(np.asarray(jax.random.key_data(key)).tolist()))
+
+    def watch(owner: Any, name: str) -> None:
+        inner = getattr(owner, name)
+
+        def noted(*arguments: Any, **named: Any) -> Any:
+            note(next(one for one in arguments if isinstance(one, jax.Array)))
+            return inner(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    for owner, name in (
+        (rounds, "pseudo_items"),
+        (rounds, "pseudo_rows"),
+        (Protection, "noise_rows"),
+        (Federation, "_takes_part"),
+    ):
+        watch(owner, name)
+    federation = Federation(
+        model=FedGNN(dim=2), server=PLAIN, pseudo_items=2, participation=0.5, protection=protection
+    )
+    terms = Terms(jnp.ones(7), jnp.ones(1), jnp.ones(1), jnp.zeros(7, jnp.int32))
+    with jax.disable_jit():
+        state = federation.initial(jax.random.key(0), edges)
+        federation.round(state, edges, HELDOUT, jnp.int32(1), jax.random.key(1), terms)
+    seeds = jax.random.fold_in(jax.random.key(1), 1)
+    for draw in Draw:
+        note(jax.random.fold_in(seeds, draw))
+    assert len(used) == 4 + len(Draw)
+    assert len(set(used)) == len(Draw)

@@ -19,7 +19,7 @@ from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.recsys.alone import references
 from bgtplanner.recsys.fedgnn import FedGNN, FedGNNLocal
-from bgtplanner.recsys.model import Edges, Shared, client_gradients
+from bgtplanner.recsys.model import Edges, Neighbours, Shared, client_gradients
 from bgtplanner.recsys.ratings import Ratings
 from bgtplanner.recsys.split import split_ratings
 from bgtplanner.recsys.synthetic import synthetic_ratings
@@ -94,6 +94,9 @@ def attention(model: FedGNN, shared: Shared, local: FedGNNLocal, edges: Edges) -
         known = (np.asarray(edges.user) == u) & (np.asarray(edges.present) > 0)
         neighbours = [items[j, :dim] for j in np.asarray(edges.item)[known]]
         neighbours += [own] * model.self_loops
+        if local.neighbours is not None:
+            others, present = (np.asarray(part, float)[u] for part in local.neighbours)
+            neighbours += [other for other, there in zip(others, present, strict=True) if there]
         for head in range(model.heads):
             logits = []
             for e_j in neighbours:
@@ -125,6 +128,45 @@ class TestAttention:
         weight = np.asarray(shared.dense)[:16].reshape(4, 4)
         alone = weight @ np.asarray(local.embedding)[3] + np.asarray(shared.dense)[24:]
         np.testing.assert_allclose(kept[3], alone, rtol=1e-4, atol=1e-5 * scale**2)
+
+    @pytest.mark.parametrize("heads", [1, 2])
+    @pytest.mark.parametrize("scale", [0.5, 20.0])
+    def test_neighbours_join_the_softmax(self, heads: int, scale: float) -> None:
+        """User 0 has two, user 1 one, user 2 none, and user 3 has no rating but a neighbour."""
+        model = FedGNN(dim=4, heads=heads, stale_predictions=True)
+        shared, local = some_point(model, scale)
+        drawn = np.random.default_rng(2).normal(0, scale, (N_USERS, 2, 4))
+        present = jnp.asarray([[1, 1], [0, 1], [0, 0], [1, 0]], jnp.float32)
+        among = model.attach(local, Neighbours(jnp.asarray(drawn, jnp.float32), present))
+        edges = some_edges([0, 0, 1, 0, 0, 0, 1, 0, 0])
+        kept = step(model, (shared, among), edges, jnp.zeros((N_USERS, 4)))
+        expected = attention(model, shared, among, edges)
+        atol = 2e-5 * np.abs(expected).max()
+        np.testing.assert_allclose(kept.graph_embedding, expected, rtol=2e-5, atol=atol)
+        before = step(model, (shared, local), edges, jnp.zeros((N_USERS, 4))).graph_embedding
+        alone = [np.allclose(*pair) for pair in zip(kept.graph_embedding, before, strict=True)]
+        if scale == 0.5:  # a larger one leaves all the weight with a single node
+            assert alone == [False, False, True, False]
+
+    def test_neighbours_are_fixed_and_what_is_absent_counts_for_nothing(self) -> None:
+        model = FedGNN(dim=4)
+        shared, local = some_point(model)
+        edges = some_edges()
+        present = jnp.asarray([[1, 0]] * N_USERS, jnp.float32)
+        others = jnp.ones((N_USERS, 2, 4))
+        found = []
+        for absent in (0.0, 1e30):
+            given = Neighbours(others.at[:, 1].set(absent), present)
+            gradients = gradients_of(model, shared, model.attach(local, given), edges)
+            assert not any(np.any(part) for part in gradients.local.neighbours)
+            found.append(gradients.upload)
+        for one, other in zip(*found, strict=True):
+            assert np.array_equal(one, other)
+            assert np.isfinite(one).all()
+        alone = gradients_of(model, shared, local, edges).upload
+        assert not np.allclose(alone.dense, found[0].dense)
+        kept = step(model, (shared, model.attach(local, given)), edges, np.ones((N_USERS, 4)))
+        assert np.array_equal(kept.neighbours.embedding, given.embedding)
 
     def test_predictions_are_scores_of_the_layer(self) -> None:
         model = FedGNN(dim=4, heads=2, bias=False, mean=0.1, score="sigmoid")

@@ -82,6 +82,7 @@ class TestNotCovered:
         [
             ("context", "made of who rated which item"),
             ("reward", "computed on the ratings themselves"),
+            ("expansion-matching", "who rated the same items as whom"),
             ("tuning", "looking at the test ratings"),
             ("something new", "something new"),
         ],

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.experiments.config import Config
+from bgtplanner.federation.expansion import Expansion
 from bgtplanner.federation.planned import PlannedRounds
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation
@@ -24,7 +25,7 @@ from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.recsys.sources import dataset_info
 
-__all__ = ["budgets_of", "federation_of", "planned_of", "rule_of"]
+__all__ = ["budgets_of", "expansion_of", "federation_of", "planned_of", "rule_of"]
 
 _LEVELS_OF_AUTHORS = 5
 
@@ -53,6 +54,18 @@ def federation_of(config: Config, n_items: int) -> Federation:
         pseudo_items=min(number, n_items),  # there are no more to pretend with
         fixed_pseudo_items=config.model.fixed_pseudo_items,
         protection=protection,
+        expansion=expansion_of(config),
+    )
+
+
+def expansion_of(config: Config) -> Expansion | None:
+    """When users are told of others who rated the same, if ever."""
+    if not config.model.expansions:
+        return None
+    return Expansion(
+        times=config.model.expansions,
+        rounds=config.federation.rounds,
+        max_neighbours=config.model.max_neighbours,
     )
 
 

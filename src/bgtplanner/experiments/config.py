@@ -98,6 +98,8 @@ class ModelSection(_Section):
     name: Literal["factorization", "fedgnn"] = "factorization"
     pseudo_items: Annotated[int, Field(ge=0, le=1_000_000)] | Literal["auto"] = 0
     fixed_pseudo_items: bool = False
+    expansions: int = Field(default=0, ge=0, le=1_000_000)
+    max_neighbours: int = Field(default=100, ge=1, le=10_000)
 
 
 class FederationSection(_Section):
@@ -253,7 +255,33 @@ def load_config(
             f"{_named(key)} = {value}: with privacy.unit = row nothing pays for validation; "
             "set privacy.unit=client, or planning.reward=test"
         )
+    _check_expansions(config)
     return config
+
+
+def _check_expansions(config: Config) -> None:
+    """Graph expansion is for one model, in the open, and never recommended."""
+    times = config.model.expansions
+    if not times:
+        return
+    for fits, expected in (
+        (
+            config.preset != "recommended",
+            "0 with --preset recommended: whoever matches users sees who rated what with whom, "
+            "and no noise hides that",
+        ),
+        (config.model.name == "fedgnn", "0, unless --model (model.name) is fedgnn"),
+        (
+            config.privacy.trust == "local",
+            "0, unless --trust (privacy.trust) is local: whoever matches users sees the "
+            "embedding of each on its own",
+        ),
+        (
+            times < config.federation.rounds,
+            f"fewer than --rounds (federation.rounds) = {config.federation.rounds}",
+        ),
+    ):
+        ConfigError.unless(fits, "model.expansions", times, expected)
 
 
 def _packaged(name: str) -> dict[str, Any]:

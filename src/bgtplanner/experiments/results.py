@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError, DataError, StorageError
+from bgtplanner.experiments.assembly import expansion_of
 from bgtplanner.experiments.config import Config
 from bgtplanner.experiments.store import SCHEMA
 from bgtplanner.federation.simulation import Simulation
@@ -272,6 +273,9 @@ def _client_level(
         inside = began < len(rounds)
         np.add.at(blocks, (began[inside], pairs.client[inside]), 1)
         blocks = blocks.cumsum(axis=0) + len(tensors)
+        if (expansion := expansion_of(config)) is not None:  # one embedding a user
+            users = np.bincount(split.train.client_of_user, minlength=split.train.n_clients)
+            blocks[[expansion.due(index) for index in rounds]] += users
     else:
         blocks += 1
     weight = (blocks / multipliers[:, None] ** 2).sum(axis=0)
@@ -297,6 +301,7 @@ def _not_accounted(config: Config) -> list[str]:
         "item-ids": rows or (learns and planning.context == "usage"),
         "pseudo-rows": rows and bool(config.model.pseudo_items),
         "context": learns and planning.context == "usage",
+        "expansion-matching": bool(config.model.expansions),
         "reward": config.target_from_test or (learns and planning.reward in ("test", "loss")),
         "tuning": protected and planning.policy == "hindsight",
     }

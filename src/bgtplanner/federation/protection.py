@@ -53,11 +53,13 @@ class Released(NamedTuple):
         aggregate: The mean over the clients that answered, noise included.
         noise_std: Standard deviation of the noise on each of its coordinates.
         dropped: Uploads that were not numbers, or not within the band that clip and noise allow.
+        own: The users' embeddings for the third party, each with its own noise, if asked for.
     """
 
     aggregate: Aggregate
     noise_std: Array
     dropped: Array
+    own: Array | None = None
 
 
 def terms_of(
@@ -141,19 +143,33 @@ class Protection:
 
     # ---- unit client
 
-    def release(self, key: Array, upload: Upload, edges: Edges, terms: Terms) -> Released:
+    def release(
+        self, key: Array, upload: Upload, edges: Edges, terms: Terms, own: Array | None = None
+    ) -> Released:
         """One clip over each client's whole upload, noise on every coordinate, then the mean.
 
         The denominator is the number of clients that answered, which is public; whether a client
         rated an item, or anything at all, makes no difference to who counts.
+
+        Args:
+            key: Of the noise.
+            upload: What the clients computed.
+            edges: The training ratings.
+            terms: What was agreed and paid for.
+            own: The users' embeddings, ``[n_users, dim]``, where they leave too. They are part of
+                the upload: one clip over all of it, one charge.
         """
         finite = self._finite(upload, edges)
+        if own is not None:
+            bad = self._by_client((~jnp.isfinite(own)).any(1).astype(jnp.int32), edges)
+            finite = finite & (bad <= 0)
+            own = jnp.where(finite[edges.client_of_user, None], own, 0.0)
         rows = jnp.where(finite[edges.pair_client, None], upload.rows, 0.0)
         dense = jnp.where(finite[:, None], upload.dense, 0.0)
         bound = terms.clip[terms.class_of_client]
         if self.validation:
             bound = bound * self._bound_share(1.0 - self.validation)
-        factor = terms.granted * clip_factor(self._norm(rows, dense, edges), bound)
+        factor = terms.granted * clip_factor(self._norm(rows, dense, edges, own), bound)
         rows, dense = rows * factor[edges.pair_client, None], dense * factor[:, None]
         dropped = ((~finite) * terms.granted).sum()
         number = terms.granted.sum()
@@ -167,7 +183,10 @@ class Protection:
         count = jnp.maximum(number, 1.0)
         mean = jax.tree.map(lambda part: part / count, total)
         usage = jnp.full(edges.n_items, number)
-        return Released(Aggregate(mean, usage), self._std_of_sum(terms) / count, dropped)
+        if own is not None:
+            own = own * factor[edges.client_of_user, None]
+            own = own + self._noise_of_users(key, own, edges, terms)
+        return Released(Aggregate(mean, usage), self._std_of_sum(terms) / count, dropped, own)
 
     def validate(self, key: Array, numbers: Array, terms: Terms) -> tuple[Array, Array]:
         """Mean over the clients of a number from 0 to 1, noised, and the noise's deviation.
@@ -196,18 +215,30 @@ class Protection:
         )
         return (bad <= 0) & jnp.isfinite(upload.dense).all(1)
 
-    def _norm(self, rows: Array, dense: Array, edges: Edges) -> Array:
+    def _by_client(self, values: Array, edges: Edges) -> Array:
+        """Sum of a quantity of the users over each client."""
+        return jax.ops.segment_sum(values, edges.client_of_user, edges.n_clients)
+
+    def _norm(self, rows: Array, dense: Array, edges: Edges, own: Array | None = None) -> Array:
         """Norm of each client's whole upload: L2 for Gaussian noise, L1 for Laplace."""
 
         def size(values: Array) -> Array:
             return (jnp.abs(values) if self.mechanism == "laplace" else values**2).sum(1)
 
         total = jax.ops.segment_sum(size(rows), edges.pair_client, edges.n_clients) + size(dense)
+        if own is not None:
+            total = total + self._by_client(size(own), edges)
         return total if self.mechanism == "laplace" else jnp.sqrt(total)
 
     def _draw(self, key: Array, shape: tuple[int, ...]) -> Array:
         draw = jax.random.laplace if self.mechanism == "laplace" else jax.random.normal
         return draw(key, shape)
+
+    def _noise_of_users(self, key: Array, own: Array, edges: Edges, terms: Terms) -> Array:
+        """Every user's own noise: who matches embeddings sees each of them."""
+        key = jax.random.fold_in(key, edges.n_clients + 2)  # one that no part of the upload uses
+        scale = terms.scale[terms.class_of_client[edges.client_of_user]]
+        return scale[:, None] * self._draw(key, own.shape)
 
     def _noise_of_sum(self, key: Array, like: Shared, terms: Terms) -> Shared:
         """Noise of the sum over all clients, drawn at once."""
@@ -293,12 +324,21 @@ class Protection:
         dense = jnp.concatenate(parts, axis=1) if parts else upload.dense
         return Upload(rows * known[:, None], dense)
 
+    def noise_users(self, key: Array, own: Array, edges: Edges, terms: Terms) -> Array:
+        """Each user's embedding clipped and noised on its own: one block more a user."""
+        of_user = terms.class_of_client[edges.client_of_user]
+        clipped = self._clip_block(own, terms.clip[of_user])
+        return clipped + self._noise_of_users(key, own, edges, terms)
+
     def _noise_block(self, key: Array, block: Array, clip: Array, scale: Array) -> Array:
+        return self._clip_block(block, clip) + scale[:, None] * self._draw(key, block.shape)
+
+    def _clip_block(self, block: Array, clip: Array) -> Array:
         block = jnp.where(jnp.isfinite(block).all(1, keepdims=True), block, 0.0)
         sizes = jnp.abs(block) if self.mechanism == "laplace" else block**2
         norm = sizes.sum(1) if self.mechanism == "laplace" else jnp.sqrt(sizes.sum(1))
         clipped: Array = block * clip_factor(norm, clip)[:, None]
-        return clipped + scale[:, None] * self._draw(key, block.shape)
+        return clipped
 
 
 def _band(mechanism: str, clip: Array, scale: Array, size: int) -> tuple[Array, Array]:

@@ -10,7 +10,8 @@ is FedSGD.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from enum import IntEnum
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +19,37 @@ import optax
 from jax import Array
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.federation.expansion import Expansion
 from bgtplanner.federation.protection import Protection, Terms
 from bgtplanner.federation.pseudo import pseudo_items, pseudo_rows
 from bgtplanner.federation.server import PseudoRows, Server, aggregate
 from bgtplanner.federation.validation import Aside, errors_of_clients
 from bgtplanner.recsys.metrics import tally
-from bgtplanner.recsys.model import Edges, Local, Model, Shared, client_gradients
+from bgtplanner.recsys.model import (
+    Edges,
+    Expandable,
+    Local,
+    Model,
+    Neighbours,
+    Shared,
+    client_gradients,
+)
 
-__all__ = ["Federation", "Heldout", "Outcome", "State"]
+__all__ = ["Draw", "Federation", "Heldout", "Outcome", "Shown", "State"]
+
+
+class Draw(IntEnum):
+    """What is drawn at random in a round.
+
+    Each has a key of its own: what one draw shows (which items are pseudo items) must say nothing
+    of another (the noise).
+    """
+
+    WHO = 0
+    PSEUDO_ITEMS = 1
+    PSEUDO_ROWS = 2
+    NOISE = 3
+    VALIDATION = 4
 
 
 class State(NamedTuple):
@@ -44,6 +68,18 @@ class Heldout(NamedTuple):
     value: Array
 
 
+class Shown(NamedTuple):
+    """What goes to the third party that matches users, beside their tokens.
+
+    Attributes:
+        own: User embeddings, protected as the whole upload is, ``[n_users, dim]``.
+        sends: Which users' clients took part, ``[n_users]``.
+    """
+
+    own: Array
+    sends: Array
+
+
 class Outcome(NamedTuple):
     """What a round brought, still on the device.
 
@@ -57,6 +93,7 @@ class Outcome(NamedTuple):
         dropped: Uploads that the server did not accept.
         validation: What was released of the validation ratings after the step, and the standard
             deviation of its noise; None if nothing was.
+        shown: What went to the third party, in a round that expands graphs.
     """
 
     scores: tuple[Array, ...]
@@ -66,6 +103,7 @@ class Outcome(NamedTuple):
     noise_std: Array
     dropped: Array
     validation: tuple[Array, Array] | None
+    shown: Shown | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +118,7 @@ class Federation:
         fixed_pseudo_items: Whether these are the same in every round, which does not give the
             real ones away over the rounds.
         protection: How uploads are protected; None: not at all.
+        expansion: When users are told of others who rated the same; None: never.
     """
 
     model: Model
@@ -88,15 +127,28 @@ class Federation:
     pseudo_items: int = 0
     fixed_pseudo_items: bool = False
     protection: Protection | None = None
+    expansion: Expansion | None = None
 
     def __post_init__(self) -> None:
         unless = ConfigError.unless
         unless(0 < self.participation <= 1, "participation", self.participation, "above 0, to 1")
         unless(self.pseudo_items >= 0, "pseudo_items", self.pseudo_items, "0 or more")
+        if self.expansion is not None:
+            fits, name = isinstance(self.model, Expandable), type(self.model).__name__
+            unless(fits, "model", name, "one whose users can be neighbours, to expand graphs")
+            trust = "local" if self.protection is None else self.protection.trust
+            unless(trust == "local", "trust", trust, "local: each embedding is seen on its own")
 
     def initial(self, key: Array, edges: Edges) -> State:
         """The state before the first round."""
         shared, local = self.model.initial(key, edges.n_users, edges.n_items)
+        if self.expansion is not None:
+            most = min(self.expansion.max_neighbours, edges.n_users)
+            dim = self._expandable.own(local).shape[1]
+            nobody = Neighbours(
+                jnp.zeros((edges.n_users, most, dim)), jnp.zeros((edges.n_users, most))
+            )
+            local = self._expandable.attach(local, nobody)
         return State(shared, local, self.server.initial(shared))
 
     def round(
@@ -108,6 +160,7 @@ class Federation:
         key: Array,
         terms: Terms | None = None,
         aside: Aside | None = None,
+        expands: bool = False,
     ) -> tuple[State, Outcome]:
         """One round, a pure function: the same state, index, key and terms give the same bits.
 
@@ -119,31 +172,35 @@ class Federation:
             key: Of the run.
             terms: Who may release, and how; needed with a protection.
             aside: Ratings to validate on once the server has stepped: a second release.
+            expands: Whether the users' embeddings leave too, as part of the upload.
         """
         edges = edges.at(index)
         pretended = self.pretended(edges, index, key) if self.pseudo_items else None
         key = jax.random.fold_in(key, index)
-        who_key, _, row_key = jax.random.split(key, 3)
-
-        drawn = self._takes_part(who_key, edges.n_clients)
+        drawn = self._takes_part(jax.random.fold_in(key, Draw.WHO), edges.n_clients)
         takes_part = drawn if terms is None else terms.granted
         gradients = client_gradients(self.model, state.shared, state.local, edges)
         upload = gradients.upload
         pseudo = None
         if pretended is not None:
+            row_key = jax.random.fold_in(key, Draw.PSEUDO_ROWS)
             rows = pseudo_rows(row_key, upload.rows, edges, self.pseudo_items)
             pseudo = PseudoRows(pretended, rows)
         noise_std, dropped, validation = jnp.zeros(()), jnp.zeros(()), None
         sound = self.protection if self.protection and self.protection.unit == "client" else None
         how = self.server.aggregation
-        noise_key = jax.random.fold_in(key, 1)
+        noise_key = jax.random.fold_in(key, Draw.NOISE)
+        own = self._expandable.own(state.local) if expands else None
         if sound is not None and terms is not None:
-            aggregated, noise_std, dropped = sound.release(noise_key, upload, edges, terms)
+            released = sound.release(noise_key, upload, edges, terms, own)
+            aggregated, noise_std, dropped, own = released
         else:
             if self.protection is not None and terms is not None:
                 blocks = self.model.dense_blocks
                 upload = self.protection.noise_rows(noise_key, upload, edges, terms, blocks)
                 noise_std = jnp.full((), jnp.nan)
+                if own is not None:
+                    own = self.protection.noise_users(noise_key, own, edges, terms)
             aggregated = aggregate(upload, edges, takes_part, how, pseudo)
         shared, memory = self.server.step(state.shared, state.memory, aggregated, noise_std)
         local = self.model.update_local(
@@ -158,7 +215,7 @@ class Federation:
         if sound is not None and terms is not None and aside is not None:
             predicted = self.model.predict(shared, local, edges, aside.user, aside.item)
             errors = errors_of_clients(predicted, aside, edges, index)
-            validation = sound.validate(jax.random.fold_in(key, 2), errors, terms)
+            validation = sound.validate(jax.random.fold_in(key, Draw.VALIDATION), errors, terms)
         predicted = self.model.predict(shared, local, edges, heldout.user, heldout.item)
         active = takes_part * (edges.ratings_of_clients > 0)
         outcome = Outcome(
@@ -169,14 +226,19 @@ class Federation:
             noise_std=noise_std,
             dropped=dropped,
             validation=validation,
+            shown=None if own is None else Shown(own, takes_part[edges.client_of_user] > 0),
         )
         return after, outcome
 
     def pretended(self, edges: Edges, index: Array, key: Array) -> Array:
         """The pseudo items of each client in a round, ``[n_clients, pseudo_items]``; -1: none."""
         if not self.fixed_pseudo_items:
-            key = jax.random.split(jax.random.fold_in(key, index), 3)[1]
+            key = jax.random.fold_in(jax.random.fold_in(key, index), Draw.PSEUDO_ITEMS)
         return pseudo_items(key, edges, self.pseudo_items)
+
+    def expanded(self, state: State, neighbours: Neighbours) -> State:
+        """The state once users were told of others who rated the same."""
+        return state._replace(local=self._expandable.attach(state.local, neighbours))
 
     def rest(
         self, state: State, edges: Edges, heldout: Heldout, index: Array
@@ -200,6 +262,11 @@ class Federation:
             validation=None,
         )
         return State(state.shared, local, state.memory), outcome
+
+    @property
+    def _expandable(self) -> Expandable:
+        """The model; that it is one was seen to when the federation was made."""
+        return cast(Expandable, self.model)
 
     def _takes_part(self, key: Array, n_clients: int) -> Array:
         if self.participation >= 1:

@@ -13,16 +13,12 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError, RunFolderError
+from bgtplanner.federation.expansion import believed, item_tokens, match, matching_key
 from bgtplanner.federation.protection import Terms
-from bgtplanner.federation.rounds import (
-    Federation,
-    Heldout,
-    Outcome,
-    State,
-)
+from bgtplanner.federation.rounds import Federation, Heldout, Outcome, Shown, State
 from bgtplanner.federation.validation import Aside
 from bgtplanner.recsys.metrics import Metrics, tally
-from bgtplanner.recsys.model import Edges
+from bgtplanner.recsys.model import Edges, Neighbours
 from bgtplanner.recsys.split import Pairs, Split
 
 __all__ = ["RoundRecord", "Seen", "Simulation", "pick_device"]
@@ -106,7 +102,7 @@ class Simulation:
         self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
         self._arrivals = np.sort(split.arrival)
         self._device = pick_device(device)
-        self._split = split
+        self._split, self._seed = split, seed
         with jax.default_device(self._device):
             self._edges = Edges.of(split.train, split.arrival)
             self._heldout = Heldout(
@@ -141,7 +137,8 @@ class Simulation:
 
     def step(self, terms: Terms | None = None) -> RoundRecord:
         """Run the next round, under terms that were agreed and paid for."""
-        index = self.next_round
+        index, expansion = self.next_round, self.federation.expansion
+        expands = expansion is not None and expansion.due(index)
         with jax.default_device(self._device):
             self._state, outcome = _compiled_round(self._device.platform)(
                 self.federation,
@@ -152,9 +149,36 @@ class Simulation:
                 self._key,
                 terms,
                 self._aside,
+                expands,
             )
+        if outcome.shown is not None:
+            self._expand(index, outcome.shown, None if terms is None else terms.clip)
         self.next_round += 1
         return self._record(index, jax.device_get(outcome))
+
+    def _expand(self, index: int, shown: Shown, clip: Array | None) -> None:
+        """Tell users of others who rated the same; who sent nothing keeps what it had."""
+        train = self._split.train
+        own, sends = np.asarray(shown.own), np.asarray(shown.sends)
+        sent = sends[train.user] & (self._split.arrival <= index)
+        before: Neighbours = self._state.local.neighbours
+        found = match(
+            self._tokens[train.item[sent]], train.user[sent], own, most=before.present.shape[1]
+        )
+        if clip is not None:
+            found = (believed(found[0], float(clip.max())), found[1])
+        with jax.default_device(self._device):
+            after = Neighbours(
+                *(
+                    jnp.where(sends.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+                    for new, old in zip(found, before, strict=True)
+                )
+            )
+            self._state = self.federation.expanded(self._state, after)
+
+    @cached_property
+    def _tokens(self) -> NDArray[np.void]:
+        return item_tokens(matching_key(self._seed), range(self.n_items))
 
     def _record(self, index: int, outcome: Outcome) -> RoundRecord:
         said = outcome.validation
@@ -260,8 +284,9 @@ def _round(
     key: Array,
     terms: Terms | None,
     aside: Aside | None,
+    expands: bool,
 ) -> tuple[State, Outcome]:
-    return federation.round(state, edges, heldout, index, key, terms, aside)
+    return federation.round(state, edges, heldout, index, key, terms, aside, expands)
 
 
 def _aside(split: Split) -> Aside:
@@ -290,7 +315,7 @@ _CPU_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": ""}
 def _compiled_round(platform: str) -> Callable[..., tuple[State, Outcome]]:
     """The round, compiled once for equal federations and shapes, however many runs there are."""
     options = _CPU_OPTIONS if platform == "cpu" and _compiler_knows(_CPU_OPTIONS) else None
-    return jax.jit(_round, static_argnums=0, donate_argnums=1, compiler_options=options)
+    return jax.jit(_round, static_argnums=(0, 8), donate_argnums=1, compiler_options=options)
 
 
 def _compiler_knows(options: dict[str, str]) -> bool:

@@ -7,8 +7,9 @@ embeddings ``e_j`` (shared). One graph-attention layer (Velickovic et al. 2018) 
     h_u = W sum_j a_j e_j + b                                          head by head, concatenated
 
 and a rating is predicted from ``h_u . e_i``. Since the layer is linear in its values, ``W`` acts
-once a user instead of once an edge. The options at the end make it the variant that the paper's
-authors ran (reference for the reproduction, not a recommendation).
+once a user instead of once an edge. Other users that it was told of (graph expansion) join the
+softmax with what they sent, and stay as they are until the next time. The options at the end make
+it the variant that the paper's authors ran (reference for the reproduction, not a recommendation).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.recsys.model import Edges, Local, Shared, Upload, copies
+from bgtplanner.recsys.model import Edges, Local, Neighbours, Shared, Upload, copies
 
 __all__ = ["FedGNN", "FedGNNLocal"]
 
@@ -35,11 +36,13 @@ class FedGNNLocal(NamedTuple):
         embedding: User embeddings, ``[n_users, dim]``.
         moments: State of the local optimiser, one entry a user.
         graph_embedding: ``h_u`` before the last step; used only with ``stale_predictions``.
+        neighbours: Other users in each user's graph; None: there never are any.
     """
 
     embedding: Array
     moments: tuple[Array, Array, Array]
     graph_embedding: Array
+    neighbours: Neighbours | None = None
 
 
 class _Layer(NamedTuple):
@@ -134,7 +137,7 @@ class FedGNN:
         """Each client's mean squared error (halved), or its root as the authors have it."""
         rows = edges.of_edges(copies.rows)
         layer = self._layer(copies.dense[edges.client_of_user])
-        embedding = self._graph_embedding(rows, layer, local.embedding, edges)
+        embedding = self._graph_embedding(rows, layer, local, edges)
         score = self._raw_score(embedding[edges.user], rows)
         if self.bias:
             user_bias = self._user_bias(score, edges)
@@ -182,7 +185,16 @@ class FedGNN:
         graph_embedding = local.graph_embedding
         if self.stale_predictions:
             graph_embedding = self._embed(before, local, edges)
-        return FedGNNLocal(embedding, moments, graph_embedding)
+        return FedGNNLocal(embedding, moments, graph_embedding, local.neighbours)
+
+    def own(self, local: Local) -> Array:
+        """The user embeddings."""
+        embedding: Array = local.embedding
+        return embedding
+
+    def attach(self, local: Local, neighbours: Neighbours) -> Local:
+        """The same with other neighbours; ``h_u`` changes with the next round."""
+        return local._replace(neighbours=neighbours)
 
     def predict(
         self,
@@ -205,7 +217,7 @@ class FedGNN:
         own = copies(shared, edges)
         layer = self._layer(own.dense[edges.client_of_user])
         rows = edges.of_edges(own.rows)
-        return self._graph_embedding(rows, layer, local.embedding, edges)
+        return self._graph_embedding(rows, layer, local, edges)
 
     def _layer(self, dense: Array) -> _Layer:
         users, dim, heads = dense.shape[0], self.dim, self.heads
@@ -217,9 +229,11 @@ class FedGNN:
         ]
         return _Layer(weight, queries[0], queries[1], parts[3])
 
-    def _graph_embedding(self, rows: Array, layer: _Layer, users: Array, edges: Edges) -> Array:
-        """``h_u`` of every user: softmax over its present items and itself."""
-        items = rows[:, : self.dim]
+    def _graph_embedding(
+        self, rows: Array, layer: _Layer, local: FedGNNLocal, edges: Edges
+    ) -> Array:
+        """``h_u`` of every user: softmax over its present items, itself and its neighbours."""
+        items, users = rows[:, : self.dim], local.embedding
         from_user = jnp.einsum("uk,uhk->uh", users, layer.user_query)
         from_item = (items[:, None, :] * layer.item_query[edges.user]).sum(2)
         own = jnp.einsum("uk,uhk->uh", users, layer.item_query) + from_user
@@ -229,14 +243,26 @@ class FedGNN:
         largest = jax.ops.segment_max(
             jnp.where(edges.present[:, None] > 0, logits, -jnp.inf), edges.user, edges.n_users
         )
-        shift = jax.lax.stop_gradient(jnp.maximum(largest, own_logits))
+        largest = jnp.maximum(largest, own_logits)
+        if local.neighbours is not None:
+            others, there = jax.lax.stop_gradient(local.neighbours)
+            other_logits = jnp.einsum("unk,uhk->unh", others, layer.item_query)
+            other_logits = jax.nn.leaky_relu(other_logits + from_user[:, None, :], _SLOPE)
+            other_logits = jnp.where(there[:, :, None] > 0, other_logits, -jnp.inf)
+            largest = jnp.maximum(largest, other_logits.max(1))
+        shift = jax.lax.stop_gradient(largest)
         # Masked before the exponential: a rating still to come may have any logit at all.
         centred = jnp.where(edges.present[:, None] > 0, logits - shift[edges.user], -jnp.inf)
         weights = jnp.exp(centred)
         own_weights = self.self_loops * jnp.exp(own_logits - shift)
         total = edges.sum_by_user(weights) + own_weights
         values = edges.sum_by_user(weights[:, :, None] * items[:, None, :])
-        values = (values + own_weights[:, :, None] * users[:, None, :]) / total[:, :, None]
+        values = values + own_weights[:, :, None] * users[:, None, :]
+        if local.neighbours is not None:
+            other_weights = jnp.exp(other_logits - shift[:, None, :])
+            total = total + other_weights.sum(1)
+            values = values + jnp.einsum("unh,unk->uhk", other_weights, others)
+        values = values / total[:, :, None]
         embedding = jnp.einsum("uhdk,uhk->uhd", layer.weight, values)
         return embedding.reshape(users.shape[0], self.dim) + layer.bias
 

@@ -10,7 +10,7 @@ plain sums all have what they need, with flat arrays, static shapes and no loop 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +22,11 @@ from bgtplanner.recsys.ratings import Ratings
 
 __all__ = [
     "Edges",
+    "Expandable",
     "Gradients",
     "Local",
     "Model",
+    "Neighbours",
     "Shared",
     "Upload",
     "client_gradients",
@@ -71,6 +73,18 @@ class Gradients(NamedTuple):
     upload: Upload
     local: Local
     loss: Array
+
+
+class Neighbours(NamedTuple):
+    """Other users that rated what a user rated, as far as it was told: their embeddings.
+
+    Attributes:
+        embedding: ``[n_users, max_neighbours, dim]``, noise included.
+        present: 1 where there is one, else 0, ``[n_users, max_neighbours]``.
+    """
+
+    embedding: Array
+    present: Array
 
 
 @jax.tree_util.register_dataclass
@@ -223,6 +237,19 @@ class Model(Protocol):
         item: Array,
     ) -> Array:
         """Predicted ratings in [0, 1] of user-item pairs, computed on the users' own devices."""
+        ...
+
+
+@runtime_checkable
+class Expandable(Model, Protocol):
+    """A model whose users can have other users as neighbours in their graphs."""
+
+    def own(self, local: Local) -> Array:
+        """What a user is to others: its embedding, ``[n_users, dim]``."""
+        ...
+
+    def attach(self, local: Local, neighbours: Neighbours) -> Local:
+        """What the clients keep, with other neighbours than before."""
         ...
 
 

@@ -15,7 +15,7 @@ _NOT_ACCOUNTED = {
     "context": "the context the planner looks at, made of who rated which item",
     "reward": "the reward the planner learns from, computed on the ratings themselves",
     "user-gradients": "gradients of the users' own parameters",
-    "expansion-matching": "who rated what together with whom",
+    "expansion-matching": "who rated the same items as whom, shown to whoever matches users",
     "tuning": "settings that were chosen by looking at the test ratings",
 }
 

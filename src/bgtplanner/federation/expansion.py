@@ -1,0 +1,141 @@
+"""Graph expansion (FedGNN): who rated the same items, found by a third party that knows no item.
+
+Clients turn the ids of their items into tokens with a key that the third party does not have, and
+send them to it with their noised user embeddings. Equal tokens mean equal items, so it can hand
+every user the embeddings of others who rated what it rated. The embeddings pass the same door as
+every upload. The matching does not: whoever does it sees who rated the same as whom, how much of
+it and how many others did, and what users learn from their neighbours depends on it. No noise is
+on that, and a run says so (``expansion-matching``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.privacy.mechanisms import clip_factor
+
+__all__ = ["Expansion", "believed", "item_tokens", "match", "matching_key"]
+
+_TOKEN_BYTES = 16
+_CELLS_AT_ONCE = 2**22  # of the table of who has how much in common with whom
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expansion:
+    """When graphs are expanded, and how far.
+
+    Attributes:
+        times: How often, at even distances; not before the first round, when no embedding has
+            learned anything. A round that nobody pays for is left out.
+        rounds: Rounds of the run.
+        max_neighbours: The most that a user is given.
+    """
+
+    times: int = 3
+    rounds: int = 100
+    max_neighbours: int = 100
+
+    def __post_init__(self) -> None:
+        unless = ConfigError.unless
+        fewer = 1 <= self.times < self.rounds
+        unless(fewer, "expansions", self.times, f"1 or more, fewer than rounds = {self.rounds}")
+        unless(self.max_neighbours >= 1, "max_neighbours", self.max_neighbours, "1 or more")
+
+    def due(self, index: int) -> bool:
+        """Whether it is time in round `index`, counted from 0.
+
+        Example:
+            >>> [index for index in range(100) if Expansion(times=3, rounds=100).due(index)]
+            [25, 50, 75]
+        """
+        parts = self.times + 1
+        return index in (part * self.rounds // parts for part in range(1, parts))
+
+
+def matching_key(seed: int | None = None) -> bytes:
+    """A key for the clients to share: from the operating system, or from a seed to simulate."""
+    if seed is None:
+        return secrets.token_bytes(32)
+    return hashlib.sha256(f"graph expansion {seed}".encode()).digest()
+
+
+def item_tokens(key: bytes, items: Iterable[object]) -> NDArray[np.void]:
+    """What stands for each item: the same for all who have the key, and nothing to others.
+
+    Example:
+        >>> first, again, other = item_tokens(b"a key", [7, 7, 8])
+        >>> bytes(first) == bytes(again), bytes(first) == bytes(other)
+        (True, False)
+    """
+    digests = (hmac.digest(key, str(item).encode(), "sha256")[:_TOKEN_BYTES] for item in items)
+    return np.frombuffer(b"".join(digests), dtype=f"V{_TOKEN_BYTES}")
+
+
+def match(
+    tokens: NDArray[np.void],
+    sender: NDArray[np.integer],
+    embeddings: NDArray[np.float32],
+    *,
+    most: int,
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The third party's part: to each sender the embeddings of those who sent equal tokens.
+
+    Those with the most tokens in common come first; of equals, the one that sent first.
+
+    Args:
+        tokens: All tokens that were sent.
+        sender: Who sent each, as a row of `embeddings`.
+        embeddings: What each sent with them, noised, ``[n_senders, dim]``.
+        most: The most that one gets.
+
+    Returns:
+        Neighbours' embeddings, ``[n_senders, most, dim]``, and 1 where there is one, else 0.
+    """
+    found = _in_common(tokens, sender, len(embeddings), most)
+    present = found >= 0
+    theirs = np.where(present[:, :, None], embeddings[found], np.float32(0))
+    return theirs, present.astype(np.float32)
+
+
+def believed(embeddings: NDArray[np.float32], clip: float) -> NDArray[np.float32]:
+    """What a client takes of embeddings it is given: none is longer than the clip.
+
+    That is public: all of them were clipped, so what is beyond it is noise. It costs nothing, and
+    noise that dwarfs the embeddings would otherwise drown the user's own items.
+    """
+    norm = np.linalg.norm(embeddings, axis=-1, keepdims=True)
+    return np.asarray(embeddings * clip_factor(norm, clip), dtype=np.float32)
+
+
+def _in_common(
+    tokens: NDArray[np.void], sender: NDArray[np.integer], number: int, most: int
+) -> NDArray[np.int64]:
+    """Who has the most in common with each, best first; -1 where there are no more."""
+    names, column = np.unique(tokens, return_inverse=True)
+    sent = sparse.csr_array(
+        (np.ones(len(column), dtype=np.int32), (sender, column)), shape=(number, len(names))
+    )
+    sent.sum_duplicates()
+    sent.data[:] = 1  # a token that was sent twice counts once
+    found = np.full((number, most), -1, dtype=np.int64)
+    kept, step = min(most, number), max(1, _CELLS_AT_ONCE // max(number, 1))
+    for start in range(0, number, step):
+        common = (sent[start : start + step] @ sent.T).toarray().astype(np.int64)
+        own = np.arange(len(common))
+        common[own, start + own] = 0  # nobody is their own neighbour
+        rank = common * number - np.arange(number)  # no two alike, in common or in order
+        best = np.argpartition(-rank, kept - 1, axis=1)[:, :kept]
+        order = np.argsort(-np.take_along_axis(rank, best, axis=1), axis=1)
+        best = np.take_along_axis(best, order, axis=1)
+        some = np.take_along_axis(common, best, axis=1) > 0
+        found[start : start + step, :kept] = np.where(some, best, -1)
+    return found

@@ -1,0 +1,457 @@
+"""Graph expansion: what the third party gets, what it gives back, and that it is paid for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.federation import expansion, simulation
+from bgtplanner.federation.expansion import Expansion, believed, item_tokens, match, matching_key
+from bgtplanner.federation.planned import PlannedRounds
+from bgtplanner.federation.protection import Protection, Released, Terms
+from bgtplanner.federation.rounds import Federation
+from bgtplanner.federation.server import Server
+from bgtplanner.federation.simulation import Simulation
+from bgtplanner.planning.policy import Choice, LedgerPolicy
+from bgtplanner.privacy.budget import Budgets
+from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.recsys.factorization import Factorization
+from bgtplanner.recsys.fedgnn import FedGNN
+from bgtplanner.recsys.model import Edges, Upload
+from bgtplanner.recsys.ratings import Ratings
+from bgtplanner.recsys.split import Split, deal_users, split_ratings
+
+Float = NDArray[np.float64]
+USERS, ITEMS, ROUNDS, DIM = 12, 30, 6, 4
+MODEL = FedGNN(dim=DIM, init_scale=1.0)
+SERVER = Server(optimizer="sgd", aggregation="clients", item_prior=0.0, learning_rate=0.1)
+QUICK = {"xla_backend_optimization_level": 0}
+TWICE = Expansion(times=2, rounds=ROUNDS, max_neighbours=3)  # in rounds 2 and 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation() -> Iterator[None]:
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+def some_ratings(users: int = USERS) -> Ratings:
+    generator = np.random.default_rng(3)
+    return Ratings.from_arrays(
+        np.repeat(np.arange(users), 6),
+        np.concatenate([generator.permutation(ITEMS)[:6] for _ in range(users)]),
+        generator.integers(1, 6, 6 * users),
+        users=range(users),
+        items=range(ITEMS),
+        scale=(0, 5),
+    )
+
+
+@pytest.fixture(scope="module")
+def split() -> Split:
+    return split_ratings(some_ratings(), seed=3, rounds=ROUNDS)
+
+
+class TestWhen:
+    def test_evenly_and_not_at_first(self) -> None:
+        for times, rounds in ((1, 2), (3, 100), (7, 8), (5, 23)):
+            chosen = Expansion(times=times, rounds=rounds)
+            due = [index for index in range(rounds) if chosen.due(index)]
+            assert len(due) == times
+            assert due[0] >= 1
+            assert np.ptp(np.diff([0, *due, rounds])) <= 1
+
+    @pytest.mark.parametrize(
+        ("settings", "name"),
+        [
+            ({"times": 0}, "expansions = 0"),
+            ({"times": 5, "rounds": 5}, "expansions = 5"),
+            ({"max_neighbours": 0}, "max_neighbours = 0"),
+        ],
+    )
+    def test_refused(self, settings: dict[str, int], name: str) -> None:
+        with pytest.raises(ConfigError, match=name):
+            Expansion(**settings)
+
+
+class TestTokens:
+    def test_equal_for_equal_items_under_one_key(self) -> None:
+        tokens = item_tokens(b"key", range(500))
+        assert tokens.dtype.itemsize == 16
+        assert len(np.unique(tokens)) == 500
+        assert np.array_equal(tokens[[7, 3]], item_tokens(b"key", [7, 3]))
+
+    def test_another_key_gives_others(self) -> None:
+        one, other = item_tokens(b"key", range(500)), item_tokens(b"kez", range(500))
+        assert not np.isin(one, other).any()
+
+    def test_keys(self) -> None:
+        assert matching_key(1) == matching_key(1) != matching_key(2)
+        assert matching_key() != matching_key()
+        assert len(matching_key()) == len(matching_key(1)) == 32
+
+
+def by_hand(rated: list[set[int]], most: int) -> list[list[int]]:
+    """Who has most in common with each; of equals, the first."""
+    found = []
+    for user, mine in enumerate(rated):
+        common = {
+            other: len(mine & theirs)
+            for other, theirs in enumerate(rated)
+            if other != user and mine & theirs
+        }
+        found.append(sorted(common, key=lambda other: (-common[other], other))[:most])
+    return found
+
+
+class TestMatch:
+    @given(
+        st.lists(st.sets(st.integers(0, 9), max_size=6), min_size=1, max_size=12),
+        st.integers(1, 14),
+        st.integers(1, 40),
+        st.randoms(use_true_random=False),
+    )
+    def test_those_who_rated_the_same(
+        self, rated: list[set[int]], most: int, cells: int, random: Any
+    ) -> None:
+        pairs = [(user, item) for user, items in enumerate(rated) for item in items]
+        pairs += pairs[:2]  # sent twice
+        random.shuffle(pairs)
+        sender = np.array([user for user, _ in pairs], dtype=np.int64)
+        embeddings = np.arange(1.0, 1 + len(rated), dtype=np.float32)[:, None] * [1, -2]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(expansion, "_CELLS_AT_ONCE", cells)  # a few users at a time
+            tokens = item_tokens(b"key", [item for _, item in pairs])
+            found, present = match(tokens, sender, embeddings.astype(np.float32), most=most)
+        assert found.shape == (len(rated), most, 2)
+        for user, expected in enumerate(by_hand(rated, most)):
+            assert present[user].tolist() == [1] * len(expected) + [0] * (most - len(expected))
+            assert found[user, : len(expected)].tolist() == embeddings[expected].tolist()
+            assert not found[user, len(expected) :].any()
+
+    def test_it_cannot_match_what_was_made_with_another_key(self) -> None:
+        tokens = np.concatenate([item_tokens(b"key", [1, 2]), item_tokens(b"kez", [1, 2])])
+        _, present = match(tokens, np.array([0, 0, 1, 1]), np.ones((2, 3), np.float32), most=2)
+        assert not present.any()
+
+    def test_what_is_not_sent_is_not_looked_at(self) -> None:
+        """Not even something that is no number, where nobody is near."""
+        own = np.array([[np.nan], [1.0], [2.0], [np.nan]], np.float32)
+        tokens = item_tokens(b"key", [5, 5])
+        found, _ = match(tokens, np.array([1, 2]), own, most=2)
+        assert found[:, :, 0].tolist() == [[0, 0], [2, 0], [1, 0], [0, 0]]
+
+
+def test_believed() -> None:
+    given = np.array([[[3.0, 4.0], [0.3, 0.4]], [[0.0, 0.0], [0.0, -2.0]]], np.float32)
+    np.testing.assert_allclose(
+        believed(given, 1.0), [[[0.6, 0.8], [0.3, 0.4]], [[0, 0], [0, -1]]], rtol=1e-5
+    )
+
+
+def some_terms(edges: Edges, clip: float, scale: Any, granted: Any = 1.0) -> Terms:
+    """Half the clients in each of two classes."""
+    scales = np.broadcast_to(np.asarray(scale, np.float32), 2)
+    return Terms(
+        granted=jnp.broadcast_to(jnp.asarray(granted, jnp.float32), edges.n_clients),
+        clip=jnp.full(2, clip),
+        scale=jnp.asarray(scales),
+        class_of_client=jnp.arange(edges.n_clients, dtype=jnp.int32) % 2,
+    )
+
+
+def some_upload(edges: Edges, size: float = 1.0) -> tuple[Upload, jax.Array]:
+    generator = np.random.default_rng(1)
+
+    def drawn(*shape: int) -> jax.Array:
+        return jnp.asarray(generator.normal(0, size, shape), jnp.float32)
+
+    return Upload(drawn(len(edges.pair_item), 2), drawn(edges.n_clients, 3)), drawn(
+        edges.n_users, DIM
+    )
+
+
+def several_users_each() -> Edges:
+    return Edges.of(deal_users(some_ratings(), 5, seed=2))
+
+
+def release(protection: Protection, seed: int, *given: Any) -> Released:
+    compiled = jax.jit(protection.release, compiler_options=QUICK)
+    released: Released = compiled(jax.random.key(seed), *given)
+    return released
+
+
+def norms(rows: Any, mechanism: str) -> Float:
+    values = np.asarray(rows, float)
+    return np.abs(values).sum(1) if mechanism == "laplace" else np.sqrt((values**2).sum(1))
+
+
+class TestDoor:
+    @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+    @pytest.mark.parametrize("clip", [0.5, 1e6])
+    def test_one_clip_over_gradient_and_embeddings(self, mechanism: Any, clip: float) -> None:
+        edges = several_users_each()
+        upload, own = some_upload(edges)
+        granted = np.array([1, 1, 0, 1, 1.0])
+        terms = some_terms(edges, clip, 0.0, granted)
+        released = release(Protection(mechanism=mechanism), 0, upload, edges, terms, own)
+        total_rows, total_dense = np.zeros((ITEMS, 2)), np.zeros(3)
+        for client in range(5):
+            pairs = np.asarray(edges.pair_client) == client
+            users = np.asarray(edges.client_of_user) == client
+            rows, dense, mine = upload.rows[pairs], upload.dense[client], own[users]
+            whole = np.concatenate([np.ravel(rows), dense, np.ravel(mine)])[None]
+            factor = granted[client] * min(1.0, clip / norms(whole, mechanism)[0])
+            np.testing.assert_allclose(released.own[users], factor * mine, rtol=1e-5)
+            np.add.at(total_rows, np.asarray(edges.pair_item)[pairs], factor * rows)
+            total_dense += factor * dense
+        gradient = released.aggregate.gradient
+        np.testing.assert_allclose(gradient.items, total_rows / 4, atol=1e-5)
+        np.testing.assert_allclose(gradient.dense, total_dense / 4, atol=1e-5)
+
+    @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+    @pytest.mark.parametrize("unit", ["client", "row"])
+    def test_noise_of_each_users_class(self, mechanism: Any, unit: Any) -> None:
+        edges = Edges.of(deal_users(some_ratings(4000), 800, seed=2))
+        upload, own = some_upload(edges, size=0.0)
+        terms = some_terms(edges, 1.0, [3.0, 0.5])
+        protection = Protection(mechanism=mechanism, unit=unit)
+        if unit == "row":
+            noised = protection.noise_users(jax.random.key(4), own, edges, terms)
+        else:
+            noised = release(protection, 4, upload, edges, terms, own).own
+        per_unit = 2**0.5 if mechanism == "laplace" else 1.0
+        odd = np.asarray(edges.client_of_user) % 2 == 1
+        for scale, users in ((3.0, ~odd), (0.5, odd)):
+            assert np.std(noised[users]) == pytest.approx(per_unit * scale, rel=0.05)
+        assert abs(np.corrcoef(noised[1:].ravel(), noised[:-1].ravel())[0, 1]) < 0.05
+
+    @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+    def test_unit_row_clips_each_on_its_own(self, mechanism: Any) -> None:
+        edges = several_users_each()
+        own = some_upload(edges)[1].at[3].multiply(1e-3)
+        protection = Protection(mechanism=mechanism, unit="row")
+        terms = some_terms(edges, 0.5, 0.0)
+        clipped = protection.noise_users(jax.random.key(0), own, edges, terms)
+        expected = np.minimum(norms(own, mechanism), 0.5)
+        np.testing.assert_allclose(norms(clipped, mechanism), expected, rtol=1e-5)
+        np.testing.assert_allclose(clipped[3], own[3])
+
+    def test_the_same_noise_is_in_nothing_else(self) -> None:
+        """Or the server could take it off."""
+        edges = Edges.of(some_ratings(1))
+        upload, own = some_upload(edges, size=0.0)
+        draws = []
+        for noise in ("sum", "per-client"):
+            protection = Protection(mechanism="gaussian", noise=noise)  # type: ignore[arg-type]
+            terms = some_terms(edges, 1.0, 1.0)
+            released = release(protection, 0, upload, edges, terms, own)
+            draws.append(np.concatenate([np.ravel(part) for part in released.aggregate.gradient]))
+            assert released.own is not None
+            draws.append(np.ravel(released.own))
+        for number, one in enumerate(draws):
+            for other in draws[number % 2 + 1 :: 2]:
+                assert not np.isin(np.abs(one), np.abs(other)).any()
+
+    def test_no_number_is_not_sent(self) -> None:
+        edges = several_users_each()
+        upload, own = some_upload(edges)
+        client = int(edges.client_of_user[4])
+        own = own.at[4, 1].set(jnp.nan)
+        terms = some_terms(edges, 0.5, 0.0)
+        released = release(Protection(mechanism="gaussian"), 0, upload, edges, terms, own)
+        assert released.dropped == 1
+        silent = norms(released.own, "gaussian") == 0
+        assert np.array_equal(silent, np.asarray(edges.client_of_user) == client)
+
+    def test_without_embeddings_the_release_is_as_ever(self) -> None:
+        edges = several_users_each()
+        upload, own = some_upload(edges)
+        terms, protection = some_terms(edges, 1e6, 1.0), Protection(mechanism="gaussian")
+        without = release(protection, 0, upload, edges, terms)
+        with_them = release(protection, 0, upload, edges, terms, own)
+        assert without.own is None
+        for one, other in zip(
+            jax.tree.leaves(without), jax.tree.leaves(with_them[:3]), strict=True
+        ):
+            assert np.array_equal(one, other)
+
+
+class Sent:
+    """A third party that writes down what it gets."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        patch.setattr(simulation, "match", self)
+
+    def __call__(self, tokens: Any, sender: Any, embeddings: Any, *, most: int) -> Any:
+        self.calls.append((tokens, sender, embeddings))
+        return match(tokens, sender, embeddings, most=most)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
+    return Sent(monkeypatch)
+
+
+def federation(**options: Any) -> Federation:
+    """Half of the clients take part in a round, unless something else says who does."""
+    usual = {"model": MODEL, "server": SERVER, "participation": 0.5, "expansion": TWICE}
+    return Federation(**(usual | options))
+
+
+def neighbours(of: Simulation) -> NDArray[np.float32]:
+    found = of.arrays()["local/neighbours/present"]
+    assert isinstance(found, np.ndarray)
+    return found
+
+
+class TestSimulation:
+    def test_tokens_of_what_is_known_and_embeddings(self, split: Split, sent: Sent) -> None:
+        trained = Simulation(federation(), split, seed=5, device="cpu")
+        before: list[Any] = []
+        for index in range(ROUNDS):
+            own = trained.arrays()["local/embedding"]
+            trained.step()
+            if TWICE.due(index):
+                before.append((index, own))
+        assert [index for index, _ in before] == [2, 4]
+        assert len(sent.calls) == 2
+        names = item_tokens(matching_key(5), range(ITEMS))
+        for (index, own), (tokens, sender, embeddings) in zip(before, sent.calls, strict=True):
+            known = (split.arrival <= index) & np.isin(split.train.user, sender)
+            assert np.array_equal(tokens, names[split.train.item[known]])
+            assert np.array_equal(sender, split.train.user[known])
+            assert len(set(sender.tolist())) == USERS // 2
+            assert np.array_equal(embeddings, own)  # nothing protects it here
+
+    def test_neighbours_count_from_then_on(self, split: Split) -> None:
+        alone, among = (
+            Simulation(federation(expansion=one), split, seed=5, device="cpu")
+            for one in (None, TWICE)
+        )
+        for index in range(4):
+            one, other = alone.step().metrics.rmse, among.step().metrics.rmse
+            assert (abs(one - other) < 1e-6) == (index <= 2)
+            assert neighbours(among).any() == (index >= 2)
+        assert neighbours(among).shape == (USERS, 3)
+        assert 0 < neighbours(among).sum() < 3 * USERS
+
+    def test_who_sends_nothing_gets_nothing_new(self, split: Split, sent: Sent) -> None:
+        trained = Simulation(federation(), split, seed=5, device="cpu")
+        for _ in range(5):
+            before = trained.arrays()
+            trained.step()
+        (_, first, _), (_, senders, _) = sent.calls
+        silent = np.setdiff1d(np.arange(USERS), senders)
+        assert len(silent) == USERS // 2
+        after = trained.arrays()
+        for name in ("local/neighbours/embedding", "local/neighbours/present"):
+            assert np.array_equal(before[name][silent], after[name][silent])
+        assert before["local/neighbours/present"][np.intersect1d(silent, first)].any()
+
+    @pytest.mark.parametrize("cut", [2, 3, 5])
+    def test_goes_on_bit_for_bit(self, split: Split, cut: int) -> None:
+        whole, first, second = (
+            Simulation(federation(), split, seed=5, device="cpu") for _ in range(3)
+        )
+        for _ in range(cut):
+            first.step()
+        second.restore(first.arrays())
+        for _ in range(ROUNDS):
+            whole.step()
+        for _ in range(ROUNDS - cut):
+            second.step()
+        for name, array in whole.arrays().items():
+            assert np.array_equal(array, second.arrays()[name]), name
+
+    def test_without_it_the_state_has_no_place_for_it(self, split: Split) -> None:
+        arrays = Simulation(federation(expansion=None), split, seed=5, device="cpu").arrays()
+        assert not [name for name in arrays if "neighbour" in name]
+
+    def test_more_neighbours_wanted_than_there_are(self, split: Split) -> None:
+        wide = replace(TWICE, max_neighbours=1000)
+        trained = Simulation(federation(expansion=wide), split, seed=5, device="cpu")
+        assert neighbours(trained).shape == (USERS, USERS)
+
+    def test_refused(self) -> None:
+        with pytest.raises(ConfigError, match="model = 'Factorization'"):
+            federation(model=Factorization())
+        with pytest.raises(ConfigError, match="trust = 'secagg'"):
+            federation(protection=Protection(mechanism="gaussian", trust="secagg"))
+
+
+RULE = "laplace/basic"  # charges are epsilons
+
+
+class Even(LedgerPolicy):
+    """The same charge in every round."""
+
+    def choose(self, context: Any, left: Any) -> Choice | None:
+        return Choice(np.full(len(self.budgets.classes), 0.25))
+
+
+def planned(split: Split, ledger: Ledger, planning: Budgets, **options: Any) -> PlannedRounds:
+    protected = federation(protection=Protection(mechanism="laplace", **options))
+    return PlannedRounds(
+        Simulation(protected, split, seed=5, device="cpu"),
+        Even(planning, rounds=ROUNDS, accounting=RULE, clip=0.01),
+        ledger,
+        trust="local",
+        run="run",
+        mark=b"mark",
+    )
+
+
+class TestPaidFor:
+    @pytest.mark.parametrize("unit", ["client", "row"])
+    def test_the_round_that_expands_costs_its_charge(
+        self, split: Split, sent: Sent, unit: str
+    ) -> None:
+        """And the embeddings carry the noise that the charge demands: 2 * clip / 0.25."""
+        plenty = Budgets.per_client([8.0] * 3 + [9.0] * 9, 1e-5)
+        ledger = Ledger.in_memory(plenty, RULE)
+        rounds = planned(split, ledger, plenty, unit=unit)
+        for number in range(1, ROUNDS + 1):
+            rounds.step()
+            np.testing.assert_allclose(ledger.epsilon_spent(), 0.25 * number)
+        assert len(sent.calls) == 2
+        arrived = np.concatenate([embeddings.ravel() for *_, embeddings in sent.calls])
+        # Clipped to 0.01, embeddings of norm 2 are lost in it.
+        assert arrived.std() == pytest.approx(2**0.5 * 0.08, rel=0.3)
+        # Which the clients know, and do not believe it.
+        kept = rounds.simulation.arrays()["local/neighbours/embedding"].reshape(-1, DIM)
+        assert norms(kept, "gaussian").max() == pytest.approx(0.01, rel=1e-3)
+
+    def test_who_cannot_pay_sends_nothing(self, split: Split, sent: Sent) -> None:
+        """The policy believes that all can; the ledger knows that three are nearly out."""
+        poor = Budgets.per_client([0.6] * 3 + [9.0] * 9, 1e-5)
+        ledger = Ledger.in_memory(poor, RULE)
+        rounds = planned(split, ledger, Budgets.per_client([8.0] * 3 + [9.0] * 9, 1e-5))
+        for _ in range(3):
+            rounds.step()
+        ((_, senders, _),) = sent.calls
+        assert set(senders.tolist()) == set(range(3, USERS))
+        assert not neighbours(rounds.simulation)[:3].any()
+        np.testing.assert_allclose(ledger.epsilon_spent(), [0.5] * 3 + [0.75] * 9)
+
+    def test_after_the_budget_nobody_sends(self, split: Split, sent: Sent) -> None:
+        little = Budgets.per_client([0.25] * 3 + [0.5] * 9, 1e-5)  # two rounds at most
+        rounds = planned(split, Ledger.in_memory(little, RULE), little)
+        for _ in range(ROUNDS):
+            rounds.step()
+        assert rounds.over
+        assert not sent.calls
+        assert not neighbours(rounds.simulation).any()
