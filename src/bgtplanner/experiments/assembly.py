@@ -48,7 +48,7 @@ def federation_of(config: Config, n_items: int) -> Federation:
             validation=config.planning.validation_charge if config.validates else 0.0,
         )
     return Federation(
-        model=config.fedgnn if config.model.name == "fedgnn" else config.factorization,
+        model=getattr(config, config.model.name),
         server=config.server,
         participation=config.federation.participation,
         pseudo_items=min(number, n_items),  # there are no more to pretend with

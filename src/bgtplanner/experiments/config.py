@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from bgtplanner.errors import ConfigError, quoted
 from bgtplanner.federation.server import Server
 from bgtplanner.planning.catalog import policy_named
+from bgtplanner.recsys.biases import Biases
 from bgtplanner.recsys.factorization import Factorization
 from bgtplanner.recsys.fedgnn import FedGNN
 from bgtplanner.recsys.ratings import Duplicates
@@ -95,7 +96,7 @@ class SyntheticSection(_Section):
 class ModelSection(_Section):
     """Which model; its settings are in the section of its name."""
 
-    name: Literal["factorization", "fedgnn"] = "factorization"
+    name: Literal["biases", "factorization", "fedgnn"] = "factorization"
     pseudo_items: Annotated[int, Field(ge=0, le=1_000_000)] | Literal["auto"] = 0
     fixed_pseudo_items: bool = False
     expansions: int = Field(default=0, ge=0, le=1_000_000)
@@ -163,6 +164,7 @@ class Config(_Section):
     data: DataSection = DataSection()
     synthetic: SyntheticSection = SyntheticSection()
     model: ModelSection = ModelSection()
+    biases: Biases = Biases()
     factorization: Factorization = Factorization()
     fedgnn: FedGNN = FedGNN()
     server: Server = Server()
@@ -233,9 +235,7 @@ def load_config(
     given: dict[str, Any] = {}
     merge(given, from_file)
     merge(given, _checked_keys(single))
-    merged = _packaged(wanted)
-    if _without_privacy(given) and wanted == "recommended":
-        merged = _packaged("recommended-unlimited")
+    merged = _packaged(_variant(wanted, given))
     merge(merged, given)
     merged["preset"] = wanted
     _agree(merged, given)
@@ -287,6 +287,17 @@ def _check_expansions(config: Config) -> None:
 def _packaged(name: str) -> dict[str, Any]:
     file = resources.files("bgtplanner.experiments") / "presets" / f"{name}.toml"
     return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def _variant(preset: str, given: Mapping[str, Any]) -> str:
+    """What a preset is for the model that is wanted, and without privacy."""
+    if preset != "recommended":
+        return preset
+    if _without_privacy(given):
+        return "recommended-unlimited"
+    if given.get("model", {}).get("name", "biases") != "biases":
+        return "recommended-gradients"
+    return preset
 
 
 def _without_privacy(given: Mapping[str, Any]) -> bool:

@@ -141,6 +141,11 @@ class Protection:
         fits = not single or (self.unit == "client" and self.trust == "local")
         unless(fits, "noise", self.noise, "sum, unless trust = local, unit = client")
 
+    @property
+    def norm(self) -> Literal["l1", "l2"]:
+        """Of the clip: that in which the noise's sensitivity is measured."""
+        return "l1" if self.mechanism == "laplace" else "l2"
+
     # ---- unit client
 
     def release(

@@ -20,6 +20,7 @@ from jax import Array
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.expansion import Expansion
+from bgtplanner.federation.posterior import Noise
 from bgtplanner.federation.protection import Protection, Terms
 from bgtplanner.federation.pseudo import pseudo_items, pseudo_rows
 from bgtplanner.federation.server import PseudoRows, Server, aggregate
@@ -32,6 +33,7 @@ from bgtplanner.recsys.model import (
     Model,
     Neighbours,
     Shared,
+    Summarising,
     client_gradients,
 )
 
@@ -133,6 +135,13 @@ class Federation:
         unless = ConfigError.unless
         unless(0 < self.participation <= 1, "participation", self.participation, "above 0, to 1")
         unless(self.pseudo_items >= 0, "pseudo_items", self.pseudo_items, "0 or more")
+        summarises = isinstance(self.model, Summarising)
+        fits = summarises == (self.server.optimizer == "posterior")
+        expected = "posterior" if summarises else "another one"
+        name = type(self.model).__name__.lower()
+        unless(fits, "optimizer", self.server.optimizer, f"{expected}, for the model {name}")
+        by_row = self.protection is not None and self.protection.unit == "row"
+        unless(not (summarises and by_row), "unit", "row", f"client, for the model {name}")
         if self.expansion is not None:
             fits, name = isinstance(self.model, Expandable), type(self.model).__name__
             unless(fits, "model", name, "one whose users can be neighbours, to expand graphs")
@@ -202,7 +211,10 @@ class Federation:
                 if own is not None:
                     own = self.protection.noise_users(noise_key, own, edges, terms)
             aggregated = aggregate(upload, edges, takes_part, how, pseudo)
-        shared, memory = self.server.step(state.shared, state.memory, aggregated, noise_std)
+        norm = None if sound is None else sound.norm
+        bound = jnp.inf if terms is None else terms.clip.max()
+        noise = Noise(noise_std, bound, jnp.maximum(takes_part.sum(), 1.0), norm)
+        shared, memory = self.server.step(state.shared, state.memory, aggregated, noise)
         local = self.model.update_local(
             state.local,
             gradients.local,

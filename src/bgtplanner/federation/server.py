@@ -11,13 +11,14 @@ import optax
 from jax import Array
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.federation.posterior import NO_NOISE, Noise, Posterior
 from bgtplanner.recsys.model import Edges, Shared, Upload
 
 __all__ = ["Aggregate", "PseudoRows", "Server", "aggregate"]
 
 
 _DOUBT = 4.0  # two standard deviations: less than that is taken for noise
-_OPTIMIZERS = ("adam", "adagrad", "sgd", "sign", "shrunk")
+_OPTIMIZERS = ("adam", "adagrad", "sgd", "sign", "shrunk", "posterior")
 _AGGREGATIONS = ("item-usage", "ratings", "clients")
 
 
@@ -131,7 +132,8 @@ class Server:
     Attributes:
         optimizer: ``"adam"``, ``"adagrad"``, ``"sgd"`` (with `momentum`), all with a memory across
             rounds; ``"sign"``: what the authors' new Adam in every round amounts to; or
-            ``"shrunk"``, for noisy aggregates: see :class:`Shrunk`.
+            ``"shrunk"``, for noisy aggregates: see :class:`Shrunk`. ``"posterior"`` is for the
+            model `biases` and has no step size: see :mod:`bgtplanner.federation.posterior`.
         learning_rate: Step size.
         momentum: Of ``"sgd"``.
         weight_decay: Added to the gradient, times the parameter (the authors: 1e-4).
@@ -140,7 +142,7 @@ class Server:
             in favour of a row of zeros, so that rarely rated items stay near it.
     """
 
-    optimizer: Literal["adam", "adagrad", "sgd", "sign", "shrunk"] = "adam"
+    optimizer: Literal["adam", "adagrad", "sgd", "sign", "shrunk", "posterior"] = "adam"
     learning_rate: float = 0.01
     momentum: float = 0.9
     weight_decay: float = 0.0
@@ -163,6 +165,8 @@ class Server:
         if self.optimizer == "shrunk":
             start = jax.tree.map(jnp.array, shared)
             return Shrunk(start, jax.tree.map(jnp.zeros_like, shared), jnp.zeros(()))
+        if self.optimizer == "posterior":
+            return Posterior.initial(shared)
         return self._transform().init(shared)
 
     def step(
@@ -170,7 +174,7 @@ class Server:
         shared: Shared,
         memory: optax.OptState,
         aggregated: Aggregate,
-        noise_std: Array | float = 0.0,
+        noise: Noise = NO_NOISE,
     ) -> tuple[Shared, optax.OptState]:
         """Shared parameters and memory after a round.
 
@@ -178,11 +182,14 @@ class Server:
             shared: Parameters before it.
             memory: The optimiser's memory.
             aggregated: What the uploads came to.
-            noise_std: Standard deviation of the noise on each of its coordinates.
+            noise: On it.
         """
         gradient = aggregated.gradient
+        if self.optimizer == "posterior":
+            after: tuple[Shared, Posterior] = memory.after(shared, gradient.items, noise)
+            return after
         if self.optimizer == "shrunk":
-            memory = memory.moved(gradient, self.learning_rate, self.momentum, noise_std)
+            memory = memory.moved(gradient, self.learning_rate, self.momentum, noise.std)
             return memory.parameters(), memory
         if self.aggregation == "item-usage" and self.item_prior:
             usage = aggregated.usage[:, None]

@@ -28,6 +28,7 @@ __all__ = [
     "Model",
     "Neighbours",
     "Shared",
+    "Summarising",
     "Upload",
     "client_gradients",
     "copies",
@@ -176,6 +177,26 @@ class Edges:
         """The row of each edge, from rows that are one a pair."""
         return rows if self.one_user_each else rows[self.pair]
 
+    def find_pair(self, client: Array, item: Array) -> Array:
+        """Index of client-item pairs; the number of all pairs for one that there is not.
+
+        Only where clients have several users: their pairs are in order, by client and by item.
+        """
+        last = self.pair_item.shape[0]
+        low = jnp.searchsorted(self.pair_client, client, side="left")
+        end = jnp.searchsorted(self.pair_client, client, side="right")
+
+        def halve(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = bounds
+            middle = (low + high) // 2
+            below = (low < high) & (self.pair_item[jnp.minimum(middle, last - 1)] < item)
+            return jnp.where(below, middle + 1, low), jnp.where(below, high, middle)
+
+        steps = max(self.n_items, 1).bit_length() + 1
+        found, _ = jax.lax.fori_loop(0, steps, halve, (low, end))
+        there = (found < end) & (self.pair_item[jnp.minimum(found, last - 1)] == item)
+        return jnp.where(there, found, last)
+
 
 class Model(Protocol):
     """A recommender whose clients can be trained all at once.
@@ -253,6 +274,15 @@ class Expandable(Model, Protocol):
         ...
 
 
+@runtime_checkable
+class Summarising(Protocol):
+    """A model whose clients upload something else than gradients."""
+
+    def summarise(self, shared: Shared, local: Local, edges: Edges) -> Gradients:
+        """What all clients upload, of any width, and their losses, in the place of gradients."""
+        ...
+
+
 def copies(shared: Shared, edges: Edges) -> Upload:
     """Every client's copy of what it needs of the shared parameters."""
     return Upload(
@@ -273,6 +303,8 @@ def client_gradients(model: Model, shared: Shared, local: Local, edges: Edges) -
         >>> gradients.upload.rows.shape, gradients.loss.shape
         ((3, 3), (2,))
     """
+    if isinstance(model, Summarising):
+        return model.summarise(shared, local, edges)
 
     def total(point: Upload, state: Local) -> tuple[Array, Array]:
         losses = model.loss(point, state, edges)

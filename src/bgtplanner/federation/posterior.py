@@ -1,0 +1,246 @@
+"""A server that knows its own noise: quality and popularity of items from noisy sums.
+
+Clients upload, for each item, the sum of their residuals and the number of their ratings, all of
+it scaled to the same length (:mod:`bgtplanner.recsys.biases`). In the mean over clients an item has
+
+    count      A = M + noise                   M: weighted number of ratings behind it
+    residual   B = M (theta - q) + noise       theta: its quality as the ratings have it,
+                                               q: what was sent out before the round
+
+with the same weights in both, so that they cancel. The noise is Gaussian or nearly so (a sum of
+many) and its size is known. Rounds add up by their precision. From the sums the server works out
+
+* M, which is never negative and small for most items: its distribution over the items is fitted to
+  the noisy counts (maximum likelihood without a shape, Kiefer and Wolfowitz 1956, by expectation
+  maximisation on a grid), and each M is the mean of what that distribution and its own count leave
+  possible. Popularity is the logarithm of it.
+* theta = level + slope * popularity + own: popular items are liked better, so even an item of
+  which the noise leaves nothing gets a sensible value. Level and slope by regression, the spread of
+  `own` by maximum likelihood, and every item is drawn to the line as far as its noise demands.
+
+All of this is made of released numbers and public constants: it costs no privacy. With nothing but
+noise everything stays near zero, which is what a client does alone: no round can do much harm.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from bgtplanner.recsys.biases import COUNT_WEIGHT
+from bgtplanner.recsys.model import Shared
+
+__all__ = ["NO_NOISE", "Noise", "Posterior", "forecast"]
+
+_SPREAD = 0.1  # of qualities, before anything is known, with the weight of so many items:
+_SPREAD_ITEMS = 20.0
+_LINE = 0.03  # standard deviation of level and slope before anything is known
+_RESIDUAL = 0.2  # a public guess at a residual's size
+_TYPICAL_RATINGS = 40.0  # of a client, where uploads do not tell
+_GRID = 64
+_EM_STEPS = 60
+_CLEAR = 8.0  # standard deviations
+_SPREAD_STEPS = 5
+_LEAST_INFORMATION = 1e-6
+
+
+class Noise(NamedTuple):
+    """What is known of how uploads were protected.
+
+    Attributes:
+        std: Standard deviation of the noise on the mean upload.
+        clip: The length that uploads were scaled to.
+        clients: How many the mean is over.
+        norm: Of the clip: ``l2`` for Gaussian noise, ``l1`` for Laplace; None: no clip at all.
+    """
+
+    std: Array | float
+    clip: Array | float
+    clients: Array | float
+    norm: Literal["l1", "l2"] | None
+
+
+NO_NOISE = Noise(0.0, jnp.inf, 1.0, None)
+"""Of uploads that were neither clipped nor noised."""
+
+
+class Posterior(NamedTuple):
+    """What the server remembers of all rounds, and what it makes of it.
+
+    Attributes:
+        told: Sum over rounds of residual and count of each item, by precision.
+        sent: Sum over rounds of the qualities that were sent out, by precision.
+        precision: Sum over rounds of 1 / noise variance.
+        spread: Variance of qualities around the line.
+        line: Level and slope.
+        weight: M of each item.
+        error: Expected squared error of each item's quality, sampling error included.
+        sampling: What of that is due to the number of ratings and not to noise.
+    """
+
+    told: Array
+    sent: Array
+    precision: Array
+    spread: Array
+    line: Array
+    weight: Array
+    error: Array
+    sampling: Array
+
+    @classmethod
+    def initial(cls, shared: Shared) -> Posterior:
+        """Before the first round."""
+        items = shared.items.shape[0]
+        return cls(
+            told=jnp.zeros((items, 2)),
+            sent=jnp.zeros(items),
+            precision=jnp.zeros(()),
+            spread=jnp.full((), _SPREAD**2),
+            line=jnp.zeros(2),
+            weight=jnp.zeros(items),
+            error=jnp.full(items, _SPREAD**2),
+            sampling=jnp.zeros(items),
+        )
+
+    def after(self, shared: Shared, uploads: Array, noise: Noise) -> tuple[Shared, Posterior]:
+        """Qualities and popularities after one more round.
+
+        Args:
+            shared: What was sent out before it.
+            uploads: The mean upload, ``[n_items, 2]``.
+            noise: On it.
+        """
+        gained = 1.0 / jnp.maximum(noise.std, 1e-9) ** 2
+        told = self.told + gained * uploads
+        sent = self.sent + gained * shared.items[:, 0]
+        precision = self.precision + gained
+
+        count_std = 1.0 / (COUNT_WEIGHT * jnp.sqrt(precision))
+        weight, log_weight = _weights(told[:, 1] / COUNT_WEIGHT / precision, count_std)
+        share = weight / jnp.maximum(weight.sum(), 1e-12)
+        popularity = log_weight - (share * log_weight).sum()
+
+        information = weight**2 * precision
+        known = information > _LEAST_INFORMATION
+        theta = told[:, 0] / jnp.maximum(weight, 1e-12) / precision + sent / precision
+        theta = jnp.where(known, theta, 0.0)
+        sampling = _RESIDUAL**2 / jnp.maximum(_ratings(weight, noise), 0.5)
+        noisy = jnp.where(known, 1.0 / jnp.maximum(information, 1e-12), 1e12) + sampling
+        line, spread = _line(theta, popularity, noisy, self.spread, known)
+        expected = line[0] + line[1] * popularity
+        believed = jnp.where(known, spread / (spread + noisy), 0.0)
+        quality = expected + believed * (theta - expected)
+        moved = Posterior(
+            told=told,
+            sent=sent,
+            precision=precision,
+            spread=spread,
+            line=line,
+            weight=weight,
+            error=spread * (1.0 - believed),
+            sampling=sampling,
+        )
+        return Shared(jnp.stack([quality, popularity], axis=1), shared.dense), moved
+
+
+def _weights(counts: Array, std: Array) -> tuple[Array, Array]:
+    """Mean of each M and of log(M / their mean + 1), given its noisy count.
+
+    The distribution of all M on a grid is the one that makes the counts likeliest. A count far
+    above its noise needs no such help, and is finer than the grid.
+    """
+    top = 1.05 * jnp.maximum(counts.max(), std)
+    grid = jnp.concatenate([jnp.zeros(1), top * jnp.geomspace(1 / 3000, 1.0, _GRID - 1)])
+    exponent = -0.5 * ((counts[:, None] - grid) / std) ** 2
+    likelihood = jnp.exp(exponent - exponent.max(axis=1, keepdims=True))
+
+    def better(_: int, mass: Array) -> Array:
+        fitted = jnp.maximum(likelihood @ mass, 1e-30)
+        return mass * (likelihood / fitted[:, None]).mean(axis=0)
+
+    mass = jax.lax.fori_loop(0, _EM_STEPS, better, jnp.full(_GRID, 1.0 / _GRID))
+    chances = likelihood * mass
+    chances = chances / jnp.maximum(chances.sum(axis=1, keepdims=True), 1e-30)
+    clear = counts > _CLEAR * std
+    weight = jnp.where(clear, counts, chances @ grid)
+    mean = jnp.maximum(weight.mean(), 1e-12)
+    return weight, jnp.where(clear, jnp.log1p(counts / mean), chances @ jnp.log1p(grid / mean))
+
+
+def _ratings(weight: Array, noise: Noise) -> Array:
+    """About how many ratings stand behind each item.
+
+    A client of n ratings scales them by clip / (size sqrt(n)) under an L2 clip, size being the
+    length of one rating's residual and count; the sum of all M then tells the typical n. Under an
+    L1 clip it is clip / (size n), whose sum says nothing of n.
+    """
+    if noise.norm is None:
+        return weight * noise.clients
+    typical = jnp.asarray(_TYPICAL_RATINGS)
+    if noise.norm == "l2":
+        size = (_RESIDUAL**2 + COUNT_WEIGHT**2) ** 0.5
+        typical = (weight.sum() / noise.clip * size) ** 2
+    return weight / jnp.maximum(weight.sum(), 1e-12) * noise.clients * typical
+
+
+def _line(
+    theta: Array, popularity: Array, noisy: Array, spread: Array, known: Array
+) -> tuple[Array, Array]:
+    """Level and slope of quality over popularity, and the spread around it."""
+    features = jnp.stack([jnp.ones_like(popularity), popularity], axis=1)
+    prior = jnp.eye(2) / _LINE**2
+    items = jnp.sum(known)
+
+    def better(_: int, found: tuple[Array, Array]) -> tuple[Array, Array]:
+        line, spread = found
+        weight = jnp.where(known, 1.0 / (noisy + spread), 0.0)
+        normal = features.T @ (weight[:, None] * features) + prior
+        line = jnp.linalg.solve(normal, features.T @ (weight * theta))
+        pull = spread * weight
+        own = pull * (theta - features @ line)
+        squares = jnp.where(known, own**2 + spread * (1.0 - pull), 0.0).sum()
+        spread = (squares + _SPREAD_ITEMS * _SPREAD**2) / (items + _SPREAD_ITEMS)
+        return line, spread
+
+    found: tuple[Array, Array] = jax.lax.fori_loop(
+        0, _SPREAD_STEPS, better, (jnp.zeros(2), spread)
+    )
+    return found
+
+
+def forecast(known: Posterior, precision: float, clip: float, norm: str) -> float:
+    """By how much the error would fall below a client's own, if so much precision were added.
+
+    A share of the RMSE, expected from what was released so far. Before the counts rise above their
+    noise, the items' popularities are taken to be like those of any catalogue (Zipf's law).
+
+    Args:
+        known: What the server has made of all rounds.
+        precision: Sum of 1 / noise variance over the rounds to come; 0: as things are.
+        clip: Length of an upload.
+        norm: ``l1`` or ``l2``, of the clip.
+    """
+    weight = np.asarray(known.weight, dtype=np.float64)
+    spread, line = float(known.spread), np.asarray(known.line, dtype=np.float64)
+    total = float(known.precision) + precision
+    size = (_RESIDUAL**2 + COUNT_WEIGHT**2) ** 0.5 * _TYPICAL_RATINGS**-0.5
+    size = size if norm == "l2" else 0.8 * _RESIDUAL + COUNT_WEIGHT  # mean and root mean square
+    rank = np.arange(len(weight))
+    typical = 1.0 / (rank + 0.02 * len(weight) + 1.0)
+    typical *= clip / size / typical.sum()
+    sampling = np.asarray(known.sampling, dtype=np.float64)
+    gains = []
+    for weights, errors in ((weight, sampling), (typical, np.zeros_like(typical))):
+        share = weights / max(weights.sum(), 1e-12)
+        noisy = 1.0 / np.maximum(weights**2 * total, 1e-12) + errors
+        gains.append(float((share * spread**2 / (spread + noisy)).sum()))
+        popularity = np.log1p(weights / max(weights.mean(), 1e-12))
+        popularity -= float(share @ popularity)
+        gains[-1] += (
+            float(share @ (line[0] + line[1] * popularity) ** 2) if weights is weight else 0.0
+        )
+    return 0.5 * max(gains) / (_RESIDUAL**2 + _SPREAD**2 / 2)
