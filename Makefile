@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUN_DIR ?= runs/demo
 JOBS ?= 1
 
-.PHONY: help setup run test lint format types contract pytest wheel bench paper paper-quick docs clean
+.PHONY: help setup run test lint format types contract pytest wheel bench paper paper-quick results docs clean
 
 help:
 	@echo "make run      set up, train on the embedded data, say where the results are"
@@ -14,6 +14,7 @@ help:
 	@echo "make lint     ruff check and format check      make format   rewrite in our format"
 	@echo "make bench    speed, memory and the planner's regret; half an hour at first (installs torch)"
 	@echo "make paper    the paper's Table 2 and figures      make paper-quick   a corner of them"
+	@echo "make results  what the preset 'recommended' and its planner come to; hours (JOBS=16)"
 	@echo "make docs     build the documentation"
 	@echo "make clean    remove the environment and everything that was built"
 
@@ -82,6 +83,11 @@ paper: setup
 # A corner of each: one data set, one seed; into build/paper-quick.md.
 paper-quick: setup
 	$(PAPER) --quick
+
+# What the preset `recommended` comes to, what its planner is worth, what each part adds; writes
+# docs/results.md. Says first how long it will take; goes on where it was. Needs the three data sets.
+results: setup
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.results --run --jobs $(JOBS)
 
 $(VENV)/.docs: $(VENV)/.ready
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --group docs

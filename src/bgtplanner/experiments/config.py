@@ -126,7 +126,7 @@ class PlanningSection(_Section):
     constants: Literal["own", "paper", "authors"] = "own"
     levels: int | None = Field(default=None, ge=1, le=1000)
     min_rounds: int | None = Field(default=None, ge=1)
-    context: Literal["none", "usage", "released"] = "released"
+    context: Literal["none", "usage", "released", "forecast"] = "released"
     context_size: int = Field(default=5, ge=1, le=1000)
     reward: Literal["none", "test", "loss", "released", "validation"] = "released"
     target: float | None = Field(default=None, gt=0, lt=1)
@@ -239,6 +239,10 @@ def load_config(
     merge(merged, given)
     merged["preset"] = wanted
     _agree(merged, given)
+    planning = merged.setdefault("planning", {})
+    if planning.get("policy") == "patient":  # it goes by forecasts
+        planning.setdefault("context", "forecast")
+        planning.setdefault("reward", "none")
     try:
         config = Config.model_validate(merged)
     except ValidationError as error:
@@ -293,11 +297,10 @@ def _variant(preset: str, given: Mapping[str, Any]) -> str:
     """What a preset is for the model that is wanted, and without privacy."""
     if preset != "recommended":
         return preset
+    model = given.get("model", {}).get("name")
     if _without_privacy(given):
-        return "recommended-unlimited"
-    if given.get("model", {}).get("name", "biases") != "biases":
-        return "recommended-gradients"
-    return preset
+        return preset if model == "biases" else "recommended-unlimited"
+    return preset if model in (None, "biases") else "recommended-gradients"
 
 
 def _without_privacy(given: Mapping[str, Any]) -> bool:

@@ -43,6 +43,7 @@ _SPENDING = (
     "classes",
     "uploads_dropped",
     "ledger_head",
+    "planner_note",
 )
 
 

@@ -407,6 +407,7 @@ class _Run:
         if self.planned is not None:
             ledger, test = self.planned.ledger, self.split.test
             spending = spending_of(self.config, ledger, self.split, self.records)
+            spending["planner_note"] = getattr(self.planned.policy, "note", None)
             if len(ledger.budgets.classes) > 1:
                 predicted = simulation.predict(test.user, test.item)
                 spending["classes"] = classes_of(ledger, test, predicted)

@@ -15,17 +15,18 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from bgtplanner.errors import BudgetExceeded
-from bgtplanner.federation.protection import Terms, terms_of
+from bgtplanner.federation.posterior import Posterior, forecast
+from bgtplanner.federation.protection import Terms, noise_of_mean, terms_of
 from bgtplanner.federation.simulation import RoundRecord, Seen, Simulation
 from bgtplanner.federation.validation import Validated, Validation, rmse_of
 from bgtplanner.planning.baselines import Adap
 from bgtplanner.planning.context import ReleasedContext, UsageContext
-from bgtplanner.planning.policy import Plan, Policy
+from bgtplanner.planning.policy import LedgerPolicy, Plan, Policy
 from bgtplanner.privacy.ledger import Ledger, Reservation
 
 __all__ = ["PlannedRound", "PlannedRounds"]
 
-ContextKind = Literal["none", "usage", "released"]
+ContextKind = Literal["none", "usage", "released", "forecast"]
 RewardKind = Literal["none", "test", "loss", "released", "validation"]
 
 
@@ -63,7 +64,9 @@ class PlannedRounds:
         mark: Of all that the run is made of; with the number of a round it names its inputs.
         context: What the policy gets to look at. ``usage``: the singular values of the matrix of
             who trains on which item, which shows item ids. ``released``: statistics of what was
-            released before, at no further charge.
+            released before, at no further charge. ``forecast``: by how much the error would fall,
+            as the server's `posterior` has it from what was released: as things are, and if all
+            that is left were spent in one round, or in a few.
         reward: What the policy is told. ``test``: by how much the RMSE on the test ratings fell
             (the paper's). ``loss``: by how much the mean training loss fell. Neither is accounted
             for. ``released``: the estimated signal in the noisy aggregate, relative to the first,
@@ -106,6 +109,8 @@ class PlannedRounds:
         self.stops = stops
         self.over = False
         self._mark = mark
+        budgets = ledger.budgets
+        self._class_sizes = np.bincount(budgets.class_of_client, minlength=len(budgets.classes))
         self._usage = UsageContext(values, seed=seed)
         self._released = ReleasedContext()
         self.validation = Validation()
@@ -205,7 +210,24 @@ class PlannedRounds:
             return self._released.vector(
                 progress=self.simulation.next_round / total, left=float(np.max(left))
             )
+        if self.context == "forecast":
+            return self._forecasts()
         return None
+
+    def _forecasts(self) -> NDArray[np.float64] | None:
+        known, policy = self.simulation.state.memory, self.policy
+        if not isinstance(known, Posterior) or not isinstance(policy, LedgerPolicy):
+            return None
+        protection = self.simulation.federation.protection
+        norm = "l2" if protection is None else protection.norm
+        left, rounds = policy.left(), getattr(policy, "at_end", 1)
+        gained = [0.0]
+        for number in (1, rounds):
+            std = noise_of_mean(
+                self.ledger.rule, self.trust, policy.clip, left / number, self._class_sizes
+            )
+            gained.append(number / std**2)
+        return np.array([forecast(known, more, policy.clip, norm) for more in gained])
 
     def _reward(self, record: RoundRecord) -> float | None:
         if self.reward in ("test", "loss"):

@@ -1,7 +1,7 @@
 """A server that knows its own noise: quality and popularity of items from noisy sums.
 
 Clients upload, for each item, the sum of their residuals and the number of their ratings, all of
-it scaled to the same length (:mod:`bgtplanner.recsys.biases`). In the mean over clients an item has
+it scaled to the same length (:mod:`bgtplanner.recsys.biases`). The mean over clients has, by item,
 
     count      A = M + noise                   M: weighted number of ratings behind it
     residual   B = M (theta - q) + noise       theta: its quality as the ratings have it,
@@ -15,8 +15,8 @@ many) and its size is known. Rounds add up by their precision. From the sums the
   maximisation on a grid), and each M is the mean of what that distribution and its own count leave
   possible. Popularity is the logarithm of it.
 * theta = level + slope * popularity + own: popular items are liked better, so even an item of
-  which the noise leaves nothing gets a sensible value. Level and slope by regression, the spread of
-  `own` by maximum likelihood, and every item is drawn to the line as far as its noise demands.
+  which the noise leaves nothing gets a sensible value. Level and slope by regression, the spread
+  of `own` by maximum likelihood, and every item is drawn to the line as its noise demands.
 
 All of this is made of released numbers and public constants: it costs no privacy. With nothing but
 noise everything stays near zero, which is what a client does alone: no round can do much harm.
@@ -24,7 +24,7 @@ noise everything stays near zero, which is what a client does alone: no round ca
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,8 +44,13 @@ _TYPICAL_RATINGS = 40.0  # of a client, where uploads do not tell
 _GRID = 64
 _EM_STEPS = 60
 _CLEAR = 8.0  # standard deviations
+_SURE = 3.0  # standard deviations
+_VARIANCE_OF_SQUARE = {"l1": 5.0, "l2": 2.0, None: 2.0}  # of noise of variance 1, by its kind
 _SPREAD_STEPS = 5
+_DOUBT = 2.0  # a line that is no clearer than 1.4 standard deviations is taken for noise
 _LEAST_INFORMATION = 1e-6
+_STANDS_OUT = 5.0  # standard deviations above zero
+_SOME_SIGNAL = 0.5  # standard deviations: noise alone passes three times in ten
 
 
 class Noise(NamedTuple):
@@ -117,10 +122,11 @@ class Posterior(NamedTuple):
         gained = 1.0 / jnp.maximum(noise.std, 1e-9) ** 2
         told = self.told + gained * uploads
         sent = self.sent + gained * shared.items[:, 0]
-        precision = self.precision + gained
+        precision = jnp.maximum(self.precision + gained, 1e-12)
 
         count_std = 1.0 / (COUNT_WEIGHT * jnp.sqrt(precision))
-        weight, log_weight = _weights(told[:, 1] / COUNT_WEIGHT / precision, count_std)
+        counts = told[:, 1] / COUNT_WEIGHT / precision
+        weight, log_weight = _weights(counts, count_std, noise.norm)
         share = weight / jnp.maximum(weight.sum(), 1e-12)
         popularity = log_weight - (share * log_weight).sum()
 
@@ -134,6 +140,12 @@ class Posterior(NamedTuple):
         expected = line[0] + line[1] * popularity
         believed = jnp.where(known, spread / (spread + noisy), 0.0)
         quality = expected + believed * (theta - expected)
+        # What may be nothing but noise is not sent: clients are then as good as alone. Do the
+        # residuals of items that seem popular vary more than noise alone would?
+        squares = (weight * theta) ** 2 * precision - 1.0
+        trust = share**2 / jnp.maximum(jnp.sqrt((share**4).sum()), 1e-12)
+        excess = (trust * squares).sum() / _VARIANCE_OF_SQUARE[noise.norm] ** 0.5
+        sends = excess > _SOME_SIGNAL
         moved = Posterior(
             told=told,
             sent=sent,
@@ -144,10 +156,16 @@ class Posterior(NamedTuple):
             error=spread * (1.0 - believed),
             sampling=sampling,
         )
-        return Shared(jnp.stack([quality, popularity], axis=1), shared.dense), moved
+        items = jnp.stack([quality, popularity], axis=1)
+        return Shared(jnp.where(sends, items, 0.0), shared.dense), moved
 
 
-def _weights(counts: Array, std: Array) -> tuple[Array, Array]:
+def _relative(gain: Any) -> Any:
+    """The share of the RMSE that a fall of the mean squared error stands for."""
+    return 0.5 * gain / (_RESIDUAL**2 + _SPREAD**2 / 2)
+
+
+def _weights(counts: Array, std: Array, norm: Literal["l1", "l2"] | None) -> tuple[Array, Array]:
     """Mean of each M and of log(M / their mean + 1), given its noisy count.
 
     The distribution of all M on a grid is the one that makes the counts likeliest. A count far
@@ -168,7 +186,12 @@ def _weights(counts: Array, std: Array) -> tuple[Array, Array]:
     clear = counts > _CLEAR * std
     weight = jnp.where(clear, counts, chances @ grid)
     mean = jnp.maximum(weight.mean(), 1e-12)
-    return weight, jnp.where(clear, jnp.log1p(counts / mean), chances @ jnp.log1p(grid / mean))
+    logs = jnp.where(clear, jnp.log1p(counts / mean), chances @ jnp.log1p(grid / mean))
+    # Some pattern is found in any noise. Do the counts vary more than noise alone would?
+    excess = (((counts - counts.mean()) / std) ** 2).mean() - 1.0
+    excess = excess * (counts.shape[0] / _VARIANCE_OF_SQUARE[norm]) ** 0.5
+    real = jnp.where(excess > 0, jnp.maximum(1.0 - (_SURE / jnp.maximum(excess, 1e-6)) ** 2, 0), 0)
+    return weight, real * logs
 
 
 def _ratings(weight: Array, noise: Noise) -> Array:
@@ -206,17 +229,18 @@ def _line(
         spread = (squares + _SPREAD_ITEMS * _SPREAD**2) / (items + _SPREAD_ITEMS)
         return line, spread
 
-    found: tuple[Array, Array] = jax.lax.fori_loop(
-        0, _SPREAD_STEPS, better, (jnp.zeros(2), spread)
-    )
-    return found
+    line, spread = jax.lax.fori_loop(0, _SPREAD_STEPS, better, (jnp.zeros(2), spread))
+    weight = jnp.where(known, 1.0 / (noisy + spread), 0.0)
+    variance = jnp.diag(jnp.linalg.inv(features.T @ (weight[:, None] * features) + prior))
+    believed = jnp.maximum(1.0 - _DOUBT * variance / jnp.maximum(line**2, 1e-30), 0.0)
+    return believed * line, spread
 
 
 def forecast(known: Posterior, precision: float, clip: float, norm: str) -> float:
     """By how much the error would fall below a client's own, if so much precision were added.
 
-    A share of the RMSE, expected from what was released so far. Before the counts rise above their
-    noise, the items' popularities are taken to be like those of any catalogue (Zipf's law).
+    A share of the RMSE, expected from what was released so far and, as long as an item's count
+    does not stand out from its noise, from what catalogues are like (popularity by Zipf's law).
 
     Args:
         known: What the server has made of all rounds.
@@ -225,22 +249,26 @@ def forecast(known: Posterior, precision: float, clip: float, norm: str) -> floa
         norm: ``l1`` or ``l2``, of the clip.
     """
     weight = np.asarray(known.weight, dtype=np.float64)
-    spread, line = float(known.spread), np.asarray(known.line, dtype=np.float64)
-    total = float(known.precision) + precision
-    size = (_RESIDUAL**2 + COUNT_WEIGHT**2) ** 0.5 * _TYPICAL_RATINGS**-0.5
-    size = size if norm == "l2" else 0.8 * _RESIDUAL + COUNT_WEIGHT  # mean and root mean square
-    rank = np.arange(len(weight))
-    typical = 1.0 / (rank + 0.02 * len(weight) + 1.0)
-    typical *= clip / size / typical.sum()
+    before = float(known.precision)
+    total, spread = before + precision, float(known.spread)
+    clear = weight * COUNT_WEIGHT * before**0.5 > _STANDS_OUT
+    size = 0.8 * _RESIDUAL + COUNT_WEIGHT  # mean length of a rating in an L1 clip
+    if norm == "l2":
+        size = (_RESIDUAL**2 + COUNT_WEIGHT**2) ** 0.5 / _TYPICAL_RATINGS**0.5
+    typical = 1.0 / (np.arange(len(weight)) + 0.02 * len(weight) + 1.0)
+    # How long ratings are behind an upload, too, is known better once all counts together are.
+    counts = np.asarray(known.told[:, 1], dtype=np.float64).sum() / COUNT_WEIGHT
+    noise = (len(weight) * before) ** 0.5 / COUNT_WEIGHT
+    expected = counts / before if counts > _STANDS_OUT * noise else clip / size
+    typical *= expected / typical.sum()
     sampling = np.asarray(known.sampling, dtype=np.float64)
     gains = []
-    for weights, errors in ((weight, sampling), (typical, np.zeros_like(typical))):
-        share = weights / max(weights.sum(), 1e-12)
-        noisy = 1.0 / np.maximum(weights**2 * total, 1e-12) + errors
-        gains.append(float((share * spread**2 / (spread + noisy)).sum()))
-        popularity = np.log1p(weights / max(weights.mean(), 1e-12))
-        popularity -= float(share @ popularity)
-        gains[-1] += (
-            float(share @ (line[0] + line[1] * popularity) ** 2) if weights is weight else 0.0
-        )
-    return 0.5 * max(gains) / (_RESIDUAL**2 + _SPREAD**2 / 2)
+    for weights, errors in ((weight * clear, sampling), (typical, 0.0)):
+        share = weights / max(weights.sum(), weight.sum() * clear.any(), 1e-12)
+        information = weights**2 * total
+        noisy = 1.0 / np.maximum(information, 1e-12) + errors
+        counted = (
+            information * COUNT_WEIGHT**2
+        )  # what the count is worth, without which nothing is
+        gains.append((share * spread**2 / (spread + noisy) * counted / (1.0 + counted)).sum())
+    return float(_relative(max(gains))) if total > 0 else 0.0

@@ -27,7 +27,9 @@ from bgtplanner.privacy.accounting import Rule
 from bgtplanner.privacy.mechanisms import clip_factor, mechanism_named
 from bgtplanner.recsys.model import Edges, Shared, Upload
 
-__all__ = ["Protection", "Released", "Terms", "norm_band", "terms_of"]
+__all__ = ["Protection", "Released", "Terms", "noise_of_mean", "norm_band", "terms_of"]
+
+Floats = NDArray[np.float64]
 
 
 class Terms(NamedTuple):
@@ -66,7 +68,7 @@ def terms_of(
     rule: Rule,
     trust: str,
     clip: float,
-    charges: NDArray[np.float64],
+    charges: Floats,
     granted: NDArray[np.bool_],
     class_of_client: NDArray[np.int32],
 ) -> Terms:
@@ -75,6 +77,40 @@ def terms_of(
     Under ``secagg`` the noise in the sum is common to all: a class that pays less clips harder, by
     the ratio of the noise multipliers, instead of paying more than it has.
     """
+    bounds, scales = _bounds_and_scales(rule, trust, clip, charges)
+    paying = charges > 0
+    return Terms(
+        granted=jnp.asarray(granted & paying[class_of_client], dtype=jnp.float32),
+        clip=jnp.asarray(bounds, dtype=jnp.float32),
+        scale=jnp.asarray(scales, dtype=jnp.float32),
+        class_of_client=jnp.asarray(class_of_client),
+    )
+
+
+def noise_of_mean(
+    rule: Rule, trust: str, clip: float, charges: Floats, clients: NDArray[np.int64]
+) -> float:
+    """Standard deviation of the noise that a round of such charges leaves on the mean upload.
+
+    Args:
+        rule: By which charges are booked.
+        trust: ``local`` or ``secagg``.
+        clip: Bound on an upload.
+        charges: Of each class of budgets.
+        clients: How many there are in each.
+    """
+    scales = _bounds_and_scales(rule, trust, clip, charges)[1]
+    number = clients * (charges > 0)
+    if not number.any():
+        return float("inf")
+    variance = scales.max() ** 2 if trust == "secagg" else float((number * scales**2).sum())
+    per_unit = 2.0**0.5 if rule.mechanism == "laplace" else 1.0
+    return float(per_unit * variance**0.5 / number.sum())
+
+
+def _bounds_and_scales(
+    rule: Rule, trust: str, clip: float, charges: Floats
+) -> tuple[Floats, Floats]:
     mechanism = mechanism_named(rule.mechanism)
     paying = charges > 0
     multipliers = np.full(len(charges), np.inf)
@@ -87,12 +123,7 @@ def terms_of(
     else:
         scales = np.zeros(len(charges))
         scales[paying] = mechanism.scale(multipliers[paying], clip)
-    return Terms(
-        granted=jnp.asarray(granted & paying[class_of_client], dtype=jnp.float32),
-        clip=jnp.asarray(bounds, dtype=jnp.float32),
-        scale=jnp.asarray(scales, dtype=jnp.float32),
-        class_of_client=jnp.asarray(class_of_client),
-    )
+    return bounds, scales
 
 
 def norm_band(mechanism: str, clip: float, scale: float, size: int) -> tuple[float, float]:

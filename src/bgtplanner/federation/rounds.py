@@ -35,6 +35,7 @@ from bgtplanner.recsys.model import (
     Shared,
     Summarising,
     client_gradients,
+    copies,
 )
 
 __all__ = ["Draw", "Federation", "Heldout", "Outcome", "Shown", "State"]
@@ -197,7 +198,8 @@ class Federation:
             pseudo = PseudoRows(pretended, rows)
         noise_std, dropped, validation = jnp.zeros(()), jnp.zeros(()), None
         sound = self.protection if self.protection and self.protection.unit == "client" else None
-        how = self.server.aggregation
+        summarises = isinstance(self.model, Summarising)
+        how = "clients" if summarises else self.server.aggregation
         noise_key = jax.random.fold_in(key, Draw.NOISE)
         own = self._expandable.own(state.local) if expands else None
         if sound is not None and terms is not None:
@@ -213,7 +215,9 @@ class Federation:
             aggregated = aggregate(upload, edges, takes_part, how, pseudo)
         norm = None if sound is None else sound.norm
         bound = jnp.inf if terms is None else terms.clip.max()
-        noise = Noise(noise_std, bound, jnp.maximum(takes_part.sum(), 1.0), norm)
+        answered = takes_part.sum()
+        std = jnp.where(answered > 0, noise_std, jnp.inf)  # nobody: nothing was learned
+        noise = Noise(std, bound, jnp.maximum(answered, 1.0), norm)
         shared, memory = self.server.step(state.shared, state.memory, aggregated, noise)
         local = self.model.update_local(
             state.local,
@@ -257,16 +261,23 @@ class Federation:
     ) -> tuple[State, Outcome]:
         """A round in which nothing leaves any client: each goes on with its own part alone."""
         edges = edges.at(index)
-        gradients = client_gradients(self.model, state.shared, state.local, edges)
         everybody = jnp.ones(edges.n_users, dtype=bool)
-        local = self.model.update_local(
-            state.local, gradients.local, state.shared, state.shared, edges, everybody
-        )
+        if isinstance(self.model, Summarising):  # its users are solved for: no gradient needed
+            local = self.model.update_local(
+                state.local, state.local, state.shared, state.shared, edges, everybody
+            )
+            losses = self.model.loss(copies(state.shared, edges), local, edges)
+        else:
+            gradients = client_gradients(self.model, state.shared, state.local, edges)
+            losses = gradients.loss
+            local = self.model.update_local(
+                state.local, gradients.local, state.shared, state.shared, edges, everybody
+            )
         predicted = self.model.predict(state.shared, local, edges, heldout.user, heldout.item)
         active = (edges.ratings_of_clients > 0).astype(jnp.float32)
         outcome = Outcome(
             scores=tally(predicted, heldout.value),
-            loss=(gradients.loss * active).sum() / jnp.maximum(active.sum(), 1.0),
+            loss=(losses * active).sum() / jnp.maximum(active.sum(), 1.0),
             clients=jnp.zeros(()),
             aggregate=jnp.zeros(0),
             noise_std=jnp.zeros(()),

@@ -17,11 +17,13 @@ from bgtplanner.planning.baselines import (
     Unlimited,
 )
 from bgtplanner.planning.bgt import BGTPlanner
+from bgtplanner.planning.patient import Patient
 from bgtplanner.planning.policy import Policy
 
 __all__ = ["POLICIES", "policy_named"]
 
 POLICIES: dict[str, type[Policy]] = {
+    "patient": Patient,
     "bgt": BGTPlanner,
     "uniform": Uniform,
     "adpml": Adpml,

@@ -152,6 +152,8 @@ class RunView:
             f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s.",
             highlight=False,
         )
+        if summary.get("planner_note"):
+            self.console.print(f"Planner {summary['planner_note']}.", highlight=False)
         if summary.get("target") is not None:
             reached = "reached" if summary["target_reached"] else "not reached"
             self.console.print(f"Target RMSE {summary['target']:g}: {reached}.", highlight=False)

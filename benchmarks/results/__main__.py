@@ -1,0 +1,185 @@
+"""Measure the preset `recommended` and its planner, and write docs/results.md.
+
+    python -m benchmarks.results --plan                say how much there is to run, and stop
+    python -m benchmarks.results --run --jobs 16       run what is missing, then write the page
+    python -m benchmarks.results --write               write the page from what has been run
+    python -m benchmarks.results --run --quick         a corner of it on made-up ratings, in build
+
+Finished runs are kept in `build/results/runs.jsonl`, one a line, and never run again unless their
+settings change. It can be run in pieces: by --parts, by --datasets, or for so many --minutes. Such
+files can be put together with `cat`. A part without results is left as it is on the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from benchmarks.paper.page import NOT_RUN, blank, body_of, put
+from benchmarks.results.plan import DATASETS, PARTS, Run, Study, quick, whole
+from benchmarks.results.play import SECONDS, Failure, estimate, pieces_of, play_all
+from benchmarks.results.store import Store
+from benchmarks.results.tables import TABLES, TITLES, how_to_run
+from bgtplanner.errors import BGTPlannerError
+from bgtplanner.experiments.grid import write_whole
+from bgtplanner.report.comparison import duration
+
+_TITLE = "# The preset `recommended`, measured"
+_EVERY = 30.0  # seconds between two lines where there is no bar
+
+
+def write_page(study: Study, store: Store, docs: Path) -> list[str]:
+    """Write all parts that have results into a page; returns their names.
+
+    Raises:
+        SystemExit: If the page has no place for one of them.
+    """
+    text = f"{_TITLE}\n" + blank(TITLES).partition("\n")[2]
+    if docs.exists():
+        text = docs.read_text(encoding="utf-8")
+    written = []
+    bodies = {name: body_of(text, name) for name in TITLES}  # first see that all are there
+    for name, old in bodies.items():
+        new = TABLES[name](study, store)
+        if new is not None:
+            written.append(name)
+        elif old and not old.startswith(NOT_RUN):
+            continue
+        text = put(text, name, new or how_to_run(name))
+    docs.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(docs, text)
+    return written
+
+
+def tell(study: Study, parts: Sequence[str], store: Store, jobs: int) -> None:
+    """Say how much there is to do and how long it will take."""
+    for part in parts:
+        runs = study.runs([part])
+        print(f"{part}: {len(runs):,} runs, {len(store.missing(runs)):,} of them to do")
+    runs = study.runs(parts)
+    left = store.missing(runs)
+    seconds = estimate(left, store.seconds())
+    text = f"all: {len(runs):,} runs, {len(left):,} of them to do"
+    if left:
+        text += f", about {seconds / 3600:.1f} hours of one core"
+        text += f", {duration(seconds / jobs)} with --jobs {jobs}" if jobs > 1 else ""
+    print(text, flush=True)
+    if other := store.of_other_code(runs):
+        print(f"{other:,} known runs are of other code than this; --same-code runs them again")
+
+
+def run_all(left: Sequence[Run], store: Store, jobs: int, minutes: float | None) -> bool:
+    """Run what is missing, and write each result down as it comes.
+
+    Returns:
+        Whether all went well; what fails does not keep the others from being run.
+    """
+    console, stop, failed, said = Console(), threading.Event(), 0, time.monotonic()
+    if minutes is not None:
+        timer = threading.Timer(60 * minutes, stop.set)
+        timer.daemon = True
+        timer.start()
+    pieces = pieces_of(left, jobs, store.seconds())
+    waiting = {run.key: run for run in left}
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[left]}"),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    with bar:
+        task = bar.add_task("runs", total=len(left), left="")
+        for found in play_all(pieces, jobs, stop):
+            if isinstance(found, Failure):
+                if stop.is_set():
+                    continue  # ended by the stop
+                failed += 1
+                console.print(f"failed: {found.key}: {found.error}", markup=False)
+                waiting.pop(found.key, None)
+            else:
+                store.add(found)
+                waiting.pop(found["key"], None)
+            rest = _rest(list(waiting.values()), store, jobs)
+            bar.update(task, advance=1, left=rest)
+            if not console.is_terminal and time.monotonic() - said >= _EVERY:
+                said = time.monotonic()
+                done = len(left) - len(waiting)
+                print(f"{done:,} of {len(left):,} runs; {rest}", flush=True)
+    if waiting:
+        print(f"stopped with {len(waiting):,} runs to do; the same command goes on")
+    return not failed and not waiting
+
+
+def _rest(waiting: Sequence[Run], store: Store, jobs: int) -> str:
+    known = {**SECONDS, **store.seconds()}
+    seconds = sum(known.get(run.place.dataset, 1.0) for run in waiting)
+    return f"about {duration(seconds / jobs)} left" if waiting else "done"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.results",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--run", action="store_true", help="run what is missing first")
+    parser.add_argument("--plan", action="store_true", help="only say what would be run")
+    parser.add_argument("--write", action="store_true", help="only write the page (the default)")
+    parser.add_argument("--quick", action="store_true", help="a corner of it, in build")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--parts", default=",".join(PARTS), help="default %(default)s")
+    parser.add_argument("--datasets", help=f"to run; default {','.join(DATASETS)}")
+    parser.add_argument("--minutes", type=float, help="begin no more runs after so long")
+    parser.add_argument(
+        "--same-code", action="store_true", help="run again what is of other code than this"
+    )
+    parser.add_argument("--results", type=Path, help="where runs are kept; see above")
+    parser.add_argument("--docs", type=Path, help="the page to write; docs/results.md")
+    given = parser.parse_args(arguments)
+    if given.run and given.write:
+        parser.error("--write only writes; --run writes as well")
+    if given.jobs < 1:
+        parser.error(f"--jobs {given.jobs}: at least 1")
+    study = quick() if given.quick else whole()
+    parts = given.parts.split(",")
+    datasets = given.datasets.split(",") if given.datasets else list(study.datasets)
+    for flag, names, known in (
+        ("--parts", parts, PARTS),
+        ("--datasets", datasets, study.datasets),
+    ):
+        for name in names:
+            if name not in known:
+                parser.error(f"{flag} {name}: expected some of {', '.join(known)}")
+    place = Path("build/results-quick" if given.quick else "build/results")
+    store = Store(given.results or place / "runs.jsonl", same_code=given.same_code)
+    docs = given.docs or (place / "results.md" if given.quick else Path("docs/results.md"))
+    good = True
+    if given.run or given.plan:
+        some = study.only(datasets)
+        tell(some, parts, store, given.jobs)
+        if given.plan:
+            return 0
+        left = store.missing(some.runs(parts))
+        try:
+            good = run_all(left, store, given.jobs, given.minutes) if left else True
+        except (BGTPlannerError, KeyboardInterrupt) as error:
+            print(str(error) or "interrupted; the same command goes on", file=sys.stderr)
+            return 1
+    written = write_page(study, store, docs)
+    print(f"{docs}: {', '.join(written) or 'nothing to write'}")
+    if absent := [name for name in TITLES if name not in written]:
+        print(f"no results yet: {', '.join(absent)}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""Carry out runs, one by one or side by side.
+
+Each process takes runs that are compiled alike one after the other, and says at once what came of
+each; so a kill loses only what is running.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import lru_cache
+from multiprocessing import get_context, parent_process
+from typing import Any, NamedTuple
+
+from benchmarks.results.plan import Run
+from benchmarks.results.store import fingerprint
+from bgtplanner.experiments.config import Config
+from bgtplanner.experiments.runner import execute, ratings_of
+from bgtplanner.privacy.accounting import rule_named
+from bgtplanner.privacy.budget import Budget
+from bgtplanner.recsys.ratings import Ratings
+
+FIGURES = (
+    "rmse_final",
+    "f1_final",
+    "rmse_client_alone",
+    "rmse_user_mean",
+    "rmse_constant",
+    "f1_constant",
+    "epsilon_spent_max",
+    "rounds_paid",
+    "not_accounted",
+)
+SECONDS = {"filmtrust": 0.9, "ml-100k": 1.4, "ml-1m": 30.0}
+"""Of one run on one core, to guess by until some have been seen."""
+COMPILING = 8.0
+
+
+class Failure(NamedTuple):
+    """A run that came to nothing."""
+
+    key: str
+    error: str
+
+
+def play(run: Run) -> dict[str, Any]:
+    """Carry out one run."""
+    begun = time.perf_counter()
+    config = run.config
+    result = execute(config, ratings=_ratings(_DataOf(config)))
+    summary = result.summary
+    return {
+        "key": run.key,
+        "mark": run.mark,
+        "code": fingerprint(),
+        **{name: summary[name] for name in FIGURES},
+        "note": summary.get("note") or summary.get("planner_note"),
+        "budget_share": _share(config, summary, result.rounds),
+        "seconds": time.perf_counter() - begun,
+    }
+
+
+def _share(
+    config: Config, summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]
+) -> float:
+    """Of the budget that was spent: all charges over the capacity; over epsilon for Laplace."""
+    privacy = config.privacy
+    capacity = privacy.epsilon
+    if privacy.mechanism == "gaussian":
+        budget = Budget(privacy.epsilon, privacy.delta)
+        capacity = rule_named(summary["accounting"]).capacity(budget)
+    return float(sum(record["charge"] for record in rounds) / capacity)
+
+
+class _DataOf:
+    """A config, as far as it says which ratings: those with the same are equal."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        said = (config.data.model_dump(), config.synthetic.model_dump(), config.run.seed)
+        self._said = json.dumps(said, sort_keys=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _DataOf) and self._said == other._said
+
+    def __hash__(self) -> int:
+        return hash(self._said)
+
+
+@lru_cache(maxsize=2)
+def _ratings(said: _DataOf) -> Ratings:
+    return ratings_of(said.config)
+
+
+def pieces_of(
+    runs: Sequence[Run], jobs: int, seconds: Mapping[str, float] | None = None
+) -> list[list[Run]]:
+    """Runs that are compiled alike, in pieces short enough to keep all processes busy."""
+    known = {**SECONDS, **(seconds or {})}
+    groups: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.group, []).append(run)
+    most = max(120.0, sum(known.get(run.place.dataset, 1.0) for run in runs) / (4 * jobs))
+    pieces = []
+    for group in groups.values():
+        each = known.get(group[0].place.dataset, 1.0)
+        size = max(1, int(most / each))
+        cut = [group[first : first + size] for first in range(0, len(group), size)]
+        pieces += [(each * len(piece), piece) for piece in cut]
+    if jobs > 1:  # the longest first, so that none is left for the end
+        pieces.sort(key=lambda piece: -piece[0])
+    return [piece for _, piece in pieces]
+
+
+def estimate(runs: Sequence[Run], seconds: Mapping[str, float]) -> float:
+    """Seconds that runs will take on one core."""
+    known = {**SECONDS, **seconds}
+    groups = {run.group for run in runs}
+    return sum(known.get(run.place.dataset, 1.0) for run in runs) + COMPILING * len(groups)
+
+
+def play_all(
+    pieces: Sequence[Sequence[Run]], jobs: int, stop: threading.Event
+) -> Iterator[dict[str, Any] | Failure]:
+    """What comes of runs, as it comes, until there are no more or a stop is asked for."""
+    if jobs > 1:
+        yield from _side_by_side(pieces, jobs, stop)
+        return
+    for piece in pieces:
+        for run in piece:
+            if stop.is_set():
+                return
+            try:
+                yield play(run)
+            except Exception as error:  # the others can do without this one
+                yield Failure(run.key, f"{type(error).__name__}: {error}")
+
+
+def _side_by_side(
+    pieces: Sequence[Sequence[Run]], jobs: int, stop: threading.Event
+) -> Iterator[dict[str, Any] | Failure]:
+    for name in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"  # one core for each process
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    todo: queue.SimpleQueue[Sequence[Run]] = queue.SimpleQueue()
+    done: queue.SimpleQueue[dict[str, Any] | Failure | None] = queue.SimpleQueue()
+    for piece in pieces:
+        todo.put(piece)
+
+    def lane() -> None:
+        """One process with all runs of a piece, so that it compiles once."""
+        pool = _one_process()
+        try:
+            while not stop.is_set():
+                for run in todo.get_nowait():
+                    if stop.is_set():
+                        return
+                    try:
+                        done.put(pool.submit(play, run).result())
+                    except BaseException as error:
+                        done.put(Failure(run.key, f"{type(error).__name__}: {error}"))
+                        if isinstance(error, BrokenProcessPool):
+                            pool = _one_process()
+        except queue.Empty:
+            pass
+        finally:
+            pool.shutdown()
+            done.put(None)
+
+    lanes = [threading.Thread(target=lane, daemon=True) for _ in range(min(jobs, len(pieces)))]
+    for thread in lanes:
+        thread.start()
+    left = len(lanes)
+    try:
+        while left:
+            found = done.get()
+            if found is None:
+                left -= 1
+            else:
+                yield found
+    finally:
+        stop.set()
+        with contextlib.suppress(KeyboardInterrupt):
+            for thread in lanes:
+                thread.join()
+
+
+def _one_process() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """Nothing is left behind if the parent is killed."""
+    parent = parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

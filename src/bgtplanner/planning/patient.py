@@ -1,0 +1,120 @@
+"""Look once, save, and spend when there is most to learn from; or leave it.
+
+Where rounds add up by their precision (:mod:`bgtplanner.federation.posterior`), early and late
+rounds bring the same information about the same ratings, but ratings go on arriving: what is spent
+late buys more. And what noise of a given size can bring at all can be told early, from what was
+released. So this planner
+
+1. probes in the first round, with a small part of the budget: clients have a model from then on;
+2. asks for the forecast: by how much would the error fall if all that is left were spent? If that
+   is next to nothing, it stops: every client goes on alone, with its budget nearly untouched;
+3. else waits, and spends the rest in the last rounds. In one if splitting costs precision (Laplace
+   noise: two rounds of half the epsilon are worth half of one), in a few if it does not, so that
+   later ones can build on what the earlier ones found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.planning.policy import Choice, Floats, LedgerPolicy, Plan, Why
+from bgtplanner.privacy.budget import Budget, Budgets
+
+__all__ = ["Patient"]
+
+_SPLITS_WELL = 0.97  # of the gain of one round: splitting is worth that much for what it teaches
+
+
+class Patient(LedgerPolicy):
+    """Probe, then abstain or save for the end.
+
+    The context is, in this order: the forecast of the relative fall of the error as things are, if
+    all that is left were spent in one round, and if it were spent in `at_end` rounds. Without it,
+    nothing is abstained from.
+
+    Args:
+        probe: Share of the budget that the first round takes.
+        at_end: In how many rounds the rest is spent, where splitting costs nothing.
+        worthwhile: Least relative fall of the error that is worth the rest of the budget.
+        **options: See :class:`LedgerPolicy`.
+
+    Example:
+        >>> from bgtplanner import Budget
+        >>> planner = Patient(Budget(10.0, 1e-5), 1000, rounds=6, mechanism="gaussian")
+        >>> spent = []
+        >>> while (plan := planner.ask([0.01, 0.08, 0.08])) is not None:
+        ...     spent.append(round(float(planner.share_of(plan.charge_by_class)[0]), 2))
+        ...     planner.tell(plan)
+        >>> spent
+        [0.06, 0.0, 0.0, 0.31, 0.31, 0.31]
+    """
+
+    def __init__(
+        self,
+        budget: Budget | Budgets | None = None,
+        clients: int | None = None,
+        *,
+        rounds: int,
+        probe: float = 0.06,
+        at_end: int = 3,
+        worthwhile: float = 0.004,
+        **options: Any,
+    ) -> None:
+        ConfigError.unless(bool(0 < probe < 1), "probe", probe, "above 0 and below 1")
+        whole = isinstance(at_end, int) and 1 <= at_end <= 1000
+        ConfigError.unless(whole, "at_end", at_end, "a whole number from 1 to 1000")
+        fits = bool(0 <= worthwhile < 1)
+        ConfigError.unless(fits, "worthwhile", worthwhile, "from 0 to below 1")
+        super().__init__(budget, clients, rounds=rounds, **options)
+        self.probe, self.at_end, self.worthwhile = probe, at_end, worthwhile
+        self.note: str | None = None
+        self._last_rounds: int | None = None
+
+    def choose(self, context: Floats, left: Floats) -> Choice | None:
+        """The probe, nothing while it waits, or an even part of the rest."""
+        rounds_left = self.rounds - self.round
+        if self._last_rounds is None and rounds_left <= self.at_end:
+            self._last_rounds = self._split(context, rounds_left)
+        if self._last_rounds is not None:
+            if rounds_left > self._last_rounds:
+                return self._wait()
+            return Choice(left / rounds_left, why=Why("what was saved"))
+        if self.round == 0:
+            return Choice(self.probe * left, why=Why("a probe"))
+        if self.round == 1 and len(context) == 3:
+            promised = float(max(context[1:]))
+            if promised < self.worthwhile:
+                self.note = (
+                    f"abstained: spending the rest would lower the error by {promised:.1%}, less "
+                    f"than the {self.worthwhile:.1%} that is worth it"
+                )
+                return None
+            self.note = (
+                f"saved for the last rounds: forecast of an error {promised:.1%} below a client's "
+                "own"
+            )
+        return self._wait()
+
+    def learn(self, plan: Plan, reward: float | None) -> None:
+        """It goes by forecasts, not by rewards."""
+
+    def _wait(self) -> Choice:
+        return Choice(np.zeros(len(self.budgets.classes)), why=Why("saving"))
+
+    def _split(self, context: Floats, rounds_left: int) -> int:
+        """In how many of the last rounds to spend."""
+        if len(context) == 3:
+            return rounds_left if context[2] >= _SPLITS_WELL * context[1] else 1
+        return 1 if self.rule.mechanism != "gaussian" else rounds_left
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything it is and has decided, as plain data."""
+        return super().state_dict() | {"note": self.note, "last_rounds": self._last_rounds}
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        super()._load(state)
+        self.note, self._last_rounds = state["note"], state["last_rounds"]
