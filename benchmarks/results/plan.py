@@ -83,7 +83,8 @@ class Run:
         tree = self.config.model_dump(mode="json")
         for section, name in _INDIFFERENT:
             tree[section].pop(name)
-        return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
+        text = json.dumps(_rounded(tree), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
     def group(self) -> tuple[Any, ...]:
@@ -379,3 +380,12 @@ def quick() -> Study:
             "synthetic.ratings_per_client": 12,
         },
     )
+
+
+def _rounded(tree: Any) -> Any:
+    """The same with numbers to ten digits: other machines' logarithms differ in the last ones."""
+    if isinstance(tree, dict):
+        return {name: _rounded(value) for name, value in tree.items()}
+    if isinstance(tree, list):
+        return [_rounded(value) for value in tree]
+    return float(f"{tree:.10g}") if isinstance(tree, float) else tree

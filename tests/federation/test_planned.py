@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bgtplanner.federation.planned import PlannedRound, PlannedRounds
-from bgtplanner.federation.protection import Protection, Terms
+from bgtplanner.federation.protection import Protection, Terms, noise_of_mean
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
@@ -23,6 +23,7 @@ from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan
 from bgtplanner.privacy.accounting import rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.recsys.biases import Biases
 from bgtplanner.recsys.factorization import Factorization
 from bgtplanner.recsys.ratings import Ratings
 from bgtplanner.recsys.split import Split, split_ratings
@@ -476,3 +477,84 @@ def test_adap_is_told_the_norm_it_clips_by(split: Split, unit: Any, blocks: int)
     if unit == "client":
         scale = rule_named(RULE).noise_multiplier(two.plan.charge) * 2 * two.plan.clip
         assert two.seen.noise_std == pytest.approx(2**0.5 * scale / CLIENTS**0.5, rel=1e-5)
+
+
+# ---- forecasts
+
+
+class Saving(Scripted):
+    """Asks what would come of spending the rest in one round or in three."""
+
+    at_end = 3
+
+
+def forecasts(
+    split: Split, model: Any, server: Server, policy: type[Scripted] = Saving
+) -> list[NDArray[np.float64]]:
+    protection = Protection(mechanism="gaussian", trust="secagg")
+    federation = Federation(model=model, server=server, protection=protection)
+    simulation = Simulation(federation, split, seed=5, device="cpu")
+    budgets = Budgets.same(Budget(20.0, 1e-5), CLIENTS)
+    rule = "gaussian/gdp"
+    plans = policy(budgets, script=[0.1, 0.0, 0.5], accounting=rule)
+    rounds = PlannedRounds(
+        simulation,
+        plans,
+        Ledger.in_memory(budgets, rule),
+        trust="secagg",
+        run="run",
+        mark=b"",
+        context="forecast",
+    )
+    played(rounds, 3)
+    return plans.contexts
+
+
+def test_forecasts_of_a_server_that_knows_its_noise(split: Split) -> None:
+    """As things are, if all that is left were spent at once, and in a few rounds."""
+    server = Server(optimizer="posterior", aggregation="clients")
+    contexts = forecasts(split, Biases(), server)
+    for context in contexts:
+        assert context.shape == (3,)
+        assert np.isfinite(context).all()
+        assert (context >= 0).all()
+        assert (context[1:] >= context[0]).all()
+        assert context[1] > context[0]
+        assert context[2] == pytest.approx(context[1], rel=1e-6)  # Gaussian: splitting is free
+    assert contexts[0][0] == 0  # nothing is known before the first round
+    assert contexts[1][0] > 0
+    assert np.array_equal(contexts[1], contexts[2])  # nothing was released, nothing was spent
+    one_round = forecasts(split, Biases(), server, Scripted)
+    assert [found[1] for found in one_round] == [found[2] for found in one_round]
+
+
+def test_no_forecasts_of_another_server(split: Split) -> None:
+    assert [len(found) for found in forecasts(split, Factorization(dim=0), SERVER)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("budgets", [SAME, TWO], ids=["one class", "two classes"])
+@pytest.mark.parametrize("trust", ["local", "secagg"])
+@pytest.mark.parametrize("rule", ["gaussian/gdp", "laplace/either"])
+def test_noise_is_forecast_as_it_will_be(
+    split: Split, rule: str, trust: Any, budgets: Budgets
+) -> None:
+    mechanism: Any = rule.split("/")[0]
+    protection = Protection(mechanism=mechanism, trust=trust)
+    federation = Federation(model=FEDERATION.model, server=SERVER, protection=protection)
+    simulation = Simulation(federation, split, seed=5, device="cpu")
+    script = [0.01, 0.02] if budgets is SAME else [[0.01, 0.03], [0.02, 0.0]]
+    policy = Scripted(budgets, script=script, accounting=rule, clip=0.5)
+    ledger = Ledger.in_memory(budgets, rule)
+    rounds = PlannedRounds(simulation, policy, ledger, trust=trust, run="run", mark=b"")
+    sizes = np.bincount(budgets.class_of_client)
+    for one in played(rounds, 2):
+        assert one.plan is not None
+        assert one.paid == (sizes * (one.plan.charge_by_class > 0)).sum()
+        forecast = noise_of_mean(ledger.rule, trust, 0.5, one.plan.charge_by_class, sizes)
+        assert one.seen.noise_std == pytest.approx(forecast, rel=1e-5)
+
+
+def test_without_anybody_there_is_nothing_but_noise() -> None:
+    for trust in ("local", "secagg"):
+        sizes = np.array([3, 4])
+        assert noise_of_mean(rule_named(RULE), trust, 1.0, np.zeros(2), sizes) == np.inf

@@ -125,6 +125,8 @@ class PlannedRounds:
             self._last = simulation.evaluate().rmse
         plan = None if self.over else self.policy.ask(self._context())
         if plan is None:
+            if getattr(self.policy, "abstained", False) and not self.over:
+                simulation.withdraw()
             self.over = True
             if self.stops:
                 return None
@@ -139,7 +141,7 @@ class PlannedRounds:
         seen = simulation.seen
         if seen.validation is not None:
             self.validation.saw(*seen.validation)
-        if terms is not None and seen.noise_std > 0:
+        if terms is not None and seen.noise_std > 0 and np.isfinite(seen.aggregate).all():
             self._released.released(seen.aggregate, seen.noise_std)
         if isinstance(self.policy, Adap) and terms is not None:
             self.policy.saw(self._norm_of_block(seen))

@@ -49,7 +49,8 @@ _VARIANCE_OF_SQUARE = {"l1": 5.0, "l2": 2.0, None: 2.0}  # of noise of variance 
 _SPREAD_STEPS = 5
 _DOUBT = 2.0  # a line that is no clearer than 1.4 standard deviations is taken for noise
 _LEAST_INFORMATION = 1e-6
-_STANDS_OUT = 5.0  # standard deviations above zero
+_STANDS_OUT = {"l1": 8.0, "l2": 5.0}  # standard deviations that noise exceeds in no item
+_ALL_STAND_OUT = 3.0  # the same for the sum over all items
 _SOME_SIGNAL = 0.5  # standard deviations: noise alone passes three times in ten
 
 
@@ -143,7 +144,7 @@ class Posterior(NamedTuple):
         # What may be nothing but noise is not sent: clients are then as good as alone. Do the
         # residuals of items that seem popular vary more than noise alone would?
         squares = (weight * theta) ** 2 * precision - 1.0
-        trust = share**2 / jnp.maximum(jnp.sqrt((share**4).sum()), 1e-12)
+        trust = share / jnp.maximum(jnp.sqrt((share**2).sum()), 1e-12)
         excess = (trust * squares).sum() / _VARIANCE_OF_SQUARE[noise.norm] ** 0.5
         sends = excess > _SOME_SIGNAL
         moved = Posterior(
@@ -236,7 +237,7 @@ def _line(
     return believed * line, spread
 
 
-def forecast(known: Posterior, precision: float, clip: float, norm: str) -> float:
+def forecast(known: Posterior, precision: float, clip: float, norm: Literal["l1", "l2"]) -> float:
     """By how much the error would fall below a client's own, if so much precision were added.
 
     A share of the RMSE, expected from what was released so far and, as long as an item's count
@@ -251,7 +252,7 @@ def forecast(known: Posterior, precision: float, clip: float, norm: str) -> floa
     weight = np.asarray(known.weight, dtype=np.float64)
     before = float(known.precision)
     total, spread = before + precision, float(known.spread)
-    clear = weight * COUNT_WEIGHT * before**0.5 > _STANDS_OUT
+    clear = weight * COUNT_WEIGHT * before**0.5 > _STANDS_OUT[norm]
     size = 0.8 * _RESIDUAL + COUNT_WEIGHT  # mean length of a rating in an L1 clip
     if norm == "l2":
         size = (_RESIDUAL**2 + COUNT_WEIGHT**2) ** 0.5 / _TYPICAL_RATINGS**0.5
@@ -259,7 +260,7 @@ def forecast(known: Posterior, precision: float, clip: float, norm: str) -> floa
     # How long ratings are behind an upload, too, is known better once all counts together are.
     counts = np.asarray(known.told[:, 1], dtype=np.float64).sum() / COUNT_WEIGHT
     noise = (len(weight) * before) ** 0.5 / COUNT_WEIGHT
-    expected = counts / before if counts > _STANDS_OUT * noise else clip / size
+    expected = counts / before if counts > _ALL_STAND_OUT * noise else clip / size
     typical *= expected / typical.sum()
     sampling = np.asarray(known.sampling, dtype=np.float64)
     gains = []

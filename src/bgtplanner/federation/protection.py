@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.server import Aggregate
-from bgtplanner.privacy.accounting import Rule
+from bgtplanner.privacy.accounting import TICK, Rule
 from bgtplanner.privacy.mechanisms import clip_factor, mechanism_named
 from bgtplanner.recsys.model import Edges, Shared, Upload
 
@@ -99,6 +99,7 @@ def noise_of_mean(
         charges: Of each class of budgets.
         clients: How many there are in each.
     """
+    charges = np.where(charges >= TICK, charges, 0.0)
     scales = _bounds_and_scales(rule, trust, clip, charges)[1]
     number = clients * (charges > 0)
     if not number.any():

@@ -201,11 +201,17 @@ class Simulation:
         """A round in which nothing leaves any client; ratings arrive all the same."""
         index = self.next_round
         with jax.default_device(self._device):
-            self._state, outcome = _compiled_rest(
+            self._state, outcome = _compiled_rest(self._device.platform)(
                 self.federation, self._state, self._edges, self._heldout, jnp.int32(index)
             )
         self.next_round += 1
         return self._record(index, jax.device_get(outcome))
+
+    def withdraw(self) -> None:
+        """Send out what was sent at first: what was learned since is not worth having."""
+        with jax.default_device(self._device):
+            nothing = jax.tree.map(jnp.zeros_like, self._state.shared)
+            self._state = self._state._replace(shared=nothing)
 
     @cached_property
     def _pairs(self) -> Pairs:
@@ -300,8 +306,7 @@ def _pseudo_items(federation: Federation, edges: Edges, index: Array, key: Array
     return federation.pretended(edges.at(index), index, key)
 
 
-@partial(jax.jit, static_argnums=0)
-def _compiled_rest(
+def _rest(
     federation: Federation, state: State, edges: Edges, heldout: Heldout, index: Array
 ) -> tuple[State, Outcome]:
     return federation.rest(state, edges, heldout, index)
@@ -314,8 +319,20 @@ _CPU_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": ""}
 @cache
 def _compiled_round(platform: str) -> Callable[..., tuple[State, Outcome]]:
     """The round, compiled once for equal federations and shapes, however many runs there are."""
-    options = _CPU_OPTIONS if platform == "cpu" and _compiler_knows(_CPU_OPTIONS) else None
-    return jax.jit(_round, static_argnums=(0, 8), donate_argnums=1, compiler_options=options)
+    return jax.jit(
+        _round, static_argnums=(0, 8), donate_argnums=1, compiler_options=_options(platform)
+    )
+
+
+@cache
+def _compiled_rest(platform: str) -> Callable[..., tuple[State, Outcome]]:
+    """The same for a round in which nothing leaves a client."""
+    return jax.jit(_rest, static_argnums=0, compiler_options=_options(platform))
+
+
+@cache
+def _options(platform: str) -> dict[str, str] | None:
+    return _CPU_OPTIONS if platform == "cpu" and _compiler_knows(_CPU_OPTIONS) else None
 
 
 def _compiler_knows(options: dict[str, str]) -> bool:

@@ -418,8 +418,8 @@ class Adap(LedgerPolicy):
 
     def saw(self, norm: float) -> None:
         """The norm of the last noisy average, from which the next clip follows at no charge."""
-        if np.isfinite(norm) and norm > 0:
-            self.clip = self._factor * float(norm)
+        if np.isfinite(norm) and norm > 0:  # noise that feeds on itself must not end in infinity
+            self.clip = float(np.clip(self._factor * norm, 1e-9, 1e9))
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """The charge of the present noise."""

@@ -72,11 +72,16 @@ class Patient(LedgerPolicy):
         super().__init__(budget, clients, rounds=rounds, **options)
         self.probe, self.at_end, self.worthwhile = probe, at_end, worthwhile
         self.note: str | None = None
+        self.abstained = False
         self._last_rounds: int | None = None
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """The probe, nothing while it waits, or an even part of the rest."""
         rounds_left = self.rounds - self.round
+        if self.round == 1 and rounds_left >= self.at_end:
+            self._look_ahead(context)
+        if self.abstained:
+            return None
         if self._last_rounds is None and rounds_left <= self.at_end:
             self._last_rounds = self._split(context, rounds_left)
         if self._last_rounds is not None:
@@ -85,19 +90,21 @@ class Patient(LedgerPolicy):
             return Choice(left / rounds_left, why=Why("what was saved"))
         if self.round == 0:
             return Choice(self.probe * left, why=Why("a probe"))
-        if self.round == 1 and len(context) == 3:
-            promised = float(max(context[1:]))
-            if promised < self.worthwhile:
-                self.note = (
-                    f"abstained: spending the rest would lower the error by {promised:.1%}, less "
-                    f"than the {self.worthwhile:.1%} that is worth it"
-                )
-                return None
-            self.note = (
-                f"saved for the last rounds: forecast of an error {promised:.1%} below a client's "
-                "own"
-            )
         return self._wait()
+
+    def _look_ahead(self, context: Floats) -> None:
+        """Is it worth it to go on? Decided once, after the probe."""
+        if len(context) != 3 or self.abstained:
+            return
+        promised = float(max(context[1:]))
+        self.abstained = promised < self.worthwhile
+        self.note = (
+            f"abstained: spending the rest would lower the error by {promised:.1%}, less than the "
+            f"{self.worthwhile:.1%} that is worth it"
+            if self.abstained
+            else f"saved for the last rounds: forecast of an error {promised:.1%} below a "
+            "client's own"
+        )
 
     def learn(self, plan: Plan, reward: float | None) -> None:
         """It goes by forecasts, not by rewards."""
@@ -113,8 +120,10 @@ class Patient(LedgerPolicy):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything it is and has decided, as plain data."""
-        return super().state_dict() | {"note": self.note, "last_rounds": self._last_rounds}
+        own = {"note": self.note, "abstained": self.abstained, "last_rounds": self._last_rounds}
+        return super().state_dict() | own
 
     def _load(self, state: Mapping[str, Any]) -> None:
         super()._load(state)
         self.note, self._last_rounds = state["note"], state["last_rounds"]
+        self.abstained = bool(state["abstained"])
