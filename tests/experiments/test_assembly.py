@@ -19,7 +19,7 @@ from bgtplanner.experiments.assembly import (
 from bgtplanner.experiments.config import Config, load_config
 from bgtplanner.planning.policy import LedgerPolicy, Policy
 from bgtplanner.privacy.budget import Budget, Budgets
-from bgtplanner.recsys.factorization import Factorization
+from bgtplanner.recsys.biases import Biases
 from bgtplanner.recsys.fedgnn import FedGNN
 
 
@@ -35,8 +35,23 @@ class TestFederation:
         assert protection is not None
         assert (protection.mechanism, protection.trust) == ("gaussian", "secagg")
         assert (protection.unit, protection.noise) == ("client", "sum")
-        assert isinstance(federation.model, Factorization)
+        assert isinstance(federation.model, Biases)
+        assert federation.server.optimizer == "posterior"
         assert federation.pseudo_items == 0
+
+    @pytest.mark.parametrize("name", ["factorization", "fedgnn"])
+    def test_recommended_for_gradients(self, name: str) -> None:
+        federation = federation_of(config(**{"model.name": name}), 100)
+        assert federation.server.optimizer == "shrunk"
+        assert type(federation.model).__name__.lower() == name
+
+    def test_recommended_without_privacy(self) -> None:
+        for chosen in (
+            config(**{"privacy.mechanism": "none"}),
+            config(**{"privacy.mechanism": "none", "model.name": "biases"}),
+        ):
+            assert federation_of(chosen, 100).protection is None
+            assert chosen.planning.policy == "unlimited"
 
     def test_paper(self) -> None:
         federation = federation_of(config("paper"), 30)

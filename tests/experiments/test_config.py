@@ -103,12 +103,18 @@ class TestPrecedence:
         file = toml(tmp_path, 'preset = "paper"\n')
         config = load_config(preset="recommended", file=file)
         assert config.preset == "recommended"
-        assert config.model.name == "factorization"
+        assert config.model.name == "biases"
 
     def test_whole_sections_merge(self) -> None:
         config = load_config(settings={"server": {"momentum": 0.5}, "server.learning_rate": 0.2})
         assert (config.server.momentum, config.server.learning_rate) == (0.5, 0.2)
-        assert config.server.optimizer == "shrunk"
+        assert config.server.optimizer == "posterior"
+
+    def test_what_the_planner_goes_by(self) -> None:
+        patient, bgt = load_config(), load_config(settings={"planning.policy": "bgt"})
+        assert (patient.planning.policy, patient.planning.context) == ("patient", "forecast")
+        assert patient.planning.reward == "none"
+        assert (bgt.planning.context, bgt.planning.reward) == ("released", "released")
 
     def test_merge_does_not_share_what_it_takes(self) -> None:
         extra = {"a": {"x": 1}}

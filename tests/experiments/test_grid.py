@@ -169,7 +169,7 @@ class TestRequest:
             ({"datasets": ()}, "--dataset = "),
             ({"seeds": ()}, "--seeds = "),
             ({"datasets": ("ml100k",)}, "--dataset: .*Did you mean 'ml-100k'"),
-            ({"policies": ("bgd",)}, "--policy: .*expected one of bgt"),
+            ({"policies": ("bgd",)}, "--policy: .*expected one of patient"),
             ({"mechanisms": ("gauss",)}, "--mechanism"),
             ({"mechanisms": ("none",)}, "--policy = 'bgt': expected unlimited"),
             ({"mechanisms": ("gaussian", "none")}, "--mechanism = 'none'"),

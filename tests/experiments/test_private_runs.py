@@ -62,7 +62,7 @@ class TestSummary:
         assert (summary["mechanism"], summary["trust"]) == (mechanism, trust)
         assert (summary["unit"], summary["accounting"]) == ("client", rule)
         assert (summary["epsilon"], summary["delta"]) == (4.0, 1e-6)
-        assert summary["policy"] == "bgt"
+        assert summary["policy"] == "patient"
         assert summary["not_accounted"] == []
         assert summary["uploads_dropped"] == 0
         assert 0 < summary["epsilon_spent_max"] <= 4.0

@@ -435,7 +435,7 @@ class TestResume:
         "changes",
         [
             {"preset": "paper", "fedgnn__local_optimizer": "adam", "server__optimizer": "adam"},
-            {"server__optimizer": "sgd", "data__clients": 7},
+            {"model__name": "factorization", "server__optimizer": "sgd", "data__clients": 7},
         ],
         ids=["paper", "sgd"],
     )
@@ -647,7 +647,8 @@ class TestTampering:
         file.write_text(text.replace("seed = 0", "seed = 1"))
         with pytest.raises(RunFolderError, match="not those it was started with"):
             resume(folder)
-        file.write_text(text.replace("[factorization]\ndim = 0", "[factorization]\ndim = 3"))
+        other = text.replace('name = "biases"', 'name = "factorization"')
+        file.write_text(other.replace('optimizer = "posterior"', 'optimizer = "shrunk"'))
         with pytest.raises(RunFolderError, match="checkpoint entry"):
             resume(folder)
 

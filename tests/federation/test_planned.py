@@ -558,3 +558,31 @@ def test_without_anybody_there_is_nothing_but_noise() -> None:
     for trust in ("local", "secagg"):
         sizes = np.array([3, 4])
         assert noise_of_mean(rule_named(RULE), trust, 1.0, np.zeros(2), sizes) == np.inf
+
+
+def test_who_abstains_gets_back_what_was_sent_at_first(split: Split) -> None:
+    """The note of a probe that found nothing is not worth having."""
+
+    class Abstaining(Scripted):
+        abstained = False
+
+        def choose(self, context: NDArray[np.float64], left: NDArray[np.float64]) -> Choice | None:
+            if self.round == 1:
+                self.abstained = True
+                return None
+            return super().choose(context, left)
+
+    federation = Federation(
+        model=Biases(),
+        server=Server(optimizer="posterior"),
+        protection=Protection(mechanism="laplace"),
+    )
+    simulation = Simulation(federation, split, seed=5, device="cpu")
+    policy = Abstaining(Budgets.same(Budget(1e6, 1e-5), CLIENTS), script=[5e5], accounting=RULE)
+    ledger = Ledger.in_memory(policy.budgets, RULE)
+    rounds = PlannedRounds(simulation, policy, ledger, run="run", mark=b"", trust="local")
+    played(rounds, 1)
+    assert shared(rounds).any()
+    played(rounds, 1)
+    assert not shared(rounds).any()
+    assert rounds.over

@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.federation.posterior import Noise
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Aggregate, PseudoRows, Server, Shrunk, aggregate
 from bgtplanner.recsys.fedgnn import FedGNN
@@ -146,6 +147,11 @@ def some_shared(seed: int = 0) -> Shared:
 
 
 USAGE = jnp.array([0.0, 1.0, 2.0, 6.0, 30.0, 1e6])
+
+
+def known(std: float) -> Noise:
+    """Noise of which only the size matters."""
+    return Noise(std, 1.0, 1.0, "l2")
 
 
 def steps(server: Server, gradients: list[Shared]) -> list[Shared]:
@@ -318,7 +324,9 @@ class TestShrunk:
         shared, memory, std = start, server.initial(start), 3.0
         for _ in range(8):
             noise = [jnp.asarray(generator.normal(0, std, part.shape)) for part in start]
-            shared, memory = server.step(shared, memory, Aggregate(Shared(*noise), USAGE), std)
+            shared, memory = server.step(
+                shared, memory, Aggregate(Shared(*noise), USAGE), known(std)
+            )
             rows = (np.asarray(shared.items) == 1).all(axis=1)
             # Two standard deviations: 2 % of rows of two, 5 % of single entries.
             assert 0.96 < rows.mean() < 0.995
@@ -350,7 +358,7 @@ class TestShrunk:
         shared = some_shared()
         memory = server.initial(shared)
         for gradient, std in zip(gradients, (1.0, 2.0, 0.5), strict=True):
-            shared, memory = server.step(shared, memory, Aggregate(gradient, USAGE), std)
+            shared, memory = server.step(shared, memory, Aggregate(gradient, USAGE), known(std))
         assert float(memory.variance) == pytest.approx(expected, rel=1e-6)
         assert np.array_equal(flat(memory.start), flat(some_shared()))
 

@@ -8,10 +8,12 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.planning import baselines
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.catalog import POLICIES, policy_named
+from bgtplanner.planning.patient import Patient
 from bgtplanner.planning.policy import Policy
 from bgtplanner.privacy.budget import Budget
 
 NAMES = {
+    "patient": Patient,
     "bgt": BGTPlanner,
     "uniform": baselines.Uniform,
     "adpml": baselines.Adpml,
@@ -56,7 +58,9 @@ def test_one_of_your_own_by_its_path() -> None:
 
 
 def test_an_unknown_name_lists_those_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"^policy = 'best': expected one of bgt, uniform") as e:
+    with pytest.raises(
+        ConfigError, match=r"^policy = 'best': expected one of patient, bgt, uniform"
+    ) as e:
         policy_named("best")
     assert all(name in str(e.value) for name in NAMES)
 

@@ -184,12 +184,10 @@ def test_how_it_splits_is_decided_once(first: Any, then: Any, last: int) -> None
     assert sum(plan.charge > 0 for plan in begun) + sum(charge > 0 for charge in rest) == 1 + last
 
 
-@pytest.mark.xfail(strict=True, reason="the last rounds have begun, and nobody looks at it")
 def test_it_stops_too_if_the_probe_is_all_that_comes_before_the_last_rounds() -> None:
     assert len(played(patient(rounds=4), BAD)) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="it asks itself again")
 def test_it_stops_for_good() -> None:
     policy = patient()
     assert len(played(policy, BAD)) == 1

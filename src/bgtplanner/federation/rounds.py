@@ -140,7 +140,9 @@ class Federation:
         fits = summarises == (self.server.optimizer == "posterior")
         expected = "posterior" if summarises else "another one"
         name = type(self.model).__name__.lower()
-        unless(fits, "optimizer", self.server.optimizer, f"{expected}, for the model {name}")
+        unless(
+            fits, "server.optimizer", self.server.optimizer, f"{expected}, for the model {name}"
+        )
         by_row = self.protection is not None and self.protection.unit == "row"
         unless(not (summarises and by_row), "unit", "row", f"client, for the model {name}")
         if self.expansion is not None:
