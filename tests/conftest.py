@@ -45,6 +45,17 @@ def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
+def quick_compilation() -> Iterator[None]:
+    """For files whose programs run once: most of the time would go into optimising them."""
+    import jax
+
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(scope="module")
 def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """For files whose runs compile the same few programs: JAX keeps them, and is quick."""
     import jax

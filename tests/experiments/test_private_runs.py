@@ -406,7 +406,7 @@ class TestPolicies:
         ),
         ({"privacy__mechanism": "none", "planning__policy": "uniform"}, "unlimited, for"),
         ({"privacy__mechanism": "laplace", "planning__policy": "unlimited"}, "none, for --policy"),
-        ({"planning__options": {"no_such": 1}}, "planning.options: bgt takes no such"),
+        ({"planning__options": {"no_such": 1}}, "planning.options: patient takes no such"),
         ({"planning__policy": "nonsense"}, "nonsense"),
         ({"privacy__budgets": "1:0.5"}, "shares that sum to 1"),
         ({"privacy__delta": 0.0}, "delta = 0"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -39,12 +38,7 @@ QUICK = {"xla_backend_optimization_level": 0}
 TWICE = Expansion(times=2, rounds=ROUNDS, max_neighbours=3)  # in rounds 2 and 4
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation() -> Iterator[None]:
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def some_ratings(users: int = USERS) -> Ratings:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -38,12 +36,7 @@ SAME = Budgets.same(Budget(1.0, 1e-5), CLIENTS)
 TWO = Budgets.per_client([1.0] * 4 + [4.0] * 8, 1e-5)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation() -> Iterator[None]:
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @pytest.fixture(scope="module")
@@ -561,7 +554,7 @@ def test_without_anybody_there_is_nothing_but_noise() -> None:
 
 
 def test_who_abstains_gets_back_what_was_sent_at_first(split: Split) -> None:
-    """The note of a probe that found nothing is not worth having."""
+    """What a probe found is not worth having."""
 
     class Abstaining(Scripted):
         abstained = False
@@ -578,7 +571,7 @@ def test_who_abstains_gets_back_what_was_sent_at_first(split: Split) -> None:
         protection=Protection(mechanism="laplace"),
     )
     simulation = Simulation(federation, split, seed=5, device="cpu")
-    policy = Abstaining(Budgets.same(Budget(1e6, 1e-5), CLIENTS), script=[5e5], accounting=RULE)
+    policy = Abstaining(Budgets.same(Budget(1e5, 1e-5), CLIENTS), script=[5e4], accounting=RULE)
     ledger = Ledger.in_memory(policy.budgets, RULE)
     rounds = PlannedRounds(simulation, policy, ledger, run="run", mark=b"", trust="local")
     played(rounds, 1)

@@ -355,13 +355,13 @@ class TestSettings:
     @pytest.mark.parametrize("optimizer", ["adam", "adagrad", "sgd", "sign", "shrunk"])
     def test_sums_are_no_gradients(self, optimizer: Any) -> None:
         server = Server(optimizer=optimizer, aggregation="clients")
-        with pytest.raises(ConfigError, match=f"^optimizer = '?{optimizer}.*posterior"):
+        with pytest.raises(ConfigError, match=f"^server.optimizer = '?{optimizer}.*posterior"):
             Federation(model=Biases(), server=server)
 
     @pytest.mark.parametrize("model", [Factorization(), FedGNN()], ids=["factorization", "fedgnn"])
     def test_gradients_are_no_sums(self, model: Model) -> None:
         server = Server(optimizer="posterior", aggregation="clients")
-        with pytest.raises(ConfigError, match=r"^optimizer = '?posterior"):
+        with pytest.raises(ConfigError, match=r"^server.optimizer = '?posterior"):
             Federation(model=model, server=server)
 
     @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
