@@ -46,7 +46,7 @@ Datasets = Annotated[
 Mechanisms = Annotated[list[str] | None, typer.Option(help="gaussian | laplace | none")]
 Policies = Annotated[
     list[str] | None,
-    typer.Option(help="bgt | uniform | adpml | adap | unlimited | hong | two-phase | random"),
+    typer.Option(help="patient | bgt | uniform | adpml | adap | unlimited | hong | two-phase"),
 ]
 Seeds = Annotated[str | None, typer.Option(help="Such as 0-4 or 0,1,2.")]
 AssignAll = Annotated[

@@ -28,12 +28,12 @@ def run(
     ] = None,
     data_dir: DataDir = None,
     preset: Annotated[str | None, typer.Option(help="recommended | paper")] = None,
-    model: Annotated[str | None, typer.Option(help="factorization | fedgnn")] = None,
+    model: Annotated[str | None, typer.Option(help="biases | factorization | fedgnn")] = None,
     policy: Annotated[
         str | None,
         typer.Option(
-            help="bgt | uniform | adpml | adap | unlimited | hong | two-phase | random | "
-            "hindsight, or package.module:Class"
+            help="patient | bgt | uniform | adpml | adap | unlimited | hong | two-phase | "
+            "random | hindsight, or package.module:Class"
         ),
     ] = None,
     mechanism: Annotated[str | None, typer.Option(help="gaussian | laplace | none")] = None,

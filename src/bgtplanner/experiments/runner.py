@@ -98,8 +98,8 @@ def simulate(
 
     Args:
         ratings: Ratings, or the name of a data set.
-        model: ``factorization`` or ``fedgnn``.
-        mechanism: What protects the uploads; ``none`` so far.
+        model: ``biases``, ``factorization`` or ``fedgnn``.
+        mechanism: What protects the uploads: ``gaussian``, ``laplace`` or ``none``.
         rounds: How many rounds.
         seed: Of the split and of all that is drawn at random.
         preset: ``recommended`` or ``paper``.

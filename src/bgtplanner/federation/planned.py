@@ -131,7 +131,7 @@ class PlannedRounds:
             if self.stops:
                 return None
             return PlannedRound(None, simulation.rest(), simulation.seen, None, 0, 0, None)
-        terms, reservation = (None, None) if plan.skip else self._pay(plan, index)
+        terms, reservation, late = (None, None, 0) if plan.skip else self._pay(plan, index)
         record = simulation.rest() if terms is None else simulation.step(terms)
         if reservation is not None:
             self.ledger.settle(reservation)
@@ -147,11 +147,14 @@ class PlannedRounds:
             self.policy.saw(self._norm_of_block(seen))
         self.policy.tell(plan, reward=reward)
         paid = 0 if reservation is None else int(reservation.granted.sum())
-        late = 0 if reservation is None else int((reservation.granted & self._late(index)).sum())
         return PlannedRound(plan, record, seen, reward, paid, late, self.validation.estimate)
 
-    def _pay(self, plan: Plan, index: int) -> tuple[Terms | None, Reservation | None]:
-        """Reserve in the ledger that counts; who cannot pay there does not take part."""
+    def _pay(self, plan: Plan, index: int) -> tuple[Terms | None, Reservation | None, int]:
+        """Reserve in the ledger that counts; who cannot pay there does not take part.
+
+        Returns:
+            The terms, the reservation, and how many have paid and answer too late.
+        """
         asked = plan.participants & self._invited(index)
         mark = self.ledger.fingerprint(self._mark, str(index).encode(), asked.tobytes())
         try:
@@ -160,14 +163,15 @@ class PlannedRounds:
                 fingerprint=mark,
             )  # fmt: skip
         except BudgetExceeded:
-            return None, None
+            return None, None, 0
         budgets = self.ledger.budgets
-        answers = reservation.granted & self._answers(index) & ~self._late(index)
+        late = reservation.granted & self._late(index)
+        answers = reservation.granted & self._answers(index) & ~late
         terms = terms_of(
             self.ledger.rule, self.trust, plan.clip, plan.charge_by_class, answers,
             budgets.class_of_client,
         )  # fmt: skip
-        return terms, reservation
+        return terms, reservation, int(late.sum())
 
     def _invited(self, index: int) -> NDArray[np.bool_]:
         number = len(self.ledger)

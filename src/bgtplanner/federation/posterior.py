@@ -51,7 +51,7 @@ _DOUBT = 2.0  # a line that is no clearer than 1.4 standard deviations is taken 
 _LEAST_INFORMATION = 1e-6
 _STANDS_OUT = {"l1": 8.0, "l2": 5.0}  # standard deviations that noise exceeds in no item
 _ALL_STAND_OUT = 3.0  # the same for the sum over all items
-_SOME_SIGNAL = 0.5  # standard deviations: noise alone passes three times in ten
+_SOME_SIGNAL = 0.5  # standard deviations: noise alone passes one time in five or six
 
 
 class Noise(NamedTuple):
