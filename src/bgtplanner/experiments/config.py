@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from bgtplanner.errors import ConfigError, quoted
 from bgtplanner.federation.server import Server
 from bgtplanner.planning.catalog import policy_named
+from bgtplanner.privacy.accounting import RULES
 from bgtplanner.recsys.biases import Biases
 from bgtplanner.recsys.factorization import Factorization
 from bgtplanner.recsys.fedgnn import FedGNN
@@ -138,7 +139,7 @@ class PlanningSection(_Section):
 class PrivacySection(_Section):
     """What protects an upload. ``none``: nothing does."""
 
-    mechanism: Literal["gaussian", "laplace", "none"] = "gaussian"
+    mechanism: Literal["gaussian", "laplace", "privunit", "none"] = "gaussian"
     trust: Literal["local", "secagg"] = "secagg"
     unit: Literal["client", "row"] = "client"
     accounting: str = "auto"
@@ -243,6 +244,8 @@ def load_config(
     if planning.get("policy") == "patient":  # it goes by forecasts
         planning.setdefault("context", "forecast")
         planning.setdefault("reward", "none")
+    if merged.get("privacy", {}).get("mechanism") == "auto":
+        merged["privacy"]["mechanism"] = _best_mechanism(merged["privacy"], planning)
     try:
         config = Config.model_validate(merged)
     except ValidationError as error:
@@ -301,6 +304,16 @@ def _variant(preset: str, given: Mapping[str, Any]) -> str:
     if _without_privacy(given):
         return preset if model == "biases" else "recommended-unlimited"
     return preset if model in (None, "biases") else "recommended-gradients"
+
+
+def _best_mechanism(privacy: Mapping[str, Any], planning: Mapping[str, Any]) -> str:
+    """Which mechanism leaves least noise; PrivUnit where nothing but whole uploads leave."""
+    accounting = privacy.get("accounting", "auto")
+    if accounting in RULES:
+        return RULES[accounting].mechanism
+    alone = privacy.get("trust") == "local" and privacy.get("unit", "client") == "client"
+    validates = planning.get("target") is not None or planning.get("reward") == "validation"
+    return "privunit" if alone and accounting == "auto" and not validates else "gaussian"
 
 
 def _without_privacy(given: Mapping[str, Any]) -> bool:

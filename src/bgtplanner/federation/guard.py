@@ -16,6 +16,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.ledger import Ledger, Reservation
 from bgtplanner.privacy.mechanisms import Mechanism, mechanism_named
 from bgtplanner.privacy.noise import NoiseSource
+from bgtplanner.privacy.privunit import randomise
 
 __all__ = ["Guard", "Release"]
 
@@ -67,6 +68,10 @@ class Guard:
         self.trust = trust
         self.unit = unit
         self.mechanism: Mechanism = mechanism_named(ledger.rule.mechanism)
+        alone = trust == "local" and unit == "client"
+        expected = "gaussian or laplace, unless trust = local and unit = client"
+        name = self.mechanism.name
+        ConfigError.unless(self.mechanism.additive or alone, "mechanism", name, expected)
         self._noise = noise
 
     def release(
@@ -121,7 +126,11 @@ class Guard:
         source = self.ledger.noise(reservation) if self._noise is None else self._noise
         if secagg:
             clipped = _sums(self.mechanism.on_grid(clipped, scale), index)
-        values = self.mechanism.add_noise(clipped, source, scale)
+        if self.mechanism.additive:
+            values = self.mechanism.add_noise(clipped, source, scale)
+        else:
+            values = randomise(clipped, source, bound=clip, epsilon=charge)
+            values = self.mechanism.rounded(values, scale)
         if not secagg:
             values[~reservation.granted] = 0.0
         return Release(values, reservation, scale)

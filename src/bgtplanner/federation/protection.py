@@ -19,17 +19,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.scipy.special import ndtr, ndtri
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.server import Aggregate
 from bgtplanner.privacy.accounting import TICK, Rule
 from bgtplanner.privacy.mechanisms import clip_factor, mechanism_named
+from bgtplanner.privacy.privunit import cap_of
 from bgtplanner.recsys.model import Edges, Shared, Upload
 
 __all__ = ["Protection", "Released", "Terms", "noise_of_mean", "norm_band", "terms_of"]
 
 Floats = NDArray[np.float64]
+
+_FAR = 8.0  # standard deviations
 
 
 class Terms(NamedTuple):
@@ -40,12 +44,14 @@ class Terms(NamedTuple):
         clip: Bound on the norm, for each class of budgets.
         scale: Scale of the noise, for each class of budgets.
         class_of_client: ``[n_clients]``.
+        cap: With ``privunit``: threshold and chance of each class's cap, ``[n_classes, 2]``.
     """
 
     granted: Array
     clip: Array
     scale: Array
     class_of_client: Array
+    cap: Array | None = None
 
 
 class Released(NamedTuple):
@@ -79,11 +85,16 @@ def terms_of(
     """
     bounds, scales = _bounds_and_scales(rule, trust, clip, charges)
     paying = charges > 0
+    cap = None
+    if rule.mechanism == "privunit":
+        found = cap_of(np.where(paying, charges, 1.0))
+        cap = jnp.asarray(np.stack([found.threshold, found.chance], axis=1), dtype=jnp.float32)
     return Terms(
         granted=jnp.asarray(granted & paying[class_of_client], dtype=jnp.float32),
         clip=jnp.asarray(bounds, dtype=jnp.float32),
         scale=jnp.asarray(scales, dtype=jnp.float32),
         class_of_client=jnp.asarray(class_of_client),
+        cap=cap,
     )
 
 
@@ -105,7 +116,7 @@ def noise_of_mean(
     if not number.any():
         return float("inf")
     variance = scales.max() ** 2 if trust == "secagg" else float((number * scales**2).sum())
-    per_unit = 2.0**0.5 if rule.mechanism == "laplace" else 1.0
+    per_unit = mechanism_named(rule.mechanism).std_of_scale
     return float(per_unit * variance**0.5 / number.sum())
 
 
@@ -131,9 +142,10 @@ def norm_band(mechanism: str, clip: float, scale: float, size: int) -> tuple[flo
     """Between which the L2 norm of an honestly noised upload lies, but once in a million times.
 
     The noise alone has a norm of about scale * sqrt(size) (sqrt(2 size) for Laplace), give or take
-    a few of its standard deviations; the upload itself adds or takes away at most the clip.
+    a few of its standard deviations; the upload itself adds or takes away at most the clip, and
+    with ``privunit`` what stands for it is no longer than so many deviations, too.
     """
-    if mechanism == "gaussian":
+    if mechanism != "laplace":
         middle, spread = scale * np.sqrt(size), scale * 5.0
     else:  # long tails: one coordinate alone is beyond 14 scales once in a million times
         middle, spread = scale * np.sqrt(2.0 * size), scale * 13.0
@@ -145,7 +157,7 @@ class Protection:
     """How uploads are protected: all of it that is constant over a run.
 
     Attributes:
-        mechanism: ``gaussian`` or ``laplace``.
+        mechanism: ``gaussian``, ``laplace`` or, with trust ``local``, ``privunit``.
         trust: ``local``: each upload is noised on its own. ``secagg``: the server sees the sum
             only, and the noise is in there once.
         unit: ``client``: one clip over the whole upload, every coordinate noised, the sound one.
@@ -156,7 +168,7 @@ class Protection:
             once the server has stepped; see :meth:`validate`.
     """
 
-    mechanism: Literal["gaussian", "laplace"]
+    mechanism: Literal["gaussian", "laplace", "privunit"]
     trust: Literal["local", "secagg"] = "local"
     unit: Literal["client", "row"] = "client"
     noise: Literal["sum", "per-client"] = "sum"
@@ -167,6 +179,10 @@ class Protection:
         unless(0 <= self.validation < 1, "validation", self.validation, "from 0 to below 1")
         fits = not self.validation or self.unit == "client"
         unless(fits, "validation", self.validation, "0, with unit = row")
+        additive = mechanism_named(self.mechanism).additive
+        alone = self.unit == "client" and self.trust == "local" and not self.validation
+        expected = "gaussian or laplace, unless trust = local, unit = client, nothing validated"
+        unless(additive or alone, "mechanism", self.mechanism, expected)
         both = self.unit == "row" and self.trust == "secagg"
         unless(not both, "unit", self.unit, "client, with trust = secagg")
         single = self.noise == "per-client"
@@ -214,9 +230,14 @@ class Protection:
             total, number, outside = self._each(key, rows, dense, edges, terms)
             dropped = dropped + outside
         else:
+            noise = None
+            if terms.cap is not None:
+                rows, dense, noise = self._turned(key, rows, dense, edges, terms)
             items = jax.ops.segment_sum(rows, edges.pair_item, edges.n_items)
             total = Shared(items, dense.sum(0))
-            total = jax.tree.map(jnp.add, total, self._noise_of_sum(key, total, terms))
+            if noise is None:
+                noise = self._noise_of_sum(key, total, terms)
+            total = jax.tree.map(jnp.add, total, noise)
         count = jnp.maximum(number, 1.0)
         mean = jax.tree.map(lambda part: part / count, total)
         usage = jnp.full(edges.n_items, number)
@@ -294,11 +315,59 @@ class Protection:
                 drawn.append(jnp.tensordot(terms.scale, gammas[0] - gammas[1], axes=1))
         return Shared(*drawn)
 
+    def _turned(
+        self, key: Array, rows: Array, dense: Array, edges: Edges, terms: Terms
+    ) -> tuple[Array, Array, Shared]:
+        """What all clients release by PrivUnit, where they have something, and the rest's noise.
+
+        Only the coordinates of an upload matter to how it is turned. All others carry plain
+        noise, and their sum is drawn at once. A client that has nothing to send, which takes any
+        direction by chance, is taken to send plain noise: that differs in one coordinate of all.
+        """
+        row_key, dense_key, rest_key, rest_dense_key, along_key = jax.random.split(key, 5)
+        clip, scale = terms.clip[terms.class_of_client], terms.scale[terms.class_of_client]
+        length = self._norm(rows, dense, edges)
+        speaks = terms.granted * (length > 0)
+        along = _along(along_key, terms, length / clip)
+        of_pair = edges.pair_client
+        inverse = 1.0 / jnp.maximum(length, 1e-30)
+        unit_rows, unit_dense = rows * inverse[of_pair, None], dense * inverse[:, None]
+        noise_rows = jax.random.normal(row_key, rows.shape)
+        noise_dense = jax.random.normal(dense_key, dense.shape)
+        inner = jax.ops.segment_sum((noise_rows * unit_rows).sum(1), of_pair, edges.n_clients)
+        part = along - inner - (noise_dense * unit_dense).sum(1)
+        size = speaks * scale
+        released = size[of_pair, None] * (noise_rows + part[of_pair, None] * unit_rows)
+        released_dense = size[:, None] * (noise_dense + part[:, None] * unit_dense)
+        spoken = jax.ops.segment_sum(size[of_pair] ** 2, edges.pair_item, edges.n_items)
+        everybody = (terms.granted * scale**2).sum()
+        rest = jnp.sqrt(jnp.maximum(everybody - spoken, 0.0))[:, None]
+        silent = jnp.sqrt(jnp.maximum(everybody - (size**2).sum(), 0.0))
+        others = Shared(
+            rest * jax.random.normal(rest_key, (edges.n_items, rows.shape[1])),
+            silent * jax.random.normal(rest_dense_key, dense.shape[1:]),
+        )
+        return released, released_dense, others
+
+    def _turn_one(self, key: Array, vector: Array, terms: Terms, client: Array) -> Array:
+        """What one client releases by PrivUnit; without anything to send, any direction."""
+        noise_key, any_key, along_key = jax.random.split(key, 3)
+        clip, scale = (part[terms.class_of_client[client]] for part in (terms.clip, terms.scale))
+        length = jnp.sqrt((vector**2).sum())
+        anywhere = jax.random.normal(any_key, vector.shape)
+        direction = jnp.where(length > 0, vector, anywhere)
+        direction = direction / jnp.maximum(jnp.sqrt((direction**2).sum()), 1e-30)
+        noise = jax.random.normal(noise_key, vector.shape)
+        lengths = jnp.broadcast_to(length / clip, terms.granted.shape)
+        along = _along(along_key, terms, lengths)[client]
+        turned: Array = scale * (noise + (along - (noise * direction).sum()) * direction)
+        return turned
+
     def _counts(self, terms: Terms) -> Array:
         return jax.ops.segment_sum(terms.granted, terms.class_of_client, terms.scale.shape[0])
 
     def _std_of_sum(self, terms: Terms) -> Array:
-        per_unit = 2.0**0.5 if self.mechanism == "laplace" else 1.0
+        per_unit = mechanism_named(self.mechanism).std_of_scale
         if self.trust == "secagg":
             return per_unit * terms.scale.max()
         return per_unit * jnp.sqrt((self._counts(terms) * terms.scale**2).sum())
@@ -315,7 +384,11 @@ class Protection:
             own = own.at[edges.pair_item].add(rows * (edges.pair_client == client)[:, None])
             vector = jnp.concatenate([own.ravel(), dense[client]])
             scale = terms.scale[terms.class_of_client[client]]
-            noised = vector + scale * self._draw(jax.random.fold_in(key, client), vector.shape)
+            own_key = jax.random.fold_in(key, client)
+            if terms.cap is None:
+                noised = vector + scale * self._draw(own_key, vector.shape)
+            else:
+                noised = self._turn_one(own_key, vector, terms, client)
             low, high = _band(
                 self.mechanism, terms.clip[terms.class_of_client[client]], scale, coordinates
             )
@@ -376,6 +449,25 @@ class Protection:
         norm = sizes.sum(1) if self.mechanism == "laplace" else jnp.sqrt(sizes.sum(1))
         clipped: Array = block * clip_factor(norm, clip)[:, None]
         return clipped
+
+
+def _along(key: Array, terms: Terms, length: Array) -> Array:
+    """Part of each release along its upload; see :mod:`bgtplanner.privacy.privunit`.
+
+    Args:
+        key: Of the draws.
+        terms: With caps.
+        length: Of each upload, over the clip: shorter ones are turned round at times.
+    """
+    caps = jnp.zeros((1, 2)) if terms.cap is None else terms.cap
+    threshold, chance = caps[terms.class_of_client].T
+    turn, inside, where = jax.random.uniform(key, (3, *length.shape), minval=1e-12)
+    far = jnp.sqrt(threshold**2 - 2.0 * jnp.log(where))  # where the tail is too thin for floats
+    near = -ndtri(where * ndtr(-jnp.minimum(threshold, _FAR)))
+    above = jnp.where(threshold < _FAR, near, far)
+    along = jnp.where(inside < chance, above, ndtri(where * ndtr(threshold)))
+    ahead = turn < 0.5 * (1.0 + jnp.minimum(length, 1.0))
+    return jnp.where(ahead, along, -along)
 
 
 def _band(mechanism: str, clip: Array, scale: Array, size: int) -> tuple[Array, Array]:

@@ -199,7 +199,8 @@ class Hong(Fixed):
         basic = options.get("accounting") or options.get("mechanism") or "gaussian"
         basic = getattr(options.get("ledger"), "rule", None) or basic
         name = getattr(basic, "name", basic)
-        power = 1 / 3 if name in ("laplace", "laplace/basic", "laplace/either") else 1 / 2
+        epsilons = ("laplace", "laplace/basic", "laplace/either", "privunit", "privunit/either")
+        power = 1 / 3 if name in epsilons else 1 / 2
         ages = np.arange(max(int(rounds), 1) - 1, -1, -1, dtype=np.float64)
         weights = np.maximum(decay ** (power * ages), 1e-6)
         super().__init__(budget, clients, weights=weights, rounds=rounds, **options)
@@ -377,7 +378,7 @@ class Adpml(LedgerPolicy):
         Epsilon itself where epsilons add up; where squares do, epsilon^2 (which the source's
         zero-concentrated reading halves, as the paper's accountant does).
         """
-        if self.rule.name in ("laplace/basic", "laplace/either", "gaussian/authors"):
+        if self.rule.counts_epsilons:
             return epsilon
         return epsilon**2 / (2 if self.rule.name == "gaussian/rdp" else 1)
 

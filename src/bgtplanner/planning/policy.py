@@ -25,6 +25,7 @@ from bgtplanner.privacy.accounting import TICK, Rule, default_rule, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.journal import Head
 from bgtplanner.privacy.ledger import Ledger, Reservation
+from bgtplanner.privacy.mechanisms import mechanism_named
 
 __all__ = ["Choice", "LedgerPolicy", "Plan", "Policy", "Why"]
 
@@ -69,6 +70,8 @@ class Plan:
         noise_std: Standard deviation of the noise to add to an upload clipped at `clip`; infinite
             for a skipped round, so that nothing of it could be of use.
         noise_scale: The same as the mechanism's own scale (for Laplace b, not the deviation).
+            With the mechanism ``privunit`` there is no noise to add: hand the clipped uploads,
+            `clip` and `charge` to :func:`bgtplanner.privacy.privunit.randomise`.
         level: Which level was chosen, for policies that have levels.
         skip: Whether to sit this round out: nothing is released and nothing was charged.
         charge_by_class: What a client of each class of budgets pays.
@@ -143,7 +146,8 @@ class LedgerPolicy:
             is given.
         clients: How many clients; may be left out if the budgets or the ledger say so.
         rounds: Most rounds there can be.
-        mechanism: ``gaussian`` or ``laplace``; by default the ledger's, else ``gaussian``.
+        mechanism: ``gaussian``, ``laplace`` or ``privunit``; by default the ledger's, else
+            ``gaussian``.
         accounting: Rule by name; by default the ledger's, else the mechanism's own.
         clip: Bound on the norm of an upload.
         ledger: A durable ledger to spend from; by default one in memory.
@@ -361,7 +365,7 @@ class LedgerPolicy:
             charge=charge,
             clip=clip,
             noise_multiplier=multiplier,
-            noise_std=scale * (2**0.5 if self.rule.mechanism == "laplace" else 1.0),
+            noise_std=scale * mechanism_named(self.rule.mechanism).std_of_scale,
             noise_scale=scale,
             level=choice.level,
             skip=charge == 0,

@@ -11,12 +11,18 @@ gaussian/rdp        1 / (2 multiplier^2)              largest rho over the order
 laplace/basic       1 / multiplier                    epsilon                         yes
 laplace/filter      1 / multiplier^2                  s: sqrt(2 ln(1/d) s)+s/2 = e    yes
 laplace/either      1 / multiplier; two sums          epsilon, or s for the squares   yes
+privunit/either     epsilon of the cap; two sums      epsilon, or s for the squares   yes
 gaussian/authors    1 / multiplier^2                  epsilon, unconverted            no promise
 ==================  ================================  ==============================  ==========
 
 The multiplier is the noise's scale (standard deviation for Gaussian, scale for Laplace) over the
-replace-one sensitivity 2 * clip, in L2 for Gaussian and L1 for Laplace. Sub-sampling of clients
-claims no amplification.
+replace-one sensitivity 2 * clip, in L2 for Gaussian and L1 for Laplace. PrivUnit adds no noise to
+an upload but turns it; there the multiplier is what each coordinate of the release deviates by,
+over 2 * clip. Sub-sampling of clients claims no amplification.
+
+The rules ``either`` hold for any releases of pure epsilons, chosen one after the other: their sum
+bounds the loss surely, and the filter of Rogers et al. (2016), on the squares, with probability
+1 - delta.
 
 Charges are counted in whole *ticks*: a charge is rounded up to ticks and a capacity down, and
 integers add without error, in any order. So no sum of charges is ever too small.
@@ -36,6 +42,7 @@ from numpy.typing import ArrayLike, NDArray
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy import conversions
 from bgtplanner.privacy.budget import Budget
+from bgtplanner.privacy.privunit import cap_of, epsilon_of
 
 __all__ = [
     "CEILING",
@@ -108,13 +115,18 @@ class Rule:
     """
 
     name: str
-    mechanism: Literal["gaussian", "laplace"]
+    mechanism: Literal["gaussian", "laplace", "privunit"]
     sound: bool
     powers: tuple[int, ...]
     limits: tuple[Callable[[float, float], ArrayLike], ...]
     readings: tuple[Callable[[Floats, float], Floats], ...]
     multiplier_of: Callable[[Floats], Floats]
     charge_of: Callable[[Floats], Floats]
+
+    @property
+    def counts_epsilons(self) -> bool:
+        """Whether a charge is a release's own epsilon."""
+        return self.limits[0] is _itself
 
     def limit_ticks(self, budget: Budget) -> Ticks:
         """Capacity of each sum in ticks, rounded down; shape ``[sums]``.
@@ -241,6 +253,14 @@ def _inverse_square(value: Floats) -> Floats:
     return np.asarray(1 / np.square(value))
 
 
+def _multiplier_of_cap(epsilon: Floats) -> Floats:
+    return np.asarray(0.5 / cap_of(epsilon).strength)
+
+
+def _cap_of_multiplier(multiplier: Floats) -> Floats:
+    return epsilon_of(0.5 / multiplier)
+
+
 def _itself(epsilon: float, _: float) -> float:
     return epsilon
 
@@ -302,6 +322,16 @@ RULES: dict[str, Rule] = {
             multiplier_of=_inverse,
             charge_of=_inverse,
         ),
+        Rule(
+            name="privunit/either",
+            mechanism="privunit",
+            sound=True,
+            powers=(1, 2),
+            limits=(_itself, conversions.filter_capacity),
+            readings=(_sum_itself, conversions.filter_epsilon),
+            multiplier_of=_multiplier_of_cap,
+            charge_of=_cap_of_multiplier,
+        ),
         # For the reproduction only: the authors' code books epsilon as Renyi divergence at order 2
         # and never converts it, so its "10" is the gdp rule's mu^2 = 10.
         Rule(
@@ -332,7 +362,11 @@ def rule_named(name: str) -> Rule:
 
 def default_rule(mechanism: str) -> Rule:
     """The rule to use for a mechanism unless another is asked for."""
-    defaults = {"gaussian": "gaussian/gdp", "laplace": "laplace/either"}
+    defaults = {
+        "gaussian": "gaussian/gdp",
+        "laplace": "laplace/either",
+        "privunit": "privunit/either",
+    }
     if mechanism not in defaults:
         raise ConfigError(f"mechanism = {mechanism!r}: expected one of {', '.join(defaults)}")
     return RULES[defaults[mechanism]]

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.conversions import filter_epsilon, gdp_epsilon, laplace_renyi_epsilon
+from bgtplanner.privacy.privunit import epsilon_of
 
 __all__ = ["Exposure", "client_level"]
 
@@ -24,7 +25,7 @@ class Exposure(NamedTuple):
 
     Attributes:
         epsilon: At the stated delta.
-        pure: With delta = 0, where there is such a thing (Laplace); else None.
+        pure: With delta = 0, where there is such a thing (not Gaussian); else None.
     """
 
     epsilon: float
@@ -37,7 +38,7 @@ def client_level(
     """Client-level epsilon of rounds in which a client released several blocks, each on its own.
 
     Args:
-        mechanism: ``gaussian`` or ``laplace``.
+        mechanism: ``gaussian``, ``laplace`` or ``privunit``.
         noise_multipliers: Noise scale over 2 * clip, of each round.
         blocks: How many blocks (tensors and rows) the client released in each round.
         delta: Of the reading.
@@ -56,7 +57,13 @@ def client_level(
     ConfigError.unless(0 <= delta < 1, "delta", delta, "from 0 to below 1")
     if mechanism == "gaussian":
         return Exposure(float(gdp_epsilon((number / multipliers**2).sum(), delta)), None)
-    ConfigError.unless(mechanism == "laplace", "mechanism", mechanism, "gaussian or laplace")
+    if mechanism == "privunit":
+        epsilons = epsilon_of(0.5 / multipliers)
+        pure = float((number * epsilons).sum())
+        by_filter = float(filter_epsilon((number * epsilons**2).sum(), delta))
+        return Exposure(min(pure, by_filter), pure)
+    expected = "gaussian, laplace or privunit"
+    ConfigError.unless(mechanism == "laplace", "mechanism", mechanism, expected)
     pure = float((number / multipliers).sum())
     by_filter = float(filter_epsilon((number / multipliers**2).sum(), delta))
     by_renyi = laplace_renyi_epsilon(1 / multipliers.ravel(), number.ravel(), delta)

@@ -12,7 +12,8 @@ rounded to it, which is the same as rounding their sum. Uploads are cut before t
 sums cut afterwards may differ by more than their uploads do.
 
 With ``trust = local`` every upload carries the full noise. With ``trust = secagg`` the server sees
-only the sum, and the noise is in there once.
+only the sum, and the noise is in there once. ``privunit`` adds no noise to an upload but turns it
+(:mod:`bgtplanner.privacy.privunit`); it is for ``local`` only.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Mechanism:
     """A kind of noise, and the norm in which uploads are clipped for it.
 
     Attributes:
-        name: ``gaussian`` or ``laplace``.
+        name: ``gaussian``, ``laplace`` or ``privunit``.
         order: 2 for the L2 norm, 1 for the L1 norm.
 
     Example:
@@ -61,13 +62,24 @@ class Mechanism:
         5.0
     """
 
-    name: Literal["gaussian", "laplace"]
+    name: Literal["gaussian", "laplace", "privunit"]
     order: Literal[1, 2]
+
+    @property
+    def additive(self) -> bool:
+        """Whether it adds noise that does not depend on the upload, so that sums can share it."""
+        return self.name != "privunit"
+
+    @property
+    def std_of_scale(self) -> float:
+        """Standard deviation of a coordinate's noise of scale 1."""
+        return 2.0**0.5 if self.name == "laplace" else 1.0
 
     def scale(self, noise_multiplier: ArrayLike, bound: ArrayLike) -> Floats:
         """Noise scale (standard deviation, or Laplace's b) for uploads clipped at `bound`.
 
-        The sensitivity is 2 * bound: replace one client by another.
+        The sensitivity is 2 * bound: replace one client by another. For ``privunit``, what a
+        coordinate of the release deviates by from the upload.
         """
         multiplier = _positive("noise_multiplier", noise_multiplier)
         return _positive("scale", multiplier * 2 * _positive("clip", bound))
@@ -107,6 +119,7 @@ class Mechanism:
 
     def noise(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> Floats:
         """Independent noise of this scale on every coordinate."""
+        self._check_additive()
         scale = float(_positive("scale", scale))
         draw = source.normal if self.name == "gaussian" else source.laplace
         return scale * draw(shape)
@@ -125,8 +138,16 @@ class Mechanism:
             scale: Of the noise.
         """
         values = self.on_grid(clipped, scale)
+        return self.rounded(self.noise(source, scale, values.shape), scale) + values
+
+    def rounded(self, values: Floats, scale: float) -> Floats:
+        """Values rounded to the grid that belongs to noise of this scale."""
         grid = _grid(scale)
-        return np.asarray(np.rint(self.noise(source, scale, values.shape) / grid) * grid + values)
+        return np.asarray(np.rint(values / grid) * grid)
+
+    def _check_additive(self) -> None:
+        expected = "a mechanism that adds noise: privunit turns each upload instead"
+        ConfigError.unless(self.additive, "mechanism", self.name, expected)
 
     def noise_sum(
         self,
@@ -145,6 +166,7 @@ class Mechanism:
             groups: (scale, number of noises) pairs; a weight multiplies the scale.
             shape: Of the sum.
         """
+        self._check_additive()
         pairs = [(float(_positive("scale", scale)), count) for scale, count in groups]
         for _, count in pairs:
             whole = isinstance(count, int | np.integer) and count >= 0
@@ -180,6 +202,7 @@ class Mechanism:
             clients: How many were asked.
             dropouts: Share of them that may fail to answer, from 0 to below 1.
         """
+        self._check_additive()
         ConfigError.unless(0 <= dropouts < 1, "dropouts", dropouts, "from 0 to below 1")
         enough = int(np.floor(clients * (1 - dropouts) + 1e-9))
         ConfigError.unless(enough >= 1, "clients", clients, "enough for one to answer")
@@ -193,6 +216,7 @@ class Mechanism:
 MECHANISMS: dict[str, Mechanism] = {
     "gaussian": Mechanism("gaussian", 2),
     "laplace": Mechanism("laplace", 1),
+    "privunit": Mechanism("privunit", 2),
 }
 """The mechanisms by name."""
 

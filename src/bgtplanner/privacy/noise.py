@@ -43,6 +43,10 @@ class NoiseSource(Protocol):
         """Gamma with this shape parameter and scale 1."""
         ...
 
+    def uniform(self, shape: Shape) -> Floats:
+        """Uniform between 0 and 1."""
+        ...
+
 
 class SeededNoise:
     """Noise by seed: fast and repeatable, for simulations only."""
@@ -58,6 +62,9 @@ class SeededNoise:
 
     def gamma(self, concentration: float, shape: Shape) -> Floats:
         return self._generator.standard_gamma(concentration, shape)
+
+    def uniform(self, shape: Shape) -> Floats:
+        return self._generator.uniform(size=shape)
 
 
 class _InverseNoise:
@@ -99,6 +106,10 @@ class _InverseNoise:
         values[upper] = gammainccinv(concentration, beyond[upper])
         values[~upper] = gammaincinv(concentration, beyond[~upper])
         return values
+
+    def uniform(self, shape: Shape) -> Floats:
+        words = self._words(math.prod(shape)).reshape(shape)
+        return np.asarray((words + 0.5) * 2.0**-64, dtype=np.float64)
 
 
 class SystemNoise(_InverseNoise):

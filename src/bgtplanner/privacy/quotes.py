@@ -12,7 +12,8 @@ from bgtplanner.privacy.budget import Budget
 
 __all__ = ["quotes"]
 
-_PURE = ("laplace/basic", "laplace/either", "gaussian/authors")  # can do without a delta
+# These can do without a delta.
+_PURE = ("laplace/basic", "laplace/either", "privunit/either", "gaussian/authors")
 
 
 def quotes(
