@@ -23,13 +23,14 @@ from bgtplanner.privacy.mechanisms import Mechanism
 RELEASES = 100_000
 SETTINGS = [(mechanism, trust) for mechanism in ("gaussian", "laplace") for trust in
             ("local", "secagg")]  # fmt: skip
+SOUND = [*SETTINGS, ("privunit", "local")]
 
 
 def refused(message: str) -> Any:
     return pytest.raises(ConfigError, match=f"^{re.escape(message)}$")
 
 
-@pytest.mark.parametrize(("mechanism", "trust"), SETTINGS)
+@pytest.mark.parametrize(("mechanism", "trust"), SOUND)
 @pytest.mark.parametrize("seed", [0, None])
 def test_the_client_path_keeps_its_promise(mechanism: Any, trust: Any, seed: int | None) -> None:
     # Without a seed it must not fail once in a hundred runs of this test.
@@ -48,7 +49,7 @@ def test_the_client_path_keeps_its_promise(mechanism: Any, trust: Any, seed: int
     assert (found.delta, found.confidence) == (1e-5, confidence)
 
 
-@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace", "privunit"])
 def test_a_budget_over_several_rounds_holds_too(mechanism: Any) -> None:
     found = audit(mechanism=mechanism, rounds=3, epsilon=4.0, releases=30_000, seed=1)
     assert found.holds

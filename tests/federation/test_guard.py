@@ -223,6 +223,32 @@ def test_two_sums_differ_by_no_more_than_the_uploads_that_were_replaced() -> Non
     assert np.abs(sums[0] - sums[1]).sum() <= (0.5 - 0.4) * step * size
 
 
+# ---- PrivUnit
+
+
+def test_privunit_releases_directions_on_the_grid_and_repeats_them() -> None:
+    ledger = ledger_of([9.0] * 3, "privunit/either")
+    guard = Guard(ledger)
+    first = release(guard, charge=8.0, fingerprint=MARK)
+    again = release(guard, charge=8.0, fingerprint=MARK)
+    assert (again.values == first.values).all()
+    assert ledger.epsilon_spent().max() == pytest.approx(8.0)
+    grid = 2.0 ** (np.floor(np.log2(first.noise_scale)) - 24)
+    assert (first.values % grid == 0).all()
+    assert (release(guard, charge=1.0).values != 0).all()
+    with pytest.raises(BudgetExceeded):
+        release(guard, charge=1.0)
+
+
+@pytest.mark.parametrize("options", [{"trust": "secagg"}, {"unit": "row"}], ids=str)
+def test_privunit_is_for_whole_uploads_seen_one_by_one(options: dict[str, Any]) -> None:
+    with refused(
+        "mechanism = 'privunit': expected gaussian or laplace, unless trust = local and "
+        "unit = client"
+    ):
+        Guard(ledger_of([9.0] * 3, "privunit/either"), **options)
+
+
 # ---- repeating
 
 

@@ -14,11 +14,16 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.federation.guard import Guard
 from bgtplanner.federation.protection import Protection, Released, Terms, norm_band, terms_of
 from bgtplanner.federation.rounds import Federation, Heldout
 from bgtplanner.federation.server import Server
 from bgtplanner.privacy.accounting import rule_named
+from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import mechanism_named
+from bgtplanner.privacy.noise import SeededNoise
+from bgtplanner.privacy.privunit import cap_of, randomise
 from bgtplanner.recsys.factorization import Factorization
 from bgtplanner.recsys.fedgnn import FedGNN
 from bgtplanner.recsys.model import Edges, Upload
@@ -329,7 +334,85 @@ class TestNoise:
         assert (seen[0] != seen[3]).all()
 
 
+class TestTurning:
+    """PrivUnit: the sum drawn at once, and every client's own, against the guard's."""
+
+    EPSILON, CLIP, TIMES = 4.0, 0.5, 3000
+
+    def sums(self, noise: Any, upload: Upload, edges: Edges, granted: Any) -> Float:
+        rule = rule_named("privunit/either")
+        classes = np.zeros(edges.n_clients, np.int32)
+        terms = terms_of(rule, "local", self.CLIP, np.array([self.EPSILON]), granted, classes)
+        protection = Protection(mechanism="privunit", noise=noise)
+        keys = jax.random.split(jax.random.key(5), self.TIMES)
+        found = jax.vmap(lambda key: compiled(protection)(key, upload, edges, terms))(keys)
+        assert not np.asarray(found.dropped).any()
+        parts = [np.asarray(part, float) for part in found.aggregate.gradient]
+        return granted.sum() * np.concatenate([p.reshape(self.TIMES, -1) for p in parts], axis=1)
+
+    @pytest.mark.parametrize("noise", ["sum", "per-client"])
+    def test_mean_and_covariance_are_the_guards(self, noise: Any) -> None:
+        edges = some_edges()
+        upload = some_upload(edges)
+        short = jnp.where((edges.pair_client == 0)[:, None], 0.1, 1.0)
+        upload = Upload(upload.rows * short, upload.dense.at[0].multiply(0.1).at[5].set(0.0))
+        granted = np.array([1, 1, 0, 1, 1, 1], bool)  # the last has nothing to send
+        found = self.sums(noise, upload, edges, granted)
+        uploads = mechanism_named("privunit").clip(whole_uploads(upload, edges), self.CLIP)
+        budgets = Budgets.same(Budget(self.EPSILON, 1e-5), N_CLIENTS * self.TIMES)
+        guard = Guard(Ledger.in_memory(budgets, "privunit/either"), noise=SeededNoise(3))
+        one_by_one = guard.release(
+            np.tile(uploads, (self.TIMES, 1)), charge=self.EPSILON, clip=self.CLIP, run="", round=0
+        ).values.reshape(self.TIMES, N_CLIENTS, -1)
+        expected = one_by_one[:, granted].sum(axis=1)
+        error = expected.std() / self.TIMES**0.5
+        mean = uploads[granted].sum(axis=0)
+        np.testing.assert_allclose(found.mean(axis=0), mean, atol=5 * error)
+        size = expected.var()
+        np.testing.assert_allclose(np.cov(found.T) / size, np.cov(expected.T) / size, atol=0.16)
+
+    def test_terms_say_what_is_left_of_an_upload(self) -> None:
+        edges, granted = some_edges(MANY), np.ones(N_CLIENTS, bool)
+        terms = terms_of(
+            rule_named("privunit/either"), "local", 0.5, np.array([1.0, 8.0]), granted,
+            np.array([0, 0, 0, 1, 1, 1], np.int32),
+        )  # fmt: skip
+        released = release(Protection(mechanism="privunit"), some_upload(edges), edges, terms)
+        variance = 3 * (0.25 / np.square(cap_of([1.0, 8.0]).strength)).sum()
+        assert (6 * flat(released)).std() == pytest.approx(variance**0.5, rel=0.05)
+        assert 6 * float(released.noise_std) == pytest.approx(variance**0.5, rel=1e-5)
+
+    @pytest.mark.parametrize("epsilon", [100.0, 2000.0])
+    def test_of_a_large_budget_the_upload_is_left(self, epsilon: float) -> None:
+        self.EPSILON, self.TIMES = epsilon, 200
+        edges = some_edges()
+        upload, granted = some_upload(edges), np.ones(N_CLIENTS, bool)
+        found = self.sums("sum", upload, edges, granted)
+        uploads = mechanism_named("privunit").clip(whole_uploads(upload, edges), self.CLIP)
+        error = found.std(axis=0).max() / self.TIMES**0.5
+        np.testing.assert_allclose(found.mean(axis=0), uploads.sum(axis=0), atol=5 * error)
+
+    @pytest.mark.parametrize(
+        "wrong", [{"trust": "secagg"}, {"unit": "row"}, {"validation": 0.1}], ids=str
+    )
+    def test_where_it_cannot_be(self, wrong: dict[str, Any]) -> None:
+        with pytest.raises(ConfigError, match=r"^mechanism = 'privunit': expected gaussian or"):
+            Protection(mechanism="privunit", **wrong)
+
+
 class TestBand:
+    @pytest.mark.parametrize("epsilon", [0.5, 3.0, 10.0, 100.0])
+    @pytest.mark.parametrize("size", [2, 8, 1000])
+    def test_what_was_turned_is_inside(self, size: int, epsilon: float) -> None:
+        uploads = np.zeros((min(100_000, 4_000_000 // size), size))
+        uploads[:, 0] = 0.5
+        norms = np.linalg.norm(
+            randomise(uploads, SeededNoise(size), bound=0.5, epsilon=epsilon), axis=1
+        )
+        low, high = norm_band("privunit", 0.5, 0.5 / float(cap_of(epsilon).strength), size)
+        assert low <= norms.min()
+        assert norms.max() < high
+
     @pytest.mark.parametrize("size", [1, 8, 30, 1000])
     @pytest.mark.parametrize("clip", [0.0, 2.0])
     @pytest.mark.parametrize("mechanism", MECHANISMS)

@@ -28,7 +28,7 @@ from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.conversions import filter_capacity
 
 NAMES = ["gaussian/gdp", "gaussian/rdp", "laplace/basic", "laplace/filter", "laplace/either",
-         "gaussian/authors"]  # fmt: skip
+         "privunit/either", "gaussian/authors"]  # fmt: skip
 SOUND = NAMES[:-1]
 RANGE = "a number from 5.7e-14 to 131,072"
 MULTIPLIERS_AT_100_ROUNDS = {1.0: 37.3063, 5.0: 8.91868, 10.0: 4.99889, 20.0: 2.90041}
@@ -63,14 +63,14 @@ def test_the_rules_are_these() -> None:
         assert rule.name == name
         assert rule.mechanism == name.partition("/")[0]
         assert rule.sound == (name != "gaussian/authors")
-        assert rule.powers == ((1, 2) if name == "laplace/either" else (1,))
+        assert rule.powers == ((1, 2) if name.endswith("/either") else (1,))
         assert len(rule.limits) == len(rule.readings) == len(rule.powers)
 
 
 def test_an_unknown_rule_or_mechanism_is_refused() -> None:
     with refused(f"accounting = 'gdp': expected one of {', '.join(NAMES)}"):
         rule_named("gdp")
-    with refused("mechanism = 'none': expected one of gaussian, laplace"):
+    with refused("mechanism = 'none': expected one of gaussian, laplace, privunit"):
         default_rule("none")
     assert default_rule("gaussian").name == "gaussian/gdp"
     assert default_rule("laplace").name == "laplace/either"

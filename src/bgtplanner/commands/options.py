@@ -43,7 +43,7 @@ DataDir = Annotated[
 Datasets = Annotated[
     list[str] | None, typer.Option(help="Names from 'bgtplanner data list', or csv:PATH.")
 ]
-Mechanisms = Annotated[list[str] | None, typer.Option(help="gaussian | laplace | none")]
+Mechanisms = Annotated[list[str] | None, typer.Option(help="gaussian | laplace | privunit | none")]
 Policies = Annotated[
     list[str] | None,
     typer.Option(help="patient | bgt | uniform | adpml | adap | unlimited | hong | two-phase"),

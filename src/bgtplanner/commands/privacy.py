@@ -33,7 +33,7 @@ def budget(
     epsilon: Annotated[float, typer.Option(help="What a client may spend in all.")] = 10.0,
     delta: Annotated[float, typer.Option(help="Probability of losing more.")] = 1e-5,
     rounds: Annotated[int, typer.Option(help="Equal rounds to spend it in.")] = 100,
-    mechanism: Annotated[str | None, typer.Option(help="gaussian | laplace; default both")] = None,
+    mechanism: Annotated[str | None, typer.Option(help="gaussian | laplace | privunit")] = None,
     noise_multiplier: Annotated[
         float | None, typer.Option(help="Also say what this much noise costs.")
     ] = None,
@@ -61,7 +61,7 @@ def budget(
 
 
 def audit(
-    mechanism: Annotated[str, typer.Option(help="gaussian | laplace")] = "gaussian",
+    mechanism: Annotated[str, typer.Option(help="gaussian | laplace | privunit")] = "gaussian",
     trust: Annotated[str, typer.Option(help="local | secagg")] = "local",
     unit: Annotated[str, typer.Option(help="client | row")] = "client",
     epsilon: Annotated[float, typer.Option(help="The budget to audit.")] = 1.0,
@@ -87,7 +87,7 @@ def audit(
     from bgtplanner.report.money import audit_view
 
     for flag, value, known in (
-        ("--mechanism", mechanism, ("gaussian", "laplace")),
+        ("--mechanism", mechanism, ("gaussian", "laplace", "privunit")),
         ("--trust", trust, ("local", "secagg")),
         ("--unit", unit, ("client", "row")),
     ):

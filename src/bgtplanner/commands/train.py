@@ -36,7 +36,9 @@ def run(
             "random | hindsight, or package.module:Class"
         ),
     ] = None,
-    mechanism: Annotated[str | None, typer.Option(help="gaussian | laplace | none")] = None,
+    mechanism: Annotated[
+        str | None, typer.Option(help="gaussian | laplace | privunit | none")
+    ] = None,
     trust: Annotated[str | None, typer.Option(help="secagg | local")] = None,
     epsilon: Annotated[float | None, typer.Option(help="What a client may spend in all.")] = None,
     delta: Annotated[float | None, typer.Option(help="Of the whole run.")] = None,

@@ -63,7 +63,7 @@ class Audit:
 
 def audit(
     *,
-    mechanism: Literal["gaussian", "laplace"] = "gaussian",
+    mechanism: Literal["gaussian", "laplace", "privunit"] = "gaussian",
     trust: Literal["local", "secagg"] = "local",
     unit: Literal["client", "row"] = "client",
     epsilon: float = 1.0,
@@ -79,13 +79,13 @@ def audit(
     """Lower-bound the epsilon of the real client path by many releases of neighbouring inputs.
 
     The neighbours are the worst case: a client whose upload points one way with the full norm, and
-    one whose upload points the other way. For Gaussian noise the direction makes no difference, so
-    it is spread over all coordinates, where a clip of each one on its own would show; for Laplace
-    noise one coordinate is the worst. Each trial is a client (or, under secagg, a group) of
-    its own, with its own budget, so all of them pass the real ledger.
+    one whose upload points the other way. For Gaussian noise and PrivUnit the direction makes no
+    difference, so it is spread over all coordinates, where a clip of each one on its own would
+    show; for Laplace noise one coordinate is the worst. Each trial is a client (or, under secagg,
+    a group) of its own, with its own budget, so all of them pass the real ledger.
 
     Args:
-        mechanism: ``gaussian`` or ``laplace``.
+        mechanism: ``gaussian``, ``laplace`` or ``privunit``.
         trust: ``local`` or ``secagg``.
         unit: ``client`` or ``row``.
         epsilon: The budget to audit.
@@ -106,7 +106,7 @@ def audit(
     charge = rule.even_charge(budget, rounds)
     shape = (blocks, dimensions) if unit == "row" else (dimensions,)
     ahead = np.zeros(shape)
-    ahead[..., : dimensions if mechanism == "gaussian" else 1] = 2.0  # longer than the clip
+    ahead[..., : 1 if mechanism == "laplace" else dimensions] = 2.0  # longer than the clip
     clients_of_trial = _GROUP if trust == "secagg" else 1
     scores: list[list[Floats]] = [[], []]
     done = 0
@@ -154,8 +154,8 @@ def audit(
 def _scores(guard: Guard, upload: Floats, trials: int, charge: float, rounds: int) -> Floats:
     """How much each trial's releases look like the neighbour that points ahead: the exact test.
 
-    For Gaussian noise that is the sum of the coordinates in which the neighbours differ; for
-    Laplace the difference of absolute distances.
+    For Gaussian noise that is the sum of the coordinates in which the neighbours differ, and for
+    one release by PrivUnit, too; for Laplace the difference of absolute distances.
     """
     size = _GROUP if guard.trust == "secagg" else 1
     uploads = np.zeros((trials * size, *upload.shape))

@@ -89,7 +89,7 @@ class Request:
 
     Attributes:
         datasets: Names of data sets, or ``csv:PATH``.
-        mechanisms: Out of ``gaussian``, ``laplace``, ``none``.
+        mechanisms: Out of ``gaussian``, ``laplace``, ``privunit``, ``none``.
         policies: Names of policies, or ``package.module:Class``.
         seeds: Of the runs.
         preset: ``recommended`` or ``paper``.

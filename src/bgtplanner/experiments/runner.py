@@ -99,7 +99,8 @@ def simulate(
     Args:
         ratings: Ratings, or the name of a data set.
         model: ``biases``, ``factorization`` or ``fedgnn``.
-        mechanism: What protects the uploads: ``gaussian``, ``laplace`` or ``none``.
+        mechanism: What protects the uploads: ``gaussian``, ``laplace``,
+            ``privunit`` or ``none``.
         rounds: How many rounds.
         seed: Of the split and of all that is drawn at random.
         preset: ``recommended`` or ``paper``.

@@ -41,6 +41,7 @@ _SPREAD_ITEMS = 20.0
 _LINE = 0.03  # standard deviation of level and slope before anything is known
 _RESIDUAL = 0.2  # a public guess at a residual's size
 _TYPICAL_RATINGS = 40.0  # of a client, where uploads do not tell
+_RATINGS_VARY = 1.2  # standard deviation of their logarithm, from federation to federation
 _GRID = 64
 _EM_STEPS = 60
 _CLEAR = 8.0  # standard deviations
@@ -50,7 +51,6 @@ _SPREAD_STEPS = 5
 _DOUBT = 2.0  # a line that is no clearer than 1.4 standard deviations is taken for noise
 _LEAST_INFORMATION = 1e-6
 _STANDS_OUT = {"l1": 8.0, "l2": 5.0}  # standard deviations that noise exceeds in no item
-_ALL_STAND_OUT = 3.0  # the same for the sum over all items
 _SOME_SIGNAL = 0.5  # standard deviations: noise alone passes one time in five or six
 
 
@@ -82,7 +82,6 @@ class Posterior(NamedTuple):
         sent: Sum over rounds of the qualities that were sent out, by precision.
         precision: Sum over rounds of 1 / noise variance.
         spread: Variance of qualities around the line.
-        line: Level and slope.
         weight: M of each item.
         error: Expected squared error of each item's quality, sampling error included.
         sampling: What of that is due to the number of ratings and not to noise.
@@ -92,7 +91,6 @@ class Posterior(NamedTuple):
     sent: Array
     precision: Array
     spread: Array
-    line: Array
     weight: Array
     error: Array
     sampling: Array
@@ -106,7 +104,6 @@ class Posterior(NamedTuple):
             sent=jnp.zeros(items),
             precision=jnp.zeros(()),
             spread=jnp.full((), _SPREAD**2),
-            line=jnp.zeros(2),
             weight=jnp.zeros(items),
             error=jnp.full(items, _SPREAD**2),
             sampling=jnp.zeros(items),
@@ -152,12 +149,12 @@ class Posterior(NamedTuple):
             sent=sent,
             precision=precision,
             spread=spread,
-            line=line,
             weight=weight,
             error=spread * (1.0 - believed),
             sampling=sampling,
         )
-        items = jnp.stack([quality, popularity], axis=1)
+        sure = jnp.clip(1.0 - moved.error / _SPREAD**2, 0.0, 1.0)
+        items = jnp.stack([quality, popularity, sure], axis=1)
         return Shared(jnp.where(sends, items, 0.0), shared.dense), moved
 
 
@@ -257,19 +254,32 @@ def forecast(known: Posterior, precision: float, clip: float, norm: Literal["l1"
     if norm == "l2":
         size = (_RESIDUAL**2 + COUNT_WEIGHT**2) ** 0.5 / _TYPICAL_RATINGS**0.5
     typical = 1.0 / (np.arange(len(weight)) + 0.02 * len(weight) + 1.0)
-    # How long ratings are behind an upload, too, is known better once all counts together are.
-    counts = np.asarray(known.told[:, 1], dtype=np.float64).sum() / COUNT_WEIGHT
-    noise = (len(weight) * before) ** 0.5 / COUNT_WEIGHT
-    expected = counts / before if counts > _ALL_STAND_OUT * noise else clip / size
-    typical *= expected / typical.sum()
-    sampling = np.asarray(known.sampling, dtype=np.float64)
-    gains = []
-    for weights, errors in ((weight * clear, sampling), (typical, 0.0)):
-        share = weights / max(weights.sum(), weight.sum() * clear.any(), 1e-12)
+    typical /= typical.sum()
+    if total <= 0:
+        return 0.0
+
+    def gain(weights: Any, errors: Any, whole: Any) -> Any:
+        """Fall of the mean squared error, over the last axis: items."""
         information = weights**2 * total
         noisy = 1.0 / np.maximum(information, 1e-12) + errors
         counted = (
             information * COUNT_WEIGHT**2
         )  # what the count is worth, without which nothing is
-        gains.append((share * spread**2 / (spread + noisy) * counted / (1.0 + counted)).sum())
-    return float(_relative(max(gains))) if total > 0 else 0.0
+        gains = weights / np.maximum(whole, 1e-12) * spread**2 / (spread + noisy)
+        return (gains * counted / (1.0 + counted)).sum(axis=-1)
+
+    # Sums are the longer, the more ratings a client has (L2): of that the sum of all counts tells.
+    sums, chances = np.array([clip / size]), np.ones(1)
+    if norm == "l2":
+        steps = np.linspace(-3.0, 3.0, 61)
+        sums = clip / size * np.exp(0.5 * _RATINGS_VARY * steps)
+        log_chances = -0.5 * steps**2
+        if before > 0:
+            counts = np.asarray(known.told[:, 1], dtype=np.float64).sum() / COUNT_WEIGHT / before
+            noise = (len(weight) / before) ** 0.5 / COUNT_WEIGHT
+            log_chances = log_chances - 0.5 * ((counts - sums) / noise) ** 2
+        chances = np.exp(log_chances - log_chances.max())
+    expected = gain(typical * sums[:, None], 0.0, sums[:, None])
+    seen = weight * clear
+    of_clear = gain(seen, np.asarray(known.sampling, dtype=np.float64), weight.sum())
+    return float(_relative(max(of_clear, (expected * chances).sum() / chances.sum())))

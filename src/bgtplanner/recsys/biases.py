@@ -4,10 +4,12 @@ A rating is predicted as
 
     mean + q_i + b_u + s_u p_i + t_u q_i + d_ci
 
-The server holds two numbers an item: its quality ``q_i`` and its popularity ``p_i``. All else
+The server holds three numbers an item: its quality ``q_i``, its popularity ``p_i``, and how sure
+it is of the quality, from 0 (as good as nothing is known) to 1. All else
 stays on the clients and costs no privacy: a user's own level ``b_u``, how much it goes by
 popularity ``s_u`` and by quality ``t_u`` (all three by ridge regression on its own ratings), and,
-where a client has several users, what they think of an item beyond all that, ``d_ci``.
+where a client has several users, what they think of an item beyond all that, ``d_ci``: the less
+the server knows of an item, the more that counts.
 
 What a client uploads is no gradient but, for each item, the sum of what its ratings leave
 unexplained, and their number. The first says by how much the quality is off, the second how many
@@ -43,7 +45,9 @@ class Biases:
         level_shrinkage: Ridge weight of a user's level, in ratings.
         popularity_shrinkage: Ridge weight of how much a user goes by popularity.
         quality_shrinkage: Ridge weight of how much a user goes by quality.
-        item_shrinkage: Ridge weight of a client's own view of an item, in ratings.
+        item_shrinkage: Ridge weight of a client's own view of an item of which the server knows
+            nothing, in ratings.
+        known_item_shrinkage: The same for an item that the server knows for sure.
     """
 
     mean: float = 0.7
@@ -51,6 +55,7 @@ class Biases:
     popularity_shrinkage: float = 20.0
     quality_shrinkage: float = 0.3
     item_shrinkage: float = 5.0
+    known_item_shrinkage: float = 40.0
 
     def __post_init__(self) -> None:
         ConfigError.unless(0 <= self.mean <= 1, "mean", self.mean, "a number from 0 to 1")
@@ -59,6 +64,7 @@ class Biases:
             "popularity_shrinkage",
             "quality_shrinkage",
             "item_shrinkage",
+            "known_item_shrinkage",
         ):  # zero would leave users unsolvable
             value = getattr(self, name)
             ConfigError.unless(1e-6 <= value <= 1e6, name, value, "a number from 1e-6 to 1e6")
@@ -71,7 +77,7 @@ class Biases:
     def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Local]:
         """Nothing is known of any item or user."""
         del key
-        return Shared(jnp.zeros((n_items, 2)), jnp.zeros(0)), jnp.zeros((n_users, 3))
+        return Shared(jnp.zeros((n_items, 3)), jnp.zeros(0)), jnp.zeros((n_users, 3))
 
     def loss(self, copies: Upload, local: Local, edges: Edges) -> Array:
         """Mean squared error (halved) of each client."""
@@ -159,7 +165,9 @@ class Biases:
             edges.pair,
             edges.pair_item.shape[0],
         )
-        return totals[:, 0] / (totals[:, 1] + self.item_shrinkage)
+        sure = jnp.clip(shared.items[edges.pair_item, 2], 0.0, 1.0)
+        doubt = (1.0 - sure) / self.item_shrinkage + sure / self.known_item_shrinkage
+        return totals[:, 0] / (totals[:, 1] + 1.0 / doubt)
 
     def _score(self, rows: Array, users: Array) -> Array:
         return self.mean + rows[:, 0] + (self._features(rows) * users).sum(1)

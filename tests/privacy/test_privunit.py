@@ -1,0 +1,140 @@
+"""PrivUnit: its epsilon, its strength and its mean, against integrals and other thresholds."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize, stats
+from scipy.special import log_ndtr
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.privacy.accounting import rule_named
+from bgtplanner.privacy.budget import Budget
+from bgtplanner.privacy.exposure import client_level
+from bgtplanner.privacy.mechanisms import mechanism_named
+from bgtplanner.privacy.noise import KeyedNoise, SeededNoise
+from bgtplanner.privacy.privunit import cap_of, epsilon_of, randomise
+
+EPSILONS = [1e-6, 0.01, 0.6, 1.0, 5.0, 10.0, 12.5, 20.0, 300.0]
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_densities_differ_by_the_epsilon_and_no_more(epsilon: float) -> None:
+    cap = cap_of(epsilon)
+    inside = math.log(cap.chance) - float(log_ndtr(-cap.threshold))
+    outside = math.log1p(-float(cap.chance)) - float(log_ndtr(cap.threshold))
+    assert inside - outside == pytest.approx(epsilon, rel=1e-6)
+    if epsilon < 100:  # beyond, 1 - chance has too few digits for this to be seen
+        assert inside - outside < epsilon * (1 + 1e-12) + 1e-14
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.6, 1.0, 5.0, 10.0, 20.0])
+def test_the_strength_is_the_mean_along_the_upload(epsilon: float) -> None:
+    threshold, chance, strength = (float(part) for part in cap_of(epsilon))
+    above = stats.truncnorm.mean(threshold, math.inf)
+    below = stats.truncnorm.mean(-math.inf, threshold)
+    assert chance * above + (1 - chance) * below == pytest.approx(strength, rel=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0, 10.0, 30.0])
+def test_no_other_threshold_is_stronger(epsilon: float) -> None:
+    def strength(threshold: float) -> float:
+        odds = epsilon + float(log_ndtr(-threshold) - log_ndtr(threshold))
+        chance = 1 / (1 + math.exp(-odds))
+        density = stats.norm.pdf(threshold)
+        return float(
+            density
+            * (chance / stats.norm.sf(threshold) - (1 - chance) / stats.norm.cdf(threshold))
+        )
+
+    best = optimize.minimize_scalar(
+        lambda at: -strength(at), bounds=(0, 10), method="bounded", options={"xatol": 1e-9}
+    )
+    assert float(cap_of(epsilon).strength) == pytest.approx(-best.fun, rel=1e-7)
+
+
+@given(st.floats(-9, 5).map(lambda power: 10.0**power))
+@settings(deadline=None, derandomize=True, max_examples=50)
+def test_strength_and_epsilon_are_two_names_of_one_thing(epsilon: float) -> None:
+    assert float(epsilon_of(cap_of(epsilon).strength)) == pytest.approx(epsilon, rel=1e-8)
+
+
+def test_against_gaussian_noise() -> None:
+    """At epsilon 10 a tenth of the variance of Gaussian noise; the rule says so."""
+    gaussian, turned = rule_named("gaussian/gdp"), rule_named("privunit/either")
+    budget = Budget(10.0, 1e-5)
+    plain = float(gaussian.noise_multiplier(gaussian.capacity(budget)))
+    other = float(turned.noise_multiplier(turned.capacity(budget)))
+    assert turned.capacity(budget) >= 10.0
+    assert 9 < (plain / other) ** 2 < 13
+
+
+@pytest.mark.parametrize("source", [SeededNoise(1), KeyedNoise(b"k" * 16, b"label")])
+@pytest.mark.parametrize("epsilon", [0.5, 8.0])
+def test_the_mean_is_the_upload_and_the_deviation_the_scale(source: Any, epsilon: float) -> None:
+    number, size, bound = 40_000, 6, 0.3
+    direction = np.arange(1.0, size + 1) / np.linalg.norm(np.arange(1.0, size + 1))
+    scale = bound / float(cap_of(epsilon).strength)
+    for length in (bound, 0.4 * bound, 0.0):
+        uploads = np.tile(length * direction, (number, 1))
+        seen = randomise(uploads, source, bound=bound, epsilon=epsilon)
+        tolerance = 5 * seen.std(axis=0) / number**0.5
+        assert (np.abs(seen.mean(axis=0) - uploads[0]) < tolerance).all()
+        across = seen - (seen @ direction)[:, None] * direction
+        if length:
+            assert across.std() * (size / (size - 1)) ** 0.5 == pytest.approx(scale, rel=0.02)
+
+
+def test_every_upload_is_as_likely_as_its_epsilon_allows() -> None:
+    """Counting releases in caps: no cap is e^epsilon more likely for one upload than another."""
+    epsilon, number = 2.0, 200_000
+    uploads = {"there": [1.0, 0.0], "back": [-1.0, 0.0], "aside": [0.0, 1.0], "short": [0.3, 0.0]}
+    threshold = float(cap_of(epsilon).threshold / cap_of(epsilon).strength)
+    shares = {}
+    for name, upload in uploads.items():
+        seen = randomise(np.tile(upload, (number, 1)), SeededNoise(3), bound=1.0, epsilon=epsilon)
+        shares[name] = float((seen[:, 0] >= threshold).mean())
+    assert shares["there"] / shares["back"] == pytest.approx(math.exp(epsilon), rel=0.03)
+    for name in ("aside", "short"):
+        assert shares["back"] < shares[name] < shares["there"]
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf, 1e9])
+def test_senseless_epsilons(epsilon: float) -> None:
+    with pytest.raises(ConfigError, match=r"^epsilon = .*: expected from 1e-14 to 1e\+07$"):
+        cap_of(epsilon)
+
+
+@pytest.mark.parametrize("upload", [[2.0, 0.0], [math.nan, 0.0], [math.inf, 0.0]])
+def test_an_upload_that_was_not_clipped_is_refused(upload: list[float]) -> None:
+    with pytest.raises(ConfigError, match=r"^uploads = "):
+        randomise([upload], SeededNoise(0), bound=1.0, epsilon=1.0)
+
+
+@pytest.mark.parametrize("call", ["noise", "noise_sum", "noise_share"])
+def test_it_has_no_noise_to_share(call: str) -> None:
+    arguments: dict[str, tuple[Any, ...]] = {
+        "noise": (SeededNoise(0), 1.0, (2,)),
+        "noise_sum": (SeededNoise(0), [(1.0, 2)], (2,)),
+        "noise_share": (SeededNoise(0), 1.0, (2,)),
+    }
+    options = {"clients": 2} if call == "noise_share" else {}
+    with pytest.raises(ConfigError, match=re.escape("mechanism = 'privunit': expected")):
+        getattr(mechanism_named("privunit"), call)(*arguments[call], **options)
+
+
+def test_what_a_client_has_spent_in_all() -> None:
+    rule = rule_named("privunit/either")
+    multipliers = [float(rule.noise_multiplier(charge)) for charge in (0.6, 9.4)]
+    found = client_level("privunit", multipliers, [1, 1], 1e-5)
+    assert found.pure == pytest.approx(10.0, rel=1e-6)
+    assert found.epsilon == pytest.approx(10.0, rel=1e-6)
+    many = client_level("privunit", [float(rule.noise_multiplier(0.01))] * 900, [1] * 900, 1e-5)
+    assert many.pure == pytest.approx(9.0, rel=1e-6)
+    assert many.epsilon < 2
