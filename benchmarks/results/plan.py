@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from bgtplanner.errors import ConfigError
 from bgtplanner.experiments.config import Config, load_config
 from bgtplanner.planning.baselines import Hindsight
 
