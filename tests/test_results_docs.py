@@ -22,7 +22,6 @@ from benchmarks.results.plan import (
     Removal,
     Run,
     Study,
-    TableRow,
     Target,
 )
 from benchmarks.results.store import Store
@@ -30,6 +29,7 @@ from benchmarks.results.study import counts, findings, verdict
 from benchmarks.results.tables import TITLES, excess
 
 from bgtplanner.experiments.comparison import estimate
+from bgtplanner.experiments.config import load_config
 from bgtplanner.privacy.accounting import rule_named
 from bgtplanner.privacy.budget import Budget
 
@@ -131,9 +131,10 @@ def test_all_that_is_asked_for() -> None:
     assert {run.place.dataset for run in some.runs()} == {"ml-1m"}
 
 
-def test_unknown_mechanisms_have_no_row() -> None:
-    assert plan.accepted(TABLE[0])
-    assert not plan.accepted(TableRow(trust="local", epsilon=10.0, mechanism="made-up"))
+def test_the_local_row_is_what_the_preset_does() -> None:
+    local = next(row for row in TABLE if row.trust == "local")
+    preset = load_config(settings={"privacy.trust": "local"})
+    assert local.mechanism == preset.privacy.mechanism == "privunit"
 
 
 def test_planner_by_hand(tmp_path: Path, study: Study) -> None:
@@ -154,7 +155,7 @@ def test_planner_by_hand(tmp_path: Path, study: Study) -> None:
     assert poor.less_alone is not None
     assert poor.less_alone.mean == pytest.approx(0.0001)
     assert poor.misses()[0] == "spends 25 % where little is to be gained"
-    assert poor.misses()[1] == "worse than the client alone by 0.00010"
+    assert poor.misses()[1] == "worse than the client alone by 0.0001"
     first, spent, harm, uniform, *never = counts([rich, poor])
     assert (first.met, first.cells, first.good) == (1, 1, True)
     assert (spent.met, spent.cells, spent.good) == (0, 1, False)

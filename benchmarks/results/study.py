@@ -85,7 +85,7 @@ class Finding:
             found.append(f"spends {100 * self.spent:.0f} % where little is to be gained")
         if not self.worth and self.less_alone is not None and self.less_alone.mean > _ROUNDING:
             how = "significantly " if verdict(self.less_alone) == "worse" else ""
-            found.append(f"{how}worse than the client alone by {self.less_alone.mean:.5f}")
+            found.append(f"{how}worse than the client alone by {self.less_alone.mean:.2g}")
         if self.apart and "uniform" in self.less and verdict(self.less["uniform"]) != "better":
             found.append(f"not significantly better than uniform, whose best T is {self.flat}")
         found += [

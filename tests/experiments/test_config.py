@@ -135,6 +135,31 @@ class TestPrecedence:
             config.server.learning_rate = 3.0  # type: ignore[misc]
 
 
+class TestMechanism:
+    """The preset takes what leaves least noise, unless told otherwise."""
+
+    @pytest.mark.parametrize(
+        ("given", "mechanism"),
+        [
+            ({}, "gaussian"),
+            ({"privacy.trust": "local"}, "privunit"),
+            ({"privacy.trust": "local", "privacy.mechanism": "gaussian"}, "gaussian"),
+            ({"privacy.trust": "local", "privacy.accounting": "gaussian/rdp"}, "gaussian"),
+            ({"privacy.trust": "local", "privacy.accounting": "laplace/either"}, "laplace"),
+            ({"privacy.trust": "local", "planning.target": 0.2}, "gaussian"),
+            ({"privacy.trust": "local", "planning.reward": "validation"}, "gaussian"),
+            ({"privacy.trust": "local", "privacy.unit": "row"}, "gaussian"),
+            ({"privacy.trust": "local", "model.name": "factorization"}, "gaussian"),
+            ({"planning.policy": "unlimited"}, "none"),
+        ],
+        ids=str,
+    )
+    def test_by_trust_and_what_else_leaves(self, given: dict[str, Any], mechanism: str) -> None:
+        config = load_config(settings=given)
+        assert config.privacy.mechanism == mechanism
+        assert f'mechanism = "{mechanism}"' in to_toml(config)  # never "auto" in a run folder
+
+
 class TestUnknownNames:
     @pytest.mark.parametrize("key", EVERY_KEY)
     def test_every_key_is_suggested_for_its_misspelling(self, key: str) -> None:

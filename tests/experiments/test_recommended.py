@@ -1,6 +1,7 @@
 """The preset worth using, on made-up ratings: a guard against falling back.
 
-What it reaches here: errors 8.5 % (Gaussian) and 6.9 % (Laplace) below a client's own. The limits
+What it reaches here: errors 8.5 % (Gaussian), 6.9 % (Laplace) and 3.4 % (PrivUnit,
+local) below a client's own. The limits
 leave room for another machine's arithmetic, not for another method.
 """
 
@@ -32,6 +33,14 @@ def test_worth_sharing_at_ten(mechanism: str, most: float) -> None:
     assert result.summary["f1_final"] > result.summary["f1_constant"] - 0.002
     assert 9.5 < result.summary["epsilon_spent_max"] <= 10
     assert result.summary["planner_note"].startswith("saved for the last rounds")
+
+
+def test_worth_sharing_with_nobody_trusted() -> None:
+    result = run(privacy__trust="local")
+    assert result.summary["mechanism"] == "privunit"
+    assert against_alone(result) < 0.98
+    assert result.summary["not_accounted"] == []
+    assert result.summary["epsilon_client_level"] == pytest.approx(10)
 
 
 def test_not_worth_sharing() -> None:

@@ -44,7 +44,7 @@ def after(
 
 
 def nothing_known(items: int) -> tuple[Shared, Posterior]:
-    shared = Shared(jnp.zeros((items, 2)), jnp.zeros(0))
+    shared = Shared(jnp.zeros((items, 3)), jnp.zeros(0))
     return shared, Posterior.initial(shared)
 
 
@@ -317,7 +317,7 @@ class TestRounds:
                 uploads = single(factor * self.uploads(seed))
                 shared, known = after(known, shared, uploads, factor * 0.002, factor * CLIP, "l2")
             assert np.asarray(shared.items).all()
-            results.append((shared.items, known.error, known.sampling, known.spread, known.line))
+            results.append((shared.items, known.error, known.sampling, known.spread))
         for one, other in zip(*results, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
 
@@ -526,22 +526,45 @@ class TestForecast:
         assert said[-1] > 0.01
         assert said[-1] < 1
 
-    @pytest.mark.parametrize("norm", ["l1", "l2"])
-    def test_goes_by_all_counts_together_once_they_stand_out(self, norm: str) -> None:
-        """As if uploads were so long that ratings of the typical length add up to them."""
-        items, precision = 100, 1e6
-        start = nothing_known(items)[1]._replace(precision=single(precision))
-        size = 0.8 * 0.2 + COUNT_WEIGHT
-        if norm == "l2":
-            size = (0.2**2 + COUNT_WEIGHT**2) ** 0.5 / RATINGS**0.5
-        least = 3 * (items / precision) ** 0.5 / COUNT_WEIGHT
-        for total in (0.9 * least, 5 * least, 1.1 * least):
-            told = start.told.at[:, 1].set(COUNT_WEIGHT * total / items * precision)
-            known = start._replace(told=told)
-            clip = total * size if total > least else CLIP
-            expected = forecast(start, 1e7, clip, norm)
-            assert forecast(known, 1e7, CLIP, norm) == pytest.approx(expected, rel=1e-4)
-        assert expected != pytest.approx(forecast(start, 1e7, CLIP, norm), rel=0.02)
+    def counted(self, total: float, items: int, precision: float) -> Posterior:
+        """All that was released is counts, and what stands out is their sum."""
+        start = nothing_known(items)[1]
+        told = start.told.at[:, 1].set(COUNT_WEIGHT * total / items * precision)
+        return start._replace(precision=single(precision), told=told)
+
+    def test_the_sum_of_counts_tells_how_many_ratings_clients_have(self) -> None:
+        """By integration over what is likely of them: log-normal before, the noise known."""
+        items, precision, more = 100, 2e4, 3e6
+        one = CLIP / (0.2**2 + COUNT_WEIGHT**2) ** 0.5  # sum of counts, of one rating
+        for total in (2.0, 6.0, 12.0):
+            known = self.counted(total, items, precision)
+            spread = float(known.spread)
+
+            def gain(ratings: float, spread: float = spread) -> float:
+                weights = zipf(items, one * ratings**0.5)
+                information = weights**2 * (precision + more)
+                counted = information * COUNT_WEIGHT**2
+                gains = spread**2 / (spread + 1 / information) * counted / (1 + counted)
+                return float((weights / weights.sum() * gains).sum())
+
+            noise = (items / precision) ** 0.5 / COUNT_WEIGHT
+            logs = np.linspace(-4, 4, 4001)
+            sums = one * (RATINGS * np.exp(1.2 * logs)) ** 0.5
+            chance = np.exp(-(logs**2) / 2 - ((total - sums) / noise) ** 2 / 2)
+            expected = sum(
+                share * gain(RATINGS * np.exp(1.2 * log))
+                for share, log in zip(chance / chance.sum(), logs, strict=True)
+            )
+            relative = 0.5 * expected / (0.2**2 + 0.1**2 / 2)
+            assert forecast(known, more, CLIP, "l2") == pytest.approx(relative, rel=0.01)
+
+    def test_the_more_was_counted_the_more_is_promised_under_an_l2_clip_only(self) -> None:
+        known = [self.counted(total, 100, 2e4) for total in (1.0, 4.0, 8.0, 16.0)]
+        said = [forecast(one, 3e6, CLIP, "l2") for one in known]
+        assert (np.diff(said) > 0).all()
+        assert said[-1] > 1.3 * said[0]
+        said = [forecast(one, 3e6, CLIP, "l1") for one in known]
+        assert np.ptp(said) < 1e-9
 
     @pytest.mark.parametrize("scale", [1e-4, 0.025, 0.1, 0.25])
     def test_about_what_is_gained(self, scale: float) -> None:

@@ -102,5 +102,5 @@ def test_a_senseless_delta_or_mechanism_is_refused() -> None:
     for delta in (-0.1, 1.0, math.nan):
         with refused(f"delta = {delta!r}: expected from 0 to below 1"):
             client_level("gaussian", [1.0], [1], delta)
-    with refused("mechanism = 'none': expected gaussian or laplace"):
+    with refused("mechanism = 'none': expected gaussian, laplace or privunit"):
         client_level("none", [1.0], [1], 1e-5)

@@ -82,13 +82,14 @@ class Constant:
 # ---- names and scales
 
 
-def test_the_mechanisms_are_these_two() -> None:
+def test_the_mechanisms_are_these() -> None:
     assert {name: (m.name, m.order) for name, m in MECHANISMS.items()} == {
         "gaussian": ("gaussian", 2),
         "laplace": ("laplace", 1),
+        "privunit": ("privunit", 2),
     }
     assert mechanism_named("laplace") is LAPLACE
-    with refused("mechanism = 'none': expected one of gaussian, laplace"):
+    with refused("mechanism = 'none': expected one of gaussian, laplace, privunit"):
         mechanism_named("none")
 
 

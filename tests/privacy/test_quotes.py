@@ -61,7 +61,7 @@ def test_only_one_mechanism_is_quoted_if_asked() -> None:
         "laplace/basic", "laplace/filter", "laplace/either"
     }  # fmt: skip
     assert all(name.startswith("gaussian/") for name in quotes(BUDGET, 5, mechanism="gaussian"))
-    message = "--mechanism = 'none': expected one of gaussian, laplace"
+    message = "--mechanism = 'none': expected one of gaussian, laplace, privunit"
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         quotes(BUDGET, 5, mechanism="none")
 
@@ -106,6 +106,7 @@ def test_a_budget_too_small_for_the_rounds_or_the_noise_is_refused() -> None:
 
 def test_without_a_delta_only_the_rules_that_need_none_are_quoted() -> None:
     found = quotes(Budget(1.0, 0.0), 10)
-    assert list(found) == ["laplace/basic", "laplace/either", "gaussian/authors"]
+    names = ["laplace/basic", "laplace/either", "privunit/either", "gaussian/authors"]
+    assert list(found) == names
     assert found["laplace/either"]["noise_multiplier"] == pytest.approx(10)
     assert quotes(Budget(1.0, 1e-5), 10).keys() > found.keys()

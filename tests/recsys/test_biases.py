@@ -32,6 +32,7 @@ MODEL = Biases(
     popularity_shrinkage=0.7,
     quality_shrinkage=0.2,
     item_shrinkage=1.5,
+    known_item_shrinkage=6.0,
 )
 
 # These programs run once: most of the time would go into optimising them.
@@ -61,7 +62,8 @@ def some_ratings(several: bool) -> Ratings:
 
 def some_shared(spread: float = 0.5) -> Shared:
     items = np.random.default_rng(2).normal(0, spread, (N_ITEMS, 2))
-    return Shared(jnp.asarray(items, jnp.float32), jnp.zeros(0))
+    sure = np.random.default_rng(4).uniform(-0.2, 1.2, (N_ITEMS, 1))
+    return Shared(jnp.asarray(np.c_[items, sure], jnp.float32), jnp.zeros(0))
 
 
 def some_users(spread: float = 0.3) -> Float:
@@ -70,7 +72,7 @@ def some_users(spread: float = 0.3) -> Float:
 
 def score(model: Biases, row: Float, own: Float) -> float:
     """mean + q + b + s p + t q, as it is written down."""
-    quality, popularity = row
+    quality, popularity, _ = row
     level, by_popularity, by_quality = own
     return float(model.mean + quality + level + by_popularity * popularity + by_quality * quality)
 
@@ -95,7 +97,12 @@ def own_views(
     for user, item, value in zip(ratings.user, ratings.item, ratings.value, strict=True):
         pair = int(ratings.client_of_user[user]), int(item)
         left.setdefault(pair, []).append(float(value) - score(model, items[item], users[user]))
-    return {pair: sum(all_) / (len(all_) + model.item_shrinkage) for pair, all_ in left.items()}
+    views = {}
+    for pair, all_ in left.items():
+        sure = min(max(items[pair[1], 2], 0.0), 1.0)
+        trusted = (1 - sure) / model.item_shrinkage + sure / model.known_item_shrinkage
+        views[pair] = sum(all_) / (len(all_) + 1 / trusted)
+    return views
 
 
 def alternated(model: Biases, items: Float, ratings: Ratings, sweeps: int) -> Float:

@@ -308,7 +308,7 @@ def _variant(preset: str, given: Mapping[str, Any]) -> str:
 
 def _best_mechanism(privacy: Mapping[str, Any], planning: Mapping[str, Any]) -> str:
     """Which mechanism leaves least noise; PrivUnit where nothing but whole uploads leave."""
-    accounting = privacy.get("accounting", "auto")
+    accounting = str(privacy.get("accounting", "auto"))
     if accounting in RULES:
         return RULES[accounting].mechanism
     alone = privacy.get("trust") == "local" and privacy.get("unit", "client") == "client"

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import erfcx, expit, log_ndtr, ndtr, ndtri_exp
+from scipy.special import erfcx, expit, log_ndtr, ndtri_exp
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.noise import NoiseSource
@@ -39,6 +39,7 @@ __all__ = ["Cap", "along_of", "cap_of", "epsilon_of", "randomise"]
 Floats = NDArray[np.float64]
 
 _LOG_ROOT_TAU = 0.5 * np.log(2 * np.pi)
+_FAR = 30.0  # standard deviations, from where on a series is as good as exact
 _SAFETY = 1e-9  # relative, of epsilon: more than rounding can add to it
 _LEAST, _MOST = 1e-14, 1e7  # epsilons
 
@@ -78,7 +79,8 @@ def cap_of(epsilon: ArrayLike) -> Cap:
 
 def epsilon_of(strength: ArrayLike) -> Floats:
     """The epsilon of a release of so much strength, rounded up."""
-    return np.asarray(_best_epsilon(np.asarray(strength, dtype=np.float64)) * (1 + _SAFETY))
+    found = _best_epsilon(np.asarray(strength, dtype=np.float64))
+    return np.asarray(found * (1 + _SAFETY / 2))  # a cap is that much weaker than it may be
 
 
 def _best_epsilon(threshold: Floats) -> Floats:
@@ -87,12 +89,15 @@ def _best_epsilon(threshold: Floats) -> Floats:
     The strength's derivative is zero where it equals x, and solving that for epsilon gives
     exp(epsilon) = (phi(x) + x Phi(x)) / (phi(x) - x Phi(-x)).
     """
-    density = np.exp(-0.5 * threshold**2 - _LOG_ROOT_TAU)
-    mills = np.sqrt(np.pi / 2) * erfcx(threshold / np.sqrt(2))
-    above = np.log1p(-threshold * mills)  # of the denominator, over phi(x)
-    small = np.log1p(threshold / np.where(density > 0, density, 1.0) / np.exp(above))
-    large = np.log(density + threshold * ndtr(threshold)) + 0.5 * threshold**2
-    return np.asarray(np.where(threshold < 5, small, large + _LOG_ROOT_TAU - above))
+    near, far = np.minimum(threshold, _FAR), np.maximum(threshold, _FAR)
+    density = np.exp(-0.5 * near**2 - _LOG_ROOT_TAU)
+    mills = np.sqrt(np.pi / 2) * erfcx(near / np.sqrt(2))  # Phi(-x) / phi(x)
+    small = np.log1p(near / (density * (1 - near * mills)))
+    with np.errstate(over="ignore"):  # infinite is a good answer there
+        # x + phi(x) - x Phi(-x) is x, and phi(x) - x Phi(-x) is phi(x) (1/x^2 - 3/x^4 + ...)
+        tail = -np.log1p(-3 / far**2 + 15 / far**4 - 105 / far**6)
+        large = 0.5 * far**2 + _LOG_ROOT_TAU + 3 * np.log(far) + tail
+    return np.asarray(np.where(threshold < _FAR, small, large))
 
 
 def randomise(clipped: ArrayLike, source: NoiseSource, *, bound: float, epsilon: float) -> Floats:
