@@ -399,7 +399,10 @@ class TestPolicies:
     ("changes", "words"),
     [
         ({"privacy__unit": "row"}, "unit = 'row': expected client, with trust = secagg"),
-        ({"privacy__accounting": "laplace/basic"}, "a rule for gaussian noise"),
+        (
+            {"privacy__mechanism": "gaussian", "privacy__accounting": "laplace/basic"},
+            "a rule for gaussian noise",
+        ),
         (
             {"privacy__mechanism": "laplace", "privacy__accounting": "gaussian/gdp"},
             "a rule for laplace noise",
