@@ -52,10 +52,13 @@ class TestLayout:
     def test_new(self, folder: RunFolder) -> None:
         assert names(folder.path) == [".lock", "config.toml"]
         assert folder.config() == CONFIG
-        assert folder.notes() == {
+        notes = folder.notes()
+        assert notes.pop("versions")["numpy"] == np.__version__
+        assert notes == {
             "schema": SCHEMA,
             "version": bgtplanner.__version__,
             "data": "abc",
+            "facts": {},
         }
         assert folder.rounds() == []
         assert folder.checkpoint() is None

@@ -47,6 +47,7 @@ __all__ = [
     "Request",
     "parse_seeds",
     "read_asked",
+    "read_grid",
     "run_grid",
     "write_asked",
     "write_whole",
@@ -326,6 +327,15 @@ def run_grid(
             f"bgtplanner {request.command} --out {shlex.quote(str(out))}"
         )
     return [outcomes[cell] for cell in cells]
+
+
+def read_grid(request: Asked, out: Path) -> list[Outcome]:
+    """What came of the cells that are finished; nothing is run, and nothing is written."""
+    return [
+        outcome_of(cell, out / cell.place)
+        for cell in request.cells()
+        if (out / cell.place / "summary.json").exists()
+    ]
 
 
 def _finished(cell: Cell, config: Config, out: Path) -> Outcome | None:

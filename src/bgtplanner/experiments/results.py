@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError, DataError, StorageError
-from bgtplanner.experiments.assembly import expansion_of
+from bgtplanner.experiments.assembly import budgets_of, expansion_of
 from bgtplanner.experiments.config import Config
 from bgtplanner.experiments.store import SCHEMA
 from bgtplanner.federation.simulation import Simulation
+from bgtplanner.privacy.accounting import RULES
 from bgtplanner.privacy.exposure import client_level
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.recsys.alone import References
@@ -26,7 +27,11 @@ __all__ = [
     "CLIENT_LEVEL_DELTA",
     "Result",
     "classes_of",
+    "facts_of",
+    "most_spent",
+    "not_accounted",
     "reached_target",
+    "readings",
     "spending_of",
     "summarise",
 ]
@@ -146,18 +151,10 @@ class Result:
         return target
 
 
-def summarise(
-    config: Config,
-    ratings: Ratings,
-    beside: References,
-    records: Sequence[Mapping[str, Any]],
-    seconds: float,
-    spending: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The figures of a finished run. What a run did not have, such as an epsilon, is null."""
-    last, best_rmse = records[-1], min(records, key=lambda record: record["rmse"])
-    # The first round of a process compiles; it says nothing about the others.
-    later = [record["seconds"] for record in records[1:]] or [last["seconds"]]
+def facts_of(config: Config, ratings: Ratings, beside: References) -> dict[str, Any]:
+    """What is known of a run before its first round: what it is, and what it has to beat."""
+    private = config.privacy.mechanism != "none"
+    budgets = budgets_of(config, ratings.n_clients).classes if private else ()
     return {
         "schema": SCHEMA,
         "dataset": ratings.name,
@@ -165,12 +162,36 @@ def summarise(
         "model": config.model.name,
         "policy": config.planning.policy,
         "mechanism": config.privacy.mechanism,
-        **dict.fromkeys(("trust", "unit", "accounting", "epsilon", "delta")),
         "seed": config.run.seed,
         "clients": ratings.n_clients,
         "users": ratings.n_users,
         "items": ratings.n_items,
         "ratings": len(ratings),
+        "rmse_constant": beside.constant.rmse,
+        "rmse_user_mean": beside.user_mean.rmse,
+        "rmse_client_alone": beside.client_alone.rmse,
+        "f1_constant": beside.constant.f1,
+        "f1_user_mean": beside.user_mean.f1,
+        "f1_client_alone": beside.client_alone.f1,
+        "not_accounted": not_accounted(config),
+        "class_epsilons": [budget.epsilon for budget in budgets],
+    }
+
+
+def summarise(
+    config: Config,
+    facts: Mapping[str, Any],
+    records: Sequence[Mapping[str, Any]],
+    seconds: float,
+    spending: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The figures of a run so far. What a run did not have, such as an epsilon, is null."""
+    last, best_rmse = records[-1], min(records, key=lambda record: record["rmse"])
+    # The first round of a process compiles; it says nothing about the others.
+    later = [record["seconds"] for record in records[1:]] or [last["seconds"]]
+    return {
+        **facts,
+        **dict.fromkeys(("trust", "unit", "accounting", "epsilon", "delta")),
         "rounds_run": len(records),
         "target": config.planning.target,
         "target_reached": reached_target(config, records),
@@ -182,14 +203,7 @@ def summarise(
         "precision_final": last["precision"],
         "recall_final": last["recall"],
         "mae_final": last["mae"],
-        "rmse_constant": beside.constant.rmse,
-        "rmse_user_mean": beside.user_mean.rmse,
-        "rmse_client_alone": beside.client_alone.rmse,
-        "f1_constant": beside.constant.f1,
-        "f1_user_mean": beside.user_mean.f1,
-        "f1_client_alone": beside.client_alone.f1,
         **dict.fromkeys(_SPENDING),
-        "not_accounted": _not_accounted(config),
         "seconds_total": seconds,
         "seconds_per_round": statistics.median(later),
     } | dict(spending or {})
@@ -255,6 +269,31 @@ def classes_of(
     return found
 
 
+def most_spent(ledger: Ledger) -> list[list[int]]:
+    """Largest sums of each class, in the rule's ticks, ``[sums, classes]``: cheap to note."""
+    spent, index = ledger.spent(), ledger.budgets.class_of_client
+    most = np.zeros((len(spent), len(ledger.budgets.classes)), dtype=np.int64)
+    for row, sums in zip(most, spent, strict=True):
+        np.maximum.at(row, index, sums)
+    return [[int(value) for value in row] for row in most]
+
+
+def readings(
+    accounting: str, delta: float, records: Sequence[Mapping[str, Any]]
+) -> NDArray[np.float64] | None:
+    """Epsilon that was spent at most after each round, ``[rounds, classes]``; None if unknown.
+
+    Runs of earlier versions did not note what it takes.
+    """
+    rule = RULES.get(accounting)
+    noted = [record.get("spent") for record in records]
+    if rule is None or not all(noted):
+        return None
+    spent = np.moveaxis(np.asarray(noted, dtype=np.int64), 1, 0)
+    flat, back = np.unique(spent.reshape(len(spent), -1), axis=1, return_inverse=True)
+    return np.asarray(rule.epsilon(flat, delta)[back.ravel()].reshape(spent.shape[1:]))
+
+
 def _client_level(
     config: Config, split: Split, records: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
@@ -293,7 +332,7 @@ def _client_level(
     return found
 
 
-def _not_accounted(config: Config) -> list[str]:
+def not_accounted(config: Config) -> list[str]:
     """What leaves the clients without being paid for; without a mechanism, all that leaves."""
     protected = config.privacy.mechanism != "none"
     rows = not protected or config.privacy.unit == "row"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import math
@@ -27,6 +28,8 @@ from bgtplanner.experiments.interrupts import stop_requests
 from bgtplanner.experiments.results import (
     Result,
     classes_of,
+    facts_of,
+    most_spent,
     reached_target,
     spending_of,
     summarise,
@@ -144,7 +147,9 @@ def execute(
         run.open_ledger(None)
         return run.train()
     mark = _fingerprint(run.split)
-    with RunFolder.create(out, config, fingerprint=mark, overwrite=overwrite) as folder:
+    with RunFolder.create(
+        out, config, fingerprint=mark, facts=run.facts, overwrite=overwrite
+    ) as folder:
         run.open_ledger(folder)
         with contextlib.closing(run):
             return run.train(folder)
@@ -308,7 +313,6 @@ class _Run:
         self.records: list[dict[str, Any]] = []
         self.seconds_before = 0.0
         self.split = split_of(config, ratings)
-        self.beside = references(self.split.train, self.split.test)
         self.simulation = Simulation(
             federation_of(config, ratings.n_items),
             self.split,
@@ -317,6 +321,12 @@ class _Run:
             validation=config.planning.validation_share if config.validates else 0.0,
         )
         self.planned: PlannedRounds | None = None
+
+    @functools.cached_property
+    def facts(self) -> dict[str, Any]:
+        """What is known before the first round; whoever only predicts can do without."""
+        beside = references(self.split.train, self.split.test)
+        return facts_of(self.config, self.ratings, beside)
 
     def open_ledger(self, folder: RunFolder | None) -> None:
         """Get ready to plan and pay, where something is to be paid."""
@@ -366,6 +376,7 @@ class _Run:
         if played is None:
             return None
         plan = _plan_as_json(played, self.planned.policy)
+        plan["spent"] = most_spent(self.planned.ledger)
         seconds = time.perf_counter() - begun
         return _as_json(played.record) | plan | {"seconds": seconds}
 
@@ -413,14 +424,7 @@ class _Run:
                 predicted = simulation.predict(test.user, test.item)
                 spending["classes"] = classes_of(ledger, test, predicted)
         result = Result(
-            summary=summarise(
-                self.config,
-                self.ratings,
-                self.beside,
-                self.records,
-                seconds(),
-                spending,
-            ),
+            summary=summarise(self.config, self.facts, self.records, seconds(), spending),
             rounds=self.records,
             ratings=self.ratings,
             folder=None if folder is None else folder.path,

@@ -2,7 +2,8 @@
 
 ::
 
-    config.toml       every setting, the schema version, a fingerprint of the ratings
+    config.toml       every setting, the schema version, a fingerprint of the ratings, and what is
+                      known before the first round
     rounds.jsonl      one line a round
     checkpoint.npz    the whole state after some round (plain arrays, no pickle)
     ledger.sqlite     who has spent how much; written before anything is released
@@ -23,10 +24,12 @@ import fcntl
 import io
 import json
 import os
+import platform
 import secrets
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
@@ -71,9 +74,22 @@ class RunFolder:
 
     @classmethod
     def create(
-        cls, path: Path | str, config: Config, *, fingerprint: str, overwrite: bool = False
+        cls,
+        path: Path | str,
+        config: Config,
+        *,
+        fingerprint: str,
+        facts: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
     ) -> Self:
         """Start a new run folder and lock it.
+
+        Args:
+            path: Where.
+            config: The settings of the run.
+            fingerprint: Of the ratings.
+            facts: What is known before the first round, for those who look on meanwhile.
+            overwrite: Replace a run that is there.
 
         Raises:
             RunFolderError: If the folder is in use for something else, or cannot be written.
@@ -88,7 +104,13 @@ class RunFolder:
             with _disk_errors(folder.path):
                 for name in old:
                     (folder.path / name).unlink()
-            notes = {"schema": SCHEMA, "version": bgtplanner.__version__, "data": fingerprint}
+            notes = {
+                "schema": SCHEMA,
+                "version": bgtplanner.__version__,
+                "data": fingerprint,
+                "versions": _versions(),
+                "facts": dict(facts or {}),
+            }
             folder._write("config.toml", to_toml(config, notes).encode())
         except BaseException:
             folder.close()
@@ -289,6 +311,15 @@ class RunFolder:
                 with contextlib.suppress(OSError):
                     temporary.unlink()
                 raise
+
+
+def _versions() -> dict[str, str]:
+    """What the run is carried out with, beside this package."""
+    versions = {"Python": platform.python_version()}
+    for name in ("jax", "numpy", "optax", "scipy"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
 
 
 @contextlib.contextmanager

@@ -86,11 +86,11 @@ class Patient(LedgerPolicy):
             self._last_rounds = self._split(context, rounds_left)
         if self._last_rounds is not None:
             if rounds_left > self._last_rounds:
-                return self._wait()
-            return Choice(left / rounds_left, why=Why("what was saved"))
+                return self._wait(context)
+            return Choice(left / rounds_left, why=_why("what was saved", context))
         if self.round == 0:
-            return Choice(self.probe * left, why=Why("a probe"))
-        return self._wait()
+            return Choice(self.probe * left, why=_why("a probe", context))
+        return self._wait(context)
 
     def _look_ahead(self, context: Floats) -> None:
         """Is it worth it to go on? Decided once, after the probe."""
@@ -109,8 +109,8 @@ class Patient(LedgerPolicy):
     def learn(self, plan: Plan, reward: float | None) -> None:
         """It goes by forecasts, not by rewards."""
 
-    def _wait(self) -> Choice:
-        return Choice(np.zeros(len(self.budgets.classes)), why=Why("saving"))
+    def _wait(self, context: Floats) -> Choice:
+        return Choice(np.zeros(len(self.budgets.classes)), why=_why("saving", context))
 
     def _split(self, context: Floats, rounds_left: int) -> int:
         """In how many of the last rounds to spend."""
@@ -127,3 +127,8 @@ class Patient(LedgerPolicy):
         super()._load(state)
         self.note, self._last_rounds = state["note"], state["last_rounds"]
         self.abstained = bool(state["abstained"])
+
+
+def _why(note: str, context: Floats) -> Why:
+    """In place of levels: going on as things are, the rest in one round, in a few."""
+    return Why(note, predicted=tuple(context.tolist()))

@@ -7,7 +7,7 @@ from typing import Any
 
 from bgtplanner.privacy.accounting import RULES
 
-__all__ = ["guarantee"]
+__all__ = ["guarantee", "is_sound", "not_covered"]
 
 _NOT_ACCOUNTED = {
     "item-ids": "which items each client rated",
@@ -20,17 +20,31 @@ _NOT_ACCOUNTED = {
 }
 
 
+def is_sound(summary: Mapping[str, Any]) -> bool:
+    """Whether the printed epsilon holds for whole clients and all that left them."""
+    if summary.get("mechanism", "none") == "none":
+        return False
+    return _adds_up(summary) and summary["unit"] == "client" and not summary["not_accounted"]
+
+
+def not_covered(summary: Mapping[str, Any]) -> list[str]:
+    """What left the clients without being paid for, in words."""
+    return [_NOT_ACCOUNTED.get(name, name) for name in summary["not_accounted"]]
+
+
+def _adds_up(summary: Mapping[str, Any]) -> bool:
+    rule = RULES.get(summary["accounting"])
+    return rule is not None and rule.sound
+
+
 def guarantee(summary: Mapping[str, Any]) -> list[str]:
     """One sentence each: the promise, what was spent of it, what it does not cover."""
     if summary.get("mechanism", "none") == "none":
         return ["Guarantee: none. Uploads were neither clipped nor noised."]
     epsilon, delta = summary["epsilon"], summary["delta"]
-    rule = RULES.get(summary["accounting"])
-    adds_up = rule is not None and rule.sound
-    sound = adds_up and summary["unit"] == "client" and not summary["not_accounted"]
     seen = "only the sum of all uploads" if summary["trust"] == "secagg" else "every upload"
     lines = []
-    if sound:
+    if is_sound(summary):
         lines.append(
             f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy for each whole client, "
             f"over the whole run, against a server that sees {seen} ({summary['accounting']})."
@@ -49,7 +63,7 @@ def guarantee(summary: Mapping[str, Any]) -> list[str]:
             f"{without} at delta 1e-5 for the median client, "
             f"{summary['epsilon_client_level']:,.0f} for the most exposed one."
         )
-    elif not adds_up:
+    elif not _adds_up(summary):
         lines.append(
             f"Guarantee: epsilon {epsilon:g} is booked by {summary['accounting']}, which does not "
             f"add up to it. It amounts to {summary['epsilon_client_level']:.3g} at delta 1e-5 for "
@@ -59,7 +73,6 @@ def guarantee(summary: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy of the uploads alone."
         )
-    named = [_NOT_ACCOUNTED.get(name, name) for name in summary["not_accounted"]]
-    if named:
+    if named := not_covered(summary):
         lines.append(f"Not covered, so that no finite epsilon holds: {'; '.join(named)}.")
     return lines

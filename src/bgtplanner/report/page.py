@@ -1,10 +1,13 @@
-"""A run as one self-contained page that opens anywhere, online or not."""
+"""A run, a comparison or a sweep as one self-contained page that opens anywhere, online or not."""
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Mapping, Sequence
-from importlib import metadata
+import base64
+import functools
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +15,183 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from bgtplanner.errors import RunFolderError
-from bgtplanner.experiments.store import RunFolder
-from bgtplanner.report.figures import error_curve, score_curve, spending_curve
-from bgtplanner.report.guarantee import guarantee
+from bgtplanner.experiments.comparison import Comparison, summed_up
+from bgtplanner.experiments.config import to_toml
+from bgtplanner.experiments.curves import mean_curves
+from bgtplanner.experiments.grid import Request, read_grid, write_whole
+from bgtplanner.experiments.reproduce import command_of, command_of_grid
+from bgtplanner.experiments.sweeps import Sensitivity, Sweep, evaluate
+from bgtplanner.report import comparison as compared
+from bgtplanner.report import sensitivity as swept
+from bgtplanner.report.drawing import Picture, as_page, look_of, series_name
+from bgtplanner.report.figures import run_pictures
+from bgtplanner.report.grid_figures import comparison_pictures
+from bgtplanner.report.guarantee import is_sound
+from bgtplanner.report.headlines import comparison_headline, grid_tiles, sweep_headline
+from bgtplanner.report.story import REFERENCES, Story, read_story
+from bgtplanner.report.sweep_figures import sweep_pictures
 
-__all__ = ["write_report"]
+__all__ = ["pictures_of", "render", "write_report"]
 
-_NEEDED = {
-    *("clients", "dataset", "items", "model", "preset", "ratings", "rounds_run", "seed", "users"),
-    *("f1_best", "f1_client_alone", "f1_constant", "f1_final", "f1_user_mean"),
-    *("rmse_best", "rmse_client_alone", "rmse_constant", "rmse_final", "rmse_user_mean"),
-    *("seconds_per_round", "seconds_total"),
-}
+_VIEWS = {"rmse": "RMSE", "f1": "F1"}
+_CHAPTERS = (
+    ("How good it got", "", ("rmse", "f1")),
+    (
+        "How the budget went, and why",
+        "The policy looks at what was released so far, decides what the round may cost, and every "
+        "client's ledger has the last word.",
+        ("budget", "epsilon", "choices", "rewards", "forecasts"),
+    ),
+    ("Through what noise, and with whom", "", ("noise", "clients")),
+)
 
 
 def write_report(path: Path | str) -> Path:
-    """Write ``report.html`` into a run folder and return where it is.
+    """Write ``report.html`` into the folder of a run or a grid and return where it is.
 
     Raises:
-        RunFolderError: If the folder holds no finished run.
+        RunFolderError: If the folder holds no finished run and no grid.
+        StorageError: If it cannot be written.
     """
-    folder = RunFolder(Path(path))
-    folder.notes()
-    summary = folder.summary()
-    rounds = folder.rounds()
-    if summary is None or not rounds:
-        raise RunFolderError(
-            f"{path}: the run is not finished; go on with 'bgtplanner resume {path}'"
-        )
+    folder = Path(path)
+    page = render(folder)
+    write_whole(folder / "report.html", page)
+    return folder / "report.html"
+
+
+def pictures_of(path: Path | str) -> list[Picture]:
+    """Every picture of the page, to be written as files."""
+    folder = Path(path)
+    asked = _asked(folder)
+    if asked is None:
+        return list(run_pictures(read_story(folder)))
+    found, pictures = _shown(folder, asked)
+    if not pictures:
+        raise RunFolderError(f"{folder}: no cell is finished; go on with: {_go_on(found)}")
+    return pictures
+
+
+def render(folder: Path, *, live: str = "", version: str = "") -> str:
+    """The page as text.
+
+    Args:
+        folder: Of a run, a comparison or a sweep.
+        live: Where the page hears of changes; an unfinished run will do then.
+        version: Of what is in the folder now, for the same purpose.
+    """
+    asked = _asked(folder)
+    if asked is None:
+        story = read_story(folder, unfinished=bool(live))
+        return _page("run.html.j2", live, version, **_run_content(story))
+    found, pictures = _shown(folder, asked)
+    return _page("grid.html.j2", live, version, **_grid_content(found, pictures))
+
+
+def _asked(folder: Path) -> Request | Sweep | None:
+    """What kind of grid a folder holds, if it is one."""
+    return Request.read(folder) or Sweep.read(folder)
+
+
+def _shown(folder: Path, asked: Request | Sweep) -> tuple[Comparison | Sensitivity, list[Picture]]:
+    outcomes = read_grid(asked, folder)
+    if isinstance(asked, Request):
+        comparison = summed_up(asked, outcomes)
+        curves = mean_curves(folder, outcomes)
+        return comparison, list(comparison_pictures(comparison, curves))
+    found = evaluate(asked, outcomes)
+    return found, list(sweep_pictures(found)) if outcomes else []
+
+
+def _run_content(story: Story) -> dict[str, Any]:
+    drawn = {picture.name: picture for picture in run_pictures(story)}
+    chapters = [
+        (heading, words, [drawn[name] for name in names if name in drawn])
+        for heading, words, names in _CHAPTERS
+    ]
+    classes = story.left().shape[1] if story.private and story.left().size else 0
+    budgets = [f"budget ε {epsilon:g}" for epsilon in story.class_epsilons()]
+    toggles = [(series_name(key), name) for key, name in story.references.items()]
+    toggles += [(series_name(name), name) for name in budgets] if 1 < classes <= 5 else []
+    return {
+        "summary": {"trust": None, "planner_note": None, "classes": None, "ratings": None}
+        | dict(story.summary),
+        "headline": story.headline(),
+        "tiles": story.tiles(),
+        "finished": story.finished,
+        "total": story.total,
+        "toggles": toggles,
+        "views": (),
+        "chapters": [chapter for chapter in chapters if chapter[2]],
+        "rows": _rows(story) if story.finished else [],
+        "promises": story.promises(),
+        "sound": is_sound(story.summary) if story.rounds else True,
+        "private": story.private,
+        "again": command_of(story.config),
+        "config": to_toml(story.config),
+        "versions": story.versions,
+        "files": "summary.json and rounds.jsonl beside this page have every figure.",
+    }
+
+
+def _rows(story: Story) -> list[tuple[str, float, float, bool]]:
+    summary = story.summary
+    rows = [
+        (name, summary[f"rmse_{key}"], summary[f"f1_{key}"], False)
+        for key, name in REFERENCES.items()
+    ]
+    ours = (f"{summary['model']}, last round", summary["rmse_final"], summary["f1_final"], True)
+    rows.append(ours)
+    if summary["preset"] == "paper":
+        best = "best round on the test set, as the paper reports"
+        rows.append((best, summary["rmse_best"], summary["f1_best"], False))
+    return rows
+
+
+def _grid_content(found: Comparison | Sensitivity, pictures: Sequence[Picture]) -> dict[str, Any]:
+    if isinstance(found, Comparison):
+        asked: Request | Sweep = found.request
+        base, done = found.request, len(found.outcomes)
+        headline, sheets = comparison_headline(found), compared.sheets(found)
+    else:
+        asked, base = found.sweep, found.sweep.base
+        done = sum(len(of.outcomes) for _, of in found.points)
+        headline, sheets = sweep_headline(found), swept.sheets(found)
+    cells = len(asked.cells())
+    groups: dict[str, list[Picture]] = {}
+    for picture in pictures:
+        groups.setdefault(picture.group, []).append(picture)
+    views = [
+        (name, text) for name, text in _VIEWS.items() if any(p.view == name for p in pictures)
+    ]
+    policies = list(dict.fromkeys(base.policies))
+    toggles: list[tuple[str, str, str]] = [
+        (series_name(name), name, look_of(name).colour) for name in policies if len(policies) > 1
+    ]
+    return {
+        "kind": "comparison" if isinstance(found, Comparison) else "sweep",
+        "names": f"{', '.join(base.datasets)} · {', '.join(policies)} · preset {base.preset}",
+        "headline": headline,
+        "tiles": grid_tiles(found, done, cells),
+        "cells": cells,
+        "done": done,
+        "running": done < cells,
+        "toggles": toggles,
+        "views": views,
+        "chapters": list(groups.items()),
+        "sheets": list(sheets) if done else [],
+        "failed": found.failed,
+        "again": command_of_grid(asked),
+        "asked": json.dumps(asdict(asked), indent=2),
+    }
+
+
+def _go_on(found: Comparison | Sensitivity) -> str:
+    command = "compare" if isinstance(found, Comparison) else "sweep"
+    return f"bgtplanner {command} --out FOLDER"
+
+
+@functools.cache
+def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("bgtplanner.report"),
         autoescape=select_autoescape(default=True, default_for_string=True),
@@ -47,51 +199,31 @@ def write_report(path: Path | str) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    missing = sorted(_NEEDED - summary.keys())
-    if missing:
-        raise RunFolderError(f"{path}/summary.json: has no {', '.join(missing)}; run it anew")
-    alone = summary["rmse_client_alone"]
-    gain = 1 - summary["rmse_final"] / alone if alone else 0.0
-    page = environment.get_template("run.html.j2").render(
-        summary=summary,
-        gain=gain,
-        rows=_rows(summary),
-        guarantee=guarantee(summary),
-        sound=summary.get("unit") == "client" and not summary.get("not_accounted"),
-        spending=_spending(rounds),
-        error_curve=Markup(error_curve(rounds, summary)),  # noqa: S704 - drawn here, not input
-        score_curve=Markup(score_curve(rounds, summary)),  # noqa: S704
-        config=(folder.path / "config.toml").read_text(encoding="utf-8"),
-        versions=_versions(),
+    environment.globals["colour_of"] = lambda policy: look_of(policy).colour
+    return environment
+
+
+def _page(template: str, live: str, version: str, **content: Any) -> str:
+    environment = _environment()
+    sources = {name: _source(environment, name) for name in ("style.css", "page.js")}
+    digest = base64.b64encode(hashlib.sha256(sources["page.js"].encode()).digest()).decode()
+    return environment.get_template(template).render(
+        **content,
+        live=live,
+        version=version,
+        style=Markup(sources["style.css"]),  # noqa: S704 - our own file
+        script=Markup(sources["page.js"]),  # noqa: S704 - our own file
+        script_hash=f"sha256-{digest}",
+        svg_of=lambda picture: Markup(as_page(picture)),  # noqa: S704 - drawn here, escaped there
+        known_policies=_policies(content),
     )
-    return folder.write_report(page)
 
 
-def _rows(summary: Mapping[str, Any]) -> list[tuple[str, float, float, bool]]:
-    rows = [
-        ("one constant for all", summary["rmse_constant"], summary["f1_constant"], False),
-        ("each user's own mean", summary["rmse_user_mean"], summary["f1_user_mean"], False),
-        ("each client alone", summary["rmse_client_alone"], summary["f1_client_alone"], False),
-        (f"{summary['model']}, last round", summary["rmse_final"], summary["f1_final"], True),
-    ]
-    if summary["preset"] == "paper":
-        best = "best round on the test set, as the paper reports"
-        rows.append((best, summary["rmse_best"], summary["f1_best"], False))
-    return rows
+def _source(environment: Environment, name: str) -> str:
+    if environment.loader is None:  # pragma: no cover - it has one
+        raise RuntimeError("no loader")
+    return environment.loader.get_source(environment, name)[0]
 
 
-def _spending(rounds: Sequence[Mapping[str, Any]]) -> Markup | None:
-    """How the budget went, where there was one."""
-    if not any(record.get("charge") for record in rounds):
-        return None
-    return Markup(spending_curve(rounds))  # noqa: S704 - drawn here, not input
-
-
-def _versions() -> dict[str, str]:
-    versions = {"Python": platform.python_version()}
-    for name in ("bgtplanner", "jax", "numpy", "optax", "scipy"):
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
+def _policies(content: Mapping[str, Any]) -> Iterable[str]:
+    return [text for _, text, *_ in content["toggles"]]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -15,20 +14,24 @@ from bgtplanner.errors import MissingExtraError
 from bgtplanner.experiments.cells import folder_name
 from bgtplanner.experiments.comparison import Estimate, Row
 from bgtplanner.experiments.grid import write_whole
-from bgtplanner.experiments.sweeps import Point, Sensitivity, Study, in_words
+from bgtplanner.experiments.sweeps import Point, Sensitivity, Study, Sweep, in_words
 from bgtplanner.report.comparison import Sheet, sheet_lines, tables
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-__all__ = ["markdown", "need_pictures", "picture", "sheets", "sweep_tables", "write_files"]
+__all__ = [
+    "cut",
+    "drawn_places",
+    "markdown",
+    "need_pictures",
+    "picture",
+    "rows_of",
+    "sheets",
+    "short_key",
+    "sweep_tables",
+    "write_files",
+]
 
 _NOTHING = "–"
 _LONGEST = 12  # of a value in a table of 80 columns
-# Okabe and Ito's colours, with marks and dashes for those who see none of them.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#808080")
-_MARKS = ("o", "s", "^", "D", "v", "P", "X")
-_DASHES = ("-", "--", "-.", ":")
 
 
 def need_pictures() -> None:
@@ -46,15 +49,11 @@ def write_files(found: Sensitivity, out: Path) -> list[str]:
     text = json.dumps(found.as_json(), indent=2, allow_nan=False) + "\n"
     write_whole(out / "sweep.json", text)
     write_whole(out / "sweep.csv", found.as_csv())
-    base = found.sweep.base
-    noisy = [name for name in dict.fromkeys(base.mechanisms) if name != "none"]
-    limited = any(name != "unlimited" for name in base.policies)
     drawn = {}
-    for dataset in dict.fromkeys(base.datasets):
-        for mechanism in noisy if limited else ["none"]:
-            name = f"{folder_name(dataset)}-{mechanism}.svg"
-            write_whole(out / name, picture(found, dataset, mechanism))
-            drawn[name] = f"{dataset}, {mechanism}"
+    for dataset, mechanism in drawn_places(found.sweep):
+        name = f"{folder_name(dataset)}-{mechanism}.svg"
+        write_whole(out / name, picture(found, dataset, mechanism))
+        drawn[name] = f"{dataset}, {mechanism}"
     images = [f"![{title}]({name})\n" for name, title in drawn.items()]
     write_whole(out / "sweep.md", "\n".join([markdown(found), *images]))
     return list(drawn)
@@ -69,12 +68,12 @@ def sheets(found: Sensitivity) -> Iterator[Sheet]:
         keys = [axis.key for axis in study.axes]
         sheet = Sheet(
             title=f"{' x '.join(keys)} ({when})",
-            columns=("policy", *map(_short, keys), "n", "RMSE", "sd", "F1", "sd"),
+            columns=("policy", *map(short_key, keys), "n", "RMSE", "sd", "F1", "sd"),
             note="n seeds done of those asked for; mean and standard deviation over them.",
         )
-        for point, row in _rows_of(found, study):
+        for point, row in rows_of(found, study):
             ours = row.figures[rmse]
-            cells = [row.policy, *(_cut(in_words(point.values[key])) for key in keys)]
+            cells = [row.policy, *(cut(in_words(point.values[key])) for key in keys)]
             cells.append(f"{0 if ours is None else ours.seeds}/{row.asked}")
             for metric in (rmse, f1):
                 cells += _figures(row.figures[metric])
@@ -113,87 +112,26 @@ def markdown(found: Sensitivity) -> str:
 
 
 def picture(found: Sensitivity, dataset: str, mechanism: str) -> str:
-    """RMSE and F1 over the first key of each study, as SVG; bars are one standard deviation.
-
-    What needs no mechanism is drawn beside the others, whichever they have.
-    """
+    """RMSE and F1 over the first key of each study, as SVG for light or dark paper."""
     need_pictures()
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
+    from bgtplanner.report.drawing import as_file
+    from bgtplanner.report.sweep_figures import sweep_picture
 
-    from bgtplanner.report.figures import STYLE, as_svg
-
-    studies = found.sweep.studies
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(9, 0.4 + 3.2 * len(studies)), layout="constrained")
-        parts = figure.subfigures(len(studies), 1, squeeze=False)[:, 0]
-        figure.suptitle(_plain(f"{dataset}, {mechanism}"))
-        for study, part in zip(studies, parts, strict=True):
-            pair = part.subplots(1, 2)
-            rows = [
-                (point, row)
-                for point, row in _rows_of(found, study)
-                if row.dataset == dataset and row.mechanism in (mechanism, "none")
-            ]
-            for axes, metric in zip(pair, found.reported, strict=True):
-                _draw(axes, study, rows, metric)
-                axes.set_ylabel("RMSE" if metric.startswith("rmse") else "F1")
-            handles, labels = pair[0].get_legend_handles_labels()
-            if handles:  # above both, for as many lines as there are
-                part.legend(
-                    handles,
-                    labels,
-                    frameon=False,
-                    loc="outside upper left",
-                    ncols=5 if max(map(len, labels)) <= 16 else 3,
-                    fontsize=9,
-                    columnspacing=1.2,
-                )
-        return as_svg(figure)
+    return as_file(sweep_picture(found, dataset, mechanism))
 
 
-def _draw(axes: Axes, study: Study, rows: Sequence[tuple[Point, Row]], metric: str) -> None:
-    first, *others = study.axes
-    numbers = all(isinstance(of, int | float) and not isinstance(of, bool) for of in first.values)
-    names = [in_words(value) for value in first.values]
-    places: dict[str, Any] = {
-        name: value if numbers else number
-        for number, (name, value) in enumerate(zip(names, first.values, strict=True))
-    }
-    wide = numbers and min(first.values) > 0 and max(first.values) >= 50 * min(first.values)
-    if wide:
-        axes.set_xscale("log")
-    axes.set_xticks(list(places.values()), [_plain(_cut(name)) for name in names])
-    axes.minorticks_off()
-    axes.set_xlabel(_plain(first.key))
-    several = len({row.policy for _, row in rows}) > 1 or not others
-    lines: dict[str, list[tuple[Any, Estimate]]] = {}
-    for point, row in rows:
-        label = [row.policy] if several else []
-        label += [f"{_short(of.key)} {_cut(in_words(point.values[of.key]))}" for of in others]
-        line = lines.setdefault(", ".join(label), [])
-        if (value := row.figures[metric]) is not None:
-            line.append((places[in_words(point.values[first.key])], value))
-    # Bars side by side, where they would hide each other.
-    apart = 0.0 if wide else 0.012 * (max(places.values()) - min(places.values()))
-    for number, (name, line) in enumerate(lines.items()):
-        aside = apart * (number - (len(lines) - 1) / 2)
-        line.sort(key=lambda entry: entry[0])
-        axes.errorbar(
-            [place + aside for place, _ in line],
-            [value.mean for _, value in line],
-            yerr=[value.std or 0.0 for _, value in line],
-            color=_COLOURS[number % len(_COLOURS)],
-            marker=_MARKS[number % len(_MARKS)],
-            ls=_DASHES[number % len(_DASHES)],
-            lw=1.5,
-            ms=5,
-            capsize=3,
-            label=_plain(name),
-        )
+def drawn_places(sweep: Sweep) -> Iterator[tuple[str, str]]:
+    """Data set and mechanism of every picture there is."""
+    base = sweep.base
+    noisy = [name for name in dict.fromkeys(base.mechanisms) if name != "none"]
+    limited = any(name != "unlimited" for name in base.policies)
+    for dataset in dict.fromkeys(base.datasets):
+        for mechanism in noisy if limited else ["none"]:
+            yield dataset, mechanism
 
 
-def _rows_of(found: Sensitivity, study: Study) -> Iterator[tuple[Point, Row]]:
+def rows_of(found: Sensitivity, study: Study) -> Iterator[tuple[Point, Row]]:
+    """Means over seeds of every policy, in every combination of one study."""
     return ((point, row) for point, row in found.rows() if point.study is study)
 
 
@@ -203,14 +141,11 @@ def _figures(value: Estimate | None) -> list[str]:
     return [f"{value.mean:.4f}", _NOTHING if value.std is None else f"{value.std:.4f}"]
 
 
-def _short(key: str) -> str:
+def short_key(key: str) -> str:
+    """A config key without its section."""
     return key.rpartition(".")[2]
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """The end of a long value, which says most."""
     return text if len(text) <= _LONGEST else f"…{text[1 - _LONGEST :]}"
-
-
-def _plain(text: str) -> str:
-    """Text that is not taken for a formula."""
-    return text.replace("$", r"\$")

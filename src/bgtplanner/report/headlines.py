@@ -1,0 +1,111 @@
+"""What a grid has shown, in one sentence and a few figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from bgtplanner.experiments.comparison import Comparison, Row
+from bgtplanner.experiments.sweeps import Sensitivity, in_words
+from bgtplanner.report.grid_figures import group_name
+from bgtplanner.report.story import Tile
+
+__all__ = ["comparison_headline", "grid_tiles", "sweep_headline"]
+
+
+def _private_groups(rows: Sequence[Row], metric: str) -> dict[str, list[tuple[float, Row]]]:
+    """Errors of the policies that have a budget, by data set and mechanism."""
+    groups: dict[str, list[tuple[float, Row]]] = {}
+    for row in rows:
+        found = row.figures[metric]
+        if not row.reference and row.mechanism != "none" and found is not None:
+            name = group_name(row.dataset, row.mechanism)
+            groups.setdefault(name, []).append((found.mean, row))
+    return groups
+
+
+def comparison_headline(comparison: Comparison) -> str:
+    """Which policy has the lowest error, and where."""
+    metric, _ = comparison.reported
+    groups = _private_groups(comparison.rows, metric)
+    contested = {name: min(rows, key=_error) for name, rows in groups.items() if len(rows) > 1}
+    if not contested:
+        count = len(comparison.outcomes)
+        return f"{count} {'cell is' if count == 1 else 'cells are'} finished."
+    if len(contested) == 1:
+        (name, (error, best)) = next(iter(contested.items()))
+        return (
+            f"{best.policy} has the lowest error of {len(groups[name])} policies on {name}: RMSE "
+            f"{error:.4f}{_below_alone(comparison, best.dataset, error, metric)}."
+        )
+    wins = Counter(best.policy for _, best in contested.values())
+    policy, times = wins.most_common(1)[0]
+    others = ", ".join(f"{name} in {won}" for name, won in wins.most_common()[1:])
+    rest = f" ({others})" if others else ""
+    return f"{policy} has the lowest error in {times} of {len(contested)} settings{rest}."
+
+
+def _error(entry: tuple[float, Row]) -> float:
+    return entry[0]
+
+
+def _below_alone(comparison: Comparison, dataset: str, error: float, metric: str) -> str:
+    for row in comparison.rows:
+        found = row.figures[metric]
+        if row.policy == "client_alone" and row.dataset == dataset and found is not None:
+            share = error / found.mean - 1 if found.mean else 0.0
+            return f", {abs(share):.1%} {'below' if share <= 0 else 'above'} a client alone"
+    return ""
+
+
+def sweep_headline(found: Sensitivity) -> str:
+    """What was varied, and where the error was lowest."""
+    keys = ", ".join(
+        dict.fromkeys(axis.key for study in found.sweep.studies for axis in study.axes)
+    )
+    metric, _ = found.reported
+    known = [
+        (value.mean, point, row)
+        for point, row in found.rows()
+        if (value := row.figures[metric]) is not None and row.mechanism != "none"
+    ]
+    if not known:
+        return f"What {keys} does: no cell is finished yet."
+    error, point, row = min(known, key=lambda entry: entry[0])
+    where = ", ".join(f"{key} = {in_words(value)}" for key, value in point.values.items())
+    return f"What {keys} does: the lowest error, RMSE {error:.4f}, has {row.policy} at {where}."
+
+
+def grid_tiles(found: Comparison | Sensitivity, done: int, cells: int) -> list[Tile]:
+    """How much of it is done, how sure it is, what failed."""
+    tiles = [Tile("Cells finished", f"{done} of {cells}", "one run each", warn=done < cells)]
+    if isinstance(found, Comparison):
+        tiles += _comparison_tiles(found)
+    if found.failed:
+        tiles.append(Tile("Failed", str(len(found.failed)), "see below why", warn=True))
+    return tiles
+
+
+def _comparison_tiles(found: Comparison) -> list[Tile]:
+    metric, _ = found.reported
+    seeds = len(set(found.request.seeds))
+    said = "intervals are over them" if seeds > 1 else "one says nothing about chance"
+    tiles = [Tile("Seeds", str(seeds), said, warn=seeds < 2)]
+    apart = [
+        value
+        for entry in found.differences
+        if entry.policy != "unlimited"
+        and (value := entry.figures[metric]) is not None
+        and value.half is not None
+    ]
+    if apart and found.request.against is not None:
+        worse = sum(value.mean > (value.half or 0.0) for value in apart)
+        better = sum(value.mean < -(value.half or 0.0) for value in apart)
+        tiles.append(
+            Tile(
+                f"Against {found.request.against}",
+                f"{better} better, {worse} worse",
+                f"of {len(apart)} differences, at 95 %; the rest could be chance",
+            )
+        )
+    return tiles

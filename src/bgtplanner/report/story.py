@@ -1,0 +1,247 @@
+"""A run to tell about: what its folder holds, finished or not, and what that comes to in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgtplanner.errors import RunFolderError
+from bgtplanner.experiments.assembly import rule_of
+from bgtplanner.experiments.config import Config
+from bgtplanner.experiments.results import not_accounted, readings, summarise
+from bgtplanner.experiments.store import RunFolder
+from bgtplanner.report.guarantee import guarantee, is_sound, not_covered
+
+__all__ = ["Story", "Tile", "against", "read_story"]
+
+_NEEDED = {
+    *("clients", "dataset", "items", "model", "preset", "ratings", "rounds_run", "seed", "users"),
+    *("f1_best", "f1_client_alone", "f1_constant", "f1_final", "f1_user_mean"),
+    *("rmse_best", "rmse_client_alone", "rmse_constant", "rmse_final", "rmse_user_mean"),
+    *("seconds_per_round", "seconds_total"),
+}
+_ROUND = {"round", "rmse", "f1"}
+
+REFERENCES = {
+    "constant": "one constant for all",
+    "user_mean": "each user's own mean",
+    "client_alone": "each client alone",
+}
+"""Predictors that share nothing, as tables and pictures name them."""
+
+
+class Tile(NamedTuple):
+    """One of the few figures that matter."""
+
+    name: str
+    value: str
+    rest: str
+    warn: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """A run as its folder tells it.
+
+    Attributes:
+        summary: The figures of ``summary.json``, or the same of an unfinished run so far.
+        rounds: One mapping a round.
+        config: The settings.
+        versions: What it was carried out with.
+        finished: Whether the run is done.
+    """
+
+    summary: Mapping[str, Any]
+    rounds: Sequence[Mapping[str, Any]]
+    config: Config
+    versions: Mapping[str, str]
+    finished: bool
+
+    @property
+    def total(self) -> int:
+        """How many rounds there are to be."""
+        return self.config.federation.rounds
+
+    @property
+    def private(self) -> bool:
+        """Whether there was a budget to spend."""
+        return bool(self.summary.get("mechanism", "none") != "none" and self.rounds)
+
+    @property
+    def references(self) -> dict[str, str]:
+        """The predictors to beat that are known, with what they are called, each once."""
+        found: dict[str, str] = {}
+        for key, name in REFERENCES.items():
+            value = self.summary.get(f"rmse_{key}")
+            same = key == "client_alone" and value == self.summary.get("rmse_user_mean")
+            if value is not None and not same:
+                found[key] = name
+        return found
+
+    @property
+    def steps(self) -> list[int]:
+        """Numbers of the rounds, from 1."""
+        return [record["round"] + 1 for record in self.rounds]
+
+    def left(self) -> NDArray[np.float64]:
+        """Share of the budget that is left after each round, ``[rounds, classes]``."""
+        shares = [record.get("left") or [] for record in self.rounds]
+        most = max(map(len, shares), default=0)
+        return np.array([share if len(share) == most else [np.nan] * most for share in shares])
+
+    def epsilon(self) -> NDArray[np.float64] | None:
+        """The reading after each round, ``[rounds, classes]``; None where it was not noted."""
+        accounting, delta = self.summary.get("accounting"), self.summary.get("delta")
+        if accounting is None or delta is None:
+            return None
+        return readings(accounting, delta, self.rounds)
+
+    def class_epsilons(self) -> list[float]:
+        """What each class of clients may spend."""
+        if classes := self.summary.get("classes"):
+            return [entry["epsilon"] for entry in classes]
+        if known := self.summary.get("class_epsilons"):
+            return list(known)
+        return [self.summary["epsilon"]] if self.summary.get("epsilon") is not None else []
+
+    def headline(self) -> str:
+        """What came out, in one sentence."""
+        summary = self.summary
+        if not self.finished:
+            done = len(self.rounds)
+            now = f", RMSE {summary['rmse_final']:.4f} so far" if self.rounds else ""
+            return f"Round {done} of {self.total}{now}."
+        alone = against(summary, "client_alone")
+        if alone is None:
+            return f"RMSE {summary['rmse_final']:.4f} after {summary['rounds_run']} rounds."
+        better = "lower" if alone <= 0 else "higher"
+        return (
+            f"Learning together, {summary['clients']:,} clients end with an error "
+            f"{abs(alone):.1%} {better} than each could reach alone"
+            f" (RMSE {summary['rmse_final']:.4f} against {summary['rmse_client_alone']:.4f})."
+        )
+
+    def tiles(self) -> list[Tile]:
+        """What came out, what that is worth, what was spent, what is guaranteed."""
+        summary = self.summary
+        if not self.rounds:
+            return []
+        beside = [f"{name} {summary[f'rmse_{key}']:.4f}" for key, name in self.references.items()]
+        tiles = [Tile("Error (RMSE)", f"{summary['rmse_final']:.4f}", " · ".join(beside))]
+        alone, constant = against(summary, "client_alone"), against(summary, "constant")
+        if alone is not None and constant is not None:
+            tiles.append(
+                Tile(
+                    "Against a client alone",
+                    f"{alone:+.1%}".replace("-", "−"),
+                    f"{constant:+.1%} against one constant".replace("-", "−"),
+                    warn=alone > 0,
+                )
+            )
+        if not self.private:
+            return [*tiles, Tile("Guaranteed", "nothing", "no clipping, no noise", warn=True)]
+        spent = summary.get("epsilon_spent_max")
+        said = "–" if spent is None else f"ε {spent:.3g}"
+        rounds = f"in {summary['rounds_paid']} of {summary['rounds_run']} rounds"
+        tiles.append(Tile("Spent at most", said, f"of {summary['epsilon']:g}, {rounds}"))
+        if is_sound(summary):
+            value = f"ε {summary['epsilon']:g}, δ {summary['delta']:g}"
+            tiles.append(Tile("Guaranteed", value, "to each whole client, over the whole run"))
+        elif summary["not_accounted"] or not self.finished:
+            value = "no finite ε" if summary["not_accounted"] else "less than it says"
+            rest = "see below what is not covered"
+            tiles.append(Tile("Guaranteed", value, rest, warn=True))
+        else:
+            value = f"ε {summary['epsilon_client_level']:.3g}"
+            tiles.append(Tile("Guaranteed", value, "at δ 1e-5, to a whole client", warn=True))
+        return tiles
+
+    def promises(self) -> list[str]:
+        """What is guaranteed and what is not; nothing before the first round."""
+        if not self.rounds:
+            return []
+        summary = self.summary
+        if self.finished or is_sound(summary) or not self.private:
+            return guarantee(summary)
+        lines = ["What this setting amounts to for a whole client is said when the run is done."]
+        if named := not_covered(summary):
+            lines.append(f"Not covered, so that no finite epsilon holds: {'; '.join(named)}.")
+        return lines
+
+
+def against(summary: Mapping[str, Any], reference: str) -> float | None:
+    """By which share the error is higher than a reference's; below 0 is better."""
+    theirs = summary.get(f"rmse_{reference}")
+    return float(summary["rmse_final"] / theirs - 1) if theirs else None
+
+
+def read_story(path: Path | str, *, unfinished: bool = False) -> Story:
+    """Read a run folder; nothing in it is locked, opened for writing or changed.
+
+    Args:
+        path: The run folder.
+        unfinished: Whether one will do that is not done yet.
+
+    Raises:
+        RunFolderError: If it is no run folder, or holds no finished run.
+    """
+    folder = RunFolder(Path(path))
+    notes, config = folder.notes(), folder.config()
+    summary, rounds = folder.summary(), folder.rounds()
+    finished = summary is not None and bool(rounds)
+    if not finished and not unfinished:
+        raise RunFolderError(
+            f"{path}: the run is not finished; go on with '{folder.resume_command}', or watch it "
+            "with --live"
+        )
+    for number, record in enumerate(rounds, start=1):
+        if not record.keys() >= _ROUND:
+            raise RunFolderError(
+                f"{path}/rounds.jsonl, line {number}: lacks some of its figures; run it anew"
+            )
+    if summary is None or not rounds:
+        summary = _so_far(config, notes.get("facts") or {}, rounds)
+    elif missing := sorted(_NEEDED - summary.keys()):
+        raise RunFolderError(f"{path}/summary.json: has no {', '.join(missing)}; run it anew")
+    versions = {"bgtplanner": notes.get("version", "unknown")} | (notes.get("versions") or {})
+    return Story(
+        summary=summary, rounds=rounds, config=config, versions=versions, finished=finished
+    )
+
+
+def _so_far(
+    config: Config, facts: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The summary of a run that goes on, as far as its folder tells."""
+    known = {
+        "dataset": config.data.dataset,
+        "preset": config.preset,
+        "model": config.model.name,
+        "policy": config.planning.policy,
+        "mechanism": config.privacy.mechanism,
+        "seed": config.run.seed,
+        "not_accounted": not_accounted(config),
+    } | dict(facts)
+    if not rounds:
+        return known | {"rounds_run": 0}
+    spending: dict[str, Any] = {}
+    if config.privacy.mechanism != "none":
+        rule = rule_of(config)
+        read = readings(rule.name, config.privacy.delta, rounds)
+        spent = None if read is None else float(read[-1].max())
+        spending = {
+            "trust": config.privacy.trust,
+            "unit": config.privacy.unit,
+            "accounting": rule.name,
+            "epsilon": max(known.get("class_epsilons") or [config.privacy.epsilon]),
+            "delta": config.privacy.delta,
+            "rounds_paid": sum(record.get("charge", 0) > 0 for record in rounds),
+            "epsilon_spent_max": spent,
+        }
+    seconds = sum(record.get("seconds", 0.0) for record in rounds)
+    return summarise(config, known, rounds, seconds, spending)
