@@ -15,7 +15,7 @@ import click
 import typer
 
 import bgtplanner
-from bgtplanner.commands import compare, data, privacy, recommend, sweep, train
+from bgtplanner.commands import compare, data, privacy, recommend, report, sweep, train
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ app = typer.Typer(
 )
 app.command()(train.run)
 app.command()(train.resume)
-app.command()(train.report)
+app.command()(report.report)
 app.command()(compare.compare)
 app.command()(sweep.sweep)
 app.command()(recommend.recommend)

@@ -1,4 +1,4 @@
-"""Commands that train, go on with training and show what came of it: `run`, `resume`, `report`."""
+"""Commands that train and go on with training: `run`, `resume`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import typer
 from rich.console import Console
 
 from bgtplanner.commands.options import DataDir, Json, Quiet, need_simulator, print_json
+from bgtplanner.commands.report import report_writer
 from bgtplanner.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
     from bgtplanner.experiments.results import Result
     from bgtplanner.report.terminal import RunView
 
-__all__ = ["report", "resume", "run"]
+__all__ = ["resume", "run"]
 
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="A line for every round.")]
 
@@ -146,34 +147,6 @@ def resume(
     _show_result(result, as_json, view)
 
 
-def report(
-    folder: Annotated[str, typer.Argument(help="The folder of a finished run.")],
-    open_page: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Write a page about a run that opens anywhere, online or not.
-
-    Example: `bgtplanner report runs/first --open`
-    """
-    need_simulator()
-    ConfigError.unless(folder != "", "FOLDER", folder, "a run folder")
-    page = _write_report(Path(folder))
-    if as_json:
-        print_json({"report": str(page)})
-    else:
-        typer.echo(f"Report: {page}")
-    if open_page:
-        typer.launch(str(page))
-
-
-def _write_report(folder: Path) -> Path:
-    try:
-        from bgtplanner.report.page import write_report
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("report", "A report") from error
-    return write_report(folder)
-
-
 def _need_device() -> None:
     """Let JAX start here, where what it says can be put in one line."""
     import jax
@@ -211,6 +184,6 @@ def _show_result(result: Result, as_json: bool, view: RunView) -> None:
         typer.echo(f"RMSE {result.summary['rmse_final']:.4f}  {result.folder}")
     elif result.folder is not None:
         try:
-            typer.echo(f"Report: {_write_report(result.folder)}")
+            typer.echo(f"Report: {report_writer()(result.folder)}")
         except MissingExtraError as error:
             typer.echo(f"Results: {result.folder}/summary.json ({error})")

@@ -56,7 +56,8 @@ def _mean(runs: Sequence[Sequence[Mapping[str, Any]]]) -> Curve:
     common = min(map(len, runs))
 
     def mean_of(key: str) -> Floats:
-        return np.mean([[record[key] for record in run[:common]] for run in runs], axis=0)
+        values = [[record[key] for record in run[:common]] for run in runs]
+        return np.asarray(np.mean(values, axis=0))
 
     shares = [[record.get("left") or [] for record in run[:common]] for run in runs]
     known = all(left for run in shares for left in run)

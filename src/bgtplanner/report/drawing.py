@@ -27,6 +27,8 @@ __all__ = [
     "GREEN",
     "GREY",
     "VERMILLION",
+    "WIDE",
+    "End",
     "Look",
     "Picture",
     "as_file",
@@ -88,9 +90,13 @@ def shades(colour: str, number: int) -> list[str]:
     for step in range(number):
         share = 0.0 if number == 1 else 0.45 - 0.75 * step / (number - 1)
         towards = 1.0 if share > 0 else 0.0
-        mixed = [part + abs(share) * (towards - part) for part in (red, green, blue)]
-        found.append(mpl.colors.to_hex(mixed))
+        r, g, b = (part + abs(share) * (towards - part) for part in (red, green, blue))
+        found.append(mpl.colors.to_hex((r, g, b)))
     return found
+
+
+WIDE = (4.8, 2.9)
+"""Inches: words are still read on a phone, and not too large in a paper's column."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +117,7 @@ class Picture:
     title: str
     alt: str
     draw: Callable[[Figure], None]
-    size: tuple[float, float] = (5.4, 3.0)
+    size: tuple[float, float] = WIDE
     group: str = ""
     view: str = ""
 
@@ -169,6 +175,13 @@ def as_page(picture: Picture) -> str:
     text = text.replace("url(#", f"url(#{picture.name}-")
     text = text.replace('xlink:href="#', f'xlink:href="#{picture.name}-')
     text = re.sub(r"font: ([0-9.]+px) [^;\"]*", r"font: \1 system-ui, sans-serif", text)
+    # Coloured words take some of the page's ink, or they would be too faint to read.
+    text = re.sub(
+        r"(<text style=\"[^\"]*fill: )(#[0-9a-f]{6})",
+        r"\1color-mix(in srgb, \2 55%, currentColor)",
+        text,
+        flags=re.I,
+    )
     # Its width is the page's affair.
     return re.sub(r'<svg ([^>]*?)(?: width="[^"]*"| height="[^"]*")+', r"<svg \1", text, count=1)
 
@@ -214,12 +227,16 @@ def series_name(name: str) -> str:
     return re.sub(r"[^0-9a-z]+", "-", name.lower()).strip("-") or "x"
 
 
-def label_ends(axes: Axes, ends: Sequence[tuple[float, str, str, str | None]]) -> None:
+End = tuple[float, str, str, str | None]
+"""Height in data, name, colour, and the series it belongs to, if any."""
+
+
+def label_ends(axes: Axes, ends: Sequence[End]) -> None:
     """Names beside the right end of lines, moved apart where they would lie on each other.
 
     Args:
         axes: Its limits must be final.
-        ends: Height in data, name, colour, and the series it belongs to, if any.
+        ends: What is to be named.
     """
     low, high = axes.get_ylim()
     apart = 0.085 * 3.0 / float(axes.get_figure(root=True).get_figheight())  # type: ignore[union-attr]

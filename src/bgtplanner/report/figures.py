@@ -17,6 +17,7 @@ from bgtplanner.report.drawing import (
     GREEN,
     GREY,
     VERMILLION,
+    End,
     Picture,
     label_ends,
     look_of,
@@ -66,7 +67,7 @@ def _curve(story: Story, key: str, name: str, better: str) -> Picture:
     def draw(figure: Figure) -> None:
         axes = _by_round(figure, story)
         (line,) = axes.plot(story.steps, values, color=colour, lw=2.2, **_alone(values))
-        ends = [(values[-1], str(summary["model"]), colour, None)]
+        ends: list[End] = [(values[-1], str(summary["model"]), colour, None)]
         for of, value in beside.items():
             shade, dashes = _BESIDE[of]
             mark_series(axes.axhline(value, color=shade, ls=dashes, lw=1.5), of)
@@ -170,7 +171,7 @@ def _choices(story: Story) -> Picture:
         axes.vlines(story.steps, 0, shares, color=colour, lw=max(1.2, min(6, 240 / story.total)))
         top = float(max(shares.max(), 1e-9))
         axes.set_ylim(0, 1.22 * top)
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0 if top > 0.05 else 1))
         axes.set_ylabel("of the budget")
         for first, last, note in _phases(story):
             middle = (first + last) / 2
@@ -224,7 +225,8 @@ def _drawn_levels(story: Story) -> Picture:
         axes.set_xlim(0, story.total + 1)
         axes.set_ylabel("level (its charge)")
 
-    counts = {level: levels.count(level) for level in sorted(set(levels) - {None})}
+    chosen = sorted({level for level in levels if level is not None})
+    counts = {level: levels.count(level) for level in chosen}
     said = ", ".join(f"level {level} in {times} rounds" for level, times in counts.items())
     return Picture(
         name="choices",

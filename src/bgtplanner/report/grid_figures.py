@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from bgtplanner.experiments.cells import folder_name
-from bgtplanner.experiments.comparison import Comparison, Difference, Row
+from bgtplanner.experiments.comparison import Comparison, Difference, Estimate, Row
 from bgtplanner.experiments.curves import Curve
-from bgtplanner.report.drawing import GREY, Picture, label_ends, look_of, mark_series, plain
+from bgtplanner.report.drawing import GREY, WIDE, Picture, label_ends, look_of, mark_series, plain
 from bgtplanner.report.story import REFERENCES
 
 __all__ = ["comparison_pictures", "group_name"]
@@ -74,54 +75,32 @@ def _name(what: str, dataset: str, mechanism: str) -> str:
 
 
 def _levels(rows: Sequence[Row], metric: str, kind: str, dataset: str, mechanism: str) -> Picture:
-    policies = [row for row in rows if not row.reference and row.figures[metric] is not None]
-    beside = [row for row in rows if row.reference and row.figures[metric] is not None]
+    known = [(row, found) for row in rows if (found := row.figures[metric]) is not None]
+    policies = {row.policy: found for row, found in known if not row.reference}
+    # Clients of one user each have nothing better than its mean: then one line is enough.
+    beside = {found.mean: row.policy for row, found in known if row.reference}
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for place, row in enumerate(reversed(policies)):
-            found, look = row.figures[metric], look_of(row.policy)
-            if found is None:
-                continue
-            bars = axes.errorbar(
-                found.mean, place, xerr=found.half or 0.0, color=look.colour, marker=look.mark,
-                ms=7, capsize=4, lw=2,
-            )  # fmt: skip
-            mark_series([bars.lines[0], *bars.lines[1], *bars.lines[2]], row.policy)
-        axes.set_yticks(
-            range(len(policies)), [plain(_short(row.policy)) for row in reversed(policies)]
-        )
-        axes.set_ylim(-0.6, len(policies) - 0.4)
+        _draw_intervals(axes, policies)
         handles = []
-        values = {}
-        for row in beside:
-            found = row.figures[metric]
-            if found is None or found.mean in values:
-                continue
-            values[found.mean] = row.policy
-            line = axes.axvline(found.mean, color=GREY, ls=_DASHES[row.policy], lw=1.4)
-            mark_series(line, row.policy)
-            handles.append((line, REFERENCES[row.policy]))
+        for value, name in beside.items():
+            line = axes.axvline(value, color=GREY, ls=_DASHES[name], lw=1.4)
+            mark_series(line, name)
+            handles.append((line, REFERENCES[name]))
         axes.set_xlabel(f"{_NAMES[kind]} ({_BETTER[kind]} is better)")
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
-        axes.grid(axis="x", alpha=0.25, lw=0.7)
         if handles:
             axes.legend(
                 *zip(*handles, strict=True), loc="lower left", bbox_to_anchor=(-0.12, 1), ncols=3,
                 fontsize=8, columnspacing=1.0, handlelength=1.6, borderaxespad=0.1,
             )  # fmt: skip
 
-    said = "; ".join(
-        f"{row.policy} {found.mean:.4f}" + ("" if found.half is None else f" ± {found.half:.4f}")
-        for row in policies
-        if (found := row.figures[metric]) is not None
-    )
     return Picture(
         name=_name(kind, dataset, mechanism),
         title=f"{_NAMES[kind]}: mean and 95 % interval over seeds",
-        alt=f"{_NAMES[kind]} of each policy: {said}.",
+        alt=f"{_NAMES[kind]} of each policy: {_said(policies, '.4f')}.",
         draw=draw,
-        size=(5.4, 1.5 + 0.32 * max(3, len(policies))),
+        size=(WIDE[0], 1.5 + 0.32 * max(3, len(policies))),
         group=group_name(dataset, mechanism),
         view=kind,
     )
@@ -130,43 +109,50 @@ def _levels(rows: Sequence[Row], metric: str, kind: str, dataset: str, mechanism
 def _differences(
     entries: Sequence[Difference], metric: str, kind: str, dataset: str, mechanism: str
 ) -> Picture:
-    shown = [entry for entry in entries if entry.figures[metric] is not None]
-    baseline = shown[0].baseline
+    shown = {
+        entry.policy: found for entry in entries if (found := entry.figures[metric]) is not None
+    }
+    baseline = entries[0].baseline
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         axes.axvline(0, color=look_of(baseline).colour, lw=1.4)
-        for place, entry in enumerate(reversed(shown)):
-            found, look = entry.figures[metric], look_of(entry.policy)
-            if found is None:
-                continue
-            bars = axes.errorbar(
-                found.mean, place, xerr=found.half or 0.0, color=look.colour, marker=look.mark,
-                ms=7, capsize=4, lw=2,
-            )  # fmt: skip
-            mark_series([bars.lines[0], *bars.lines[1], *bars.lines[2]], entry.policy)
-        axes.set_yticks(
-            range(len(shown)), [plain(_short(entry.policy)) for entry in reversed(shown)]
-        )
-        axes.set_ylim(-0.6, len(shown) - 0.4)
+        _draw_intervals(axes, shown)
         axes.set_xlabel(f"{_NAMES[kind]} less that of {plain(_short(baseline))}")
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
-        axes.grid(axis="x", alpha=0.25, lw=0.7)
 
-    said = "; ".join(
-        f"{entry.policy} {found.mean:+.4f}"
-        + ("" if found.half is None else f" ± {found.half:.4f}")
-        for entry in shown
-        if (found := entry.figures[metric]) is not None
-    )
     return Picture(
         name=_name(f"difference-{kind}", dataset, mechanism),
         title=f"{_NAMES[kind]} against {baseline}, seed by seed ({_BETTER[kind]} is better)",
-        alt=f"Difference of {_NAMES[kind]} to {baseline}, with 95 % intervals: {said}.",
+        alt=f"Difference of {_NAMES[kind]} to {baseline}, with 95 % intervals: "
+        f"{_said(shown, '+.4f')}.",
         draw=draw,
-        size=(5.4, 1.5 + 0.32 * max(3, len(shown))),
+        size=(WIDE[0], 1.5 + 0.32 * max(3, len(shown))),
         group=group_name(dataset, mechanism),
         view=kind,
+    )
+
+
+def _draw_intervals(axes: Axes, values: Mapping[str, Estimate]) -> None:
+    """A line for each policy, the first on top."""
+    for place, (policy, found) in enumerate(reversed(list(values.items()))):
+        look = look_of(policy)
+        bars = axes.errorbar(
+            found.mean, place, xerr=found.half or 0.0, color=look.colour, marker=look.mark,
+            ms=7, capsize=4, lw=2,
+        )  # fmt: skip
+        mark_series([bars.lines[0], *bars.lines[1], *bars.lines[2]], policy)
+    axes.set_yticks(
+        range(len(values)), [plain(_short(policy)) for policy in reversed(list(values))]
+    )
+    axes.set_ylim(-0.6, len(values) - 0.4)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+    axes.grid(axis="x", alpha=0.25, lw=0.7)
+
+
+def _said(values: Mapping[str, Estimate], digits: str) -> str:
+    return "; ".join(
+        f"{policy} {found.mean:{digits}}" + ("" if found.half is None else f" ± {found.half:.4f}")
+        for policy, found in values.items()
     )
 
 

@@ -54,7 +54,9 @@ def _below_alone(comparison: Comparison, dataset: str, error: float, metric: str
         found = row.figures[metric]
         if row.policy == "client_alone" and row.dataset == dataset and found is not None:
             share = error / found.mean - 1 if found.mean else 0.0
-            return f", {abs(share):.1%} {'below' if share <= 0 else 'above'} a client alone"
+            return (
+                f", {100 * abs(share):.1f} % {'below' if share <= 0 else 'above'} a client alone"
+            )
     return ""
 
 
@@ -73,24 +75,28 @@ def sweep_headline(found: Sensitivity) -> str:
         return f"What {keys} does: no cell is finished yet."
     error, point, row = min(known, key=lambda entry: entry[0])
     where = ", ".join(f"{key} = {in_words(value)}" for key, value in point.values.items())
-    return f"What {keys} does: the lowest error, RMSE {error:.4f}, has {row.policy} at {where}."
+    return f"What {keys} does: the lowest error, RMSE {error:.4f}, is {row.policy}'s at {where}."
 
 
 def grid_tiles(found: Comparison | Sensitivity, done: int, cells: int) -> list[Tile]:
     """How much of it is done, how sure it is, what failed."""
     tiles = [Tile("Cells finished", f"{done} of {cells}", "one run each", warn=done < cells)]
+    request = found.request if isinstance(found, Comparison) else found.sweep.base
+    seeds = len(set(request.seeds))
+    said = "intervals are over them" if seeds > 1 else "one says nothing about chance"
+    tiles.append(Tile("Seeds", str(seeds), said, warn=seeds < 2))
     if isinstance(found, Comparison):
-        tiles += _comparison_tiles(found)
+        tiles += _apart(found)
+    else:
+        tiles.append(Tile("Combinations", str(len(found.points)), "of the settings varied"))
     if found.failed:
         tiles.append(Tile("Failed", str(len(found.failed)), "see below why", warn=True))
     return tiles
 
 
-def _comparison_tiles(found: Comparison) -> list[Tile]:
+def _apart(found: Comparison) -> list[Tile]:
+    """How many policies differ from the baseline by more than chance."""
     metric, _ = found.reported
-    seeds = len(set(found.request.seeds))
-    said = "intervals are over them" if seeds > 1 else "one says nothing about chance"
-    tiles = [Tile("Seeds", str(seeds), said, warn=seeds < 2)]
     apart = [
         value
         for entry in found.differences
@@ -98,14 +104,14 @@ def _comparison_tiles(found: Comparison) -> list[Tile]:
         and (value := entry.figures[metric]) is not None
         and value.half is not None
     ]
-    if apart and found.request.against is not None:
-        worse = sum(value.mean > (value.half or 0.0) for value in apart)
-        better = sum(value.mean < -(value.half or 0.0) for value in apart)
-        tiles.append(
-            Tile(
-                f"Against {found.request.against}",
-                f"{better} better, {worse} worse",
-                f"of {len(apart)} differences, at 95 %; the rest could be chance",
-            )
+    if not apart:
+        return []
+    worse = sum(value.mean > (value.half or 0.0) for value in apart)
+    better = sum(value.mean < -(value.half or 0.0) for value in apart)
+    return [
+        Tile(
+            f"Against {found.request.against}",
+            f"{better} better, {worse} worse",
+            f"of {len(apart)} differences, at 95 %; the rest could be chance",
         )
-    return tiles
+    ]

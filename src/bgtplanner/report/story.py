@@ -75,12 +75,13 @@ class Story:
     @property
     def references(self) -> dict[str, str]:
         """The predictors to beat that are known, with what they are called, each once."""
-        found: dict[str, str] = {}
-        for key, name in REFERENCES.items():
-            value = self.summary.get(f"rmse_{key}")
-            same = key == "client_alone" and value == self.summary.get("rmse_user_mean")
-            if value is not None and not same:
-                found[key] = name
+        found = {
+            key: name
+            for key, name in REFERENCES.items()
+            if self.summary.get(f"rmse_{key}") is not None
+        }
+        if len(found) == 3 and self.summary["rmse_user_mean"] == self.summary["rmse_client_alone"]:
+            del found["user_mean"]  # clients of one user each have nothing better
         return found
 
     @property
@@ -122,7 +123,7 @@ class Story:
         better = "lower" if alone <= 0 else "higher"
         return (
             f"Learning together, {summary['clients']:,} clients end with an error "
-            f"{abs(alone):.1%} {better} than each could reach alone"
+            f"{100 * abs(alone):.1f} % {better} than each could reach alone"
             f" (RMSE {summary['rmse_final']:.4f} against {summary['rmse_client_alone']:.4f})."
         )
 
@@ -138,8 +139,8 @@ class Story:
             tiles.append(
                 Tile(
                     "Against a client alone",
-                    f"{alone:+.1%}".replace("-", "−"),
-                    f"{constant:+.1%} against one constant".replace("-", "−"),
+                    f"{100 * alone:+.1f} %".replace("-", "−"),
+                    f"{100 * constant:+.1f} % against one constant".replace("-", "−"),
                     warn=alone > 0,
                 )
             )
@@ -218,7 +219,7 @@ def _so_far(
     config: Config, facts: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """The summary of a run that goes on, as far as its folder tells."""
-    known = {
+    known: dict[str, Any] = {
         "dataset": config.data.dataset,
         "preset": config.preset,
         "model": config.model.name,

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from bgtplanner.experiments.cells import folder_name
 from bgtplanner.experiments.comparison import Estimate, Row
 from bgtplanner.experiments.sweeps import Point, Sensitivity, Study, in_words
-from bgtplanner.report.drawing import Look, Picture, look_of, mark_series, plain, shades
+from bgtplanner.report.drawing import WIDE, Look, Picture, look_of, mark_series, plain, shades
 from bgtplanner.report.grid_figures import group_name
 from bgtplanner.report.sensitivity import cut, drawn_places, rows_of, short_key
 
@@ -78,7 +78,7 @@ def sweep_picture(
         title=f"{what} over {', '.join(keys)}",
         alt=_in_words(by_study, chosen[0], what),
         draw=draw,
-        size=(9.0 if len(chosen) > 1 else 5.4, 0.4 + 3.0 * len(studies)),
+        size=(9.0 if len(chosen) > 1 else WIDE[0], 0.4 + 3.0 * len(studies)),
         group=group_name(dataset, mechanism),
         view=kinds[0] if len(chosen) == 1 else "",
     )

@@ -1,0 +1,90 @@
+"""The command that shows what came of a run or a grid: `report`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bgtplanner.commands.options import Json, need_simulator, print_json
+from bgtplanner.errors import ConfigError, MissingExtraError
+
+__all__ = ["report", "report_writer"]
+
+
+def report(
+    folder: Annotated[str, typer.Argument(help="Of a run, a comparison or a sweep.")],
+    figures: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Write the pictures there instead, as SVG and PNG."),
+    ] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve it here while a run goes on; Ctrl-C ends it.")
+    ] = False,
+    port: Annotated[int, typer.Option(help="For --live; 0: any that is free.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Write a page about a run or a grid that opens anywhere, online or not.
+
+    Example: `bgtplanner report runs/first --open`
+
+    With --live the page is served to this machine only (127.0.0.1) and follows the run; nothing
+    is written. With --figures the pictures are written for a paper, in the same colours.
+    """
+    need_simulator()
+    write = report_writer()
+    ConfigError.unless(folder != "", "FOLDER", folder, "a run folder")
+    ConfigError.unless(figures != "", "--figures", figures, "a folder to write pictures into")
+    if figures is not None and (live or open_page):
+        raise ConfigError("--figures writes no page; leave out --live and --open")
+    if live:
+        _serve(Path(folder), port, open_page, as_json)
+        return
+    if figures is not None:
+        from bgtplanner.report.drawing import write_pictures
+        from bgtplanner.report.page import pictures_of
+
+        written = write_pictures(pictures_of(folder), Path(figures))
+        if as_json:
+            print_json({"figures": [str(path) for path in written]})
+        else:
+            typer.echo(f"Pictures: {len(written) // 2} in {figures}, each as .svg and .png")
+        return
+    page = write(Path(folder))
+    if as_json:
+        print_json({"report": str(page)})
+    else:
+        typer.echo(f"Report: {page}")
+    if open_page:
+        typer.launch(str(page))
+
+
+def report_writer() -> Callable[[Path], Path]:
+    """What writes a page.
+
+    Raises:
+        MissingExtraError: If what it needs is not installed.
+    """
+    try:
+        from bgtplanner.report.page import write_report
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("report", "A report") from error
+    return write_report
+
+
+def _serve(folder: Path, port: int, open_page: bool, as_json: bool) -> None:
+    from bgtplanner.report.live import LivePage, LiveServer
+
+    page = LivePage(folder)
+    page.page()  # what is wrong with the folder is said now, not in the browser
+    server = LiveServer(page, port)
+    if as_json:
+        print_json({"address": server.address})
+    else:
+        typer.echo(f"Live: {server.address}  (Ctrl-C ends it)")
+    if open_page:
+        typer.launch(server.address)
+    server.serve()

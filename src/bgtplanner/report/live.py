@@ -1,0 +1,182 @@
+"""The report page while a run goes on, for this machine only.
+
+A small server on the loopback interface hands out one page and tells it when there is something
+new (server-sent events). It reads the folder and writes nothing, opens no ledger, serves no other
+file, and answers only requests that call it by its own address: a page from elsewhere that made a
+browser believe that its name is this machine's would be refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+from bgtplanner.errors import BGTPlannerError, ConfigError
+from bgtplanner.report.page import render
+
+__all__ = ["LivePage", "LiveServer"]
+
+_POLL = 0.25  # seconds between looks at the folder
+_BREATHE = 4.0  # times as long as drawing took: training needs the processor more
+_KEEP_ALIVE = 10.0  # seconds between signs of life, by which a closed page is noticed
+
+
+class LivePage:
+    """The page of a folder, drawn anew when the folder has changed and somebody asks for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._version = ""
+        self._page = ""
+        self._rest_until = 0.0
+
+    def version(self) -> str:
+        """What the folder holds now; another word after every round, and after every cell."""
+        if (self.folder / "config.toml").exists():
+            names = [self.folder / name for name in ("rounds.jsonl", "summary.json")]
+        else:  # of a grid, the cells that are done
+            names = sorted(self.folder.rglob("summary.json"))
+        marks = []
+        for name in names:
+            with contextlib.suppress(OSError):
+                found = name.stat()
+                marks.append(f"{found.st_size:x}.{found.st_mtime_ns:x}")
+        return "-".join([str(len(marks)), *marks[-2:]])
+
+    def done(self) -> bool:
+        """Whether nothing more will come: the run has its summary."""
+        run = (self.folder / "config.toml").exists()
+        return run and (self.folder / "summary.json").exists()
+
+    def page(self) -> str:
+        """The page as the folder is now; one drawing serves all who ask."""
+        with self._lock:
+            now = self.version()
+            if now != self._version:
+                begun = time.monotonic()
+                self._page = render(self.folder, live="events", version=now)
+                self._version = now
+                took = time.monotonic() - begun
+                self._rest_until = time.monotonic() + _BREATHE * took
+            return self._page
+
+    def changes(self, stop: threading.Event) -> Iterator[str | None]:
+        """Versions as they come, not faster than they can be drawn; None as a sign of life."""
+        told, quiet = "", time.monotonic()
+        while not stop.is_set():
+            now = self.version()
+            if now != told and (time.monotonic() >= self._rest_until or self.done()):
+                told, quiet = now, time.monotonic()
+                yield now
+                if self.done():
+                    return
+            elif time.monotonic() - quiet > _KEEP_ALIVE:
+                quiet = time.monotonic()
+                yield None
+            stop.wait(_POLL)
+
+
+class LiveServer(ThreadingHTTPServer):
+    """Serves one live page on the loopback interface.
+
+    Args:
+        page: What to serve.
+        port: Where; 0 for any that is free.
+
+    Raises:
+        ConfigError: If the port is taken.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, page: LivePage, port: int = 0) -> None:
+        ConfigError.unless(0 <= port <= 65535, "--port", port, "0 (any that is free) to 65535")
+        self.page = page
+        self.stopping = threading.Event()
+        try:
+            super().__init__(("127.0.0.1", port), _Handler)
+        except OSError as error:
+            raise ConfigError(
+                f"--port = {port}: {error.strerror}; choose another, or 0 for any that is free"
+            ) from error
+        self.hosts = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
+
+    @property
+    def address(self) -> str:
+        """What to open."""
+        return f"http://127.0.0.1:{self.server_port}/"
+
+    def serve(self) -> None:
+        """Serve until somebody interrupts it."""
+        try:
+            self.serve_forever(poll_interval=_POLL)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            self.stopping.set()
+            self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: a browser that goes away in the middle is no error of ours."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: LiveServer
+    server_version = "bgtplanner"
+    sys_version = ""
+    protocol_version = "HTTP/1.1"
+    _TEXT: ClassVar = "text/plain; charset=utf-8"
+
+    def do_GET(self) -> None:
+        if self.headers.get("Host") not in self.server.hosts:
+            self._answer(HTTPStatus.MISDIRECTED_REQUEST, self._TEXT, "not this address")
+        elif self.path == "/":
+            self._page()
+        elif self.path == "/events":
+            self._events()
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, self._TEXT, "there is one page: /")
+
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - its name there
+        """Nothing: the terminal is for the run."""
+
+    def _page(self) -> None:
+        try:
+            text = self.server.page.page()
+        except BGTPlannerError as error:
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, self._TEXT, str(error))
+        else:
+            self._answer(HTTPStatus.OK, "text/html; charset=utf-8", text)
+
+    def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("X-Frame-Options", "DENY")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _events(self) -> None:
+        self.close_connection = True
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        with contextlib.suppress(OSError):  # the page was closed
+            for version in self.server.page.changes(self.server.stopping):
+                said = ": still here" if version is None else f"event: page\ndata: {version}"
+                self.wfile.write(f"{said}\n\n".encode())
+            if not self.server.stopping.is_set():
+                self.wfile.write(b"event: done\ndata: done\n\n")
