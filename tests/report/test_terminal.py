@@ -18,13 +18,8 @@ from bgtplanner.experiments.description import describe
 from bgtplanner.experiments.results import Result
 from bgtplanner.recsys.ratings import Ratings
 from bgtplanner.recsys.split import Split, split_ratings
-from bgtplanner.report.terminal import (
-    RunView,
-    bar,
-    description_view,
-    sparkline,
-    summary_table,
-)
+from bgtplanner.report.blocks import bar, sparkline
+from bgtplanner.report.terminal import RunView, description_view, summary_table
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 BLOCKS = "▁▂▃▄▅▆▇█"

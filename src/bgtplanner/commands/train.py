@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,10 +18,14 @@ from bgtplanner.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
     from bgtplanner.experiments.results import Result
+    from bgtplanner.experiments.tracking import Observer
     from bgtplanner.report.terminal import RunView
 
 __all__ = ["resume", "run"]
 
+Track = Annotated[
+    list[str] | None, typer.Option(help="Also tell: tensorboard | mlflow. Repeatable.")
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="A line for every round.")]
 
 
@@ -71,6 +77,7 @@ def run(
     ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace the run in that folder.")] = False,
     show_config: Annotated[bool, typer.Option(help="Print the settings and stop.")] = False,
+    track: Track = None,
     as_json: Json = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
@@ -117,15 +124,14 @@ def run(
     view = _view(as_json, verbose, quiet)
     _need_device()
     folder = new_folder(chosen.data.dataset) if out is None else Path(out)
-    try:
-        result = execute(chosen, out=folder, overwrite=overwrite, observer=view)
-    finally:
-        view.close()
+    with _watching(view, track, folder) as observer:
+        result = execute(chosen, out=folder, overwrite=overwrite, observer=observer)
     _show_result(result, as_json, view)
 
 
 def resume(
     folder: Annotated[str, typer.Argument(help="The folder of a run that was interrupted.")],
+    track: Track = None,
     as_json: Json = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
@@ -140,11 +146,28 @@ def resume(
     ConfigError.unless(folder != "", "FOLDER", folder, "a run folder")
     view = _view(as_json, verbose, quiet)
     _need_device()
+    with _watching(view, track, Path(folder)) as observer:
+        result = go_on(folder, observer=observer)
+    _show_result(result, as_json, view)
+
+
+@contextlib.contextmanager
+def _watching(view: RunView, track: list[str] | None, folder: Path) -> Iterator[Observer]:
+    """The terminal and whoever else is to be told, until it is over."""
+    from bgtplanner.experiments.tracking import Several, tracker_named
+
+    trackers = [tracker_named(name, folder) for name in dict.fromkeys(track or [])]
     try:
-        result = go_on(folder, observer=view)
+        yield Several(view, *trackers)
     finally:
         view.close()
-    _show_result(result, as_json, view)
+        for tracker in trackers:
+            tracker.close()
+    for tracker in trackers:
+        if tracker.trouble is not None:
+            typer.echo(f"warning: not tracked to the end: {tracker.trouble}", err=True)
+        elif view.verbosity >= 0:
+            view.console.print(f"Tracked: {tracker.where}", highlight=False, markup=False)
 
 
 def _need_device() -> None:

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ from bgtplanner.experiments.results import (
     summarise,
 )
 from bgtplanner.experiments.store import RunFolder
+from bgtplanner.experiments.tracking import Observer
 from bgtplanner.federation.planned import PlannedRound, PlannedRounds
 from bgtplanner.federation.simulation import RoundRecord, Simulation
 from bgtplanner.planning.baselines import Hindsight
@@ -62,26 +63,6 @@ __all__ = [
 _FIGURES = frozenset(
     {*Metrics._fields, "round", "loss", "clients", "ratings", "seconds"}
 )  # of a round
-
-
-class Observer(Protocol):
-    """Somebody who watches a run."""
-
-    def searching(self, name: str, number: int, total: int) -> None:
-        """Before a run with ``hindsight``: the schedule that is tried now."""
-        ...
-
-    def started(self, config: Config, split: Split, first: int) -> None:
-        """The data are ready; training goes on from round `first`."""
-        ...
-
-    def round(self, record: Mapping[str, Any], total: int) -> None:
-        """A round is over."""
-        ...
-
-    def finished(self, result: Result) -> None:
-        """The run is done."""
-        ...
 
 
 def simulate(

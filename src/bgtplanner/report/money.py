@@ -11,7 +11,7 @@ from rich.table import Table
 
 from bgtplanner.privacy.accounting import from_ticks
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.report.terminal import bar
+from bgtplanner.report.blocks import bar
 
 __all__ = ["audit_view", "ledger_facts", "ledger_view", "quotes_view"]
 

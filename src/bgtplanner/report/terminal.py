@@ -3,58 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
+from bgtplanner.report.blocks import bar, sparkline
 from bgtplanner.report.guarantee import guarantee
+from bgtplanner.report.progress import LiveTable
 
 if TYPE_CHECKING:  # only their names: this file must do without the simulator
     from bgtplanner.experiments.config import Config
     from bgtplanner.experiments.results import Result
     from bgtplanner.recsys.split import Split
 
-__all__ = ["RunView", "bar", "description_view", "sparkline", "summary_table"]
-
-_BLOCKS = "▁▂▃▄▅▆▇█"
-
-
-def sparkline(values: Iterable[float], width: int = 40) -> str:
-    """A curve in one line of text; the largest value is the tallest block.
-
-    Example:
-        >>> sparkline([3, 2, 1])
-        '█▄▁'
-    """
-    points = list(values)
-    if len(points) > width:
-        last, steps = len(points) - 1, max(width - 1, 1)
-        points = [points[round(i * last / steps)] for i in range(width)]
-    low, high = min(points, default=0.0), max(points, default=0.0)
-    span = (high - low) or 1.0
-    return "".join(_BLOCKS[int((point - low) / span * (len(_BLOCKS) - 1))] for point in points)
-
-
-def bar(share: float, width: int = 20) -> str:
-    """A horizontal bar for a share from 0 to 1."""
-    full = round(max(0.0, min(1.0, share)) * width)
-    return "█" * full + "·" * (width - full)
+__all__ = ["RunView", "description_view", "summary_table"]
 
 
 class RunView:
     """Tells the user how a run is going.
 
-    On a terminal: one live line. Elsewhere: a plain line every tenth of the way. It writes to the
+    On a terminal: a live table. Elsewhere: a plain line every tenth of the way. It writes to the
     given console only, so that standard output can be kept for data.
 
     Args:
@@ -65,8 +36,7 @@ class RunView:
     def __init__(self, console: Console, verbosity: int = 0) -> None:
         self.console = console
         self.verbosity = verbosity
-        self._live: Progress | None = None
-        self._task: Any = None
+        self._live: LiveTable | None = None
         self._begun = 0.0
         self._first = 0
 
@@ -97,29 +67,17 @@ class RunView:
         if first:
             self.console.print(f"going on after round {first}", highlight=False)
         if self.console.is_terminal and self.verbosity == 0:
-            self._live = Progress(
-                TextColumn("round"),
-                MofNCompleteColumn(),
-                BarColumn(bar_width=24),
-                TextColumn("{task.fields[score]}"),
-                TimeRemainingColumn(compact=True),
-                console=self.console,
-                transient=True,
-            )
-            self._live.start()
-            self._task = self._live.add_task(
-                "", total=config.federation.rounds, completed=first, score="compiling"
-            )
+            self._live = LiveTable(self.console, config.federation.rounds, first)
 
     def round(self, record: Mapping[str, Any], total: int) -> None:
         """Move the bar, or print a line when one is due."""
         done = record["round"] + 1
         if done == self._first + 1:  # compiled by now: from here on the pace is steady
             self._begun = time.perf_counter()
-        score = f"RMSE {record['rmse']:.4f}  F1 {record['f1']:.3f}"
         if self._live is not None:
-            self._live.update(self._task, completed=done, score=score)
+            self._live.round(record)
             return
+        score = f"RMSE {record['rmse']:.4f}  F1 {record['f1']:.3f}"
         due = self.verbosity > 0 or done % max(1, total // 10) == 0 or done == total
         if self.verbosity >= 0 and due:
             steady = done - self._first - 1
@@ -130,9 +88,9 @@ class RunView:
             self.console.print(f"round {done}/{total}  {score}{left}", highlight=False)
 
     def close(self) -> None:
-        """Take the live line away, whatever happened."""
+        """Take the live table away, whatever happened."""
         if self._live is not None:
-            self._live.stop()
+            self._live.close()
             self._live = None
 
     def finished(self, result: Result) -> None:
@@ -141,30 +99,42 @@ class RunView:
         if self.verbosity < 0:
             return
         summary = result.summary
-        curve = sparkline(record["rmse"] for record in result.rounds)
-        self.console.print(f"RMSE by round  {curve}", highlight=False)
+        for name, values in _curves(result.rounds).items():
+            self.console.print(f"{name:<14} {sparkline(values)}", highlight=False)
         self.console.print(summary_table(summary))
-        together, alone = summary["rmse_final"], summary["rmse_client_alone"]
-        better = "lower" if together <= alone else "higher"
-        gain = f"{100 * abs(1 - together / alone):.1f} % " if alone else ""
-        self.console.print(
-            f"Learning together: error {gain}{better} than a client alone. "
-            f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s.",
-            highlight=False,
-        )
-        if summary.get("planner_note"):
-            self.console.print(f"Planner {summary['planner_note']}.", highlight=False)
-        if summary.get("target") is not None:
-            reached = "reached" if summary["target_reached"] else "not reached"
-            self.console.print(f"Target RMSE {summary['target']:g}: {reached}.", highlight=False)
         for entry in summary.get("classes") or []:
             self.console.print(
                 f"epsilon {entry['epsilon']:g}: {entry['clients']:,} clients, spent at most "
                 f"{entry['epsilon_spent_max']:.3g}, RMSE {entry['rmse_final'] or 0:.4f}",
                 highlight=False,
             )
+        if summary.get("target") is not None:
+            reached = "reached" if summary["target_reached"] else "not reached"
+            self.console.print(f"Target RMSE {summary['target']:g}: {reached}.", highlight=False)
+        # What matters comes last: what came out, what is guaranteed, what was spent.
+        together, alone = summary["rmse_final"], summary["rmse_client_alone"]
+        better = "lower" if together <= alone else "higher"
+        gain = f"{100 * abs(1 - together / alone):.1f} % " if alone else ""
+        self.console.print(
+            f"[bold]Learning together[/bold]: error {gain}{better} than a client alone. "
+            f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s.",
+            highlight=False,
+        )
+        if summary.get("planner_note"):
+            self.console.print(f"Planner {summary['planner_note']}.", highlight=False)
         for line in guarantee(summary):
             self.console.print(line, highlight=False, markup=False)
+
+
+def _curves(rounds: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """What is worth a curve; a budget only where there was one."""
+    curves = {
+        "RMSE by round": [record["rmse"] for record in rounds],
+        "F1 by round": [record["f1"] for record in rounds],
+    }
+    if rounds and all(record.get("left") for record in rounds):
+        curves["budget left"] = [1.0, *(max(record["left"]) for record in rounds)]
+    return curves
 
 
 def _privacy(config: Config) -> str:

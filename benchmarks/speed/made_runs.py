@@ -1,0 +1,181 @@
+"""Run folders and grids without training: real plans and charges, made-up errors.
+
+The policies, the ledger's rule and the layout of the folder are the package's own, so that what
+reads such folders (the report, its tests and its benchmark) meets what a run would have left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bgtplanner.experiments.assembly import budgets_of, policy_of, rule_of
+from bgtplanner.experiments.config import Config, load_config
+from bgtplanner.experiments.grid import Asked
+from bgtplanner.experiments.results import most_spent, not_accounted, summarise
+from bgtplanner.experiments.store import RunFolder
+from bgtplanner.planning.policy import LedgerPolicy, Plan
+
+CLIENTS, ITEMS, RATINGS = 300, 300, 15_000
+BESIDE = {
+    "rmse_constant": 0.221,
+    "rmse_user_mean": 0.208,
+    "rmse_client_alone": 0.206,
+    "f1_constant": 0.893,
+    "f1_user_mean": 0.894,
+    "f1_client_alone": 0.895,
+}
+
+
+def facts_of(config: Config) -> dict[str, Any]:
+    """What is known before the first round."""
+    private = config.privacy.mechanism != "none"
+    budgets = budgets_of(config, CLIENTS).classes if private else ()
+    return {
+        "schema": 1,
+        "dataset": config.data.dataset,
+        "preset": config.preset,
+        "model": config.model.name,
+        "policy": config.planning.policy,
+        "mechanism": config.privacy.mechanism,
+        "seed": config.run.seed,
+        "clients": CLIENTS,
+        "users": CLIENTS,
+        "items": ITEMS,
+        "ratings": RATINGS,
+        **BESIDE,
+        "not_accounted": not_accounted(config),
+        "class_epsilons": [budget.epsilon for budget in budgets],
+    }
+
+
+def records_of(config: Config) -> tuple[list[dict[str, Any]], LedgerPolicy | None]:
+    """One mapping a round, and the policy that planned them."""
+    generator = np.random.default_rng(config.run.seed)
+    policy = None
+    if config.privacy.mechanism != "none":
+        made = policy_of(config, budgets_of(config, CLIENTS), rule_of(config))
+        policy = made if isinstance(made, LedgerPolicy) else None
+    records, learned, over = [], 0.0, False
+    for index in range(config.federation.rounds):
+        context = [0.03, 0.08, 0.08] if config.planning.policy == "patient" else None
+        plan = None if policy is None or over else policy.ask(context)
+        over = policy is not None and plan is None
+        learned += 0.02 if policy is None else 0.0 if plan is None else min(plan.charge, 1.0)
+        rmse = 0.18 + 0.03 * np.exp(-learned) + 0.0005 * generator.standard_normal()
+        record: dict[str, Any] = {
+            "round": index,
+            "rmse": float(rmse),
+            "mae": float(0.8 * rmse),
+            "loss": float(rmse**2),
+            "precision": 0.82,
+            "recall": 0.98,
+            "f1": float(0.9 - rmse / 40),
+            "clients": CLIENTS,
+            "ratings": 6000 + index,
+            "seconds": 0.005,
+        }
+        if policy is not None:
+            record |= planned(plan, policy, float(generator.standard_normal()))
+        records.append(record)
+    return records, policy
+
+
+def planned(plan: Plan | None, policy: LedgerPolicy, luck: float) -> dict[str, Any]:
+    """What a run notes of a plan, and settle it."""
+    paid = CLIENTS if plan is not None and not plan.skip else 0
+    noise = 0.02 * plan.noise_multiplier if plan is not None and paid else None
+    reward = 0.3 + 0.2 * luck if paid else None
+    if plan is not None:
+        policy.tell(plan, reward=reward)
+    why = {} if plan is None else plan.why._asdict()
+    return {
+        "clients": round(0.9 * paid),
+        "charge": 0.0 if plan is None else plan.charge,
+        "charges": [] if plan is None else plan.charge_by_class.tolist(),
+        "paid": paid,
+        "late": round(0.04 * paid),
+        "dropped": 0,
+        "level": None if plan is None else plan.level,
+        "clip": None if plan is None else plan.clip,
+        "noise_multiplier": None if not paid or plan is None else plan.noise_multiplier,
+        "released_norm": None if noise is None else (noise**2 + 0.01) ** 0.5,
+        "noise_norm": noise,
+        "reward": reward,
+        "left": policy.share_left().tolist(),
+        "why": {name: value for name, value in why.items() if value},
+        "spent": most_spent(policy.ledger),
+    }
+
+
+def make_run(
+    path: Path,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    preset: str = "recommended",
+    rounds_done: int | None = None,
+) -> Path:
+    """Write a run folder; with `rounds_done` one that is not finished."""
+    config = load_config(preset=preset, settings=settings)
+    return write_run(path, config, rounds_done)
+
+
+def write_run(path: Path, config: Config, rounds_done: int | None = None) -> Path:
+    """Write the folder of a config's run."""
+    records, policy = records_of(config)
+    facts = facts_of(config)
+    with RunFolder.create(path, config, fingerprint="made up", facts=facts) as folder:
+        for record in records[:rounds_done]:
+            folder.append_round(record)
+        if rounds_done is None:
+            spending = {} if policy is None else spending_of(config, policy, records)
+            folder.write_summary(summarise(config, facts, records, 1.5, spending))
+    return path
+
+
+def spending_of(
+    config: Config, policy: LedgerPolicy, records: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """What was promised and spent, as a run sums it up."""
+    spent = policy.ledger.epsilon_spent()
+    classes = policy.ledger.budgets.classes
+    found: dict[str, Any] = {
+        "trust": config.privacy.trust,
+        "unit": config.privacy.unit,
+        "accounting": policy.rule.name,
+        "epsilon": max(budget.epsilon for budget in classes),
+        "delta": config.privacy.delta,
+        "rounds_paid": sum(record["charge"] > 0 for record in records),
+        "epsilon_spent_max": float(spent.max()),
+        "epsilon_client_level": 40.0 * float(spent.max()),
+        "epsilon_client_level_median": 20.0 * float(spent.max()),
+        "uploads_dropped": 0,
+        "planner_note": getattr(policy, "note", None),
+    }
+    if len(classes) > 1:
+        entries = [
+            {
+                "epsilon": budget.epsilon,
+                "clients": int((policy.ledger.budgets.class_of_client == number).sum()),
+                "epsilon_spent_max": float(
+                    spent[policy.ledger.budgets.class_of_client == number].max()
+                ),
+                "rmse_final": 0.19,
+            }
+            for number, budget in enumerate(classes)
+        ]
+        found["classes"] = entries
+    return found
+
+
+def make_grid(out: Path, asked: Asked, leave_out: int = 0) -> Path:
+    """Write the folder of a comparison or a sweep, all cells done but the last few."""
+    out.mkdir(parents=True, exist_ok=True)
+    asked.write(out)
+    cells = list(asked.cells().items())
+    for cell, config in cells[: len(cells) - leave_out]:
+        write_run(out / cell.place, config)
+    return out
