@@ -1,15 +1,24 @@
 """The report page: self-contained, complete, and safe whatever the names are."""
 
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.speed.made_runs import make_grid, make_run
 
-from bgtplanner import Ratings, simulate
+from bgtplanner import simulate
 from bgtplanner.errors import RunFolderError
-from bgtplanner.report.page import write_report
+from bgtplanner.experiments.grid import Request
+from bgtplanner.experiments.sweeps import Study, Sweep, parse_axis
+from bgtplanner.report.page import pictures_of, render, write_report
+
+SHORT = {"federation.rounds": 12}
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
 
 
 class Outline(HTMLParser):
@@ -27,7 +36,7 @@ class Outline(HTMLParser):
         for name, value in attrs:
             if name in ("src", "href", "xlink:href") and not str(value).startswith("#"):
                 self.loaded.append(str(value))
-            if name == "aria-label":
+            if name == "aria-label" and ("role", "img") in attrs:
                 self.labels.append(str(value))
 
     def handle_data(self, data: str) -> None:
@@ -35,7 +44,7 @@ class Outline(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory, compiled_once: Path) -> Path:
     folder = tmp_path_factory.mktemp("report") / "run"
     simulate("demo", rounds=3, out=folder)
     return folder
@@ -51,14 +60,16 @@ def test_page_is_whole_and_alone(run: Path) -> None:
     outline = read(write_report(run))
     summary = json.loads((run / "summary.json").read_text())
     assert outline.loaded == []
-    assert "script" not in outline.tags
-    assert outline.tags.count("svg") == 3
-    assert len(outline.labels) == 3, "every picture says in words what it shows"
+    assert outline.tags.count("script") == 1, "our own"
+    assert outline.tags.count("svg") == 8
+    assert len(outline.labels) == 8, "every picture says in words what it shows"
     for key in ("rmse_final", "rmse_constant", "rmse_user_mean", "rmse_client_alone"):
         assert f"{summary[key]:.4f}" in outline.text
     assert "(10, 1e-05)-differential privacy for each whole client" in outline.text
     assert "[federation]" in outline.text, "all settings are there"
     assert "best round" not in outline.text
+    assert "bgtplanner run --preset recommended --rounds 3" in outline.text
+    assert f"numpy {np.__version__}" in outline.text, "what the run was carried out with"
 
 
 def test_same_run_same_page(run: Path) -> None:
@@ -67,37 +78,38 @@ def test_same_run_same_page(run: Path) -> None:
 
 
 def test_paper_preset_shows_the_best_round_too(tmp_path: Path) -> None:
-    simulate("demo", rounds=2, preset="paper", out=tmp_path / "run")
+    make_run(tmp_path / "run", SHORT, preset="paper")
     assert "best round on the test set" in read(write_report(tmp_path / "run")).text
 
 
 def test_names_are_text_not_markup(tmp_path: Path) -> None:
-    generator = np.random.default_rng(0)
-    ratings = Ratings.from_arrays(
-        generator.integers(0, 8, 80),
-        np.arange(80) % 12,
-        generator.integers(1, 6, 80),
-        name="<script>alert(1)</script>",
-    )
-    simulate(ratings, rounds=2, out=tmp_path / "run")
+    name = "<script>alert(1)</script>"
+    make_run(tmp_path / "run", SHORT | {"data.dataset": name})
     outline = read(write_report(tmp_path / "run"))
-    assert "script" not in outline.tags
-    assert "<script>alert(1)</script>" in outline.text
+    assert outline.tags.count("script") == 1, "our own"
+    assert name in outline.text
+    assert "its ratings were given in Python" in outline.text
 
 
-def test_several_users_a_client_have_a_line_of_their_own(tmp_path: Path) -> None:
-    simulate("demo", rounds=2, settings={"data.clients": 30}, out=tmp_path / "run")
-    page = write_report(tmp_path / "run").read_text()
-    assert page.count("each client alone") > 1
+def test_one_user_a_client_needs_no_line_for_its_mean(tmp_path: Path) -> None:
+    several = {picture.name: picture for picture in pictures_of(make_run(tmp_path / "a", SHORT))}
+    assert "each user's own mean" in several["rmse"].alt
+    one = make_run(tmp_path / "b", SHORT)
+    changed = {"rmse_user_mean": 0.206, "rmse_client_alone": 0.206}
+    summary = json.loads((one / "summary.json").read_text()) | changed
+    (one / "summary.json").write_text(json.dumps(summary))
+    alt = next(picture.alt for picture in pictures_of(one) if picture.name == "rmse")
+    assert "each client alone" in alt
+    assert "each user's own mean" not in alt
 
 
 def test_perfectly_predictable_ratings(tmp_path: Path) -> None:
-    ratings = Ratings.from_arrays([1] * 10, range(10), [0.7] * 10, scale=(0, 1))
-    simulate(ratings, rounds=2, out=tmp_path / "run")
+    make_run(tmp_path / "run", SHORT)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     summary["rmse_client_alone"] = 0.0
     (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
-    assert "0.0 %" in read(write_report(tmp_path / "run")).text
+    text = read(write_report(tmp_path / "run")).text
+    assert f"RMSE {summary['rmse_final']:.4f} after 12 rounds." in text
 
 
 @pytest.mark.parametrize("missing", ["summary.json", "rounds.jsonl"])
@@ -105,7 +117,8 @@ def test_unfinished_run_is_refused(run: Path, tmp_path: Path, missing: str) -> N
     for name in ("config.toml", "summary.json", "rounds.jsonl"):
         if name != missing:
             (tmp_path / name).write_bytes((run / name).read_bytes())
-    with pytest.raises(RunFolderError, match="not finished; go on with 'bgtplanner resume"):
+    words = "not finished; go on with 'bgtplanner resume .*', or watch it with --live"
+    with pytest.raises(RunFolderError, match=words):
         write_report(tmp_path)
 
 
@@ -115,3 +128,196 @@ def test_summary_without_its_figures_is_refused(run: Path, tmp_path: Path) -> No
     (tmp_path / "summary.json").write_text("{}")
     with pytest.raises(RunFolderError, match=r"summary\.json: has no clients, dataset"):
         write_report(tmp_path)
+
+
+def test_a_round_without_its_figures_is_refused(run: Path, tmp_path: Path) -> None:
+    for name in ("config.toml", "summary.json"):
+        (tmp_path / name).write_bytes((run / name).read_bytes())
+    (tmp_path / "rounds.jsonl").write_text('{"round": 0}\n')
+    with pytest.raises(RunFolderError, match=r"rounds\.jsonl, line 1: lacks .* run it anew"):
+        write_report(tmp_path)
+
+
+def test_only_our_script_may_run(run: Path) -> None:
+    page = write_report(run).read_text()
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy is not None
+    rules = policy[1].replace("&#39;", "'")
+    assert "default-src 'none'" in rules
+    assert "connect-src 'none'" in rules
+    assert re.search(r"script-src 'sha256-[A-Za-z0-9+/]{43}='", rules)
+
+
+def ids_of(page: str) -> list[str]:
+    return re.findall(r'\bid="([^"]*)"', page)
+
+
+MADE: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "patient": (SHORT, {"budget", "epsilon", "choices", "forecasts", "noise", "clients"}),
+    "bgt": (
+        SHORT | {"planning.policy": "bgt", "model.name": "factorization"},
+        {"budget", "epsilon", "choices", "rewards", "noise", "clients"},
+    ),
+    "uniform": (
+        SHORT | {"planning.policy": "uniform", "privacy.mechanism": "laplace"},
+        {"budget", "epsilon", "choices", "noise", "clients"},
+    ),
+    "unlimited": (SHORT | {"privacy.mechanism": "none"}, set()),
+}
+
+
+class TestKindsOfRuns:
+    @pytest.mark.parametrize("kind", MADE)
+    def test_pictures(self, tmp_path: Path, kind: str) -> None:
+        settings, expected = MADE[kind]
+        make_run(tmp_path / "run", settings)
+        names = {picture.name for picture in pictures_of(tmp_path / "run")}
+        assert names == {"rmse", "f1"} | expected
+
+    def test_ids_are_unique(self, tmp_path: Path) -> None:
+        make_run(tmp_path / "run", MADE["bgt"][0])
+        found = ids_of(render(tmp_path / "run"))
+        assert len(found) == len(set(found)) > 50
+
+    def test_classes(self, tmp_path: Path) -> None:
+        settings = MADE["bgt"][0] | {"privacy.budgets": "3:0.4,10:0.6"}
+        outline = read(write_report(make_run(tmp_path / "run", settings)))
+        assert "Class by class" in outline.text
+        assert outline.text.count("budget ε 3") >= 2, "in the picture and on a button"
+
+    def test_what_is_not_covered(self, tmp_path: Path) -> None:
+        page = render(make_run(tmp_path / "run", SHORT, preset="paper"))
+        assert "no finite ε" in page
+        assert "which items each client rated" in page
+        assert 'class="promise warn"' in page
+
+    def test_of_an_earlier_version(self, tmp_path: Path) -> None:
+        """Without what later versions note: fewer pictures, and still a page."""
+        folder = make_run(tmp_path / "run", SHORT)
+        config = (folder / "config.toml").read_text()
+        (folder / "config.toml").write_text(
+            "\n".join(
+                line for line in config.splitlines() if not line.startswith(("facts", "ver"))
+            )
+        )
+        lines = []
+        for line in (folder / "rounds.jsonl").read_text().splitlines():
+            record = json.loads(line)
+            del record["spent"], record["why"]
+            lines.append(json.dumps(record))
+        (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n")
+        names = {picture.name for picture in pictures_of(folder)}
+        assert names == {"rmse", "f1", "budget", "choices", "noise", "clients"}
+        assert "bgtplanner unknown" in render(folder)
+
+
+class TestUnfinished:
+    @pytest.mark.parametrize("done", [0, 1, 7])
+    def test_live(self, tmp_path: Path, done: int) -> None:
+        folder = make_run(tmp_path / "run", SHORT, rounds_done=done)
+        page = render(folder, live="events", version="v1")
+        assert f"Round {done} of 12" in page
+        assert 'data-live="events"' in page
+        assert "connect-src &#39;self&#39;" in page
+        assert ("each client alone" in page) == (done > 0)
+
+    def test_what_rows_amount_to_is_not_guessed(self, tmp_path: Path) -> None:
+        folder = make_run(tmp_path / "run", SHORT, preset="paper", rounds_done=3)
+        page = render(folder, live="events")
+        assert "is said when the run is done" in page
+        assert "Not covered" in page
+
+    def test_of_an_earlier_version(self, tmp_path: Path) -> None:
+        folder = make_run(tmp_path / "run", SHORT, rounds_done=3)
+        config = (folder / "config.toml").read_text()
+        (folder / "config.toml").write_text(re.sub(r"(?m)^(facts|versions) = .*$", "", config))
+        assert "Round 3 of 12" in render(folder, live="events")
+
+
+GRID = Request(
+    datasets=("demo", "csv:a <b>.csv"),
+    mechanisms=("gaussian", "laplace"),
+    policies=("patient", "uniform", "unlimited"),
+    seeds=(0, 1),
+    settings=SHORT,
+)
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_grid(tmp_path_factory.mktemp("grids") / "grid", GRID, leave_out=1)
+
+
+class TestGrid:
+    def test_page(self, grid: Path) -> None:
+        outline = read(write_report(grid))
+        assert outline.loaded == []
+        assert outline.tags.count("svg") == len(outline.labels) == 4 * 7
+        for words in (
+            "19 of 20",
+            "Error and F1 (last round)",
+            "Difference to patient, seed by seed",
+            "demo, laplace",
+            "csv:a <b>.csv, gaussian",
+            "has the lowest error in",
+            "bgtplanner compare --dataset demo --dataset 'csv:a <b>.csv'",
+        ):
+            assert words in outline.text, words
+        found = ids_of((grid / "report.html").read_text())
+        assert len(found) == len(set(found))
+
+    def test_one_colour_for_a_policy(self, grid: Path) -> None:
+        page = (grid / "report.html").read_text() if write_report(grid) else ""
+        for policy, colour in (("patient", "#0072b2"), ("uniform", "#009e73")):
+            series = re.findall(rf'data-series="{policy}">(.*?)</g>', page, re.DOTALL)
+            drawn = {
+                found.lower()
+                for part in series
+                for found in re.findall(r"(?:stroke|fill): (#[0-9a-fA-F]{6})", part)
+            }
+            assert colour in drawn
+            assert not drawn & {"#d55e00", "#0072b2", "#009e73"} - {colour}
+
+    def test_the_papers_figures(self, tmp_path: Path) -> None:
+        asked = Request(
+            datasets=("filmtrust",), policies=("bgt",), seeds=(0,), preset="paper", settings=SHORT
+        )
+        text = read(write_report(make_grid(tmp_path / "grid", asked))).text
+        assert "Beside the paper's Table 2" in text
+        assert "0.3746" in text
+
+    def test_nothing_is_finished(self, tmp_path: Path) -> None:
+        asked = Request(policies=("uniform", "adap"), seeds=(0,), settings=SHORT)
+        folder = make_grid(tmp_path / "grid", asked, leave_out=2)
+        assert "0 of 2" in render(folder)
+        with pytest.raises(RunFolderError, match="no cell is finished; go on with: bgtplanner"):
+            pictures_of(folder)
+
+    def test_failed_cells(self, grid: Path, tmp_path: Path) -> None:
+        folder = make_grid(tmp_path / "grid", Request(policies=("uniform",), settings=SHORT))
+        (folder / "demo/gaussian/uniform/seed-0/summary.json").write_text("{}")
+        page = render(folder)
+        assert "What failed" in page
+        assert "has no figure" in page
+
+
+class TestSweep:
+    def test_page(self, tmp_path: Path) -> None:
+        asked = Sweep(
+            base=Request(policies=("patient", "uniform"), seeds=(0, 1), settings=SHORT),
+            studies=(Study(axes=(parse_axis("privacy.epsilon=1,10"),)),),
+        )
+        outline = read(write_report(make_grid(tmp_path / "sweep", asked)))
+        assert outline.tags.count("svg") == len(outline.labels) == 2
+        assert "What privacy.epsilon does: the lowest error" in outline.text
+        assert "privacy.epsilon (last round)" in outline.text
+        assert "bgtplanner sweep --vary privacy.epsilon=1,10" in outline.text
+        assert "privacy.epsilon=10" in outline.labels[0]
+
+    def test_nothing_is_finished(self, tmp_path: Path) -> None:
+        asked = Sweep(
+            base=Request(policies=("uniform",), seeds=(0,), settings=SHORT),
+            studies=(Study(axes=(parse_axis("privacy.epsilon=1,10"),)),),
+        )
+        folder = make_grid(tmp_path / "sweep", asked, leave_out=2)
+        assert "no cell is finished yet" in render(folder)

@@ -8,6 +8,7 @@ not released. A tracker that breaks down in the middle of a run does not take th
 from __future__ import annotations
 
 import functools
+import hashlib
 import logging
 import math
 import os
@@ -37,6 +38,7 @@ __all__ = [
     "tracker_named",
 ]
 
+_MARK = "bgtplanner.folder"  # a hash: paths have quotes, and tell more than they must
 _EVERY = 1.0  # seconds between parcels to MLflow: a round may take a millisecond
 
 
@@ -245,7 +247,8 @@ class MLflowTracker:
             raise MissingExtraError("mlflow", "--track mlflow") from error
         logging.getLogger("mlflow").setLevel(logging.WARNING)  # our output is for the run
         self._metric, self._param = Metric, Param
-        self._folder = str(Path(folder).absolute())
+        self._folder = Path(folder).absolute()
+        self._mark = hashlib.sha256(os.fsencode(self._folder)).hexdigest()
         try:
             self._client: MlflowClient = MlflowClient()
             known = self._client.get_experiment_by_name(experiment)
@@ -278,9 +281,8 @@ class MLflowTracker:
         if self._run is not None:
             self._client.update_run(self._run, status="RUNNING")
             return
-        name = Path(self._folder).name
         made = self._client.create_run(
-            self._experiment, run_name=name, tags={"bgtplanner.folder": self._folder}
+            self._experiment, run_name=self._folder.name, tags={_MARK: self._mark}
         )
         self._run = made.info.run_id
         settings = [("preset", config.preset)] + [
@@ -335,9 +337,8 @@ class MLflowTracker:
 
     def _earlier(self) -> str | None:
         """The run under which this folder is known already."""
-        quoted = self._folder.replace("\\", "\\\\").replace("'", "\\'")
         found = self._client.search_runs(
-            [self._experiment], filter_string=f"tags.`bgtplanner.folder` = '{quoted}'"
+            [self._experiment], filter_string=f"tags.`{_MARK}` = '{self._mark}'"
         )
         return found[0].info.run_id if found else None
 

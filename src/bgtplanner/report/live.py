@@ -23,7 +23,7 @@ from bgtplanner.report.page import render
 __all__ = ["LivePage", "LiveServer"]
 
 _POLL = 0.25  # seconds between looks at the folder
-_BREATHE = 4.0  # times as long as drawing took: training needs the processor more
+_BREATHE = 2.0  # times as long as drawing took: training needs the processor too
 _KEEP_ALIVE = 10.0  # seconds between signs of life, by which a closed page is noticed
 
 
@@ -131,7 +131,6 @@ class _Handler(BaseHTTPRequestHandler):
     server: LiveServer
     server_version = "bgtplanner"
     sys_version = ""
-    protocol_version = "HTTP/1.1"
     _TEXT: ClassVar = "text/plain; charset=utf-8"
 
     def do_GET(self) -> None:
@@ -168,11 +167,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _events(self) -> None:
-        self.close_connection = True
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Cache-Control", "no-store")
-        self.send_header("Connection", "close")
         self.end_headers()
         with contextlib.suppress(OSError):  # the page was closed
             for version in self.server.page.changes(self.server.stopping):

@@ -110,7 +110,8 @@ def _run_content(story: Story) -> dict[str, Any]:
     ]
     classes = story.left().shape[1] if story.private and story.left().size else 0
     budgets = [f"budget ε {epsilon:g}" for epsilon in story.class_epsilons()]
-    toggles = [(series_name(key), name) for key, name in story.references.items()]
+    references = story.references if story.rounds else {}
+    toggles = [(series_name(key), name) for key, name in references.items()]
     toggles += [(series_name(name), name) for name in budgets] if 1 < classes <= 5 else []
     return {
         "summary": {"trust": None, "planner_note": None, "classes": None, "ratings": None}

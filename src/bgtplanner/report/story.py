@@ -26,6 +26,7 @@ _NEEDED = {
     *("seconds_per_round", "seconds_total"),
 }
 _ROUND = {"round", "rmse", "f1"}
+_ROUND_SO_FAR = _ROUND | {"mae", "precision", "recall", "seconds"}
 
 REFERENCES = {
     "constant": "one constant for all",
@@ -201,7 +202,7 @@ def read_story(path: Path | str, *, unfinished: bool = False) -> Story:
             "with --live"
         )
     for number, record in enumerate(rounds, start=1):
-        if not record.keys() >= _ROUND:
+        if not record.keys() >= (_ROUND if finished else _ROUND_SO_FAR):
             raise RunFolderError(
                 f"{path}/rounds.jsonl, line {number}: lacks some of its figures; run it anew"
             )

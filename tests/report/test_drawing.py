@@ -1,0 +1,122 @@
+"""Colours that mean the same everywhere, and pictures for every place."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from bgtplanner.errors import StorageError
+from bgtplanner.planning.catalog import POLICIES
+from bgtplanner.report.drawing import (
+    Picture,
+    as_file,
+    as_page,
+    label_ends,
+    look_of,
+    mark_series,
+    series_name,
+    shades,
+    write_pictures,
+)
+
+
+def _draw(figure: Figure) -> None:
+    axes = figure.subplots()
+    mark_series(axes.plot([1, 2], [1, 2], color=look_of("bgt").colour), "bgt")
+    label_ends(axes, [(2.0, "bgt", look_of("bgt").colour, "bgt"), (1.9, "b$d", "#808080", None)])
+    axes.set_xlabel("round")
+
+
+PICTURE = Picture(name="one", title="A line", alt="From 1 to 2.", draw=_draw)
+
+
+class TestLooks:
+    def test_every_policy_has_its_own(self) -> None:
+        looks = [look_of(name) for name in POLICIES]
+        assert len({look.colour for look in looks}) == len(POLICIES)
+        assert len({look.mark for look in looks}) == len(POLICIES), "for those who see no colour"
+
+    def test_told_apart_without_colour_or_with_weak_sight(self) -> None:
+        """Neighbours by default differ in lightness, or at least in mark and dashes."""
+        for one in ("patient", "bgt", "uniform"):
+            for other in ("patient", "bgt", "uniform"):
+                if one != other:
+                    assert look_of(one)[1:] != look_of(other)[1:]
+
+    def test_own_policies(self) -> None:
+        assert look_of("mine:One") == look_of("mine:One")
+        assert look_of("mine:One").colour not in {look_of(name).colour for name in POLICIES}
+
+    def test_shades(self) -> None:
+        assert len(set(shades("#0072B2", 5))) == 5
+        light = [sum(to_rgb(shade)) for shade in shades("#0072B2", 5)]
+        assert light == sorted(light, reverse=True)
+
+
+class TestPage:
+    def test_in_the_pages_colours(self) -> None:
+        text = as_page(PICTURE)
+        assert text.startswith("<svg")
+        assert "currentColor" in text
+        assert "var(--line)" in text
+        assert "#010203" not in text
+        assert not re.search(r"<svg[^>]*\b(width|height)=", text)
+
+    def test_series_can_be_found(self) -> None:
+        text = as_page(PICTURE)
+        assert len(re.findall(r'class="series" data-series="bgt"', text)) == 2
+        assert 'id="series' not in text
+
+    def test_ids_are_its_own(self) -> None:
+        text = as_page(PICTURE)
+        for found in re.findall(r'\bid="([^"]*)"', text) + re.findall(r"url\(#([^)]*)\)", text):
+            assert found.startswith("one-")
+
+    def test_the_same_each_time(self) -> None:
+        assert as_page(PICTURE) == as_page(PICTURE)
+
+    @pytest.mark.parametrize(
+        ("name", "slug"), [("bgt", "bgt"), ("budget ε 3", "budget-3"), ("ε", "x"), ("a:B", "a-b")]
+    )
+    def test_series_name(self, name: str, slug: str) -> None:
+        assert series_name(name) == slug
+
+
+class TestFiles:
+    def test_for_any_paper(self) -> None:
+        text = as_file(PICTURE)
+        assert "#808080" in text
+        assert "currentColor" not in text
+        assert "series-" not in text
+
+    def test_for_a_paper(self, tmp_path: Path) -> None:
+        written = write_pictures([PICTURE], tmp_path / "a" / "b")
+        assert [path.name for path in written] == ["one.svg", "one.png"]
+        svg, png = written[0].read_text(), written[1].read_bytes()
+        assert "<text" not in svg, "letters as outlines"
+        assert "#d55e00" in svg.lower()
+        assert png.startswith(b"\x89PNG")
+        assert int.from_bytes(png[16:20], "big") == round(300 * PICTURE.size[0])
+
+    def test_nowhere_to_write(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(StorageError, match=r"--figures .*/file: .*; choose another folder"):
+            write_pictures([PICTURE], tmp_path / "file")
+
+
+def test_labels_do_not_lie_on_each_other() -> None:
+    figure = Figure()
+    axes = figure.subplots()
+    axes.set_ylim(0, 1)
+    label_ends(
+        axes, [(0.5, name, "#000000", None) for name in "abcdef"] + [(9, "x", "#000000", None)]
+    )
+    places = sorted(float(text.get_position()[1]) for text in axes.texts)
+    gaps = [after - before for before, after in itertools.pairwise(places)]
+    assert min(gaps) > 0.04
+    assert places[-1] <= 1.03

@@ -1,0 +1,185 @@
+"""The live page: it follows the run, shows nothing else, and talks to this machine only."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from email.message import Message
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from benchmarks.speed.made_runs import make_grid, make_run
+
+from bgtplanner.errors import ConfigError, RunFolderError
+from bgtplanner.experiments.grid import Request
+from bgtplanner.report.live import LivePage, LiveServer
+
+SHORT = {"federation.rounds": 6}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "run", SHORT, rounds_done=2)
+
+
+@pytest.fixture
+def server(run: Path) -> Iterator[LiveServer]:
+    made = LiveServer(LivePage(run))
+    thread = threading.Thread(target=made.serve)
+    thread.start()
+    yield made
+    made.shutdown()
+    thread.join()
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Message
+    text: str
+
+
+@contextlib.contextmanager
+def asked(
+    server: LiveServer, path: str, method: str = "GET", host: str | None = None
+) -> Iterator[http.client.HTTPResponse]:
+    with contextlib.closing(
+        http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    ) as connection:
+        connection.request(method, path, headers={} if host is None else {"Host": host})
+        with connection.getresponse() as answer:
+            yield answer
+
+
+def ask(server: LiveServer, path: str = "/", **options: Any) -> Answer:
+    with asked(server, path, **options) as answer:
+        return Answer(answer.status, answer.headers, answer.read().decode())
+
+
+def finish(run: Path, settings: dict[str, int]) -> None:
+    """The rest of the run, as another process would write it."""
+    whole = make_run(run.parent / "whole", settings)
+    for name in ("rounds.jsonl", "summary.json"):
+        (run / name).write_bytes((whole / name).read_bytes())
+
+
+class TestWhatIsServed:
+    def test_the_page(self, server: LiveServer) -> None:
+        answer = ask(server)
+        assert answer.status == 200
+        assert "Round 2 of 6" in answer.text
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert answer.headers["X-Frame-Options"] == "DENY"
+
+    @pytest.mark.parametrize(
+        "path",
+        ["/config.toml", "/rounds.jsonl", "/../run/config.toml", "/ledger.sqlite", "/x/", "/?x"],
+    )
+    def test_nothing_else(self, server: LiveServer, path: str) -> None:
+        answer = ask(server, path)
+        assert (answer.status, answer.text) == (404, "there is one page: /")
+
+    @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+    def test_only_to_look(self, server: LiveServer, method: str) -> None:
+        assert ask(server, method=method).status == 501
+
+    @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "localhost:1", ""])
+    @pytest.mark.parametrize("path", ["/", "/events"])
+    def test_other_names_are_refused(self, server: LiveServer, host: str, path: str) -> None:
+        """A page from elsewhere whose name was made to lead here (DNS rebinding)."""
+        answer = ask(server, path, host=host)
+        assert answer.status == 421
+        assert "Round" not in answer.text
+
+    def test_by_name(self, server: LiveServer) -> None:
+        assert ask(server, host=f"localhost:{server.server_port}").status == 200
+
+    def test_on_loopback_only(self, server: LiveServer) -> None:
+        assert server.server_address[0] == "127.0.0.1"
+
+    def test_nothing_is_written(self, server: LiveServer, run: Path) -> None:
+        before = {path: path.stat().st_mtime_ns for path in run.iterdir()}
+        ask(server)
+        assert {path: path.stat().st_mtime_ns for path in run.iterdir()} == before
+
+    def test_a_folder_that_breaks(self, server: LiveServer, run: Path) -> None:
+        (run / "rounds.jsonl").write_text("no json\n")
+        answer = ask(server)
+        assert answer.status == 500
+        assert "line 1: not a JSON object" in answer.text
+
+
+class TestEvents:
+    def test_until_the_run_is_done(self, server: LiveServer, run: Path) -> None:
+        with asked(server, "/events") as answer:
+            assert answer.headers["Content-Type"] == "text/event-stream"
+            assert answer.readline() == b"event: page\n"
+            first = answer.readline()
+            answer.readline()
+            finish(run, SHORT)
+            rest = answer.read().decode()
+        assert rest.endswith("event: done\ndata: done\n\n")
+        assert "event: page\n" in rest
+        assert first.decode() not in rest
+
+    def test_the_page_follows(self, server: LiveServer, run: Path) -> None:
+        assert "Round 2 of 6" in ask(server).text
+        finish(run, SHORT)
+        assert "Learning together, 300 clients" in ask(server).text
+
+    def test_a_reader_who_goes_away(self, server: LiveServer) -> None:
+        with asked(server, "/events") as answer:
+            answer.readline()
+        assert ask(server).status == 200
+
+    def test_stopped(self, run: Path) -> None:
+        made = LiveServer(LivePage(run))
+        thread = threading.Thread(target=made.serve)
+        thread.start()
+        with asked(made, "/events") as answer:
+            answer.readline()
+            made.shutdown()
+            thread.join()
+            assert not answer.read().endswith(b"event: done\ndata: done\n\n")
+
+
+class TestPage:
+    def test_drawn_once_for_all(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        page = LivePage(run)
+        first = page.page()
+        assert page.page() is first
+        with (run / "rounds.jsonl").open("a") as file:
+            file.write(json.dumps({"round": 2, "rmse": 0.2, "f1": 0.9}) + "\n")
+        # a line without its figures is refused: it was looked at again
+        with pytest.raises(RunFolderError, match="line 3: lacks some of its figures"):
+            page.page()
+
+    def test_no_run_folder(self, tmp_path: Path) -> None:
+        with pytest.raises(RunFolderError, match="no run folder"):
+            LivePage(tmp_path).page()
+
+    def test_a_grid(self, tmp_path: Path) -> None:
+        asked = Request(policies=("uniform",), seeds=(0, 1), settings=SHORT)
+        folder = make_grid(tmp_path / "grid", asked, leave_out=1)
+        page = LivePage(folder)
+        before = page.version()
+        assert "1 of 2" in page.page()
+        make_grid(tmp_path / "other", asked)
+        place = "demo/gaussian/uniform/seed-1"
+        (tmp_path / "other" / place).rename(folder / place)
+        assert page.version() != before
+        assert "2 of 2" in page.page()
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_no_such_port(run: Path, port: int) -> None:
+    with pytest.raises(ConfigError, match=f"--port = {port}: expected 0"):
+        LiveServer(LivePage(run), port)
+
+
+def test_a_port_that_is_taken(run: Path, server: LiveServer) -> None:
+    with pytest.raises(ConfigError, match=f"--port = {server.server_port}: .*choose another"):
+        LiveServer(LivePage(run), server.server_port)
