@@ -1,0 +1,195 @@
+"""The report page as a browser shows it: quiet, whole, usable by hand and by keyboard."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.speed.made_runs import make_grid, make_run
+
+from bgtplanner.experiments.grid import Request
+from bgtplanner.experiments.sweeps import Study, Sweep, parse_axis
+from bgtplanner.report.page import write_report
+
+Open = Callable[..., Any]
+KINDS = ("patient", "bgt", "paper", "unlimited", "grid", "sweep")
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A page of every kind."""
+    folder = tmp_path_factory.mktemp("pages")
+    short = {"federation.rounds": 20}
+    long_name = {"data.dataset": "csv:" + "a-very-long-name" * 8}
+    gradients = {"planning.policy": "bgt", "model.name": "factorization"}
+    make_run(folder / "patient", short)
+    make_run(folder / "bgt", short | gradients | {"privacy.budgets": "3:0.4,10:0.6"} | long_name)
+    make_run(folder / "paper", short, preset="paper")
+    make_run(folder / "unlimited", short | {"privacy.mechanism": "none"})
+    asked = Request(
+        datasets=("filmtrust",),
+        mechanisms=("gaussian", "laplace"),
+        policies=("bgt", "uniform", "adap", "unlimited"),
+        seeds=(0, 1),
+        preset="paper",
+        settings=short,
+    )
+    make_grid(folder / "grid", asked, leave_out=1)
+    study = Study(axes=(parse_axis("privacy.epsilon=1,3,10"),))
+    base = Request(policies=("patient", "uniform"), seeds=(0, 1), settings=short)
+    make_grid(folder / "sweep", Sweep(base=base, studies=(study,)))
+    return {kind: write_report(folder / kind) for kind in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestEveryPage:
+    def test_quiet_and_alone(self, visit: Open, pages: dict[str, Path], kind: str) -> None:
+        seen = visit(pages[kind])
+        assert seen.said == []
+        assert seen.requests == [pages[kind].as_uri()]
+
+    def test_every_picture_is_there(self, visit: Open, pages: dict[str, Path], kind: str) -> None:
+        page = visit(pages[kind]).page
+        boxes = page.eval_on_selector_all(
+            "figure:not([hidden]) svg",
+            "all => all.map(e => [e.getBoundingClientRect().width,"
+            " e.querySelectorAll('path').length])",
+        )
+        assert len(boxes) >= 1
+        assert all(width > 250 and paths > 5 for width, paths in boxes)
+        labels = page.eval_on_selector_all(
+            "figure [role=img]", "all => all.map(e => e.getAttribute('aria-label'))"
+        )
+        assert all(len(label) > 20 for label in labels)
+
+    @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+    @pytest.mark.parametrize("width", [360, 1280])
+    def test_nothing_sticks_out(
+        self, visit: Open, pages: dict[str, Path], kind: str, width: int, dark: bool
+    ) -> None:
+        seen = visit(pages[kind], width=width, dark=dark)
+        assert seen.overflow() <= 0
+        background = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        bright = sum(map(int, background[4:-1].split(","))) > 382
+        assert bright != dark
+
+    @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+    def test_accessible(self, visit: Open, pages: dict[str, Path], kind: str, dark: bool) -> None:
+        axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe")
+        found = axe.Axe().run(visit(pages[kind], dark=dark, width=800).page)
+        serious = [
+            (entry["id"], entry["impact"], [node["html"][:120] for node in entry["nodes"]][:3])
+            for entry in found.response["violations"]
+            if entry["impact"] in ("serious", "critical")
+        ]
+        assert serious == []
+
+
+class TestByHand:
+    def test_theme(self, visit: Open, pages: dict[str, Path]) -> None:
+        page = visit(pages["patient"]).page
+        before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        page.get_by_role("button", name="dark").click()
+        dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert dark != before
+        assert page.get_by_role("button", name="dark").get_attribute("aria-pressed") == "true"
+        page.get_by_role("button", name="auto").click()
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == before
+
+    def test_series(self, visit: Open, pages: dict[str, Path]) -> None:
+        page = visit(pages["grid"]).page
+        series = page.locator('figure:not([hidden]) .series[data-series="uniform"]')
+        shown = series.count()
+        assert shown > 5
+        button = page.get_by_role("button", name="uniform")
+        button.click()
+        hidden = series.evaluate_all(
+            "all => all.filter(e => getComputedStyle(e).display == 'none').length"
+        )
+        assert (hidden, button.get_attribute("aria-pressed")) == (shown, "false")
+        others = page.locator('figure:not([hidden]) .series[data-series="bgt"]')
+        assert others.evaluate_all("all => all.every(e => getComputedStyle(e).display != 'none')")
+        button.click()
+        assert button.get_attribute("aria-pressed") == "true"
+
+    def test_metric(self, visit: Open, pages: dict[str, Path]) -> None:
+        page = visit(pages["grid"]).page
+        assert page.locator('figure[data-view="rmse"]').first.is_visible()
+        assert not page.locator('figure[data-view="f1"]').first.is_visible()
+        page.get_by_role("button", name="F1").click()
+        assert not page.locator('figure[data-view="rmse"]').first.is_visible()
+        assert page.locator('figure[data-view="f1"]').first.is_visible()
+
+    def test_by_keyboard(self, visit: Open, pages: dict[str, Path]) -> None:
+        page = visit(pages["grid"]).page
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement.dataset.toggle") == "uniform":
+                break
+        page.keyboard.press("Space")
+        assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "false"
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline == "solid"
+
+    def test_settings_unfold(self, visit: Open, pages: dict[str, Path]) -> None:
+        page = visit(pages["patient"]).page
+        page.get_by_text("All settings").click()
+        assert page.get_by_text("[federation]").is_visible()
+
+    def test_without_scripts(self, visit: Open, pages: dict[str, Path]) -> None:
+        page = visit(pages["grid"], scripts=False).page
+        assert page.locator("figure").count() == page.locator("figure:visible").count()
+        assert page.locator("button:visible").count() == 0
+
+    def test_print(self, visit: Open, pages: dict[str, Path]) -> None:
+        page = visit(pages["grid"], dark=True).page
+        page.emulate_media(media="print")
+        assert page.locator("figure").count() == page.locator("figure:visible").count()
+        assert page.locator("button:visible").count() == 0
+        ink = page.evaluate("getComputedStyle(document.body).color")
+        assert ink == "rgb(0, 0, 0)"
+
+
+def test_live_during_a_run(visit: Open, tmp_path: Path) -> None:
+    """`run` writes the folder, `report --live` shows it, and the page follows to the end."""
+    command = str(Path(sys.executable).parent / "bgtplanner")
+    folder = make_run(tmp_path / "run", {"federation.rounds": 20}, rounds_done=3)
+    whole = make_run(tmp_path / "whole", {"federation.rounds": 20})
+    server = subprocess.Popen(
+        [command, "report", folder, "--live", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        assert server.stdout is not None
+        lines = [server.stdout.readline() for _ in range(3)]
+        address = json.loads("".join(lines))["address"]
+        seen = visit(address)
+        page = seen.page
+        assert page.locator("h1").inner_text().startswith("Round 3 of 20")
+        page.get_by_role("button", name="one constant for all").click()
+        page.locator("#live", has_text="live").wait_for()
+        with (folder / "rounds.jsonl").open("a") as file:
+            file.writelines((whole / "rounds.jsonl").read_text().splitlines(keepends=True)[3:9])
+        page.locator("h1", has_text="Round 9 of 20").wait_for()
+        constant = page.locator('.series[data-series="constant"]').first
+        assert constant.evaluate("e => getComputedStyle(e).display") == "none", "still hidden"
+        for name in ("rounds.jsonl", "summary.json"):
+            (folder / name).write_bytes((whole / name).read_bytes())
+        page.locator("h1", has_text="Learning together").wait_for()
+        page.locator("#live", has_text="finished").wait_for()
+        assert seen.said == []
+        assert all(request.startswith(address) for request in seen.requests)
+        assert not (folder / "report.html").exists()
+    finally:
+        server.send_signal(2)  # Ctrl-C
+        output, errors = server.communicate(timeout=60)
+    assert (server.returncode, output, errors) == (0, "", "")
