@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,40 +158,68 @@ class TestByHand:
         assert ink == "rgb(0, 0, 0)"
 
 
+RUN = """
+import sys, time
+from pathlib import Path
+from bgtplanner import simulate
+
+class Gate:
+    '''A run that waits for leave to go on, so that no test depends on how fast it is.'''
+    def searching(self, *_): pass
+    def started(self, *_): pass
+    def finished(self, *_): pass
+    def round(self, record, total):
+        leave = Path(sys.argv[2]) / str(record["round"] + 1)
+        while record["round"] + 1 in (3, 9) and not leave.exists():
+            time.sleep(0.02)
+
+small = {"synthetic.clients": 20, "synthetic.items": 15, "synthetic.ratings_per_client": 8}
+simulate("synthetic", rounds=12, settings=small, out=sys.argv[1], observer=Gate())
+"""
+
+
 def test_live_during_a_run(visit: Open, tmp_path: Path) -> None:
-    """`run` writes the folder, `report --live` shows it, and the page follows to the end."""
+    """A run writes the folder, `report --live` shows it, and the page follows to the end."""
     command = str(Path(sys.executable).parent / "bgtplanner")
-    folder = make_run(tmp_path / "run", {"federation.rounds": 20}, rounds_done=3)
-    whole = make_run(tmp_path / "whole", {"federation.rounds": 20})
-    server = subprocess.Popen(
-        [command, "report", folder, "--live", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
-    )
+    folder, leave = tmp_path / "run", tmp_path / "leave"
+    leave.mkdir()
+    quick = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONUNBUFFERED": "1"}
+    run = subprocess.Popen([sys.executable, "-c", RUN, folder, leave], env=quick)
+    server = None
     try:
+        while not (folder / "rounds.jsonl").exists():
+            assert run.poll() is None
+            time.sleep(0.05)
+        server = subprocess.Popen(
+            [command, "report", folder, "--live", "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=quick,
+        )
         assert server.stdout is not None
         lines = [server.stdout.readline() for _ in range(3)]
         address = json.loads("".join(lines))["address"]
         seen = visit(address)
         page = seen.page
-        assert page.locator("h1").inner_text().startswith("Round 3 of 20")
+        page.locator("h1", has_text="Round 3 of 12").wait_for()
         page.get_by_role("button", name="one constant for all").click()
         page.locator("#live", has_text="live").wait_for()
-        with (folder / "rounds.jsonl").open("a") as file:
-            file.writelines((whole / "rounds.jsonl").read_text().splitlines(keepends=True)[3:9])
-        page.locator("h1", has_text="Round 9 of 20").wait_for()
+        (leave / "3").touch()
+        page.locator("h1", has_text="Round 9 of 12").wait_for()
         constant = page.locator('.series[data-series="constant"]').first
         assert constant.evaluate("e => getComputedStyle(e).display") == "none", "still hidden"
-        for name in ("rounds.jsonl", "summary.json"):
-            (folder / name).write_bytes((whole / name).read_bytes())
+        (leave / "9").touch()
         page.locator("h1", has_text="Learning together").wait_for()
         page.locator("#live", has_text="finished").wait_for()
         assert seen.said == []
         assert all(request.startswith(address) for request in seen.requests)
+        assert run.wait() == 0
         assert not (folder / "report.html").exists()
     finally:
-        server.send_signal(2)  # Ctrl-C
-        output, errors = server.communicate(timeout=60)
+        run.kill()
+        run.wait()
+        if server is not None:
+            server.send_signal(signal.SIGINT)  # Ctrl-C
+            output, errors = server.communicate(timeout=60)
     assert (server.returncode, output, errors) == (0, "", "")
