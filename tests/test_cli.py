@@ -249,6 +249,36 @@ class TestRun:
         done = call("run", "--dataset", f"csv:{file}", "--rounds", 1, "--json")
         assert object_of(done)["ratings"] == 2
 
+    def test_without_the_extra_for_reports(
+        self, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "bgtplanner.report.page", None)
+        done = call("run", *TINY, "--rounds", 2, "--out", tmp_path / "run")
+        assert done.code == 0
+        assert "bgtplanner[report]" in done.out
+
+    def test_tracked(self, call: Call, tmp_path: Path) -> None:
+        track = ["--track", "tensorboard", "--out", tmp_path / "run"]
+        done = call("run", *TINY, "--rounds", 2, *track)
+        assert (done.code, done.err) == (0, "")
+        assert "Tracked: " in done.out
+        (events,) = (tmp_path / "tensorboard" / "run").iterdir()
+        assert events.stat().st_size > 500
+        again = call("resume", tmp_path / "run", "--track", "tensorboard", "--json")
+        assert object_of(again)["rounds_run"] == 2
+
+    def test_a_tracker_that_breaks_down(
+        self, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(*_: object) -> None:
+            raise OSError("gone")
+
+        monkeypatch.setattr("tensorboard.summary.Writer.add_scalar", broken)
+        track = ["--track", "tensorboard", "--out", tmp_path / "run"]
+        done = call("run", *TINY, "--rounds", 2, "--json", *track)
+        assert object_of(done)["rounds_run"] == 2
+        assert done.err == "warning: not tracked to the end: OSError: gone\n"
+
 
 class TestConfig:
     def shown(self, call: Call, *arguments: object) -> dict[str, Any]:
@@ -339,29 +369,6 @@ class TestResume:
         assert done.err.startswith("error: training diverged in round ")
         assert "server.learning_rate (now 10)" in done.err
         assert not (tmp_path / "run" / "summary.json").exists()
-        unfinished = call("report", tmp_path / "run")
-        assert (unfinished.code, unfinished.out) == (2, "")
-        assert "not finished" in unfinished.err
-
-
-class TestReport:
-    def test_of_a_run(self, call: Call, tmp_path: Path) -> None:
-        folder = tmp_path / "run"
-        assert call("run", *TINY, "--rounds", 2, "-q", "--out", folder).code == 0
-        assert not (folder / "report.html").exists()
-        assert object_of(call("report", folder, "--json")) == {"report": f"{folder}/report.html"}
-        first = (folder / "report.html").read_text()
-        assert first.startswith("<!doctype html>")
-        assert call("report", folder).out == f"Report: {folder}/report.html\n"
-
-    def test_without_its_extra(
-        self, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setitem(sys.modules, "bgtplanner.report.page", None)
-        done = call("run", *TINY, "--rounds", 2, "--out", tmp_path / "run")
-        assert done.code == 0
-        assert "bgtplanner[report]" in done.out
-        assert call("report", tmp_path / "run").code == 2
 
 
 class TestData:
@@ -415,188 +422,6 @@ class TestData:
         assert (done.code, done.out) == (1, "")
         assert done.err.startswith("error: cannot write in ")
         assert len(done.err.splitlines()) == 1
-
-
-# Every one of these is refused with code 2 before anything is trained or written: the words to
-# find in the one line that is printed. {tmp} holds a file, an empty folder and some tables.
-REFUSED: list[tuple[str, str]] = [
-    # numbers
-    ("run --rounds 0", "--rounds (federation.rounds) = 0"),
-    ("run --rounds -1", "--rounds (federation.rounds) = -1"),
-    ("run --rounds 1000000000", "--rounds (federation.rounds) = 1000000000"),
-    ("run --rounds " + "9" * 400, "--rounds (federation.rounds) = 999"),
-    ("run --rounds " + "9" * 5000, "'--rounds'"),
-    ("run --rounds 1.5", "'--rounds'"),
-    ("run --rounds ten", "'--rounds'"),
-    ("run --rounds ", "'--rounds'"),
-    ("run --rounds", "'--rounds'"),
-    ("run --seed -1", "--seed (run.seed) = -1"),
-    ("run --seed 2147483648", "--seed (run.seed) = 2147483648"),
-    ("run --seed 1e3", "'--seed'"),
-    ("run --participation 0", "--participation (federation.participation) = 0.0"),
-    ("run --participation -0.5", "--participation (federation.participation) = -0.5"),
-    ("run --participation 1.0001", "--participation (federation.participation) = 1.0001"),
-    ("run --participation nan", "--participation (federation.participation) = nan"),
-    ("run --participation inf", "--participation (federation.participation) = inf"),
-    ("run --participation 1e400", "--participation (federation.participation) = inf"),
-    ("run --participation half", "'--participation'"),
-    # names
-    ("run --dataset nonsense", "dataset='nonsense'"),
-    ("run --dataset DEMO", "Did you mean 'demo'?"),
-    ("run --dataset ", "dataset=''"),
-    ("run --dataset 日本", "日本"),
-    ("run --dataset \udcff", "--dataset (data.dataset)"),
-    ("run --dataset {tmp}/one.csv", "Did you mean 'csv:{tmp}/one.csv'?"),
-    ("run --dataset csv:", "after 'csv:'"),
-    ("run --dataset csv:{tmp}/none.csv", "{tmp}/none.csv: no such file"),
-    ("run --dataset csv:{tmp}/empty", "{tmp}/empty: is a folder"),
-    ("run --dataset csv:{tmp}/file", "{tmp}/file: the file is empty"),
-    ("run --dataset csv:{tmp}/one.csv", "too few ratings"),
-    ("run --dataset csv:{tmp}/one_item.csv", "too few ratings"),
-    ("run --dataset csv:{tmp}/zeros.csv", "{tmp}/zeros.csv: scale 'max' needs a positive value"),
-    ("run --dataset csv:{tmp}/negative.csv", "{tmp}/negative.csv, line 2"),
-    ("run --dataset csv:{tmp}/bytes.csv", "{tmp}/bytes.csv, line 1"),
-    ("run --dataset csv:{tmp}/words.csv", "{tmp}/words.csv, line 2"),
-    ("run --dataset csv:" + "x" * 5000, "File name too long"),
-    ("run --dataset ml-100k", "bgtplanner data fetch ml-100k"),
-    ("run --dataset ml-100k --data-dir {tmp}/none", "--data-dir"),
-    ("run --dataset ml-100k --data-dir {tmp}/file", "--data-dir"),
-    ("run --data-dir", "'--data-dir'"),
-    ("run --model fedgn", "--model (model.name) = 'fedgn'"),
-    ("run --model ", "--model (model.name) = ''"),
-    ("run --policy nonsense", "--policy (planning.policy) = 'nonsense'"),
-    ("run --mechanism nonsense", "--mechanism (privacy.mechanism) = 'nonsense'"),
-    ("run --device tpu", "--device (run.device) = 'tpu'"),
-    ("run --preset papr", "--preset = 'papr': expected one of recommended, paper; did you mean"),
-    ("run --preset ", "--preset = ''"),
-    # files and folders
-    ("run --config ", "--config = ''"),
-    ("run --config {tmp}/none.toml", "{tmp}/none.toml: no such config file"),
-    ("run --config {tmp}/empty", "{tmp}/empty: cannot be read"),
-    ("run --config {tmp}/bytes.csv", "{tmp}/bytes.csv: cannot be read"),
-    ("run --config {tmp}/broken.toml", "{tmp}/broken.toml: not valid TOML"),
-    ("run --config {tmp}/scalar.toml", "did you mean 'federation.rounds'?"),
-    ("run --config {tmp}/unknown.toml", "did you mean 'learning_rate'?"),
-    ("run --out ", "--out = ''"),
-    ("run --out {tmp}", "{tmp}: holds other files"),
-    ("run --out {tmp} --overwrite", "{tmp}: holds other files"),
-    ("run --out {tmp}/file", "{tmp}/file: is a file, not a folder"),
-    ("run --out {tmp}/file/below", "{tmp}/file/below: is a file, not a folder"),
-    ("run --out {tmp}/" + "x" * 300, "the name is too long"),
-    ("run --out {tmp}/loop", "{tmp}/loop: a link that leads back to itself"),
-    ("run --out {tmp}/dangling", "{tmp}/dangling: is a file, not a folder"),
-    ("run --out a\0b", "holds a zero byte"),
-    # --set
-    ("run --set ", "--set"),
-    ("run --set rounds=3", "--set rounds=3: expected SECTION.KEY=VALUE"),
-    ("run --set federation.rounds", "expected SECTION.KEY=VALUE"),
-    ("run --set federation.rounds=", "--rounds (federation.rounds) = ''"),
-    ("run --set federation.rounds=true", "--rounds (federation.rounds) = True"),
-    ("run --set federation.rounds=[1]", "--rounds (federation.rounds) = [1]"),
-    ("run --set federation.rounds=2.5", "--rounds (federation.rounds) = 2.5"),
-    ("run --set federation.rounds=" + "9" * 5000, "--rounds (federation.rounds)"),
-    ("run --set federation.rounds=0x" + "f" * 5000, "a huge number"),
-    ("run --set federation.rounds=" + "[" * 5000, "--rounds (federation.rounds)"),
-    ("run --set federation.rounds.x=3", "--rounds (federation.rounds)"),
-    ("run --set federation.round=3", "did you mean 'rounds'?"),
-    ("run --set federatoin.rounds=3", "did you mean 'federation.rounds'?"),
-    ("run --set preset.x=1", "--preset"),
-    ("run --set folder.schema=1", "unknown section 'folder'"),
-    ("run --set server.learning_rate=nan", "server.learning_rate = nan: expected a finite"),
-    ("run --set server.learning_rate=-1", "server.learning_rate = -1"),
-    ("run --set server.optimizer=adm", "server.optimizer = 'adm'"),
-    ("run --set model.pseudo_items=-1", "model.pseudo_items = -1"),
-    ("run --set model.pseudo_items=10000000000", "model.pseudo_items = 10000000000"),
-    ("run --set factorization.dim=true", "factorization.dim = True"),
-    ("run --set fedgnn.heads=3", "fedgnn.heads = 3"),
-    ("run --set data.clients=301", "clients=301"),
-    ("run --set data.train_share=1e-12", "too few ratings"),
-    ("run --set data.scale=1:5", "only for csv:PATH"),
-    ("run --dataset csv:{tmp}/good.csv --set data.scale=5:1", "scale='5:1'"),
-    ("run --dataset csv:{tmp}/good.csv --set data.user_column=nope", "user='nope'"),
-    ("run --dataset csv:{tmp}/good.csv --set data.user_column=-1", "user=-1"),
-    ("run --dataset synthetic --set synthetic.clients=2000000000", "synthetic.clients"),
-    ("run --dataset synthetic --set synthetic.items=999999999999", "items"),
-    ("run --dataset synthetic --set synthetic.ratings_per_client=501", "ratings_per_client=501"),
-    # how to say it
-    ("run -q -v", "--verbose and --quiet exclude each other"),
-    ("run -q -v --json", "--verbose and --quiet exclude each other"),
-    ("run --nonsense", "No such option '--nonsense'"),
-    ("run extra", "extra"),
-    ("nonsense", "No such command 'nonsense'"),
-    ("data nonsense", "No such command 'nonsense'"),
-    # the other commands
-    ("resume", "'FOLDER'"),
-    ("resume ", "FOLDER = ''"),
-    ("resume {tmp}", "{tmp}: no run folder"),
-    ("resume {tmp}/none", "{tmp}/none: no run folder"),
-    ("resume {tmp}/file", "{tmp}/file: no run folder"),
-    ("resume {tmp}/newer", "written by a newer version"),
-    ("resume {tmp}/empty --json", "{tmp}/empty: no run folder"),
-    ("resume {tmp}/empty -q -v", "exclude each other"),
-    ("report ", "FOLDER = ''"),
-    ("report {tmp}/empty --json", "{tmp}/empty: no run folder"),
-    ("data info", "'DATASET'"),
-    ("data info nonsense", "dataset='nonsense'"),
-    ("data info nonsense --json", "dataset='nonsense'"),
-    ("data info demo --seed -1", "--seed"),
-    ("data info demo --seed 99999999999", "--seed (run.seed) = 99999999999"),
-    ("data info demo --set data.clients=301", "clients=301"),
-    ("data info csv:{tmp}/one.csv", "too few ratings"),
-    ("data list --data-dir {tmp}/none", "--data-dir"),
-    ("data fetch nonsense", "dataset='nonsense'"),
-    ("data fetch demo", "dataset='demo': nothing to fetch"),
-    ("data fetch synthetic --json", "dataset='synthetic': nothing to fetch"),
-    ("data fetch csv:x", "nothing to fetch"),
-]
-
-
-class TestRefused:
-    @pytest.mark.parametrize(("line", "words"), REFUSED, ids=[line[:50] for line, _ in REFUSED])
-    def test_one_line_and_code_2(self, call: Call, odd_files: Path, line: str, words: str) -> None:
-        arguments = line.format(tmp=odd_files).split(" ")
-        before = sorted(odd_files.rglob("*"))
-        done = call(*arguments)
-        assert done.code == 2
-        assert done.out == ""
-        assert words.format(tmp=odd_files) in done.err
-        assert "Traceback" not in done.err
-        lines = done.err.splitlines()
-        if lines[0].startswith("Usage: bgtplanner"):
-            assert lines[1].startswith("Try 'bgtplanner")
-            assert lines[-1].startswith("Error: ")
-        else:
-            assert len(lines) == 1
-            assert lines[0].startswith(("error: ", "Error: Option"))
-        assert sorted(odd_files.rglob("*")) == before
-        assert not Path("runs").exists()
-
-
-@pytest.fixture(scope="module")
-def odd_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("odd")
-    (folder / "empty").mkdir()
-    (folder / "newer").mkdir()
-    (folder / "newer" / "config.toml").write_text("[folder]\nschema = 999\n")
-    (folder / "loop").symlink_to(folder / "loop")
-    (folder / "dangling").symlink_to(folder / "nowhere")
-    header = "user,item,rating\n"
-    tables = {
-        "file": "",
-        "good.csv": header + "".join(f"{n % 4},{n},{1 + n % 5}\n" for n in range(40)),
-        "one.csv": header + "a,1,3\n",
-        "one_item.csv": header + "".join(f"{n},x,3\n" for n in range(9)),
-        "zeros.csv": header + "".join(f"a,{n},0\n" for n in range(9)),
-        "negative.csv": header + "a,1,-3\na,2,3\n",
-        "words.csv": header + "a,1,good\n",
-        "broken.toml": "[server\n",
-        "scalar.toml": "rounds = 3\n",
-        "unknown.toml": "[server]\nlerning_rate = 1\n",
-    }
-    for name, text in tables.items():
-        (folder / name).write_text(text)
-    (folder / "bytes.csv").write_bytes(bytes(range(256)))
-    return folder
 
 
 class TestTrouble:

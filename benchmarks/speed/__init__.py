@@ -1,4 +1,4 @@
-"""How fast, and how much memory: six questions, each with a target, answered in one run.
+"""How fast, and how much memory: seven questions, each with a target, answered in one run.
 
     make bench                              everything; about seven minutes
     python -m benchmarks.speed              the same, where torch is already installed
@@ -35,6 +35,10 @@
    Target: at most 4.5 times; below 5 % and below 50 % of a training round.
 6. ``context``: what do these singular values cost from round to round, against ARPACK?
    Target: no more than ARPACK.
+7. ``report``: how long does it take to make the page of the paper's grid (three data sets, two
+   mechanisms, four policies, five seeds of 100 rounds), beside reading what its 120 runs have
+   left? The runs are made up (``made_runs.py``): real plans and folders, no training.
+   Target: a page below 3 MB.
 
 How to read it: times are of the machine at hand and say little elsewhere; ratios carry over. Next
 to every ratio stand its quartiles over the turns; when they are far apart the machine was busy and

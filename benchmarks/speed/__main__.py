@@ -21,7 +21,7 @@ from benchmarks.speed import memory, scaling
 from benchmarks.speed import round as rounds
 from benchmarks.speed.child import available_cpus, measure
 
-QUESTIONS = ("round", "memory", "scaling", "ledger", "planner", "context")
+QUESTIONS = ("round", "memory", "scaling", "ledger", "planner", "context", "report")
 
 
 class Section:
@@ -231,6 +231,23 @@ def measure_context(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
     return section, [result]
 
 
+def measure_report(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
+    """Question 7."""
+    section = Section("The report of a grid of 120 runs", *("", "seconds", "size", "target"))
+    result = progress("the report", "report")
+    for name in ("reading the runs", "drawing and writing the page"):
+        section.add(name, f"{median(result['seconds'][name]):.1f}", "", "")
+    size, target = result["page_bytes"], result["target_bytes"]
+    section.add(
+        f"the page, {result['pictures']} pictures",
+        "",
+        f"{size / 1e6:.2f} MB",
+        f"< {target / 1e6:.0f} MB",
+        met=size < target,
+    )
+    return section, [result]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
     parser.add_argument("--only", choices=QUESTIONS, help="answer one of the questions")
@@ -246,6 +263,7 @@ def main() -> int:
         "ledger": measure_ledger,
         "planner": measure_planner,
         "context": measure_context,
+        "report": measure_report,
     }
     chosen = [given.only] if given.only else QUESTIONS
     machine = {

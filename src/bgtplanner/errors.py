@@ -24,7 +24,9 @@ or a gradient that has not been noised.
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Self
 
 __all__ = [
     "BGTPlannerError",
@@ -156,3 +158,21 @@ class SchemaError(RunFolderError):
 
 class StorageError(BGTPlannerError):
     """The disk refused to write. What was written before is whole."""
+
+    @classmethod
+    def of(cls, name: object, error: OSError, then: str) -> Self:
+        """What the disk said, in words that help.
+
+        Args:
+            name: The file or the folder; with its flag, where there is one.
+            error: What was said.
+            then: What to do; where space is missing, after some was freed.
+        """
+        said = {
+            errno.ENOSPC: "no space left on the disk; free some, then",
+            errno.EDQUOT: "the disk quota is used up; free some space, then",
+            errno.EACCES: "no permission to write here;",
+            errno.EPERM: "no permission to write here;",
+            errno.EROFS: "the disk is read-only;",
+        }.get(error.errno or 0, f"{error.strerror or error};")
+        return cls(f"{name}: {said} {then}")

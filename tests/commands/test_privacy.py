@@ -66,7 +66,7 @@ def test_budget_json_has_the_figures(call: Any) -> None:
         (["budget", "--rounds", "0"], "rounds = 0"),
         (["budget", "--delta", "2"], "delta = 2.0"),
         (["budget", "--mechanism", "x"], "--mechanism = 'x'"),
-        (["budget", "--noise-multiplier", "0"], "noise_multiplier = 0.0"),
+        (["budget", "--noise-multiplier", "0"], "--noise-multiplier = 0.0"),
         (["audit", "--trust", "x"], "--trust = 'x'"),
         (["audit", "--unit", "x"], "--unit = 'x'"),
         (["audit", "--mechanism", "none"], "--mechanism = 'none'"),

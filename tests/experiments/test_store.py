@@ -49,6 +49,12 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
 
 
 class TestLayout:
+    def test_what_is_known_before_the_first_round(self, tmp_path: Path) -> None:
+        facts = {"dataset": "a 'b' \"c\" ü", "rmse_constant": 0.25, "class_epsilons": [3.0, 10.0]}
+        with RunFolder.create(tmp_path / "run", CONFIG, fingerprint="", facts=facts) as folder:
+            assert folder.notes()["facts"] == facts
+            assert folder.config() == CONFIG
+
     def test_new(self, folder: RunFolder) -> None:
         assert names(folder.path) == [".lock", "config.toml"]
         assert folder.config() == CONFIG
@@ -69,16 +75,13 @@ class TestLayout:
             folder.append_round(record(number))
         folder.write_checkpoint(ARRAYS)
         folder.write_summary({"rmse_final": 0.5, "epsilon": None})
-        assert folder.write_report("<p>ü</p>") == folder.path / "report.html"
         assert names(folder.path) == [
             ".lock",
             "checkpoint.npz",
             "config.toml",
-            "report.html",
             "rounds.jsonl",
             "summary.json",
         ]
-        assert (folder.path / "report.html").read_bytes() == "<p>ü</p>".encode()
         lines = (folder.path / "rounds.jsonl").read_text().splitlines()
         assert [json.loads(line) for line in lines] == [record(n) for n in range(3)]
         assert folder.rounds() == [record(n) for n in range(3)]
@@ -130,13 +133,12 @@ class TestAtomicWrites:
             lambda: folder.write_checkpoint({"a": np.zeros(99)}),
             lambda: folder.write_summary({"n": 2}),
             lambda: folder.keep_rounds(0),
-            lambda: folder.write_report("page"),
         ]
 
     def assert_unchanged(self, folder: RunFolder, before: dict[str, bytes]) -> None:
         assert {e.name: e.read_bytes() for e in folder.path.iterdir()} == before
 
-    @pytest.mark.parametrize("which", range(4))
+    @pytest.mark.parametrize("which", range(3))
     @pytest.mark.parametrize(
         "failure", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()], ids=["full", "interrupt"]
     )
@@ -341,7 +343,7 @@ class TestForeignFolders:
         folder.append_round(record(0))
         folder.write_checkpoint(ARRAYS)
         folder.write_summary({})
-        folder.write_report("")
+        (folder.path / "report.html").touch()
         (folder.path / ".tmp-0123456789abcdef").touch()  # left by a crash
         folder.close()
         with RunFolder.create(folder.path, CONFIG, fingerprint="new", overwrite=True) as again:

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from bgtplanner.errors import StorageError
+from bgtplanner.errors import ConfigError
 from bgtplanner.planning.catalog import POLICIES
 from bgtplanner.report.drawing import (
     Picture,
@@ -105,7 +105,7 @@ class TestFiles:
 
     def test_nowhere_to_write(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        with pytest.raises(StorageError, match=r"--figures .*/file: .*; choose another folder"):
+        with pytest.raises(ConfigError, match=r"--figures .*/file: is no folder; choose another"):
             write_pictures([PICTURE], tmp_path / "file")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bgtplanner.report.guarantee import guarantee
+from bgtplanner.report.guarantee import guarantee, is_sound
 
 SOUND: dict[str, Any] = {
     "mechanism": "gaussian",
@@ -117,3 +117,18 @@ class TestUnsoundRule:
         line, rest = guarantee(self.SUMMARY | {"not_accounted": ["reward"]})
         assert "18.6 at delta 1e-5" in line
         assert "computed on the ratings themselves" in rest
+
+
+@pytest.mark.parametrize(
+    ("changes", "sound"),
+    [
+        ({}, True),
+        ({"mechanism": "none"}, False),
+        ({"unit": "row"}, False),
+        ({"not_accounted": ["reward"]}, False),
+        ({"accounting": "gaussian/authors"}, False),
+        ({"accounting": "of a later version"}, False),
+    ],
+)
+def test_sound_only_if_all_holds(changes: dict[str, Any], sound: bool) -> None:
+    assert is_sound(SOUND | changes) is sound

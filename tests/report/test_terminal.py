@@ -19,6 +19,7 @@ from bgtplanner.experiments.results import Result
 from bgtplanner.recsys.ratings import Ratings
 from bgtplanner.recsys.split import Split, split_ratings
 from bgtplanner.report.blocks import bar, sparkline
+from bgtplanner.report.progress import LiveTable
 from bgtplanner.report.terminal import RunView, description_view, summary_table
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -225,6 +226,55 @@ class TestRun:
         assert "━" in text
         assert "30/30" in text
         assert "\nround 3/30" not in text
+
+    def test_live_table(self) -> None:
+        target = console(terminal=True)
+        table = LiveTable(target, 20, 0)
+        why = {"note": "drawn by score", "predicted": [0.0, 0.25], "price": [0.0, 0.5]}
+        planned = {"left": [0.5, 0.25], "charge": 0.04, "level": 1, "why": why}
+        for number in range(8):
+            table.round(record(number) | planned | {"paid": 300, "clients": 280, "late": 12})
+        table.close()
+        plain = console()
+        plain.print(table.table())
+        lines = [line.rstrip() for line in text_of(plain).splitlines()]
+        assert [line.split()[0] for line in lines] == [
+            *("RMSE", "F1", "left,", "left,", "this", "clients")
+        ]
+        assert "▁▁▁▁▁▁▁▁" in lines[0]
+        assert "50%" in lines[2]
+        assert "████" in lines[2]
+        assert "level 1, drawn by score, expects 0.25, price 0.5" in lines[4]
+        assert "of 300 paid, 12 too late" in lines[5]
+        assert max(map(len, lines)) <= 80
+
+    def test_live_table_without_a_budget(self) -> None:
+        target = console(terminal=True)
+        table = LiveTable(target, 20, 0)
+        table.round(record(0))
+        table.close()
+        plain = console()
+        plain.print(table.table())
+        assert [line.split()[0] for line in text_of(plain).splitlines()] == ["RMSE", "F1"]
+
+    def test_what_matters_comes_last(self) -> None:
+        target = console()
+        private = {
+            "mechanism": "gaussian", "trust": "secagg", "unit": "client", "epsilon": 10.0,
+            "accounting": "gaussian/gdp", "delta": 1e-5, "epsilon_spent_max": 9.5,
+            "rounds_paid": 4, "not_accounted": [],
+        }  # fmt: skip
+        done = result(**private)
+        for entry in done.rounds:
+            entry["left"] = [1 - entry["round"] / 30]
+        RunView(target).finished(done)
+        text = " ".join(text_of(target).split())
+        places = [
+            text.index(words)
+            for words in ("RMSE by round", "F1 by round", "budget left █", "one constant for all",
+                          "Learning together:", "Guarantee: (10, 1e-05)", "Spent at most 9.5")
+        ]  # fmt: skip
+        assert places == sorted(places)
 
     def test_closed_twice_and_before_it_began(self) -> None:
         view = RunView(console(terminal=True))

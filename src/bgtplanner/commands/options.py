@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,6 +31,7 @@ __all__ = [
     "Quiet",
     "Seeds",
     "listed",
+    "named_by_flags",
     "need_simulator",
     "print_json",
     "print_tables",
@@ -63,6 +66,20 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the resu
 def print_json(content: Any) -> None:
     """One JSON object on standard output; numbers that JSON does not have are an error."""
     typer.echo(json.dumps(content, indent=2, allow_nan=False))
+
+
+@contextlib.contextmanager
+def named_by_flags() -> Iterator[None]:
+    """Errors about arguments name the flags by which they were given here."""
+    try:
+        yield
+    except ConfigError as error:
+        named = re.sub(r"^([a-z][a-z_]*) = ", lambda found: f"{_flag(found[1])} = ", str(error))
+        raise ConfigError(named) from error
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def need_simulator() -> None:

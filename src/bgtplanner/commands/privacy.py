@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from bgtplanner.commands.options import Json, print_json
-from bgtplanner.errors import ConfigError, StorageError
+from bgtplanner.commands.options import Json, named_by_flags, print_json
+from bgtplanner.errors import ConfigError, LedgerError, StorageError
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.journal import Head
 from bgtplanner.privacy.ledger import Ledger
@@ -45,9 +45,10 @@ def budget(
     """
     from bgtplanner.report.money import quotes_view
 
-    table = quotes(
-        Budget(epsilon, delta), rounds, mechanism=mechanism, noise_multiplier=noise_multiplier
-    )
+    with named_by_flags():
+        table = quotes(
+            Budget(epsilon, delta), rounds, mechanism=mechanism, noise_multiplier=noise_multiplier
+        )
     if as_json:
         asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rounds": rounds}
         print_json({**asked, "noise_multiplier": noise_multiplier, "rules": table})
@@ -93,9 +94,12 @@ def audit(
     ):
         ConfigError.unless(value in known, flag, value, " or ".join(known))
     console = Console(stderr=True)
-    with Progress(
-        console=console, transient=True, disable=as_json or not console.is_terminal
-    ) as progress:
+    with (
+        named_by_flags(),
+        Progress(
+            console=console, transient=True, disable=as_json or not console.is_terminal
+        ) as progress,
+    ):
         task = progress.add_task("releasing", total=1.0)
         found = attack(
             mechanism=mechanism,  # type: ignore[arg-type]
@@ -130,7 +134,7 @@ def show(
     """
     from bgtplanner.report.money import ledger_facts, ledger_view
 
-    with Ledger.open(_file(ledger), read_only=True) as opened:
+    with _opened(ledger, read_only=True) as opened:
         if client is not None:
             inside = 0 <= client < len(opened)
             ConfigError.unless(inside, "--client", client, f"an index from 0 to {len(opened) - 1}")
@@ -155,7 +159,7 @@ def verify(ledger: LedgerFile, head: HeadOption = None, as_json: Json = False) -
 
     Example: `bgtplanner ledger verify runs/first/ledger.sqlite --head 12:9f…`
     """
-    with Ledger.open(_file(ledger), read_only=True) as opened:
+    with _opened(ledger, read_only=True) as opened:
         rows = opened.verify(None if head is None else Head.parse(head))
         newest = str(opened.head)
     if as_json:
@@ -180,7 +184,7 @@ def export(
 
     Example: `bgtplanner ledger export runs/first/ledger.sqlite --to spent.csv`
     """
-    with Ledger.open(_file(ledger), read_only=True) as opened:
+    with _opened(ledger, read_only=True) as opened:
         rows = _balances(opened) if clients else list(opened.history())
     if to is not None and to.suffix == ".csv":
         buffer = io.StringIO()
@@ -200,7 +204,7 @@ def export(
     try:
         to.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise StorageError(f"--to {to}: cannot be written: {error.strerror}") from error
+        raise StorageError.of(f"--to {to}", error, "choose another file") from error
     if as_json:
         print_json({"lines": len(rows), "file": str(to)})
     else:
@@ -227,7 +231,7 @@ def restore(
         charge = None if lost == "all" else float(lost)
     except ValueError as error:
         raise ConfigError(f"--lost {lost}: expected a charge or 'all'") from error
-    with Ledger.open(_file(ledger)) as opened:
+    with _opened(ledger) as opened:
         opened.state_loss(remembered, charge)
         newest, left = str(opened.head), float(opened.left().max())
     if as_json:
@@ -236,8 +240,22 @@ def restore(
         typer.echo(f"Stated. At most a charge of {left:.4g} is left to anybody. Head: {newest}")
 
 
-def _file(path: Path) -> Path:
-    return path / "ledger.sqlite" if path.is_dir() else path
+def _opened(path: Path, *, read_only: bool = False) -> Ledger:
+    """The ledger in a file or a run folder.
+
+    Raises:
+        LedgerError: If there is none, saying what to give or to do instead.
+    """
+    file = path / "ledger.sqlite" if path.is_dir() else path
+    try:
+        return Ledger.open(file, read_only=read_only)
+    except LedgerError as error:
+        then = (
+            "bring back a copy, then 'bgtplanner ledger restore'"
+            if file.is_file()
+            else "give a ledger, or the folder of a run that has a budget"
+        )
+        raise LedgerError(f"{error}; {then}") from error
 
 
 def _balances(ledger: Ledger) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,15 @@ from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.recsys.sources import dataset_info
 
-__all__ = ["budgets_of", "expansion_of", "federation_of", "planned_of", "rule_of"]
+__all__ = [
+    "budgets_of",
+    "check_planning",
+    "expansion_of",
+    "federation_of",
+    "planned_of",
+    "policy_of",
+    "rule_of",
+]
 
 _LEVELS_OF_AUTHORS = 5
 
@@ -76,7 +85,10 @@ def rule_of(config: Config) -> Rule:
         return default_rule(mechanism)
     if name == "authors":
         name = "gaussian/authors" if mechanism == "gaussian" else "laplace/basic"
-    rule = rule_named(name)
+    try:
+        rule = rule_named(name)
+    except ConfigError as error:
+        raise ConfigError(f"privacy.{error}") from error
     fits = rule.mechanism == mechanism
     ConfigError.unless(fits, "privacy.accounting", name, f"a rule for {mechanism} noise")
     return rule
@@ -89,9 +101,12 @@ def budgets_of(config: Config, n_clients: int) -> Budgets:
         return Budgets.same(Budget(privacy.epsilon, privacy.delta), n_clients)
     path = Path(privacy.budgets)
     if ":" in privacy.budgets and not path.exists():
-        return Budgets.shares(
-            privacy.budgets, n_clients, delta=privacy.delta, seed=config.run.seed
-        )
+        try:
+            return Budgets.shares(
+                privacy.budgets, n_clients, delta=privacy.delta, seed=config.run.seed
+            )
+        except ConfigError as error:
+            raise ConfigError(f"--{error}") from error
     try:
         values = np.loadtxt(path, dtype=np.float64, ndmin=1)
     except (OSError, ValueError) as error:
@@ -135,6 +150,15 @@ def planned_of(
     )
 
 
+def check_planning(config: Config, n_clients: int) -> None:
+    """See that budgets, rule and policy go together, before anything is made of them.
+
+    Raises:
+        ConfigError: If they do not, naming the key.
+    """
+    policy_of(config, budgets_of(config, n_clients), rule_of(config))
+
+
 def policy_of(config: Config, budgets: Budgets, rule: Rule) -> Policy:
     """The policy that the config names, with its options."""
     planning = config.planning
@@ -159,8 +183,23 @@ def policy_of(config: Config, budgets: Budgets, rule: Rule) -> Policy:
             return BGTPlanner.of_paper(budgets, len(budgets), **options)
         policy: Policy = kind(budgets, **options)  # type: ignore[call-arg]
     except TypeError as error:
-        raise ConfigError(f"planning.options: {planning.policy} takes no such: {error}") from error
+        known = ", ".join(_options_of(kind))
+        raise ConfigError(
+            f"planning.options: {planning.policy} takes no such: {error}; expected out of {known}"
+        ) from error
     return policy
+
+
+def _options_of(kind: type) -> list[str]:
+    """What a policy can be told by name, less what the run tells it."""
+    told = {"self", "budget", "clients", "ledger", "rounds", "accounting", "mechanism", "seed"}
+    found: dict[str, None] = {}
+    for part in kind.__mro__:
+        if "__init__" in vars(part) and part is not object:
+            for name, parameter in inspect.signature(vars(part)["__init__"]).parameters.items():
+                if parameter.kind is not inspect.Parameter.VAR_KEYWORD and name not in told:
+                    found[name] = None
+    return list(found)
 
 
 def levels_of_authors(rounds: int, min_rounds: int) -> NDArray[np.float64]:

@@ -101,6 +101,8 @@ def audit(
     ConfigError.unless(releases >= 1000, "--releases", releases, "at least 1,000")
     for name, value in (("--rounds", rounds), ("--blocks", blocks), ("--dimensions", dimensions)):
         ConfigError.unless(value >= 1, name, value, "at least 1")
+    ConfigError.unless(0 < confidence < 1, "--confidence", confidence, "between 0 and 1")
+    ConfigError.unless(seed is None or seed >= 0, "--seed", seed, "a whole number from 0")
     budget = Budget(epsilon, delta)
     rule = default_rule(mechanism)
     charge = rule.even_charge(budget, rounds)

@@ -394,13 +394,17 @@ def _read_toml(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8-sig")  # some editors put a mark before the text
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such config file") from error
+        raise ConfigError(
+            f"{path}: no such config file; give one, such as the config.toml of a run"
+        ) from error
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error})") from error
+        raise ConfigError(f"{path}: cannot be read ({error}); give a TOML file") from error
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+        raise ConfigError(
+            f"{path}: not valid TOML: {error}; expected lines such as those of --show-config"
+        ) from error
 
 
 def _keys_of(section: Any) -> list[str]:
@@ -424,6 +428,7 @@ def _checked_keys(tree: dict[str, Any], where: str = "") -> dict[str, Any]:
             near = _nearest((wanted or [name])[0], [*every, *sections])
             if homes := [key for key in every if key.endswith(f".{name}")]:
                 near = f"; did you mean '{homes[0]}'?"
+            near = near or f"; expected one of {', '.join(sections)}"
             raise ConfigError(f"{where}unknown section '{name}'{near}")
         if not isinstance(values, dict):
             raise ConfigError(f"{where}'{name}' is a section, not a value: write {name}.KEY")

@@ -133,7 +133,9 @@ class Request:
             for value in values:
                 _checked(name, check, value)
         known = self.baseline is None or self.baseline in self.policies
-        ConfigError.unless(known, "--baseline", self.baseline, f"one of {self.policies}")
+        ConfigError.unless(
+            known, "--baseline", self.baseline, f"one of {', '.join(self.policies)}"
+        )
         return {
             cell: load_config(
                 preset=self.preset,
@@ -208,16 +210,18 @@ def read_asked(file: Path, of_tree: Callable[[Mapping[str, Any]], Wanted]) -> Wa
         if tree["schema"] != _SCHEMA:
             raise RunFolderError(
                 f"{file}: written by another version (schema {tree['schema']}); this one "
-                f"reads schema {_SCHEMA}"
+                f"reads schema {_SCHEMA}. Use that version, or choose another folder with --out"
             )
         found = of_tree(tree)
         found.cells()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except RunFolderError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunFolderError(f"{file}: cannot be read: {error}") from error
+        raise RunFolderError(
+            f"{file}: cannot be read: {error}; delete it and say anew what is wanted"
+        ) from error
     return found
 
 
@@ -380,14 +384,16 @@ def _check_folder(out: Path, request: Asked) -> None:
                 f"--out {out}: holds other things than a {kind}; choose an empty folder"
             )
     except OSError as error:
-        raise ConfigError(f"--out {out}: cannot be used: {error.strerror}") from error
+        raise ConfigError(
+            f"--out {out}: cannot be used: {error.strerror}; choose another folder"
+        ) from error
 
 
 def _make_folder(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageError(f"{out}: {error.strerror or error}") from error
+        raise StorageError.of(out, error, "choose another folder with --out") from error
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -397,7 +403,7 @@ def write_whole(path: Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8")
         beside.replace(path)
     except OSError as error:
-        raise StorageError(f"{path}: {error.strerror or error}") from error
+        raise StorageError.of(path, error, "give the same command again") from error
     finally:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)

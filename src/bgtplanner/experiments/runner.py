@@ -22,7 +22,7 @@ from bgtplanner.errors import (
     RunFolderError,
     TrainingDivergedError,
 )
-from bgtplanner.experiments.assembly import federation_of, planned_of
+from bgtplanner.experiments.assembly import check_planning, federation_of, planned_of
 from bgtplanner.experiments.config import Config, load_config
 from bgtplanner.experiments.interrupts import stop_requests
 from bgtplanner.experiments.results import (
@@ -128,6 +128,8 @@ def execute(
         run.open_ledger(None)
         return run.train()
     mark = _fingerprint(run.split)
+    if run.config.privacy.mechanism != "none":
+        check_planning(run.config, ratings.n_clients)  # before there is a folder
     with RunFolder.create(
         out, config, fingerprint=mark, facts=run.facts, overwrite=overwrite
     ) as folder:
@@ -190,7 +192,7 @@ def load(path: Path | str, *, ratings: Ratings | None = None) -> Result:
     if _fingerprint(run.split) != notes.get("data") or checkpoint is None:
         raise RunFolderError(
             f"{path}: has no checkpoint, or the ratings of '{config.data.dataset}' are not those "
-            "it was started with"
+            "it was started with; bring both back, or run it anew"
         )
     run.restore(checkpoint)
     return Result(
@@ -279,7 +281,8 @@ def split_of(config: Config, ratings: Ratings) -> Split:
     if not len(split.test) or not len(split.train):
         raise DataError(
             f"{ratings.name}: too few ratings to hold out a test set "
-            f"({len(split.train)} for training, {len(split.test)} for the test)"
+            f"({len(split.train)} for training, {len(split.test)} for the test); give more, or "
+            "another data.train_share"
         )
     return split
 

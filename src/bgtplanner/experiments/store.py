@@ -63,7 +63,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         if "\0" in str(path):
-            raise RunFolderError(f"{str(path)!r}: holds a zero byte; no folder can have that name")
+            raise RunFolderError(f"{str(path)!r}: holds a zero byte; choose another name")
         self.path = path
         self._lock: int | None = None
 
@@ -152,13 +152,19 @@ class RunFolder:
         try:
             tree = tomllib.loads(file.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise RunFolderError(f"{self.path}: no run folder (it has no config.toml)") from error
+            raise RunFolderError(
+                f"{self.path}: no run folder (it has no config.toml); give one that 'bgtplanner "
+                "run --out' has written"
+            ) from error
         except (OSError, ValueError, RecursionError) as error:
-            raise RunFolderError(f"{file}: cannot be read: {error}") from error
+            raise RunFolderError(f"{file}: cannot be read: {error}; run it anew") from error
         notes = tree.get("folder")
         schema = notes.get("schema") if isinstance(notes, dict) else None
         if not isinstance(notes, dict) or type(schema) is not int:
-            raise SchemaError(f"{file}: has no [folder] schema; it was not written by a run")
+            raise SchemaError(
+                f"{file}: has no [folder] schema; it was not written by a run: give it to "
+                "'bgtplanner run --config'"
+            )
         if schema != SCHEMA:
             age = "a newer" if schema > SCHEMA else "an older"
             raise SchemaError(
@@ -241,11 +247,6 @@ class RunFolder:
         """Write ``summary.json``: the run is done."""
         text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
         self._write("summary.json", text.encode())
-
-    def write_report(self, page: str) -> Path:
-        """Write ``report.html`` and say where it is."""
-        self._write("report.html", page.encode())
-        return self.path / "report.html"
 
     def summary(self) -> dict[str, Any] | None:
         """The result, or None while the run is not done."""
@@ -341,10 +342,6 @@ def _disk_errors(path: Path) -> Iterator[None]:
         }.get(error.errno or 0)
         if nowhere is not None:
             raise RunFolderError(f"{path}: {nowhere}") from error
-        advice = {
-            errno.ENOSPC: "no space left on the disk; free some, then 'bgtplanner resume'",
-            errno.EDQUOT: "the disk quota is used up; free some space, then 'bgtplanner resume'",
-            errno.EACCES: "no permission to write here; choose another folder with --out",
-            errno.EROFS: "the disk is read-only; choose another folder with --out",
-        }.get(error.errno or 0, error.strerror or str(error))
-        raise StorageError(f"{path}: {advice}") from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        then = "'bgtplanner resume'" if full else "choose another folder with --out"
+        raise StorageError.of(path, error, then) from error

@@ -188,9 +188,8 @@ class TensorBoardTracker:
             logs.mkdir(parents=True, exist_ok=True)
             self._writer = Writer(str(logs))
         except OSError as error:
-            raise StorageError(
-                f"--track tensorboard: {logs}: {error.strerror or error}; choose another --out"
-            ) from error
+            place = f"--track tensorboard: {logs}"
+            raise StorageError.of(place, error, "choose another --out") from error
         self.where = f"{logs} (tensorboard --logdir {logs.parent})"
         self.trouble: str | None = None
         self._config: Config | None = None

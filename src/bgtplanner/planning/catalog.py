@@ -58,7 +58,9 @@ def policy_named(name: str) -> type[Policy]:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"policy = {name!r}: cannot be imported ({error})") from error
+        raise ConfigError(
+            f"policy = {name!r}: cannot be imported ({error}); is it installed, or on PYTHONPATH?"
+        ) from error
     fits = isinstance(found, type) and all(
         callable(getattr(found, part, None))
         for part in ("ask", "tell", "state_dict", "from_state")

@@ -42,7 +42,9 @@ def read_blocks(stream: IO[bytes], path: Path) -> Iterator[tuple[bytes, int]]:
             chunk = chunk.removeprefix(b"\xef\xbb\xbf")
         if (zero := chunk.find(b"\0")) >= 0:
             bad = line + rest.count(b"\n") + chunk.count(b"\n", 0, zero)
-            raise DataError("holds a zero byte: not a UTF-8 text file", path=path, line=bad)
+            raise DataError(
+                "holds a zero byte: expected CSV or TSV text in UTF-8", path=path, line=bad
+            )
         rest += chunk
         cut = _end_of_rows(rest)
         if cut:
@@ -206,7 +208,7 @@ class Block:
                     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
                 except (ValueError, OverflowError):
                     raise self.error(row, column, "is neither a number nor a date") from None
-            raise self.error(row, column, "is not a number")
+            raise self.error(row, column, "is not a number; expected a figure such as 3.5")
         raise self.error(row, column, "is not finite")
 
     def integers(self, column: int) -> NDArray[np.int64] | None:

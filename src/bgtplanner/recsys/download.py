@@ -64,7 +64,7 @@ def fetch_dataset(
     """
     info = dataset_info(name)
     if info.folder is None or info.folder not in ARCHIVES:
-        raise ConfigError(f"dataset={name!r}: nothing to fetch; it is not a set from the net")
+        raise ConfigError(f"dataset={name!r}: nothing to fetch: use it as it is")
     if attempts < 1 or not timeout > 0 or not backoff >= 0:
         raise ConfigError("expected attempts >= 1, timeout > 0 and backoff >= 0")
     archive = ARCHIVES[info.folder]

@@ -158,11 +158,12 @@ def _usual_place(first: Sequence[str], role: str) -> int | None:
 def _given_place(role: str, given: str | int, first: Sequence[str], path: Path) -> int:
     if isinstance(given, int):
         if given < 0:
-            raise ConfigError(f"{role}={given}: columns count from 0")
+            raise ConfigError(f"{role}={given}: columns count from 0: expected such a number")
         return given
     if given not in first:
         raise ConfigError(
-            f"{path}: {role}={given!r}: no such column; the header has {_names(first)}"
+            f"{path}: {role}={given!r}: no such column; the header has {_names(first)}: "
+            "choose out of these"
         )
     return list(first).index(given)
 

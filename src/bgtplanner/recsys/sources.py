@@ -91,7 +91,9 @@ def load_ratings(
         return _load_csv(info, options, duplicates)
     for option, given in options.items():
         if given is not None:
-            raise ConfigError(f"{option}={given!r}: only for csv:PATH, not for '{name}'")
+            raise ConfigError(
+                f"{option}={given!r}: only for csv:PATH, not for '{name}'; leave it out"
+            )
     if info.folder is None:
         return demo_ratings() if name == "demo" else synthetic_ratings(seed=seed)
     paths = find_files(name, data_dir)

@@ -147,7 +147,9 @@ def _check(
             f"{users_per_client} (one for each user) to {most} (every item)"
         )
     if clients * users_per_client > np.iinfo(np.int32).max or items > np.iinfo(np.int32).max:
-        raise ConfigError("clients * users_per_client and items must each be below 2**31")
+        raise ConfigError(
+            "synthetic: expected clients * users_per_client and items each below 2**31"
+        )
     if not (np.isfinite(noise) and noise >= 0):
         raise ConfigError(f"noise={noise!r}: expected a finite number, at least 0")
 

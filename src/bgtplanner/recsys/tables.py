@@ -98,7 +98,7 @@ def read_table(path: Path | str, table_format: TableFormat | None = None) -> Tab
             if "time" in layout.place:
                 times.append(block.numbers(layout.place["time"], dates=True))
     if layout is None:
-        raise DataError("the file is empty", path=path)
+        raise DataError("the file is empty; expected a header and ratings", path=path)
     if not ratings:
         raise DataError("the file has a header and no ratings", path=path)
     user, user_labels = labels["user"].finish()
@@ -130,11 +130,12 @@ def _open(path: Path) -> Iterator[IO[bytes]]:
             else:
                 yield file
     except FileNotFoundError:
-        raise DataError("no such file", path=path) from None
+        raise DataError("no such file; expected a table of ratings", path=path) from None
     except PermissionError:
         raise DataError("permission to read it was denied", path=path) from None
     except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror or 'bad file'}", path=path) from error
+        said = error.strerror or "bad file"
+        raise DataError(f"cannot be read: {said}; choose another", path=path) from error
 
 
 def _damage_named(blocks: Iterator[tuple[bytes, int]], path: Path) -> Iterator[tuple[bytes, int]]:

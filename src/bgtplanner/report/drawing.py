@@ -20,7 +20,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bgtplanner.errors import StorageError
+from bgtplanner.errors import ConfigError, StorageError
 
 __all__ = [
     "BLUE",
@@ -195,7 +195,8 @@ def write_pictures(pictures: Iterable[Picture], folder: Path) -> list[Path]:
     """Write each as SVG and as PNG (300 dots an inch), black on white, ready for a paper.
 
     Raises:
-        StorageError: If the folder cannot be written.
+        ConfigError: If it is no folder.
+        StorageError: If it cannot be written.
     """
     written = []
     try:
@@ -208,10 +209,10 @@ def write_pictures(pictures: Iterable[Picture], folder: Path) -> list[Path]:
             with mpl.rc_context(_style("black", _SOFT)):
                 _drawn(picture).savefig(path.with_suffix(".png"), dpi=300, facecolor="white")
             written += [path, path.with_suffix(".png")]
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ConfigError(f"--figures {folder}: is no folder; choose another") from error
     except OSError as error:
-        raise StorageError(
-            f"--figures {folder}: {error.strerror or error}; choose another folder"
-        ) from error
+        raise StorageError.of(f"--figures {folder}", error, "choose another folder") from error
     return written
 
 
