@@ -15,13 +15,13 @@ from bgtplanner import Ratings, errors, load_ratings
 
 
 def main() -> None:
-    for absent in ("jax", "optax", "matplotlib", "flwr"):
+    for absent in ("jax", "optax", "matplotlib", "flwr", "mlflow", "tensorboard"):
         if importlib.util.find_spec(absent) is not None:
             raise SystemExit(f"{absent} is installed: this environment is not bare")
     if "site-packages" not in bgtplanner.__file__:
         raise SystemExit(f"imported from {bgtplanner.__file__}, not from the wheel")
     package = Path(bgtplanner.__file__).parent
-    for shipped in ("py.typed", "experiments/presets/paper.toml"):
+    for shipped in ("py.typed", "experiments/presets/paper.toml", "report/templates/page.js"):
         if not (package / shipped).is_file():
             raise SystemExit(f"the wheel has no {shipped}")
 

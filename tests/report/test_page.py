@@ -2,12 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.speed import report
 from benchmarks.speed.made_runs import make_grid, make_run
 
 from bgtplanner import simulate
@@ -259,7 +261,7 @@ class TestGrid:
             "Difference to patient, seed by seed",
             "demo, laplace",
             "csv:a <b>.csv, gaussian",
-            "has the lowest error in",
+            "has the lowest mean error in",
             "bgtplanner compare --dataset demo --dataset 'csv:a <b>.csv'",
         ):
             assert words in outline.text, words
@@ -292,6 +294,12 @@ class TestGrid:
         assert "0 of 2" in render(folder)
         with pytest.raises(RunFolderError, match="no cell is finished; go on with: bgtplanner"):
             pictures_of(folder)
+
+    def test_the_papers_grid_is_small(self) -> None:
+        """As many pictures as with all its seeds, of which `make bench` measures the whole."""
+        found = report.run(replace(report.GRID, seeds=(0,)), turns=1)
+        assert (found["runs"], found["pictures"]) == (24, 3 * 2 * 7)
+        assert found["page_bytes"] < report.TARGET_BYTES
 
     def test_failed_cells(self, grid: Path, tmp_path: Path) -> None:
         folder = make_grid(tmp_path / "grid", Request(policies=("uniform",), settings=SHORT))

@@ -35,14 +35,14 @@ def comparison_headline(comparison: Comparison) -> str:
     if len(contested) == 1:
         (name, (error, best)) = next(iter(contested.items()))
         return (
-            f"{best.policy} has the lowest error of {len(groups[name])} policies on {name}: RMSE "
-            f"{error:.4f}{_below_alone(comparison, best.dataset, error, metric)}."
+            f"{best.policy} has the lowest mean error of {len(groups[name])} policies on {name}: "
+            f"RMSE {error:.4f}{_below_alone(comparison, best.dataset, error, metric)}."
         )
     wins = Counter(best.policy for _, best in contested.values())
     policy, times = wins.most_common(1)[0]
     others = ", ".join(f"{name} in {won}" for name, won in wins.most_common()[1:])
     rest = f" ({others})" if others else ""
-    return f"{policy} has the lowest error in {times} of {len(contested)} settings{rest}."
+    return f"{policy} has the lowest mean error in {times} of {len(contested)} settings{rest}."
 
 
 def _error(entry: tuple[float, Row]) -> float:
