@@ -154,7 +154,8 @@ def resume(
 @contextlib.contextmanager
 def _watching(view: RunView, track: list[str] | None, folder: Path) -> Iterator[Observer]:
     """The terminal and whoever else is to be told, until it is over."""
-    from bgtplanner.experiments.tracking import Several, tracker_named
+    from bgtplanner.experiments.trackers import tracker_named
+    from bgtplanner.experiments.tracking import Several
 
     trackers = [tracker_named(name, folder) for name in dict.fromkeys(track or [])]
     try:
