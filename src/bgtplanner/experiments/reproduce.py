@@ -70,7 +70,7 @@ def _flags(settings: Mapping[str, Any], flags: Mapping[str, str]) -> list[str]:
         f"{flags[key]} {shlex.quote(in_words(value))}"
         if key in flags
         else f"--set {shlex.quote(f'{key}={_value(value)}')}"
-        for key, value in settings.items()
+        for key, value in sorted(settings.items(), key=lambda entry: entry[0] not in flags)
     ]
 
 
