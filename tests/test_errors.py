@@ -23,7 +23,6 @@ from benchmarks.speed.made_runs import make_grid, make_run
 
 from bgtplanner import cli
 from bgtplanner.errors import StorageError
-from bgtplanner.experiments import grid as grids
 from bgtplanner.experiments import store
 from bgtplanner.experiments.grid import Request
 from bgtplanner.recsys import download
@@ -495,4 +494,3 @@ def test_json_keeps_standard_output_clean(call: Call, odd_files: Path) -> None:
     assert (done.code, done.err) == (0, "")
     assert json.loads(done.out) == {"report": f"{odd_files}/done/report.html"}
     (odd_files / "done" / "report.html").unlink()
-    assert grids.BACKENDS[0] == "loky"

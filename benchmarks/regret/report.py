@@ -14,6 +14,7 @@ from scipy.stats import t as student
 
 from benchmarks.regret.environments import KINDS, SEEDS
 from benchmarks.regret.play import POLICIES, Cell, Results
+from bgtplanner.report.drawing import look_of
 
 TARGET_SLOPE, TARGET_RATIO = 0.75, 0.90
 RIVALS = ("random", "uniform", "greedy")
@@ -24,11 +25,11 @@ NAMES = {
     "random": "random",
     "greedy": "greedy",
 }
-COLOURS = {  # Okabe and Ito: told apart with any eyes; markers tell them apart without colour
-    "planner": ("#0072B2", "o"),
-    "paper": ("#D55E00", "s"),
-    "uniform": ("#009E73", "^"),
-    "random": ("#CC79A7", "v"),
+COLOURS = {  # of policies as everywhere; markers tell them apart without colour
+    "planner": (look_of("bgt").colour, "o"),
+    "paper": ("#0072B2", "s"),
+    "uniform": (look_of("uniform").colour, "^"),
+    "random": (look_of("random").colour, "v"),
     "greedy": ("#000000", "x"),
 }
 _LATE = 1000  # rounds from which on a second slope is given: does learning level off?

@@ -140,6 +140,33 @@ def test_a_round_without_its_figures_is_refused(run: Path, tmp_path: Path) -> No
         write_report(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("rmse_final", None), ("f1_best", "0.9"), ("policy", 3)]
+)
+def test_figures_that_are_none(run: Path, tmp_path: Path, key: str, value: object) -> None:
+    for name in ("config.toml", "rounds.jsonl"):
+        (tmp_path / name).write_bytes((run / name).read_bytes())
+    summary = json.loads((run / "summary.json").read_text()) | {key: value}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(RunFolderError, match=rf"summary\.json: has no {key}; run it anew"):
+        write_report(tmp_path)
+
+
+def test_a_policy_that_says_little(tmp_path: Path) -> None:
+    """What one's own policy leaves out of its reasons is left out of the pictures."""
+    folder = make_run(tmp_path / "run", MADE["bgt"][0])
+    lines = []
+    for line in (folder / "rounds.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        reasons = record["why"].get("probability", [])
+        record |= {"level": None, "why": {"probability": reasons}, "noise_norm": None}
+        lines.append(json.dumps(record))
+    (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n")
+    names = {picture.name for picture in pictures_of(folder)}
+    assert names == {"rmse", "f1", "budget", "epsilon", "choices", "clients"}
+    assert write_report(folder).is_file()
+
+
 def test_only_our_script_may_run(run: Path) -> None:
     page = write_report(run).read_text()
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)

@@ -109,4 +109,6 @@ def _show(comparison: Comparison, folder: Path) -> None:
     from bgtplanner.report.comparison import comparison_tables
 
     print_tables(comparison_tables(comparison), comparison.failed)
-    typer.echo(f"Tables: {shlex.quote(str(folder))}/comparison.md, .csv, .json")
+    place = shlex.quote(str(folder))
+    typer.echo(f"Tables: {place}/comparison.md, .csv, .json")
+    typer.echo(f"To look at it: bgtplanner report {place} --open")

@@ -139,5 +139,7 @@ def _show(found: Sensitivity, folder: Path, pictures: list[str]) -> None:
     from bgtplanner.report.sensitivity import sweep_tables
 
     print_tables(sweep_tables(found), found.failed)
-    typer.echo(f"Tables: {shlex.quote(str(folder))}/sweep.md, .csv, .json")
+    place = shlex.quote(str(folder))
+    typer.echo(f"Tables: {place}/sweep.md, .csv, .json")
     typer.echo(f"Pictures: {', '.join(pictures)}")
+    typer.echo(f"To look at it: bgtplanner report {place} --open")

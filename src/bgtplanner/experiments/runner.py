@@ -469,7 +469,11 @@ def _plan_as_json(played: PlannedRound, policy: Policy) -> dict[str, Any]:
         entry |= {"validation_rmse": rmse, "validation_upper": upper}
     if plan is not None:
         why = plan.why._asdict()
-        entry["why"] = {name: value for name, value in why.items() if value}
+        entry["why"] = {  # lists, as the file has them
+            name: value if isinstance(value, str) else list(value)
+            for name, value in why.items()
+            if value
+        }
     return entry
 
 

@@ -70,15 +70,15 @@ def _choices(story: Story) -> Picture:
 
 
 def _drawn_levels(story: Story) -> Picture:
-    number = max(len(_why(record).get("charges", ())) for record in story.rounds)
+    chances = [_why(record).get("probability") or () for record in story.rounds]
+    levels = [record.get("level") for record in story.rounds]
+    number = max(map(len, chances))
     chance = np.zeros((number, len(story.rounds)))
-    for column, record in enumerate(story.rounds):
-        found = _why(record).get("probability", ())
+    for column, found in enumerate(chances):
         chance[: len(found), column] = found
     charges = next(
-        why["charges"] for why in map(_why, story.rounds) if len(why.get("charges", ())) == number
+        (of for record in story.rounds if len(of := _why(record).get("charges", ())) == number), ()
     )
-    levels = [record.get("level") for record in story.rounds]
     look = look_of(story.summary["policy"])
 
     def draw(figure: Figure) -> None:
@@ -97,9 +97,12 @@ def _drawn_levels(story: Story) -> Picture:
         known = [
             (step, level) for step, level in zip(steps, levels, strict=True) if level is not None
         ]
-        axes.plot(*zip(*known, strict=True), ls="", marker=look.mark, ms=2.6, color=look.colour)
+        if known:
+            axes.plot(
+                *zip(*known, strict=True), ls="", marker=look.mark, ms=2.6, color=look.colour
+            )
         names = ["skip" if charge == 0 else f"{charge:.2g}" for charge in charges]
-        axes.set_yticks(range(number), names)
+        axes.set_yticks(range(number), names or [str(level) for level in range(number)])
         axes.set_xlim(0, story.total + 1)
         axes.set_ylabel("level (its charge)")
 
@@ -135,7 +138,8 @@ def _rewards(story: Story) -> Picture:
         mark_series(axes.plot(steps, predicted, color=colour, **single(steps)), "predicted-reward")
         mark_series(axes.plot(steps, price, color=BLUE, ls="--", lw=1.5), "price")
         every = np.array([*predicted, *price, *(reward for _, reward in real)])
-        low, high = np.percentile(every, [2, 98])
+        every = every[np.isfinite(every)]
+        low, high = np.percentile(every, [2, 98]) if len(every) else (0.0, 1.0)
         axes.set_ylim(low - 0.12 * (high - low or 1), high + 0.12 * (high - low or 1))
         axes.set_ylabel("reward")
         ends = [

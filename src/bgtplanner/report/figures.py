@@ -46,7 +46,7 @@ def run_pictures(story: Story) -> Iterator[Picture]:
     if story.epsilon() is not None:
         yield _epsilon(story)
     yield from choice_pictures(story)
-    if any(record.get("released_norm") for record in story.rounds):
+    if any(record.get("released_norm") and record.get("noise_norm") for record in story.rounds):
         yield _noise(story)
     if any("paid" in record for record in story.rounds):
         yield _clients(story)

@@ -6,8 +6,9 @@ import base64
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,7 @@ def _run_content(story: Story) -> dict[str, Any]:
         "total": story.total,
         "toggles": toggles,
         "views": (),
+        "known_policies": (),
         "chapters": [chapter for chapter in chapters if chapter[2]],
         "rows": _rows(story) if story.finished else [],
         "promises": story.promises(),
@@ -178,6 +180,7 @@ def _grid_content(found: Comparison | Sensitivity, pictures: Sequence[Picture]) 
         "running": done < cells,
         "toggles": toggles,
         "views": views,
+        "known_policies": policies,
         "chapters": list(groups.items()),
         "sheets": list(sheets) if done else [],
         "failed": found.failed,
@@ -205,26 +208,25 @@ def _environment() -> Environment:
 
 
 def _page(template: str, live: str, version: str, **content: Any) -> str:
-    environment = _environment()
-    sources = {name: _source(environment, name) for name in ("style.css", "page.js")}
-    digest = base64.b64encode(hashlib.sha256(sources["page.js"].encode()).digest()).decode()
-    return environment.get_template(template).render(
-        **content,
-        live=live,
-        version=version,
-        style=Markup(sources["style.css"]),  # noqa: S704 - our own file
-        script=Markup(sources["page.js"]),  # noqa: S704 - our own file
-        script_hash=f"sha256-{digest}",
-        svg_of=lambda picture: Markup(as_page(picture)),  # noqa: S704 - drawn here, escaped there
-        known_policies=_policies(content),
+    style, script = _own_file("style.css"), _own_file("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            **content,
+            live=live,
+            version=version,
+            style=style,
+            script=script,
+            script_hash=f"sha256-{digest}",
+            svg_of=lambda picture: Markup(as_page(picture)),  # noqa: S704 - drawn here, escaped there
+        )
     )
 
 
-def _source(environment: Environment, name: str) -> str:
-    if environment.loader is None:  # pragma: no cover - it has one
-        raise RuntimeError("no loader")
-    return environment.loader.get_source(environment, name)[0]
-
-
-def _policies(content: Mapping[str, Any]) -> Iterable[str]:
-    return [text for _, text, *_ in content["toggles"]]
+@functools.cache
+def _own_file(name: str) -> Markup:
+    """The page's style or script, which need no escaping."""
+    file = resources.files("bgtplanner.report") / "templates" / name
+    return Markup(file.read_text(encoding="utf-8"))  # noqa: S704

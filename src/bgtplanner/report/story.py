@@ -20,11 +20,13 @@ from bgtplanner.report.guarantee import guarantee, is_sound, not_covered
 __all__ = ["Story", "Tile", "against", "read_story"]
 
 _NEEDED = {
-    *("clients", "dataset", "items", "model", "preset", "ratings", "rounds_run", "seed", "users"),
+    *("dataset", "model", "policy", "preset"),
+    *("clients", "items", "ratings", "rounds_run", "seed", "users"),
     *("f1_best", "f1_client_alone", "f1_constant", "f1_final", "f1_user_mean"),
     *("rmse_best", "rmse_client_alone", "rmse_constant", "rmse_final", "rmse_user_mean"),
     *("seconds_per_round", "seconds_total"),
 }
+_WORDS = {"dataset", "model", "policy", "preset"}
 _ROUND = {"round", "rmse", "f1"}
 _ROUND_SO_FAR = _ROUND | {"mae", "precision", "recall", "seconds"}
 
@@ -202,17 +204,26 @@ def read_story(path: Path | str, *, unfinished: bool = False) -> Story:
             "with --live"
         )
     for number, record in enumerate(rounds, start=1):
-        if not record.keys() >= (_ROUND if finished else _ROUND_SO_FAR):
+        if _without(record, _ROUND if finished else _ROUND_SO_FAR):
             raise RunFolderError(
                 f"{path}/rounds.jsonl, line {number}: lacks some of its figures; run it anew"
             )
     if summary is None or not rounds:
         summary = _so_far(config, notes.get("facts") or {}, rounds)
-    elif missing := sorted(_NEEDED - summary.keys()):
+    elif missing := _without(summary, _NEEDED):
         raise RunFolderError(f"{path}/summary.json: has no {', '.join(missing)}; run it anew")
     versions = {"bgtplanner": notes.get("version", "unknown")} | (notes.get("versions") or {})
     return Story(
         summary=summary, rounds=rounds, config=config, versions=versions, finished=finished
+    )
+
+
+def _without(found: Mapping[str, Any], needed: set[str]) -> list[str]:
+    """What is missing, or no figure where one should be."""
+    return sorted(
+        name
+        for name in needed
+        if not isinstance(found.get(name), str if name in _WORDS else int | float)
     )
 
 
