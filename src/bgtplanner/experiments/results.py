@@ -281,9 +281,10 @@ def most_spent(ledger: Ledger) -> list[list[int]]:
 def readings(
     accounting: str, delta: float, records: Sequence[Mapping[str, Any]]
 ) -> NDArray[np.float64] | None:
-    """Epsilon that was spent at most after each round, ``[rounds, classes]``; None if unknown.
+    """Epsilon after each round of a client asked in all, ``[rounds, classes]``; None if unknown.
 
-    Runs of earlier versions did not note what it takes.
+    Where not all are asked in every round nobody has spent more than that. Runs of earlier
+    versions did not note what it takes.
     """
     rule = RULES.get(accounting)
     noted = [record.get("spent") for record in records]

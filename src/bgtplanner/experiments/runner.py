@@ -360,7 +360,9 @@ class _Run:
         if played is None:
             return None
         plan = _plan_as_json(played, self.planned.policy)
-        plan["spent"] = most_spent(self.planned.ledger)
+        if isinstance(self.planned.policy, LedgerPolicy):
+            # By the policy's ledger: the durable one knows of later rounds that are played again.
+            plan["spent"] = most_spent(self.planned.policy.ledger)
         seconds = time.perf_counter() - begun
         return _as_json(played.record) | plan | {"seconds": seconds}
 

@@ -147,7 +147,8 @@ def _epsilon(story: Story) -> Picture:
     most = float(spent[-1].max()) if len(spent) else 0.0
     return Picture(
         name="epsilon",
-        title="Epsilon as it reads after each round",
+        title="Epsilon as it reads after each round"
+        + (", at most" if story.config.federation.participation < 1 else ""),
         alt=f"Epsilon spent at most by round: {most:.3g} at the end"
         + (f" of {max(promised):g} promised." if promised else "."),
         draw=draw,
