@@ -256,7 +256,7 @@ REFUSED: list[tuple[str, str]] = [
     ("run --mechanism none --policy bgt", "--policy = 'bgt': expected unlimited"),
     ("run --set planning.options.x=1", "patient takes no such"),
     ("run --set privacy.accounting=x", "privacy.accounting = 'x': expected one of"),
-    ("run --set privacy.accounting=laplace/basic", "privacy.accounting = 'laplace/basic'"),
+    ("run --mechanism gaussian --set privacy.accounting=laplace/basic", "expected a rule for"),
     ("run --set server.optimizer=adam", "server.optimizer = 'adam': expected posterior"),
     ("budget --epsilon -1", "--epsilon = -1.0"),
     ("budget --delta 2", "--delta = 2.0"),

@@ -39,6 +39,7 @@ def understood(line: str) -> Config:
         ("recommended", {"model.name": "factorization", "server.momentum": 0.5}),
         ("recommended", {"model.name": "fedgnn", "planning.policy": "uniform"}),
         ("recommended", {"privacy.mechanism": "none"}),
+        ("recommended", {"privacy.trust": "local"}),
         ("recommended", {"privacy.mechanism": "laplace", "privacy.budgets": "3:0.5,10:0.5"}),
         ("recommended", {"planning.policy": "bgt", "planning.options.gamma": 7}),
         ("recommended", {"data.dataset": "csv:a b's.csv", "data.scale": "1:5"}),
