@@ -25,6 +25,7 @@ from bgtplanner.recsys.split import Split
 __all__ = [
     "CLIENT_LEVEL_DELTA",
     "Result",
+    "about_ratings",
     "classes_of",
     "reached_target",
     "spending_of",
@@ -33,6 +34,13 @@ __all__ = [
 
 CLIENT_LEVEL_DELTA = 1e-5
 """At which the epsilon of a whole client is read, whatever delta a preset prints."""
+
+_SCORES = (
+    *("rmse_final", "rmse_best", "rmse_best_round", "f1_final", "f1_best"),
+    *("precision_final", "recall_final", "mae_final"),
+    *("rmse_constant", "rmse_user_mean", "rmse_client_alone"),
+    *("f1_constant", "f1_user_mean", "f1_client_alone"),
+)
 
 _SPENDING = (
     "epsilon_spent_max",
@@ -148,32 +156,63 @@ class Result:
 
 def summarise(
     config: Config,
-    ratings: Ratings,
-    beside: References,
+    about: Mapping[str, Any],
+    beside: References | None,
     records: Sequence[Mapping[str, Any]],
     seconds: float,
     spending: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The figures of a finished run. What a run did not have, such as an epsilon, is null."""
-    last, best_rmse = records[-1], min(records, key=lambda record: record["rmse"])
+    """The figures of a finished run. What a run did not have, such as an epsilon, is null.
+
+    Args:
+        config: Of the run.
+        about: Name of the data, and how many clients, users, items and ratings there are.
+        beside: Predictors that share nothing; None where nobody may look at ratings.
+        records: One mapping a round.
+        seconds: That it took.
+        spending: What was paid.
+    """
     # The first round of a process compiles; it says nothing about the others.
-    later = [record["seconds"] for record in records[1:]] or [last["seconds"]]
+    later = [record["seconds"] for record in records[1:]] or [records[-1]["seconds"]]
     return {
         "schema": SCHEMA,
-        "dataset": ratings.name,
+        "dataset": about["dataset"],
         "preset": config.preset,
         "model": config.model.name,
         "policy": config.planning.policy,
         "mechanism": config.privacy.mechanism,
         **dict.fromkeys(("trust", "unit", "accounting", "epsilon", "delta")),
         "seed": config.run.seed,
+        **{name: about[name] for name in ("clients", "users", "items", "ratings")},
+        "rounds_run": len(records),
+        "target": config.planning.target,
+        "target_reached": reached_target(config, records),
+        **_scores(records, beside),
+        **dict.fromkeys(_SPENDING),
+        "not_accounted": _not_accounted(config),
+        "seconds_total": seconds,
+        "seconds_per_round": statistics.median(later),
+    } | dict(spending or {})
+
+
+def about_ratings(ratings: Ratings) -> dict[str, Any]:
+    """What a summary says of the data."""
+    return {
+        "dataset": ratings.name,
         "clients": ratings.n_clients,
         "users": ratings.n_users,
         "items": ratings.n_items,
         "ratings": len(ratings),
-        "rounds_run": len(records),
-        "target": config.planning.target,
-        "target_reached": reached_target(config, records),
+    }
+
+
+def _scores(records: Sequence[Mapping[str, Any]], beside: References | None) -> dict[str, Any]:
+    """How good the model got, beside predictors that share nothing; null if nobody looked."""
+    last, scores = records[-1], dict.fromkeys(_SCORES)
+    if beside is None:
+        return scores
+    best_rmse = min(records, key=lambda record: record["rmse"])
+    return scores | {
         "rmse_final": last["rmse"],
         "rmse_best": best_rmse["rmse"],
         "rmse_best_round": best_rmse["round"],
@@ -188,11 +227,7 @@ def summarise(
         "f1_constant": beside.constant.f1,
         "f1_user_mean": beside.user_mean.f1,
         "f1_client_alone": beside.client_alone.f1,
-        **dict.fromkeys(_SPENDING),
-        "not_accounted": _not_accounted(config),
-        "seconds_total": seconds,
-        "seconds_per_round": statistics.median(later),
-    } | dict(spending or {})
+    }
 
 
 def reached_target(config: Config, records: Sequence[Mapping[str, Any]]) -> bool | None:
@@ -209,9 +244,12 @@ def reached_target(config: Config, records: Sequence[Mapping[str, Any]]) -> bool
 
 
 def spending_of(
-    config: Config, ledger: Ledger, split: Split, records: Sequence[Mapping[str, Any]]
+    config: Config, ledger: Ledger, split: Split | None, records: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """What was promised, what was spent, and what that means for a whole client."""
+    """What was promised, what was spent, and what that means for a whole client.
+
+    Only where that is more than was booked does it take the ratings to say (`split`).
+    """
     privacy = config.privacy
     spent = ledger.epsilon_spent()
     largest = max(ledger.budgets.classes, key=lambda budget: budget.epsilon)
@@ -229,7 +267,7 @@ def spending_of(
         "ledger_head": str(ledger.head),
         "uploads_dropped": sum(record["dropped"] for record in records),
     }
-    if privacy.unit == "row" or not ledger.rule.sound:
+    if split is not None and (privacy.unit == "row" or not ledger.rule.sound):
         found |= _client_level(config, split, records)
     return found
 

@@ -7,6 +7,7 @@
     checkpoint.npz    the whole state after some round (plain arrays, no pickle)
     ledger.sqlite     who has spent how much; written before anything is released
     summary.json      the result, once the run is done
+    clients.json      of a run on real machines: its name, and a hash of each client's
     report.html       the same to look at, once it was asked for
     .lock             held while a process writes here
 
@@ -23,7 +24,6 @@ import fcntl
 import io
 import json
 import os
-import secrets
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import bgtplanner
+from bgtplanner.durable import replace_file
 from bgtplanner.errors import RunFolderError, RunLockedError, SchemaError, StorageError
 from bgtplanner.experiments.config import Config, load_config, to_toml
 
@@ -51,6 +52,7 @@ _OWN = (
     "ledger.sqlite",
     "ledger.sqlite-wal",
     "ledger.sqlite-shm",
+    "clients.json",
     ".lock",
 )
 
@@ -67,13 +69,29 @@ class RunFolder:
     @property
     def resume_command(self) -> str:
         """What to type to go on with the run in this folder."""
+        if self.deployed:
+            return "flwr run APP SUPERLINK, with the app folder that it was started from"
         return f"bgtplanner resume {shlex.quote(str(self.path))}"
+
+    @property
+    def deployed(self) -> bool:
+        """Whether the rounds are carried out on real machines."""
+        try:
+            return self.notes().get("carrier") == "flower"
+        except RunFolderError:
+            return False
 
     @classmethod
     def create(
-        cls, path: Path | str, config: Config, *, fingerprint: str, overwrite: bool = False
+        cls,
+        path: Path | str,
+        config: Config,
+        *,
+        fingerprint: str,
+        overwrite: bool = False,
+        carrier: str = "simulation",
     ) -> Self:
-        """Start a new run folder and lock it.
+        """Start a new run folder and lock it; `carrier` says who carries the rounds out.
 
         Raises:
             RunFolderError: If the folder is in use for something else, or cannot be written.
@@ -88,7 +106,12 @@ class RunFolder:
             with _disk_errors(folder.path):
                 for name in old:
                     (folder.path / name).unlink()
-            notes = {"schema": SCHEMA, "version": bgtplanner.__version__, "data": fingerprint}
+            notes = {
+                "schema": SCHEMA,
+                "version": bgtplanner.__version__,
+                "data": fingerprint,
+                "carrier": carrier,
+            }
             folder._write("config.toml", to_toml(config, notes).encode())
         except BaseException:
             folder.close()
@@ -220,6 +243,14 @@ class RunFolder:
         text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
         self._write("summary.json", text.encode())
 
+    def write_clients(self, clients: Mapping[str, Any]) -> None:
+        """Write ``clients.json``: who has which place in the ledger, before anybody pays there."""
+        self._write("clients.json", json.dumps(clients).encode())
+
+    def clients(self) -> dict[str, Any] | None:
+        """The clients of a run on real machines, or None if none was noted yet."""
+        return self._read_json("clients.json")
+
     def write_report(self, page: str) -> Path:
         """Write ``report.html`` and say where it is."""
         self._write("report.html", page.encode())
@@ -227,7 +258,10 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any] | None:
         """The result, or None while the run is not done."""
-        file = self.path / "summary.json"
+        return self._read_json("summary.json")
+
+    def _read_json(self, name: str) -> dict[str, Any] | None:
+        file = self.path / name
         try:
             result = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -278,17 +312,7 @@ class RunFolder:
         """Replace a file as a whole, or leave it as it was."""
         target = self.path / name
         with _disk_errors(target):
-            temporary = self.path / f".tmp-{secrets.token_hex(8)}"
-            try:
-                with temporary.open("xb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.replace(target)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    temporary.unlink()
-                raise
+            replace_file(target, content)
 
 
 @contextlib.contextmanager

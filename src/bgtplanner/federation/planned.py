@@ -46,8 +46,8 @@ class Carrier(Protocol):
         """What the last round has left."""
         ...
 
-    def step(self, terms: Terms) -> RoundRecord:
-        """Carry out the next round, under terms that were agreed and paid for."""
+    def step(self, terms: Terms, plan: Plan) -> RoundRecord:
+        """Carry out the next round, under terms that were agreed and paid for by a plan."""
         ...
 
     def rest(self) -> RoundRecord:
@@ -60,6 +60,14 @@ class Carrier(Protocol):
 
     def evaluate(self) -> Metrics:
         """Scores on held-out ratings, where there are any."""
+        ...
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The whole state as named plain arrays."""
+        ...
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what :meth:`arrays` gave."""
         ...
 
     def shown_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -169,7 +177,7 @@ class PlannedRounds:
                 return None
             return PlannedRound(None, simulation.rest(), simulation.seen, None, 0, 0, None)
         terms, reservation, late = (None, None, 0) if plan.skip else self._pay(plan, index)
-        record = simulation.rest() if terms is None else self._play(plan, terms)
+        record = simulation.rest() if terms is None else simulation.step(terms, plan)
         if reservation is not None:
             self.ledger.settle(reservation)
         reward = self._reward(record) if terms is not None else None
@@ -185,11 +193,6 @@ class PlannedRounds:
         self.policy.tell(plan, reward=reward)
         paid = 0 if reservation is None else int(reservation.granted.sum())
         return PlannedRound(plan, record, seen, reward, paid, late, self.validation.estimate)
-
-    def _play(self, plan: Plan, terms: Terms) -> RoundRecord:
-        """The round itself; who carries it elsewhere needs the plan, too."""
-        del plan
-        return self.simulation.step(terms)
 
     def _inputs(self, index: int, asked: NDArray[np.bool_]) -> bytes:
         """A mark of all that a round's uploads are made of."""

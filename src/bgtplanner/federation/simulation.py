@@ -17,6 +17,7 @@ from bgtplanner.federation.expansion import believed, item_tokens, match, matchi
 from bgtplanner.federation.protection import Terms
 from bgtplanner.federation.rounds import Federation, Heldout, Outcome, Shown, State
 from bgtplanner.federation.validation import Aside
+from bgtplanner.planning.policy import Plan
 from bgtplanner.recsys.metrics import Metrics, tally
 from bgtplanner.recsys.model import Edges, Neighbours
 from bgtplanner.recsys.split import Pairs, Split
@@ -142,8 +143,12 @@ class Simulation:
             )
             return Metrics.of(jax.device_get(tally(predicted, heldout.value)))
 
-    def step(self, terms: Terms | None = None) -> RoundRecord:
-        """Run the next round, under terms that were agreed and paid for."""
+    def step(self, terms: Terms | None = None, plan: Plan | None = None) -> RoundRecord:
+        """Run the next round, under terms that were agreed and paid for.
+
+        Here they say all there is to say; who carries a round elsewhere needs the plan, too.
+        """
+        del plan
         index, expansion = self.next_round, self.federation.expansion
         expands = expansion is not None and expansion.due(index)
         with jax.default_device(self._device):

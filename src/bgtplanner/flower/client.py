@@ -17,8 +17,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
-import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
+from bgtplanner.durable import replace_file
 from bgtplanner.errors import BGTPlannerError, ConfigError, LedgerError, MessageError
 from bgtplanner.federation.client import predictions_of, upload_of
 from bgtplanner.federation.guard import Guard
@@ -91,13 +90,7 @@ class Client:
             BudgetExceeded: If the ledger cannot pay. Nothing was computed for release.
         """
         with self.open_ledger() as ledger:
-            problem = self.policy.objection(ledger.rule, request.charge, request.clip)
-            if request.rule != ledger.rule.name:
-                problem = "another rule than the ledger's"
-            if (request.trust, request.unit) != ("local", "client"):
-                problem = "another trust or unit than local and client"
-            if problem is not None:
-                raise MessageError(problem)
+            self._agree(request)
             model, shared = self._model_of(request.model)
             known = self._answered(request)
             if known is not None:
@@ -114,7 +107,7 @@ class Client:
                 round=request.round,
                 fingerprint=request.digest,
             )
-            self._write("head", str(ledger.head).encode())
+            replace_file(self.file.state / "head", str(ledger.head).encode())
             vector = np.ascontiguousarray(released.values[0])
             self._write_arrays("answer.npz", upload=vector, request=_bytes(request.digest))
             self._keep(request.model)
@@ -187,6 +180,14 @@ class Client:
 
     # ---- its own affairs
 
+    def _agree(self, request: Request) -> None:
+        """Refuse what the policy does not allow, whatever the ledger could pay."""
+        problem = self.policy.objection(request.rule, request.charge, request.clip)
+        if (request.trust, request.unit) != ("local", "client"):
+            problem = "another trust or unit than local and client"
+        if problem is not None:
+            raise MessageError(problem)
+
     def _model_of(self, sent: SentModel) -> tuple[Model, Shared]:
         """The model that was sent, if it is one that this client agrees to."""
         known = sent.name in MODELS and sent.name in self.policy.models
@@ -253,20 +254,7 @@ class Client:
     def _write_arrays(self, name: str, **arrays: NDArray[Any]) -> None:
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **arrays)
-        self._write(name, buffer.getvalue())
-
-    def _write(self, name: str, content: bytes) -> None:
-        """Replace a file of the state as a whole, or leave it as it was."""
-        target = self.file.state / name
-        temporary = self.file.state / f".tmp-{secrets.token_hex(8)}"
-        try:
-            with temporary.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        replace_file(self.file.state / name, buffer.getvalue())
 
 
 def _bytes(content: bytes) -> NDArray[np.uint8]:

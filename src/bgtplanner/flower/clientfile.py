@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bgtplanner.errors import ConfigError, quoted
-from bgtplanner.privacy.accounting import Rule, rule_named
+from bgtplanner.privacy.accounting import rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.recsys.layout import TableFormat
 from bgtplanner.recsys.ratings import Ratings
@@ -65,13 +65,13 @@ class ClientPolicy(_File):
         """What the client's ledger may pay."""
         return Budgets.same(Budget(self.epsilon, self.delta), 1)
 
-    def objection(self, rule: Rule, charge: float, clip: float) -> str | None:
+    def objection(self, rule: str, charge: float, clip: float) -> str | None:
         """Why this client does not agree to a plan, for its own log only; None if it does."""
-        if rule.name != self.rule:
+        if rule != self.rule:
             return "another rule than the ledger's"
         if charge > self.largest_charge:
             return "a charge above largest_charge"
-        if float(rule.noise_multiplier(charge)) < self.smallest_noise_multiplier:
+        if float(rule_named(rule).noise_multiplier(charge)) < self.smallest_noise_multiplier:
             return "less noise than smallest_noise_multiplier"
         if not self.smallest_clip <= clip <= self.largest_clip:
             return "a clip outside smallest_clip and largest_clip"
