@@ -1,4 +1,4 @@
-"""What stands in for real people's clients: their files, and noise that a simulation can repeat."""
+"""What stands in for real clients: their files, and noise that a simulation can repeat."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from bgtplanner.federation.rounds import Draw
 from bgtplanner.flower.client import Client, NoiseFor
 from bgtplanner.flower.clientfile import ClientFile, load_client
 from bgtplanner.flower.messages import Request
+from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.recsys.ratings import Ratings
 
 SETTINGS: dict[str, Any] = {
@@ -117,3 +118,9 @@ def write_federation(
         for client in range(ratings.n_clients)
     ]
     return folder / "config.toml", files
+
+
+def spent(file: Path) -> float:
+    """What the client of a file has spent, in the rule's currency."""
+    with Ledger.open(file.parent / "state" / "ledger.sqlite", read_only=True) as opened:
+        return float(opened.spent()[0, 0]) / 2**44

@@ -70,5 +70,7 @@ class InProcessGrid(Grid):
         found, self.replies = self.replies, []
         return found
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Any:
         raise NotImplementedError

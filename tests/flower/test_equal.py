@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flower.doubles import SETTINGS, noise_of_simulation, write_federation
-from flower.in_process import InProcessGrid
 
 from bgtplanner.experiments.deployed import carry_out
 from bgtplanner.experiments.runner import simulate
 from bgtplanner.flower.client import make_client_app
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.recsys.synthetic import synthetic_ratings
+from flower.doubles import SETTINGS, noise_of_simulation, write_federation
+from flower.in_process import InProcessGrid
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 

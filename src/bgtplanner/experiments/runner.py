@@ -175,6 +175,11 @@ def load(path: Path | str, *, ratings: Ratings | None = None) -> Result:
     notes, summary = folder.notes(), folder.summary()
     if summary is None:
         raise RunFolderError(f"{path}: not finished; go on with: {folder.resume_command}")
+    if folder.deployed:
+        raise RunFolderError(
+            f"{path}: a run on real machines, where the ratings are; ask a client there: "
+            "bgtplanner recommend CLIENT_FOLDER"
+        )
     config = folder.config()
     ratings = _ratings_of_folder(path, config, "load") if ratings is None else ratings
     run = _Run(config, ratings, None)

@@ -189,9 +189,12 @@ def _load(path: Path, kind: type[_Kind]) -> _Kind:
         return kind.model_validate(tree)
     except ValidationError as error:
         problem = error.errors()[0]
-        key = ".".join(str(part) for part in problem["loc"]) or "the file"
-        expected = (
-            str(problem["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
-        )
-        given = "" if problem["type"] == "missing" else f" = {quoted(problem['input'])}"
-        raise ConfigError(f"{path}: {key}{given}: expected {expected}") from error
+        key = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "missing":
+            raise ConfigError(f"{path}: {key}: expected a value; it has no default") from error
+        if problem["type"] == "value_error":  # from a check of ours: it names the key itself
+            said = str(problem["msg"]).removeprefix("Value error, ")
+            raise ConfigError(f"{path}: {said}") from error
+        expected = str(problem["msg"]).removeprefix("Input should be ")
+        given = quoted(problem["input"])
+        raise ConfigError(f"{path}: {key} = {given}: expected {expected}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -51,16 +52,23 @@ def write_report(path: Path | str) -> Path:
     if missing:
         raise RunFolderError(f"{path}/summary.json: has no {', '.join(missing)}; run it anew")
     alone = summary["rmse_client_alone"]
+    scored = summary["rmse_final"] is not None  # on real machines nobody may look at ratings
     gain = 1 - summary["rmse_final"] / alone if alone else 0.0
+    curves = {"error_curve": "", "score_curve": ""}
+    if scored:
+        curves["error_curve"] = Markup(error_curve(rounds, summary))  # noqa: S704 - drawn here
+        curves["score_curve"] = Markup(score_curve(rounds, summary))  # noqa: S704
     page = environment.get_template("run.html.j2").render(
         summary=summary,
         gain=gain,
-        rows=_rows(summary),
+        scored=scored,
+        deployed=folder.deployed,
+        answers=_answers(rounds) if folder.deployed else {},
+        rows=_rows(summary) if scored else [],
         guarantee=guarantee(summary),
         sound=summary.get("unit") == "client" and not summary.get("not_accounted"),
         spending=_spending(rounds),
-        error_curve=Markup(error_curve(rounds, summary)),  # noqa: S704 - drawn here, not input
-        score_curve=Markup(score_curve(rounds, summary)),  # noqa: S704
+        **curves,
         config=(folder.path / "config.toml").read_text(encoding="utf-8"),
         versions=_versions(),
     )
@@ -78,6 +86,17 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, float, float, bool]]:
         best = "best round on the test set, as the paper reports"
         rows.append((best, summary["rmse_best"], summary["f1_best"], False))
     return rows
+
+
+def _answers(rounds: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """What clients answered on real machines, over all rounds."""
+    total: Counter[str] = Counter()
+    for record in rounds:
+        for name, key in (("asked", "asked"), ("used", "clients"), ("refused", "refused")):
+            total[name] += record.get(key, 0)
+        total.update(record.get("dropped_by_kind", {}))
+        total["late"] += record.get("late", 0)
+    return dict(total)
 
 
 def _spending(rounds: Sequence[Mapping[str, Any]]) -> Markup | None:
