@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bgtplanner.experiments.deployed import carry_out
-from bgtplanner.experiments.runner import simulate
+from bgtplanner.experiments.runner import Result, simulate
 from bgtplanner.flower.client import make_client_app
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.recsys.synthetic import synthetic_ratings
@@ -16,6 +16,20 @@ from flower.doubles import SETTINGS, noise_of_simulation, write_federation
 from flower.in_process import InProcessGrid
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
+
+
+def same_model(out: Path, simulated: Result) -> None:
+    """Whether a deployed run has the shared parameters and the server's memory of a simulated one.
+
+    Within what single precision leaves: one adds up in another order than the other.
+    """
+    with np.load(out / "checkpoint.npz") as stored:
+        ours = dict(stored)
+    theirs = simulated.simulation.arrays()
+    assert np.abs(theirs["shared/items"]).max() > 0.01
+    for name in sorted(name for name in theirs if name.startswith(("shared", "memory"))):
+        size = max(np.abs(theirs[name]).max(initial=0.0), 1e-6)
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=0, atol=1e-4 * size)
 
 
 @pytest.mark.parametrize("users", [1, 2])
@@ -33,14 +47,7 @@ def test_same_model_and_ledgers(tmp_path: Path, users: int) -> None:
         settings={key: value for key, value in SETTINGS.items() if key != "data.dataset"},
         out=tmp_path / "simulated",
     )
-    with np.load(tmp_path / "run" / "checkpoint.npz") as stored:
-        ours = dict(stored)
-    theirs = simulated.simulation.arrays()
-    assert np.abs(theirs["shared/items"]).max() > 0.01
-    for name in sorted(name for name in theirs if name.startswith(("shared", "memory"))):
-        size = max(np.abs(theirs[name]).max(initial=0.0), 1e-6)
-        np.testing.assert_allclose(ours[name], theirs[name], rtol=0, atol=1e-4 * size)
-
+    same_model(tmp_path / "run", simulated)
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
         server = ledger.spent()
     with Ledger.open(tmp_path / "simulated" / "ledger.sqlite", read_only=True) as ledger:
