@@ -30,13 +30,16 @@ _FILES = {
 }
 
 
-def write_example(folder: Path, *, clients: int, address: str) -> None:
+def write_example(
+    folder: Path, *, clients: int, address: str, ratings: Ratings | None = None
+) -> None:
     """Write all that a federation is set up with, with made-up ratings for the clients.
 
     Args:
         folder: Must not exist, or be empty: it is never written over.
-        clients: For how many clients, up to 300.
+        clients: For how many clients; the users are dealt to them.
         address: HOST:PORT of the server, as clients will reach it.
+        ratings: What to deal; by default the embedded demo data.
 
     Raises:
         ConfigError: If the address or the number makes no sense.
@@ -46,7 +49,7 @@ def write_example(folder: Path, *, clients: int, address: str) -> None:
     host, colon, port = address.rpartition(":")
     fits = bool(host) and colon == ":" and port.isdigit() and 0 < int(port) < 2**16
     ConfigError.unless(fits, "--address", address, "HOST:PORT, such as 127.0.0.1:8443")
-    ratings = load_ratings("demo")
+    ratings = load_ratings("demo") if ratings is None else ratings
     within = 1 <= clients <= ratings.n_users
     ConfigError.unless(within, "--clients", clients, f"from 1 to {ratings.n_users}")
     folder = folder.absolute()
