@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -33,10 +34,8 @@ def test_the_guide_on_one_machine(tmp_path: Path) -> None:
     try:
         output, _ = process.communicate(timeout=400)
     finally:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     assert process.returncode == 0, output[-6000:]
     summary = json.loads(
         (tmp_path / "deployment" / "server" / "run" / "summary.json").read_text(encoding="utf-8")

@@ -248,7 +248,7 @@ class Client:
         try:
             with np.load(self.file.state / name, allow_pickle=False) as stored:
                 return dict(stored)
-        except FileNotFoundError:
+        except Exception:  # not there, or damaged: what is lost can be had again
             return None
 
     def _write_arrays(self, name: str, **arrays: NDArray[Any]) -> None:

@@ -17,12 +17,15 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from bgtplanner.errors import InterruptedRunError, MessageError
+from bgtplanner.errors import InterruptedRunError, MessageError, quoted
 from bgtplanner.flower.messages import HELLO, hello_request, read_hello
 
 __all__ = ["Machines"]
 
 _log = logging.getLogger(__name__)
+
+_ASK_AGAIN_SECONDS = 60.0
+_AT_ONCE = 200  # messages in one request: more may be too long for the server in between
 
 
 class Machines:
@@ -57,13 +60,16 @@ class Machines:
         self._save = save
         self._seconds, self._poll_seconds = seconds, poll_seconds
         self._name_of_node: dict[int, str] = {}
+        self._ask_again: dict[int, float] = {}
         self._node_of_place: dict[int, int] = {}
 
     def look(self) -> NDArray[np.bool_]:
         """Which places have a client that is connected now; strangers are asked who they are."""
         nodes = set(self.grid.get_node_ids())
         self._name_of_node = {n: name for n, name in self._name_of_node.items() if n in nodes}
-        self._introduce(sorted(nodes - self._name_of_node.keys()))
+        now = time.monotonic()
+        strangers = nodes - self._name_of_node.keys()
+        self._introduce(sorted(n for n in strangers if self._ask_again.get(n, now) <= now))
         # Two machines of one name: the newest to say so has it, whoever else may follow.
         self._node_of_place = {
             self._place_of_name[name]: node for node, name in self._name_of_node.items()
@@ -113,9 +119,10 @@ class Machines:
         return found, useless
 
     def _introduce(self, nodes: Sequence[int]) -> None:
-        """Ask machines who they are; those that do not say are asked again next time."""
+        """Ask machines who they are; those that do not say are asked again after a while."""
         if not nodes:
             return
+        self._ask_again |= dict.fromkeys(nodes, time.monotonic() + _ASK_AGAIN_SECONDS)
         answers, _ = self._send({node: hello_request() for node in nodes}, HELLO, self._seconds)
         before = len(self._place_of_name)
         for node, answer in sorted(answers.items()):
@@ -126,7 +133,7 @@ class Machines:
                 continue
             name = hashlib.sha256(hello.name.encode()).hexdigest()
             if hello.rule != self.rule:
-                _log.warning("a client keeps its ledger by %s: left out", hello.rule)
+                _log.warning("a client keeps its ledger by %s: left out", quoted(hello.rule))
                 continue
             if name not in self._place_of_name and len(self._place_of_name) >= self.places:
                 _log.warning("a new client has no place: deployment.clients = %d", self.places)
@@ -144,7 +151,9 @@ class Machines:
             Message(content, node, kind, ttl=seconds) for node, content in contents.items()
         ]
         useless: Counter[str] = Counter()
-        sent = set(self.grid.push_messages(messages))
+        sent: set[str] = set()
+        for start in range(0, len(messages), _AT_ONCE):
+            sent.update(self.grid.push_messages(messages[start : start + _AT_ONCE]))
         node_of_message = {
             message.metadata.message_id: message.metadata.dst_node_id
             for message in messages
