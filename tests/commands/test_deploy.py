@@ -172,7 +172,7 @@ def test_recommend_on_a_client(deployment: Path) -> None:
     user = client.file.table().user[0]
     assert isinstance(call("recommend", home, "--client", user).exception, ConfigError)
     client.enroll()
-    items = np.zeros((300, 2), dtype=np.float32)
+    items = np.zeros((300, 3), dtype=np.float32)
     items[:, 0] = np.linspace(-0.3, 0.3, 300)
     names = tuple((deployment / "server" / "items.txt").read_text(encoding="utf-8").split())
     client.keep(

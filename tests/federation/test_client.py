@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.federation.client import as_shared, flat_upload, predictions_of, upload_of
+from bgtplanner.federation.client import (
+    as_shared,
+    coordinates_of,
+    flat_upload,
+    predictions_of,
+    upload_of,
+)
 from bgtplanner.federation.protection import Protection, terms_of
 from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.server import Server
@@ -40,11 +46,12 @@ def test_alone_as_among_all(users: int) -> None:
         clients=3, items=20, ratings_per_client=24 if users > 1 else 12, users_per_client=users
     )
     model, edges = Biases(), Edges.of(ratings)
-    values = np.random.default_rng(0).normal(0.0, 0.1, (20, 2))
+    values = np.random.default_rng(0).normal(0.0, 0.1, (20, 3))
     shared = Shared(jax.numpy.asarray(values, dtype=np.float32), jax.numpy.zeros(0))
     local = model.initial(jax.random.key(0), edges.n_users, 20)[1]
     gradients = client_gradients(model, shared, local, edges)
     solved = model.update_local(local, local, shared, shared, edges, np.ones(edges.n_users, bool))
+    assert coordinates_of(model, shared) == 40
     for client in range(3):
         own = alone(ratings, client)
         mask = (edges.pair_client == client)[:, None]

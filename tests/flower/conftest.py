@@ -42,7 +42,7 @@ def request_of_server(few: Ratings) -> Request:
         low=few.low,
         high=few.high,
         catalogue=tuple(f"i{label}" for label in few.item_labels),
-        items=np.zeros((30, 2), dtype=np.float32),
+        items=np.zeros((30, 3), dtype=np.float32),
         dense=np.zeros(0, dtype=np.float32),
     )
     return Request(

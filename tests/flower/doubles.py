@@ -23,6 +23,7 @@ SETTINGS: dict[str, Any] = {
     "model.name": "biases",
     "planning.policy": "uniform",
     "privacy.trust": "local",
+    "privacy.mechanism": "gaussian",
     "privacy.noise": "per-client",
     "privacy.epsilon": 5000.0,
     "federation.rounds": 3,
@@ -39,7 +40,7 @@ POLICY: dict[str, Any] = {
     "delta": 1e-5,
     "rule": "gaussian/gdp",
     "largest_charge": 1e5,
-    "smallest_noise_multiplier": 1e-3,
+    "smallest_noise_multiplier": 1e-5,
 }
 
 

@@ -60,7 +60,7 @@ def send(file: Path, kind: str, content: RecordDict, app: Any = client_app) -> R
         of_model(name="factorization"),
         of_model(settings={"mean": 2.0}),
         of_model(settings={"unheard-of": 2.0}),
-        of_model(items=np.zeros((30, 3), dtype=np.float32)),
+        of_model(items=np.zeros((30, 4), dtype=np.float32)),
         of_model(dense=np.zeros(1, dtype=np.float32)),
     ],
 )
@@ -139,7 +139,7 @@ def test_another_request_for_the_same_round_is_paid_and_has_other_noise(
     client: Client, request_of_server: Request
 ) -> None:
     first = client.answer(request_of_server)
-    other = of_model(items=np.full((30, 2), 0.001, dtype=np.float32))(request_of_server)
+    other = of_model(items=np.full((30, 3), 0.001, dtype=np.float32))(request_of_server)
     assert np.abs(client.answer(other) - first).max() > 0.01
     assert spent(client.file.ratings.parent / "client.toml") == pytest.approx(2.0)
 
@@ -285,7 +285,7 @@ def test_users_of_one_file_are_one_client(
 def test_recommends_what_was_not_rated(client: Client, request_of_server: Request) -> None:
     with pytest.raises(ConfigError, match="no model has come yet"):
         client.recommend("u0", 3)
-    items = np.zeros((30, 2), dtype=np.float32)
+    items = np.zeros((30, 3), dtype=np.float32)
     items[:, 0] = np.linspace(-0.3, 0.3, 30)
     client.keep(replace(request_of_server.model, items=items))
     best = client.recommend("u0", 3)
@@ -303,7 +303,7 @@ def test_keeps_no_model_that_it_does_not_agree_to(
     client: Client, request_of_server: Request
 ) -> None:
     file = client.file.ratings.parent / "client.toml"
-    bad = of_model(items=np.zeros((30, 3), dtype=np.float32))(request_of_server).model
+    bad = of_model(items=np.zeros((30, 4), dtype=np.float32))(request_of_server).model
     assert send(file, KEEP, bad.record())["reply"]["status"] == "refused"
     assert not (client.file.state / "model.npz").exists()
     assert send(file, KEEP, request_of_server.model.record())["reply"]["status"] == "kept"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bgtplanner.experiments.config import load_config, to_toml
@@ -16,7 +15,7 @@ from bgtplanner.recsys.ratings import Ratings
 from bgtplanner.recsys.synthetic import synthetic_ratings
 from flower.doubles import POLICY, SETTINGS, spent, write_federation
 from flower.loopback import Loopback, wait_until
-from flower.test_equal import same_model
+from flower.test_equal import same_ledgers, same_model
 
 pytestmark = [pytest.mark.deploy, pytest.mark.usefixtures("compiled_once")]
 
@@ -97,13 +96,7 @@ def test_same_model_and_ledgers_as_in_simulation(
     settings |= {"federation.rounds": 2, "privacy.epsilon": 2000.0}
     simulated = simulate(ratings, seed=_SEED, settings=settings, out=tmp_path / "simulated")
     same_model(out, simulated)
-    with Ledger.open(tmp_path / "simulated" / "ledger.sqlite", read_only=True) as ledger:
-        expected = ledger.spent()
-    with Ledger.open(out / "ledger.sqlite", read_only=True) as ledger:
-        np.testing.assert_array_equal(ledger.spent(), expected)
-    for place, file in enumerate(loopback.client_files):
-        with Ledger.open(file.parent / "state" / "ledger.sqlite", read_only=True) as ledger:
-            np.testing.assert_array_equal(ledger.spent()[:, 0], expected[:, place])
+    same_ledgers(out, tmp_path / "simulated", loopback.client_files)
 
 
 def test_a_node_without_a_registered_key_is_refused(loopback: Loopback) -> None:

@@ -35,6 +35,8 @@ __all__ = ["carry_out", "catalogue_of", "check_deployable", "server_app"]
 
 server_app = ServerApp()
 
+_HELLO_SECONDS = 120.0  # a client's process has to start before it can say who it is
+
 _log = logging.getLogger("flwr")  # what `flwr run --stream` and `flwr log` show
 
 
@@ -185,7 +187,7 @@ class _DeployedRun(Run):
             rule=rule.name,
             known=noted["clients"],
             save=lambda clients: folder.write_clients({"run": noted["run"], "clients": clients}),
-            seconds=settings.round_seconds,
+            seconds=min(settings.round_seconds, _HELLO_SECONDS),
             poll_seconds=poll_seconds,
         )
         deployment = Deployment(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bgtplanner.recsys.model import Edges, Local, Model, Shared, client_gradients
 from bgtplanner.recsys.ratings import Ratings
 
-__all__ = ["as_shared", "flat_upload", "predictions_of", "upload_of"]
+__all__ = ["as_shared", "coordinates_of", "flat_upload", "predictions_of", "upload_of"]
 
 _FEWEST_EDGES = 64
 _NEVER = np.iinfo(np.int32).max
@@ -34,6 +34,14 @@ def as_shared(vector: Array, n_items: int, width: int) -> Shared:
     """What :func:`flat_upload` made flat, or a sum of such, in its two parts again."""
     items = vector[: n_items * width].reshape(n_items, width)
     return Shared(items, vector[n_items * width :])
+
+
+def coordinates_of(model: Model, shared: Shared) -> int:
+    """How many coordinates an upload has: public, and the same for every client."""
+    items = np.arange(shared.items.shape[0])
+    edges = _edges_of(Ratings.from_arrays([0], [0], [0.0], items=items, scale=(0.0, 1.0)))
+    flat = jax.eval_shape(lambda: _flat_upload_of(model, shared, edges))
+    return int(flat.shape[0])
 
 
 def upload_of(model: Model, shared: Shared, ratings: Ratings) -> NDArray[np.float64]:

@@ -274,8 +274,9 @@ class Federation:
         protection = self.protection
         if protection is None or (protection.trust, protection.unit) != ("local", "client"):
             raise ConfigError(f"protection = {protection}: expected trust local, unit client")
-        items, number = state.shared.items, terms.granted.sum()
-        released = protection.mean(as_shared(total, *items.shape), number, terms)
+        n_items, number = state.shared.items.shape[0], terms.granted.sum()
+        width = (total.shape[0] - state.shared.dense.shape[0]) // n_items
+        released = protection.mean(as_shared(total, n_items, width), number, terms)
         shared, memory = self._stepped(
             state, released.aggregate, released.noise_std, number, terms
         )

@@ -56,7 +56,10 @@ class ClientPolicy(_File):
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
-        rule = rule_named(self.rule)
+        try:
+            rule = rule_named(self.rule)
+        except ConfigError as error:
+            raise ConfigError(str(error).replace("accounting", "rule", 1)) from error
         ConfigError.unless(rule.sound, "rule", self.rule, "a rule whose charges add up")
         return self
 

@@ -55,7 +55,7 @@ def write_example(
     folder = folder.absolute()
     if any(letter in str(folder) for letter in "\"'$\\\n "):
         raise ConfigError(f"FOLDER = {str(folder)!r}: expected a path without quotes and spaces")
-    rule = default_rule("gaussian")
+    rule = default_rule("privunit")  # what the preset takes where every upload is seen
     even = rule.even_charge(Budget(_EPSILON, _DELTA), _ROUNDS)
     words = {
         "folder": str(folder),

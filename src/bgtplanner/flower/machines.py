@@ -60,7 +60,7 @@ class Machines:
         self._save = save
         self._seconds, self._poll_seconds = seconds, poll_seconds
         self._name_of_node: dict[int, str] = {}
-        self._ask_again: dict[int, float] = {}
+        self._ask_again: dict[int, tuple[float, float]] = {}  # when, and how long after that
         self._node_of_place: dict[int, int] = {}
 
     def look(self) -> NDArray[np.bool_]:
@@ -69,7 +69,7 @@ class Machines:
         self._name_of_node = {n: name for n, name in self._name_of_node.items() if n in nodes}
         now = time.monotonic()
         strangers = nodes - self._name_of_node.keys()
-        self._introduce(sorted(n for n in strangers if self._ask_again.get(n, now) <= now))
+        self._introduce(sorted(n for n in strangers if self._ask_again.get(n, (now,))[0] <= now))
         # Two machines of one name: the newest to say so has it, whoever else may follow.
         self._node_of_place = {
             self._place_of_name[name]: node for node, name in self._name_of_node.items()
@@ -119,10 +119,15 @@ class Machines:
         return found, useless
 
     def _introduce(self, nodes: Sequence[int]) -> None:
-        """Ask machines who they are; those that do not say are asked again after a while."""
+        """Ask machines who they are; those that do not say are asked again, less and less often.
+
+        Who does not answer at all holds the others up: that must not happen before every round.
+        """
         if not nodes:
             return
-        self._ask_again |= dict.fromkeys(nodes, time.monotonic() + _ASK_AGAIN_SECONDS)
+        for node in nodes:
+            _, pause = self._ask_again.get(node, (0.0, _ASK_AGAIN_SECONDS))
+            self._ask_again[node] = (time.monotonic() + pause, 2 * pause)
         answers, _ = self._send({node: hello_request() for node in nodes}, HELLO, self._seconds)
         before = len(self._place_of_name)
         for node, answer in sorted(answers.items()):

@@ -21,6 +21,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError, MessageError
+from bgtplanner.federation.client import coordinates_of
 from bgtplanner.federation.planned import PlannedRound, PlannedRounds
 from bgtplanner.federation.protection import Protection, Released, Terms, norm_band
 from bgtplanner.federation.rounds import Federation, State
@@ -108,6 +109,7 @@ class Deployment:
         first = jax.random.split(jax.random.key(seed))[0]
         shared, _ = federation.model.initial(first, 1, self.n_items)
         self._state = State(shared, (), federation.server.initial(shared))
+        self._coordinates = coordinates_of(federation.model, shared)
 
     @property
     def state(self) -> State:
@@ -141,7 +143,7 @@ class Deployment:
         }
         answers, self.useless = self.machines.exchange(requests, TRAIN, self.pace.round_seconds)
         self.asked, self.refused, self.late = len(places), 0, self.useless.pop("late", 0)
-        total = np.zeros(sent.items.size + sent.dense.size)
+        total = np.zeros(self._coordinates)
         accepted = np.zeros(self.n_clients, dtype=np.float32)
         for place, answer in sorted(answers.items()):
             try:
