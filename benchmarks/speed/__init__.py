@@ -35,9 +35,9 @@
    Target: at most 4.5 times; below 5 % and below 50 % of a training round.
 6. ``context``: what do these singular values cost from round to round, against ARPACK?
    Target: no more than ARPACK.
-7. ``flower``: what does it cost to carry a round to clients that are each on their own? The same run
-   in our simulation and as server and client app on Flower's simulation engine, 100 clients with the
-   payload of MovieLens 100K, each with a file, a ledger and a message of its own.
+7. ``flower``: what does it cost to carry a round to clients that are each on their own? The same
+   run in our simulation and as server and client app on Flower's simulation engine, 100 clients
+   with the payload of MovieLens 100K, each with a file, a ledger and a message of its own.
    No target: most of it is the engine's.
 
 How to read it: times are of the machine at hand and say little elsewhere; ratios carry over. Next

@@ -146,6 +146,18 @@ def test_check_before_joining(deployment: Path, monkeypatch: pytest.MonkeyPatch)
     assert isinstance(error, ConfigError)
 
 
+def test_check_of_the_servers_settings(deployment: Path) -> None:
+    file = deployment / "server" / "config.toml"
+    done = call("deploy", "check", file)
+    assert done.exit_code == 0, done.output
+    assert "300 items, ratings from 0 to 5" in done.output
+    file.write_text(file.read_text(encoding="utf-8").replace('"local"', '"secagg"'))
+    error = call("deploy", "check", file).exception
+    assert isinstance(error, ConfigError)
+    assert error.exit_code == 2
+    assert "pairwise masks" in str(error)
+
+
 def test_a_ledger_that_cannot_be_written_is_found(deployment: Path) -> None:
     file = deployment / "clients" / "1" / "client.toml"
     call("deploy", "enroll", file)

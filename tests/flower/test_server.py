@@ -11,12 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 
 from bgtplanner.errors import ConfigError, DataError, InterruptedRunError, RunFolderError
 from bgtplanner.experiments import runner
 from bgtplanner.experiments.config import load_config, to_toml
-from bgtplanner.experiments.deployed import carry_out, catalogue_of, check_deployable
+from bgtplanner.experiments.deployed import (
+    carry_out,
+    catalogue_of,
+    check_deployable,
+    server_app,
+)
 from bgtplanner.experiments.store import RunFolder
 from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
@@ -324,6 +329,37 @@ def test_the_patient_policy_goes_by_who_is_there(federation: Federation, tmp_pat
     assert not kept.items.any()
 
 
+def test_rounds_are_paced(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    set_keys(federation, federation__rounds=2, deployment__pause_seconds=1000.0)
+    monkeypatch.setattr("bgtplanner.flower.server.time.sleep", slept.append)
+    play(federation, InProcessGrid(client_app, federation[1]), tmp_path / "run")
+    assert [seconds for seconds in slept if seconds > 10] == [pytest.approx(1000.0, abs=60.0)]
+
+
+def test_what_flower_calls(
+    federation: Federation, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = InProcessGrid(client_app, federation[1])
+    paths = {"config": str(federation[0]), "out": str(tmp_path / "run")}
+    monitor = logging.getLogger("flwr")
+    monitor.addHandler(caplog.handler)
+    try:
+        with caplog.at_level(logging.INFO, logger="flwr"):
+            server_app(grid, Context(1, 1, {}, RecordDict(), paths))
+            assert "round 3/3: 3 asked, 3 used, 0 refused" in caplog.text
+            set_keys(federation, privacy__trust="secagg", privacy__noise="sum")
+            with pytest.raises(ConfigError, match="pairwise masks"):
+                server_app(grid, Context(1, 1, {}, RecordDict(), paths))
+            assert "error: privacy.trust" in caplog.text
+    finally:
+        monitor.removeHandler(caplog.handler)
+    with pytest.raises(ConfigError, match="config: expected a path"):
+        server_app(grid, Context(1, 1, {}, RecordDict(), {}))
+
+
 def test_names_of_clients_are_not_on_the_servers_disk(
     federation: Federation, tmp_path: Path
 ) -> None:
@@ -331,6 +367,7 @@ def test_names_of_clients_are_not_on_the_servers_disk(
     name = Client(load_client(federation[1][0])).hello().name
     for file in (tmp_path / "run").iterdir():
         assert name.encode() not in file.read_bytes()
+    assert not any(name[:16] in path.name for path in (tmp_path / "run").iterdir())
     noted = json.loads((tmp_path / "run" / "clients.json").read_text(encoding="utf-8"))
     assert len(noted["clients"]) == 3
 

@@ -19,6 +19,10 @@ deploy_app = typer.Typer(
 )
 
 ClientPath = Annotated[str, typer.Argument(metavar="CLIENT_FILE", help="Its client.toml.")]
+AnyPath = Annotated[
+    str,
+    typer.Argument(metavar="FILE", help="A client.toml, or the server's config.toml."),
+]
 
 
 @deploy_app.command("init")
@@ -65,7 +69,7 @@ def enroll(client_file: ClientPath, as_json: Json = False) -> None:
 
 @deploy_app.command("check")
 def check(
-    client_file: ClientPath,
+    file: AnyPath,
     superlink: Annotated[
         str | None, typer.Option(help="HOST:PORT of the server, to try the connection.")
     ] = None,
@@ -76,14 +80,21 @@ def check(
 ) -> None:
     """See whether a client is ready to join: ratings, ledger, versions, connection.
 
-    Exit code 1 if something is missing.
+    Or whether a server's settings can be run on real machines. Exit code 1 if something is
+    missing, 2 if a setting cannot be used.
 
     Example: `bgtplanner deploy check clients/1/client.toml --superlink 127.0.0.1:8443`
     """
-    client = local_client(client_file)
+    need_flower()
+    from bgtplanner.experiments.deployed import check_server
     from bgtplanner.flower.check import check_client
 
-    found = check_client(client, superlink=superlink, root_certificates=root_certificates)
+    if Path(file).name == "config.toml":
+        found = check_server(Path(file))
+    else:
+        found = check_client(
+            local_client(file), superlink=superlink, root_certificates=root_certificates
+        )
     if as_json:
         print_json({"checks": [finding._asdict() for finding in found]})
     else:

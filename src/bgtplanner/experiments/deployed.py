@@ -25,13 +25,14 @@ from bgtplanner.experiments.config import Config, load_config
 from bgtplanner.experiments.loop import RoundObserver, Run
 from bgtplanner.experiments.results import spending_of, summarise
 from bgtplanner.experiments.store import RunFolder
+from bgtplanner.flower.check import Finding
 from bgtplanner.flower.client import MODELS
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.server import Catalogue, DeployedRounds, Deployment, Pace
 from bgtplanner.recsys.metrics import Metrics
 from bgtplanner.recsys.sources import parse_scale
 
-__all__ = ["carry_out", "catalogue_of", "check_deployable", "server_app"]
+__all__ = ["carry_out", "catalogue_of", "check_deployable", "check_server", "server_app"]
 
 server_app = ServerApp()
 
@@ -133,6 +134,20 @@ def check_deployable(config: Config) -> None:
     ConfigError.unless(
         least <= clients, "deployment.least_clients", least, f"deployment.clients = {clients}"
     )
+
+
+def check_server(config_file: Path) -> list[Finding]:
+    """Look at the server's settings and its catalogue, before anybody is asked for anything.
+
+    Raises:
+        ConfigError: If a setting makes no sense on real machines.
+    """
+    config = load_config(file=config_file)
+    check_deployable(config)
+    privacy, catalogue = config.privacy, catalogue_of(config, config_file.parent)
+    promise = f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g}, {rule_of(config).name}"
+    scale = f"{len(catalogue.items)} items, ratings from {catalogue.low:g} to {catalogue.high:g}"
+    return [Finding("settings", True, promise), Finding("catalogue", True, scale)]
 
 
 def catalogue_of(config: Config, home: Path) -> Catalogue:
@@ -237,14 +252,15 @@ class _DeployedRun(Run):
     def train(self, folder: RunFolder) -> dict[str, Any]:
         seconds = self.carry_out(folder)
         kept = self.simulation.publish()
+        clients = self.simulation.machines.known
         about = {
             "dataset": self.config.data.dataset,
-            "clients": len((folder.clients() or {"clients": []})["clients"]),
+            "clients": clients,
             "users": None,
             "items": self.simulation.n_items,
             "ratings": None,
         }
-        spending = spending_of(self.config, self._rounds.ledger, None, self.records)
+        spending = spending_of(self.config, self._rounds.ledger, None, self.records, clients)
         spending["planner_note"] = getattr(self._rounds.policy, "note", None)
         summary = summarise(self.config, about, None, self.records, seconds, spending)
         summary["clients_with_last_model"] = kept

@@ -244,14 +244,24 @@ def reached_target(config: Config, records: Sequence[Mapping[str, Any]]) -> bool
 
 
 def spending_of(
-    config: Config, ledger: Ledger, split: Split | None, records: Sequence[Mapping[str, Any]]
+    config: Config,
+    ledger: Ledger,
+    split: Split | None,
+    records: Sequence[Mapping[str, Any]],
+    clients: int | None = None,
 ) -> dict[str, Any]:
     """What was promised, what was spent, and what that means for a whole client.
 
-    Only where that is more than was booked does it take the ratings to say (`split`).
+    Args:
+        config: Of the run.
+        ledger: Who has spent how much.
+        split: The ratings; only where a whole client's epsilon is more than was booked does it
+            take them to say how much more.
+        records: One mapping a round.
+        clients: How many of the ledger's places are taken; by default all.
     """
     privacy = config.privacy
-    spent = ledger.epsilon_spent()
+    spent = ledger.epsilon_spent()[:clients]
     largest = max(ledger.budgets.classes, key=lambda budget: budget.epsilon)
     found: dict[str, Any] = {
         "trust": privacy.trust,

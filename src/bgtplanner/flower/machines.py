@@ -63,6 +63,11 @@ class Machines:
         self._ask_again: dict[int, tuple[float, float]] = {}  # when, and how long after that
         self._node_of_place: dict[int, int] = {}
 
+    @property
+    def known(self) -> int:
+        """How many clients have a place; they have the first ones."""
+        return len(self._place_of_name)
+
     def look(self) -> NDArray[np.bool_]:
         """Which places have a client that is connected now; strangers are asked who they are."""
         nodes = set(self.grid.get_node_ids())
