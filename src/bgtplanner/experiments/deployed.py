@@ -289,7 +289,7 @@ class _Progress:
 def _folder_of(path: Path, config: Config, mark: str) -> RunFolder:
     """The run folder: a new one, or that of this very run."""
     if not (path / "config.toml").exists():
-        return RunFolder.create(path, config, fingerprint=mark, carrier="flower")
+        return RunFolder.create(path, config, fingerprint=mark, deployed=True)
     folder = RunFolder.open(path)
     try:
         if not folder.deployed or folder.config() != config or folder.notes()["data"] != mark:

@@ -77,7 +77,7 @@ class RunFolder:
     def deployed(self) -> bool:
         """Whether the rounds are carried out on real machines."""
         try:
-            return self.notes().get("carrier") == "flower"
+            return self.notes().get("deployed") is True
         except RunFolderError:
             return False
 
@@ -89,9 +89,9 @@ class RunFolder:
         *,
         fingerprint: str,
         overwrite: bool = False,
-        carrier: str = "simulation",
+        deployed: bool = False,
     ) -> Self:
-        """Start a new run folder and lock it; `carrier` says who carries the rounds out.
+        """Start a new run folder and lock it; `deployed` says that it is run on real machines.
 
         Raises:
             RunFolderError: If the folder is in use for something else, or cannot be written.
@@ -106,12 +106,8 @@ class RunFolder:
             with _disk_errors(folder.path):
                 for name in old:
                     (folder.path / name).unlink()
-            notes = {
-                "schema": SCHEMA,
-                "version": bgtplanner.__version__,
-                "data": fingerprint,
-                "carrier": carrier,
-            }
+            notes = {"schema": SCHEMA, "version": bgtplanner.__version__, "data": fingerprint}
+            notes |= {"deployed": True} if deployed else {}
             folder._write("config.toml", to_toml(config, notes).encode())
         except BaseException:
             folder.close()
