@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,16 @@ from bgtplanner.flower.messages import Request, SentModel
 from bgtplanner.recsys.ratings import Ratings
 from bgtplanner.recsys.synthetic import synthetic_ratings
 from flower.doubles import write_federation
+
+
+@pytest.fixture
+def flower_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """What is written to Flower's log, which keeps its lines to itself."""
+    logger = logging.getLogger("flwr")
+    logger.addHandler(caplog.handler)
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        yield caplog
+    logger.removeHandler(caplog.handler)
 
 
 @pytest.fixture(scope="session")

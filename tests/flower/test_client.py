@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -184,7 +183,7 @@ def test_whatever_goes_wrong_is_one_word_to_the_server(
     request_of_server: Request,
     kind: str,
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    flower_log: pytest.LogCaptureFixture,
 ) -> None:
     def broken(*_: Any) -> None:
         raise ValueError("user u0 gave item i3 a 5.0")
@@ -193,11 +192,10 @@ def test_whatever_goes_wrong_is_one_word_to_the_server(
     content = hello_request() if kind == HELLO else request_of_server.record()
     if kind == KEEP:
         content = request_of_server.model.record()
-    with caplog.at_level(logging.INFO):
-        reply = send(client.file.ratings.parent / "client.toml", kind, content)
+    reply = send(client.file.ratings.parent / "client.toml", kind, content)
     assert dict(reply) == {"reply": ConfigRecord({"status": "refused"})}
-    assert "ValueError" in caplog.text
-    assert "u0" not in caplog.text
+    assert "ValueError" in flower_log.text
+    assert "u0" not in flower_log.text
 
 
 def test_a_missing_or_damaged_file_is_a_refusal(

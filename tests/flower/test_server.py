@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -287,16 +286,15 @@ def test_two_machines_of_one_client_are_asked_once(federation: Federation, tmp_p
 
 
 def test_more_clients_than_places_and_other_rules_are_left_out(
-    federation: Federation, tmp_path: Path, few: Ratings, caplog: pytest.LogCaptureFixture
+    federation: Federation, tmp_path: Path, few: Ratings, flower_log: pytest.LogCaptureFixture
 ) -> None:
     set_keys(federation, federation__rounds=1, deployment__clients=2)
     other = write_client(tmp_path / "other", few, 0, POLICY | {"rule": "laplace/basic"})
-    with caplog.at_level(logging.WARNING):
-        play(federation, InProcessGrid(client_app, [other, *federation[1]]), tmp_path / "run")
+    play(federation, InProcessGrid(client_app, [other, *federation[1]]), tmp_path / "run")
     (record,) = rounds_of(tmp_path / "run")
     assert record["asked"] == 2
-    assert "keeps its ledger by 'laplace/basic'" in caplog.text
-    assert "deployment.clients = 2" in caplog.text
+    assert "keeps its ledger by 'laplace/basic'" in flower_log.text
+    assert "deployment.clients = 2" in flower_log.text
 
 
 def test_clients_without_a_ledger_do_not_say_who_they_are(
@@ -340,22 +338,16 @@ def test_rounds_are_paced(
 
 
 def test_what_flower_calls(
-    federation: Federation, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    federation: Federation, tmp_path: Path, flower_log: pytest.LogCaptureFixture
 ) -> None:
     grid = InProcessGrid(client_app, federation[1])
     paths = {"config": str(federation[0]), "out": str(tmp_path / "run")}
-    monitor = logging.getLogger("flwr")
-    monitor.addHandler(caplog.handler)
-    try:
-        with caplog.at_level(logging.INFO, logger="flwr"):
-            server_app(grid, Context(1, 1, {}, RecordDict(), paths))
-            assert "round 3/3: 3 asked, 3 used, 0 refused" in caplog.text
-            set_keys(federation, privacy__trust="secagg", privacy__noise="sum")
-            with pytest.raises(ConfigError, match="pairwise masks"):
-                server_app(grid, Context(1, 1, {}, RecordDict(), paths))
-            assert "error: privacy.trust" in caplog.text
-    finally:
-        monitor.removeHandler(caplog.handler)
+    server_app(grid, Context(1, 1, {}, RecordDict(), paths))
+    assert "round 3/3: 3 asked, 3 used, 0 refused" in flower_log.text
+    set_keys(federation, privacy__trust="secagg", privacy__noise="sum")
+    with pytest.raises(ConfigError, match="pairwise masks"):
+        server_app(grid, Context(1, 1, {}, RecordDict(), paths))
+    assert "error: privacy.trust" in flower_log.text
     with pytest.raises(ConfigError, match="config: expected a path"):
         server_app(grid, Context(1, 1, {}, RecordDict(), {}))
 

@@ -57,7 +57,7 @@ MODELS: Mapping[str, type[Any]] = {"biases": Biases}
 
 NoiseFor = Callable[[ClientFile, Request], NoiseSource]
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("flwr")  # whose lines the SuperNode shows; they stay on this machine
 
 
 class Client:

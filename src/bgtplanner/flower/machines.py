@@ -22,7 +22,7 @@ from bgtplanner.flower.messages import HELLO, hello_request, read_hello
 
 __all__ = ["Machines"]
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("flwr")  # what `flwr log` shows
 
 _ASK_AGAIN_SECONDS = 60.0
 _AT_ONCE = 200  # messages in one request: more may be too long for the server in between
