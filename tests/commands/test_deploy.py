@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from bgtplanner.cli import app
 from bgtplanner.errors import ConfigError, LedgerError, MissingExtraError, RunFolderError
 from bgtplanner.experiments.config import load_config
-from bgtplanner.experiments.deployed import catalogue_of, check_deployable
+from bgtplanner.experiments.deployable import catalogue_of, check_deployable
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import SentModel

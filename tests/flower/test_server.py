@@ -15,12 +15,8 @@ from flwr.app import Context, Message, RecordDict
 from bgtplanner.errors import ConfigError, DataError, InterruptedRunError, RunFolderError
 from bgtplanner.experiments import runner
 from bgtplanner.experiments.config import load_config, to_toml
-from bgtplanner.experiments.deployed import (
-    carry_out,
-    catalogue_of,
-    check_deployable,
-    server_app,
-)
+from bgtplanner.experiments.deployable import catalogue_of, check_deployable
+from bgtplanner.experiments.deployed import carry_out, server_app
 from bgtplanner.experiments.store import RunFolder
 from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
@@ -99,11 +95,13 @@ def test_duplicates_and_strangers_are_dropped_and_counted(
     def noisy(node: int, request: Message, reply: Message) -> Iterable[Message]:
         stranger = Message(RecordDict(), reply_to=request)
         stranger.metadata.__dict__["_reply_to_message_id"] = "nobody asked"
-        return [reply, reply, stranger] if node == 1 else [reply]
+        in_his_name = Message(upload_record(np.zeros(60)), reply_to=request)
+        in_his_name.metadata.__dict__["_src_node_id"] = 3
+        return [in_his_name, reply, reply, stranger] if node == 1 else [reply]
 
     play(federation, InProcessGrid(client_app, federation[1], noisy), tmp_path / "run")
     (record,) = rounds_of(tmp_path / "run")
-    assert record["dropped_by_kind"] == {"duplicate": 1, "unknown": 1}
+    assert record["dropped_by_kind"] == {"duplicate": 1, "unknown": 2}
     assert record["clients"] == 3
 
 
@@ -353,8 +351,9 @@ def test_what_flower_calls(
 
 
 def test_names_of_clients_are_not_on_the_servers_disk(
-    federation: Federation, tmp_path: Path
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("bgtplanner.flower.machines._AT_ONCE", 2)
     play(federation, InProcessGrid(client_app, federation[1]), tmp_path / "run")
     name = Client(load_client(federation[1][0])).hello().name
     for file in (tmp_path / "run").iterdir():

@@ -86,7 +86,7 @@ def check(
     Example: `bgtplanner deploy check clients/1/client.toml --superlink 127.0.0.1:8443`
     """
     need_flower()
-    from bgtplanner.experiments.deployed import check_server
+    from bgtplanner.experiments.deployable import check_server
     from bgtplanner.flower.check import check_client
 
     if Path(file).name == "config.toml":

@@ -19,20 +19,18 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from bgtplanner.errors import BGTPlannerError, ConfigError, DataError, RunFolderError
+from bgtplanner.errors import BGTPlannerError, ConfigError, RunFolderError
 from bgtplanner.experiments.assembly import federation_of, planned_of, rule_of
 from bgtplanner.experiments.config import Config, load_config
+from bgtplanner.experiments.deployable import catalogue_of, check_deployable
 from bgtplanner.experiments.loop import RoundObserver, Run
 from bgtplanner.experiments.results import spending_of, summarise
 from bgtplanner.experiments.store import RunFolder
-from bgtplanner.flower.check import Finding
-from bgtplanner.flower.client import MODELS
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.server import Catalogue, DeployedRounds, Deployment, Pace
 from bgtplanner.recsys.metrics import Metrics
-from bgtplanner.recsys.sources import parse_scale
 
-__all__ = ["carry_out", "catalogue_of", "check_deployable", "check_server", "server_app"]
+__all__ = ["carry_out", "server_app"]
 
 server_app = ServerApp()
 
@@ -91,93 +89,6 @@ def carry_out(
                 run.restore(checkpoint)
             run.records = folder.keep_rounds(run.simulation.next_round)
             return run.train(folder)
-
-
-def check_deployable(config: Config) -> None:
-    """Refuse what cannot be on real machines, or would release what nothing pays for.
-
-    Raises:
-        ConfigError: Naming the key, its value, and what is possible.
-    """
-    privacy, planning, federation = config.privacy, config.planning, config.federation
-    secagg = (
-        "local. Secure aggregation would take pairwise masks that survive clients dropping out; "
-        "Flower's SecAgg+ is tied to its old workflow, so nothing here would hide single uploads"
-    )
-    for name, value, fits, expected in (
-        ("privacy.mechanism", privacy.mechanism, privacy.mechanism != "none", "a noise"),
-        ("privacy.trust", privacy.trust, privacy.trust == "local", secagg),
-        ("privacy.unit", privacy.unit, privacy.unit == "client", "client"),
-        ("privacy.budgets", privacy.budgets, privacy.budgets is None, "none: epsilon for all"),
-        ("model.name", config.model.name, config.model.name in MODELS, " or ".join(MODELS)),
-        ("planning.policy", planning.policy, planning.policy != "hindsight", "another one"),
-        (
-            "planning.context",
-            planning.context,
-            not config.learns or planning.context != "usage",
-            "none, released or forecast: nobody says which items it has rated",
-        ),
-        (
-            "planning.reward",
-            planning.reward,
-            not config.learns or planning.reward in ("none", "released"),
-            "none or released: nothing pays for what clients would say of their ratings",
-        ),
-        ("planning.target", planning.target, planning.target is None, "none: nobody knows RMSE"),
-        ("federation.dropout", federation.dropout, not federation.dropout, "0: real ones do"),
-        ("federation.stragglers", federation.stragglers, not federation.stragglers, "0, too"),
-    ):
-        ConfigError.unless(fits, name, value, expected)
-    rule = rule_of(config)
-    ConfigError.unless(rule.sound, "privacy.accounting", rule.name, "a rule that adds up")
-    clients, least = config.deployment.clients, config.deployment.least_clients
-    ConfigError.unless(
-        least <= clients, "deployment.least_clients", least, f"deployment.clients = {clients}"
-    )
-
-
-def check_server(config_file: Path) -> list[Finding]:
-    """Look at the server's settings and its catalogue, before anybody is asked for anything.
-
-    Raises:
-        ConfigError: If a setting makes no sense on real machines.
-    """
-    config = load_config(file=config_file)
-    check_deployable(config)
-    privacy, catalogue = config.privacy, catalogue_of(config, config_file.parent)
-    promise = f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g}, {rule_of(config).name}"
-    scale = f"{len(catalogue.items)} items, ratings from {catalogue.low:g} to {catalogue.high:g}"
-    return [Finding("settings", True, promise), Finding("catalogue", True, scale)]
-
-
-def catalogue_of(config: Config, home: Path) -> Catalogue:
-    """What is public about the ratings: the items by name, and the scale.
-
-    Args:
-        config: The settings.
-        home: Folder from which a relative path is taken.
-
-    Raises:
-        ConfigError: If the config does not say.
-        DataError: If the file is no list of different names.
-    """
-    items = config.deployment.items
-    if items is None:
-        raise ConfigError("deployment.items: expected a file of item names, one a line")
-    scale = None if config.data.scale is None else parse_scale(config.data.scale)
-    if not isinstance(scale, tuple):
-        raise ConfigError(
-            f"data.scale = {config.data.scale!r}: expected LOW:HIGH, such as 1:5; the largest "
-            "rating that happens to be there is not public"
-        )
-    path = home / items
-    try:
-        names = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines())
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot be read: {error}", path=path) from error
-    if not names or not all(names) or len(set(names)) != len(names):
-        raise DataError("expected a different item name on every line", path=path)
-    return Catalogue(names, *scale)
 
 
 class _DeployedRun(Run):

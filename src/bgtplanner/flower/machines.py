@@ -72,6 +72,7 @@ class Machines:
         """Which places have a client that is connected now; strangers are asked who they are."""
         nodes = set(self.grid.get_node_ids())
         self._name_of_node = {n: name for n, name in self._name_of_node.items() if n in nodes}
+        self._ask_again = {n: when for n, when in self._ask_again.items() if n in nodes}
         now = time.monotonic()
         strangers = nodes - self._name_of_node.keys()
         self._introduce(sorted(n for n in strangers if self._ask_again.get(n, (now,))[0] <= now))
@@ -174,14 +175,15 @@ class Machines:
         while waiting:
             for answer in self._pull(waiting, useless):
                 # An error of Flower's own names another sender: go by what it is an answer to.
-                to = answer.metadata.reply_to_message_id
-                if to not in node_of_message:
+                to, sender = answer.metadata.reply_to_message_id, answer.metadata.src_node_id
+                asked = node_of_message.get(to)
+                if asked is None or (answer.has_content() and sender != asked):
                     useless["unknown"] += 1
                 elif to not in waiting:
                     useless["duplicate"] += 1
                 else:
                     waiting.discard(to)
-                    answers[node_of_message[to]] = answer
+                    answers[asked] = answer
             if not waiting or time.monotonic() >= deadline:
                 break
             time.sleep(self._poll_seconds)
