@@ -51,7 +51,7 @@ class Loopback:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        example = resources.files("bgtplanner.flower") / "example"
+        example = resources.files("bgtplanner.flower") / "templates"
         words = {"folder": str(folder), "address": self.address}
         (folder / "flower").mkdir(parents=True)
         settings = Template((example / "flower.toml").read_text(encoding="utf-8"))
@@ -131,7 +131,7 @@ class Loopback:
         """An app whose client is a test build, made by this code."""
         app = self.folder / name
         app.mkdir()
-        example = resources.files("bgtplanner.flower") / "example" / "app.toml"
+        example = resources.files("bgtplanner.flower") / "templates" / "app.toml"
         text = example.read_text(encoding="utf-8")
         text = text.replace("bgtplanner.flower.client:client_app", f"{name}_client:client_app")
         text = text.replace("$folder/server/config.toml", str(config))

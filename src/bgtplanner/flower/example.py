@@ -91,7 +91,7 @@ def write_example(
 
 
 def _filled(name: str, words: dict[str, str]) -> str:
-    file = resources.files("bgtplanner.flower") / "example" / name
+    file = resources.files("bgtplanner.flower") / "templates" / name
     text = file.read_text(encoding="utf-8")
     # A shell script has dollars of its own.
     return text if name.endswith(".sh") else Template(text).substitute(words)
