@@ -75,6 +75,17 @@ def test_nothing_phones_home(written: Path) -> None:
         assert f"EnvironmentFile={written}/environment" in service.read_text(encoding="utf-8")
 
 
+def test_only_the_installed_client_is_started(written: Path) -> None:
+    names = {path.name for path in (written / "pinned").iterdir()}
+    assert names >= {"flwr-clientapp", "flwr-agentapp", "flwr-serverapp"}
+    for name in names - {"flwr-clientapp"}:
+        done = subprocess.run([str(written / "pinned" / name)], capture_output=True, check=False)
+        assert done.returncode == 1
+    script = [str(written / "pinned" / "flwr-clientapp"), "--help"]
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert "--runtime-api-address" in done.stdout
+
+
 def test_certificates_are_made(deployment: Path) -> None:
     for program in ("openssl", "ssh-keygen"):
         if shutil.which(program) is None:
@@ -122,7 +133,8 @@ def test_enroll_makes_one_ledger_and_leaves_it(deployment: Path) -> None:
 
 
 def test_check_before_joining(deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    home = Path(sys.executable).parent
+    monkeypatch.setenv("PATH", f"{deployment}/pinned:{home}:/usr/bin:/bin")
     file = deployment / "clients" / "1" / "client.toml"
     done = call("deploy", "check", file)
     assert done.exit_code == 1
@@ -130,7 +142,7 @@ def test_check_before_joining(deployment: Path, monkeypatch: pytest.MonkeyPatch)
     call("deploy", "enroll", file)
     done = call("deploy", "check", file)
     assert done.exit_code == 0, done.output
-    assert done.output.count("ok ") == 4
+    assert done.output.count("ok ") == 5
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
@@ -140,6 +152,8 @@ def test_check_before_joining(deployment: Path, monkeypatch: pytest.MonkeyPatch)
     (file.parent / "ratings.csv").write_text("user,item,rating\nu,i,five\n", encoding="utf-8")
     checks = json.loads(call("deploy", "check", file, "--json").output)["checks"]
     assert [check["what"] for check in checks if not check["well"]] == ["ratings"]
+    monkeypatch.setenv("PATH", f"{home}:/usr/bin:/bin")
+    assert "FAILED code" in call("deploy", "check", file).output
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert "FAILED programs" in call("deploy", "check", file).output
     error = call("deploy", "check", file, "--superlink", "nowhere").exception

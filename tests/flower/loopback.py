@@ -141,6 +141,16 @@ class Loopback:
         (app / f"{name}_client.py").write_text(head + code, encoding="utf-8")
         return app
 
+    def write_script(self, name: str) -> Path:
+        """One of the scripts that keep a SuperNode to the installed client."""
+        template = resources.files("bgtplanner.flower") / "templates" / "pinned.sh"
+        script = self.folder / "pinned" / name
+        script.parent.mkdir(exist_ok=True)
+        text = Template(template.read_text(encoding="utf-8")).substitute(bin=str(BIN))
+        script.write_text(text, encoding="utf-8")
+        script.chmod(0o755)
+        return script
+
     def run(self, app: Path) -> None:
         self.call("flwr", "run", str(app), "deployment")
 

@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
+from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
+
 from bgtplanner.errors import BGTPlannerError, ConfigError
 from bgtplanner.flower.client import Client
 
@@ -44,7 +46,7 @@ def check_client(
         superlink: HOST:PORT of the server, to try the connection.
         root_certificates: Whom to believe that it is the server.
     """
-    found = [_versions(), _programs(), _ratings(client), _ledger(client)]
+    found = [_versions(), _programs(), _code(), _ratings(client), _ledger(client)]
     if superlink is not None:
         found.append(_connection(superlink, root_certificates))
     return found
@@ -62,11 +64,25 @@ def _versions() -> Finding:
 def _programs() -> Finding:
     """A SuperNode starts others by name: they must be those of this environment."""
     home = Path(sys.executable).parent
-    for name in ("flower-supernode", "flower-superexec", "flwr-clientapp"):
+    for name in ("flower-supernode", "flower-superexec"):
         path = shutil.which(name)
         if path is None or Path(path).parent.resolve() != home.resolve():
             return Finding("programs", False, f"{name}: put {home} first on PATH")
     return Finding("programs", True, f"Flower's, in {home}")
+
+
+def _code() -> Finding:
+    """Whose code would run here: the installed client's, or whatever a run brings along?"""
+    for name in sorted(set(TASK_TYPE_TO_COMMAND.values())):
+        path = shutil.which(name)
+        try:
+            script = "" if path is None else Path(path).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            return Finding("code", False, f"{path}: {error}")
+        if path is not None and "bgtplanner.flower.pinned" not in script:
+            note = f"{name} would run what a run brings along; put the folder 'pinned' (deploy "
+            return Finding("code", False, f"{note}init writes it) first on the SuperNode's PATH")
+    return Finding("code", True, "the installed client's, whatever a run brings along")
 
 
 def _ratings(client: Client) -> Finding:

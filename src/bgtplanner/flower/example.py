@@ -8,6 +8,8 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
+from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
+
 from bgtplanner.errors import ConfigError, RunFolderError, StorageError
 from bgtplanner.privacy.accounting import default_rule
 from bgtplanner.privacy.budget import Budget
@@ -28,6 +30,10 @@ _FILES = {
     "superlink.service": "systemd/bgtplanner-superlink.service",
     "supernode.service": "systemd/bgtplanner-supernode.service",
 }
+
+
+_PINNED = tuple(sorted(set(TASK_TYPE_TO_COMMAND.values())))
+"""Programs that Flower starts by name to run code that a run brings along."""
 
 
 def write_example(
@@ -78,6 +84,9 @@ def write_example(
         for name, target in _FILES.items():
             _write(folder / target, _filled(name, words))
         (folder / "certificates.sh").chmod(0o755)
+        for name in _PINNED:
+            _write(folder / "pinned" / name, _filled("pinned.sh", words))
+            (folder / "pinned" / name).chmod(0o755)
         names = "".join(f"{label}\n" for label in ratings.item_labels)
         _write(folder / "server" / "items.txt", names)
         dealt = deal_users(ratings, clients, seed=0)
@@ -93,8 +102,8 @@ def write_example(
 def _filled(name: str, words: dict[str, str]) -> str:
     file = resources.files("bgtplanner.flower") / "templates" / name
     text = file.read_text(encoding="utf-8")
-    # A shell script has dollars of its own.
-    return text if name.endswith(".sh") else Template(text).substitute(words)
+    # The script for certificates is as it is, and full of dollars of its own.
+    return text if name == "certificates.sh" else Template(text).substitute(words)
 
 
 def _write(path: Path, text: str) -> None:
