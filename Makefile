@@ -6,11 +6,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUN_DIR ?= runs/demo
 JOBS ?= 1
 
-.PHONY: help setup run test lint format types contract pytest wheel bench paper paper-quick results docs clean
+.PHONY: help setup run test test-deploy lint format types contract pytest wheel bench paper paper-quick results docs clean
 
 help:
 	@echo "make run      set up, train on the embedded data, say where the results are"
 	@echo "make test     set up, then lint, types, import contract, all tests, wheel"
+	@echo "make test-deploy  the same federation on real Flower processes; about ten minutes"
 	@echo "make lint     ruff check and format check      make format   rewrite in our format"
 	@echo "make bench    speed, memory and the planner's regret; half an hour at first (installs torch)"
 	@echo "make paper    the paper's Table 2 and figures      make paper-quick   a corner of them"
@@ -51,6 +52,14 @@ contract: setup
 
 pytest: setup
 	$(BIN)/pytest -n 2 --cov --cov-report=term
+
+$(VENV)/.deploy: $(VENV)/.ready
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --group deploy
+	@touch $@
+
+# Starts a SuperLink and SuperNodes on this machine, kills them, and runs docs/deployment.md.
+test-deploy: $(VENV)/.deploy
+	$(BIN)/pytest -m deploy tests/flower
 
 # The wheel, in an environment that has the base dependencies and nothing else.
 wheel: setup

@@ -24,7 +24,7 @@ import typer
 import bgtplanner
 from bgtplanner import cli
 from bgtplanner.commands import train
-from bgtplanner.experiments import runner
+from bgtplanner.experiments import loop, runner
 from bgtplanner.experiments.config import load_config
 from bgtplanner.recsys.datasets import DATASETS
 
@@ -346,7 +346,7 @@ class TestResume:
 
         folder = tmp_path / "b c"
         with monkeypatch.context() as patch:
-            patch.setattr(runner, "stop_requests", at_once)
+            patch.setattr(loop, "stop_requests", at_once)
             stopped = call("run", *TINY, "--rounds", 12, "--json", "--out", folder)
             assert stopped == (
                 1,

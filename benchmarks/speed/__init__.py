@@ -1,6 +1,6 @@
-"""How fast, and how much memory: seven questions, each with a target, answered in one run.
+"""How fast, and how much memory: eight questions, most with a target, answered in one run.
 
-    make bench                              everything; about seven minutes
+    make bench                              everything; about eight minutes
     python -m benchmarks.speed              the same, where torch is already installed
     python -m benchmarks.speed --only round --no-check
 
@@ -39,6 +39,10 @@
    mechanisms, four policies, five seeds of 100 rounds), beside reading what its 120 runs have
    left? The runs are made up (``made_runs.py``): real plans and folders, no training.
    Target: a page below 3 MB.
+8. ``flower``: what does it cost to carry a round to clients that are each on their own? The same
+   run in our simulation and as server and client app on Flower's simulation engine, 100 clients
+   with the payload of MovieLens 100K, each with a file, a ledger and a message of its own.
+   No target: most of it is the engine's.
 
 How to read it: times are of the machine at hand and say little elsewhere; ratios carry over. Next
 to every ratio stand its quartiles over the turns; when they are far apart the machine was busy and

@@ -21,7 +21,10 @@ from benchmarks.speed import memory, scaling
 from benchmarks.speed import round as rounds
 from benchmarks.speed.child import available_cpus, measure
 
-QUESTIONS = ("round", "memory", "scaling", "ledger", "planner", "context", "report")
+QUESTIONS = (
+    *("round", "memory", "scaling", "ledger"),
+    *("planner", "context", "report", "flower"),
+)
 
 
 class Section:
@@ -248,6 +251,29 @@ def measure_report(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
     return section, [result]
 
 
+def measure_flower(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
+    """Question 7."""
+    section = Section(
+        "A round of 100 clients with the payload of ML-100K, by who carries it",
+        *("carried by", "ms a round", "ratio", "first round, s"),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        results = [
+            progress(f"flower: {carrier}", "flower", "--folder", folder, "--carrier", carrier)
+            for carrier in ("simulation", "engine")
+        ]
+    least = median(results[0]["seconds"])
+    for result in results:
+        seconds = median(result["seconds"])
+        section.add(
+            result["what"],
+            f"{1e3 * seconds:,.1f}",
+            f"{seconds / least:,.0f}",
+            f"{result['first_seconds']:.1f}",
+        )
+    return section, results
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
     parser.add_argument("--only", choices=QUESTIONS, help="answer one of the questions")
@@ -264,6 +290,7 @@ def main() -> int:
         "planner": measure_planner,
         "context": measure_context,
         "report": measure_report,
+        "flower": measure_flower,
     }
     chosen = [given.only] if given.only else QUESTIONS
     machine = {

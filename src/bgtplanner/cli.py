@@ -15,7 +15,16 @@ import click
 import typer
 
 import bgtplanner
-from bgtplanner.commands import compare, data, privacy, recommend, report, sweep, train
+from bgtplanner.commands import (
+    compare,
+    data,
+    deploy,
+    privacy,
+    recommend,
+    report,
+    sweep,
+    train,
+)
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
 
 if TYPE_CHECKING:
@@ -42,6 +51,7 @@ app.add_typer(data.data_app, name="data")
 app.command()(privacy.budget)
 app.command()(privacy.audit)
 app.add_typer(privacy.ledger_app, name="ledger")
+app.add_typer(deploy.deploy_app, name="deploy")
 
 
 def _version(wanted: bool) -> None:

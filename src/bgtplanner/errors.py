@@ -15,6 +15,7 @@
     ├── LedgerTamperedError     its rows were edited, removed or cut, or a backup was restored
     ├── DownloadError           a data set could not be fetched or failed its checksum
     ├── StorageError            the disk refused to write: full, read-only, no permission
+    ├── MessageError            what came over the network is not what was agreed
     ├── TrainingDivergedError   the model's loss is no longer a number
     └── InterruptedRunError     a run was stopped from outside; it can be resumed
 
@@ -38,6 +39,7 @@ __all__ = [
     "InterruptedRunError",
     "LedgerError",
     "LedgerTamperedError",
+    "MessageError",
     "MissingExtraError",
     "RunFolderError",
     "RunLockedError",
@@ -111,6 +113,10 @@ class MissingExtraError(InputError):
 
 class TrainingDivergedError(BGTPlannerError):
     """The loss is no longer a finite number: the step size is too large for these data."""
+
+
+class MessageError(BGTPlannerError):
+    """A message between server and client is not what was agreed. It is not answered to."""
 
 
 class InterruptedRunError(BGTPlannerError):

@@ -30,7 +30,7 @@ from bgtplanner.errors import (
     StorageError,
     TrainingDivergedError,
 )
-from bgtplanner.experiments import runner
+from bgtplanner.experiments import loop, runner
 from bgtplanner.experiments.assembly import federation_of
 from bgtplanner.experiments.config import load_config
 from bgtplanner.experiments.runner import execute
@@ -397,7 +397,7 @@ class TestResume:
             event.clear()
             yield event
 
-        monkeypatch.setattr(runner, "stop_requests", ours)
+        monkeypatch.setattr(loop, "stop_requests", ours)
         return event
 
     @pytest.mark.parametrize("seed", range(4))

@@ -119,9 +119,9 @@ class TestPaying:
         seen: list[tuple[int, float]] = []
         before = rounds.simulation.step
 
-        def watched(terms: Terms | None = None) -> Any:
+        def watched(terms: Terms, plan: Plan) -> Any:
             seen.append((rounds.ledger.unsettled, float(spent(rounds).min())))
-            return before(terms)
+            return before(terms, plan)
 
         monkeypatch.setattr(rounds.simulation, "step", watched)
         played(rounds, 2)
@@ -135,7 +135,7 @@ class TestPaying:
     ) -> None:
         rounds = planned(split, [0.25] * ROUNDS)
 
-        def fails(terms: Terms | None = None) -> Any:
+        def fails(terms: Terms, plan: Plan) -> Any:
             raise OSError("no power")
 
         monkeypatch.setattr(rounds.simulation, "step", fails)
@@ -266,7 +266,7 @@ class TestAgain:
         ledger = Ledger.in_memory(SAME, RULE)
         broken = planned(split, [0.25] * 3, ledger=ledger)
         played(broken, 1)
-        monkeypatch.setattr(broken.simulation, "step", lambda terms: 1 / 0)
+        monkeypatch.setattr(broken.simulation, "step", lambda terms, plan: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             broken.step()
         again = planned(split, [0.25] * 3, ledger=ledger)

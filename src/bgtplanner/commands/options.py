@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +19,7 @@ from bgtplanner.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
     from bgtplanner.experiments.cells import Outcome
+    from bgtplanner.flower.client import Client
 
 __all__ = [
     "AssignAll",
@@ -31,7 +33,9 @@ __all__ = [
     "Quiet",
     "Seeds",
     "listed",
+    "local_client",
     "named_by_flags",
+    "need_flower",
     "need_simulator",
     "print_json",
     "print_tables",
@@ -91,6 +95,24 @@ def need_simulator() -> None:
         import optax  # noqa: F401
     except ModuleNotFoundError as error:
         raise MissingExtraError("sim", "Training in simulation") from error
+
+
+def need_flower() -> None:
+    """Say which extra is missing, if one is."""
+    need_simulator()
+    try:
+        import flwr  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("flower", "A federation on real machines") from error
+
+
+def local_client(path: Path | str) -> Client:
+    """The client whose file this is."""
+    need_flower()
+    from bgtplanner.flower.client import Client
+    from bgtplanner.flower.clientfile import load_client
+
+    return Client(load_client(path))
 
 
 def listed(given: list[str] | None, flag: str) -> tuple[str, ...]:

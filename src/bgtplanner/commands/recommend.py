@@ -7,17 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
-from bgtplanner.commands.options import Json, need_simulator, print_json
+from bgtplanner.commands.options import Json, local_client, need_simulator, print_json
 from bgtplanner.errors import ConfigError, DataError
 
 __all__ = ["predict", "recommend"]
 
 Folder = Annotated[str, typer.Argument(help="The folder of a finished run.")]
+Home = Annotated[
+    str, typer.Argument(help="The folder of a finished run, or of a client on this machine.")
+]
 User = Annotated[str, typer.Option("--client", "--user", help="A user, as the data name it.")]
 
 
 def recommend(
-    folder: Folder,
+    folder: Home,
     user: User,
     top: Annotated[int, typer.Option(help="How many items.")] = 10,
     export: Annotated[
@@ -27,22 +30,22 @@ def recommend(
 ) -> None:
     """What a client would be shown: the items it has not rated and is predicted to like best.
 
-    Computed where the client's own ratings are; here that is the simulation's data.
+    Computed where the client's own ratings are: in the simulation's data, or, given a folder with
+    a client.toml, on this machine, from the last model that came. Nothing leaves it.
 
     Example: `bgtplanner recommend runs/first --client 7 --top 10`
     """
     ConfigError.unless(top >= 1, "--top", top, "at least 1")
+    if (Path(folder) / "client.toml").is_file():
+        if export is not None:
+            raise ConfigError(f"--export {export}: only for the folder of a run")
+        best = local_client(Path(folder) / "client.toml").recommend(user, top)
+        _show(user, best, None, as_json)
+        return
     result = _load(folder)
     best = result.recommend(_label(user, result.ratings.user_labels, "--client"), top)
     written = None if export is None else str(result.export(Path(export)))
-    if as_json:
-        items = [{"item": item, "predicted": value} for item, value in best]
-        print_json({"client": user, "items": items, "export": written})
-        return
-    for place, (item, value) in enumerate(best, start=1):
-        typer.echo(f"{place:3d}  {item!s:<20} {value:.2f}")
-    if written is not None:
-        typer.echo(f"Shared parameters: {written}")
+    _show(user, best, written, as_json)
 
 
 def predict(
@@ -63,6 +66,17 @@ def predict(
         print_json({"client": user, "item": item, "predicted": value})
     else:
         typer.echo(f"{value:.3f}")
+
+
+def _show(user: str, best: list[Any], written: str | None, as_json: bool) -> None:
+    if as_json:
+        items = [{"item": item, "predicted": value} for item, value in best]
+        print_json({"client": user, "items": items, "export": written})
+        return
+    for place, (item, value) in enumerate(best, start=1):
+        typer.echo(f"{place:3d}  {item!s:<20} {value:.2f}")
+    if written is not None:
+        typer.echo(f"Shared parameters: {written}")
 
 
 def _load(folder: str) -> Any:

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from bgtplanner.errors import ConfigError
 from bgtplanner.experiments.config import Config
 from bgtplanner.federation.expansion import Expansion
-from bgtplanner.federation.planned import PlannedRounds
+from bgtplanner.federation.planned import Carrier, PlannedRounds
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation
-from bgtplanner.federation.simulation import Simulation
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.catalog import policy_named
 from bgtplanner.planning.policy import Policy
@@ -120,9 +119,15 @@ def budgets_of(config: Config, n_clients: int) -> Budgets:
 
 
 def planned_of(
-    config: Config, simulation: Simulation, mark: str, ledger_path: Path | None
+    config: Config,
+    simulation: Carrier,
+    mark: str,
+    ledger_path: Path | None,
+    *,
+    run: str = "simulation",
+    kind: type[PlannedRounds] = PlannedRounds,
 ) -> PlannedRounds:
-    """Policy and ledger around a simulation. The ledger is made, or opened if it exists."""
+    """Policy and ledger around a federation. The ledger is made, or opened if it exists."""
     budgets, rule = budgets_of(config, simulation.n_clients), rule_of(config)
     if ledger_path is None:
         ledger = Ledger.in_memory(budgets, rule)
@@ -131,13 +136,13 @@ def planned_of(
     else:
         ledger = Ledger.create(ledger_path, budgets, rule)
     planning = config.planning
-    return PlannedRounds(
+    return kind(
         simulation,
         policy_of(config, budgets, rule),
         ledger,
         trust=config.privacy.trust,
-        run="simulation",
-        # A simulated round is made of nothing but the settings, the ratings and the round.
+        run=run,
+        # A round is made of nothing but the settings, what `mark` stands for, and its number.
         mark=json.dumps([config.model_dump(mode="json"), mark]).encode(),
         context=planning.context,
         reward=planning.reward,

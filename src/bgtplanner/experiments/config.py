@@ -150,6 +150,20 @@ class PrivacySection(_Section):
     noise: Literal["sum", "per-client"] = "sum"
 
 
+class DeploymentSection(_Section):
+    """A federation on real machines: which items, how many clients, how long to wait for them.
+
+    `items` is a file of public item names, one a line; the scale of the ratings is `data.scale`.
+    """
+
+    items: str | None = None
+    clients: int = Field(default=100, ge=1, le=10_000_000)
+    least_clients: int = Field(default=1, ge=1)
+    wait_seconds: float = Field(default=3600.0, ge=0)
+    round_seconds: float = Field(default=600.0, gt=0)
+    pause_seconds: float = Field(default=0.0, ge=0)
+
+
 class RunSection(_Section):
     """How the run itself is carried out."""
 
@@ -172,6 +186,7 @@ class Config(_Section):
     federation: FederationSection = FederationSection()
     planning: PlanningSection = PlanningSection()
     privacy: PrivacySection = PrivacySection()
+    deployment: DeploymentSection = DeploymentSection()
     run: RunSection = RunSection()
 
     @property

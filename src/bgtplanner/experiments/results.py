@@ -26,6 +26,7 @@ from bgtplanner.recsys.split import Split
 __all__ = [
     "CLIENT_LEVEL_DELTA",
     "Result",
+    "about_ratings",
     "classes_of",
     "facts_of",
     "most_spent",
@@ -38,6 +39,11 @@ __all__ = [
 
 CLIENT_LEVEL_DELTA = 1e-5
 """At which the epsilon of a whole client is read, whatever delta a preset prints."""
+
+_SCORES = (
+    *("rmse_final", "rmse_best", "rmse_best_round", "f1_final", "f1_best"),
+    *("precision_final", "recall_final", "mae_final"),
+)
 
 _SPENDING = (
     "epsilon_spent_max",
@@ -151,30 +157,45 @@ class Result:
         return target
 
 
-def facts_of(config: Config, ratings: Ratings, beside: References) -> dict[str, Any]:
-    """What is known of a run before its first round: what it is, and what it has to beat."""
+def facts_of(
+    config: Config, about: Mapping[str, Any], beside: References | None
+) -> dict[str, Any]:
+    """What is known of a run before its first round: what it is, and what it has to beat.
+
+    Args:
+        config: Of the run.
+        about: Name of the data, and how many clients, users, items and ratings there are.
+        beside: Predictors that share nothing; None where nobody may look at ratings.
+    """
     private = config.privacy.mechanism != "none"
-    budgets = budgets_of(config, ratings.n_clients).classes if private else ()
+    budgets = budgets_of(config, about["clients"]).classes if private else ()
     return {
         "schema": SCHEMA,
-        "dataset": ratings.name,
+        "dataset": about["dataset"],
         "preset": config.preset,
         "model": config.model.name,
         "policy": config.planning.policy,
         "mechanism": config.privacy.mechanism,
         "seed": config.run.seed,
+        **{name: about[name] for name in ("clients", "users", "items", "ratings")},
+        **{
+            f"{figure}_{name}": None if beside is None else getattr(getattr(beside, name), figure)
+            for figure in ("rmse", "f1")
+            for name in ("constant", "user_mean", "client_alone")
+        },
+        "not_accounted": not_accounted(config),
+        "class_epsilons": [budget.epsilon for budget in budgets],
+    }
+
+
+def about_ratings(ratings: Ratings) -> dict[str, Any]:
+    """What a summary says of the data."""
+    return {
+        "dataset": ratings.name,
         "clients": ratings.n_clients,
         "users": ratings.n_users,
         "items": ratings.n_items,
         "ratings": len(ratings),
-        "rmse_constant": beside.constant.rmse,
-        "rmse_user_mean": beside.user_mean.rmse,
-        "rmse_client_alone": beside.client_alone.rmse,
-        "f1_constant": beside.constant.f1,
-        "f1_user_mean": beside.user_mean.f1,
-        "f1_client_alone": beside.client_alone.f1,
-        "not_accounted": not_accounted(config),
-        "class_epsilons": [budget.epsilon for budget in budgets],
     }
 
 
@@ -186,15 +207,28 @@ def summarise(
     spending: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The figures of a run so far. What a run did not have, such as an epsilon, is null."""
-    last, best_rmse = records[-1], min(records, key=lambda record: record["rmse"])
     # The first round of a process compiles; it says nothing about the others.
-    later = [record["seconds"] for record in records[1:]] or [last["seconds"]]
+    later = [record["seconds"] for record in records[1:]] or [records[-1]["seconds"]]
     return {
         **facts,
         **dict.fromkeys(("trust", "unit", "accounting", "epsilon", "delta")),
         "rounds_run": len(records),
         "target": config.planning.target,
         "target_reached": reached_target(config, records),
+        **_scores(records),
+        **dict.fromkeys(_SPENDING),
+        "seconds_total": seconds,
+        "seconds_per_round": statistics.median(later),
+    } | dict(spending or {})
+
+
+def _scores(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How good the model got; null where nobody may look at ratings."""
+    last = records[-1]
+    if last["rmse"] is None:
+        return dict.fromkeys(_SCORES)
+    best_rmse = min(records, key=lambda record: record["rmse"])
+    return {
         "rmse_final": last["rmse"],
         "rmse_best": best_rmse["rmse"],
         "rmse_best_round": best_rmse["round"],
@@ -203,10 +237,7 @@ def summarise(
         "precision_final": last["precision"],
         "recall_final": last["recall"],
         "mae_final": last["mae"],
-        **dict.fromkeys(_SPENDING),
-        "seconds_total": seconds,
-        "seconds_per_round": statistics.median(later),
-    } | dict(spending or {})
+    }
 
 
 def reached_target(config: Config, records: Sequence[Mapping[str, Any]]) -> bool | None:
@@ -223,11 +254,24 @@ def reached_target(config: Config, records: Sequence[Mapping[str, Any]]) -> bool
 
 
 def spending_of(
-    config: Config, ledger: Ledger, split: Split, records: Sequence[Mapping[str, Any]]
+    config: Config,
+    ledger: Ledger,
+    split: Split | None,
+    records: Sequence[Mapping[str, Any]],
+    clients: int | None = None,
 ) -> dict[str, Any]:
-    """What was promised, what was spent, and what that means for a whole client."""
+    """What was promised, what was spent, and what that means for a whole client.
+
+    Args:
+        config: Of the run.
+        ledger: Who has spent how much.
+        split: The ratings; only where a whole client's epsilon is more than was booked does it
+            take them to say how much more.
+        records: One mapping a round.
+        clients: How many of the ledger's places are taken; by default all.
+    """
     privacy = config.privacy
-    spent = ledger.epsilon_spent()
+    spent = ledger.epsilon_spent()[:clients]
     largest = max(ledger.budgets.classes, key=lambda budget: budget.epsilon)
     found: dict[str, Any] = {
         "trust": privacy.trust,
@@ -243,7 +287,7 @@ def spending_of(
         "ledger_head": str(ledger.head),
         "uploads_dropped": sum(record["dropped"] for record in records),
     }
-    if privacy.unit == "row" or not ledger.rule.sound:
+    if split is not None and (privacy.unit == "row" or not ledger.rule.sound):
         found |= _client_level(config, split, records)
     return found
 

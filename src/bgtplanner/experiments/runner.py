@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
 import math
 import time
 from collections.abc import Mapping
@@ -13,34 +12,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bgtplanner.errors import (
     ConfigError,
     DataError,
-    InterruptedRunError,
     RunFolderError,
     TrainingDivergedError,
 )
 from bgtplanner.experiments.assembly import check_planning, federation_of, planned_of
 from bgtplanner.experiments.config import Config, load_config
-from bgtplanner.experiments.interrupts import stop_requests
+from bgtplanner.experiments.loop import Run, record_as_json
 from bgtplanner.experiments.results import (
     Result,
+    about_ratings,
     classes_of,
     facts_of,
-    most_spent,
-    reached_target,
     spending_of,
     summarise,
 )
 from bgtplanner.experiments.store import RunFolder
 from bgtplanner.experiments.tracking import Observer
-from bgtplanner.federation.planned import PlannedRound, PlannedRounds
-from bgtplanner.federation.simulation import RoundRecord, Simulation
+from bgtplanner.federation.simulation import Simulation
 from bgtplanner.planning.baselines import Hindsight
-from bgtplanner.planning.policy import LedgerPolicy, Policy
-from bgtplanner.privacy.journal import Head
 from bgtplanner.recsys.alone import references
 from bgtplanner.recsys.metrics import Metrics
 from bgtplanner.recsys.ratings import Ratings
@@ -152,6 +145,10 @@ def resume(
         RunFolderError: If the folder, its checkpoint or the ratings do not fit together.
     """
     with RunFolder.open(path) as folder:
+        if folder.deployed:
+            raise RunFolderError(
+                f"{path}: a run on real machines; go on with: {folder.resume_command}"
+            )
         config = folder.config()
         ratings = _ratings_of_folder(path, config, "resume") if ratings is None else ratings
         run = _Run(_with_schedule(config, ratings, observer), ratings, observer)
@@ -185,6 +182,11 @@ def load(path: Path | str, *, ratings: Ratings | None = None) -> Result:
     notes, summary = folder.notes(), folder.summary()
     if summary is None:
         raise RunFolderError(f"{path}: not finished; go on with: {folder.resume_command}")
+    if folder.deployed:
+        raise RunFolderError(
+            f"{path}: a run on real machines, where the ratings are; ask a client there: "
+            "bgtplanner recommend CLIENT_FOLDER"
+        )
     config = folder.config()
     ratings = _ratings_of_folder(path, config, "load") if ratings is None else ratings
     run = _Run(config, ratings, None)
@@ -287,30 +289,29 @@ def split_of(config: Config, ratings: Ratings) -> Split:
     return split
 
 
-class _Run:
-    """A run in progress: the simulation, and what is known of its past."""
+class _Run(Run):
+    """A run in simulation."""
+
+    simulation: Simulation
+    observer: Observer | None
 
     def __init__(self, config: Config, ratings: Ratings, observer: Observer | None) -> None:
-        self.config = config
         self.ratings = ratings
-        self.observer = observer
-        self.records: list[dict[str, Any]] = []
-        self.seconds_before = 0.0
         self.split = split_of(config, ratings)
-        self.simulation = Simulation(
+        simulation = Simulation(
             federation_of(config, ratings.n_items),
             self.split,
             seed=config.run.seed,
             device=config.run.device,
             validation=config.planning.validation_share if config.validates else 0.0,
         )
-        self.planned: PlannedRounds | None = None
+        super().__init__(config, simulation, observer)
 
     @functools.cached_property
     def facts(self) -> dict[str, Any]:
         """What is known before the first round; whoever only predicts can do without."""
         beside = references(self.split.train, self.split.test)
-        return facts_of(self.config, self.ratings, beside)
+        return facts_of(self.config, about_ratings(self.ratings), beside)
 
     def open_ledger(self, folder: RunFolder | None) -> None:
         """Get ready to plan and pay, where something is to be paid."""
@@ -319,102 +320,31 @@ class _Run:
             mark = _fingerprint(self.split)
             self.planned = planned_of(self.config, self.simulation, mark, path)
 
-    def close(self) -> None:
-        """Let go of the ledger."""
+    def step(self) -> dict[str, Any] | None:
         if self.planned is not None:
-            self.planned.ledger.close()
-
-    def restore(self, checkpoint: dict[str, NDArray[Any]]) -> None:
-        """Go on from a checkpoint, if it is one of this run."""
-        total = self.config.federation.rounds
-        for name, most in (("seconds", math.inf), ("next_round", total)):
-            entry = checkpoint.get(name, np.zeros(()))
-            if entry.shape != () or entry.dtype.kind not in "iuf" or not 0 <= entry <= most:
-                raise RunFolderError(f"checkpoint entry '{name}' is not one of this run")
-        self.seconds_before = float(checkpoint.pop("seconds", np.zeros(())))
-        planned = checkpoint.pop("planned", None)
-        self.simulation.restore(checkpoint)
-        if self.planned is not None:
-            try:
-                state = json.loads(bytes(np.asarray(planned, dtype=np.uint8)))
-                self.planned.ledger.check_head(Head.parse(state.pop("head")))
-                self.planned.load_state_dict(state)
-            except (TypeError, ValueError, KeyError) as error:
-                message = "checkpoint entry 'planned' is not one of this run"
-                raise RunFolderError(message) from error
-
-    def _arrays(self, seconds: float) -> dict[str, NDArray[Any]]:
-        """All that a later process needs to go on."""
-        arrays = self.simulation.arrays() | {"seconds": np.asarray(seconds)}
-        if self.planned is not None:
-            state = self.planned.state_dict() | {"head": str(self.planned.ledger.head)}
-            arrays["planned"] = np.frombuffer(json.dumps(state).encode(), dtype=np.uint8)
-        return arrays
-
-    def _step(self) -> dict[str, Any] | None:
+            return super().step()
         begun = time.perf_counter()
-        if self.planned is None:
-            record = self.simulation.step()
-            return _as_json(record) | {"seconds": time.perf_counter() - begun}
-        played = self.planned.step()
-        if played is None:
-            return None
-        plan = _plan_as_json(played, self.planned.policy)
-        if isinstance(self.planned.policy, LedgerPolicy):
-            # By the policy's ledger: the durable one knows of later rounds that are played again.
-            plan["spent"] = most_spent(self.planned.policy.ledger)
-        seconds = time.perf_counter() - begun
-        return _as_json(played.record) | plan | {"seconds": seconds}
+        record = self.simulation.step()
+        return record_as_json(record) | {"seconds": time.perf_counter() - begun}
 
     def train(self, folder: RunFolder | None = None) -> Result:
-        total, every = self.config.federation.rounds, self.config.run.checkpoint_every
-        simulation = self.simulation
         if self.observer is not None:
-            self.observer.started(self.config, self.split, simulation.next_round)
-        started = time.perf_counter()
-
-        def seconds() -> float:
-            return self.seconds_before + time.perf_counter() - started
-
-        with stop_requests(active=folder is not None) as stop:
-            while simulation.next_round < total and not self._reached():
-                record = self._step()
-                if record is None:
-                    if folder is not None and self.records:
-                        folder.write_checkpoint(self._arrays(seconds()))
-                    break
-                self._check(record)
-                self.records.append(record)
-                stopping = stop.is_set()  # once: a request from here on is for the next round
-                if folder is not None:
-                    folder.append_round(record)
-                    due = simulation.next_round % every == 0 or simulation.next_round == total
-                    if due or stopping or self._reached():
-                        folder.write_checkpoint(self._arrays(seconds()))
-                if self.observer is not None:
-                    self.observer.round(record, total)
-                over = simulation.next_round == total or self._reached()
-                if stopping and folder is not None and not over:
-                    raise InterruptedRunError(
-                        f"stopped after round {simulation.next_round} of {total}; go on with: "
-                        f"{folder.resume_command}"
-                    )
-        if not self.records:
-            raise ConfigError("the budget pays for no round at all; give a larger --epsilon")
+            self.observer.started(self.config, self.split, self.simulation.next_round)
+        seconds = self.carry_out(folder)
         spending = None
         if self.planned is not None:
             ledger, test = self.planned.ledger, self.split.test
             spending = spending_of(self.config, ledger, self.split, self.records)
             spending["planner_note"] = getattr(self.planned.policy, "note", None)
             if len(ledger.budgets.classes) > 1:
-                predicted = simulation.predict(test.user, test.item)
+                predicted = self.simulation.predict(test.user, test.item)
                 spending["classes"] = classes_of(ledger, test, predicted)
         result = Result(
-            summary=summarise(self.config, self.facts, self.records, seconds(), spending),
+            summary=summarise(self.config, self.facts, self.records, seconds, spending),
             rounds=self.records,
             ratings=self.ratings,
             folder=None if folder is None else folder.path,
-            simulation=simulation,
+            simulation=self.simulation,
         )
         if folder is not None:
             folder.write_summary(result.summary)
@@ -422,61 +352,13 @@ class _Run:
             self.observer.finished(result)
         return result
 
-    def _reached(self) -> bool:
-        return bool(reached_target(self.config, self.records))
-
-    def _check(self, record: Mapping[str, Any]) -> None:
+    def check(self, record: Mapping[str, Any]) -> None:
         if not (math.isfinite(record["loss"]) and math.isfinite(record["rmse"])):
             raise TrainingDivergedError(
                 f"training diverged in round {record['round'] + 1}: the loss is no longer a "
                 f"number. Try a smaller server.learning_rate "
                 f"(now {self.config.server.learning_rate:g})"
             )
-
-
-def _as_json(record: RoundRecord) -> dict[str, Any]:
-    return {
-        "round": record.round,
-        **record.metrics._asdict(),
-        "loss": record.loss,
-        "clients": record.clients,
-        "ratings": record.ratings,
-    }
-
-
-def _plan_as_json(played: PlannedRound, policy: Policy) -> dict[str, Any]:
-    """What was planned and paid, for ``rounds.jsonl``; nothing that was not released."""
-    plan, seen = played.plan, played.seen
-    released = None
-    if len(seen.aggregate) and math.isfinite(seen.noise_std):
-        released = float(np.linalg.norm(seen.aggregate))
-    entry: dict[str, Any] = {
-        "charge": 0.0 if plan is None or not played.paid else plan.charge,
-        "charges": [] if plan is None else plan.charge_by_class.tolist(),
-        "paid": played.paid,
-        "late": played.late,
-        "dropped": played.record.dropped,
-        "level": None if plan is None else plan.level,
-        "clip": None if plan is None else plan.clip,
-        "noise_multiplier": None if plan is None or plan.skip else plan.noise_multiplier,
-        "released_norm": released,
-        "noise_norm": None
-        if released is None
-        else seen.noise_std * math.sqrt(len(seen.aggregate)),
-        "reward": played.reward,
-        "left": policy.share_left().tolist() if isinstance(policy, LedgerPolicy) else [],
-    }
-    if played.validated is not None:
-        rmse, upper = played.validated
-        entry |= {"validation_rmse": rmse, "validation_upper": upper}
-    if plan is not None:
-        why = plan.why._asdict()
-        entry["why"] = {  # lists, as the file has them
-            name: value if isinstance(value, str) else list(value)
-            for name, value in why.items()
-            if value
-        }
-    return entry
 
 
 def _fingerprint(split: Split) -> str:

@@ -8,6 +8,7 @@
     checkpoint.npz    the whole state after some round (plain arrays, no pickle)
     ledger.sqlite     who has spent how much; written before anything is released
     summary.json      the result, once the run is done
+    clients.json      of a run on real machines: its name, and a hash of each client's
     report.html       the same to look at, once it was asked for
     .lock             held while a process writes here
 
@@ -25,7 +26,6 @@ import io
 import json
 import os
 import platform
-import secrets
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import bgtplanner
+from bgtplanner.durable import replace_file
 from bgtplanner.errors import RunFolderError, RunLockedError, SchemaError, StorageError
 from bgtplanner.experiments.config import Config, load_config, to_toml
 
@@ -54,6 +55,7 @@ _OWN = (
     "ledger.sqlite",
     "ledger.sqlite-wal",
     "ledger.sqlite-shm",
+    "clients.json",
     ".lock",
 )
 
@@ -70,7 +72,17 @@ class RunFolder:
     @property
     def resume_command(self) -> str:
         """What to type to go on with the run in this folder."""
+        if self.deployed:
+            return "flwr run APP SUPERLINK, with the app folder that it was started from"
         return f"bgtplanner resume {shlex.quote(str(self.path))}"
+
+    @property
+    def deployed(self) -> bool:
+        """Whether the rounds are carried out on real machines."""
+        try:
+            return self.notes().get("deployed") is True
+        except RunFolderError:
+            return False
 
     @classmethod
     def create(
@@ -81,6 +93,7 @@ class RunFolder:
         fingerprint: str,
         facts: Mapping[str, Any] | None = None,
         overwrite: bool = False,
+        deployed: bool = False,
     ) -> Self:
         """Start a new run folder and lock it.
 
@@ -90,6 +103,7 @@ class RunFolder:
             fingerprint: Of the ratings.
             facts: What is known before the first round, for those who look on meanwhile.
             overwrite: Replace a run that is there.
+            deployed: Whether it is run on real machines.
 
         Raises:
             RunFolderError: If the folder is in use for something else, or cannot be written.
@@ -111,6 +125,7 @@ class RunFolder:
                 "versions": _versions(),
                 "facts": dict(facts or {}),
             }
+            notes |= {"deployed": True} if deployed else {}
             folder._write("config.toml", to_toml(config, notes).encode())
         except BaseException:
             folder.close()
@@ -248,9 +263,20 @@ class RunFolder:
         text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
         self._write("summary.json", text.encode())
 
+    def write_clients(self, clients: Mapping[str, Any]) -> None:
+        """Write ``clients.json``: who has which place in the ledger, before anybody pays there."""
+        self._write("clients.json", json.dumps(clients).encode())
+
+    def clients(self) -> dict[str, Any] | None:
+        """The clients of a run on real machines, or None if none was noted yet."""
+        return self._read_json("clients.json")
+
     def summary(self) -> dict[str, Any] | None:
         """The result, or None while the run is not done."""
-        file = self.path / "summary.json"
+        return self._read_json("summary.json")
+
+    def _read_json(self, name: str) -> dict[str, Any] | None:
+        file = self.path / name
         try:
             result = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -301,17 +327,7 @@ class RunFolder:
         """Replace a file as a whole, or leave it as it was."""
         target = self.path / name
         with _disk_errors(target):
-            temporary = self.path / f".tmp-{secrets.token_hex(8)}"
-            try:
-                with temporary.open("xb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.replace(target)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    temporary.unlink()
-                raise
+            replace_file(target, content)
 
 
 def _versions() -> dict[str, str]:

@@ -16,11 +16,19 @@ from bgtplanner.experiments.config import Config
 from bgtplanner.experiments.results import Result, readings
 from bgtplanner.recsys.split import Split
 
-__all__ = ["Observer", "Several", "Tracker", "figures_of"]
+__all__ = ["Observer", "RoundObserver", "Several", "Tracker", "figures_of"]
 
 
-class Observer(Protocol):
-    """Somebody who watches a run."""
+class RoundObserver(Protocol):
+    """Somebody who watches the rounds of a run, in simulation or on real machines."""
+
+    def round(self, record: Mapping[str, Any], total: int) -> None:
+        """A round is over."""
+        ...
+
+
+class Observer(RoundObserver, Protocol):
+    """Somebody who watches a simulated run from its beginning to its end."""
 
     def searching(self, name: str, number: int, total: int) -> None:
         """Before a run with ``hindsight``: the schedule that is tried now."""
@@ -28,10 +36,6 @@ class Observer(Protocol):
 
     def started(self, config: Config, split: Split, first: int) -> None:
         """The data are ready; training goes on from round `first`."""
-        ...
-
-    def round(self, record: Mapping[str, Any], total: int) -> None:
-        """A round is over."""
         ...
 
     def finished(self, result: Result) -> None:

@@ -8,7 +8,7 @@ whatever was planned, and a round that is played again after a crash is not char
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +17,62 @@ from scipy.special import ndtri
 from bgtplanner.errors import BudgetExceeded
 from bgtplanner.federation.posterior import Posterior, forecast
 from bgtplanner.federation.protection import Terms, noise_of_mean, terms_of
-from bgtplanner.federation.simulation import RoundRecord, Seen, Simulation
+from bgtplanner.federation.rounds import Federation, State
+from bgtplanner.federation.simulation import RoundRecord, Seen
 from bgtplanner.federation.validation import Validated, Validation, rmse_of
 from bgtplanner.planning.baselines import Adap
 from bgtplanner.planning.context import ReleasedContext, UsageContext
 from bgtplanner.planning.policy import LedgerPolicy, Plan, Policy
 from bgtplanner.privacy.ledger import Ledger, Reservation
+from bgtplanner.recsys.metrics import Metrics
 
-__all__ = ["PlannedRound", "PlannedRounds"]
+__all__ = ["Carrier", "PlannedRound", "PlannedRounds"]
 
 ContextKind = Literal["none", "usage", "released", "forecast"]
 RewardKind = Literal["none", "test", "loss", "released", "validation"]
+
+
+class Carrier(Protocol):
+    """Whoever carries rounds out once they are paid for: a simulation, or real machines."""
+
+    federation: Federation
+    n_clients: int
+    n_items: int
+    next_round: int
+    seen: Seen
+
+    @property
+    def state(self) -> State:
+        """What the last round has left."""
+        ...
+
+    def step(self, terms: Terms, plan: Plan) -> RoundRecord:
+        """Carry out the next round, under terms that were agreed and paid for by a plan."""
+        ...
+
+    def rest(self) -> RoundRecord:
+        """A round in which nothing leaves any client."""
+        ...
+
+    def withdraw(self) -> None:
+        """Send out what was sent at first."""
+        ...
+
+    def evaluate(self) -> Metrics:
+        """Scores on held-out ratings, where there are any."""
+        ...
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The whole state as named plain arrays."""
+        ...
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what :meth:`arrays` gave."""
+        ...
+
+    def shown_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Client and item of all that the clients will name in the coming round."""
+        ...
 
 
 class PlannedRound(NamedTuple):
@@ -53,10 +98,10 @@ class PlannedRound(NamedTuple):
 
 
 class PlannedRounds:
-    """A simulation whose rounds are planned and paid for.
+    """A federation whose rounds are planned and paid for.
 
     Args:
-        simulation: The federation; its protection says what is done to the uploads.
+        simulation: Who carries it out; its protection says what is done to the uploads.
         policy: Who plans.
         ledger: Who has really spent how much.
         trust: ``local`` or ``secagg``.
@@ -83,7 +128,7 @@ class PlannedRounds:
 
     def __init__(
         self,
-        simulation: Simulation,
+        simulation: Carrier,
         policy: Policy,
         ledger: Ledger,
         *,
@@ -132,7 +177,7 @@ class PlannedRounds:
                 return None
             return PlannedRound(None, simulation.rest(), simulation.seen, None, 0, 0, None)
         terms, reservation, late = (None, None, 0) if plan.skip else self._pay(plan, index)
-        record = simulation.rest() if terms is None else simulation.step(terms)
+        record = simulation.rest() if terms is None else simulation.step(terms, plan)
         if reservation is not None:
             self.ledger.settle(reservation)
         reward = self._reward(record) if terms is not None else None
@@ -149,6 +194,10 @@ class PlannedRounds:
         paid = 0 if reservation is None else int(reservation.granted.sum())
         return PlannedRound(plan, record, seen, reward, paid, late, self.validation.estimate)
 
+    def _inputs(self, index: int, asked: NDArray[np.bool_]) -> bytes:
+        """A mark of all that a round's uploads are made of."""
+        return self.ledger.fingerprint(self._mark, str(index).encode(), asked.tobytes())
+
     def _pay(self, plan: Plan, index: int) -> tuple[Terms | None, Reservation | None, int]:
         """Reserve in the ledger that counts; who cannot pay there does not take part.
 
@@ -156,11 +205,10 @@ class PlannedRounds:
             The terms, the reservation, and how many have paid and answer too late.
         """
         asked = plan.participants & self._invited(index)
-        mark = self.ledger.fingerprint(self._mark, str(index).encode(), asked.tobytes())
         try:
             reservation = self.ledger.reserve(
                 plan.charge_by_class, run=self.run, round=index, clients=asked, by_class=True,
-                fingerprint=mark,
+                fingerprint=self._inputs(index, asked),
             )  # fmt: skip
         except BudgetExceeded:
             return None, None, 0

@@ -23,6 +23,7 @@ from jax.scipy.special import ndtr, ndtri
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.federation.client import as_shared, flat_upload
 from bgtplanner.federation.server import Aggregate
 from bgtplanner.privacy.accounting import TICK, Rule
 from bgtplanner.privacy.mechanisms import clip_factor, mechanism_named
@@ -238,13 +239,18 @@ class Protection:
             if noise is None:
                 noise = self._noise_of_sum(key, total, terms)
             total = jax.tree.map(jnp.add, total, noise)
-        count = jnp.maximum(number, 1.0)
-        mean = jax.tree.map(lambda part: part / count, total)
-        usage = jnp.full(edges.n_items, number)
         if own is not None:
             own = own * factor[edges.client_of_user, None]
             own = own + self._noise_of_users(key, own, edges, terms)
-        return Released(Aggregate(mean, usage), self._std_of_sum(terms) / count, dropped, own)
+        return self.mean(total, number, terms)._replace(dropped=dropped, own=own)
+
+    def mean(self, total: Shared, number: Array, terms: Terms) -> Released:
+        """The mean upload, as the server has it from the noised uploads' sum and their number."""
+        count = jnp.maximum(number, 1.0)
+        mean = jax.tree.map(lambda part: part / count, total)
+        usage = jnp.full(total.items.shape[0], number)
+        std = self._std_of_sum(terms) / count
+        return Released(Aggregate(mean, usage), std, jnp.zeros(()))
 
     def validate(self, key: Array, numbers: Array, terms: Terms) -> tuple[Array, Array]:
         """Mean over the clients of a number from 0 to 1, noised, and the noise's deviation.
@@ -380,9 +386,8 @@ class Protection:
         coordinates = edges.n_items * width + size
 
         def one(total: Array, client: Array) -> tuple[Array, Array]:
-            own = jnp.zeros((edges.n_items, width))
-            own = own.at[edges.pair_item].add(rows * (edges.pair_client == client)[:, None])
-            vector = jnp.concatenate([own.ravel(), dense[client]])
+            own = rows * (edges.pair_client == client)[:, None]
+            vector = flat_upload(own, dense[client], edges)
             scale = terms.scale[terms.class_of_client[client]]
             own_key = jax.random.fold_in(key, client)
             if terms.cap is None:
@@ -398,10 +403,8 @@ class Protection:
 
         start = jnp.zeros(coordinates)
         total, good = jax.lax.scan(one, start, jnp.arange(edges.n_clients))
-        items = total[: edges.n_items * width].reshape(edges.n_items, width)
         number = good.sum().astype(jnp.float32)
-        shared = Shared(items, total[edges.n_items * width :])
-        return shared, number, terms.granted.sum() - number
+        return as_shared(total, edges.n_items, width), number, terms.granted.sum() - number
 
     # ---- unit row
 

@@ -19,11 +19,12 @@ import optax
 from jax import Array
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.federation.client import as_shared
 from bgtplanner.federation.expansion import Expansion
 from bgtplanner.federation.posterior import Noise
-from bgtplanner.federation.protection import Protection, Terms
+from bgtplanner.federation.protection import Protection, Released, Terms
 from bgtplanner.federation.pseudo import pseudo_items, pseudo_rows
-from bgtplanner.federation.server import PseudoRows, Server, aggregate
+from bgtplanner.federation.server import Aggregate, PseudoRows, Server, aggregate
 from bgtplanner.federation.validation import Aside, errors_of_clients
 from bgtplanner.recsys.metrics import tally
 from bgtplanner.recsys.model import (
@@ -215,12 +216,7 @@ class Federation:
                 if own is not None:
                     own = self.protection.noise_users(noise_key, own, edges, terms)
             aggregated = aggregate(upload, edges, takes_part, how, pseudo)
-        norm = None if sound is None else sound.norm
-        bound = jnp.inf if terms is None else terms.clip.max()
-        answered = takes_part.sum()
-        std = jnp.where(answered > 0, noise_std, jnp.inf)  # nobody: nothing was learned
-        noise = Noise(std, bound, jnp.maximum(answered, 1.0), norm)
-        shared, memory = self.server.step(state.shared, state.memory, aggregated, noise)
+        shared, memory = self._stepped(state, aggregated, noise_std, takes_part.sum(), terms)
         local = self.model.update_local(
             state.local,
             gradients.local,
@@ -247,6 +243,44 @@ class Federation:
             shown=None if own is None else Shown(own, takes_part[edges.client_of_user] > 0),
         )
         return after, outcome
+
+    def _stepped(
+        self,
+        state: State,
+        aggregated: Aggregate,
+        noise_std: Array,
+        answered: Array,
+        terms: Terms | None,
+    ) -> tuple[Shared, optax.OptState]:
+        """The server's step, with what it knows of the noise."""
+        sound = self.protection if self.protection and self.protection.unit == "client" else None
+        norm = None if sound is None else sound.norm
+        bound = jnp.inf if terms is None else terms.clip.max()
+        std = jnp.where(answered > 0, noise_std, jnp.inf)  # nobody: nothing was learned
+        noise = Noise(std, bound, jnp.maximum(answered, 1.0), norm)
+        return self.server.step(state.shared, state.memory, aggregated, noise)
+
+    def received(self, state: State, total: Array, terms: Terms) -> tuple[State, Released]:
+        """The server's half of a round whose uploads were computed and protected elsewhere.
+
+        Args:
+            state: What the round before has left; clients keep their own part.
+            total: Sum of the uploads that were accepted, flat.
+            terms: Under which they were made; granted are those whose upload is in the sum.
+
+        Raises:
+            ConfigError: If uploads are not protected client by client.
+        """
+        protection = self.protection
+        if protection is None or (protection.trust, protection.unit) != ("local", "client"):
+            raise ConfigError(f"protection = {protection}: expected trust local, unit client")
+        n_items, number = state.shared.items.shape[0], terms.granted.sum()
+        width = (total.shape[0] - state.shared.dense.shape[0]) // n_items
+        released = protection.mean(as_shared(total, n_items, width), number, terms)
+        shared, memory = self._stepped(
+            state, released.aggregate, released.noise_std, number, terms
+        )
+        return State(shared, state.local, memory), released
 
     def pretended(self, edges: Edges, index: Array, key: Array) -> Array:
         """The pseudo items of each client in a round, ``[n_clients, pseudo_items]``; -1: none."""

@@ -17,11 +17,19 @@ from bgtplanner.federation.expansion import believed, item_tokens, match, matchi
 from bgtplanner.federation.protection import Terms
 from bgtplanner.federation.rounds import Federation, Heldout, Outcome, Shown, State
 from bgtplanner.federation.validation import Aside
+from bgtplanner.planning.policy import Plan
 from bgtplanner.recsys.metrics import Metrics, tally
 from bgtplanner.recsys.model import Edges, Neighbours
 from bgtplanner.recsys.split import Pairs, Split
 
-__all__ = ["RoundRecord", "Seen", "Simulation", "pick_device"]
+__all__ = [
+    "RoundRecord",
+    "Seen",
+    "Simulation",
+    "pick_device",
+    "restored_state",
+    "state_arrays",
+]
 
 
 class RoundRecord(NamedTuple):
@@ -135,8 +143,12 @@ class Simulation:
             )
             return Metrics.of(jax.device_get(tally(predicted, heldout.value)))
 
-    def step(self, terms: Terms | None = None) -> RoundRecord:
-        """Run the next round, under terms that were agreed and paid for."""
+    def step(self, terms: Terms | None = None, plan: Plan | None = None) -> RoundRecord:
+        """Run the next round, under terms that were agreed and paid for.
+
+        Here they say all there is to say; who carries a round elsewhere needs the plan, too.
+        """
+        del plan
         index, expansion = self.next_round, self.federation.expansion
         expands = expansion is not None and expansion.due(index)
         with jax.default_device(self._device):
@@ -249,13 +261,7 @@ class Simulation:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The whole state as named plain arrays, enough to go on bit for bit."""
-        leaves = jax.tree_util.tree_leaves_with_path(self._state)
-        named = {
-            jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves
-        }
-        return {name: np.array(leaf) for name, leaf in named.items()} | {
-            "next_round": np.asarray(self.next_round)
-        }
+        return state_arrays(self._state, self.next_round)
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from what :meth:`arrays` gave.
@@ -264,21 +270,39 @@ class Simulation:
             RunFolderError: If an array is missing or has another shape or type: the state belongs
                 to another model, data set or version.
         """
-        paths, tree = jax.tree_util.tree_flatten_with_path(self._state)
-        restored: list[Array] = []
-        for path, leaf in paths:
-            name = jax.tree_util.keystr(path, simple=True, separator="/")
-            stored = arrays.get(name)
-            if stored is None or stored.shape != leaf.shape or stored.dtype != leaf.dtype:
-                raise RunFolderError(
-                    f"checkpoint entry '{name}' is missing or of another shape or type: it was "
-                    "written for other data or another model"
-                )
-            restored.append(jax.device_put(stored, self._device))
-        if "next_round" not in arrays:
-            raise RunFolderError("checkpoint entry 'next_round' is missing")
-        self._state = jax.tree_util.tree_unflatten(tree, restored)
-        self.next_round = int(arrays["next_round"])
+        self._state, self.next_round = restored_state(arrays, self._state, self._device)
+
+
+def state_arrays(state: State, next_round: int) -> dict[str, NDArray[Any]]:
+    """A state as named plain arrays, enough to go on bit for bit."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+    arrays = {name: np.array(leaf) for name, leaf in named.items()}
+    return arrays | {"next_round": np.asarray(next_round)}
+
+
+def restored_state(
+    arrays: Mapping[str, NDArray[Any]], like: State, device: jax.Device
+) -> tuple[State, int]:
+    """The state and the next round that :func:`state_arrays` was given.
+
+    Raises:
+        RunFolderError: If an array is missing or has another shape or type than in `like`.
+    """
+    paths, tree = jax.tree_util.tree_flatten_with_path(like)
+    restored: list[Array] = []
+    for path, leaf in paths:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        stored = arrays.get(name)
+        if stored is None or stored.shape != leaf.shape or stored.dtype != leaf.dtype:
+            raise RunFolderError(
+                f"checkpoint entry '{name}' is missing or of another shape or type: it was "
+                "written for other data or another model"
+            )
+        restored.append(jax.device_put(stored, device))
+    if "next_round" not in arrays:
+        raise RunFolderError("checkpoint entry 'next_round' is missing")
+    return jax.tree_util.tree_unflatten(tree, restored), int(arrays["next_round"])
 
 
 def _round(

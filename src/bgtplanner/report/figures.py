@@ -37,8 +37,9 @@ def run_pictures(story: Story) -> Iterator[Picture]:
     """Every picture that this run has something to show in."""
     if not story.rounds:
         return
-    yield _curve(story, "rmse", "RMSE", "lower")
-    yield _curve(story, "f1", "F1", "higher")
+    if story.scored:
+        yield _curve(story, "rmse", "RMSE", "lower")
+        yield _curve(story, "f1", "F1", "higher")
     if not story.private:
         return
     if story.left().size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,12 @@ _WORDS = {"dataset", "model", "policy", "preset"}
 _ROUND = {"round", "rmse", "f1"}
 _ROUND_SO_FAR = _ROUND | {"mae", "precision", "recall", "seconds"}
 
+_SECRET = {
+    *("ratings", "users", "rmse", "f1", "mae", "precision", "recall"),
+    *(name for name in _NEEDED if name.startswith(("rmse_", "f1_"))),
+}
+"""What nobody says on real machines."""
+
 REFERENCES = {
     "constant": "one constant for all",
     "user_mean": "each user's own mean",
@@ -57,6 +64,7 @@ class Story:
         config: The settings.
         versions: What it was carried out with.
         finished: Whether the run is done.
+        deployed: Whether it is on real machines, where nobody may look at ratings.
     """
 
     summary: Mapping[str, Any]
@@ -64,6 +72,12 @@ class Story:
     config: Config
     versions: Mapping[str, str]
     finished: bool
+    deployed: bool = False
+
+    @property
+    def scored(self) -> bool:
+        """Whether it is known how good the model is."""
+        return self.summary.get("rmse_final") is not None
 
     @property
     def total(self) -> int:
@@ -118,8 +132,13 @@ class Story:
         summary = self.summary
         if not self.finished:
             done = len(self.rounds)
-            now = f", RMSE {summary['rmse_final']:.4f} so far" if self.rounds else ""
+            now = f", RMSE {summary['rmse_final']:.4f} so far" if self.scored else ""
             return f"Round {done} of {self.total}{now}."
+        if not self.scored:
+            return (
+                f"{summary['clients']:,} clients learned together on their own machines. How good "
+                "the model is they did not say: nothing has paid for that."
+            )
         alone = against(summary, "client_alone")
         if alone is None:
             return f"RMSE {summary['rmse_final']:.4f} after {summary['rounds_run']} rounds."
@@ -135,8 +154,15 @@ class Story:
         summary = self.summary
         if not self.rounds:
             return []
-        beside = [f"{name} {summary[f'rmse_{key}']:.4f}" for key, name in self.references.items()]
-        tiles = [Tile("Error (RMSE)", f"{summary['rmse_final']:.4f}", " · ".join(beside))]
+        if self.scored:
+            beside = [
+                f"{name} {summary[f'rmse_{key}']:.4f}" for key, name in self.references.items()
+            ]
+            tiles = [Tile("Error (RMSE)", f"{summary['rmse_final']:.4f}", " · ".join(beside))]
+        else:
+            answers = self.answers()
+            rest = " · ".join(f"{count:,} {name}" for name, count in answers.items() if count)
+            tiles = [Tile("Uploads used", f"{answers['used']:,}", rest)]
         alone, constant = against(summary, "client_alone"), against(summary, "constant")
         if alone is not None and constant is not None:
             tiles.append(
@@ -164,6 +190,16 @@ class Story:
             value = f"ε {summary['epsilon_client_level']:.3g}"
             tiles.append(Tile("Guaranteed", value, "at δ 1e-5, to a whole client", warn=True))
         return tiles
+
+    def answers(self) -> dict[str, int]:
+        """What clients answered on real machines, over all rounds."""
+        total: Counter[str] = Counter()
+        for record in self.rounds:
+            for name, key in (("asked", "asked"), ("used", "clients"), ("refused", "refused")):
+                total[name] += record.get(key, 0)
+            total.update(record.get("dropped_by_kind", {}))
+            total["late"] += record.get("late", 0)
+        return dict(total)
 
     def promises(self) -> list[str]:
         """What is guaranteed and what is not; nothing before the first round."""
@@ -203,18 +239,24 @@ def read_story(path: Path | str, *, unfinished: bool = False) -> Story:
             f"{path}: the run is not finished; go on with '{folder.resume_command}', or watch it "
             "with --live"
         )
+    unknown = _SECRET if folder.deployed else set()
     for number, record in enumerate(rounds, start=1):
-        if _without(record, _ROUND if finished else _ROUND_SO_FAR):
+        if _without(record, (_ROUND if finished else _ROUND_SO_FAR) - unknown):
             raise RunFolderError(
                 f"{path}/rounds.jsonl, line {number}: lacks some of its figures; run it anew"
             )
     if summary is None or not rounds:
         summary = _so_far(config, notes.get("facts") or {}, rounds)
-    elif missing := _without(summary, _NEEDED):
+    elif missing := _without(summary, _NEEDED - unknown):
         raise RunFolderError(f"{path}/summary.json: has no {', '.join(missing)}; run it anew")
     versions = {"bgtplanner": notes.get("version", "unknown")} | (notes.get("versions") or {})
     return Story(
-        summary=summary, rounds=rounds, config=config, versions=versions, finished=finished
+        summary=summary,
+        rounds=rounds,
+        config=config,
+        versions=versions,
+        finished=finished,
+        deployed=folder.deployed,
     )
 
 

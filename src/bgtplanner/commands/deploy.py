@@ -1,0 +1,104 @@
+"""Commands for a federation on real machines: `deploy init`, `deploy enroll`, `deploy check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bgtplanner.commands.options import Json, local_client, need_flower, print_json
+from bgtplanner.errors import ConfigError
+
+__all__ = ["deploy_app"]
+
+deploy_app = typer.Typer(
+    help="Set up a federation on real machines, over Flower.\n\n"
+    "Example: `bgtplanner deploy init deployment --clients 3`",
+    no_args_is_help=True,
+)
+
+ClientPath = Annotated[str, typer.Argument(metavar="CLIENT_FILE", help="Its client.toml.")]
+AnyPath = Annotated[
+    str,
+    typer.Argument(metavar="FILE", help="A client.toml, or the server's config.toml."),
+]
+
+
+@deploy_app.command("init")
+def init(
+    folder: Annotated[str, typer.Argument(help="A folder to make.")],
+    clients: Annotated[int, typer.Option(help="For how many clients.")] = 3,
+    address: Annotated[
+        str, typer.Option(help="HOST:PORT at which clients will reach the server.")
+    ] = "127.0.0.1:8443",
+    as_json: Json = False,
+) -> None:
+    """Write an app folder, a server, clients with made-up ratings, certificates and services.
+
+    Example: `bgtplanner deploy init deployment --clients 3`
+    """
+    need_flower()
+    from bgtplanner.flower.example import write_example
+
+    ConfigError.unless(folder != "", "FOLDER", folder, "a path")
+    write_example(Path(folder), clients=clients, address=address)
+    if as_json:
+        print_json({"folder": str(Path(folder).absolute()), "clients": clients})
+    else:
+        typer.echo(
+            f"Written: {folder}. How to go on is in docs/deployment.md; first\n"
+            f"  cd {folder} && ./certificates.sh localhost 127.0.0.1 {clients}"
+        )
+
+
+@deploy_app.command("enroll")
+def enroll(client_file: ClientPath, as_json: Json = False) -> None:
+    """Make a new client's ledger. Once: a client that was moved brings its old one along.
+
+    Example: `bgtplanner deploy enroll clients/1/client.toml`
+    """
+    client = local_client(client_file)
+    made = client.enroll()
+    path = str(client.file.ledger)
+    if as_json:
+        print_json({"ledger": path, "made": made})
+    else:
+        typer.echo(f"{'Made' if made else 'There already, left as it is'}: {path}")
+
+
+@deploy_app.command("check")
+def check(
+    file: AnyPath,
+    superlink: Annotated[
+        str | None, typer.Option(help="HOST:PORT of the server, to try the connection.")
+    ] = None,
+    root_certificates: Annotated[
+        Path | None, typer.Option(help="Certificate of the authority, as for flower-supernode.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """See whether a client is ready to join: ratings, ledger, versions, connection.
+
+    Or whether a server's settings can be run on real machines. Exit code 1 if something is
+    missing, 2 if a setting cannot be used.
+
+    Example: `bgtplanner deploy check clients/1/client.toml --superlink 127.0.0.1:8443`
+    """
+    need_flower()
+    from bgtplanner.experiments.deployable import check_server
+    from bgtplanner.flower.check import check_client
+
+    if Path(file).name == "config.toml":
+        found = check_server(Path(file))
+    else:
+        found = check_client(
+            local_client(file), superlink=superlink, root_certificates=root_certificates
+        )
+    if as_json:
+        print_json({"checks": [finding._asdict() for finding in found]})
+    else:
+        for what, well, note in found:
+            typer.echo(f"{'ok     ' if well else 'FAILED '}{what:<12} {note}")
+    if not all(finding.well for finding in found):
+        raise typer.Exit(1)

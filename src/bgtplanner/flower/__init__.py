@@ -1,0 +1,1 @@
+"""The same federation on real machines, over Flower (extra ``flower``)."""

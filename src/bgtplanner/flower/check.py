@@ -1,0 +1,129 @@
+"""Is this client ready to join? Looked at before it does, on its own machine."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sqlite3
+import ssl
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
+
+from bgtplanner.errors import BGTPlannerError, ConfigError
+from bgtplanner.flower.client import Client
+
+__all__ = ["Finding", "check_client"]
+
+_FLOWER = ((1, 41), (1, 43))  # from this minor on, below that one
+_CONNECT_SECONDS = 10.0
+
+
+class Finding(NamedTuple):
+    """What one look has shown.
+
+    Attributes:
+        what: Was looked at.
+        well: Whether all is well.
+        note: In words; never a rating or an item.
+    """
+
+    what: str
+    well: bool
+    note: str
+
+
+def check_client(
+    client: Client, *, superlink: str | None = None, root_certificates: Path | None = None
+) -> list[Finding]:
+    """Look at all that a client needs.
+
+    Args:
+        client: Whose files these are.
+        superlink: HOST:PORT of the server, to try the connection.
+        root_certificates: Whom to believe that it is the server.
+    """
+    found = [_versions(), _programs(), _code(), _ratings(client), _ledger(client)]
+    if superlink is not None:
+        found.append(_connection(superlink, root_certificates))
+    return found
+
+
+def _versions() -> Finding:
+    installed = metadata.version("flwr")
+    minor = tuple(int(part) for part in installed.split(".")[:2])
+    names = ", ".join(f"{name} {metadata.version(name)}" for name in ("bgtplanner", "flwr", "jax"))
+    low, below = (".".join(map(str, version)) for version in _FLOWER)
+    well = _FLOWER[0] <= minor < _FLOWER[1]
+    return Finding("versions", well, names if well else f"{names}; flwr from {low} to < {below}")
+
+
+def _programs() -> Finding:
+    """A SuperNode starts others by name: they must be those of this environment."""
+    home = Path(sys.executable).parent
+    for name in ("flower-supernode", "flower-superexec"):
+        path = shutil.which(name)
+        if path is None or Path(path).parent.resolve() != home.resolve():
+            return Finding("programs", False, f"{name}: put {home} first on PATH")
+    return Finding("programs", True, f"Flower's, in {home}")
+
+
+def _code() -> Finding:
+    """Whose code would run here: the installed client's, or whatever a run brings along?"""
+    for name in sorted(set(TASK_TYPE_TO_COMMAND.values())):
+        path = shutil.which(name)
+        try:
+            script = "" if path is None else Path(path).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            return Finding("code", False, f"{path}: {error}")
+        if path is not None and "bgtplanner.flower.pinned" not in script:
+            note = f"{name} would run what a run brings along; put the folder 'pinned' (deploy "
+            return Finding("code", False, f"{note}init writes it) first on the SuperNode's PATH")
+    return Finding("code", True, "the installed client's, whatever a run brings along")
+
+
+def _ratings(client: Client) -> Finding:
+    try:
+        table = client.file.table()
+    except BGTPlannerError as error:
+        return Finding("ratings", False, str(error))
+    users = len(set(table.user.tolist()))
+    return Finding("ratings", True, f"{len(table.rating)} ratings by {users} users")
+
+
+def _ledger(client: Client) -> Finding:
+    path = client.file.ledger
+    try:
+        with client.open_ledger() as ledger:
+            left, spent = float(ledger.left()[0]), float(ledger.epsilon_spent()[0])
+        database = sqlite3.connect(path, timeout=1.0, isolation_level=None)
+        try:
+            database.execute("BEGIN IMMEDIATE")
+            database.execute("ROLLBACK")
+        finally:
+            database.close()
+    except BGTPlannerError as error:
+        return Finding("ledger", False, str(error))
+    except sqlite3.Error as error:
+        return Finding("ledger", False, f"{path}: cannot be written: {error}")
+    epsilon = client.policy.epsilon
+    note = f"epsilon {spent:.3g} of {epsilon:g} spent; a round may still cost {left:.4g}"
+    return Finding("ledger", left > 0, note)
+
+
+def _connection(superlink: str, root_certificates: Path | None) -> Finding:
+    host, _, port = superlink.rpartition(":")
+    fits = bool(host) and port.isdigit()
+    ConfigError.unless(fits, "--superlink", superlink, "HOST:PORT")
+    try:
+        trusted = ssl.create_default_context(cafile=root_certificates)
+        with (
+            socket.create_connection((host, int(port)), _CONNECT_SECONDS) as plain,
+            trusted.wrap_socket(plain, server_hostname=host) as secure,
+        ):
+            return Finding("connection", True, f"{superlink}, {secure.version()}")
+    except (OSError, OverflowError) as error:
+        return Finding("connection", False, f"{superlink}: {error}")

@@ -1,0 +1,314 @@
+"""A real client: it trusts nobody, pays from its own ledger, and its ratings never leave it.
+
+What a server can get out of it is what its policy file allows and its ledger can pay, whatever
+messages come, in whatever order, how often, and whenever it is killed and started again:
+
+* a request is checked against the policy before a rating is read;
+* the charge is on the disk before noise is drawn, and nothing can leave before that;
+* a request that was answered before is answered with the same bytes, at no further charge;
+* noise comes from a key that the operating system drew when the ledger was made. There is no
+  setting and no message by which it could come from a seed;
+* whatever goes wrong becomes the same refusal, one word without a reason. What the reason was
+  stands in the client's own log.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+
+from bgtplanner.durable import replace_file
+from bgtplanner.errors import BGTPlannerError, ConfigError, LedgerError, MessageError
+from bgtplanner.federation.client import predictions_of, upload_of
+from bgtplanner.federation.guard import Guard
+from bgtplanner.flower.clientfile import ClientFile, load_client
+from bgtplanner.flower.messages import (
+    HELLO,
+    KEEP,
+    Hello,
+    Request,
+    SentModel,
+    read_hello_request,
+    reply,
+    upload_record,
+)
+from bgtplanner.privacy.journal import Head
+from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.privacy.noise import NoiseSource
+from bgtplanner.recsys.biases import Biases
+from bgtplanner.recsys.model import Model, Shared
+from bgtplanner.recsys.ratings import Ratings
+
+__all__ = ["MODELS", "Client", "client_app", "make_client_app"]
+
+MODELS: Mapping[str, type[Any]] = {"biases": Biases}
+"""Models whose clients keep nothing but their ratings, which is all that this client keeps."""
+
+NoiseFor = Callable[[ClientFile, Request], NoiseSource]
+
+_log = logging.getLogger("flwr")  # whose lines the SuperNode shows; they stay on this machine
+
+
+class Client:
+    """One client on one machine, with what lies on its disk.
+
+    Args:
+        file: Where its things are.
+        noise: For tests alone: other noise than the ledger's. Whoever can tell the noise can
+            take it off.
+    """
+
+    def __init__(self, file: ClientFile, *, noise: NoiseFor | None = None) -> None:
+        self.file = file
+        self.policy = file.agreed()
+        self._noise = noise
+
+    # ---- what the server can ask for
+
+    def hello(self) -> Hello:
+        """Who this is: known by its ledger, on whatever machine that is."""
+        with self.open_ledger() as ledger:
+            name = ledger.fingerprint(b"bgtplanner client").hex()
+            return Hello(name=name, rule=ledger.rule.name)
+
+    def answer(self, request: Request) -> NDArray[np.float64]:
+        """The upload of a round, paid for and noised.
+
+        Raises:
+            MessageError: If the request is none that this client agrees to.
+            BudgetExceeded: If the ledger cannot pay. Nothing was computed for release.
+        """
+        with self.open_ledger() as ledger:
+            self._agree(request)
+            model, shared = self._model_of(request.model)
+            known = self._answered(request)
+            if known is not None:
+                return known
+            ratings = self._ratings_for(request.model)
+            upload = upload_of(model, shared, ratings)
+            noise = None if self._noise is None else self._noise(self.file, request)
+            guard = Guard(ledger, trust="local", unit="client", noise=noise)
+            released = guard.release(
+                upload[None],
+                charge=request.charge,
+                clip=request.clip,
+                run=request.run,
+                round=request.round,
+                fingerprint=request.digest,
+            )
+            replace_file(self.file.state / "head", str(ledger.head).encode())
+            vector = np.ascontiguousarray(released.values[0])
+            self._write_arrays("answer.npz", upload=vector, request=_bytes(request.digest))
+            self._keep(request.model)
+            guard.settle(released)
+            return vector
+
+    def keep(self, sent: SentModel) -> None:
+        """Have the last model of a run, to recommend with. Nothing is released."""
+        self._model_of(sent)
+        self._keep(sent)
+
+    # ---- what its owner can ask for
+
+    def enroll(self) -> bool:
+        """Make the client's ledger, once; returns whether it was made now.
+
+        Never done by itself: a client that has lost its ledger must not start with a full budget.
+        """
+        if self.file.ledger.exists():
+            self.open_ledger().close()
+            return False
+        if self._remembered() is not None:
+            raise LedgerError(
+                f"{self.file.ledger}: gone, though it was used before: bring it back from where "
+                "it was moved to, or from a backup ('bgtplanner ledger restore' says how)"
+            )
+        self.file.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        Ledger.create(self.file.ledger, self.policy.budgets, self.policy.rule).close()
+        return True
+
+    def open_ledger(self) -> Ledger:
+        """The client's ledger, which must exist and must not have forgotten anything."""
+        if not self.file.ledger.exists():
+            raise LedgerError(
+                f"{self.file.ledger}: there is no ledger. If this client is new, make one with "
+                "'bgtplanner deploy enroll'; if it was moved here, bring its state folder along"
+            )
+        return Ledger.open(
+            self.file.ledger,
+            budgets=self.policy.budgets,
+            rule=self.policy.rule,
+            head=self._remembered(),
+        )
+
+    def recommend(self, user: str | None, top: int) -> list[tuple[str, float]]:
+        """The items that a user of this client has not rated and would like best, best first.
+
+        Computed here, from the last model that came and the ratings as they are now.
+
+        Args:
+            user: As the table of ratings names it; may be left out if there is but one.
+            top: How many.
+        """
+        sent = self._kept()
+        model, shared = self._model_of(sent)
+        ratings = self._ratings_for(sent)
+        names = [str(label) for label in ratings.user_labels.tolist()]
+        if user is None and len(names) == 1:
+            user = names[0]
+        if user not in names:
+            known = f"one of the {len(names)} users of {self.file.ratings.name}"
+            raise ConfigError(f"--client {user}: expected {known}")
+        index = names.index(user)
+        predicted = predictions_of(model, shared, ratings)[index].astype(np.float64)
+        predicted[ratings.item[ratings.user == index]] = -np.inf
+        best = np.argsort(-predicted, kind="stable")[:top]
+        best = best[np.isfinite(predicted[best])]
+        raw = ratings.to_raw(predicted[best]).tolist()
+        return [(sent.catalogue[item], value) for item, value in zip(best, raw, strict=True)]
+
+    # ---- its own affairs
+
+    def _agree(self, request: Request) -> None:
+        """Refuse what the policy does not allow, whatever the ledger could pay."""
+        problem = self.policy.objection(request.rule, request.charge, request.clip)
+        if (request.trust, request.unit) != ("local", "client"):
+            problem = "another trust or unit than local and client"
+        if problem is not None:
+            raise MessageError(problem)
+
+    def _model_of(self, sent: SentModel) -> tuple[Model, Shared]:
+        """The model that was sent, if it is one that this client agrees to."""
+        known = sent.name in MODELS and sent.name in self.policy.models
+        if not known or len(sent.catalogue) > self.policy.most_items:
+            raise MessageError("a model that the policy does not name, or too long a catalogue")
+        try:
+            model: Model = MODELS[sent.name](**sent.settings)
+        except TypeError as error:
+            raise MessageError("settings that the model does not have") from error
+        items = len(sent.catalogue)
+        expected = jax.eval_shape(lambda: model.initial(jax.random.key(0), 1, items)[0])
+        if (sent.items.shape, sent.dense.shape) != (expected.items.shape, expected.dense.shape):
+            raise MessageError("parameters of another shape than the model's")
+        return model, Shared(jnp.asarray(sent.items), jnp.asarray(sent.dense))
+
+    def _ratings_for(self, sent: SentModel) -> Ratings:
+        ratings, left_out = self.file.ratings_over(sent.catalogue, sent.low, sent.high)
+        if left_out:
+            _log.info("%d ratings are of no item, or no rating, of this run", left_out)
+        return ratings
+
+    def _answered(self, request: Request) -> NDArray[np.float64] | None:
+        """What was answered to this very request, if it was the last one."""
+        stored = self._read_arrays("answer.npz")
+        if stored is None or bytes(stored["request"]) != request.digest:
+            return None
+        return np.asarray(stored["upload"], dtype=np.float64)
+
+    def _keep(self, sent: SentModel) -> None:
+        about = {
+            "name": sent.name,
+            "settings": dict(sent.settings),
+            "low": sent.low,
+            "high": sent.high,
+            "catalogue": sent.catalogue,
+        }
+        text = _bytes(json.dumps(about).encode())
+        self._write_arrays("model.npz", items=sent.items, dense=sent.dense, about=text)
+
+    def _kept(self) -> SentModel:
+        stored = self._read_arrays("model.npz")
+        if stored is None:
+            raise ConfigError(
+                f"{self.file.state}: no model has come yet; this client has taken part in no round"
+            )
+        about = json.loads(bytes(stored["about"]))
+        about["catalogue"] = tuple(about["catalogue"])
+        return SentModel(items=stored["items"], dense=stored["dense"], **about)
+
+    def _remembered(self) -> Head | None:
+        """The newest row of the ledger that was ever released under."""
+        try:
+            return Head.parse((self.file.state / "head").read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return None
+
+    def _read_arrays(self, name: str) -> dict[str, NDArray[Any]] | None:
+        try:
+            with np.load(self.file.state / name, allow_pickle=False) as stored:
+                return dict(stored)
+        except Exception:  # not there, or damaged: what is lost can be had again
+            return None
+
+    def _write_arrays(self, name: str, **arrays: NDArray[Any]) -> None:
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **arrays)
+        replace_file(self.file.state / name, buffer.getvalue())
+
+
+def _bytes(content: bytes) -> NDArray[np.uint8]:
+    return np.frombuffer(content, dtype=np.uint8)
+
+
+def _file_of(context: Context) -> Path:
+    """Where the machine's owner said the client file is: what comes with a run does not count."""
+    path = context.node_config.get("client-file")
+    if not isinstance(path, str):
+        raise ConfigError('--node-config: expected client-file="/path/to/client.toml"')
+    return Path(path)
+
+
+def make_client_app(
+    *, find: Callable[[Context], Path] = _file_of, noise: NoiseFor | None = None
+) -> ClientApp:
+    """The client app. The arguments are for tests, and for many clients on one machine.
+
+    Args:
+        find: Where the client file of a node is.
+        noise: See :class:`Client`.
+    """
+    app = ClientApp()
+
+    def answering(handle: Callable[[Client, RecordDict], RecordDict]) -> Any:
+        def answer(message: Message, context: Context) -> Message:
+            try:
+                content = handle(Client(load_client(find(context)), noise=noise), message.content)
+            except BGTPlannerError as error:  # names no rating and no item, by our rules
+                _log.warning("refused: %s", error)
+                content = reply("refused")
+            except Exception as error:  # its text might: not even the log gets it
+                _log.warning("refused: %s", type(error).__name__)
+                content = reply("refused")
+            return Message(content, reply_to=message)
+
+        return answer
+
+    def hello(client: Client, content: RecordDict) -> RecordDict:
+        read_hello_request(content)
+        return client.hello().record()
+
+    def train(client: Client, content: RecordDict) -> RecordDict:
+        return upload_record(client.answer(Request.read(content)))
+
+    def keep(client: Client, content: RecordDict) -> RecordDict:
+        client.keep(SentModel.read(content))
+        return reply("kept")
+
+    app.query(HELLO.partition(".")[2])(answering(hello))
+    app.train()(answering(train))
+    app.query(KEEP.partition(".")[2])(answering(keep))
+    return app
+
+
+client_app = make_client_app()

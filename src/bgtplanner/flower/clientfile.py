@@ -1,0 +1,203 @@
+"""What a client is set up with: where its ratings and its state are, and what it agrees to.
+
+Two files, so that who runs the machine and who answers for the privacy can be two people:
+``client.toml`` says where things are, ``policy.toml`` what the client agrees to. Both lie on the
+client. Nothing that a server sends can change them.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from bgtplanner.errors import ConfigError, quoted
+from bgtplanner.privacy.accounting import rule_named
+from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.recsys.layout import TableFormat
+from bgtplanner.recsys.ratings import Ratings
+from bgtplanner.recsys.tables import Table, read_table
+
+__all__ = ["ClientFile", "ClientPolicy", "load_client"]
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ClientPolicy(_File):
+    """What a client agrees to, whatever a server asks for.
+
+    Attributes:
+        epsilon: What may be spent in all, over every run there will ever be.
+        delta: Of the same.
+        rule: By which the client's ledger is kept; a server that books by another is refused.
+        largest_charge: Most that one round may cost, in the rule's currency.
+        smallest_noise_multiplier: Least noise, as noise scale over 2 * clip.
+        smallest_clip: A clip below this is refused.
+        largest_clip: A clip above this is refused.
+        models: The models that may be computed.
+        most_items: Longest catalogue.
+    """
+
+    epsilon: float = Field(gt=0, le=1e6)
+    delta: float = Field(ge=0, lt=1)
+    rule: str = "gaussian/gdp"
+    largest_charge: float = Field(gt=0)
+    smallest_noise_multiplier: float = Field(gt=0)
+    smallest_clip: float = Field(default=1e-3, gt=0)
+    largest_clip: float = Field(default=10.0, gt=0)
+    models: tuple[str, ...] = ("biases",)
+    most_items: int = Field(default=100_000, ge=1)
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        try:
+            rule = rule_named(self.rule)
+        except ConfigError as error:
+            raise ConfigError(str(error).replace("accounting", "rule", 1)) from error
+        ConfigError.unless(rule.sound, "rule", self.rule, "a rule whose charges add up")
+        return self
+
+    @property
+    def budgets(self) -> Budgets:
+        """What the client's ledger may pay."""
+        return Budgets.same(Budget(self.epsilon, self.delta), 1)
+
+    def objection(self, rule: str, charge: float, clip: float) -> str | None:
+        """Why this client does not agree to a plan, for its own log only; None if it does."""
+        if rule != self.rule:
+            return "another rule than the ledger's"
+        if charge > self.largest_charge:
+            return "a charge above largest_charge"
+        if float(rule_named(rule).noise_multiplier(charge)) < self.smallest_noise_multiplier:
+            return "less noise than smallest_noise_multiplier"
+        if not self.smallest_clip <= clip <= self.largest_clip:
+            return "a clip outside smallest_clip and largest_clip"
+        return None
+
+
+class ClientFile(_File):
+    """Where a client's things are. Paths are taken from the folder that the file is in.
+
+    Attributes:
+        ratings: Table of this client's ratings.
+        state: Folder of its ledger, the last model and the last answer.
+        policy: What it agrees to.
+        user_column: Of the table, by name or position; found out by default, like the others.
+        item_column: Likewise.
+        rating_column: Likewise.
+        time_column: Likewise.
+    """
+
+    ratings: Path
+    state: Path = Path("state")
+    policy: Path = Path("policy.toml")
+    user_column: str | int | None = None
+    item_column: str | int | None = None
+    rating_column: str | int | None = None
+    time_column: str | int | None = None
+
+    @property
+    def ledger(self) -> Path:
+        """The client's one ledger, for all runs there will ever be."""
+        return self.state / "ledger.sqlite"
+
+    def agreed(self) -> ClientPolicy:
+        """What the client agrees to.
+
+        Raises:
+            ConfigError: Naming the file, the key and what was expected.
+        """
+        return _load(self.policy, ClientPolicy)
+
+    def table(self) -> Table:
+        """The client's ratings as they are in the file now.
+
+        Raises:
+            DataError: If the file cannot be read as ratings; names the line.
+        """
+        layout = TableFormat(
+            user=self.user_column,
+            item=self.item_column,
+            rating=self.rating_column,
+            time=self.time_column,
+        )
+        return read_table(self.ratings, layout)
+
+    def ratings_over(
+        self, catalogue: tuple[str, ...], low: float, high: float
+    ) -> tuple[Ratings, int]:
+        """The ratings of items in a catalogue, and how many others were left out.
+
+        What a catalogue does not have, or lies outside its scale, cannot be learned from in this
+        run; how many there are never leaves the client.
+        """
+        table = self.table()
+        place = {name: index for index, name in enumerate(catalogue)}
+        labels = table.item if table.item_labels is None else table.item_labels[table.item]
+        index = np.array([place.get(str(label), -1) for label in labels.tolist()], dtype=np.int64)
+        known = (index >= 0) & (table.rating >= low) & (table.rating <= high)
+        users = np.unique(table.user)
+        ratings = Ratings.from_arrays(
+            table.user[known],
+            index[known],
+            table.rating[known],
+            time=None if table.time is None else table.time[known],
+            users=users,
+            items=np.arange(len(catalogue)),
+            scale=(low, high),
+            name="own",
+        )
+        named = users if table.user_labels is None else table.user_labels[users]
+        own = replace(
+            ratings,
+            # Whoever shares this file is one client: one ledger, one clip, one charge.
+            client_of_user=np.zeros(len(users), dtype=np.int32),
+            user_labels=named,
+            item_labels=np.array(catalogue),
+        )
+        return own, int((~known).sum())
+
+
+def load_client(path: Path | str) -> ClientFile:
+    """A client's file, its paths made whole.
+
+    Raises:
+        ConfigError: Naming the file, the key and what was expected.
+    """
+    file = Path(path).absolute()
+    found = _load(file, ClientFile)
+    homes = {name: file.parent / getattr(found, name) for name in ("ratings", "state", "policy")}
+    return found.model_copy(update=homes)
+
+
+_Kind = TypeVar("_Kind", bound=_File)
+
+
+def _load(path: Path, kind: type[_Kind]) -> _Kind:
+    try:
+        tree: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{path}: no such file; 'bgtplanner deploy init FOLDER' writes an example"
+        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: cannot be read as TOML: {error}") from error
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "missing":
+            raise ConfigError(f"{path}: {key}: expected a value; it has no default") from error
+        if problem["type"] == "value_error":  # from a check of ours: it names the key itself
+            said = str(problem["msg"]).removeprefix("Value error, ")
+            raise ConfigError(f"{path}: {said}") from error
+        expected = str(problem["msg"]).removeprefix("Input should be ")
+        given = quoted(problem["input"])
+        raise ConfigError(f"{path}: {key} = {given}: expected {expected}") from error

@@ -1,0 +1,122 @@
+"""A federation to begin with: app folder, server, clients, certificates and services."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from importlib import resources
+from pathlib import Path
+from string import Template
+
+from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
+
+from bgtplanner.errors import ConfigError, RunFolderError, StorageError
+from bgtplanner.privacy.accounting import default_rule
+from bgtplanner.privacy.budget import Budget
+from bgtplanner.recsys.ratings import Ratings
+from bgtplanner.recsys.sources import load_ratings
+from bgtplanner.recsys.split import deal_users
+
+__all__ = ["write_example"]
+
+_EPSILON, _DELTA, _ROUNDS = 10.0, 1e-5, 3
+
+_FILES = {
+    "app.toml": "app/pyproject.toml",
+    "server.toml": "server/config.toml",
+    "certificates.sh": "certificates.sh",
+    "environment": "environment",
+    "flower.toml": "flower/config.toml",
+    "superlink.service": "systemd/bgtplanner-superlink.service",
+    "supernode.service": "systemd/bgtplanner-supernode.service",
+}
+
+
+_PINNED = tuple(sorted(set(TASK_TYPE_TO_COMMAND.values())))
+"""Programs that Flower starts by name to run code that a run brings along."""
+
+
+def write_example(
+    folder: Path, *, clients: int, address: str, ratings: Ratings | None = None
+) -> None:
+    """Write all that a federation is set up with, with made-up ratings for the clients.
+
+    Args:
+        folder: Must not exist, or be empty: it is never written over.
+        clients: For how many clients; the users are dealt to them.
+        address: HOST:PORT of the server, as clients will reach it.
+        ratings: What to deal; by default the embedded demo data.
+
+    Raises:
+        ConfigError: If the address or the number makes no sense.
+        RunFolderError: If there is something in the folder.
+        StorageError: If the disk refuses.
+    """
+    host, colon, port = address.rpartition(":")
+    fits = bool(host) and colon == ":" and port.isdigit() and 0 < int(port) < 2**16
+    ConfigError.unless(fits, "--address", address, "HOST:PORT, such as 127.0.0.1:8443")
+    ratings = load_ratings("demo") if ratings is None else ratings
+    within = 1 <= clients <= ratings.n_users
+    ConfigError.unless(within, "--clients", clients, f"from 1 to {ratings.n_users}")
+    folder = folder.absolute()
+    if any(letter in str(folder) for letter in "\"'$\\\n "):
+        raise ConfigError(f"FOLDER = {str(folder)!r}: expected a path without quotes and spaces")
+    rule = default_rule("privunit")  # what the preset takes where every upload is seen
+    even = rule.even_charge(Budget(_EPSILON, _DELTA), _ROUNDS)
+    words = {
+        "folder": str(folder),
+        "bin": str(Path(sys.executable).parent),
+        "address": address,
+        "host": host,
+        "port": port,
+        "clients": str(clients),
+        "rounds": str(_ROUNDS),
+        "epsilon": str(_EPSILON),
+        "rule": rule.name,
+        "largest_charge": f"{2 * even:.3g}",
+        "smallest_noise_multiplier": f"{float(rule.noise_multiplier(2 * even)):.2g}",
+        "low": f"{ratings.low:g}",
+        "high": f"{ratings.high:g}",
+    }
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise RunFolderError(f"{folder}: there is something in it; choose another folder")
+        for name, target in _FILES.items():
+            _write(folder / target, _filled(name, words))
+        (folder / "certificates.sh").chmod(0o755)
+        for name in _PINNED:
+            _write(folder / "pinned" / name, _filled("pinned.sh", words))
+            (folder / "pinned" / name).chmod(0o755)
+        names = "".join(f"{label}\n" for label in ratings.item_labels)
+        _write(folder / "server" / "items.txt", names)
+        dealt = deal_users(ratings, clients, seed=0)
+        for client in range(clients):
+            home = folder / "clients" / str(client + 1)
+            _write(home / "client.toml", _filled("client.toml", words))
+            _write(home / "policy.toml", _filled("policy.toml", words))
+            _write_ratings(home / "ratings.csv", dealt, client)
+    except OSError as error:
+        raise StorageError(f"{folder}: cannot be written: {error.strerror}") from error
+
+
+def _filled(name: str, words: dict[str, str]) -> str:
+    file = resources.files("bgtplanner.flower") / "templates" / name
+    text = file.read_text(encoding="utf-8")
+    # The script for certificates is as it is, and full of dollars of its own.
+    return text if name == "certificates.sh" else Template(text).substitute(words)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def _write_ratings(path: Path, ratings: Ratings, client: int) -> None:
+    own = ratings.take(ratings.client == client)
+    users, items = ratings.user_labels[own.user], ratings.item_labels[own.item]
+    path.touch(mode=0o600)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["user", "item", "rating"])
+        raw = own.to_raw(own.value).round(4).tolist()
+        writer.writerows(zip(users.tolist(), items.tolist(), raw, strict=True))

@@ -1,0 +1,206 @@
+"""The clients as the server reaches them: who is connected, who is who, and one exchange.
+
+Nothing that a machine sends, or fails to send, ends a run: what cannot be used is dropped and
+counted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from bgtplanner.errors import InterruptedRunError, MessageError, quoted
+from bgtplanner.flower.messages import HELLO, hello_request, read_hello
+
+__all__ = ["Machines"]
+
+_log = logging.getLogger("flwr")  # what `flwr log` shows
+
+_ASK_AGAIN_SECONDS = 60.0
+_AT_ONCE = 200  # messages in one request: more may be too long for the server in between
+
+
+class Machines:
+    """All clients of a run, each with a place of its own in the server's ledger.
+
+    A client is known by the name that goes with its ledger, not by the machine: it may move. The
+    first to come get the places there are; a name is kept as a hash only.
+
+    Args:
+        grid: Flower's way to the machines.
+        places: How many clients there may ever be.
+        rule: By which the run's charges are booked; who keeps its ledger by another is left out.
+        known: Hashes of the names that have places already.
+        save: Told of all of them before a new one is asked for anything.
+        seconds: How long to wait for an answer to who somebody is.
+        poll_seconds: How often to look for answers.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        places: int,
+        rule: str,
+        known: Sequence[str] = (),
+        save: Callable[[Sequence[str]], None] = lambda _: None,
+        seconds: float = 60.0,
+        poll_seconds: float = 0.5,
+    ) -> None:
+        self.grid, self.places, self.rule = grid, places, rule
+        self._place_of_name = {name: place for place, name in enumerate(known)}
+        self._save = save
+        self._seconds, self._poll_seconds = seconds, poll_seconds
+        self._name_of_node: dict[int, str] = {}
+        self._ask_again: dict[int, tuple[float, float]] = {}  # when, and how long after that
+        self._node_of_place: dict[int, int] = {}
+
+    @property
+    def known(self) -> int:
+        """How many clients have a place; they have the first ones."""
+        return len(self._place_of_name)
+
+    def look(self) -> NDArray[np.bool_]:
+        """Which places have a client that is connected now; strangers are asked who they are."""
+        nodes = set(self.grid.get_node_ids())
+        self._name_of_node = {n: name for n, name in self._name_of_node.items() if n in nodes}
+        self._ask_again = {n: when for n, when in self._ask_again.items() if n in nodes}
+        now = time.monotonic()
+        strangers = nodes - self._name_of_node.keys()
+        self._introduce(sorted(n for n in strangers if self._ask_again.get(n, (now,))[0] <= now))
+        # Two machines of one name: the newest to say so has it, whoever else may follow.
+        self._node_of_place = {
+            self._place_of_name[name]: node for node, name in self._name_of_node.items()
+        }
+        present = np.zeros(self.places, dtype=bool)
+        present[list(self._node_of_place)] = True
+        return present
+
+    def wait_for(self, least: int, seconds: float) -> NDArray[np.bool_]:
+        """The same, once there are enough.
+
+        Raises:
+            InterruptedRunError: If they do not come. What was learned so far is in the run folder.
+        """
+        deadline = time.monotonic() + seconds
+        while (present := self.look()).sum() < least:
+            if time.monotonic() >= deadline:
+                raise InterruptedRunError(
+                    f"{int(present.sum())} clients are connected and deployment.least_clients = "
+                    f"{least}; none came for {seconds:g} s. Start the run again once they are back"
+                )
+            time.sleep(self._poll_seconds)
+        return present
+
+    def exchange(
+        self, contents: Mapping[int, RecordDict], kind: str, seconds: float
+    ) -> tuple[dict[int, Message], Counter[str]]:
+        """Send something to some places, and wait for what they answer.
+
+        Args:
+            contents: What to send, by place; an object of its own for each.
+            kind: Of message.
+            seconds: How long to wait. Who has not got it by then will not get it.
+
+        Returns:
+            The first answer of each place, and how many answers of which kind were of no use.
+        """
+        by_node = {
+            self._node_of_place[place]: content
+            for place, content in contents.items()
+            if place in self._node_of_place
+        }
+        place_of_node = {node: place for place, node in self._node_of_place.items()}
+        answers, useless = self._send(by_node, kind, seconds)
+        found = {place_of_node[node]: answer for node, answer in answers.items()}
+        useless["late"] += len(contents) - len(found) - useless["unreadable"]
+        return found, useless
+
+    def _introduce(self, nodes: Sequence[int]) -> None:
+        """Ask machines who they are; those that do not say are asked again, less and less often.
+
+        Who does not answer at all holds the others up: that must not happen before every round.
+        """
+        if not nodes:
+            return
+        for node in nodes:
+            _, pause = self._ask_again.get(node, (0.0, _ASK_AGAIN_SECONDS))
+            self._ask_again[node] = (time.monotonic() + pause, 2 * pause)
+        answers, _ = self._send({node: hello_request() for node in nodes}, HELLO, self._seconds)
+        before = len(self._place_of_name)
+        for node, answer in sorted(answers.items()):
+            try:
+                hello = read_hello(answer)
+            except MessageError as error:
+                _log.warning("a machine did not say who it is: %s", error)
+                continue
+            name = hashlib.sha256(hello.name.encode()).hexdigest()
+            if hello.rule != self.rule:
+                _log.warning("a client keeps its ledger by %s: left out", quoted(hello.rule))
+                continue
+            if name not in self._place_of_name and len(self._place_of_name) >= self.places:
+                _log.warning("a new client has no place: deployment.clients = %d", self.places)
+                continue
+            self._place_of_name.setdefault(name, len(self._place_of_name))
+            self._name_of_node = {n: of for n, of in self._name_of_node.items() if of != name}
+            self._name_of_node[node] = name
+        if len(self._place_of_name) > before:
+            self._save(list(self._place_of_name))
+
+    def _send(
+        self, contents: Mapping[int, RecordDict], kind: str, seconds: float
+    ) -> tuple[dict[int, Message], Counter[str]]:
+        messages = [
+            Message(content, node, kind, ttl=seconds) for node, content in contents.items()
+        ]
+        useless: Counter[str] = Counter()
+        sent: set[str] = set()
+        for start in range(0, len(messages), _AT_ONCE):
+            sent.update(self.grid.push_messages(messages[start : start + _AT_ONCE]))
+        node_of_message = {
+            message.metadata.message_id: message.metadata.dst_node_id
+            for message in messages
+            if message.metadata.message_id in sent
+        }
+        waiting, answers = set(node_of_message), dict[int, Message]()
+        deadline = time.monotonic() + seconds
+        while waiting:
+            for answer in self._pull(waiting, useless):
+                # An error of Flower's own names another sender: go by what it is an answer to.
+                to, sender = answer.metadata.reply_to_message_id, answer.metadata.src_node_id
+                asked = node_of_message.get(to)
+                if asked is None or (answer.has_content() and sender != asked):
+                    useless["unknown"] += 1
+                elif to not in waiting:
+                    useless["duplicate"] += 1
+                else:
+                    waiting.discard(to)
+                    answers[asked] = answer
+            if not waiting or time.monotonic() >= deadline:
+                break
+            time.sleep(self._poll_seconds)
+        return answers, useless
+
+    def _pull(self, waiting: set[str], useless: Counter[str]) -> list[Message]:
+        """What has come; an answer that cannot even be unpacked is given up alone."""
+        try:
+            return list(self.grid.pull_messages(waiting))
+        except Exception:  # whatever a stranger's bytes do to the reader
+            self.grid.get_node_ids()  # if it is the connection instead, this says so
+        found: list[Message] = []
+        for message_id in sorted(waiting):
+            try:
+                found += self.grid.pull_messages([message_id])
+            except Exception as error:
+                _log.warning("an answer cannot be unpacked: %s", type(error).__name__)
+                waiting.discard(message_id)
+                useless["unreadable"] += 1
+        return found

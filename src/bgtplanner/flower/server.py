@@ -1,0 +1,269 @@
+"""The server's part on real machines: plan, reserve, ask, check what comes, learn from it.
+
+Planning and paying are those of a simulation (:mod:`bgtplanner.federation.planned`), the step is
+the same (:meth:`bgtplanner.federation.rounds.Federation.received`); here is what lies between: a
+round trip to clients that may be slow, gone, wrong or hostile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from bgtplanner.errors import ConfigError, MessageError
+from bgtplanner.federation.client import coordinates_of
+from bgtplanner.federation.planned import PlannedRound, PlannedRounds
+from bgtplanner.federation.protection import Protection, Released, Terms, norm_band
+from bgtplanner.federation.rounds import Federation, State
+from bgtplanner.federation.simulation import RoundRecord, Seen, restored_state, state_arrays
+from bgtplanner.flower.machines import Machines
+from bgtplanner.flower.messages import KEEP, TRAIN, Request, SentModel, read_upload
+from bgtplanner.planning.policy import Plan
+from bgtplanner.privacy.accounting import Rule
+from bgtplanner.recsys.metrics import Metrics
+
+__all__ = ["Catalogue", "DeployedRounds", "Deployment", "Pace"]
+
+_UNKNOWN = Metrics(*[float("nan")] * len(Metrics._fields))
+"""No client says how good the model is: nothing has paid for that."""
+
+
+class Catalogue(NamedTuple):
+    """What is public about the ratings.
+
+    Attributes:
+        items: Name of every item.
+        low: Lowest rating there can be.
+        high: Highest rating there can be.
+    """
+
+    items: tuple[str, ...]
+    low: float
+    high: float
+
+
+class Pace(NamedTuple):
+    """How long a server waits.
+
+    Attributes:
+        least_clients: Fewest that make a round.
+        wait_seconds: How long to wait for so many before giving up.
+        round_seconds: How long clients have to answer.
+        pause_seconds: Least time from the start of a round to that of the next.
+    """
+
+    least_clients: int = 1
+    wait_seconds: float = 3600.0
+    round_seconds: float = 600.0
+    pause_seconds: float = 0.0
+
+
+class Deployment:
+    """A federation on real machines, stepped round by round.
+
+    Args:
+        federation: What is learned and how; protected with trust ``local`` and unit ``client``.
+        machines: The clients.
+        catalogue: The items and the scale of the ratings.
+        model: Name of the model.
+        rule: By which charges are booked.
+        run: Name of the run, which stays when the server is started again.
+        pace: How long to wait for whom.
+        seed: Of the parameters before the first round.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        machines: Machines,
+        catalogue: Catalogue,
+        *,
+        model: str,
+        rule: Rule,
+        run: str,
+        pace: Pace,
+        seed: int = 0,
+    ) -> None:
+        if federation.protection is None:
+            raise ConfigError("privacy.mechanism = none: real clients release nothing unprotected")
+        self.federation, self.machines, self.catalogue = federation, machines, catalogue
+        self.protection: Protection = federation.protection
+        self.run, self.pace = run, pace
+        self.n_clients, self.n_items = machines.places, len(catalogue.items)
+        self.next_round = 0
+        self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
+        self.useless: Counter[str] = Counter()
+        self.asked = self.refused = self.late = 0
+        self._model, self._rule = model, rule
+        self._began = -np.inf
+        first = jax.random.split(jax.random.key(seed))[0]
+        shared, _ = federation.model.initial(first, 1, self.n_items)
+        self._state = State(shared, (), federation.server.initial(shared))
+        self._coordinates = coordinates_of(federation.model, shared)
+
+    @property
+    def state(self) -> State:
+        """Parameters and the server's memory after the last round; clients keep their own."""
+        return self._state
+
+    def present(self) -> NDArray[np.bool_]:
+        """Who is connected, once it is time for a round and enough are."""
+        now = time.monotonic()
+        time.sleep(max(0.0, self._began + self.pace.pause_seconds - now))
+        self._began = time.monotonic()
+        return self.machines.wait_for(self.pace.least_clients, self.pace.wait_seconds)
+
+    def step(self, terms: Terms, plan: Plan) -> RoundRecord:
+        """Ask all who have paid for their uploads, and learn from those that can be used."""
+        index, places = self.next_round, np.flatnonzero(np.asarray(terms.granted) > 0)
+        classes = np.asarray(terms.class_of_client)
+        sent = self._sent()
+        requests = {
+            int(place): Request(
+                run=self.run,
+                round=index,
+                rule=self._rule.name,
+                trust=self.protection.trust,
+                unit=self.protection.unit,
+                charge=float(plan.charge_by_class[classes[place]]),
+                clip=plan.clip,
+                model=sent,
+            ).record()
+            for place in places
+        }
+        answers, self.useless = self.machines.exchange(requests, TRAIN, self.pace.round_seconds)
+        self.asked, self.refused, self.late = len(places), 0, self.useless.pop("late", 0)
+        total = np.zeros(self._coordinates)
+        accepted = np.zeros(self.n_clients, dtype=np.float32)
+        for place, answer in sorted(answers.items()):
+            try:
+                upload = read_upload(answer, len(total))
+            except MessageError:
+                self.useless["error" if answer.has_error() else "malformed"] += 1
+                continue
+            if upload is None:
+                self.refused += 1
+            elif not self._honest(upload, terms, classes[place]):
+                self.useless["outside"] += 1
+            else:
+                total += upload
+                accepted[place] = 1.0
+        heard = terms._replace(granted=jnp.asarray(accepted))
+        self._state, released = _received(
+            self.federation, self._state, jnp.asarray(total, dtype=jnp.float32), heard
+        )
+        gradient = jax.device_get(released.aggregate.gradient)
+        aggregate = np.concatenate([np.asarray(part).ravel() for part in gradient])
+        self.seen = Seen(aggregate, float(released.noise_std), None)
+        return self._record(int(accepted.sum()))
+
+    def _honest(self, upload: NDArray[np.float64], terms: Terms, of_class: int) -> bool:
+        """Whether clip and noise can have made an upload of this length."""
+        clip, scale = float(terms.clip[of_class]), float(terms.scale[of_class])
+        low, high = norm_band(self.protection.mechanism, clip, scale, len(upload))
+        with np.errstate(over="ignore"):
+            return bool(low <= float(np.sqrt((upload**2).sum())) <= high)
+
+    def _sent(self) -> SentModel:
+        shared = self._state.shared
+        return SentModel(
+            name=self._model,
+            settings=asdict(self.federation.model),  # type: ignore[call-overload]
+            low=self.catalogue.low,
+            high=self.catalogue.high,
+            catalogue=self.catalogue.items,
+            items=np.asarray(shared.items, dtype=np.float32),
+            dense=np.asarray(shared.dense, dtype=np.float32),
+        )
+
+    def _record(self, clients: int) -> RoundRecord:
+        index, self.next_round = self.next_round, self.next_round + 1
+        nan = float("nan")
+        return RoundRecord(index, _UNKNOWN, nan, clients, 0, sum(self.useless.values()))
+
+    def publish(self) -> int:
+        """Send everybody who is there the model as it is now; returns how many have kept it."""
+        places = np.flatnonzero(self.machines.look())
+        sent = self._sent()
+        contents = {int(place): sent.record() for place in places}
+        answers, _ = self.machines.exchange(contents, KEEP, self.pace.round_seconds)
+        return sum(answer.has_content() for answer in answers.values())
+
+    def rest(self) -> RoundRecord:
+        """A round in which nothing is asked of any client."""
+        self.asked = self.refused = self.late = 0
+        self.useless = Counter()
+        self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
+        return self._record(0)
+
+    def withdraw(self) -> None:
+        """Send out what was sent at first: what was learned since is not worth having."""
+        nothing = jax.tree.map(jnp.zeros_like, self._state.shared)
+        self._state = self._state._replace(shared=nothing)
+
+    def evaluate(self) -> NoReturn:
+        """There are no ratings here."""
+        raise ConfigError("planning.reward = test: expected none or released on real machines")
+
+    def shown_pairs(self) -> NoReturn:
+        """Nobody says which items it has rated."""
+        raise ConfigError("planning.context = usage: expected none, released or forecast here")
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The whole state as named plain arrays."""
+        return state_arrays(self._state, self.next_round)
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what :meth:`arrays` gave."""
+        self._state, self.next_round = restored_state(arrays, self._state, jax.devices()[0])
+
+
+class DeployedRounds(PlannedRounds):
+    """Rounds on real machines, planned and paid for as in a simulation.
+
+    Who is connected is asked. The server's ledger notes what it has asked of whom: a client that
+    refused or was never reached is noted as having paid, which errs on the safe side. What a
+    client has really spent stands in its own.
+    """
+
+    simulation: Deployment
+
+    def step(self) -> PlannedRound | None:
+        """One round; None: the budget is gone, or the policy has stopped."""
+        self._present = self.simulation.present()
+        classes = self.ledger.budgets.class_of_client[self._present]
+        self._class_sizes = np.bincount(classes, minlength=len(self.ledger.budgets.classes))
+        played = super().step()
+        return None if played is None else played._replace(late=self.simulation.late)
+
+    def _invited(self, index: int) -> NDArray[np.bool_]:
+        if self.participation >= 1:
+            return self._present
+        order = np.random.default_rng([self.seed, 0x1417, index]).permutation(len(self.ledger))
+        order[~self._present] = len(order)
+        wanted = max(1, round(self.participation * int(self._present.sum())))
+        chosen = np.zeros(len(order), dtype=bool)
+        chosen[np.argsort(order, kind="stable")[:wanted]] = True
+        return chosen & self._present
+
+    def _inputs(self, index: int, asked: NDArray[np.bool_]) -> bytes:
+        # A client repeats its answer whoever else is asked: it has paid for the round once.
+        del asked
+        return self.ledger.fingerprint(self._mark, str(index).encode())
+
+
+@partial(jax.jit, static_argnums=0)
+def _received(
+    federation: Federation, state: State, total: Array, terms: Terms
+) -> tuple[State, Released]:
+    return federation.received(state, total, terms)

@@ -1,0 +1,28 @@
+#!/bin/sh
+# A certificate authority, the server's certificate, and a key for each client.
+# Usage: ./certificates.sh HOSTNAME IP CLIENTS     (such as: localhost 127.0.0.1 3)
+set -eu
+cd "$(dirname "$0")"
+umask 077
+host=$1 ip=$2 clients=$3
+mkdir -p certificates keys
+cd certificates
+openssl genrsa -out ca.key 4096 2>/dev/null
+openssl req -x509 -new -key ca.key -sha256 -days 365 -subj "/CN=bgtplanner example authority" \
+  -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign,cRLSign -out ca.crt
+openssl genrsa -out server.key 4096 2>/dev/null
+openssl req -new -key server.key -subj "/CN=$host" -out server.csr
+printf 'basicConstraints=CA:FALSE\nsubjectAltName=DNS:%s,IP:%s\nextendedKeyUsage=serverAuth\n' \
+  "$host" "$ip" > server.ext
+openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 365 -sha256 \
+  -extfile server.ext -out server.pem 2>/dev/null
+rm server.csr server.ext
+cd ..
+number=1
+while [ "$number" -le "$clients" ]; do # Flower wants keys as ssh-keygen writes them
+  [ -e "keys/client-$number" ] || \
+    ssh-keygen -q -t ecdsa -b 384 -N "" -C "client-$number" -f "keys/client-$number"
+  number=$((number + 1))
+done
+echo "certificates/ca.crt goes to every client, keys/client-N to client N alone;"
+echo "ca.key and server.key leave this machine for nowhere."

@@ -1,0 +1,230 @@
+"""`deploy init`, `deploy enroll`, `deploy check`, and `recommend` on a client."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from bgtplanner.cli import app
+from bgtplanner.errors import ConfigError, LedgerError, MissingExtraError, RunFolderError
+from bgtplanner.experiments.config import load_config
+from bgtplanner.experiments.deployable import catalogue_of, check_deployable
+from bgtplanner.flower.client import Client
+from bgtplanner.flower.clientfile import load_client
+from bgtplanner.flower.messages import SentModel
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+
+def call(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home") / "deployment"
+    done = call("deploy", "init", folder, "--clients", 3, "--address", "localhost:8443")
+    assert done.exception is None, done.output
+    return folder
+
+
+@pytest.fixture
+def deployment(written: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(written, tmp_path / "deployment"))
+
+
+def test_init_writes_a_federation_that_can_run(written: Path) -> None:
+    config = load_config(file=written / "server" / "config.toml")
+    check_deployable(config)
+    assert len(catalogue_of(config, written / "server").items) == 300
+    project = tomllib.loads((written / "app" / "pyproject.toml").read_text(encoding="utf-8"))
+    components = project["tool"]["flwr"]["app"]["components"]
+    assert project["project"]["dependencies"] == []
+    for reference in components.values():
+        name, _, attribute = reference.partition(":")
+        assert hasattr(__import__(name, fromlist=[attribute]), attribute)
+    paths = project["tool"]["flwr"]["app"]["config"]
+    assert paths == {
+        "config": str(written / "server" / "config.toml"),
+        "out": str(written / "server" / "run"),
+    }
+    for number in (1, 2, 3):
+        client = Client(load_client(written / "clients" / str(number) / "client.toml"))
+        assert client.policy.epsilon == config.privacy.epsilon
+        assert len(client.file.table().rating) > 1000
+    ratings = (written / "clients" / "1" / "ratings.csv").stat()
+    assert stat.S_IMODE(ratings.st_mode) == 0o600
+
+
+def test_nothing_phones_home(written: Path) -> None:
+    environment = (written / "environment").read_text(encoding="utf-8").splitlines()
+    for switch in ("FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1"):
+        assert switch in environment
+    for service in (written / "systemd").iterdir():
+        assert f"EnvironmentFile={written}/environment" in service.read_text(encoding="utf-8")
+
+
+def test_only_the_installed_client_is_started(written: Path) -> None:
+    names = {path.name for path in (written / "pinned").iterdir()}
+    assert names >= {"flwr-clientapp", "flwr-agentapp", "flwr-serverapp"}
+    for name in names - {"flwr-clientapp"}:
+        done = subprocess.run([str(written / "pinned" / name)], capture_output=True, check=False)
+        assert done.returncode == 1
+    script = [str(written / "pinned" / "flwr-clientapp"), "--help"]
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert "--runtime-api-address" in done.stdout
+
+
+def test_certificates_are_made(deployment: Path) -> None:
+    for program in ("openssl", "ssh-keygen"):
+        if shutil.which(program) is None:
+            pytest.skip(f"no {program} here")
+    script = [str(deployment / "certificates.sh"), "localhost", "127.0.0.1", "2"]
+    subprocess.run(script, check=True, capture_output=True)
+    chain = ["openssl", "verify", "-CAfile", "ca.crt", "server.pem"]
+    subprocess.run(chain, cwd=deployment / "certificates", check=True, capture_output=True)
+    assert sorted(path.name for path in (deployment / "keys").iterdir()) == [
+        "client-1", "client-1.pub", "client-2", "client-2.pub",
+    ]  # fmt: skip
+    for secret in ("certificates/ca.key", "certificates/server.key", "keys/client-1"):
+        assert stat.S_IMODE((deployment / secret).stat().st_mode) == 0o600
+
+
+def test_init_never_writes_over_something(deployment: Path) -> None:
+    assert isinstance(call("deploy", "init", deployment).exception, RunFolderError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--clients", "0"], "--clients = 0"),
+        (["--clients", "301"], "--clients = 301"),
+        (["--address", "nowhere"], "--address = 'nowhere'"),
+        (["--address", "here:99999"], "--address"),
+    ],
+)
+def test_init_says_what_is_wrong(tmp_path: Path, arguments: list[str], problem: str) -> None:
+    error = call("deploy", "init", tmp_path / "new", *arguments).exception
+    assert isinstance(error, ConfigError)
+    assert problem in str(error)
+    assert not (tmp_path / "new").exists()
+    assert isinstance(call("deploy", "init", tmp_path / "with space").exception, ConfigError)
+    assert isinstance(call("deploy", "init", "").exception, ConfigError)
+
+
+def test_enroll_makes_one_ledger_and_leaves_it(deployment: Path) -> None:
+    file = deployment / "clients" / "1" / "client.toml"
+    assert json.loads(call("deploy", "enroll", file, "--json").output)["made"] is True
+    ledger = file.parent / "state" / "ledger.sqlite"
+    before = ledger.read_bytes()
+    assert "left as it is" in call("deploy", "enroll", file).output
+    assert ledger.read_bytes() == before
+
+
+def test_check_before_joining(deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Path(sys.executable).parent
+    monkeypatch.setenv("PATH", f"{deployment}/pinned:{home}:/usr/bin:/bin")
+    file = deployment / "clients" / "1" / "client.toml"
+    done = call("deploy", "check", file)
+    assert done.exit_code == 1
+    assert "FAILED ledger" in done.output
+    call("deploy", "enroll", file)
+    done = call("deploy", "check", file)
+    assert done.exit_code == 0, done.output
+    assert done.output.count("ok ") == 5
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        done = call("deploy", "check", file, "--superlink", address)
+    assert done.exit_code == 1
+    assert "FAILED connection" in done.output
+    (file.parent / "ratings.csv").write_text("user,item,rating\nu,i,five\n", encoding="utf-8")
+    checks = json.loads(call("deploy", "check", file, "--json").output)["checks"]
+    assert [check["what"] for check in checks if not check["well"]] == ["ratings"]
+    monkeypatch.setenv("PATH", f"{home}:/usr/bin:/bin")
+    assert "FAILED code" in call("deploy", "check", file).output
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert "FAILED programs" in call("deploy", "check", file).output
+    error = call("deploy", "check", file, "--superlink", "nowhere").exception
+    assert isinstance(error, ConfigError)
+
+
+def test_check_of_the_servers_settings(deployment: Path) -> None:
+    file = deployment / "server" / "config.toml"
+    done = call("deploy", "check", file)
+    assert done.exit_code == 0, done.output
+    assert "300 items, ratings from 0 to 5" in done.output
+    file.write_text(file.read_text(encoding="utf-8").replace('"local"', '"secagg"'))
+    error = call("deploy", "check", file).exception
+    assert isinstance(error, ConfigError)
+    assert error.exit_code == 2
+    assert "pairwise masks" in str(error)
+
+
+def test_a_ledger_that_cannot_be_written_is_found(deployment: Path) -> None:
+    file = deployment / "clients" / "1" / "client.toml"
+    call("deploy", "enroll", file)
+    (file.parent / "state" / "ledger.sqlite").write_bytes(b"no ledger at all")
+    assert "FAILED ledger" in call("deploy", "check", file).output
+
+
+def test_bad_files_end_with_code_2_and_no_traceback(deployment: Path) -> None:
+    for command in (["deploy", "check"], ["deploy", "enroll"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "bgtplanner.cli", *command, str(deployment / "nothing.toml")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: ")
+        assert "Traceback" not in done.stderr
+
+
+def test_recommend_on_a_client(deployment: Path) -> None:
+    home = deployment / "clients" / "1"
+    client = Client(load_client(home / "client.toml"))
+    user = client.file.table().user[0]
+    assert isinstance(call("recommend", home, "--client", user).exception, ConfigError)
+    client.enroll()
+    items = np.zeros((300, 3), dtype=np.float32)
+    items[:, 0] = np.linspace(-0.3, 0.3, 300)
+    names = tuple((deployment / "server" / "items.txt").read_text(encoding="utf-8").split())
+    client.keep(
+        SentModel(
+            name="biases", settings={}, low=0.0, high=5.0, catalogue=names, items=items,
+            dense=np.zeros(0, dtype=np.float32),
+        )
+    )  # fmt: skip
+    found = json.loads(call("recommend", home, "--client", user, "--top", 3, "--json").output)
+    assert len(found["items"]) == 3
+    assert all(0 <= entry["predicted"] <= 5 for entry in found["items"])
+    error = call("recommend", home, "--client", user, "--export", "x.npz").exception
+    assert isinstance(error, ConfigError)
+
+
+def test_without_the_extra_it_is_named(deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    error = call("deploy", "check", deployment / "clients" / "1" / "client.toml").exception
+    assert isinstance(error, MissingExtraError)
+    assert "bgtplanner[flower]" in str(error)
+
+
+def test_a_lost_ledger_is_not_made_anew(deployment: Path) -> None:
+    file = deployment / "clients" / "1" / "client.toml"
+    call("deploy", "enroll", file)
+    with Client(load_client(file)).open_ledger() as ledger:
+        (file.parent / "state" / "head").write_text(str(ledger.head), encoding="ascii")
+    (file.parent / "state" / "ledger.sqlite").unlink()
+    assert isinstance(call("deploy", "enroll", file).exception, LedgerError)

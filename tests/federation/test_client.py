@@ -1,0 +1,93 @@
+"""One client on its own computes what it computes among all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.federation.client import (
+    as_shared,
+    coordinates_of,
+    flat_upload,
+    predictions_of,
+    upload_of,
+)
+from bgtplanner.federation.protection import Protection, terms_of
+from bgtplanner.federation.rounds import Federation, State
+from bgtplanner.federation.server import Server
+from bgtplanner.privacy.accounting import rule_named
+from bgtplanner.recsys.biases import Biases
+from bgtplanner.recsys.model import Edges, Shared, client_gradients
+from bgtplanner.recsys.ratings import Ratings
+from bgtplanner.recsys.synthetic import synthetic_ratings
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+def alone(ratings: Ratings, client: int) -> Ratings:
+    """One client's ratings, as it has them itself."""
+    users = np.flatnonzero(ratings.client_of_user == client)
+    own = ratings.take(ratings.client == client)
+    return replace(
+        own,
+        user=np.searchsorted(users, own.user).astype(np.int32),
+        client_of_user=np.zeros(len(users), dtype=np.int32),
+        user_labels=ratings.user_labels[users],
+    )
+
+
+@pytest.mark.parametrize("users", [1, 3])
+def test_alone_as_among_all(users: int) -> None:
+    ratings = synthetic_ratings(
+        clients=3, items=20, ratings_per_client=24 if users > 1 else 12, users_per_client=users
+    )
+    model, edges = Biases(), Edges.of(ratings)
+    values = np.random.default_rng(0).normal(0.0, 0.1, (20, 3))
+    shared = Shared(jax.numpy.asarray(values, dtype=np.float32), jax.numpy.zeros(0))
+    local = model.initial(jax.random.key(0), edges.n_users, 20)[1]
+    gradients = client_gradients(model, shared, local, edges)
+    solved = model.update_local(local, local, shared, shared, edges, np.ones(edges.n_users, bool))
+    assert coordinates_of(model, shared) == 40
+    for client in range(3):
+        own = alone(ratings, client)
+        mask = (edges.pair_client == client)[:, None]
+        nothing = gradients.upload.dense[client]
+        among_all = flat_upload(gradients.upload.rows * mask, nothing, edges)
+        np.testing.assert_allclose(upload_of(model, shared, own), among_all, atol=1e-5)
+        members = np.flatnonzero(ratings.client_of_user == client)
+        predicted = predictions_of(model, shared, own)
+        for row, user in enumerate(members):
+            who = np.full(20, user)
+            expected = model.predict(shared, solved, edges, who, np.arange(20))
+            np.testing.assert_allclose(predicted[row], expected, atol=1e-5)
+
+
+def test_a_client_without_ratings_uploads_zeros() -> None:
+    ratings = synthetic_ratings(clients=1, items=20, ratings_per_client=5)
+    nothing = ratings.take(np.zeros(5, dtype=bool))
+    shared = Biases().initial(jax.random.key(0), 1, 20)[0]
+    assert not upload_of(Biases(), shared, nothing).any()
+
+
+def test_flat_and_back() -> None:
+    vector = jax.numpy.arange(23.0)
+    shared = as_shared(vector, 10, 2)
+    assert shared.items.shape == (10, 2)
+    assert shared.dense.tolist() == [20.0, 21.0, 22.0]
+
+
+def test_a_server_learns_from_single_uploads_only_with_local_trust() -> None:
+    rule = rule_named("gaussian/gdp")
+    protection = Protection(mechanism="gaussian", trust="secagg")
+    server = Server(optimizer="posterior")
+    federation = Federation(model=Biases(), server=server, protection=protection)
+    shared = Biases().initial(jax.random.key(0), 1, 10)[0]
+    state = State(shared, (), server.initial(shared))
+    everybody, classes = np.ones(3, dtype=bool), np.zeros(3, dtype=np.int32)
+    terms = terms_of(rule, "local", 0.1, np.array([1.0]), everybody, classes)
+    with pytest.raises(ConfigError, match="trust local, unit client"):
+        federation.received(state, jax.numpy.zeros(20), terms)

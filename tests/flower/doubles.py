@@ -1,0 +1,127 @@
+"""What stands in for real clients: their files, and noise that a simulation can repeat."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bgtplanner.experiments.config import load_config, to_toml
+from bgtplanner.experiments.runner import split_of
+from bgtplanner.federation.rounds import Draw
+from bgtplanner.flower.client import Client, NoiseFor
+from bgtplanner.flower.clientfile import ClientFile, load_client
+from bgtplanner.flower.messages import Request
+from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.recsys.ratings import Ratings
+
+SETTINGS: dict[str, Any] = {
+    "model.name": "biases",
+    "planning.policy": "uniform",
+    "privacy.trust": "local",
+    "privacy.mechanism": "gaussian",
+    "privacy.noise": "per-client",
+    "privacy.epsilon": 5000.0,
+    "federation.rounds": 3,
+    "federation.after_budget": "stop",
+    "data.initial_share": 1.0,
+    "data.dataset": "made-up",
+    "deployment.items": "items.txt",
+    "deployment.round_seconds": 5.0,
+    "deployment.wait_seconds": 5.0,
+}
+
+POLICY: dict[str, Any] = {
+    "epsilon": 5000.0,
+    "delta": 1e-5,
+    "rule": "gaussian/gdp",
+    "largest_charge": 1e5,
+    "smallest_noise_multiplier": 1e-5,
+}
+
+
+class SimulatedNoise:
+    """The noise that a simulation with this seed draws for one client in one round."""
+
+    def __init__(self, seed: int, client: int, index: int) -> None:
+        run = jax.random.split(jax.random.key(seed))[1]
+        noise = jax.random.fold_in(jax.random.fold_in(run, index), Draw.NOISE)
+        self._key = jax.random.fold_in(noise, client)
+
+    def normal(self, shape: tuple[int, ...]) -> Any:
+        flat = jax.random.normal(self._key, (int(np.prod(shape)),))
+        return np.asarray(flat, dtype=np.float64).reshape(shape)
+
+    def laplace(self, shape: tuple[int, ...]) -> Any:
+        flat = jax.random.laplace(self._key, (int(np.prod(shape)),))
+        return np.asarray(flat, dtype=np.float64).reshape(shape)
+
+    def gamma(self, concentration: float, shape: tuple[int, ...]) -> Any:
+        raise NotImplementedError
+
+
+def noise_of_simulation(seed: int) -> NoiseFor:
+    """For clients whose folders are named by their number."""
+
+    def noise(file: ClientFile, request: Request) -> SimulatedNoise:
+        return SimulatedNoise(seed, int(file.ratings.parent.name), request.round)
+
+    return noise
+
+
+def write_toml(path: Path, values: Mapping[str, Any]) -> Path:
+    lines = [f"{key} = {value!r}" for key, value in values.items()]
+    path.write_text("\n".join(lines).replace("'", '"') + "\n", encoding="utf-8")
+    return path
+
+
+def write_client(folder: Path, train: Ratings, client: int, policy: Mapping[str, Any]) -> Path:
+    """A client's folder with the ratings that are its own, its ledger made."""
+    folder.mkdir(parents=True)
+    own = train.take(train.client == client)
+    with (folder / "ratings.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["user", "item", "rating"])
+        raw = own.to_raw(own.value).round(4)
+        rows = zip(train.user_labels[own.user], train.item_labels[own.item], raw, strict=True)
+        writer.writerows([f"u{user}", f"i{item}", float(value)] for user, item, value in rows)
+    write_toml(folder / "policy.toml", policy)
+    path = write_toml(folder / "client.toml", {"ratings": "ratings.csv"})
+    Client(load_client(path)).enroll()
+    return path
+
+
+def write_federation(
+    folder: Path,
+    ratings: Ratings,
+    settings: Mapping[str, Any] | None = None,
+    policy: Mapping[str, Any] | None = None,
+) -> tuple[Path, list[Path]]:
+    """A server's config and the folders of all clients; returns the config and client files."""
+    chosen = SETTINGS | {
+        "data.scale": f"{ratings.low:g}:{ratings.high:g}",
+        "deployment.clients": ratings.n_clients,
+    }
+    chosen |= dict(settings or {})
+    config = load_config(settings=chosen)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
+    names = "".join(f"i{label}\n" for label in ratings.item_labels)
+    (folder / "items.txt").write_text(names, encoding="utf-8")
+    train = split_of(config, ratings).train
+    agreed = POLICY | dict(policy or {})
+    files = [
+        write_client(folder / "clients" / str(client), train, client, agreed)
+        for client in range(ratings.n_clients)
+    ]
+    return folder / "config.toml", files
+
+
+def spent(file: Path) -> float:
+    """What the client of a file has spent, in the rule's currency."""
+    with Ledger.open(file.parent / "state" / "ledger.sqlite", read_only=True) as opened:
+        return float(opened.spent()[0, 0]) / 2**44

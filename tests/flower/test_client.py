@@ -1,0 +1,341 @@
+"""The client trusts nobody: what it refuses, what it repeats, what it never says."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from bgtplanner.errors import (
+    BudgetExceeded,
+    ConfigError,
+    LedgerError,
+    LedgerTamperedError,
+    MessageError,
+)
+from bgtplanner.flower import client as module
+from bgtplanner.flower.client import Client, client_app, make_client_app
+from bgtplanner.flower.clientfile import load_client
+from bgtplanner.flower.messages import HELLO, KEEP, TRAIN, Request, hello_request
+from bgtplanner.recsys.ratings import Ratings
+from flower.doubles import POLICY, spent, write_client, write_toml
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+Make = Callable[[Request], Request]
+
+
+def of_model(**changes: Any) -> Make:
+    return lambda request: replace(request, model=replace(request.model, **changes))
+
+
+def send(file: Path, kind: str, content: RecordDict, app: Any = client_app) -> RecordDict:
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+    message = Message(content, 1, kind)
+    context = Context(1, 1, {"client-file": str(file)}, RecordDict(), {"client-file": "/nowhere"})
+    reply = app(message, context)
+    assert not reply.has_error()
+    return reply.content
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda request: replace(request, rule="laplace/basic"),
+        lambda request: replace(request, rule="gaussian/authors"),
+        lambda request: replace(request, rule="gaussian/unheard-of"),
+        lambda request: replace(request, trust="secagg"),
+        lambda request: replace(request, unit="row"),
+        lambda request: replace(request, charge=3.0),  # above largest_charge
+        lambda request: replace(request, clip=0.0001),
+        lambda request: replace(request, clip=100.0),
+        of_model(name="factorization"),
+        of_model(settings={"mean": 2.0}),
+        of_model(settings={"unheard-of": 2.0}),
+        of_model(items=np.zeros((30, 4), dtype=np.float32)),
+        of_model(dense=np.zeros(1, dtype=np.float32)),
+    ],
+)
+def test_refuses_what_its_policy_does_not_allow(
+    client: Client, request_of_server: Request, change: Make
+) -> None:
+    write_toml(client.file.policy, POLICY | {"largest_charge": 2.0})
+    file = client.file.ratings.parent / "client.toml"
+    reply = send(file, TRAIN, change(request_of_server).record())
+    assert dict(reply) == {"reply": ConfigRecord({"status": "refused"})}
+    assert spent(file) == 0
+
+
+def test_refuses_less_noise_than_its_policy_allows(
+    client: Client, request_of_server: Request
+) -> None:
+    write_toml(client.file.policy, POLICY | {"smallest_noise_multiplier": 2.0})
+    with pytest.raises(MessageError, match="smallest_noise_multiplier"):
+        Client(client.file).answer(request_of_server)
+    assert len(Client(client.file).answer(replace(request_of_server, charge=0.2))) == 60
+
+
+def test_refuses_a_longer_catalogue(client: Client, request_of_server: Request) -> None:
+    write_toml(client.file.policy, POLICY | {"most_items": 29})
+    with pytest.raises(MessageError, match="catalogue"):
+        Client(client.file).answer(request_of_server)
+
+
+def test_refuses_what_its_ledger_cannot_pay(client: Client, request_of_server: Request) -> None:
+    write_toml(client.file.policy, POLICY | {"epsilon": 2.0})  # lowered since it was made
+    poor, file = Client(client.file), client.file.ratings.parent / "client.toml"
+    poor.answer(replace(request_of_server, charge=0.15))
+    before = spent(file)
+    with pytest.raises(BudgetExceeded):
+        poor.answer(replace(request_of_server, charge=0.15, round=1))
+    reply = send(file, TRAIN, replace(request_of_server, charge=0.15, round=1).record())
+    assert dict(reply) == {"reply": ConfigRecord({"status": "refused"})}
+    assert spent(file) == before > 0
+
+
+def test_the_same_request_is_answered_with_the_same_bytes_and_paid_once(
+    client: Client, request_of_server: Request
+) -> None:
+    first = client.answer(request_of_server)
+    file = client.file.ratings.parent / "client.toml"
+    assert spent(file) == pytest.approx(1.0)
+    np.testing.assert_array_equal(client.answer(request_of_server), first)
+    with client.file.ratings.open("a", encoding="utf-8") as table:
+        table.write("u0,i1,2.0\n")  # a new rating has come meanwhile: what was sent was sent
+    np.testing.assert_array_equal(Client(client.file).answer(request_of_server), first)
+    assert spent(file) == pytest.approx(1.0)
+
+
+def test_killed_before_it_could_note_its_answer(
+    client: Client, request_of_server: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The charge is on the disk, the answer is not: the same noise is drawn again, unpaid."""
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Client, "_write_arrays", killed)
+        with pytest.raises(SystemExit):
+            client.answer(request_of_server)
+    file = client.file.ratings.parent / "client.toml"
+    assert spent(file) == pytest.approx(1.0)
+    again = Client(client.file).answer(request_of_server)
+    assert spent(file) == pytest.approx(1.0)
+    (client.file.state / "answer.npz").unlink()
+    np.testing.assert_array_equal(Client(client.file).answer(request_of_server), again)
+    assert spent(file) == pytest.approx(1.0)
+
+
+def test_another_request_for_the_same_round_is_paid_and_has_other_noise(
+    client: Client, request_of_server: Request
+) -> None:
+    first = client.answer(request_of_server)
+    other = of_model(items=np.full((30, 3), 0.001, dtype=np.float32))(request_of_server)
+    assert np.abs(client.answer(other) - first).max() > 0.01
+    assert spent(client.file.ratings.parent / "client.toml") == pytest.approx(2.0)
+
+
+def test_charge_is_on_the_disk_before_noise_is_drawn(
+    federation: tuple[Path, list[Path]], request_of_server: Request
+) -> None:
+    file, seen = federation[1][0], []
+
+    class Watching:
+        def normal(self, shape: tuple[int, ...]) -> Any:
+            seen.append(spent(file))
+            return np.zeros(shape)
+
+    Client(load_client(file), noise=lambda *_: Watching()).answer(request_of_server)
+    assert seen == [pytest.approx(1.0)]
+
+
+def test_noise_is_on_every_coordinate(client: Client, request_of_server: Request) -> None:
+    upload = client.answer(replace(request_of_server, charge=0.01))
+    assert (upload != 0).all()
+    assert upload.std() == pytest.approx(2 * 0.1 / 0.01**0.5, rel=0.4)
+
+
+def test_no_seed_can_be_set_from_outside(
+    federation: tuple[Path, list[Path]], request_of_server: Request
+) -> None:
+    for name in ("seed", "noise"):
+        write_toml(federation[1][0].parent / "policy.toml", POLICY | {name: 1})
+        file = load_client(federation[1][0])
+        with pytest.raises(ConfigError, match=name):
+            Client(file)
+    write_toml(federation[1][0].parent / "policy.toml", POLICY)
+    content = request_of_server.record()
+    content["plan"] = ConfigRecord({**content["plan"], "seed": 1})  # type: ignore[dict-item]
+    assert "upload" not in send(federation[1][0], TRAIN, content)
+
+
+@pytest.mark.parametrize("kind", [HELLO, TRAIN, KEEP])
+def test_whatever_goes_wrong_is_one_word_to_the_server(
+    client: Client,
+    request_of_server: Request,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+    flower_log: pytest.LogCaptureFixture,
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ValueError("user u0 gave item i3 a 5.0")
+
+    monkeypatch.setattr(Client, {HELLO: "hello", TRAIN: "answer", KEEP: "keep"}[kind], broken)
+    content = hello_request() if kind == HELLO else request_of_server.record()
+    if kind == KEEP:
+        content = request_of_server.model.record()
+    reply = send(client.file.ratings.parent / "client.toml", kind, content)
+    assert dict(reply) == {"reply": ConfigRecord({"status": "refused"})}
+    assert "ValueError" in flower_log.text
+    assert "u0" not in flower_log.text
+
+
+def test_a_missing_or_damaged_file_is_a_refusal(
+    client: Client, request_of_server: Request, tmp_path: Path
+) -> None:
+    file = client.file.ratings.parent / "client.toml"
+    client.file.ratings.write_text("nonsense\n", encoding="utf-8")
+    assert "upload" not in send(file, TRAIN, request_of_server.record())
+    assert "upload" not in send(tmp_path / "nowhere.toml", TRAIN, request_of_server.record())
+    assert spent(file) == 0
+    app = make_client_app(find=lambda context: Path(str(context.node_config["other"])))
+    assert "name" not in send(file, HELLO, hello_request(), app)["reply"]
+
+
+def test_without_a_ledger_nothing_is_answered_and_none_is_made(
+    client: Client, request_of_server: Request
+) -> None:
+    client.answer(request_of_server)
+    client.file.ledger.unlink()
+    with pytest.raises(LedgerError, match="deploy enroll"):
+        client.answer(replace(request_of_server, round=1))
+    with pytest.raises(LedgerError, match="gone, though it was used"):
+        client.enroll()
+    assert not client.file.ledger.exists()
+
+
+def test_a_ledger_from_a_backup_is_refused_until_the_loss_is_stated(
+    client: Client, request_of_server: Request, tmp_path: Path
+) -> None:
+    client.answer(request_of_server)
+    shutil.copy(client.file.ledger, tmp_path / "backup")
+    client.answer(replace(request_of_server, round=1))
+    shutil.copy(tmp_path / "backup", client.file.ledger)
+    for rest in ("-wal", "-shm"):
+        Path(f"{client.file.ledger}{rest}").unlink(missing_ok=True)
+    with pytest.raises(LedgerTamperedError, match="ledger restore"):
+        client.answer(replace(request_of_server, round=2))
+
+
+def test_a_client_moves_to_another_machine_with_its_spending_and_its_name(
+    client: Client, request_of_server: Request, tmp_path: Path
+) -> None:
+    first, name = client.answer(request_of_server), client.hello().name
+    shutil.copytree(client.file.ratings.parent, tmp_path / "new machine")
+    moved = Client(load_client(tmp_path / "new machine" / "client.toml"))
+    assert moved.hello().name == name
+    assert moved.enroll() is False
+    np.testing.assert_array_equal(moved.answer(request_of_server), first)
+    moved.answer(replace(request_of_server, round=1))
+    assert spent(tmp_path / "new machine" / "client.toml") == pytest.approx(2.0)
+
+
+def test_a_budget_can_be_lowered_and_never_raised(
+    client: Client, request_of_server: Request
+) -> None:
+    write_toml(client.file.policy, POLICY | {"epsilon": POLICY["epsilon"] + 1})
+    with pytest.raises(LedgerError, match="lowered, never raised"):
+        Client(client.file).answer(request_of_server)
+
+
+def test_items_and_ratings_outside_the_catalogue_are_left_out(
+    client: Client, request_of_server: Request
+) -> None:
+    model = request_of_server.model
+    before, none = client.file.ratings_over(model.catalogue, model.low, model.high)
+    with client.file.ratings.open("a", encoding="utf-8") as table:
+        table.write("u0,brand-new,2.0\nu0,i1,99\nsomebody,brand-new,3\n")
+    after, left_out = client.file.ratings_over(model.catalogue, model.low, model.high)
+    assert (none, left_out) == (0, 3)
+    assert len(after) == len(before)
+    assert (after.n_users, after.n_clients) == (before.n_users + 1, 1)
+
+
+def test_users_of_one_file_are_one_client(
+    few: Ratings, tmp_path: Path, request_of_server: Request
+) -> None:
+    everybody = replace(few, client_of_user=np.zeros(3, dtype=np.int32))
+    file = write_client(tmp_path / "all", everybody, 0, POLICY)
+    client = Client(load_client(file))
+    upload = client.answer(replace(request_of_server, charge=9e3))  # hardly any noise
+    assert np.linalg.norm(upload) == pytest.approx(0.1, rel=0.2)  # one clip over all of them
+    assert spent(file) == pytest.approx(9e3)
+
+
+def test_recommends_what_was_not_rated(client: Client, request_of_server: Request) -> None:
+    with pytest.raises(ConfigError, match="no model has come yet"):
+        client.recommend("u0", 3)
+    items = np.zeros((30, 3), dtype=np.float32)
+    items[:, 0] = np.linspace(-0.3, 0.3, 30)
+    client.keep(replace(request_of_server.model, items=items))
+    best = client.recommend("u0", 3)
+    rated = client.file.ratings.read_text(encoding="utf-8")
+    assert len(best) == 3
+    assert all(f"u0,{item}," not in rated for item, _ in best)
+    assert [value for _, value in best] == sorted((value for _, value in best), reverse=True)
+    assert client.recommend(None, 3) == best
+    assert len(client.recommend("u0", 100)) < 30
+    with pytest.raises(ConfigError, match="--client nobody"):
+        client.recommend("nobody", 3)
+
+
+def test_keeps_no_model_that_it_does_not_agree_to(
+    client: Client, request_of_server: Request
+) -> None:
+    file = client.file.ratings.parent / "client.toml"
+    bad = of_model(items=np.zeros((30, 4), dtype=np.float32))(request_of_server).model
+    assert send(file, KEEP, bad.record())["reply"]["status"] == "refused"
+    assert not (client.file.state / "model.npz").exists()
+    assert send(file, KEEP, request_of_server.model.record())["reply"]["status"] == "kept"
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"epsilon": 0.0}, "epsilon = 0.0: expected greater than 0"),
+        ({"rule": "gaussian/authors"}, "rule = 'gaussian/authors': expected a rule whose"),
+        ({"rule": "nonsense"}, "rule"),
+        ({"largest_chargee": 1.0}, "largest_chargee"),
+    ],
+)
+def test_a_policy_that_cannot_be_used_says_so(
+    client: Client, values: dict[str, Any], problem: str
+) -> None:
+    write_toml(client.file.policy, POLICY | values)
+    with pytest.raises(ConfigError, match=problem):
+        Client(client.file)
+
+
+def test_a_policy_must_say_how_much(client: Client) -> None:
+    write_toml(client.file.policy, {"delta": 1e-5})
+    with pytest.raises(ConfigError, match=r"policy\.toml: epsilon: expected a value"):
+        Client(client.file)
+    client.file.policy.write_text("epsilon = ", encoding="utf-8")
+    with pytest.raises(ConfigError, match="cannot be read as TOML"):
+        Client(client.file)
+    client.file.policy.unlink()
+    with pytest.raises(ConfigError, match="deploy init"):
+        Client(client.file)
+
+
+def test_the_installed_app_has_the_ledgers_noise() -> None:
+    assert module.client_app is client_app
+    assert make_client_app.__kwdefaults__["noise"] is None

@@ -1,0 +1,88 @@
+"""A federation over Flower ends with the model and the ledgers of our simulation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bgtplanner.experiments.deployed import carry_out
+from bgtplanner.experiments.runner import Result, simulate
+from bgtplanner.flower.client import client_app, make_client_app
+from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.recsys.ratings import Ratings
+from bgtplanner.recsys.synthetic import synthetic_ratings
+from flower.doubles import SETTINGS, noise_of_simulation, write_federation
+from flower.in_process import InProcessGrid
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+
+def same_model(out: Path, simulated: Result) -> None:
+    """Whether a deployed run has the shared parameters and the server's memory of a simulated one.
+
+    Within what single precision leaves: one adds up in another order than the other.
+    """
+    with np.load(out / "checkpoint.npz") as stored:
+        ours = dict(stored)
+    theirs = simulated.simulation.arrays()
+    assert np.abs(theirs["shared/items"]).max() > 0.01
+    for name in sorted(name for name in theirs if name.startswith(("shared", "memory"))):
+        size = max(np.abs(theirs[name]).max(initial=0.0), 1e-6)
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=0, atol=1e-4 * size)
+
+
+def same_ledgers(out: Path, simulated: Path, files: list[Path]) -> None:
+    """Whether server and clients of a deployed run have spent what a simulated one has."""
+    with Ledger.open(simulated / "ledger.sqlite", read_only=True) as ledger:
+        expected = ledger.spent()
+    with Ledger.open(out / "ledger.sqlite", read_only=True) as ledger:
+        np.testing.assert_array_equal(ledger.spent(), expected)
+    for place, file in enumerate(files):
+        with Ledger.open(file.parent / "state" / "ledger.sqlite", read_only=True) as ledger:
+            np.testing.assert_array_equal(ledger.spent()[:, 0], expected[:, place])
+            assert ledger.unsettled == 0
+
+
+@pytest.mark.parametrize(
+    ("users", "mechanism", "rule"),
+    [
+        (1, "gaussian", "gaussian/gdp"),
+        (2, "gaussian", "gaussian/gdp"),
+        (1, "laplace", "laplace/either"),
+    ],
+)
+def test_same_model_and_ledgers(tmp_path: Path, users: int, mechanism: str, rule: str) -> None:
+    ratings = synthetic_ratings(
+        clients=4, items=30, ratings_per_client=24, users_per_client=users, seed=1
+    )
+    kind = {"privacy.mechanism": mechanism}
+    config, files = write_federation(tmp_path, ratings, {"run.seed": 7, **kind}, {"rule": rule})
+    grid = InProcessGrid(make_client_app(noise=noise_of_simulation(7)), files)
+    summary = carry_out(grid, config, tmp_path / "run", poll_seconds=0.0)
+
+    settings = {key: value for key, value in SETTINGS.items() if key != "data.dataset"} | kind
+    simulated = simulate(ratings, seed=7, settings=settings, out=tmp_path / "simulated")
+    same_model(tmp_path / "run", simulated)
+    same_ledgers(tmp_path / "run", tmp_path / "simulated", files)
+    assert summary["epsilon_spent_max"] == simulated.summary["epsilon_spent_max"]
+    assert summary["rmse_final"] is None
+    assert summary["clients_with_last_model"] == 4
+
+
+def test_the_presets_own_mechanism(tmp_path: Path, few: Ratings) -> None:
+    """PrivUnit's draws cannot be shared with a simulation; that it works and is paid shows."""
+    chosen = {"privacy.mechanism": "privunit", "privacy.noise": "sum", "privacy.epsilon": 10.0}
+    policy = {"rule": "privunit/either", "epsilon": 10.0}
+    config, files = write_federation(tmp_path, few, chosen, policy)
+    summary = carry_out(
+        InProcessGrid(client_app, files), config, tmp_path / "run", poll_seconds=0.0
+    )
+    assert (summary["accounting"], summary["uploads_dropped"]) == ("privunit/either", 0)
+    assert summary["epsilon_spent_max"] == pytest.approx(10.0)
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as server:
+        noted = server.spent()
+    for number, file in enumerate(files):
+        with Ledger.open(file.parent / "state" / "ledger.sqlite", read_only=True) as ledger:
+            np.testing.assert_array_equal(ledger.spent()[:, 0], noted[:, number])

@@ -1,0 +1,53 @@
+"""docs/deployment.md works word for word, but for the ports: other programs may have those."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flower.loopback import free_port
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.deploy
+def test_the_guide_on_one_machine(tmp_path: Path) -> None:
+    blocks = re.findall(r"```bash\n(.*?)```", GUIDE, re.S)
+    assert len(blocks) == 6
+    script = "set -eu\n" + "\n".join(blocks).replace("8443", str(free_port()))
+    ports = {number: free_port() for number in (1, 2, 3)}
+    script = script.replace("910$n", "$((n == 1 ? {} : n == 2 ? {} : {}))".format(*ports.values()))
+    home = Path(sys.executable).parent
+    process = subprocess.Popen(
+        ["bash", "-c", script], cwd=tmp_path, start_new_session=True, text=True,
+        env=os.environ | {"PATH": f"{home}{os.pathsep}{os.environ['PATH']}"},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        output, _ = process.communicate(timeout=400)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, output[-6000:]
+    summary = json.loads(
+        (tmp_path / "deployment" / "server" / "run" / "summary.json").read_text(encoding="utf-8")
+    )
+    assert (summary["clients"], summary["rounds_run"], summary["uploads_dropped"]) == (3, 3, 0)
+    assert "round 3/3: 3 asked, 3 used, 0 refused" in output
+    assert "epsilon 0 of 10 spent" in output
+
+
+def test_keys_and_files_that_the_guide_names_are_there() -> None:
+    example = Path(__file__).parents[2] / "src" / "bgtplanner" / "flower" / "templates"
+    text = "".join(path.read_text(encoding="utf-8") for path in example.iterdir())
+    for name in ("round_seconds", "least_clients", "items.txt", "policy.toml", "superlink.db"):
+        assert name in text
+        assert name in GUIDE

@@ -1,0 +1,185 @@
+"""What server and clients say to each other is checked on both sides, entry by entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from bgtplanner.errors import MessageError
+from bgtplanner.flower.messages import (
+    Hello,
+    Request,
+    hello_request,
+    read_hello,
+    read_hello_request,
+    read_upload,
+    reply,
+    upload_record,
+)
+
+
+def changed(record: str, **entries: Any) -> Callable[[RecordDict], None]:
+    def change(content: RecordDict) -> None:
+        content[record] = ConfigRecord({**content[record], **entries})  # type: ignore[dict-item]
+
+    return change
+
+
+def without(record: str, *entries: str) -> Callable[[RecordDict], None]:
+    def change(content: RecordDict) -> None:
+        for entry in entries:
+            del content[record][entry]
+        if not entries:
+            del content[record]
+
+    return change
+
+
+def shared(**arrays: Any) -> Callable[[RecordDict], None]:
+    def change(content: RecordDict) -> None:
+        for name, array in arrays.items():
+            content["shared"][name] = array if isinstance(array, Array) else Array(array)
+
+    return change
+
+
+def message(content: RecordDict | Error) -> Message:
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+    return Message(content, reply_to=Message(RecordDict(), 1, "train"))
+
+
+def test_a_request_comes_as_it_was_sent(request_of_server: Request) -> None:
+    read = Request.read(request_of_server.record())
+    assert read.digest == request_of_server.digest
+    assert (read.run, read.round, read.charge) == ("first", 0, 1.0)
+    assert read.model.catalogue == request_of_server.model.catalogue
+
+
+def test_only_equal_requests_have_equal_digests(request_of_server: Request) -> None:
+    model = request_of_server.model
+    others = [
+        replace(request_of_server, **change)
+        for change in (
+            {"run": "second"},
+            {"round": 1},
+            {"charge": 1.0000000001},
+            {"clip": 0.2},
+            {"rule": "laplace/basic"},
+            {"model": replace(model, items=model.items + 1)},
+            {"model": replace(model, catalogue=model.catalogue[::-1])},
+            {"model": replace(model, settings={"mean": 0.6})},
+            {"model": replace(model, low=model.low - 1)},
+        )
+    ]
+    assert len({request.digest for request in [request_of_server, *others]}) == 10
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        without("plan"),
+        without("model"),
+        without("shared"),
+        without("plan", "charge"),
+        without("shared", "dense"),
+        changed("plan", seed=1),
+        changed("plan", charge=float("nan")),
+        changed("plan", charge=float("inf")),
+        changed("plan", charge=-1.0),
+        changed("plan", charge=1),
+        changed("plan", charge=True),
+        changed("plan", clip=0.0),
+        changed("plan", round=-1),
+        changed("plan", round=2**40),
+        changed("plan", run=""),
+        changed("plan", run="x" * 1000),
+        changed("model", protocol=2),
+        changed("model", low=5.0),
+        changed("model", high=float("inf")),
+        changed("model", catalogue=""),
+        changed("model", catalogue="\n".join(["one"] * 30)),
+        changed("model", catalogue="one"),
+        changed("model", settings="{"),
+        changed("model", settings="[" * 100_000),
+        changed("model", settings="[]"),
+        changed("model", settings='{"mean": "x"}'),
+        shared(items=np.full((30, 2), np.nan, dtype=np.float32)),
+        shared(items=np.zeros((30, 2))),
+        shared(items=np.zeros(60, dtype=np.float32)),
+        shared(items=np.zeros((29, 2), dtype=np.float32)),
+        shared(extra=np.zeros(1)),
+        shared(items=Array("float32", (30, 2), "numpy.ndarray", b"nonsense")),
+        shared(items=Array("float32", (30, 2), "pickle", b"nonsense")),
+        lambda content: content.update(more=MetricRecord({"loss": 1.0})),
+    ],
+)
+def test_a_request_that_is_not_as_agreed_is_not_read(
+    request_of_server: Request, change: Callable[[RecordDict], None]
+) -> None:
+    content = request_of_server.record()
+    change(content)
+    with pytest.raises(MessageError):
+        Request.read(content)
+
+
+def test_an_upload_comes_to_the_last_bit() -> None:
+    upload = np.random.default_rng(0).normal(size=60)
+    np.testing.assert_array_equal(read_upload(message(upload_record(upload)), 60), upload)
+    assert read_upload(message(reply("refused")), 60) is None
+
+
+def bad_uploads() -> dict[str, Message]:
+    """Every kind of reply that a server must survive."""
+    good = np.zeros(60)
+    zipped = RecordDict({"reply": ConfigRecord({"status": "released"})})
+    zipped["upload"] = ArrayRecord({"upload": Array("float64", (60,), "numpy.ndarray", b"PK\3\4")})
+    extra = upload_record(good)
+    extra["upload"]["more"] = Array(good)
+    beside = upload_record(good)
+    beside["loss"] = MetricRecord({"loss": 1.0})
+    missing = upload_record(good)
+    del missing["upload"]
+    silent = upload_record(good)
+    del silent["reply"]
+    return {
+        "nan": message(upload_record(np.where(np.arange(60) == 7, np.nan, good))),
+        "infinite": message(upload_record(np.where(np.arange(60) == 7, np.inf, good))),
+        "shape": message(upload_record(np.zeros(61))),
+        "matrix": message(upload_record(np.zeros((30, 2)))),
+        "type": message(upload_record(np.zeros(60, dtype=np.float32))),
+        "text": message(upload_record(np.full(60, "x"))),  # type: ignore[arg-type]
+        "extra array": message(extra),
+        "beside": message(beside),
+        "missing": message(missing),
+        "no status": message(silent),
+        "kept": message(reply("kept")),
+        "damaged": message(zipped),
+        "empty": message(RecordDict()),
+        "error": message(Error(2, "user u0 gave item i3 a 5.0")),
+    }
+
+
+@pytest.mark.parametrize("kind", list(bad_uploads()))
+def test_an_upload_that_is_not_as_agreed_is_not_read(kind: str) -> None:
+    with pytest.raises(MessageError) as caught:
+        read_upload(bad_uploads()[kind], 60)
+    assert "u0" not in str(caught.value)
+
+
+def test_a_client_says_who_it_is() -> None:
+    hello = Hello(name="0" * 64, rule="gaussian/gdp")
+    assert read_hello(message(hello.record())) == hello
+    for bad in (Hello(name="x", rule="r"), Hello(name="g" * 64, rule="r")):
+        with pytest.raises(MessageError):
+            read_hello(message(bad.record()))
+    with pytest.raises(MessageError):
+        read_hello(message(reply("refused")))
+    read_hello_request(hello_request())
+    with pytest.raises(MessageError, match="protocol"):
+        read_hello_request(RecordDict({"hello": ConfigRecord({"protocol": 99})}))

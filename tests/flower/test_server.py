@@ -1,0 +1,437 @@
+"""The server survives its clients, and goes on where it was killed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+
+from bgtplanner.errors import ConfigError, DataError, InterruptedRunError, RunFolderError
+from bgtplanner.experiments import runner
+from bgtplanner.experiments.config import load_config, to_toml
+from bgtplanner.experiments.deployable import catalogue_of, check_deployable
+from bgtplanner.experiments.deployed import carry_out, server_app
+from bgtplanner.experiments.store import RunFolder
+from bgtplanner.flower.client import Client, client_app
+from bgtplanner.flower.clientfile import load_client
+from bgtplanner.flower.messages import TRAIN, upload_record
+from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.recsys.ratings import Ratings
+from bgtplanner.report.page import write_report
+from flower.doubles import POLICY, spent, write_client, write_federation, write_toml
+from flower.in_process import InProcessGrid, Tamper
+from flower.test_messages import bad_uploads
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+Federation = tuple[Path, list[Path]]
+
+
+def play(federation: Federation, grid: InProcessGrid, out: Path) -> dict[str, Any]:
+    return carry_out(grid, federation[0], out, poll_seconds=0.01)
+
+
+def rounds_of(out: Path) -> list[dict[str, Any]]:
+    return RunFolder(out).rounds()
+
+
+def set_keys(federation: Federation, **settings: Any) -> None:
+    given = {key.replace("__", "."): value for key, value in settings.items()}
+    config = load_config(file=federation[0], settings=given)
+    federation[0].write_text(to_toml(config), encoding="utf-8")
+
+
+def only_in_training(tamper: Tamper) -> Tamper:
+    def tampered(node: int, request: Message, reply: Message) -> Iterable[Message]:
+        return tamper(node, request, reply) if request.metadata.message_type == TRAIN else [reply]
+
+    return tampered
+
+
+@pytest.mark.parametrize("kind", [*bad_uploads(), "too long", "too short", "huge"])
+def test_a_bad_reply_is_dropped_and_counted(
+    federation: Federation, tmp_path: Path, kind: str
+) -> None:
+    """One client is hostile: the others' uploads make the model, and the run goes on."""
+    set_keys(federation, federation__rounds=1, privacy__epsilon=5.0)
+    lengths = {"too long": 1e4, "too short": 0.0, "huge": 1e200}
+
+    @only_in_training
+    def hostile(node: int, request: Message, reply: Message) -> Iterable[Message]:
+        if node != 2:
+            return [reply]
+        if kind in lengths:
+            upload = np.full(60, lengths[kind])
+            return [Message(upload_record(upload), reply_to=request)]
+        bad = bad_uploads()[kind]
+        if bad.has_error():
+            return [Message(bad.error, reply_to=request)]
+        return [Message(bad.content, reply_to=request)]
+
+    grid = InProcessGrid(client_app, federation[1], hostile)
+    summary = play(federation, grid, tmp_path / "run")
+    (record,) = rounds_of(tmp_path / "run")
+    expected = "outside" if kind in lengths else "error" if kind == "error" else "malformed"
+    assert record["dropped_by_kind"] == {expected: 1}
+    assert (record["asked"], record["clients"], record["refused"]) == (3, 2, 0)
+    assert summary["uploads_dropped"] == 1
+    checkpoint = RunFolder(tmp_path / "run").checkpoint()
+    assert checkpoint is not None
+    assert all(np.isfinite(array).all() for array in checkpoint.values())
+
+
+def test_duplicates_and_strangers_are_dropped_and_counted(
+    federation: Federation, tmp_path: Path
+) -> None:
+    set_keys(federation, federation__rounds=1)
+
+    @only_in_training
+    def noisy(node: int, request: Message, reply: Message) -> Iterable[Message]:
+        stranger = Message(RecordDict(), reply_to=request)
+        stranger.metadata.__dict__["_reply_to_message_id"] = "nobody asked"
+        in_his_name = Message(upload_record(np.zeros(60)), reply_to=request)
+        in_his_name.metadata.__dict__["_src_node_id"] = 3
+        return [in_his_name, reply, reply, stranger] if node == 1 else [reply]
+
+    play(federation, InProcessGrid(client_app, federation[1], noisy), tmp_path / "run")
+    (record,) = rounds_of(tmp_path / "run")
+    assert record["dropped_by_kind"] == {"duplicate": 1, "unknown": 2}
+    assert record["clients"] == 3
+
+
+def test_a_reply_that_cannot_be_unpacked_is_given_up_alone(
+    federation: Federation, tmp_path: Path
+) -> None:
+    set_keys(federation, federation__rounds=1)
+
+    class Breaking(InProcessGrid):
+        """As the network: a reply that cannot be unpacked breaks whatever it is pulled with."""
+
+        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+            wanted = set(message_ids)
+            asked = {message.metadata.message_id: node for node, message in self.asked}
+            kinds = {m.metadata.message_id: m.metadata.message_type for _, m in self.asked}
+            if any(asked[one] == 2 and kinds[one] == TRAIN for one in wanted):
+                raise ValueError("cannot be unpacked")
+            found = [r for r in self.replies if r.metadata.reply_to_message_id in wanted]
+            self.replies = [r for r in self.replies if r not in found]
+            return found
+
+    play(federation, Breaking(client_app, federation[1]), tmp_path / "run")
+    (record,) = rounds_of(tmp_path / "run")
+    assert record["dropped_by_kind"] == {"unreadable": 1}
+    assert (record["clients"], record["late"]) == (2, 0)
+
+
+def test_a_lost_connection_is_no_bad_reply(federation: Federation, tmp_path: Path) -> None:
+    class Lost(InProcessGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+            self.get_node_ids = self.gone  # type: ignore[method-assign]
+            raise ConnectionError("lost")
+
+        def gone(self) -> list[int]:
+            raise ConnectionError("lost")
+
+    with pytest.raises(ConnectionError):
+        play(federation, Lost(client_app, federation[1]), tmp_path / "run")
+
+
+def test_who_does_not_answer_in_time_is_late(federation: Federation, tmp_path: Path) -> None:
+    set_keys(federation, federation__rounds=1, deployment__round_seconds=0.2)
+
+    @only_in_training
+    def silent(node: int, request: Message, reply: Message) -> Iterable[Message]:
+        return [] if node == 3 else [reply]
+
+    play(federation, InProcessGrid(client_app, federation[1], silent), tmp_path / "run")
+    (record,) = rounds_of(tmp_path / "run")
+    assert (record["clients"], record["late"], record["dropped"]) == (2, 1, 0)
+    assert spent(federation[1][2]) > 0  # it has paid: nobody can know that its answer was lost
+
+
+def test_a_server_that_asks_for_too_much_is_refused_by_every_client(
+    few: Ratings, tmp_path: Path
+) -> None:
+    even = {"largest_charge": 1.0}
+    federation = write_federation(tmp_path / "federation", few, policy=even)
+    grid = InProcessGrid(client_app, federation[1])
+    summary = play(federation, grid, tmp_path / "run")
+    records = rounds_of(tmp_path / "run")
+    assert [record["refused"] for record in records] == [3, 3, 3]
+    assert all(spent(file) == 0 for file in federation[1])
+    checkpoint = RunFolder(tmp_path / "run").checkpoint()
+    assert checkpoint is not None
+    assert not checkpoint["shared/items"].any()
+    assert summary["rounds_run"] == 3
+
+
+def test_a_client_that_has_nothing_left_refuses_and_the_rest_goes_on(
+    federation: Federation, tmp_path: Path
+) -> None:
+    write_toml(federation[1][0].parent / "policy.toml", POLICY | {"epsilon": 2000.0})
+    play(federation, InProcessGrid(client_app, federation[1]), tmp_path / "run")
+    assert [record["refused"] for record in rounds_of(tmp_path / "run")] == [0, 1, 1]
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
+        noted = ledger.spent()[0] / 2**44
+    own = [spent(file) for file in federation[1]]
+    assert noted[0] > own[0]  # the server's ledger errs on the safe side
+    assert noted[1:] == pytest.approx(own[1:])
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing of ours can catch it."""
+
+
+@pytest.mark.parametrize("after_upload", [1, 3])
+def test_a_killed_server_goes_on_and_nobody_pays_twice(
+    federation: Federation, tmp_path: Path, after_upload: int
+) -> None:
+    """Killed in its second round, with some or all uploads made and none of them noted."""
+    made: list[tuple[int, Any]] = []
+
+    @only_in_training
+    def killing(node: int, request: Message, reply: Message) -> Iterable[Message]:
+        made.append((node, reply.content["upload"]["upload"].data))
+        if len(made) == 3 + after_upload:
+            raise Killed
+        return [reply]
+
+    out = tmp_path / "run"
+    with pytest.raises(Killed):
+        play(federation, InProcessGrid(client_app, federation[1], killing), out)
+    paid = [spent(file) for file in federation[1]]
+    again: dict[int, Any] = {}
+
+    @only_in_training
+    def noting(node: int, request: Message, reply: Message) -> Iterable[Message]:
+        again.setdefault(node, reply.content["upload"]["upload"].data)
+        return [reply]
+
+    grid = InProcessGrid(client_app, federation[1], noting)
+    summary = play(federation, grid, out)
+    assert all(again[node] == upload for node, upload in made[3:])  # the same bytes
+    assert summary["rounds_run"] == 3
+    assert [record["round"] for record in rounds_of(out)] == [0, 1, 2]
+    even = paid[0] / 2
+    assert [spent(file) for file in federation[1]] == pytest.approx([3 * even] * 3)
+    with Ledger.open(out / "ledger.sqlite", read_only=True) as ledger:
+        assert ledger.spent()[0] / 2**44 == pytest.approx([3 * even] * 3)
+    assert play(federation, grid, out) == summary  # and a third start has nothing to do
+
+
+def test_a_resumed_run_is_the_same_to_clients_under_another_flower_run(
+    federation: Federation, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    name = None
+    for _ in range(2):
+        requests = []
+
+        @only_in_training
+        def stopping(
+            node: int, request: Message, reply: Message, seen: list[Any] = requests
+        ) -> Iterable[Message]:
+            seen.append(request.content["plan"]["run"])
+            raise Killed
+
+        with pytest.raises(Killed):
+            play(federation, InProcessGrid(client_app, federation[1], stopping), out)
+        assert name in (None, requests[0])
+        name = requests[0]
+
+
+def test_clients_that_come_and_go_and_come_back_elsewhere(
+    federation: Federation, tmp_path: Path, few: Ratings
+) -> None:
+    """Client 3 comes in the second round, 1 leaves for good, 2 moves to another machine."""
+    set_keys(federation, federation__rounds=4, deployment__clients=3)
+    home = federation[1][1].parent
+    moved = tmp_path / "elsewhere"
+
+    class Changing(InProcessGrid):
+        def get_node_ids(self) -> list[int]:
+            played = len(rounds_of(tmp_path / "run"))
+            self.online = {0: {1, 2}, 1: {1, 2, 3}, 2: {2, 3}}.get(played, {3, 4})
+            if 4 in self.online and not moved.exists():
+                shutil.copytree(home, moved)
+                self.files[4] = moved / "client.toml"
+            return super().get_node_ids()
+
+    play(federation, Changing(client_app, federation[1]), tmp_path / "run")
+    assert [record["clients"] for record in rounds_of(tmp_path / "run")] == [2, 3, 2, 2]
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
+        noted = ledger.spent()[0] / 2**44
+    own = [spent(federation[1][0]), spent(moved / "client.toml"), spent(federation[1][2])]
+    assert noted == pytest.approx(own)
+    even = own[0] / 2
+    assert own == pytest.approx([2 * even, 4 * even, 3 * even])
+
+
+def test_two_machines_of_one_client_are_asked_once(federation: Federation, tmp_path: Path) -> None:
+    set_keys(federation, federation__rounds=1)
+    twin = tmp_path / "twin"
+    shutil.copytree(federation[1][0].parent, twin)
+    files = [*federation[1], twin / "client.toml"]
+    play(federation, InProcessGrid(client_app, files), tmp_path / "run")
+    (record,) = rounds_of(tmp_path / "run")
+    assert (record["asked"], record["clients"]) == (3, 3)
+
+
+def test_more_clients_than_places_and_other_rules_are_left_out(
+    federation: Federation, tmp_path: Path, few: Ratings, flower_log: pytest.LogCaptureFixture
+) -> None:
+    set_keys(federation, federation__rounds=1, deployment__clients=2)
+    other = write_client(tmp_path / "other", few, 0, POLICY | {"rule": "laplace/basic"})
+    play(federation, InProcessGrid(client_app, [other, *federation[1]]), tmp_path / "run")
+    (record,) = rounds_of(tmp_path / "run")
+    assert record["asked"] == 2
+    assert "keeps its ledger by 'laplace/basic'" in flower_log.text
+    assert "deployment.clients = 2" in flower_log.text
+
+
+def test_clients_without_a_ledger_do_not_say_who_they_are(
+    federation: Federation, tmp_path: Path
+) -> None:
+    set_keys(federation, deployment__least_clients=3, deployment__wait_seconds=0.05)
+    Client(load_client(federation[1][0])).file.ledger.unlink()
+    with pytest.raises(InterruptedRunError, match="2 clients are connected") as caught:
+        play(federation, InProcessGrid(client_app, federation[1]), tmp_path / "run")
+    assert "deployment.least_clients = 3" in str(caught.value)
+
+
+def test_a_share_of_those_who_are_there_is_asked(federation: Federation, tmp_path: Path) -> None:
+    set_keys(federation, federation__participation=0.5, deployment__clients=50)
+    play(federation, InProcessGrid(client_app, federation[1]), tmp_path / "run")
+    assert [record["asked"] for record in rounds_of(tmp_path / "run")] == [2, 2, 2]
+
+
+def test_the_patient_policy_goes_by_who_is_there(federation: Federation, tmp_path: Path) -> None:
+    """Three clients, a small budget: forecasts say that it is not worth it, and it withdraws."""
+    set_keys(
+        federation, planning__policy="patient", planning__context="forecast",
+        planning__reward="none", privacy__epsilon=1.0, deployment__clients=10_000,
+        federation__rounds=10,
+    )  # fmt: skip
+    summary = play(federation, InProcessGrid(client_app, federation[1]), tmp_path / "run")
+    assert summary["planner_note"].startswith("abstained")
+    assert summary["rounds_run"] == 1
+    kept = Client(load_client(federation[1][0]))._kept()
+    assert not kept.items.any()
+
+
+def test_rounds_are_paced(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    set_keys(federation, federation__rounds=2, deployment__pause_seconds=1000.0)
+    monkeypatch.setattr("bgtplanner.flower.server.time.sleep", slept.append)
+    play(federation, InProcessGrid(client_app, federation[1]), tmp_path / "run")
+    assert [seconds for seconds in slept if seconds > 10] == [pytest.approx(1000.0, abs=60.0)]
+
+
+def test_what_flower_calls(
+    federation: Federation, tmp_path: Path, flower_log: pytest.LogCaptureFixture
+) -> None:
+    grid = InProcessGrid(client_app, federation[1])
+    paths = {"config": str(federation[0]), "out": str(tmp_path / "run")}
+    server_app(grid, Context(1, 1, {}, RecordDict(), paths))
+    assert "round 3/3: 3 asked, 3 used, 0 refused" in flower_log.text
+    set_keys(federation, privacy__trust="secagg", privacy__noise="sum")
+    with pytest.raises(ConfigError, match="pairwise masks"):
+        server_app(grid, Context(1, 1, {}, RecordDict(), paths))
+    assert "error: privacy.trust" in flower_log.text
+    with pytest.raises(ConfigError, match="config: expected a path"):
+        server_app(grid, Context(1, 1, {}, RecordDict(), {}))
+
+
+def test_names_of_clients_are_not_on_the_servers_disk(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bgtplanner.flower.machines._AT_ONCE", 2)
+    play(federation, InProcessGrid(client_app, federation[1]), tmp_path / "run")
+    name = Client(load_client(federation[1][0])).hello().name
+    for file in (tmp_path / "run").iterdir():
+        assert name.encode() not in file.read_bytes()
+    assert not any(name[:16] in path.name for path in (tmp_path / "run").iterdir())
+    noted = json.loads((tmp_path / "run" / "clients.json").read_text(encoding="utf-8"))
+    assert len(noted["clients"]) == 3
+
+
+def test_report_and_what_belongs_to_simulations(federation: Federation, tmp_path: Path) -> None:
+    play(federation, InProcessGrid(client_app, federation[1]), tmp_path / "run")
+    page = write_report(tmp_path / "run").read_text(encoding="utf-8")
+    assert "3 clients learned together on their own machines" in page
+    assert "Guarantee: (5000, 1e-05)" in page
+    with pytest.raises(RunFolderError, match="flwr run"):
+        runner.resume(tmp_path / "run")
+    with pytest.raises(RunFolderError, match="recommend CLIENT_FOLDER"):
+        runner.load(tmp_path / "run")
+
+
+def test_a_folder_of_another_run_is_left_alone(federation: Federation, tmp_path: Path) -> None:
+    grid = InProcessGrid(client_app, federation[1])
+    play(federation, grid, tmp_path / "run")
+    set_keys(federation, federation__rounds=4)
+    with pytest.raises(RunFolderError, match="other settings or items"):
+        play(federation, grid, tmp_path / "run")
+    runner.simulate("demo", rounds=1, out=tmp_path / "simulated")
+    with pytest.raises(RunFolderError, match="other settings or items"):
+        play(federation, grid, tmp_path / "simulated")
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"privacy.trust": "secagg"}, "privacy.trust = 'secagg': expected local. Secure"),
+        ({"privacy.unit": "row", "privacy.noise": "sum"}, "privacy.unit = 'row'"),
+        ({"privacy.mechanism": "none"}, "privacy.mechanism = 'none'"),
+        ({"privacy.accounting": "authors"}, "privacy.accounting = 'gaussian/authors'"),
+        ({"privacy.budgets": "1:0.5,2:0.5"}, "privacy.budgets"),
+        ({"model.name": "factorization"}, "model.name = 'factorization': expected biases"),
+        ({"planning.policy": "bgt", "planning.context": "usage"}, "planning.context = 'usage'"),
+        ({"planning.policy": "bgt", "planning.reward": "test"}, "planning.reward = 'test'"),
+        ({"planning.target": 0.2}, "planning.target = 0.2"),
+        ({"planning.policy": "hindsight"}, "planning.policy = 'hindsight'"),
+        ({"federation.dropout": 0.1}, "federation.dropout = 0.1"),
+        ({"federation.stragglers": 0.1}, "federation.stragglers = 0.1"),
+        ({"deployment.clients": 2, "deployment.least_clients": 3}, "deployment.least_clients"),
+    ],
+)
+def test_what_cannot_be_on_real_machines_says_so(settings: dict[str, Any], problem: str) -> None:
+    local = {"privacy.trust": "local", "planning.policy": "uniform", "model.name": "biases"}
+    if settings.get("privacy.mechanism") == "none":
+        del local["planning.policy"]
+    if settings.get("model.name") == "factorization":
+        settings = settings | {"server.optimizer": "shrunk"}
+    config = load_config(settings={**local, **settings})
+    with pytest.raises(ConfigError) as caught:
+        check_deployable(config)
+    assert problem in str(caught.value)
+
+
+def test_a_catalogue_must_be_said(tmp_path: Path) -> None:
+    def read(**settings: Any) -> Any:
+        chosen = {"deployment.items": "items.txt", "data.scale": "1:5"}
+        chosen |= {key.replace("__", "."): value for key, value in settings.items()}
+        given = {key: value for key, value in chosen.items() if value is not None}
+        return catalogue_of(load_config(settings=given), tmp_path)
+
+    with pytest.raises(DataError, match=r"items\.txt: cannot be read"):
+        read()
+    (tmp_path / "items.txt").write_text("a\nb\n", encoding="utf-8")
+    assert read() == (("a", "b"), 1.0, 5.0)
+    for text in ("", "a\na\n", "a\n\nb\n"):
+        (tmp_path / "items.txt").write_text(text, encoding="utf-8")
+        with pytest.raises(DataError, match="a different item name on every line"):
+            read()
+    with pytest.raises(ConfigError, match=r"deployment\.items"):
+        read(deployment__items=None)
+    for scale in (None, "max"):
+        with pytest.raises(ConfigError, match="LOW:HIGH"):
+            read(data__scale=scale)
