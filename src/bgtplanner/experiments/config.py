@@ -400,7 +400,8 @@ def _toml_value(value: Any) -> str:
     # JSON's strings, numbers, booleans and lists are TOML too, for the values that occur here,
     # but for two things: escapes of half a character, and a DEL that is not escaped.
     if isinstance(value, Mapping):
-        inside = ", ".join(f"{json.dumps(key)} = {_toml_value(of)}" for key, of in value.items())
+        known = {key: of for key, of in value.items() if of is not None}  # TOML has no null
+        inside = ", ".join(f"{json.dumps(key)} = {_toml_value(of)}" for key, of in known.items())
         return f"{{{inside}}}"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
