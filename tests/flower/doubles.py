@@ -63,12 +63,33 @@ class SimulatedNoise:
     def gamma(self, concentration: float, shape: tuple[int, ...]) -> Any:
         raise NotImplementedError
 
+    def uniform(self, shape: tuple[int, ...]) -> Any:
+        raise NotImplementedError
+
+
+class SimulatedTurn(SimulatedNoise):
+    """The same for PrivUnit: noise, then a direction in case of need, then three chances."""
+
+    def __init__(self, seed: int, client: int, index: int) -> None:
+        super().__init__(seed, client, index)
+        noise, anywhere, self._along = jax.random.split(self._key, 3)
+        self._keys = [noise, anywhere]
+
+    def normal(self, shape: tuple[int, ...]) -> Any:
+        self._key = self._keys.pop(0)
+        return super().normal(shape)
+
+    def uniform(self, shape: tuple[int, ...]) -> Any:
+        drawn = jax.random.uniform(self._along, (int(np.prod(shape)),), minval=1e-12)
+        return np.asarray(drawn, dtype=np.float64).reshape(shape)
+
 
 def noise_of_simulation(seed: int) -> NoiseFor:
     """For clients whose folders are named by their number."""
 
     def noise(file: ClientFile, request: Request) -> SimulatedNoise:
-        return SimulatedNoise(seed, int(file.ratings.parent.name), request.round)
+        kind = SimulatedTurn if request.rule.startswith("privunit/") else SimulatedNoise
+        return kind(seed, int(file.ratings.parent.name), request.round)
 
     return noise
 

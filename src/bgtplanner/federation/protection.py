@@ -334,7 +334,7 @@ class Protection:
         clip, scale = terms.clip[terms.class_of_client], terms.scale[terms.class_of_client]
         length = self._norm(rows, dense, edges)
         speaks = terms.granted * (length > 0)
-        along = _along(along_key, terms, length / clip)
+        along = _along(along_key, self._caps(terms)[terms.class_of_client], length / clip)
         of_pair = edges.pair_client
         inverse = 1.0 / jnp.maximum(length, 1e-30)
         unit_rows, unit_dense = rows * inverse[of_pair, None], dense * inverse[:, None]
@@ -355,6 +355,11 @@ class Protection:
         )
         return released, released_dense, others
 
+    def _caps(self, terms: Terms) -> Array:
+        if terms.cap is None:
+            raise ConfigError("the terms are not for privunit: they have no caps")
+        return terms.cap
+
     def _turn_one(self, key: Array, vector: Array, terms: Terms, client: Array) -> Array:
         """What one client releases by PrivUnit; without anything to send, any direction."""
         noise_key, any_key, along_key = jax.random.split(key, 3)
@@ -364,8 +369,8 @@ class Protection:
         direction = jnp.where(length > 0, vector, anywhere)
         direction = direction / jnp.maximum(jnp.sqrt((direction**2).sum()), 1e-30)
         noise = jax.random.normal(noise_key, vector.shape)
-        lengths = jnp.broadcast_to(length / clip, terms.granted.shape)
-        along = _along(along_key, terms, lengths)[client]
+        cap = self._caps(terms)[terms.class_of_client[client]]
+        along = _along(along_key, cap, length / clip)
         turned: Array = scale * (noise + (along - (noise * direction).sum()) * direction)
         return turned
 
@@ -454,16 +459,15 @@ class Protection:
         return clipped
 
 
-def _along(key: Array, terms: Terms, length: Array) -> Array:
+def _along(key: Array, cap: Array, length: Array) -> Array:
     """Part of each release along its upload; see :mod:`bgtplanner.privacy.privunit`.
 
     Args:
         key: Of the draws.
-        terms: With caps.
+        cap: Threshold and chance of each, ``[..., 2]``.
         length: Of each upload, over the clip: shorter ones are turned round at times.
     """
-    caps = jnp.zeros((1, 2)) if terms.cap is None else terms.cap
-    threshold, chance = caps[terms.class_of_client].T
+    threshold, chance = cap[..., 0], cap[..., 1]
     turn, inside, where = jax.random.uniform(key, (3, *length.shape), minval=1e-12)
     far = jnp.sqrt(threshold**2 - 2.0 * jnp.log(where))  # where the tail is too thin for floats
     near = -ndtri(where * ndtr(-jnp.minimum(threshold, _FAR)))
