@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUN_DIR ?= runs/demo
 JOBS ?= 1
 
-.PHONY: help setup run test test-deploy lint format types contract pytest wheel bench paper paper-quick results docs clean
+.PHONY: help setup run test lint format types contract pytest wheel bench paper paper-quick results docs docs-output clean
 
 help:
 	@echo "make run      set up, train on the embedded data, say where the results are"
@@ -16,7 +16,7 @@ help:
 	@echo "make bench    speed, memory and the planner's regret; half an hour at first (installs torch)"
 	@echo "make paper    the paper's Table 2 and figures      make paper-quick   a corner of them"
 	@echo "make results  what the preset 'recommended' and its planner come to; hours (JOBS=16)"
-	@echo "make docs     build the documentation"
+	@echo "make docs     build the documentation      make docs-output   paste what commands print"
 	@echo "make clean    remove the environment and everything that was built"
 
 setup: $(VENV)/.ready
@@ -98,13 +98,14 @@ paper-quick: setup
 results: setup
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.results --run --jobs $(JOBS)
 
-$(VENV)/.docs: $(VENV)/.ready
-	@$(PIP) install --quiet --quiet --constraint constraints.txt --group docs
-	@touch $@
-
-docs: $(VENV)/.docs
+# Warnings are errors; the notebooks are executed. `make test` does the same in tests/test_docs_site.py.
+docs: setup
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
 	@echo "the documentation is in build/docs/index.html"
+
+# What commands print, into the pages that show it; a minute or two.
+docs-output: setup
+	cd docs && ../$(BIN)/python -m writing.output
 
 clean:
 	rm -rf $(VENV) build dist runs .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -56,7 +56,29 @@ class _Section(BaseModel):
 
 
 class DataSection(_Section):
-    """Which ratings, and how they are divided."""
+    """Which ratings, and how they are divided.
+
+    Attributes:
+        dataset: A name from `bgtplanner data list`, or ``csv:PATH`` for a table of your own.
+        data_dir: Folder with real data sets; then ``$BGTPLANNER_DATA``, then the cache.
+        train_share: Share of the ratings to train on; the rest is the test.
+        split: By what ratings are divided: each ``user`` or ``all`` together. ``auto``: as is
+            usual for the data set, by user for your own.
+        initial_share: Share of a client's training ratings that is there from the start; the
+            others arrive evenly over the rounds.
+        duplicates: Which rating stays where a user rated an item twice.
+        clients: Deal the users to so many clients. By default each user is one, or as the data
+            set has it.
+        delimiter: Of your table; found out by default, like all that follows but the scale.
+        header: Whether its first row holds names.
+        user_column: By name, or by position from 0.
+        item_column: The same.
+        rating_column: The same.
+        time_column: The same.
+        client_column: The same; without one every user is a client.
+        scale: How your ratings become 0 to 1: ``LOW:HIGH`` (public bounds), ``minmax``, or
+            ``max``, the default; the last two read the bounds from the data.
+    """
 
     dataset: str = "demo"
     data_dir: str | None = None
@@ -76,7 +98,16 @@ class DataSection(_Section):
 
 
 class SyntheticSection(_Section):
-    """Size and shape of the data set ``synthetic``."""
+    """Size and shape of the data set ``synthetic``.
+
+    Attributes:
+        clients: Number of clients.
+        items: Number of items; rare ones may get no rating.
+        ratings_per_client: Mean number of ratings of a client.
+        users_per_client: Users behind each client.
+        dim: Length of the hidden user and item factors; 0 leaves biases only.
+        noise: Standard deviation, in stars, of what nobody can predict.
+    """
 
     clients: int = Field(default=1000, ge=1)
     items: int = Field(default=500, ge=1)
@@ -95,7 +126,17 @@ class SyntheticSection(_Section):
 
 
 class ModelSection(_Section):
-    """Which model; its settings are in the section of its name."""
+    """Which model; its settings are in the section of its name.
+
+    Attributes:
+        name: What is learned.
+        pseudo_items: Items that each client pretends to have rated, as FedGNN does; ``auto``: the
+            paper's number for the data set.
+        fixed_pseudo_items: Whether they are the same in every round; drawn anew, they give the
+            real ones away over the rounds.
+        expansions: How often users are told of others who rated the same (fedgnn, preset paper).
+        max_neighbours: Of how many at most.
+    """
 
     name: Literal["biases", "factorization", "fedgnn"] = "factorization"
     pseudo_items: Annotated[int, Field(ge=0, le=1_000_000)] | Literal["auto"] = 0
@@ -105,7 +146,16 @@ class ModelSection(_Section):
 
 
 class FederationSection(_Section):
-    """How long, and who takes part."""
+    """How long, and who takes part.
+
+    Attributes:
+        rounds: Rounds of training, at most: T.
+        participation: Share of the clients that are asked in a round, drawn anew each time.
+        dropout: Share of the clients that pay and then fail to answer.
+        stragglers: Share of the clients that pay and answer too late; mostly the same ones.
+        after_budget: When the budget is spent, ``stop``, or ``rest``: nothing is shared any more,
+            but ratings go on arriving and each client learns from its own.
+    """
 
     rounds: int = Field(default=100, ge=1, le=1_000_000)
     participation: float = Field(default=1.0, gt=0, le=1)
@@ -117,10 +167,23 @@ class FederationSection(_Section):
 class PlanningSection(_Section):
     """Who decides what a round may spend, and what it gets to see.
 
-    `constants` chooses the planner's own or the paper's. `target` is the RMSE that ends a run.
-    Where it is not read from the test ratings, or the reward is ``validation``, every client sets
-    aside `validation_share` of its ratings, and `validation_charge` of each round's charge pays
-    for what it says of them. `options` are the policy's own arguments.
+    Attributes:
+        policy: One of those that come with the package, or ``package.module:Class``.
+        constants: For `bgt`: the planner's ``own``, the ``paper``'s, or the paper's with its
+            ``authors``' levels.
+        levels: How many levels `bgt` and `random` choose from, A.
+        min_rounds: Fewest rounds that the budget may be spent in: sets the dearest level.
+        context: What the policy gets to look at. ``usage``: singular values of the matrix of who
+            rated what, which shows item ids and is not accounted. ``released``: statistics of
+            what was released before. ``forecast``: by how much the error would fall, for patient.
+        context_size: How many singular values ``usage`` has, d.
+        reward: What the policy is told of a round: by how much the RMSE on the ``test`` ratings
+            or the training ``loss`` fell, neither of them accounted; the signal in what was
+            ``released``; or by how much the RMSE on ``validation`` ratings fell, paid for.
+        target: RMSE that ends a run. Where it is not read from the test ratings, clients validate.
+        validation_share: Share of its ratings that a client sets aside to validate on, if it does.
+        validation_charge: Share of a round's charge that pays for what it says of them.
+        options: The policy's own arguments, such as ``planning.options.shape=saturating``.
     """
 
     policy: str = "bgt"
@@ -137,7 +200,21 @@ class PlanningSection(_Section):
 
 
 class PrivacySection(_Section):
-    """What protects an upload. ``none``: nothing does."""
+    """What protects an upload.
+
+    Attributes:
+        mechanism: What makes uploads private; ``none``: nothing does.
+        trust: ``secagg``: the server sees the sum only, noised once. ``local``: nobody is trusted.
+        unit: ``client``: one clip over the whole upload, the sound one. ``row``: each tensor and
+            item row on its own, as the authors' code does.
+        accounting: Rule by name; ``auto``: the mechanism's own. ``authors`` promises nothing.
+        epsilon: What a client may spend in all.
+        delta: Probability with which it may lose more.
+        budgets: For unequal budgets: ``EPSILON:SHARE,...``, or a file with an epsilon a client.
+        clip: Bound on the norm of an upload, C.
+        noise: Under local trust, draw the noise of the ``sum`` at once, or ``per-client``: slower,
+            and distributed alike.
+    """
 
     mechanism: Literal["gaussian", "laplace", "privunit", "none"] = "gaussian"
     trust: Literal["local", "secagg"] = "secagg"
@@ -165,7 +242,13 @@ class DeploymentSection(_Section):
 
 
 class RunSection(_Section):
-    """How the run itself is carried out."""
+    """How the run itself is carried out.
+
+    Attributes:
+        seed: Of the split and of all that is drawn at random.
+        checkpoint_every: Rounds between two checkpoints.
+        device: Where to compute.
+    """
 
     seed: int = Field(default=0, ge=0, lt=2**31)
     checkpoint_every: int = Field(default=10, ge=1)

@@ -137,7 +137,8 @@ class Server:
         learning_rate: Step size.
         momentum: Of ``"sgd"``.
         weight_decay: Added to the gradient, times the parameter (the authors: 1e-4).
-        aggregation: See :func:`aggregate`.
+        aggregation: What uploads count by: ``"clients"``: all the same; ``"ratings"``: the number
+            of a client's ratings; ``"item-usage"``: an item row by the ratings of that item.
         item_prior: With ``"item-usage"``: every item starts out with this many imaginary ratings
             in favour of a row of zeros, so that rarely rated items stay near it.
     """

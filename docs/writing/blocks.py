@@ -1,0 +1,104 @@
+"""The code blocks of a page: what they are, and what the page says about running them.
+
+A block may have a comment right before it:
+
+    <!-- not run: REASON -->     its commands are checked, but not carried out
+    <!-- output -->              it shows what the last command before it prints
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["CODE", "DOCS", "REPOSITORY", "Block", "Command", "blocks_of", "commands_of", "pages"]
+
+DOCS = Path(__file__).resolve().parents[1]
+REPOSITORY = DOCS.parent
+CODE = ("python", "console", "bash", "sh", "shell", "")
+"""Languages whose blocks are to be run; a block that names none might be anything."""
+
+_FENCE = re.compile(
+    r"^(?:<!--[ ](?P<mark>[^\n]*?)[ ]-->\n\n?)?"
+    r"^(?P<fence>`{3,})(?P<language>[^\n`]*)\n(?P<text>.*?)^(?P=fence)[ ]*$",
+    re.M | re.S,
+)
+
+
+class Block(NamedTuple):
+    """A fenced block.
+
+    Attributes:
+        language: As the fence has it.
+        text: What is inside.
+        mark: The comment right before it, or nothing.
+        line: Where it begins on the page, from 1.
+        span: Where its text is, in characters.
+    """
+
+    language: str
+    text: str
+    mark: str
+    line: int
+    span: tuple[int, int]
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is not run, if it says so."""
+        found = re.fullmatch(r"not run: (\S.*)", self.mark)
+        return found[1] if found else None
+
+
+class Command(NamedTuple):
+    """A command line.
+
+    Attributes:
+        words: As a shell would split it.
+        exit_code: What it should end with: 0, unless a comment says ``exit code N``.
+    """
+
+    words: list[str]
+    exit_code: int
+
+
+def pages() -> list[Path]:
+    """README and all pages of the documentation."""
+    return [REPOSITORY / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def blocks_of(text: str) -> list[Block]:
+    """All fenced blocks of a page, in order.
+
+    Example:
+        >>> [block] = blocks_of("<!-- not run: network -->\\n```console\\nmake run\\n```\\n")
+        >>> block.language, block.text, block.reason
+        ('console', 'make run\\n', 'network')
+    """
+    return [
+        Block(
+            language=found["language"].strip(),
+            text=found["text"],
+            mark=found["mark"] or "",
+            line=text.count("\n", 0, found.start("fence")) + 1,
+            span=found.span("text"),
+        )
+        for found in _FENCE.finditer(text)
+    ]
+
+
+def commands_of(text: str) -> list[Command]:
+    """The command lines of a console block; comments are not part of them.
+
+    Example:
+        >>> commands_of("bgtplanner run \\\\\\n  --rounds 3   # exit code 1: no\\n")
+        [Command(words=['bgtplanner', 'run', '--rounds', '3'], exit_code=1)]
+    """
+    found = []
+    for line in re.sub(r"\\\n\s*", " ", text).splitlines():
+        words = shlex.split(line, comments=True)
+        code = re.search(r"#.*exit code (\d)", line)
+        if words:
+            found.append(Command(words, int(code[1]) if code else 0))
+    return found

@@ -1,0 +1,162 @@
+"""Pages of the reference that are made from the code: every command, every setting."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import click
+import typer.main
+from typer.testing import CliRunner
+
+from bgtplanner.cli import app
+from bgtplanner.experiments.config import FLAGS, Config, load_config
+
+__all__ = ["VARIANTS", "commands", "commands_page", "meanings", "settings_page"]
+
+VARIANTS = {
+    "--trust local": {"privacy.trust": "local"},
+    "--model factorization": {"model.name": "factorization"},
+    "--model fedgnn": {"model.name": "fedgnn"},
+    "--mechanism none": {"privacy.mechanism": "none"},
+}
+"""What the preset `recommended` adapts itself to."""
+
+_NOTHING = " or nothing"
+_SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+
+
+def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command of the command line, with its words, groups before what is in them."""
+
+    def walk(path: tuple[str, ...], command: click.Command) -> Iterator[Any]:
+        yield path, command
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from walk((*path, name), inner)
+
+    yield from walk((), typer.main.get_command(app))
+
+
+def commands_page() -> str:
+    """What ``--help`` says of every command, as Markdown."""
+    runner, parts = CliRunner(), []
+    for path, _ in commands():
+        name = " ".join(("bgtplanner", *path))
+        shown = runner.invoke(
+            app,
+            [*path, "--help"],
+            prog_name="bgtplanner",
+            env={"COLUMNS": "96", "TERMINAL_WIDTH": "96", "NO_COLOR": "1", "TERM": "dumb"},
+        )
+        lines = [line.rstrip() for line in shown.output.splitlines()]
+        text = "\n".join(lines).strip("\n")
+        parts.append(f"{'#' * (2 if path else 1)}# {name}\n\n```text\n{text}\n```\n")
+    return "\n".join(parts)
+
+
+def meanings(section: type) -> dict[str, str]:
+    """What each key of a section is for: the ``Attributes`` of its docstring."""
+    found: dict[str, str] = {}
+    _, _, listed = (inspect.getdoc(section) or "").partition("Attributes:\n")
+    for name, text in re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", listed, re.M):
+        found[name] = _markdown(text)
+    return found
+
+
+def _markdown(text: str) -> str:
+    """Words of a docstring without the marks of reStructuredText."""
+    words = re.sub(r":(?:class|mod|func|meth):`~?([^`]*)`", r"`\1`", " ".join(text.split()))
+    return words.replace("``", "`")
+
+
+def settings_page() -> str:
+    """Every config key with its type, its value under both presets and its meaning."""
+    ours, papers = load_config(), load_config(preset="paper")
+    parts = []
+    for name, entry in Config.model_fields.items():
+        section = entry.annotation
+        if not isinstance(section, type):  # the preset's own name
+            continue
+        about = meanings(section)
+        summary = (inspect.getdoc(section) or "").split("\n\n")[0]
+        rows = ["| key | type | recommended | paper | meaning |", "|---|---|---|---|---|"]
+        for key, kind in _kinds(section):
+            values = [_shown(getattr(getattr(of, name), key)) for of in (ours, papers)]
+            flag = FLAGS.get(f"{name}.{key}")
+            meaning = about[key] + (f" Flag: `{flag}`." if flag else "")
+            cells = [f"`{key}`", kind, *values, meaning]
+            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        parts.append(f"## [{name}]\n\n{_markdown(summary)}\n\n" + "\n".join(rows) + "\n")
+    return "\n".join([*parts, _variants()])
+
+
+def _variants() -> str:
+    """Where `recommended` differs from itself, for what it adapts itself to."""
+    found = {flag: load_config(settings=given) for flag, given in VARIANTS.items()}
+    usual = load_config()
+    rows = [f"| key | usually | {' | '.join(f'`{flag}`' for flag in found)} |"]
+    rows.append("|---" * (2 + len(found)) + "|")
+    for name in Config.model_fields:
+        if name == "preset":
+            continue
+        for key, _ in _kinds(type(getattr(usual, name))):
+            values = [getattr(getattr(of, name), key) for of in (usual, *found.values())]
+            if any(value != values[0] for value in values):
+                rows.append(f"| `{name}.{key}` | {' | '.join(map(_shown, values))} |")
+    return (
+        "## What `recommended` adapts itself to\n\n"
+        "Unless a key is set otherwise, these flags change others with them:\n\n"
+        + "\n".join(rows)
+        + "\n"
+    )
+
+
+def _kinds(section: type) -> Iterator[tuple[str, str]]:
+    """Each key of a section with its type in words."""
+    if is_dataclass(section):
+        hints = get_type_hints(section)
+        for entry in fields(section):
+            yield entry.name, _kind(hints[entry.name])
+        return
+    for name, entry in section.model_fields.items():  # type: ignore[attr-defined]
+        kind, bounds = _kind(entry.annotation), _bounds(entry.metadata)
+        yield name, kind.removesuffix(_NOTHING) + bounds + _NOTHING * kind.endswith(_NOTHING)
+
+
+def _kind(hint: Any) -> str:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _kind(inner[0]) + _bounds(hint.__metadata__)
+    if origin is Literal:
+        return " or ".join(f"`{value}`" for value in inner)
+    if origin in (Union, types.UnionType):
+        kinds = [_kind(part) for part in inner if part is not type(None)]
+        return " or ".join(kinds + ["nothing"] * (type(None) in inner))
+    names = {int: "whole number", float: "number", str: "text", bool: "`true` or `false`"}
+    return names.get(hint, "table" if origin is dict else str(hint))
+
+
+def _bounds(metadata: Any) -> str:
+    parts = [part for entry in metadata for part in getattr(entry, "metadata", [entry])]
+    found = [
+        f"{sign} {_number(getattr(part, name))}"
+        for part in parts
+        for name, sign in _SIGNS.items()
+        if hasattr(part, name)
+    ]
+    return f" {', '.join(found)}" if found else ""
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == {}:
+        return "–"
+    text = str(value).lower() if isinstance(value, bool) else f"{value}"
+    return f"`{text}`"
