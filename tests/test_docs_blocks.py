@@ -1,0 +1,291 @@
+"""Every command and every code block of README and documentation works as it stands.
+
+A page is played from top to bottom in a folder of its own: Python blocks in one namespace, our
+commands in process, with few rounds where the block does not show what they print. A block that
+says why it is not run has its commands checked all the same: they and their flags must exist.
+"""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import re
+import shutil
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer.main
+
+from bgtplanner import cli
+from bgtplanner.testing import PolicyContract
+
+DOCS = Path(__file__).parents[1] / "docs"
+sys.path.insert(0, str(DOCS))
+
+from writing import blocks  # noqa: E402
+from writing.blocks import CODE, REPOSITORY, Block, Command, blocks_of, commands_of  # noqa: E402
+from writing.output import shown_outputs  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+REASONS = ("real data", "network", "installs", "hours", "minutes", "Flower", "torch", "waits")
+"""How a reason not to run a block begins."""
+
+ELSEWHERE = {
+    "docs/deployment.md": "Flower, by tests/flower/test_guide.py",
+    "docs/paper.md": "hours, by make paper",
+    "docs/results.md": "hours, by make results",
+    "docs/notebooks/compare.md": "minutes, by tests/test_docs_site.py",
+    "docs/notebooks/own-policy.md": "minutes, by tests/test_docs_site.py",
+}
+"""Pages whose blocks are written, or run, by something else; what they name is checked here."""
+
+NOT_CODE = ("text", "toml", "csv", "json")
+FEW = {
+    "run": ["--rounds", "4"],
+    "compare": ["--rounds", "4", "--seeds", "0"],
+    "sweep": ["--set", "federation.rounds=4", "--seeds", "0"],
+    "audit": ["--releases", "20000"],
+}
+"""Appended where nobody sees the figures: the last one given counts."""
+
+PAGES = [path.relative_to(REPOSITORY).as_posix() for path in blocks.pages()]
+
+
+def read(page: str) -> str:
+    return (REPOSITORY / page).read_text(encoding="utf-8")
+
+
+def reason_of(page: str, block: Block) -> str | None:
+    return ELSEWHERE.get(page, block.reason)
+
+
+def is_code(block: Block) -> bool:
+    return block.language in CODE or block.language == "{code-cell} ipython3"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_run_or_says_why_not(page: str) -> None:
+    for block in blocks_of(read(page)):
+        where = f"{page}, line {block.line}"
+        if is_code(block):
+            reason = reason_of(page, block)
+            assert reason is None or reason.startswith(REASONS), f"{where}: {reason}"
+            assert block.mark == "" or block.reason, f"{where}: <!-- {block.mark} -->?"
+        else:
+            known = block.language in NOT_CODE or re.match(r"\{[\w-]+\}", block.language)
+            assert known, f"{where}: a block of {block.language}?"
+            assert block.mark in ("", "output"), where
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_is_not_run_exists(page: str) -> None:
+    for block in blocks_of(read(page)):
+        if not is_code(block) or reason_of(page, block) is None:
+            continue
+        if block.language == "python" or block.language.startswith("{"):
+            compile(block.text, page, "exec")
+        elif page != "docs/deployment.md":  # a shell script; its own commands are below
+            for command in commands_of(block.text):
+                check(command, f"{page}, line {block.line}")
+        else:
+            for line in re.findall(r"bgtplanner [^;|&>\n]*(?:\\\n[^;|&>\n]*)*", block.text):
+                for command in commands_of(line):
+                    check(command, f"{page}, line {block.line}")
+
+
+def inner_commands(text: str) -> list[str]:
+    """Commands in the running text: `bgtplanner ...` in backticks."""
+    outside = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    return re.findall(r"`(bgtplanner(?: [^`\n]*(?:\n[^`\n]+)?)?)`", outside)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_in_the_text_exist(page: str) -> None:
+    for text in inner_commands(read(page)):
+        words = text.split()
+        if len(words) > 1 and re.fullmatch(r"[a-z]+", words[1]):
+            command: Any = typer.main.get_command(cli.app)
+            path = [word.split("|")[0] for word in words[1:]]
+            while path and isinstance(command, click.Group):
+                assert path[0] in command.commands, f"{page}: {text}"
+                command = command.commands[path.pop(0)]
+            flags = {flag for option in command.params for flag in option.opts}
+            for word in path:
+                assert not word.startswith("--") or word.split("=")[0] in flags, f"{page}: {text}"
+
+
+def check(command: Command, where: str) -> None:
+    """See that a command exists and takes these words, without running it."""
+    program, *words = command.words
+    if program == "bgtplanner":
+        parse(words, where)
+    elif program == "make":
+        rules = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+        for word in words:
+            assert "=" in word or re.search(rf"^{re.escape(word)}:", rules, re.M), where
+    elif program in ("pip", ".venv/bin/pip"):
+        extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+        for names in re.findall(r"bgtplanner\[(.*?)\]", " ".join(words)):
+            assert set(names.split(",")) <= set(extras["project"]["optional-dependencies"]), where
+    elif Path(program).name in ("python", "python3"):
+        check_python(words, where)
+    elif program == "tensorboard":
+        assert importlib.util.find_spec(program), where
+    else:
+        raise AssertionError(f"{where}: {program}: whose command is that?")
+
+
+def check_python(words: list[str], where: str) -> None:
+    """A module of the benchmarks with its flags, or a script."""
+    if words[0] != "-m":
+        assert (REPOSITORY / words[0]).is_file(), where
+        return
+    folder = REPOSITORY.joinpath(*words[1].split("."))
+    source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+    assert source, where
+    for word in words[2:]:
+        assert not word.startswith("--") or f'"{word}"' in source, f"{where}: {word}"
+
+
+def parse(words: list[str], where: str) -> None:
+    command: Any = typer.main.get_command(cli.app)
+    path = ["bgtplanner"]
+    while isinstance(command, click.Group):
+        assert words, f"{where}: which command of {' '.join(path)}?"
+        assert words[0] in command.commands, f"{where}: {words[0]}: no such command"
+        path.append(words[0])
+        command, words = command.commands[words[0]], words[1:]
+    try:
+        command.make_context(" ".join(path), list(words))
+    except click.ClickException as error:
+        raise AssertionError(f"{where}: {error.format_message()}") from error
+
+
+def run_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    """As the shell would, but in this process."""
+    monkeypatch.setattr(sys, "argv", list(words))
+    monkeypatch.setattr(typer, "launch", lambda *_, **__: 0)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder with a reader's own ratings in it, on a terminal of 80 columns."""
+    table = [f"{user},{item},{1 + (user * item) % 5}" for user in range(9) for item in range(8)]
+    (tmp_path / "ratings.csv").write_text("user,item,rating\n" + "\n".join(table) + "\n")
+    shutil.copytree(REPOSITORY / "examples", tmp_path / "examples")
+    for name, value in {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def played() -> list[str]:
+    """Pages with something to run."""
+    return [
+        page
+        for page in PAGES
+        if any(is_code(block) and reason_of(page, block) is None for block in blocks_of(read(page)))
+    ]
+
+
+@pytest.mark.parametrize("page", played())
+def test_the_page_works(
+    page: str, desk: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = read(page)
+    outputs = {tuple(command.words): block for command, block in shown_outputs(text) if block}
+    names: dict[str, Any] = {"__name__": page}
+    for block in blocks_of(text):
+        if not is_code(block) or reason_of(page, block) is not None:
+            continue
+        where = f"{page}, line {block.line}"
+        if block.language == "python":
+            padded = "\n" * block.line + block.text  # so that a traceback names the page's line
+            exec(compile(padded, REPOSITORY / page, "exec", dont_inherit=True), names)
+            continue
+        for command in commands_of(block.text):
+            if command.words[0] != "bgtplanner":
+                check(command, where)
+                continue
+            pasted = outputs.get(tuple(command.words))
+            few = FEW.get(command.words[1], []) if pasted is None else []
+            capfd.readouterr()
+            code = run_command([*command.words, *few], monkeypatch)
+            printed, trouble = capfd.readouterr()
+            assert code == command.exit_code, f"{where}: {command.words}: {trouble}"
+            if pasted is not None:
+                assert shape(printed) == shape(pasted.text), f"{where}: run `make docs-output`"
+    for contract in [value for value in names.values() if is_contract(value)]:
+        keep(contract, desk)
+
+
+def shape(printed: str) -> str:
+    """What is printed but for the figures, the seconds and where lines are broken."""
+    text = re.sub(r", about \S+ \w+ left", "", printed)
+    text = re.sub(r"\b[0-9a-f]{12,}", "#", text)
+    text = re.sub(r"[▁-█]+", "█", text)
+    text = re.sub(r"[-+]?\d[\d.,:]*(?:e-?\d+)?", "#", text)
+    return " ".join(text.split())
+
+
+def test_shape_keeps_words_and_drops_figures() -> None:
+    assert shape("RMSE 0.1865  █▁▁\nin 15.6 s") == shape("RMSE 0.2  ▇\n in 7 s")
+    assert shape("RMSE 0.1865") != shape("MAE 0.1865")
+
+
+def is_contract(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, PolicyContract) and value is not PolicyContract
+
+
+def keep(contract: type[PolicyContract], folder: Path) -> None:
+    """Run the tests of a contract that a page makes."""
+    for name in dir(contract):
+        if name.startswith("test_"):
+            check = getattr(contract(), name)
+            arguments = [folder / name] if "tmp_path" in check.__code__.co_varnames else []
+            for argument in arguments:
+                argument.mkdir()
+            check(*arguments)
+
+
+def test_links_and_pictures_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", read(page)):
+            if not re.match(r"https?://", target):
+                assert ((REPOSITORY / page).parent / target).exists(), f"{page}: {target}"
+
+
+def test_examples_of_the_scripts() -> None:
+    assert doctest.testmod(blocks).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "trouble"),
+    [
+        (["bgtplanner", "run", "--epsilom", "3"], "No such option"),
+        (["bgtplanner", "rum"], "no such command"),
+        (["bgtplanner", "resume"], "Missing argument"),
+        (["make", "nothing"], ""),
+        (["pip", "install", "bgtplanner[nothing]"], ""),
+        (["python", "examples/nothing.py"], ""),
+        (["python", "-m", "benchmarks.speed", "--nothing"], "--nothing"),
+        (["nothing"], "whose command"),
+    ],
+)
+def test_what_does_not_exist_is_found(words: list[str], trouble: str) -> None:
+    with pytest.raises(AssertionError, match=trouble):
+        check(Command(words, 0), "a page")
