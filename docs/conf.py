@@ -22,9 +22,9 @@ autodoc_typehints = "description"
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 nitpicky = False
-suppress_warnings = ["toc.empty_glob"]  # pages that come with an extra may not be there
 nb_execution_mode = "auto"  # of the notebooks, which are stored without their output
 nb_execution_raise_on_error = True
+nb_execution_in_temp = True
 nb_execution_timeout = 300
 nb_output_stderr = "remove"
 

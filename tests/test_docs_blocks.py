@@ -45,7 +45,7 @@ ELSEWHERE = {
 }
 """Pages whose blocks are written, or run, by something else; what they name is checked here."""
 
-NOT_CODE = ("text", "toml", "csv", "json")
+NOT_CODE = ("text", "toml")
 FEW = {
     "run": ["--rounds", "4"],
     "compare": ["--rounds", "4", "--seeds", "0"],

@@ -1,0 +1,188 @@
+"""The documentation builds without a warning, and what it says of the code is so."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+from html import unescape
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+sys.path.insert(0, str(DOCS))
+
+from writing import reference  # noqa: E402
+
+from bgtplanner.experiments.config import FLAGS, Config  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built pages; the notebooks are executed in folders of their own."""
+    pytest.importorskip("sphinx", reason="sphinx is not installed: pip install --group docs")
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
+    quick = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONWARNINGS": "default"}
+    done = subprocess.run(
+        [*command, "-d", out / "trees", DOCS, out / "html"],
+        capture_output=True,
+        text=True,
+        env=os.environ | quick,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return out / "html"
+
+
+def words_of(page: Path) -> str:
+    text = re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8"))
+    return unescape(text)
+
+
+class TestSite:
+    def test_every_page_is_built(self, site: Path) -> None:
+        for page in DOCS.rglob("*.md"):
+            assert (site / page.relative_to(DOCS).with_suffix(".html")).is_file(), page
+
+    @pytest.mark.parametrize("name", ["compare", "own-policy"])
+    def test_notebooks_were_executed(self, site: Path, name: str) -> None:
+        source = (DOCS / "notebooks" / f"{name}.md").read_text(encoding="utf-8")
+        page = (site / "notebooks" / f"{name}.html").read_text(encoding="utf-8")
+        assert page.count("cell_input") == source.count("{code-cell}")
+        assert page.count("cell_output") >= 3
+        assert "RMSE 0." in words_of(site / "notebooks" / f"{name}.html")
+
+    def test_pictures_are_there(self, site: Path) -> None:
+        assert (site / "_images" / "report-run.png").is_file()
+        assert 'alt="The report of a run' in (site / "index.html").read_text(encoding="utf-8")
+
+    def test_public_names_are_in_the_reference(self, site: Path) -> None:
+        import bgtplanner
+
+        page = (site / "reference" / "python.html").read_text(encoding="utf-8")
+        for name in bgtplanner.__all__:
+            assert f'id="bgtplanner.{name}"' in page or f"bgtplanner.{name}" in page, name
+
+
+class TestReference:
+    def test_every_command_with_its_flags(self) -> None:
+        page = reference.commands_page()
+        seen = 0
+        for path, command in reference.commands():
+            name = " ".join(("bgtplanner", *path))
+            assert f"# {name}\n" in page
+            part = page.split(f"# {name}\n", 1)[1].split("\n```\n")[0]
+            for option in command.params:
+                if option.param_type_name == "option":
+                    assert option.opts[0] in part, f"{name} {option.opts[0]}"
+                    seen += 1
+        assert seen > 80
+
+    def test_every_setting_with_its_meaning(self) -> None:
+        page = reference.settings_page()
+        for name, entry in Config.model_fields.items():
+            if name == "preset":
+                continue
+            part = page.split(f"## [{name}]\n", 1)[1].split("\n## ")[0]
+            meanings = reference.meanings(entry.annotation)  # type: ignore[arg-type]
+            keys = list(type(getattr(Config(), name)).__annotations__)
+            assert list(meanings) == keys, f"Attributes of [{name}]"
+            for key in keys:
+                assert f"| `{key}` |" in part, f"{name}.{key}"
+        for key, flag in FLAGS.items():
+            assert f"Flag: `{flag}`" in page, key
+
+    def test_values_are_those_of_the_presets(self) -> None:
+        page = reference.settings_page()
+        assert "| `clip` | number > 0, ≤ 1e+06 | `0.1` | `0.1` |" in page
+        assert "| `unit` | `client` or `row` | `client` | `row` |" in page
+        assert "| `model.name` | `biases` | `biases` | `factorization` | `fedgnn` |" in page
+
+
+NOTATION = (DOCS / "notation.md").read_text(encoding="utf-8")
+ROWS = [line.split(" | ") for line in NOTATION.splitlines() if re.match(r"\| [^s-]", line)]
+
+
+class TestNotation:
+    @pytest.mark.parametrize("row", ROWS, ids=[row[0].strip("| ") for row in ROWS])
+    def test_every_name_exists(self, row: list[str]) -> None:
+        for name in re.findall(r"`([^`]+)`", row[-1]):
+            assert exists(name), name
+
+    def test_symbols_of_the_paper(self) -> None:
+        assert len(ROWS) > 45
+        symbols = " ".join(row[0] for row in ROWS)
+        for symbol in "τ 𝐗ᵗ 𝒙ᵗ 𝜾 𝝂 𝝎 𝒛ᵗ 𝝀ᵗ 𝒱 Λ T₀ βᵗ(a) pᵗ(a) γ α σ_μ T_min 𝒩_μ".split():
+            assert symbol in symbols, symbol
+
+    def test_names_that_do_not_exist_are_found(self) -> None:
+        for name in ("planning.bgt.Nothing", "planning.bgt.BGTPlanner(nothing)", "[run] nothing"):
+            assert not exists(name)
+
+
+def exists(name: str) -> bool:
+    """Whether a name of the page is in the code: a setting, an object, or its argument."""
+    if setting := re.fullmatch(r"\[(\w+)\] (\w+)", name):
+        return hasattr(getattr(Config(), setting[1], None), setting[2])
+    if name in ("ask", "tell"):
+        return True
+    path, _, argument = name.removesuffix(")").partition("(")
+    found = resolved(path)
+    if found is None or not argument:
+        return found is not None
+    kinds = found.__mro__ if inspect.isclass(found) else [found]
+    return any(
+        argument in inspect.signature(kind).parameters for kind in kinds if kind is not object
+    )
+
+
+def resolved(path: str) -> Any:
+    """The object of that name, or something if it is a field without a value of its own."""
+    parts = path.split(".")
+    home = "" if parts[0] == "benchmarks" else "bgtplanner."
+    for length in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(home + ".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[length:]:
+            fields = get_type_hints(found) if inspect.isclass(found) else {}
+            found = getattr(found, part, fields.get(part))
+        return found
+    return None
+
+
+def numbers(text: str) -> set[str]:
+    return set(re.findall(r"\d[\d.,]*\d|\d", text))
+
+
+class TestFiguresAgree:
+    """Figures that are quoted are those of the page that a command writes."""
+
+    def test_the_readme_quotes_the_results(self) -> None:
+        readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+        results = (DOCS / "results.md").read_text(encoding="utf-8")
+        for label, guarantee in {
+            "ours, secure aggregation, epsilon 10": "secagg, epsilon 10",
+            "ours, secure aggregation, epsilon 1": "secagg, epsilon 1",
+            "ours, nobody trusted (`--trust local`), epsilon 10": "local, epsilon 10, privunit",
+        }.items():
+            line = next(row for row in readme.splitlines() if row.startswith(f"| {label} |"))
+            quoted = re.findall(r"0(\.\d{4})", line)
+            measured = [
+                re.search(rf"^\| {guarantee} \| {data} \| (\.\d{{4}}) ", results, re.M)
+                for data in ("ML-100K", "FilmTrust", "ML-1M")
+            ]
+            assert quoted == [found[1] for found in measured if found], label
+
+    def test_what_is_wrong_quotes_the_paper_page(self) -> None:
+        page = (DOCS / "concepts" / "published-setting.md").read_text(encoding="utf-8")
+        paper = numbers((DOCS / "paper.md").read_text(encoding="utf-8"))
+        for figure in ("288", "2,383", "406", "3,713", "297", "21"):
+            assert figure in numbers(page), figure
+            assert figure in paper, figure
