@@ -5,6 +5,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from docutils import nodes
+from latex2mathml.converter import convert
+from sphinx.application import Sphinx
+from sphinx.writers.html5 import HTML5Translator
 from writing.reference import commands_page, settings_page
 
 import bgtplanner
@@ -12,10 +16,11 @@ import bgtplanner
 project = "bgtplanner"
 author = "The bgtplanner developers"
 release = version = bgtplanner.__version__
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 source_suffix = {".md": "myst-nb"}
 exclude_patterns = ["writing"]
 html_theme = "furo"
+html_math_renderer = "mathml"  # browsers draw it themselves: pages need nothing from elsewhere
 html_title = f"bgtplanner {release}"
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
@@ -31,11 +36,23 @@ nb_output_stderr = "remove"
 GENERATED = {"reference/commands": commands_page, "reference/settings": settings_page}
 
 
-def setup(app: object) -> None:
+def setup(app: Sphinx) -> None:
     """Pages that are made from the code, so that they cannot say anything else than it does."""
+    app.connect("source-read", _generate)
+    app.add_html_math_renderer("mathml", (_inline, None), (_display, None))
 
-    def read(_: object, name: str, source: list[str]) -> None:
-        if name in GENERATED:
-            source[0] += "\n" + GENERATED[name]()
 
-    app.connect("source-read", read)  # type: ignore[attr-defined]
+def _generate(_: Sphinx, name: str, source: list[str]) -> None:
+    if name in GENERATED:
+        source[0] += "\n" + GENERATED[name]()
+
+
+def _inline(page: HTML5Translator, node: nodes.math) -> None:
+    page.body.append(convert(node.astext()))
+    raise nodes.SkipNode
+
+
+def _display(page: HTML5Translator, node: nodes.math_block) -> None:
+    formula = convert(node.astext(), display="block")
+    page.body.append(f'<div class="math" style="overflow-x: auto">{formula}</div>')
+    raise nodes.SkipNode

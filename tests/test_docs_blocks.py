@@ -65,16 +65,13 @@ def reason_of(page: str, block: Block) -> str | None:
     return ELSEWHERE.get(page, block.reason)
 
 
-def is_code(block: Block) -> bool:
-    return block.language in CODE or block.language == "{code-cell} ipython3"
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_is_run_or_says_why_not(page: str) -> None:
     for block in blocks_of(read(page)):
         where = f"{page}, line {block.line}"
-        if is_code(block):
+        if block.language in CODE:
             reason = reason_of(page, block)
+            assert reason or block.language != "bash", f"{where}: a script; say who runs it"
             assert reason is None or reason.startswith(REASONS), f"{where}: {reason}"
             assert block.mark == "" or block.reason, f"{where}: <!-- {block.mark} -->?"
         else:
@@ -86,17 +83,16 @@ def test_every_block_is_run_or_says_why_not(page: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_what_is_not_run_exists(page: str) -> None:
     for block in blocks_of(read(page)):
-        if not is_code(block) or reason_of(page, block) is None:
+        if block.language not in CODE or reason_of(page, block) is None:
             continue
+        text = block.text
         if block.language == "python" or block.language.startswith("{"):
-            compile(block.text, page, "exec")
-        elif page != "docs/deployment.md":  # a shell script; its own commands are below
-            for command in commands_of(block.text):
-                check(command, f"{page}, line {block.line}")
-        else:
-            for line in re.findall(r"bgtplanner [^;|&>\n]*(?:\\\n[^;|&>\n]*)*", block.text):
-                for command in commands_of(line):
-                    check(command, f"{page}, line {block.line}")
+            compile(text, page, "exec")
+            continue
+        if block.language == "bash":  # our own commands, out of whatever the script does
+            text = "\n".join(re.findall(r"bgtplanner [^;|&>\n]*", text.replace("\\\n", " ")))
+        for command in commands_of(text):
+            check(command, f"{page}, line {block.line}")
 
 
 def inner_commands(text: str) -> list[str]:
@@ -198,7 +194,10 @@ def played() -> list[str]:
     return [
         page
         for page in PAGES
-        if any(is_code(block) and reason_of(page, block) is None for block in blocks_of(read(page)))
+        if any(
+            block.language in CODE and reason_of(page, block) is None
+            for block in blocks_of(read(page))
+        )
     ]
 
 
@@ -210,7 +209,7 @@ def test_the_page_works(
     outputs = {tuple(command.words): block for command, block in shown_outputs(text) if block}
     names: dict[str, Any] = {"__name__": page}
     for block in blocks_of(text):
-        if not is_code(block) or reason_of(page, block) is not None:
+        if block.language not in CODE or reason_of(page, block) is not None:
             continue
         where = f"{page}, line {block.line}"
         if block.language == "python":
@@ -248,7 +247,11 @@ def test_shape_keeps_words_and_drops_figures() -> None:
 
 
 def is_contract(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, PolicyContract) and value is not PolicyContract
+    return (
+        isinstance(value, type)
+        and issubclass(value, PolicyContract)
+        and value is not PolicyContract
+    )
 
 
 def keep(contract: type[PolicyContract], folder: Path) -> None:
@@ -279,9 +282,9 @@ def test_examples_of_the_scripts() -> None:
         (["bgtplanner", "run", "--epsilom", "3"], "No such option"),
         (["bgtplanner", "rum"], "no such command"),
         (["bgtplanner", "resume"], "Missing argument"),
-        (["make", "nothing"], ""),
-        (["pip", "install", "bgtplanner[nothing]"], ""),
-        (["python", "examples/nothing.py"], ""),
+        (["make", "nothing"], "a page"),
+        (["pip", "install", "bgtplanner[nothing]"], "a page"),
+        (["python", "examples/nothing.py"], "a page"),
         (["python", "-m", "benchmarks.speed", "--nothing"], "--nothing"),
         (["nothing"], "whose command"),
     ],

@@ -17,8 +17,9 @@ __all__ = ["CODE", "DOCS", "REPOSITORY", "Block", "Command", "blocks_of", "comma
 
 DOCS = Path(__file__).resolve().parents[1]
 REPOSITORY = DOCS.parent
-CODE = ("python", "console", "bash", "sh", "shell", "")
-"""Languages whose blocks are to be run; a block that names none might be anything."""
+CODE = ("python", "console", "bash", "{code-cell} ipython3", "")
+"""Languages whose blocks are to be run. A console has commands line by line, bash is a script; a
+block that names no language might be anything, so it counts as a console."""
 
 _FENCE = re.compile(
     r"^(?:<!--[ ](?P<mark>[^\n]*?)[ ]-->\n\n?)?"
@@ -69,12 +70,12 @@ def pages() -> list[Path]:
 
 
 def blocks_of(text: str) -> list[Block]:
-    """All fenced blocks of a page, in order.
+    r"""All fenced blocks of a page, in order.
 
     Example:
-        >>> [block] = blocks_of("<!-- not run: network -->\\n```console\\nmake run\\n```\\n")
+        >>> [block] = blocks_of("<!-- not run: network -->\n```console\nmake run\n```\n")
         >>> block.language, block.text, block.reason
-        ('console', 'make run\\n', 'network')
+        ('console', 'make run\n', 'network')
     """
     return [
         Block(
@@ -89,10 +90,10 @@ def blocks_of(text: str) -> list[Block]:
 
 
 def commands_of(text: str) -> list[Command]:
-    """The command lines of a console block; comments are not part of them.
+    r"""The command lines of a console block; comments are not part of them.
 
     Example:
-        >>> commands_of("bgtplanner run \\\\\\n  --rounds 3   # exit code 1: no\\n")
+        >>> commands_of("bgtplanner run \\\n  --rounds 3   # exit code 1: no\n")
         [Command(words=['bgtplanner', 'run', '--rounds', '3'], exit_code=1)]
     """
     found = []

@@ -28,7 +28,7 @@ def shown_outputs(text: str) -> Iterator[tuple[Command, Block | None]]:
                 raise SystemExit(f"line {block.line}: an output without a command before it")
             yield last, block
             last = None
-        elif block.language in ("console", "bash") and block.reason is None:
+        elif block.language == "console" and block.reason is None:
             if last is not None:
                 yield last, None
             *others, last = commands_of(block.text)
