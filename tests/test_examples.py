@@ -50,6 +50,14 @@ def test_torch_model_learns_within_its_budget() -> None:
     assert last < 0.5 * first
 
 
+@pytest.mark.skipif(find_spec("flwr") is None, reason="Flower is not installed: extra `flower`")
+def test_flower_clients_pay_what_the_strategy_planned() -> None:
+    lines = output_of("flower_strategy.py")
+    planned, paid = (float(value) for value in re.findall(r"\d+\.\d+", lines[-1]))
+    assert 0 < planned <= 10.0
+    assert paid == planned  # by the clients' own ledgers
+
+
 def test_the_planner_comes_in_three_lines() -> None:
     text = (EXAMPLES / "numpy_loop.py").read_text(encoding="utf-8")
     assert len(re.findall("# <-", text)) == 4  # one of them is the docstring's

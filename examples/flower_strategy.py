@@ -1,0 +1,128 @@
+"""The planner in a Flower app of your own: a strategy that asks before a round and tells after it.
+
+    pip install 'bgtplanner[flower]'
+    python examples/flower_strategy.py
+
+`Planned` goes into any ServerApp, `train` is what a client has to do. Each client has a ledger of
+its own and refuses what it cannot pay, so that it need not believe the server. Here all are in one
+process, and `Loopback` stands for the network; the clients estimate a mean together.
+"""
+
+# ruff: noqa: T201
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+from flwr.supercore.task_identity import TaskIdentity
+
+from bgtplanner import BGTPlanner, Budget, Budgets, Ledger
+from bgtplanner.errors import BudgetExceeded
+from bgtplanner.federation.guard import Guard
+from bgtplanner.privacy.accounting import default_rule
+
+CLIENTS, SIZE, ROUNDS, CLIP = 200, 4, 12, 0.5
+REFUSED = 100
+BUDGET = Budget(epsilon=10.0, delta=1e-5)
+TRUTH = np.array([0.3, -0.2, 0.1, 0.0])  # public, so that there is a reward that costs nothing
+
+
+class Planned(FedAvg):
+    """FedAvg whose rounds are planned."""
+
+    def __init__(self, planner: BGTPlanner) -> None:
+        super().__init__(fraction_evaluate=0.0, min_available_nodes=1, min_train_nodes=1)
+        self.planner = planner
+        self.error = float(np.linalg.norm(TRUTH))
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask what the round may cost, and say so to the clients."""
+        self.plan = self.planner.ask()
+        if self.plan is None or self.plan.skip:  # nobody is asked, so nobody sends anything
+            return []
+        config["charge"], config["clip"] = self.plan.charge, self.plan.clip
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Tell what it brought, measured on what is public."""
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        if self.plan is not None:
+            reward = None
+            if arrays is not None:
+                error = float(np.linalg.norm(arrays.to_numpy_ndarrays()[0] - TRUTH))
+                reward, self.error = self.error - error, error
+            self.planner.tell(self.plan, reward=reward)
+        return arrays, metrics
+
+
+def train(message: Message, data: np.ndarray, guard: Guard) -> Message:
+    """What a client answers: its upload, paid for, clipped as a whole and noised."""
+    content = message.content
+    [now] = content["arrays"].to_numpy_ndarrays()
+    asked = content["config"]
+    try:
+        release = guard.release(
+            [data - now],
+            charge=float(asked["charge"]),
+            clip=float(asked["clip"]),
+            run="example",
+            round=int(asked["server-round"]),
+        )
+    except BudgetExceeded:
+        return Message(Error(code=REFUSED), reply_to=message)  # nothing else leaves
+    guard.settle(release)
+    weight = MetricRecord(
+        {"num-examples": 1}
+    )  # the same for all: how much data one has is private
+    upload = ArrayRecord([now + 0.5 * release.values[0]])
+    return Message(RecordDict({"arrays": upload, "metrics": weight}), reply_to=message)
+
+
+class Loopback:
+    """Clients in this process, in place of the network."""
+
+    def __init__(self) -> None:
+        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as Flower would
+        generator = np.random.default_rng(1)
+        self.data = TRUTH + 0.1 * generator.standard_normal((CLIENTS, SIZE))
+        rule = default_rule("gaussian")
+        self.guards = [
+            Guard(Ledger.in_memory(Budgets.same(BUDGET, 1), rule)) for _ in range(CLIENTS)
+        ]
+
+    def get_node_ids(self) -> list[int]:
+        """All of them are connected."""
+        return list(range(1, CLIENTS + 1))
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Ask each client."""
+        del timeout
+        for message in messages:
+            client = message.metadata.dst_node_id - 1
+            yield train(message, self.data[client], self.guards[client])
+
+
+def main() -> None:
+    """Train, and compare what the server planned with what a client has really paid."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    planner = BGTPlanner(BUDGET, CLIENTS, rounds=ROUNDS, clip=CLIP, seed=0)
+    grid, strategy = Loopback(), Planned(planner)
+    strategy.start(grid, ArrayRecord([np.zeros(SIZE)]), num_rounds=ROUNDS)
+    spent = max(guard.ledger.epsilon_spent()[0] for guard in grid.guards)
+    print(f"error {strategy.error:.3f}, at first {np.linalg.norm(TRUTH):.3f}")
+    print(f"epsilon planned {planner.ledger.epsilon_spent().max():.2f}, paid {spent:.2f}")
+
+
+if __name__ == "__main__":
+    main()
