@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUN_DIR ?= runs/demo
 JOBS ?= 1
 
-.PHONY: help setup run test lint format types contract pytest wheel bench paper paper-quick results docs docs-output clean
+.PHONY: help setup run test test-deploy lint format types contract pytest wheel bench paper paper-quick results docs docs-output clean
 
 help:
 	@echo "make run      set up, train on the embedded data, say where the results are"

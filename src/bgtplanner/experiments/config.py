@@ -230,7 +230,15 @@ class PrivacySection(_Section):
 class DeploymentSection(_Section):
     """A federation on real machines: which items, how many clients, how long to wait for them.
 
-    `items` is a file of public item names, one a line; the scale of the ratings is `data.scale`.
+    The scale of the ratings is `data.scale`.
+
+    Attributes:
+        items: File of public item names, one a line.
+        clients: Places for clients: how many there can be.
+        least_clients: Fewest that must be connected for a round.
+        wait_seconds: How long to wait for so many.
+        round_seconds: How long a client may take to answer.
+        pause_seconds: Pause between two rounds.
     """
 
     items: str | None = None
