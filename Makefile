@@ -100,7 +100,7 @@ results: setup
 
 # Warnings are errors; the notebooks are executed. `make test` does the same in tests/test_docs_site.py.
 docs: setup
-	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
+	$(BIN)/sphinx-build -q -E -W --keep-going -b html docs build/docs
 	@echo "the documentation is in build/docs/index.html"
 
 # What commands print, into the pages that show it; a minute or two.

@@ -179,6 +179,14 @@ class TestFiguresAgree:
             ]
             assert quoted == [found[1] for found in measured if found], label
 
+    def test_the_readme_quotes_the_benchmarks(self) -> None:
+        readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+        page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+        row = next(row for row in page.splitlines() if row.startswith("| stationary | 4,000 |"))
+        planner, _, even = re.findall(r"(0\.\d+) ±", row)[:3]
+        said = f"{100 * float(planner):.0f} % of it over 4,000 rounds, an even schedule"
+        assert f"{said} {100 * float(even):.0f} %" in " ".join(readme.split())
+
     def test_what_is_wrong_quotes_the_paper_page(self) -> None:
         page = (DOCS / "concepts" / "published-setting.md").read_text(encoding="utf-8")
         paper = numbers((DOCS / "paper.md").read_text(encoding="utf-8"))
