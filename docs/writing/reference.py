@@ -50,7 +50,7 @@ def commands_page() -> str:
             app,
             [*path, "--help"],
             prog_name="bgtplanner",
-            env={"COLUMNS": "96", "TERMINAL_WIDTH": "96", "NO_COLOR": "1", "TERM": "dumb"},
+            env={"COLUMNS": "90", "TERMINAL_WIDTH": "90", "NO_COLOR": "1", "TERM": "dumb"},
         )
         lines = [line.rstrip() for line in shown.output.splitlines()]
         text = "\n".join(lines).strip("\n")
