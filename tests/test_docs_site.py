@@ -19,14 +19,12 @@ sys.path.insert(0, str(DOCS))
 
 from writing import reference  # noqa: E402
 
+import bgtplanner  # noqa: E402
 from bgtplanner.experiments.config import FLAGS, Config  # noqa: E402
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built pages; the notebooks are executed in folders of their own."""
-    pytest.importorskip("sphinx", reason="sphinx is not installed: pip install --group docs")
-    out = tmp_path_factory.mktemp("site")
+def built(out: Path) -> Path:
+    """The pages, as `make docs` has them; the notebooks are executed in folders of their own."""
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
     quick = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONWARNINGS": "default"}
     done = subprocess.run(
@@ -39,35 +37,29 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "html"
 
 
-def words_of(page: Path) -> str:
-    text = re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8"))
-    return unescape(text)
-
-
-class TestSite:
-    def test_every_page_is_built(self, site: Path) -> None:
-        for page in DOCS.rglob("*.md"):
-            assert (site / page.relative_to(DOCS).with_suffix(".html")).is_file(), page
-
-    @pytest.mark.parametrize("name", ["compare", "own-policy"])
-    def test_notebooks_were_executed(self, site: Path, name: str) -> None:
+def test_the_site(tmp_path: Path) -> None:
+    """One test, since a build takes half a minute."""
+    pytest.importorskip("sphinx", reason="sphinx is not installed: pip install --group docs")
+    site = built(tmp_path)
+    for page in DOCS.rglob("*.md"):
+        assert (site / page.relative_to(DOCS).with_suffix(".html")).is_file(), page
+    for name in ("compare", "own-policy"):  # were executed, to their end
         source = (DOCS / "notebooks" / f"{name}.md").read_text(encoding="utf-8")
-        page = (site / "notebooks" / f"{name}.html").read_text(encoding="utf-8")
-        assert page.count("cell_input") == source.count("{code-cell}")
-        assert page.count("cell_output") >= 3
-        assert "RMSE 0." in words_of(site / "notebooks" / f"{name}.html")
-
-    def test_pictures_are_there(self, site: Path) -> None:
-        assert (site / "_images" / "report-run.png").is_file()
-        assert 'alt="The report of a run' in (site / "index.html").read_text(encoding="utf-8")
-
-    def test_public_names_are_in_the_reference(self, site: Path) -> None:
-        import bgtplanner
-
-        page = (site / "reference" / "python.html").read_text(encoding="utf-8")
-        for name in bgtplanner.__all__:
-            kind = "module-" if inspect.ismodule(getattr(bgtplanner, name)) else ""
-            assert f'id="{kind}bgtplanner.{name}"' in page, name
+        html = (site / "notebooks" / f"{name}.html").read_text(encoding="utf-8")
+        assert html.count("cell_input") == source.count("{code-cell}")
+        assert html.count("cell_output") >= 3
+        assert "RMSE 0." in unescape(re.sub(r"<[^>]+>", "", html))
+    assert (site / "_images" / "report-run.png").is_file()
+    assert 'alt="The report of a run' in (site / "index.html").read_text(encoding="utf-8")
+    html = (site / "reference" / "python.html").read_text(encoding="utf-8")
+    for name in bgtplanner.__all__:
+        kind = "module-" if inspect.ismodule(getattr(bgtplanner, name)) else ""
+        assert f'id="{kind}bgtplanner.{name}"' in html, name
+    for page in site.rglob("*.html"):  # nothing from elsewhere is needed to read them
+        html = page.read_text(encoding="utf-8")
+        assert not re.search(
+            r"<(?:script|img)[^>]*src=\"https?:|<link[^>]*href=\"https?:", html
+        ), page
 
 
 class TestReference:
