@@ -28,6 +28,7 @@ from bgtplanner.privacy.conversions import (
     renyi_epsilon,
 )
 from bgtplanner.privacy.exposure import client_level
+from bgtplanner.privacy.privunit import epsilon_of
 
 PLD_STEP = 1e-3
 EPSILONS = [0.05, 1.0, 5.0, 10.0, 20.0, 60.0]
@@ -36,6 +37,10 @@ DELTAS = [1e-9, 1e-5, 1e-2]
 
 def event(mechanism: str, multiplier: float, count: int) -> dp_accounting.DpEvent:
     kind = {"gaussian": dp_accounting.GaussianDpEvent, "laplace": dp_accounting.LaplaceDpEvent}
+    if mechanism == "privunit":  # no release of a pure epsilon is worse than a randomised bit
+        lie = 1 / (1 + math.exp(float(epsilon_of(0.5 / multiplier))))
+        bit = dp_accounting.RandomizedResponseDpEvent(2 * lie, 2)
+        return dp_accounting.SelfComposedDpEvent(bit, count)
     return dp_accounting.SelfComposedDpEvent(kind[mechanism](multiplier), count)
 
 
@@ -43,14 +48,20 @@ def event(mechanism: str, multiplier: float, count: int) -> dp_accounting.DpEven
 def tight(releases: tuple[tuple[str, float, int], ...], delta: float) -> float:
     """Epsilon of all of these releases together, by their privacy loss distributions.
 
-    No loss of a Laplace release exceeds its pure epsilon, so neither does the sum of them.
+    No loss of a release of Laplace or PrivUnit exceeds its pure epsilon, so neither does the sum.
     """
-    accountant = pld.PLDAccountant(value_discretization_interval=PLD_STEP)
+    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    if releases[0][0] == "privunit":
+        relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+    accountant = pld.PLDAccountant(relation, value_discretization_interval=PLD_STEP)
     for mechanism, multiplier, count in releases:
         accountant.compose(event(mechanism, multiplier, count))
     epsilon = float(accountant.get_epsilon(delta))
-    pure = sum(number / multiplier for _, multiplier, number in releases)
-    return min(epsilon, pure) if releases[0][0] == "laplace" else epsilon
+    pure = sum(
+        number * (float(epsilon_of(0.5 / scale)) if kind == "privunit" else 1 / scale)
+        for kind, scale, number in releases
+    )
+    return epsilon if releases[0][0] == "gaussian" else min(epsilon, pure)
 
 
 # ---- equal

@@ -374,7 +374,8 @@ def test_exactly_so_many_even_charges_fit(name: str, budget: Budget, rounds: int
         return
     charge = rule.even_charge(budget, rounds)
     assert fits_rounds(rule, budget, charge, rounds)
-    if charge > 1e-8:  # else a round's ticks are so few that rounding them buys another round
+    # With fewer ticks a round than rounds, rounding them may buy another round.
+    if rule.sum_ticks(charge).min() > rounds and charge > 1e-8:
         assert not fits_rounds(rule, budget, charge, rounds + 1)
         assert not fits_rounds(rule, budget, charge * (1 + 1e-5), rounds)
 
