@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from command_line import Call, Done
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))  # the benchmarks are tested too, and no part of the package
 
@@ -42,6 +44,36 @@ def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.delenv("BGTPLANNER_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "bgtplanner"
+
+
+@pytest.fixture
+def plain_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A folder of its own, 80 columns, no colours, no data sets."""
+    here = tmp_path_factory.mktemp("here")
+    for name in ("NO_COLOR", "FORCE_COLOR", "BGTPLANNER_DATA", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
+    monkeypatch.chdir(here)
+
+
+@pytest.fixture
+def command_line(
+    plain_environment: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Call:
+    """Calls `bgtplanner` in this process."""
+    from bgtplanner import cli
+
+    def run(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["bgtplanner", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        return Done(caught.value.code, *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture(scope="module")

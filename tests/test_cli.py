@@ -12,9 +12,9 @@ import subprocess
 import sys
 import threading
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import jax
@@ -27,6 +27,7 @@ from bgtplanner.commands import train
 from bgtplanner.experiments import loop, runner
 from bgtplanner.experiments.config import load_config
 from bgtplanner.recsys.datasets import DATASETS
+from command_line import Call, Done
 
 TIMES = ("seconds", "ledger_head")  # what is never the same twice
 TINY = ["--dataset", "synthetic"] + [
@@ -40,41 +41,13 @@ TINY = ["--dataset", "synthetic"] + [
     for part in ("--set", setting)
 ]
 
-pytestmark = pytest.mark.usefixtures("compiled_once")
-
-
-class Done(NamedTuple):
-    code: Any
-    out: str
-    err: str
-
-
-Call = Callable[..., Done]
-
-
-@pytest.fixture(autouse=True)
-def plain_environment(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    for name in ("NO_COLOR", "FORCE_COLOR", "BGTPLANNER_DATA", "TTY_COMPATIBLE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
+pytestmark = pytest.mark.usefixtures("compiled_once", "plain_environment")
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+def call(command_line: Call) -> Call:
     """Run the command line in this process."""
-
-    def run(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["bgtplanner", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        return Done(caught.value.code, *capsys.readouterr())
-
-    return run
+    return command_line
 
 
 def object_of(done: Done) -> dict[str, Any]:

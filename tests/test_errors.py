@@ -14,18 +14,17 @@ import re
 import socket
 import sqlite3
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from benchmarks.speed.made_runs import make_grid, make_run
 
-from bgtplanner import cli
 from bgtplanner.errors import StorageError
 from bgtplanner.experiments import store
 from bgtplanner.experiments.grid import Request
 from bgtplanner.recsys import download
+from command_line import Call, Done
 
 ADVICE = re.compile(
     r"expected |[Dd]id you mean|Try 'bgtplanner|bgtplanner [a-z]+|[Cc]hoose |[Gg]ive |[Uu]se "
@@ -35,37 +34,10 @@ ADVICE = re.compile(
 """How a message says what to do, or what would have been right."""
 
 
-class Done(NamedTuple):
-    code: Any
-    out: str
-    err: str
-
-
-Call = Callable[..., Done]
-
-
 @pytest.fixture
-def call(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Call:
+def call(command_line: Call) -> Call:
     """Run the command line in this process, where there are no data sets."""
-    here = tmp_path_factory.mktemp("here")
-    for name in ("NO_COLOR", "FORCE_COLOR", "BGTPLANNER_DATA", "TTY_COMPATIBLE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
-    monkeypatch.chdir(here)
-
-    def run(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["bgtplanner", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        return Done(caught.value.code, *capsys.readouterr())
-
-    return run
+    return command_line
 
 
 # {tmp} holds a file, an empty folder, some tables, and folders of runs and grids.

@@ -2,48 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from bgtplanner import cli
 from bgtplanner.errors import TrainingDivergedError
 from bgtplanner.experiments import runner
 from bgtplanner.experiments.config import Config
 from bgtplanner.experiments.store import RunFolder
-
-
-class Done(NamedTuple):
-    code: Any
-    out: str
-    err: str
-
-
-Call = Callable[..., Done]
+from command_line import Call
 
 
 @pytest.fixture
-def call(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Call:
-    """Run the command line in this process."""
-    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("COLUMNS", "80")
+def call(command_line: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
+    """Run the command in this process."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["bgtplanner", "compare", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        return Done(caught.value.code, *capsys.readouterr())
-
-    return run
+    return functools.partial(command_line, "compare")
 
 
 class Fake:

@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import typer
 from benchmarks.speed.made_runs import make_grid, make_run
 
-from bgtplanner import cli
 from bgtplanner.experiments.grid import Request
 from bgtplanner.report import live
+from command_line import Call
 
 SHORT = {"federation.rounds": 4}
 
 
-class Done(NamedTuple):
-    code: Any
-    out: str
-    err: str
-
-
-Call = Callable[..., Done]
-
-
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+def call(command_line: Call) -> Call:
     """Run the command in this process."""
-
-    def run(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["bgtplanner", "report", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        return Done(caught.value.code, *capsys.readouterr())
-
-    return run
+    return functools.partial(command_line, "report")
 
 
 @pytest.fixture(scope="module")

@@ -7,35 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from benchmarks.speed.made_runs import records_of
+from followed import CONFIG, RECORDS, Done, follow
 
-from bgtplanner.experiments.config import Config, load_config
+from bgtplanner.experiments.config import Config
 from bgtplanner.experiments.results import Result
-from bgtplanner.experiments.tracking import Observer, Several, figures_of
+from bgtplanner.experiments.tracking import Several, figures_of
 from bgtplanner.recsys.split import Split
-
-ROUNDS = 5
-CONFIG = load_config(
-    settings={
-        "federation.rounds": ROUNDS,
-        "planning.policy": "bgt",
-        "model.name": "factorization",
-    }
-)
-RECORDS, _ = records_of(CONFIG)
-SPLIT = cast(Split, None)  # trackers do not look into it
-
-
-class Done:
-    """As much of a result as trackers look at."""
-
-    summary: Mapping[str, Any] = {"rmse_final": 0.19, "policy": "bgt", "epsilon": None}
-
-
-def follow(tracker: Observer, first: int = 0, last: int = ROUNDS) -> None:
-    tracker.started(CONFIG, SPLIT, first)
-    for record in RECORDS[first:last]:
-        tracker.round(record, ROUNDS)
 
 
 def test_figures_are_named_and_finite() -> None:
