@@ -15,7 +15,7 @@ import numpy as np
 from bgtplanner.experiments.assembly import budgets_of, policy_of, rule_of
 from bgtplanner.experiments.config import Config, load_config
 from bgtplanner.experiments.grid import Asked
-from bgtplanner.experiments.results import most_spent, not_accounted, summarise
+from bgtplanner.experiments.results import facts_of, most_spent, summarise
 from bgtplanner.experiments.store import RunFolder
 from bgtplanner.planning.policy import LedgerPolicy, Plan
 
@@ -30,26 +30,10 @@ BESIDE = {
 }
 
 
-def facts_of(config: Config) -> dict[str, Any]:
+def made_facts(config: Config) -> dict[str, Any]:
     """What is known before the first round."""
-    private = config.privacy.mechanism != "none"
-    budgets = budgets_of(config, CLIENTS).classes if private else ()
-    return {
-        "schema": 1,
-        "dataset": config.data.dataset,
-        "preset": config.preset,
-        "model": config.model.name,
-        "policy": config.planning.policy,
-        "mechanism": config.privacy.mechanism,
-        "seed": config.run.seed,
-        "clients": CLIENTS,
-        "users": CLIENTS,
-        "items": ITEMS,
-        "ratings": RATINGS,
-        **BESIDE,
-        "not_accounted": not_accounted(config),
-        "class_epsilons": [budget.epsilon for budget in budgets],
-    }
+    sizes = {"clients": CLIENTS, "users": CLIENTS, "items": ITEMS, "ratings": RATINGS}
+    return facts_of(config, {"dataset": config.data.dataset, **sizes}, None) | BESIDE
 
 
 def records_of(config: Config) -> tuple[list[dict[str, Any]], LedgerPolicy | None]:
@@ -126,7 +110,7 @@ def make_run(
 def write_run(path: Path, config: Config, rounds_done: int | None = None) -> Path:
     """Write the folder of a config's run."""
     records, policy = records_of(config)
-    facts = facts_of(config)
+    facts = made_facts(config)
     with RunFolder.create(path, config, fingerprint="made up", facts=facts) as folder:
         for record in records[:rounds_done]:
             folder.append_round(record)

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bgtplanner.federation.planned import PlannedRound, PlannedRounds
+from bgtplanner.federation.posterior import forecast
 from bgtplanner.federation.protection import Protection, Terms, noise_of_mean
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
@@ -519,6 +520,20 @@ def test_forecasts_of_a_server_that_knows_its_noise(split: Split) -> None:
     assert np.array_equal(contexts[1], contexts[2])  # nothing was released, nothing was spent
     one_round = forecasts(split, Biases(), server, Scripted)
     assert [found[1] for found in one_round] == [found[2] for found in one_round]
+
+
+def test_forecasts_are_made_anew_only_after_a_release(
+    split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[float] = []
+
+    def counted(*arguments: Any) -> float:
+        made.append(arguments[1])
+        return forecast(*arguments)
+
+    monkeypatch.setattr("bgtplanner.federation.planned.forecast", counted)
+    forecasts(split, Biases(), Server(optimizer="posterior", aggregation="clients"))
+    assert len(made) == 2 * 3  # of three rounds, of which the second and third release nothing
 
 
 def test_no_forecasts_of_another_server(split: Split) -> None:

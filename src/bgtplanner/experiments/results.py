@@ -29,6 +29,7 @@ __all__ = [
     "about_ratings",
     "classes_of",
     "facts_of",
+    "identity_of",
     "most_spent",
     "not_accounted",
     "reached_target",
@@ -171,12 +172,8 @@ def facts_of(
     budgets = budgets_of(config, about["clients"]).classes if private else ()
     return {
         "schema": SCHEMA,
+        **identity_of(config),
         "dataset": about["dataset"],
-        "preset": config.preset,
-        "model": config.model.name,
-        "policy": config.planning.policy,
-        "mechanism": config.privacy.mechanism,
-        "seed": config.run.seed,
         **{name: about[name] for name in ("clients", "users", "items", "ratings")},
         **{
             f"{figure}_{name}": None if beside is None else getattr(getattr(beside, name), figure)
@@ -185,6 +182,18 @@ def facts_of(
         },
         "not_accounted": not_accounted(config),
         "class_epsilons": [budget.epsilon for budget in budgets],
+    }
+
+
+def identity_of(config: Config) -> dict[str, Any]:
+    """What a run is, by its settings alone."""
+    return {
+        "dataset": config.data.dataset,
+        "preset": config.preset,
+        "model": config.model.name,
+        "policy": config.planning.policy,
+        "mechanism": config.privacy.mechanism,
+        "seed": config.run.seed,
     }
 
 

@@ -155,7 +155,9 @@ class PlannedRounds:
         self.over = False
         self._mark = mark
         budgets = ledger.budgets
+        self._present = np.ones(len(ledger), dtype=bool)
         self._class_sizes = np.bincount(budgets.class_of_client, minlength=len(budgets.classes))
+        self._known_forecasts: dict[bytes, NDArray[np.float64]] = {}
         self._usage = UsageContext(values, seed=seed)
         self._released = ReleasedContext()
         self.validation = Validation()
@@ -177,7 +179,11 @@ class PlannedRounds:
                 return None
             return PlannedRound(None, simulation.rest(), simulation.seen, None, 0, 0, None)
         terms, reservation, late = (None, None, 0) if plan.skip else self._pay(plan, index)
-        record = simulation.rest() if terms is None else simulation.step(terms, plan)
+        if terms is None:
+            record = simulation.rest()
+        else:
+            record = simulation.step(terms, plan)
+            self._known_forecasts.clear()  # the server knows more now
         if reservation is not None:
             self.ledger.settle(reservation)
         reward = self._reward(record) if terms is not None else None
@@ -222,12 +228,15 @@ class PlannedRounds:
         return terms, reservation, int(late.sum())
 
     def _invited(self, index: int) -> NDArray[np.bool_]:
-        number = len(self.ledger)
+        """Who is asked, out of those that can be reached."""
         if self.participation >= 1:
-            return np.ones(number, dtype=bool)
-        wanted = max(1, round(self.participation * number))
-        order = np.random.default_rng([self.seed, 0x1417, index]).permutation(number)
-        return np.asarray(order < wanted)
+            return self._present
+        order = np.random.default_rng([self.seed, 0x1417, index]).permutation(len(self.ledger))
+        order[~self._present] = len(order)
+        wanted = max(1, round(self.participation * int(self._present.sum())))
+        chosen = np.zeros(len(order), dtype=bool)
+        chosen[np.argsort(order, kind="stable")[:wanted]] = True
+        return chosen & self._present
 
     def _answers(self, index: int) -> NDArray[np.bool_]:
         if not self.dropout:
@@ -275,13 +284,18 @@ class PlannedRounds:
         protection = self.simulation.federation.protection
         norm = "l2" if protection is None else protection.norm
         left, rounds = policy.left(), getattr(policy, "at_end", 1)
+        asked = left.tobytes() + self._class_sizes.tobytes()
+        if asked in self._known_forecasts:  # nothing was released since: a third of such a round
+            return self._known_forecasts[asked]
         gained = [0.0]
         for number in (1, rounds):
             std = noise_of_mean(
                 self.ledger.rule, self.trust, policy.clip, left / number, self._class_sizes
             )
             gained.append(number / std**2)
-        return np.array([forecast(known, more, policy.clip, norm) for more in gained])
+        found = np.array([forecast(known, more, policy.clip, norm) for more in gained])
+        self._known_forecasts[asked] = found
+        return found
 
     def _reward(self, record: RoundRecord) -> float | None:
         if self.reward in ("test", "loss"):
@@ -318,6 +332,7 @@ class PlannedRounds:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave."""
+        self._known_forecasts.clear()
         self.policy = type(self.policy).from_state(state["policy"])
         self._usage.load_state_dict(state["usage"])
         self._released.load_state_dict(state["released"])

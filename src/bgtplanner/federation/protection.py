@@ -230,15 +230,11 @@ class Protection:
         if self.noise == "per-client":
             total, number, outside = self._each(key, rows, dense, edges, terms)
             dropped = dropped + outside
+        elif terms.cap is not None:
+            total = self._turned(key, rows, dense, edges, terms)
         else:
-            noise = None
-            if terms.cap is not None:
-                rows, dense, noise = self._turned(key, rows, dense, edges, terms)
-            items = jax.ops.segment_sum(rows, edges.pair_item, edges.n_items)
-            total = Shared(items, dense.sum(0))
-            if noise is None:
-                noise = self._noise_of_sum(key, total, terms)
-            total = jax.tree.map(jnp.add, total, noise)
+            total = _sum_of(rows, dense, edges)
+            total = jax.tree.map(jnp.add, total, self._noise_of_sum(key, total, terms))
         if own is not None:
             own = own * factor[edges.client_of_user, None]
             own = own + self._noise_of_users(key, own, edges, terms)
@@ -321,10 +317,8 @@ class Protection:
                 drawn.append(jnp.tensordot(terms.scale, gammas[0] - gammas[1], axes=1))
         return Shared(*drawn)
 
-    def _turned(
-        self, key: Array, rows: Array, dense: Array, edges: Edges, terms: Terms
-    ) -> tuple[Array, Array, Shared]:
-        """What all clients release by PrivUnit, where they have something, and the rest's noise.
+    def _turned(self, key: Array, rows: Array, dense: Array, edges: Edges, terms: Terms) -> Shared:
+        """Sum of what all clients release by PrivUnit.
 
         Only the coordinates of an upload matter to how it is turned. All others carry plain
         noise, and their sum is drawn at once. A client that has nothing to send, which takes any
@@ -353,7 +347,8 @@ class Protection:
             rest * jax.random.normal(rest_key, (edges.n_items, rows.shape[1])),
             silent * jax.random.normal(rest_dense_key, dense.shape[1:]),
         )
-        return released, released_dense, others
+        total: Shared = jax.tree.map(jnp.add, _sum_of(released, released_dense, edges), others)
+        return total
 
     def _caps(self, terms: Terms) -> Array:
         if terms.cap is None:
@@ -457,6 +452,11 @@ class Protection:
         norm = sizes.sum(1) if self.mechanism == "laplace" else jnp.sqrt(sizes.sum(1))
         clipped: Array = block * clip_factor(norm, clip)[:, None]
         return clipped
+
+
+def _sum_of(rows: Array, dense: Array, edges: Edges) -> Shared:
+    """All clients' uploads added up."""
+    return Shared(jax.ops.segment_sum(rows, edges.pair_item, edges.n_items), dense.sum(0))
 
 
 def _along(key: Array, cap: Array, length: Array) -> Array:

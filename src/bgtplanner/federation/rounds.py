@@ -63,6 +63,10 @@ class State(NamedTuple):
     local: Local
     memory: optax.OptState
 
+    def withdrawn(self) -> State:
+        """The same with nothing sent out: what was learned is not worth having."""
+        return self._replace(shared=jax.tree.map(jnp.zeros_like, self.shared))
+
 
 class Heldout(NamedTuple):
     """Ratings that nobody trains on."""
@@ -200,7 +204,7 @@ class Federation:
             rows = pseudo_rows(row_key, upload.rows, edges, self.pseudo_items)
             pseudo = PseudoRows(pretended, rows)
         noise_std, dropped, validation = jnp.zeros(()), jnp.zeros(()), None
-        sound = self.protection if self.protection and self.protection.unit == "client" else None
+        sound = self._sound
         summarises = isinstance(self.model, Summarising)
         how = "clients" if summarises else self.server.aggregation
         noise_key = jax.random.fold_in(key, Draw.NOISE)
@@ -253,8 +257,7 @@ class Federation:
         terms: Terms | None,
     ) -> tuple[Shared, optax.OptState]:
         """The server's step, with what it knows of the noise."""
-        sound = self.protection if self.protection and self.protection.unit == "client" else None
-        norm = None if sound is None else sound.norm
+        norm = None if self._sound is None else self._sound.norm
         bound = jnp.inf if terms is None else terms.clip.max()
         std = jnp.where(answered > 0, noise_std, jnp.inf)  # nobody: nothing was learned
         noise = Noise(std, bound, jnp.maximum(answered, 1.0), norm)
@@ -321,6 +324,12 @@ class Federation:
             validation=None,
         )
         return State(state.shared, local, state.memory), outcome
+
+    @property
+    def _sound(self) -> Protection | None:
+        """What protects whole clients, if anything does."""
+        by_client = self.protection is not None and self.protection.unit == "client"
+        return self.protection if by_client else None
 
     @property
     def _expandable(self) -> Expandable:

@@ -222,8 +222,7 @@ class Simulation:
     def withdraw(self) -> None:
         """Send out what was sent at first: what was learned since is not worth having."""
         with jax.default_device(self._device):
-            nothing = jax.tree.map(jnp.zeros_like, self._state.shared)
-            self._state = self._state._replace(shared=nothing)
+            self._state = self._state.withdrawn()
 
     @cached_property
     def _pairs(self) -> Pairs:

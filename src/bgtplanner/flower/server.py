@@ -208,8 +208,7 @@ class Deployment:
 
     def withdraw(self) -> None:
         """Send out what was sent at first: what was learned since is not worth having."""
-        nothing = jax.tree.map(jnp.zeros_like, self._state.shared)
-        self._state = self._state._replace(shared=nothing)
+        self._state = self._state.withdrawn()
 
     def evaluate(self) -> NoReturn:
         """There are no ratings here."""
@@ -245,16 +244,6 @@ class DeployedRounds(PlannedRounds):
         self._class_sizes = np.bincount(classes, minlength=len(self.ledger.budgets.classes))
         played = super().step()
         return None if played is None else played._replace(late=self.simulation.late)
-
-    def _invited(self, index: int) -> NDArray[np.bool_]:
-        if self.participation >= 1:
-            return self._present
-        order = np.random.default_rng([self.seed, 0x1417, index]).permutation(len(self.ledger))
-        order[~self._present] = len(order)
-        wanted = max(1, round(self.participation * int(self._present.sum())))
-        chosen = np.zeros(len(order), dtype=bool)
-        chosen[np.argsort(order, kind="stable")[:wanted]] = True
-        return chosen & self._present
 
     def _inputs(self, index: int, asked: NDArray[np.bool_]) -> bytes:
         # A client repeats its answer whoever else is asked: it has paid for the round once.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bgtplanner.errors import RunFolderError
 from bgtplanner.experiments.assembly import rule_of
 from bgtplanner.experiments.config import Config
-from bgtplanner.experiments.results import not_accounted, readings, summarise
+from bgtplanner.experiments.results import identity_of, not_accounted, readings, summarise
 from bgtplanner.experiments.store import RunFolder
 from bgtplanner.report.guarantee import guarantee, is_sound, not_covered
 
@@ -273,15 +273,7 @@ def _so_far(
     config: Config, facts: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """The summary of a run that goes on, as far as its folder tells."""
-    known: dict[str, Any] = {
-        "dataset": config.data.dataset,
-        "preset": config.preset,
-        "model": config.model.name,
-        "policy": config.planning.policy,
-        "mechanism": config.privacy.mechanism,
-        "seed": config.run.seed,
-        "not_accounted": not_accounted(config),
-    } | dict(facts)
+    known = identity_of(config) | {"not_accounted": not_accounted(config)} | dict(facts)
     if not rounds:
         return known | {"rounds_run": 0}
     spending: dict[str, Any] = {}
