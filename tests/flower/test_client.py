@@ -113,27 +113,6 @@ def test_the_same_request_is_answered_with_the_same_bytes_and_paid_once(
     assert spent(file) == pytest.approx(1.0)
 
 
-def test_killed_before_it_could_note_its_answer(
-    client: Client, request_of_server: Request, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The charge is on the disk, the answer is not: the same noise is drawn again, unpaid."""
-
-    def killed(*_: Any, **__: Any) -> None:
-        raise SystemExit
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Client, "_write_arrays", killed)
-        with pytest.raises(SystemExit):
-            client.answer(request_of_server)
-    file = client.file.ratings.parent / "client.toml"
-    assert spent(file) == pytest.approx(1.0)
-    again = Client(client.file).answer(request_of_server)
-    assert spent(file) == pytest.approx(1.0)
-    (client.file.state / "answer.npz").unlink()
-    np.testing.assert_array_equal(Client(client.file).answer(request_of_server), again)
-    assert spent(file) == pytest.approx(1.0)
-
-
 def test_another_request_for_the_same_round_is_paid_and_has_other_noise(
     client: Client, request_of_server: Request
 ) -> None:

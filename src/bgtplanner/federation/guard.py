@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.ledger import Ledger, Reservation
 from bgtplanner.privacy.mechanisms import Mechanism, mechanism_named
-from bgtplanner.privacy.noise import NoiseSource
+from bgtplanner.privacy.noise import NoiseSource, SystemNoise
 from bgtplanner.privacy.privunit import randomise
 
 __all__ = ["Guard", "Release"]
@@ -49,9 +49,8 @@ class Guard:
         unit: ``client``: one clip over the whole upload, the sound one. ``row``: every block of
             the upload is clipped and noised on its own with the full charge, as the authors' code
             does; for the reproduction only.
-        noise: Where noise comes from; by default the ledger's secret key. Give a seeded one in
-            simulations only. Only the ledger's own noise can be repeated: with another one, every
-            release is a new one and is charged, whatever its fingerprint.
+        noise: Where noise comes from; by default the operating system. Give a seeded one in
+            simulations only.
     """
 
     def __init__(
@@ -95,9 +94,7 @@ class Guard:
             run: Which run.
             round: Which round of it.
             groups: With trust ``secagg``, the group of each client; by default one for all.
-            fingerprint: Of the inputs, if this may have to be repeated; see the ledger. The
-                uploads themselves and how they are clipped and summed are added to it: the same
-                noise never goes on anything else.
+            fingerprint: Of no effect; every release is charged.
 
         Raises:
             BudgetExceeded: If nobody can pay. Nothing was computed.
@@ -111,19 +108,14 @@ class Guard:
         multiplier = float(self.ledger.rule.noise_multiplier(charge))
         scale = float(self.mechanism.scale(multiplier, clip))
         index = _checked_groups(groups, len(array))
-        mark = None
-        if fingerprint is not None and self._noise is None:
-            how = repr((self.trust, self.unit, float(clip), array.shape)).encode()
-            mark = self.ledger.fingerprint(fingerprint, how, index.tobytes(), array.tobytes())
+        del fingerprint  # noise is never the same again: every release is charged afresh
         secagg = self.trust == "secagg"
-        reservation = self.ledger.reserve(
-            charge, run=run, round=round, fingerprint=mark, together=secagg
-        )
+        reservation = self.ledger.reserve(charge, run=run, round=round)
 
         blocks = array.reshape(-1, array.shape[-1]) if self.unit == "row" else array
         clipped = self.mechanism.clip(blocks, clip).reshape(array.shape)
         clipped[~reservation.granted] = 0.0
-        source = self.ledger.noise(reservation) if self._noise is None else self._noise
+        source = SystemNoise() if self._noise is None else self._noise
         if secagg:
             clipped = _sums(self.mechanism.on_grid(clipped, scale), index)
         if self.mechanism.additive:
