@@ -64,7 +64,7 @@ def send(file: Path, kind: str, content: RecordDict, app: Any = client_app) -> R
         of_model(settings={"mean": 2.0}),
         of_model(settings={"unheard-of": 2.0}),
         of_model(settings={"mean": 0.7, "level_shrinkage": 5.5}),
-        of_model(low=0.0),
+        of_model(low=-1.0),
         of_model(high=50.0),
         of_model(catalogue=tuple(f"i{number}" for number in reversed(range(30)))),
         of_model(catalogue=(*(f"i{number}" for number in range(29)), "another")),
@@ -273,9 +273,7 @@ def test_two_processes_that_answer_for_one_client_pay_once(
     client: Client, request_of_server: Request
 ) -> None:
     with ThreadPoolExecutor(4) as pool:
-        found = list(
-            pool.map(lambda _: Client(client.file).answer(request_of_server), range(8))
-        )
+        found = list(pool.map(lambda _: Client(client.file).answer(request_of_server), range(8)))
     assert all(np.array_equal(answer, found[0]) for answer in found)
     assert spent(client.file.ratings.parent / "client.toml") == pytest.approx(1.0)
 

@@ -122,9 +122,7 @@ def _two_servers(request: Request, trial: int) -> tuple[Request, Request]:
 PATTERNS = (_same_request, _another_round_between, _renamed_run, _later_round, _two_servers)
 
 
-def _guesses(
-    home: Path, kind: type[Client], pattern: Callable[..., Any], honest: Request
-) -> int:
+def _guesses(home: Path, kind: type[Client], pattern: Callable[..., Any], honest: Request) -> int:
     """How often a server guesses whether the user has rated one item between two requests.
 
     It goes by whether the answers are equal, whether one is missing, and else tosses a coin.

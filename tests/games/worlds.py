@@ -21,7 +21,6 @@ import pytest
 
 from bgtplanner.federation.answers import Answers
 from bgtplanner.federation.guard import Guard, Release
-from bgtplanner.flower import client as module
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request
@@ -129,7 +128,7 @@ class World:
             return "refused"
 
 
-class _stopping:  # noqa: N801 - reads as a phrase
+class _stopping:
     """The machine stops at a step of an answer, before that step is done."""
 
     PLACES = {
@@ -187,8 +186,8 @@ def both(
 
 def some_moves(rng: Generator, honest: Request, number: int) -> list[Move]:
     """Messages in any order, repeated, renamed, altered, with crashes and a jumping clock."""
-    moves: list[Move] = [Move("change", changes=_two(rng))]
-    asked: list[Request] = []
+    moves: list[Move] = [Move("change", changes=_two(rng)), Move("ask", request=honest)]
+    asked: list[Request] = [honest]
     while len(moves) < number:
         dice = rng.random()
         if dice < 0.25:
@@ -202,7 +201,7 @@ def some_moves(rng: Generator, honest: Request, number: int) -> list[Move]:
         elif dice < 0.40:
             moves.append(Move("keep", request=honest))
         else:
-            again = bool(asked) and rng.random() < 0.6
+            again = rng.random() < 0.6
             request = asked[int(rng.integers(len(asked)))] if again else _request(rng, honest)
             asked.append(request)
             crash = STEPS[int(rng.integers(len(STEPS)))] if rng.random() < 0.2 else None
@@ -232,8 +231,8 @@ def _request(rng: Generator, honest: Request) -> Request:
         honest,
         run=str(rng.choice(["first", "second", "[/]"])),
         round=int(rng.integers(6)),
-        charge=float(rng.choice([2.0**-44, 1e-6, 1.0, 5.0, 1e9])),
-        clip=float(rng.choice([1e-9, 0.1, 1.0, 1e9])),
+        charge=float(rng.choice([2.0**-44, 1e-6, 1.0, 5.0, 1e9], p=[0.1, 0.3, 0.4, 0.1, 0.1])),
+        clip=float(rng.choice([1e-9, 0.1, 1.0, 1e9], p=[0.05, 0.5, 0.4, 0.05])),
         model=model,
     )
 
@@ -302,7 +301,6 @@ __all__ = [
     "ReplaysIfNothingChanged",
     "World",
     "both",
-    "module",
     "paid_releases_tell_nothing",
     "some_moves",
 ]
