@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ class Move:
     """What happens next, in both worlds alike: all of it is public.
 
     Attributes:
-        kind: ``ask``, ``keep``, ``hello``, ``change``, ``lose`` (an answer that was kept), ``age``.
+        kind: ``ask``, ``keep``, ``hello``, ``change``, ``lose`` (a kept answer), ``age``.
         request: What is asked for.
         crash: The step of the answer at which the machine stops, if it does.
         changes: What the user of each world does.
@@ -131,7 +131,7 @@ class World:
 class _stopping:
     """The machine stops at a step of an answer, before that step is done."""
 
-    PLACES = {
+    PLACES: ClassVar = {
         "reserve": (Guard, "reserve"),
         "upload": (Client, "_upload"),
         "protect": (Guard, "protect"),
@@ -246,7 +246,7 @@ class ReplaysIfNothingChanged(Client):
     The client of 29ffb3e: an upload's hash was part of what made two requests the same.
     """
 
-    sent: dict[tuple[str, bytes], Any] = {}
+    sent: ClassVar[dict[tuple[str, bytes], Any]] = {}
 
     def answer(self, request: Request) -> Any:
         self._agree(request)

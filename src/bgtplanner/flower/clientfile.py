@@ -112,7 +112,7 @@ class ClientFile(_File):
 
     Attributes:
         ratings: Table of this client's ratings.
-        state: Folder of its ledger, the last model and the last answer.
+        state: Folder of its ledger, the last model and the newest answers.
         policy: What it agrees to.
         user_column: Of the table, by name or position; found out by default, like the others.
         item_column: Likewise.

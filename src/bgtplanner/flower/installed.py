@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -48,9 +49,8 @@ def changed_files(name: str) -> list[str] | None:
         return None
     changed = []
     for file in recorded:
-        path = file.locate()
         try:
-            content = path.read_bytes()  # type: ignore[union-attr]
+            content = Path(file.locate()).read_bytes()
         except OSError:
             changed.append(str(file))
             continue
@@ -85,9 +85,8 @@ def _component(name: str, version: str) -> dict[str, Any]:
         "version": version,
         "purl": f"pkg:pypi/{name}@{version}",
     }
-    licence = about.metadata.get("License-Expression")
-    if licence:
-        component["licenses"] = [{"expression": licence}]
+    if "License-Expression" in about.metadata:
+        component["licenses"] = [{"expression": about.metadata["License-Expression"]}]
     record = about.read_text("RECORD")
     if record:  # the hashes of all its files, so one hash for all of them
         digest = hashlib.sha256(record.encode()).hexdigest()
