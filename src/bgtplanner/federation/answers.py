@@ -41,11 +41,13 @@ class Answers:
 
         A damaged file is as good as none: what cannot be repeated is not made up.
         """
-        for path in self.folder.glob(f"*-{digest.hex()}.npy"):
-            with contextlib.suppress(OSError, ValueError, EOFError):
-                found = np.load(path, allow_pickle=False)
-                if found.dtype == np.float64 and found.ndim == 1:
-                    return np.asarray(found)
+        ending = f"-{digest.hex()}.npy"
+        for path in self._paths():
+            if path.name.endswith(ending):
+                with contextlib.suppress(OSError, ValueError, EOFError):
+                    found = np.load(path, allow_pickle=False)
+                    if found.dtype == np.float64 and found.ndim == 1:
+                        return np.asarray(found)
         return None
 
     def keep(self, digest: bytes, number: int, answer: Floats) -> None:
@@ -60,5 +62,12 @@ class Answers:
         content = io.BytesIO()
         np.save(content, np.asarray(answer, dtype=np.float64), allow_pickle=False)
         replace_file(self.folder / f"{number:016d}-{digest.hex()}.npy", content.getvalue())
-        for path in sorted(self.folder.glob("*.npy"))[: -self.most]:
+        for path in self._paths()[: -self.most]:
             path.unlink(missing_ok=True)
+
+    def _paths(self) -> list[Path]:
+        """The kept ones, oldest first; what a crash has left half written is not among them."""
+        try:
+            return sorted(path for path in self.folder.iterdir() if path.suffix == ".npy")
+        except FileNotFoundError:
+            return []
