@@ -15,6 +15,19 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))  # the benchmarks are tested too, and no part of the package
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_programs() -> Iterator[None]:
+    """No process that runs tests may come near the kernel's limit: JAX dies of it."""
+    yield
+    if "jax" not in sys.modules:
+        return
+    from bgtplanner.federation import programs
+
+    maps, limit = programs.memory_maps(), programs.map_limit()
+    programs.let_programs_go()
+    assert maps < limit // 2, f"{maps} memory maps; the kernel allows {limit}: fewer programs"
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The folder with the real data sets; a test that needs it is skipped where there is none."""
