@@ -30,7 +30,7 @@ nitpicky = False
 nb_execution_mode = "auto"  # of the notebooks, which are stored without their output
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
-nb_execution_timeout = 300
+nb_execution_timeout = -1  # none: how long a cell takes depends on the machine
 nb_output_stderr = "remove"
 
 GENERATED = {"reference/commands": commands_page, "reference/settings": settings_page}

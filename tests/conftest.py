@@ -3,16 +3,56 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
+import compiled
 from command_line import Call, Done
+from processes import Processes
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))  # the benchmarks are tested too, and no part of the package
+
+compiled.keep(os.environ)  # before JAX is imported, here or in a process that a test starts
+
+# The same examples every time, however long they take. `--hypothesis-profile search` tries others.
+_PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
+settings.register_profile("search", **_PATIENT)
+settings.register_profile("same", derandomize=True, **_PATIENT)
+settings.load_profile("same")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_programs() -> Iterator[None]:
+    """No process that runs tests may come near the kernel's limit: JAX dies of it."""
+    yield
+    if "jax" not in sys.modules:
+        return
+    from bgtplanner.federation import programs
+
+    maps, limit = programs.memory_maps(), programs.map_limit()
+    programs.let_programs_go()
+    assert maps < limit // 2, f"{maps} memory maps; the kernel allows {limit}: fewer programs"
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    """Starts processes, which end with the test."""
+    with Processes() as made:
+        yield made
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """For tests that interrupt: a shell that starts them in the background has that ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")
@@ -88,23 +128,6 @@ def quick_compilation() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """For files whose runs compile the same few programs: JAX keeps them, and is quick."""
-    import jax
-    from jax.experimental.compilation_cache import compilation_cache
-
-    folder = tmp_path_factory.mktemp("compiled")
-    settings = {
-        "jax_compilation_cache_dir": str(folder),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": 0,
-        "jax_disable_most_optimizations": True,
-    }
-    before = {name: getattr(jax.config, name, False) for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield folder
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
+def compiled_once(quick_compilation: None) -> Path:
+    """The same; returns the folder with the compiled programs, for other processes."""
+    return compiled.FOLDER

@@ -28,6 +28,7 @@ from bgtplanner.experiments import loop, runner
 from bgtplanner.experiments.config import load_config
 from bgtplanner.recsys.datasets import DATASETS
 from command_line import Call, Done
+from processes import Processes
 
 TIMES = ("seconds", "ledger_head")  # what is never the same twice
 TINY = ["--dataset", "synthetic"] + [
@@ -490,9 +491,9 @@ class TestRealProcess:
         assert "round 3/3" in done.stderr
         assert "\x1b" not in done.stdout + done.stderr
 
-    def test_terminal(self, tmp_path: Path, compiled_once: Path) -> None:
+    def test_terminal(self, processes: Processes, tmp_path: Path, compiled_once: Path) -> None:
         ours, theirs = pty.openpty()
-        process = subprocess.Popen(
+        process = processes.start(
             [COMMAND, "run", *TINY, "--rounds", "3", "--out", tmp_path / "run"],
             stdin=subprocess.DEVNULL,
             stdout=theirs,

@@ -6,7 +6,6 @@ import importlib
 import inspect
 import os
 import re
-import subprocess
 import sys
 from html import unescape
 from pathlib import Path
@@ -21,26 +20,24 @@ from writing import reference  # noqa: E402
 
 import bgtplanner  # noqa: E402
 from bgtplanner.experiments.config import FLAGS, Config  # noqa: E402
+from processes import Processes  # noqa: E402
 
 
-def built(out: Path) -> Path:
+def built(processes: Processes, out: Path) -> Path:
     """The pages, as `make docs` has them; the notebooks are executed in folders of their own."""
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
     quick = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONWARNINGS": "default"}
-    done = subprocess.run(
-        [*command, "-d", out / "trees", DOCS, out / "html"],
-        capture_output=True,
-        text=True,
-        env=os.environ | quick,
+    done = processes.run(
+        [*command, "-d", out / "trees", DOCS, out / "html"], env=os.environ | quick
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return out / "html"
 
 
-def test_the_site(tmp_path: Path) -> None:
+def test_the_site(processes: Processes, tmp_path: Path) -> None:
     """One test, since a build takes half a minute."""
     pytest.importorskip("sphinx", reason="sphinx is not installed: pip install --group docs")
-    site = built(tmp_path)
+    site = built(processes, tmp_path)
     for page in DOCS.rglob("*.md"):
         assert (site / page.relative_to(DOCS).with_suffix(".html")).is_file(), page
     for name in ("compare", "own-policy"):  # were executed, to their end

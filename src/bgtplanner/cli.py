@@ -9,7 +9,7 @@ import contextlib
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, NoReturn
 
 import click
 import typer
@@ -26,9 +26,6 @@ from bgtplanner.commands import (
     train,
 )
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
-
-if TYPE_CHECKING:
-    pass
 
 app = typer.Typer(
     name="bgtplanner",
@@ -76,7 +73,7 @@ def main() -> NoReturn:
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="bgtplanner", standalone_mode=False)
         if code == 130:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
     except click.ClickException as error:

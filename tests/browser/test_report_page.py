@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from benchmarks.speed.made_runs import make_grid, make_run
 from bgtplanner.experiments.grid import Request
 from bgtplanner.experiments.sweeps import Study, Sweep, parse_axis
 from bgtplanner.report.page import write_report
+from processes import PATIENCE, Processes, wait_until
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install it")
 
@@ -42,7 +42,9 @@ def browser() -> Iterator[Any]:
         pytest.skip("no browser: install Debian's package chromium, or Google Chrome")
     with sync_api.sync_playwright() as playwright:
         try:
-            started = playwright.chromium.launch(executable_path=found, args=FLAGS)
+            started = playwright.chromium.launch(
+                executable_path=found, args=FLAGS, timeout=1000 * PATIENCE
+            )
         except sync_api.Error as error:
             pytest.skip(f"{found} does not start: {str(error).splitlines()[0]}")
         yield started
@@ -82,6 +84,7 @@ def visit(browser: Any) -> Iterator[Open]:
             color_scheme="dark" if dark else "light",
             java_script_enabled=scripts,
         )
+        context.set_default_timeout(1000 * PATIENCE)
         contexts.append(context)
         address = place.absolute().as_uri() if isinstance(place, Path) else place
         return Visit(context.new_page(), address)
@@ -249,48 +252,41 @@ simulate("synthetic", rounds=12, settings=small, out=sys.argv[1], observer=Gate(
 """
 
 
-def test_live_during_a_run(visit: Open, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("ctrl_c")
+def test_live_during_a_run(visit: Open, processes: Processes, tmp_path: Path) -> None:
     """A run writes the folder, `report --live` shows it, and the page follows to the end."""
-    command = str(Path(sys.executable).parent / "bgtplanner")
+    command = Path(sys.executable).parent / "bgtplanner"
     folder, leave = tmp_path / "run", tmp_path / "leave"
     leave.mkdir()
     quick = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONUNBUFFERED": "1"}
-    run = subprocess.Popen([sys.executable, "-c", RUN, folder, leave], env=quick)
-    server = None
-    try:
-        while not (folder / "rounds.jsonl").exists():
-            assert run.poll() is None
-            time.sleep(0.05)
-        server = subprocess.Popen(
-            [command, "report", folder, "--live", "--json"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=quick,
-        )
-        assert server.stdout is not None
-        lines = [server.stdout.readline() for _ in range(3)]
-        address = json.loads("".join(lines))["address"]
-        seen = visit(address)
-        page = seen.page
-        page.locator("h1", has_text="Round 3 of 12").wait_for()
-        page.get_by_role("button", name="one constant for all").click()
-        page.locator("#live", has_text="live").wait_for()
-        (leave / "3").touch()
-        page.locator("h1", has_text="Round 9 of 12").wait_for()
-        constant = page.locator('.series[data-series="constant"]').first
-        assert constant.evaluate("e => getComputedStyle(e).display") == "none", "still hidden"
-        (leave / "9").touch()
-        page.locator("h1", has_text="Learning together").wait_for()
-        page.locator("#live", has_text="finished").wait_for()
-        assert seen.said == []
-        assert all(request.startswith(address) for request in seen.requests)
-        assert run.wait() == 0
-        assert not (folder / "report.html").exists()
-    finally:
-        run.kill()
-        run.wait()
-        if server is not None:
-            server.send_signal(signal.SIGINT)  # Ctrl-C
-            output, errors = server.communicate(timeout=60)
+    run = processes.start([sys.executable, "-c", RUN, folder, leave], env=quick)
+    begun = folder / "rounds.jsonl"
+    wait_until(lambda: begun.exists() or run.poll() is not None, "the first round")
+    server = processes.start(
+        [command, "report", folder, "--live", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=quick,
+    )
+    assert server.stdout is not None
+    lines = [server.stdout.readline() for _ in range(3)]
+    address = json.loads("".join(lines))["address"]
+    seen = visit(address)
+    page = seen.page
+    page.locator("h1", has_text="Round 3 of 12").wait_for()
+    page.get_by_role("button", name="one constant for all").click()
+    page.locator("#live", has_text="live").wait_for()
+    (leave / "3").touch()
+    page.locator("h1", has_text="Round 9 of 12").wait_for()
+    constant = page.locator('.series[data-series="constant"]').first
+    assert constant.evaluate("e => getComputedStyle(e).display") == "none", "still hidden"
+    (leave / "9").touch()
+    page.locator("h1", has_text="Learning together").wait_for()
+    page.locator("#live", has_text="finished").wait_for()
+    assert seen.said == []
+    assert all(request.startswith(address) for request in seen.requests)
+    assert run.wait(PATIENCE) == 0
+    assert not (folder / "report.html").exists()
+    server.send_signal(signal.SIGINT)  # Ctrl-C
+    output, errors = server.communicate(timeout=PATIENCE)
     assert (server.returncode, output, errors) == (0, "", "")

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from processes import Processes, lines_in
+
 COMMAND = str(Path(sys.executable).parent / "bgtplanner")
 KILLS = 12
 TIMES = ("seconds", "ledger_head")  # what is never the same twice
@@ -35,23 +37,18 @@ def planned_of(stored: np.ndarray) -> dict[str, Any]:
     return {key: value for key, value in state["policy"].items() if key != "ledger"}
 
 
-def start(folder: Path, compiled: Path) -> subprocess.Popen[str]:
+def start(processes: Processes, folder: Path, compiled: Path) -> subprocess.Popen[str]:
     """Go on with the run, or begin it if it never got as far as having a folder."""
     if (folder / "config.toml").exists():
         arguments = ["resume", str(folder)]
     else:
         assignments = [part for k, v in SETTINGS.items() for part in ("--set", f"{k}={v}")]
         arguments = ["run", "--out", str(folder), *assignments]
-    return subprocess.Popen(
+    return processes.start(
         [COMMAND, *arguments, "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ
-        | {
-            "JAX_COMPILATION_CACHE_DIR": str(compiled),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        },
+        env=os.environ | {"JAX_COMPILATION_CACHE_DIR": str(compiled)},
     )
 
 
@@ -74,38 +71,30 @@ def state_of(folder: Path) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
     return arrays, [timeless(json.loads(line)) for line in lines], timeless(summary)
 
 
-def mark(file: Path) -> tuple[int, int]:
-    try:
-        stat = file.stat()
-    except FileNotFoundError:
-        return (0, 0)
-    return (stat.st_ino, stat.st_size)
-
-
-def test_killed_at_random_moments(tmp_path: Path) -> None:
+def test_killed_at_random_moments(tmp_path: Path, processes: Processes) -> None:
     compiled, whole, folder = (tmp_path / name for name in ("compiled", "whole", "killed"))
-    out, err = start(whole, compiled).communicate()
+    out, err = start(processes, whole, compiled).communicate()
     assert json.loads(out)["rounds_run"] == SETTINGS["federation.rounds"], err
 
     generator = random.Random(20_250_101)
     rounds = folder / "rounds.jsonl"
     killed = 0
     for number in range(KILLS):
-        before = mark(rounds)
-        process = start(folder, compiled)
-        if number % 4:  # while it trains and writes
-            while process.poll() is None and mark(rounds) == before:
-                time.sleep(0.002)
-            time.sleep(generator.uniform(0, 0.1))
-        else:  # any time from the start on
+        wanted = lines_in(rounds) + generator.randint(1, 50)
+        process = start(processes, folder, compiled)
+        if number % 4 == 3:  # any time from the start on
             time.sleep(generator.uniform(0, 1.5))
+        else:  # while it trains and writes, however long that takes
+            while process.poll() is None and lines_in(rounds) < wanted:
+                time.sleep(0.002)
+            time.sleep(generator.uniform(0, 0.02))
         process.send_signal(signal.SIGKILL)
         _, err = process.communicate()
         assert err == ""
         killed += process.returncode == -signal.SIGKILL
         assert process.returncode in (0, -signal.SIGKILL)
 
-    process = start(folder, compiled)
+    process = start(processes, folder, compiled)
     out, err = process.communicate()
     assert (process.returncode, err) == (0, "")
     assert json.loads(out)["rounds_run"] == SETTINGS["federation.rounds"]

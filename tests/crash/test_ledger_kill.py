@@ -10,7 +10,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -80,12 +79,13 @@ def test_killed_while_creating(tmp_path: Path) -> None:
 
 
 def driven(what: str, folder: Path) -> Any:
-    result = subprocess.run(
-        [sys.executable, "-W", "ignore", __file__, what, str(folder)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-    )
+    from processes import Processes  # which the other process cannot see
+
+    with Processes() as processes:
+        result = processes.run(
+            [sys.executable, "-W", "ignore", __file__, what, folder],
+            env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+        )
     if result.returncode:
         pytest.fail(result.stderr)
     return json.loads(result.stdout)

@@ -32,6 +32,7 @@ from bgtplanner.experiments.config import Config
 from bgtplanner.experiments.grid import Request, _Clock, parse_seeds, run_grid, write_whole
 from bgtplanner.experiments.store import RunFolder
 from bgtplanner.experiments.table2 import NAMES, published
+from processes import wait_until
 
 TINY = {
     "synthetic.clients": 20,
@@ -387,6 +388,7 @@ class TestInterruption:
         assert [outcome.cell.policy for outcome, _ in watcher.finished] == ["bgt"]
         assert self.figures(found) == self.figures(whole)
 
+    @pytest.mark.usefixtures("ctrl_c")
     @pytest.mark.parametrize("interrupt", [False, True], ids=["crash", "ctrl-c"])
     def test_within_a_cell(
         self,
@@ -474,10 +476,7 @@ class TestSideBySide:
         def results(tasks: Iterator[Any], jobs: int) -> Iterator[Outcome]:
             cell = next(tasks)[1][0]
             signal.raise_signal(signal.SIGTERM)
-            for _ in range(1000):
-                if (tmp_path / ".stop").exists():
-                    break
-                threading.Event().wait(0.01)
+            wait_until((tmp_path / ".stop").exists, "the flag")
             yield Outcome(cell=cell, interrupted=True)
             assert next(tasks, None) is None
             raise OSError("broken pool")

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from bgtplanner.experiments.assembly import federation_of
 from bgtplanner.experiments.config import load_config
 from bgtplanner.experiments.runner import execute
 from bgtplanner.experiments.store import RunFolder
+from processes import Processes, lines_in, wait_until
 
 TINY = {
     "synthetic.clients": 20,
@@ -451,6 +451,7 @@ class TestResume:
         resume(parts)
         assert state_of(parts) == state_of(whole)
 
+    @pytest.mark.usefixtures("ctrl_c")
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_real_signals(self, tmp_path: Path, reference: Path, number: signal.Signals) -> None:
         before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
@@ -461,6 +462,24 @@ class TestResume:
         resume(folder)
         assert state_of(folder) == state_of(reference)
 
+    def test_an_ignored_interrupt_stays_ignored(self, tmp_path: Path, reference: Path) -> None:
+        """As a shell has it for a run in the background; SIGTERM stops that."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            tiny(tmp_path / "one", observer=Watcher(5, lambda: signal.raise_signal(signal.SIGINT)))
+            assert state_of(tmp_path / "one") == state_of(reference)
+            with pytest.raises(InterruptedRunError, match="after round 7 of"):
+                tiny(
+                    tmp_path / "two",
+                    observer=Watcher(5, lambda: signal.raise_signal(signal.SIGTERM)),
+                )
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        finally:
+            signal.signal(signal.SIGINT, before)
+        resume(tmp_path / "two")
+        assert state_of(tmp_path / "two") == state_of(reference)
+
+    @pytest.mark.usefixtures("ctrl_c")
     def test_the_second_interrupt_is_at_once(self, tmp_path: Path, reference: Path) -> None:
         def twice() -> None:
             for _ in range(2):
@@ -471,14 +490,10 @@ class TestResume:
         resume(tmp_path / "run")
         assert state_of(tmp_path / "run") == state_of(reference)
 
+    @pytest.mark.usefixtures("ctrl_c")
     def test_signals_are_left_alone_without_a_folder(self) -> None:
-        # A shell that starts the tests in the background has them ignore the signal.
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                tiny(observer=Watcher(1, lambda: os.kill(os.getpid(), signal.SIGINT)))
-        finally:
-            signal.signal(signal.SIGINT, before)
+        with pytest.raises(KeyboardInterrupt):
+            tiny(observer=Watcher(1, lambda: os.kill(os.getpid(), signal.SIGINT)))
 
     def test_not_in_the_main_thread(self, tmp_path: Path, reference: Path) -> None:
         thread = threading.Thread(target=tiny, args=(tmp_path / "run",))
@@ -783,14 +798,6 @@ class TestParticipation:
         assert [record["clients"] for record in result.rounds] == [1] * 4
 
 
-def wait_for_lines(file: Path, number: int, process: subprocess.Popen[Any]) -> None:
-    """Until the run is under way, however slow the machine."""
-    while process.poll() is None:
-        if file.exists() and file.read_bytes().count(b"\n") >= number:
-            return
-        time.sleep(0.005)
-
-
 LONG = 1000
 
 
@@ -804,12 +811,12 @@ def long_reference(tmp_path_factory: pytest.TempPathFactory, compiled_once: Path
 class TestRealProcess:
     """`bgtplanner run` as it is started from a shell."""
 
-    def start(self, folder: Path, compiled: Path) -> subprocess.Popen[str]:
+    def start(self, processes: Processes, folder: Path, compiled: Path) -> subprocess.Popen[str]:
         command = Path(sys.executable).parent / "bgtplanner"
         settings = TINY | {"run.checkpoint_every": 100}
         assignments = [part for k, v in settings.items() for part in ("--set", f"{k}={v}")]
         where = ["--dataset", "synthetic", "--out", folder]
-        return subprocess.Popen(
+        return processes.start(
             [command, "run", *where, "--rounds", str(LONG), *assignments],
             env=os.environ
             | {
@@ -819,17 +826,26 @@ class TestRealProcess:
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
         )
 
+    @pytest.mark.usefixtures("ctrl_c")
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
     def test_signal(
-        self, tmp_path: Path, compiled_once: Path, long_reference: Path, number: signal.Signals
+        self,
+        processes: Processes,
+        tmp_path: Path,
+        compiled_once: Path,
+        long_reference: Path,
+        number: signal.Signals,
     ) -> None:
         for attempt in range(5):  # on a very busy machine it may be done before we look
             folder = tmp_path / f"run{attempt}"
-            process = self.start(folder, compiled_once)
-            wait_for_lines(folder / "rounds.jsonl", 1, process)
+            rounds = folder / "rounds.jsonl"
+            process = self.start(processes, folder, compiled_once)
+            wait_until(
+                lambda: process.poll() is not None or lines_in(rounds),  # noqa: B023
+                "the first round",
+            )
             process.send_signal(number)
             out, err = process.communicate()
             if process.returncode != 0:

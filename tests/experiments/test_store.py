@@ -7,7 +7,6 @@ import io
 import json
 import os
 import resource
-import signal
 import subprocess
 import sys
 import tomllib
@@ -29,6 +28,7 @@ from bgtplanner.errors import (
 )
 from bgtplanner.experiments.config import load_config
 from bgtplanner.experiments.store import SCHEMA, RunFolder
+from processes import Processes
 
 CONFIG = load_config(settings={"federation.rounds": 5})
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.asarray(7)}
@@ -386,27 +386,24 @@ sys.stdin.read()
 
 
 class TestLock:
-    def test_held_by_another_process(self, folder: RunFolder) -> None:
+    def test_held_by_another_process(self, folder: RunFolder, processes: Processes) -> None:
         folder.close()
-        holder = subprocess.Popen(
-            [sys.executable, "-c", HOLDER, str(folder.path / ".lock")],
+        holder = processes.start(
+            [sys.executable, "-c", HOLDER, folder.path / ".lock"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        try:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == b"held\n"
-            for attempt in (
-                lambda: RunFolder.open(folder.path),
-                lambda: RunFolder.create(folder.path, CONFIG, fingerprint="", overwrite=True),
-            ):
-                with pytest.raises(RunLockedError, match="another process is running") as caught:
-                    attempt()
-                assert caught.value.exit_code == 2
-            assert folder.config() == CONFIG
-        finally:
-            holder.send_signal(signal.SIGKILL)
-            holder.communicate()
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        for attempt in (
+            lambda: RunFolder.open(folder.path),
+            lambda: RunFolder.create(folder.path, CONFIG, fingerprint="", overwrite=True),
+        ):
+            with pytest.raises(RunLockedError, match="another process is running") as caught:
+                attempt()
+            assert caught.value.exit_code == 2
+        assert folder.config() == CONFIG
+        processes.end()  # by SIGKILL
         RunFolder.open(folder.path).close()  # the lock died with its holder
 
     def test_held_by_this_process(self, folder: RunFolder) -> None:

@@ -31,8 +31,8 @@ SETTINGS: dict[str, Any] = {
     "data.initial_share": 1.0,
     "data.dataset": "made-up",
     "deployment.items": "items.txt",
-    "deployment.round_seconds": 5.0,
-    "deployment.wait_seconds": 5.0,
+    "deployment.round_seconds": 600.0,
+    "deployment.wait_seconds": 600.0,
 }
 
 POLICY: dict[str, Any] = {

@@ -11,12 +11,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Any
+
+from processes import PATIENCE, wait_until
 
 TESTS = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
@@ -26,16 +25,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def wait_until(true: Callable[[], Any], seconds: float, what: str) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = true()
-        if found:
-            return found
-        time.sleep(0.2)
-    raise AssertionError(f"waited {seconds:g} s for {what}")
 
 
 class Loopback:
@@ -75,7 +64,7 @@ class Loopback:
     def call(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             command, env=self.environment, cwd=self.folder, capture_output=True, text=True,
-            check=False, timeout=120,
+            check=False, timeout=PATIENCE,
         )  # fmt: skip
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
@@ -102,7 +91,7 @@ class Loopback:
             "--enable-supernode-auth", "--database", str(self.folder / "link.db"),
             "--disable-runtime-dependency-installation",
         )  # fmt: skip
-        wait_until(self._listens, 60, "the SuperLink")
+        wait_until(self._listens, "the SuperLink")
 
     def _listens(self) -> bool:
         with socket.socket() as probe:
@@ -169,7 +158,7 @@ class Loopback:
                 os.kill(pid, how)
             except ProcessLookupError:
                 continue
-        process.wait(60)
+        process.wait(PATIENCE)
 
     def close(self) -> None:
         for name in list(self.processes):

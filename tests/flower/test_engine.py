@@ -13,6 +13,7 @@ from bgtplanner.experiments.runner import simulate
 from bgtplanner.recsys.ratings import Ratings
 from flower.doubles import SETTINGS, write_federation
 from flower.test_equal import same_ledgers, same_model
+from processes import PATIENCE
 
 pytestmark = [pytest.mark.deploy, pytest.mark.usefixtures("compiled_once")]
 
@@ -31,7 +32,7 @@ def test_same_model_and_ledgers_as_in_simulation(tmp_path: Path, few: Ratings) -
     }
     done = subprocess.run(
         [sys.executable, *map(str, (script, config, tmp_path / "run", folder / "clients", 7))],
-        env=os.environ | quiet, capture_output=True, text=True, check=False, timeout=300,
+        env=os.environ | quiet, capture_output=True, text=True, check=False, timeout=PATIENCE,
     )  # fmt: skip
     assert (tmp_path / "run" / "summary.json").exists(), done.stdout[-2000:] + done.stderr[-4000:]
 

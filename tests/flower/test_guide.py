@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from flower.loopback import free_port
+from processes import PATIENCE
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text(encoding="utf-8")
 
@@ -32,7 +33,7 @@ def test_the_guide_on_one_machine(tmp_path: Path) -> None:
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:
-        output, _ = process.communicate(timeout=400)
+        output, _ = process.communicate(timeout=PATIENCE)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -14,8 +14,9 @@ from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.recsys.ratings import Ratings
 from bgtplanner.recsys.synthetic import synthetic_ratings
 from flower.doubles import POLICY, SETTINGS, spent, write_federation
-from flower.loopback import Loopback, wait_until
+from flower.loopback import Loopback
 from flower.test_equal import same_ledgers, same_model
+from processes import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.deploy, pytest.mark.usefixtures("compiled_once")]
 
@@ -80,9 +81,9 @@ def loopback(federation: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 def finish(loopback: Loopback, out: Path) -> None:
     done = out / "summary.json"
-    wait_until(lambda: done.exists() or "failed" in loopback.status(), 420, "the run to end")
+    wait_until(lambda: done.exists() or "failed" in loopback.status(), "the run to end")
     assert done.exists(), loopback.log("link")[-4000:]
-    wait_until(lambda: loopback.status() == "finished:completed", 60, "Flower to notice")
+    wait_until(lambda: loopback.status() == "finished:completed", "Flower to notice")
 
 
 def test_same_model_and_ledgers_as_in_simulation(
@@ -103,7 +104,7 @@ def test_a_node_without_a_registered_key_is_refused(loopback: Loopback) -> None:
     for name, key in ((8, 4), (9, None)):
         loopback.start_node(name, loopback.client_files[0], key=key, supervised=False)
         process = loopback.processes.pop(f"node-{name}")
-        assert process.wait(90) != 0
+        assert process.wait(PATIENCE) != 0
 
 
 def test_killed_clients_and_a_killed_server(
@@ -123,15 +124,15 @@ def test_killed_clients_and_a_killed_server(
     app = loopback.write_app("stops", federation / "second.toml", out, _STOPS_ONCE)
     loopback.run(app)
 
-    wait_until((third.parent / "state" / "stopped").exists, 240, "a client in mid-round")
+    wait_until((third.parent / "state" / "stopped").exists, "a client in mid-round")
     loopback.kill("node-3")
-    wait_until(lambda: len(RunFolder(out).rounds()) >= 2, 120, "the round to go on without it")
+    wait_until(lambda: len(RunFolder(out).rounds()) >= 2, "the round to go on without it")
     record = RunFolder(out).rounds()[1]
     assert (record["clients"], record["late"] + record["dropped"]) == (2, 1)
 
     asked = spent(loopback.client_files[0])
     loopback.start_node(3, third, key=3)
-    wait_until(lambda: spent(loopback.client_files[0]) > asked, 180, "another round to begin")
+    wait_until(lambda: spent(loopback.client_files[0]) > asked, "another round to begin")
     loopback.kill("link")  # all of the server, in the middle of the round
     assert not (out / "summary.json").exists()
     loopback.start_link()

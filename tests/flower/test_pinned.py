@@ -13,7 +13,8 @@ from bgtplanner.flower import pinned
 from bgtplanner.flower.client import client_app
 from bgtplanner.recsys.ratings import Ratings
 from flower.doubles import spent, write_federation
-from flower.loopback import Loopback, wait_until
+from flower.loopback import Loopback
+from processes import wait_until
 
 _HOSTILE = """
 from pathlib import Path
@@ -61,7 +62,7 @@ def test_code_of_a_run_over_the_network(tmp_path: Path, few: Ratings, is_pinned:
         loopback.start_node(1, files[0], key=1)
         app = loopback.write_app("hostile", config, out, _HOSTILE.format(marker=str(marker)))
         loopback.run(app)
-        wait_until((out / "summary.json").exists, 240, "the run to end")
+        wait_until((out / "summary.json").exists, "the run to end")
     finally:
         loopback.close()
     assert RunFolder(out).rounds()[0]["clients"] == 1

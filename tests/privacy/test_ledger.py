@@ -40,6 +40,7 @@ from bgtplanner.privacy.conversions import filter_capacity, gdp_epsilon
 from bgtplanner.privacy.entries import pack, unpack
 from bgtplanner.privacy.journal import Head, Row
 from bgtplanner.privacy.ledger import Ledger
+from processes import Processes
 
 ONE = 2**44  # ticks of a charge of 1
 BASIC, EITHER, GDP = "laplace/basic", "laplace/either", "gaussian/gdp"
@@ -1077,12 +1078,12 @@ print(granted)
 """
 
 
-def test_two_processes_charge_one_file_at_once(path: Path) -> None:
+def test_two_processes_charge_one_file_at_once(path: Path, processes: Processes) -> None:
     Ledger.create(path, budgets_of(1.25, 1.25), BASIC).close()
     spenders = [
-        subprocess.Popen(
-            [sys.executable, "-c", SPENDER, str(path), name],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        processes.start(
+            [sys.executable, "-c", SPENDER, path, name],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )
         for name in ("a", "b")
     ]  # fmt: skip

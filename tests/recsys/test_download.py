@@ -248,8 +248,11 @@ class TestBroken:
         assert len(server.asked) == 1
 
     def test_no_network(self, server: Server, tmp_path: Path) -> None:
-        with pytest.raises(DownloadError, match="no connection"):
-            fetch(server, tmp_path, url="http://127.0.0.1:9/x.zip", attempts=2)
+        with socket.socket() as nobody:  # has a port, and does not listen
+            nobody.bind(("127.0.0.1", 0))
+            url = f"http://127.0.0.1:{nobody.getsockname()[1]}/x.zip"
+            with pytest.raises(DownloadError, match="no connection"):
+                fetch(server, tmp_path, url=url, attempts=2)
 
     def test_silent_server(self, server: Server, tmp_path: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -17,7 +17,9 @@ from bgtplanner.recsys import cells
 from bgtplanner.recsys.layout import TableFormat
 from bgtplanner.recsys.tables import Table, read_table
 
-in_one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+in_one_folder = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 @pytest.fixture

@@ -5,6 +5,11 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from email.message import Message
@@ -17,6 +22,7 @@ from benchmarks.speed.made_runs import make_grid, make_run
 from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.experiments.grid import Request
 from bgtplanner.report.live import LivePage, LiveServer
+from processes import PATIENCE, Processes
 
 SHORT = {"federation.rounds": 6}
 
@@ -26,14 +32,22 @@ def run(tmp_path: Path) -> Path:
     return make_run(tmp_path / "run", SHORT, rounds_done=2)
 
 
-@pytest.fixture
-def server(run: Path) -> Iterator[LiveServer]:
+@contextlib.contextmanager
+def serving(run: Path) -> Iterator[LiveServer]:
     made = LiveServer(LivePage(run))
     thread = threading.Thread(target=made.serve)
     thread.start()
-    yield made
-    made.shutdown()
-    thread.join()
+    try:
+        yield made
+    finally:
+        made.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def server(run: Path) -> Iterator[LiveServer]:
+    with serving(run) as made:
+        yield made
 
 
 class Answer(NamedTuple):
@@ -47,7 +61,7 @@ def asked(
     server: LiveServer, path: str, method: str = "GET", host: str | None = None
 ) -> Iterator[http.client.HTTPResponse]:
     with contextlib.closing(
-        http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+        http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=PATIENCE)
     ) as connection:
         connection.request(method, path, headers={} if host is None else {"Host": host})
         with connection.getresponse() as answer:
@@ -136,13 +150,9 @@ class TestEvents:
         assert ask(server).status == 200
 
     def test_stopped(self, run: Path) -> None:
-        made = LiveServer(LivePage(run))
-        thread = threading.Thread(target=made.serve)
-        thread.start()
-        with asked(made, "/events") as answer:
+        with serving(run) as made, asked(made, "/events") as answer:
             answer.readline()
             made.shutdown()
-            thread.join()
             assert not answer.read().endswith(b"event: done\ndata: done\n\n")
 
 
@@ -183,3 +193,44 @@ def test_no_such_port(run: Path, port: int) -> None:
 def test_a_port_that_is_taken(run: Path, server: LiveServer) -> None:
     with pytest.raises(ConfigError, match=f"--port = {server.server_port}: .*choose another"):
         LiveServer(LivePage(run), server.server_port)
+
+
+class TestRealProcess:
+    """`bgtplanner report --live` as it is started from a shell."""
+
+    @pytest.fixture
+    def started(self, run: Path, processes: Processes) -> subprocess.Popen[str]:
+        command = Path(sys.executable).parent / "bgtplanner"
+        process = processes.start(
+            [command, "report", run, "--live"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+        assert process.stdout is not None
+        port = re.match(r"Live: http://127\.0\.0\.1:(\d+)/", process.stdout.readline())
+        assert port is not None
+        with contextlib.closing(
+            http.client.HTTPConnection("127.0.0.1", int(port[1]), timeout=PATIENCE)
+        ) as connection:
+            connection.request("GET", "/no-such-page")  # it serves once it answers
+            assert connection.getresponse().status == 404
+        return process
+
+    @pytest.mark.usefixtures("ctrl_c")
+    def test_ctrl_c_ends_it(self, started: subprocess.Popen[str]) -> None:
+        started.send_signal(signal.SIGINT)
+        output, errors = started.communicate(timeout=PATIENCE)
+        assert (started.returncode, output, errors) == (0, "", "")
+
+    def test_in_the_background(self, request: pytest.FixtureRequest) -> None:
+        """A shell has Ctrl-C ignored there; what is started so can be ended all the same."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            started: subprocess.Popen[str] = request.getfixturevalue("started")
+        finally:
+            signal.signal(signal.SIGINT, before)
+        started.send_signal(signal.SIGINT)
+        started.send_signal(signal.SIGTERM)
+        started.communicate(timeout=PATIENCE)
+        assert started.returncode == -signal.SIGTERM

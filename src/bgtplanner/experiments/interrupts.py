@@ -14,7 +14,9 @@ __all__ = ["stop_requests"]
 def stop_requests(*, active: bool) -> Iterator[threading.Event]:
     """An event that Ctrl-C and SIGTERM set, so that a run ends between two rounds.
 
-    A second Ctrl-C interrupts at once, as it always does.
+    A second request interrupts at once, as Ctrl-C always does. Where Ctrl-C is ignored, it stays
+    so: a shell that starts a run in the background means it to outlive what is interrupted in the
+    foreground. SIGTERM stops it there.
     """
     stop = threading.Event()
     if not active or threading.current_thread() is not threading.main_thread():
@@ -26,7 +28,10 @@ def stop_requests(*, active: bool) -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         stop.set()
 
-    old = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        numbers.append(signal.SIGINT)
+    old = {number: signal.signal(number, request) for number in numbers}
     try:
         yield stop
     finally:

@@ -21,6 +21,7 @@ from bgtplanner.experiments.results import most_spent, reached_target
 from bgtplanner.experiments.store import RunFolder
 from bgtplanner.experiments.tracking import RoundObserver
 from bgtplanner.federation.planned import Carrier, PlannedRound, PlannedRounds
+from bgtplanner.federation.programs import let_programs_go
 from bgtplanner.federation.simulation import RoundRecord
 from bgtplanner.planning.policy import LedgerPolicy, Policy
 from bgtplanner.privacy.journal import Head
@@ -40,6 +41,7 @@ class Run:
     def __init__(
         self, config: Config, simulation: Carrier, observer: RoundObserver | None
     ) -> None:
+        let_programs_go()  # those of earlier runs
         self.config, self.simulation, self.observer = config, simulation, observer
         self.checkpoint_every = config.run.checkpoint_every
         self.records: list[dict[str, Any]] = []

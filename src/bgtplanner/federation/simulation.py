@@ -31,6 +31,8 @@ __all__ = [
     "state_arrays",
 ]
 
+_FEWEST_PAIRS = 64  # that a program for predictions is compiled for
+
 
 class RoundRecord(NamedTuple):
     """What is kept of a round.
@@ -246,17 +248,23 @@ class Simulation:
         return np.r_[client, who], np.r_[item, pretended[who, place]]
 
     def predict(self, user: ArrayLike, item: ArrayLike) -> NDArray[np.float32]:
-        """Predicted ratings in [0, 1] of user-item index pairs, with what is known by now."""
+        """Predicted ratings in [0, 1] of user-item index pairs, with what is known by now.
+
+        A program is compiled for a number of pairs: they are filled up to a power of two, so that
+        whoever asks for every user, with other unrated items each, needs a few programs only.
+        """
+        users, items = (np.asarray(index, dtype=np.int32) for index in (user, item))
+        missing = (1 << max(len(users) - 1, _FEWEST_PAIRS - 1).bit_length()) - len(users)
         known = self._edges.at(max(self.next_round - 1, 0))
         with jax.default_device(self._device):
             predicted = _predict(
                 self.federation,
                 self._state,
                 known,
-                jnp.asarray(user, dtype=jnp.int32),
-                jnp.asarray(item, dtype=jnp.int32),
+                jnp.asarray(np.pad(users, (0, missing))),
+                jnp.asarray(np.pad(items, (0, missing))),
             )
-        return np.asarray(predicted)
+        return np.asarray(predicted)[: len(users)]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The whole state as named plain arrays, enough to go on bit for bit."""

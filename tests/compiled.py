@@ -1,0 +1,66 @@
+"""Compiled programs are kept from test to test, from process to process and from day to day.
+
+Compiling is most of what the tests cost, and most programs are compiled more than once. JAX keeps
+them in a folder and finds them by their contents. It does not write them all at once, so that one
+process may see half of what another is writing, or was writing when it was killed. It notices (a
+checksum), says so and compiles: nobody needs to hear of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from collections.abc import MutableMapping
+from pathlib import Path
+
+_LARGEST = 500 * 2**20
+_HARMLESS = (
+    "ignore:Error reading persistent compilation cache entry",
+    "ignore:Error writing persistent compilation cache entry",
+)
+
+
+def _machine() -> str:
+    """What programs are compiled for: no other machine or version is to run them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        processor = sorted({line for line in lines if line.startswith(("model name", "flags"))})
+    except OSError:
+        processor = [platform.processor()]
+    try:
+        versions = [importlib.metadata.version(name) for name in ("jax", "jaxlib")]
+    except importlib.metadata.PackageNotFoundError:
+        versions = []
+    parts = (*processor, *versions, sys.version, platform.machine())
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+_ALL = Path(__file__).resolve().parents[1] / "build" / "compiled"
+FOLDER = _ALL / _machine()
+
+
+def keep(environment: MutableMapping[str, str]) -> None:
+    """Have JAX keep what it compiles, in every process with this environment."""
+    if "PYTEST_XDIST_WORKER" not in environment and _size(_ALL) > _LARGEST:
+        shutil.rmtree(_ALL, ignore_errors=True)
+    environment["JAX_COMPILATION_CACHE_DIR"] = str(FOLDER)
+    environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    environment["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
+    said = environment.get("PYTHONWARNINGS")
+    if _HARMLESS[0] not in (said or ""):
+        environment["PYTHONWARNINGS"] = ",".join([*([said] if said else []), *_HARMLESS])
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(place) / name).stat().st_size
+            except FileNotFoundError:  # another session has just dropped it
+                continue
+    return total
