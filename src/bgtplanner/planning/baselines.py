@@ -12,14 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.plan import Plan, Untold, Why, reward_of
-from bgtplanner.planning.policy import (
-    STATE_VERSION,
-    Choice,
-    LedgerPolicy,
-    reading_state,
-    whole_number,
-)
+from bgtplanner.planning.given import number, reward_of, whole
+from bgtplanner.planning.plan import Plan, Untold, Why
+from bgtplanner.planning.policy import STATE_VERSION, Choice, LedgerPolicy, reading_state
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 
@@ -59,11 +54,10 @@ class Unlimited:
         ledger: Ledger | None = None,
         **_: Any,
     ) -> None:
-        fits = whole_number(rounds) and rounds >= 1
-        ConfigError.unless(fits, "rounds", rounds, "a whole number of at least 1")
         ConfigError.unless(bool(clip > 0), "clip", clip, "a positive number")
         known = len(budget) if isinstance(budget, Budgets) else len(ledger) if ledger else 1
-        self.clients, self.rounds, self.clip = int(clients or known), int(rounds), float(clip)
+        self.clients = whole("clients", clients or known, 1, 10**9)
+        self.rounds, self.clip = whole("rounds", rounds, 1, 10**9), float(clip)
         self.round = 0
         self._untold = Untold()
 
@@ -108,7 +102,7 @@ class Unlimited:
         with reading_state(state):
             clip = float("inf") if state["clip"] is None else float(state["clip"])
             policy = cls(None, state["clients"], rounds=state["rounds"], clip=clip)
-            policy.round = int(state["round"])
+            policy.round = whole("state: round", state["round"], 0, policy.rounds)
             policy._untold = Untold.from_state(state["pending"], policy.round)
         return policy
 
@@ -447,5 +441,6 @@ class Adap(LedgerPolicy):
 
     def _load(self, state: Mapping[str, Any]) -> None:
         super()._load(state)
-        self._sigma, self.clip = float(state["sigma"]), float(state["clip"])
-        self._gains = [float(gain) for gain in state["gains"]]
+        self._sigma = number("state: sigma", state["sigma"], 1e-300, 1e6)
+        self.clip = number("state: clip", state["clip"], 1e-80, 1e80)
+        self._gains = [number("state: gains", gain) for gain in state["gains"]]

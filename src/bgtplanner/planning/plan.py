@@ -8,7 +8,6 @@ a :class:`PerClient`: the same lines of a training loop are right for both.
 from __future__ import annotations
 
 import hashlib
-import numbers
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.planning.given import whole
 from bgtplanner.privacy.accounting import Rule, rule_named
 from bgtplanner.privacy.ledger import Reservation
 from bgtplanner.privacy.mechanisms import mechanism_named
 
-__all__ = ["ClientPlan", "Noise", "PerClient", "Plan", "Untold", "Why", "noise_of", "reward_of"]
+__all__ = ["ClientPlan", "Noise", "PerClient", "Plan", "Untold", "Why", "noise_of"]
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -307,10 +307,7 @@ class Plan:
         Raises:
             ConfigError: If there is no such client.
         """
-        number = len(self.participants)
-        whole = isinstance(client, int | np.integer) and not isinstance(client, bool)
-        fits = whole and 0 <= client < number
-        ConfigError.unless(bool(fits), "client", client, f"a whole number from 0 to {number - 1}")
+        client = whole("client", client, 0, len(self.participants) - 1)
         index = 0 if self.class_of_client is None else int(self.class_of_client[client])
         noise = self.noise_by_class
         takes_part, together = bool(self.participants[client]), self.trust == "secagg"
@@ -392,7 +389,7 @@ class Untold:
 
     def state_dict(self) -> dict[str, str]:
         """Rounds and marks, as plain data."""
-        return {str(number): mark for number, mark in sorted(self._marks.items())}
+        return {str(at): mark for at, mark in sorted(self._marks.items())}
 
     @classmethod
     def from_state(cls, state: Any, rounds: int) -> Untold:
@@ -402,14 +399,13 @@ class Untold:
             ConfigError: If it is not that.
         """
         named = isinstance(state, Mapping) and all(
-            isinstance(number, str) and number.isdecimal() and isinstance(mark, str)
-            for number, mark in state.items()
+            isinstance(at, str) and at.isdecimal() and len(at) < 12 and isinstance(mark, str)
+            for at, mark in state.items()
         )
-        ConfigError.unless(named, "state: pending", state, "a mark for each round not told yet")
-        marks = {int(number): mark for number, mark in state.items()}
-        early = all(number < rounds for number in marks)
-        ConfigError.unless(early, "state: pending", max(marks, default=0), f"below {rounds}")
-        return cls(marks)
+        ConfigError.unless(
+            named, "pending", type(state).__name__, "a mark for each round not told yet"
+        )
+        return cls({whole("pending", int(at), 0, rounds - 1): mark for at, mark in state.items()})
 
 
 def _mark(plan: Plan) -> str:
@@ -428,26 +424,3 @@ def _mark(plan: Plan) -> str:
         granted or (paid is not None and np.array_equal(plan.participants, paid.granted)),
     )
     return hashlib.sha256(repr(about).encode()).hexdigest()
-
-
-def reward_of(reward: object) -> float | None:
-    """A reward as a number; None stays None.
-
-    Raises:
-        ConfigError: If it is not a single finite real number.
-    """
-    if reward is None:
-        return None
-    real = isinstance(reward, numbers.Real) and not isinstance(reward, bool)
-    # Scalars of other libraries, such as JAX and torch, are arrays without an axis.
-    kind = str(getattr(reward, "dtype", ""))
-    real = real or (getattr(reward, "ndim", None) == 0 and ("float" in kind or "int" in kind))
-    expected = "a finite number"
-    shown = reward if isinstance(reward, numbers.Number | str) else type(reward).__name__
-    ConfigError.unless(real, "reward", shown, expected)
-    try:
-        number = float(reward)  # type: ignore[arg-type]
-    except (OverflowError, TypeError, ValueError) as error:
-        raise ConfigError(f"reward = {type(reward).__name__}: expected {expected}") from error
-    ConfigError.unless(bool(np.isfinite(number)), "reward", number, expected)
-    return number

@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import BGTPlannerError, BudgetExceeded, ConfigError, LedgerError
-from bgtplanner.planning.plan import Plan, Trust, Untold, Why, reward_of
-from bgtplanner.privacy.accounting import TICK, Rule, default_rule, rule_named
+from bgtplanner.planning.given import context_of, number, reward_of, whole
+from bgtplanner.planning.plan import Plan, Trust, Untold, Why
+from bgtplanner.privacy.accounting import CEILING, TICK, Rule, default_rule, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.journal import Head
 from bgtplanner.privacy.ledger import Ledger, Reservation
@@ -37,7 +38,6 @@ __all__ = [
     "Policy",
     "Why",
     "reading_state",
-    "whole_number",
 ]
 
 Floats = NDArray[np.float64]
@@ -141,27 +141,22 @@ class LedgerPolicy:
         run: str = "run",
         seed: int = 0,
     ) -> None:
-        fits = whole_number(rounds) and 1 <= rounds <= 10**9
-        ConfigError.unless(fits, "rounds", rounds, "a whole number of at least 1")
-        expected = "a positive number from 1e-80 to 1e80"  # its noise must be a number, too
-        number = isinstance(clip, float | int | np.floating | np.integer)
-        ConfigError.unless(number and bool(1e-80 <= clip <= 1e80), "clip", clip, expected)
+        rounds, seed = whole("rounds", rounds, 1, 10**9), whole("seed", seed, 0)
+        clip = number("clip", clip, 1e-80, 1e80)  # so that its noise is a number, too
         ConfigError.unless(trust in ("local", "secagg"), "trust", trust, "local or secagg")
-        ConfigError.unless(whole_number(seed) and seed >= 0, "seed", seed, "a whole number from 0")
         if ledger is None:
             ledger = _ledger_of(budget, clients, mechanism, accounting)
         _check_ledger(ledger, budget, clients, mechanism, accounting)
         self.ledger = ledger
         self.rule = ledger.rule
         self.budgets = ledger.budgets
-        self.rounds = int(rounds)
-        self.clip = float(clip)
+        self.rounds, self.clip = rounds, clip
         additive = mechanism_named(ledger.rule.mechanism).additive
         expected = f"local, with mechanism {ledger.rule.mechanism}"
         ConfigError.unless(additive or trust == "local", "trust", trust, expected)
         self.trust: Trust = trust
         self.run = run
-        self.seed = int(seed)
+        self.seed = seed
         self.round = 0
         self._untold = Untold()
         self._even = self.even_charges(self.rounds)
@@ -216,7 +211,7 @@ class LedgerPolicy:
         Raises:
             ConfigError: If the context is not a row of finite numbers.
         """
-        seen = _context(context)
+        seen = context_of(context)
         if self.round >= self.rounds:
             return None
         left = self.left()
@@ -298,15 +293,12 @@ class LedgerPolicy:
         return policy
 
     def _load(self, state: Mapping[str, Any]) -> None:
-        number = state["round"]
-        fits = whole_number(number) and 0 <= number <= self.rounds
-        ConfigError.unless(fits, "state: round", number, f"a whole number from 0 to {self.rounds}")
-        spent = np.asarray(state["spent"])
-        fits = spent.shape == self._spent.shape and spent.dtype.kind == "i"
-        fits = fits and bool((spent >= 0).all())
-        expected = f"ticks from 0, of shape {self._spent.shape}"
+        self.round = whole("state: round", state["round"], 0, self.rounds)
+        self._untold = Untold.from_state(state["pending"], self.round)
+        spent, expected = np.asarray(state["spent"]), "ticks, from 0"  # too many digits for floats
+        fits = spent.dtype.kind == "i" and spent.shape == self._spent.shape
+        fits = fits and bool((spent >= 0).all() and (spent <= CEILING).all())
         ConfigError.unless(fits, "state: spent", state["spent"], expected)
-        self.round, self._untold = int(number), Untold.from_state(state["pending"], int(number))
         self._spent = spent.astype(np.int64)
 
     def _reserve(
@@ -343,11 +335,6 @@ class LedgerPolicy:
         )
 
 
-def whole_number(value: object) -> bool:
-    """Whether it is one, and not a truth value."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
 @contextmanager
 def reading_state(state: object) -> Iterator[None]:
     """Refuse a state of another version before it is read, and whatever cannot be read of it.
@@ -359,7 +346,7 @@ def reading_state(state: object) -> Iterator[None]:
     kind = type(state).__name__
     ConfigError.unless(mapping, "state", kind, "what state_dict gave, a mapping")
     version = state.get("version") if isinstance(state, Mapping) else None
-    fits = whole_number(version) and version == STATE_VERSION
+    fits = type(version) is int and version == STATE_VERSION
     expected = (
         f"{STATE_VERSION}, the only one that this release of bgtplanner can read; go on with the "
         "release that wrote it, or begin anew with the same ledger"
@@ -373,23 +360,6 @@ def reading_state(state: object) -> Iterator[None]:
         raise ConfigError(
             f"state: edited, damaged, or of another policy ({type(error).__name__})"
         ) from error
-
-
-def _context(context: ArrayLike | None) -> Floats:
-    """A context as a row of numbers. Errors say what it is, not what it holds."""
-    if context is None:
-        return np.zeros(0)
-    expected = "finite numbers, in one row"
-    try:
-        array = np.asarray(context)
-    except (RuntimeError, TypeError, ValueError) as error:  # ragged, or refuses to be an array
-        raise ConfigError(f"context = {type(context).__name__}: expected {expected}") from error
-    row = array.dtype.kind in "biuf" and array.ndim <= 1
-    shown = f"{type(context).__name__} of shape {array.shape}" if array.ndim else type(context)
-    ConfigError.unless(row, "context", shown, expected)
-    seen = array.astype(np.float64).ravel()
-    ConfigError.unless(bool(np.isfinite(seen).all()), "context", "NaN", expected)
-    return seen
 
 
 def plain_value(value: Any) -> Any:
