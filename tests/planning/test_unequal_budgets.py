@@ -83,9 +83,7 @@ def play(
         noise = drawn.laplace(size=sent.shape) if order == 1 else drawn.standard_normal(sent.shape)
         for client in range(CLIENTS):
             if not plan.participants[client]:
-                assert not np.isfinite(
-                    sent[client]
-                ).any()  # who sends it all the same says nothing
+                assert not np.isfinite(sent[client]).any()  # should it send all the same
                 continue
             scales = (sent[client] - clipped[client]) / noise[client]
             np.testing.assert_allclose(scales, scales[0], rtol=1e-6)  # on every coordinate
@@ -113,10 +111,8 @@ def test_nobody_spends_more_than_its_own_budget(
     booked = planner.ledger.epsilon_spent()
     for epsilon, really, said in zip(EPSILONS, spent, booked, strict=True):
         assert really <= epsilon * (1 + 1e-6)
-        assert really == pytest.approx(
-            said, rel=1e-6
-        )  # neither more nor less than the ledger says
-    assert min(np.array(spent) / EPSILONS) > 0.3  # and it was not done by spending next to nothing
+        assert really == pytest.approx(said, rel=1e-6)  # as the ledger says
+    assert min(np.array(spent) / EPSILONS) > 0.3  # and not by spending nothing
 
 
 def test_the_same_by_privacy_loss_distributions() -> None:

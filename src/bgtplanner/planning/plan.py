@@ -101,6 +101,7 @@ uploads of shape (2, ...)
     def __getitem__(self, key: Any) -> Any:
         column = np.asarray(self)
         by_axes = isinstance(key, tuple) and not any(part is None for part in key)
+        by_axes = by_axes or (isinstance(key, np.ndarray) and key.ndim > 1)
         if by_axes or not self._lies_along_clients:
             return column[key]
         found = column[:, 0][key]
