@@ -12,29 +12,68 @@ import pytest
 from numpy.typing import ArrayLike
 
 from bgtplanner.planning.baselines import Random, Uniform, Unlimited
-from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan
+from bgtplanner.planning.plan import Noise, Plan
+from bgtplanner.planning.policy import Choice, LedgerPolicy
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.testing import PolicyContract
+
+
+def with_class(plan: Plan | None, kind: type[Plan]) -> Plan | None:
+    """The same plan, by a class that has some of its numbers otherwise."""
+    if plan is None:
+        return None
+    return kind(**{one.name: getattr(plan, one.name) for one in dataclasses.fields(plan)})
+
+
+class HalfTheNoise(Plan):
+    @property
+    def noise_by_class(self) -> Noise:  # type: ignore[override]
+        noise = super().noise_by_class
+        return noise._replace(multiplier=noise.multiplier / 2, std=noise.std / 2)
+
+
+class HalfTheDeviation(Plan):
+    @property
+    def noise_std(self) -> Any:  # type: ignore[override]
+        return super().noise_std / 2
+
+
+class NoiseOfTheRichest(Plan):
+    """What plans were before each client had its own noise."""
+
+    @property
+    def noise_multiplier(self) -> float:  # type: ignore[override]
+        return float(self.noise_by_class.multiplier.min())
+
+    @property
+    def noise_std(self) -> float:  # type: ignore[override]
+        return float(self.noise_by_class.std.min())
+
+
+class SaysThatItSkips(Plan):
+    skip = True  # type: ignore[assignment]
 
 
 class TooLittleNoise(Uniform):
     """Pays for a round and takes half the noise."""
 
     def ask(self, context: ArrayLike | None = None, **options: Any) -> Plan | None:
-        plan = super().ask(context, **options)
-        if plan is None:
-            return None
-        half = plan.noise_multiplier / 2
-        return dataclasses.replace(plan, noise_multiplier=half, noise_std=half * 2 * plan.clip)
+        return with_class(super().ask(context, **options), HalfTheNoise)
 
 
 class WrongDeviation(Uniform):
     """Forgets that the sensitivity is twice the clip."""
 
     def ask(self, context: ArrayLike | None = None, **options: Any) -> Plan | None:
-        plan = super().ask(context, **options)
-        return plan and dataclasses.replace(plan, noise_std=plan.noise_std / 2)
+        return with_class(super().ask(context, **options), HalfTheDeviation)
+
+
+class OneNoiseForAll(Uniform):
+    """Gives a client with a small budget the noise of those with a large one."""
+
+    def ask(self, context: ArrayLike | None = None, **options: Any) -> Plan | None:
+        return with_class(super().ask(context, **options), NoiseOfTheRichest)
 
 
 class ChargesNothing(Uniform):
@@ -122,7 +161,7 @@ class TellsTwice(Uniform):
     def tell(
         self, plan: Plan, reward: float | None = None, participants: ArrayLike | None = None
     ) -> None:
-        self._pending.add(plan.round)
+        self._untold.add(plan)
         super().tell(plan, reward, participants)
 
 
@@ -166,8 +205,36 @@ class ChargesForSkipping(Uniform):
     """Says that it sits a round out, and charges for it."""
 
     def ask(self, context: ArrayLike | None = None, **options: Any) -> Plan | None:
-        plan = super().ask(context, **options)
-        return plan and dataclasses.replace(plan, skip=True)
+        return with_class(super().ask(context, **options), SaysThatItSkips)
+
+
+class TakesAnyPlan(Uniform):
+    """Looks at the number of the round only."""
+
+    def tell(
+        self, plan: Any, reward: float | None = None, participants: ArrayLike | None = None
+    ) -> None:
+        self._untold.add(plan)
+        super().tell(plan, reward, participants)
+
+
+class HasNoVersion(Uniform):
+    """Reads whatever looks like a state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in super().state_dict().items() if name != "version"}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], *, ledger: Ledger | None = None) -> Any:
+        return super().from_state({**state, "version": 1}, ledger=ledger)
+
+
+class TakesAnyVersion(Uniform):
+    """Has a version, and does not look at it."""
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], *, ledger: Ledger | None = None) -> Any:
+        return super().from_state({**state, "version": 1}, ledger=ledger)
 
 
 class HidesItsState:
@@ -220,6 +287,10 @@ def test_one_that_spends_nothing_keeps_it_if_it_says_so(tmp_path: Path) -> None:
     [
         (TooLittleNoise, "what_it_plans_is_what_it_pays"),
         (WrongDeviation, "what_it_plans_is_what_it_pays"),
+        (OneNoiseForAll, "what_it_plans_is_what_it_pays"),
+        (TakesAnyPlan, "only_its_own_plans_can_be_told"),
+        (HasNoVersion, "its_state_has_a_version"),
+        (TakesAnyVersion, "its_state_has_a_version"),
         (ChargesNothing, "what_it_plans_is_what_it_pays"),
         (ChargesNothing, "a_plan_never_told_is_spent"),
         (ChargesNothing, "it_never_spends_more_than_there_is"),

@@ -13,6 +13,7 @@ Set `options` for further arguments, or override :meth:`PolicyContract.make`. A 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ from bgtplanner.planning.policy import Plan, Policy
 from bgtplanner.privacy.accounting import RULES
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.privacy.mechanisms import mechanism_named
 
 __all__ = ["PolicyContract"]
 
@@ -105,27 +107,23 @@ class PolicyContract:
                     _require(bool((booked > 0).any() == (np.sum(paid) > 0)), f"{rule}: unbooked")
 
     def test_what_it_plans_is_what_it_pays(self) -> None:
-        """Charge and noise of a plan fit each other and the ledger."""
+        """Charge and noise of a plan fit each other and the ledger, for every client on its own.
+
+        A client with a small budget beside others with a large one must get more noise than they.
+        """
         if not self.spends:
             return
-        ledger = Ledger.in_memory(Budgets.same(Budget(5.0, 1e-5), 3), "gaussian/gdp")
-        policy = self.make(ledger=ledger)
-        spent = ledger.spent()
-        while (plan := policy.ask(np.zeros(self.context))) is not None:
-            self._require_an_end(plan)
-            now = ledger.spent()
-            if plan.skip:
-                _require(bool((now == spent).all()), "a skipped round was charged")
-                _require(plan.noise_std == float("inf"), "a skipped round could be released")
-            else:
-                cost = float(ledger.rule.charge(plan.noise_multiplier))
-                _require(cost <= plan.charge * (1 + 1e-9), "the noise is too small for the charge")
-                paid = ledger.rule.sum_ticks(plan.charge)[:, None]
-                _require(bool((now - spent == paid).all()), "the plan's charge was not reserved")
-                scale = plan.noise_multiplier * 2 * plan.clip
-                _require(abs(plan.noise_std / scale - 1) < 1e-9, "noise_std does not fit the clip")
-            policy.tell(plan, reward=0.01)
-            spent = now
+        for rule in ("gaussian/gdp", "laplace/either"):
+            for epsilons in ([5.0] * 3, [1.0, 10.0, 10.0]):
+                ledger = Ledger.in_memory(Budgets.per_client(epsilons, 1e-5), rule)
+                policy = self.make(ledger=ledger)
+                spent = ledger.spent()
+                while (plan := policy.ask(np.zeros(self.context))) is not None:
+                    self._require_an_end(plan)
+                    now = ledger.spent()
+                    _require_fit(plan, ledger, now - spent)
+                    policy.tell(plan, reward=0.01)
+                    spent = now
 
     def test_a_plan_never_told_is_spent(self) -> None:
         """Asking reserves; what is not told stays reserved."""
@@ -144,14 +142,15 @@ class PolicyContract:
     def test_the_same_seed_gives_the_same_plans(self) -> None:
         """Every random choice comes from the seed."""
         one, two = (self.play(self.make(seed=5)) for _ in range(2))
-        _require([p.charge for p in one] == [p.charge for p in two], "plans differ for one seed")
+        charges = [[plan.charge_by_class.tolist() for plan in plans] for plans in (one, two)]
+        _require(charges[0] == charges[1], "plans differ for one seed")
 
     def test_it_goes_on_from_its_state(self) -> None:
         """A policy restored from JSON plays on exactly as the one that was never stopped."""
         straight = self.play(self.make(seed=1), seed=3)
         policy = self.make(seed=1)
         generator = np.random.default_rng(3)
-        charges: list[float] = []
+        charges: list[Any] = []
         while len(charges) <= self.rounds:
             context = generator.standard_normal(self.context)
             reward = float(generator.standard_normal() * 0.1)
@@ -159,10 +158,11 @@ class PolicyContract:
             if plan is None:
                 break
             policy.tell(plan, reward=reward)
-            charges.append(plan.charge)
+            charges.append(plan.charge_by_class.tolist())
             state = json.loads(json.dumps(policy.state_dict()))
             policy = type(policy).from_state(state)
-        _require(charges == [plan.charge for plan in straight], "restored, it plays otherwise")
+        never_stopped = [plan.charge_by_class.tolist() for plan in straight]
+        _require(charges == never_stopped, "restored, it plays otherwise")
 
     def test_a_state_never_forgets_what_was_spent(self) -> None:
         """Restored from its state it has no more left than before."""
@@ -203,18 +203,55 @@ class PolicyContract:
         again = type(policy).from_state(state)
         _require(again.state_dict() == policy.state_dict(), "the state changed on the way")
 
+    def test_its_state_has_a_version(self) -> None:
+        """A state of another version, or none at all, is refused by an error of this package."""
+        policy: Any = self.make()
+        self.play(policy, limit=1)
+        state = policy.state_dict()
+        _require(isinstance(state.get("version"), int), "its state has no version")
+        without = {name: value for name, value in state.items() if name != "version"}
+        later = state | {"version": state["version"] + 1}
+        only = {"version": state["version"]}
+        states: tuple[Any, ...] = (without, later, only, {}, [], None, "state")
+        for bad in states:
+            self._refuses(lambda bad=bad: type(policy).from_state(bad), BGTPlannerError)
+
+    def test_only_its_own_plans_can_be_told(self) -> None:
+        """Another policy's plan is refused, and so is a copy whose numbers were changed."""
+        policy, other = self.make(seed=1), self.make(seed=1)
+        plan, another = policy.ask(np.zeros(self.context)), other.ask(np.zeros(self.context))
+        _require(plan is not None and another is not None, "a fresh budget pays for no round")
+        if plan is None or another is None:
+            return
+        cheaper = plan.charge_by_class + 1.0
+        changed = (
+            dataclasses.replace(plan, charge_by_class=cheaper),
+            dataclasses.replace(plan, level=97),
+            dataclasses.replace(plan, participants=~plan.participants)
+            if self.spends and not plan.skip
+            else None,
+        )
+        for bad in (another, *changed, None, "plan", plan.round):
+            self._refuses(lambda bad=bad: policy.tell(bad, reward=0.0))
+        restored = type(policy).from_state(json.loads(json.dumps(policy.state_dict())))
+        restored.tell(plan, reward=0.0)  # after a crash, to the same policy
+        policy.tell(plan, reward=0.0)
+
     def test_nonsense_is_refused(self) -> None:
-        """No NaN gets in, and no plan is told twice."""
+        """Only numbers get in, no NaN among them, and no plan is told twice."""
         for rounds in (0, -1, 1.5):
             self._refuses(lambda rounds=rounds: self.make(rounds=rounds))
         policy = self.make()
         if self.spends:
-            self._refuses(lambda: policy.ask([float("nan")] * self.context))
+            nonsense: tuple[Any, ...] = ([float("nan")] * self.context, "text", object(), 1j)
+            for context in (*nonsense, [[1.0], [2.0, 3.0]], [[1.0], [2.0]], ["1.0"], {}):
+                self._refuses(lambda context=context: policy.ask(context))
         plan = policy.ask(np.zeros(self.context))
         _require(plan is not None, "a fresh budget pays for no round at all")
         if plan is None:
             return
-        for reward in (float("nan"), float("inf")):
+        rewards: tuple[Any, ...] = (float("nan"), float("inf"), "good", "0.5", True, 1j, [0.1])
+        for reward in (*rewards, np.array([0.1]), np.array([0.1, 0.2]), object(), 10**400):
             self._refuses(lambda reward=reward: policy.tell(plan, reward=reward))
         policy.tell(plan, reward=1e300)
         self._refuses(lambda: policy.tell(plan, reward=0.0))
@@ -229,12 +266,37 @@ class PolicyContract:
     def _require_an_end(self, plan: Plan) -> None:
         _require(plan.round < self.rounds, "there are more rounds than were asked for")
 
-    def _refuses(self, call: Any) -> None:
+    def _refuses(self, call: Any, error: type[BGTPlannerError] = ConfigError) -> None:
         try:
             call()
-        except ConfigError:
+        except error:
             return
         raise AssertionError("it was accepted")
+
+
+def _require_fit(plan: Plan, ledger: Ledger, paid: NDArray[np.int64]) -> None:
+    """Whether a plan's numbers are each client's own, by what each has really paid."""
+    rule, number = ledger.rule, len(ledger)
+    per_scale = mechanism_named(rule.mechanism).std_of_scale
+    names = ("charge", "clip", "noise_multiplier", "noise_std")
+    numbers = [np.broadcast_to(getattr(plan, name), (number, 1))[:, 0] for name in names]
+    for client, (charge, clip, multiplier, std) in enumerate(zip(*numbers, strict=True)):
+        if not plan.participants[client]:
+            _require(not paid[:, client].any(), "who takes no part was charged")
+            _require(std == np.inf, "who takes no part could be released")
+            continue
+        _require(not plan.skip, "somebody takes part in a skipped round")
+        cost = float(rule.charge(multiplier))
+        _require(cost <= charge * (1 + 1e-9), "the noise is too small for the charge")
+        booked = (paid[:, client] == rule.sum_ticks(charge)).all()
+        _require(bool(booked), "the plan's charge was not reserved")
+        fits = abs(std / (multiplier * 2 * clip * per_scale) - 1) < 1e-9
+        _require(fits, "noise_std does not fit the clip")
+        own = (charge, clip, multiplier, std)
+        same = own == (plan.of(client)[1:4] + plan.of(client)[5:])
+        _require(same, "what it plans for one client is not what it plans for all")
+    if plan.skip:
+        _require(not paid.any(), "a skipped round was charged")
 
 
 def _paid(plan: Plan) -> NDArray[np.float64]:

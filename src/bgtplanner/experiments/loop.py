@@ -156,14 +156,16 @@ def _plan_as_json(played: PlannedRound, policy: Policy) -> dict[str, Any]:
     if len(seen.aggregate) and math.isfinite(seen.noise_std):
         released = float(np.linalg.norm(seen.aggregate))
     entry: dict[str, Any] = {
-        "charge": 0.0 if plan is None or not played.paid else plan.charge,
+        "charge": 0.0 if plan is None or not played.paid else float(plan.charge_by_class.max()),
         "charges": [] if plan is None else plan.charge_by_class.tolist(),
         "paid": played.paid,
         "late": played.late,
         "dropped": played.record.dropped,
         "level": None if plan is None else plan.level,
-        "clip": None if plan is None else plan.clip,
-        "noise_multiplier": None if plan is None or plan.skip else plan.noise_multiplier,
+        "clip": None if plan is None else plan.largest_clip,
+        "noise_multiplier": None
+        if plan is None or plan.skip
+        else float(plan.noise_by_class.multiplier.min()),
         "released_norm": released,
         "noise_norm": None
         if released is None

@@ -222,7 +222,7 @@ class PlannedRounds:
         late = reservation.granted & self._late(index)
         answers = reservation.granted & self._answers(index) & ~late
         terms = terms_of(
-            self.ledger.rule, self.trust, plan.clip, plan.charge_by_class, answers,
+            self.ledger.rule, self.trust, plan.largest_clip, plan.charge_by_class, answers,
             budgets.class_of_client,
         )  # fmt: skip
         return terms, reservation, int(late.sum())

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.client import as_shared, flat_upload
 from bgtplanner.federation.server import Aggregate
+from bgtplanner.planning.plan import noise_of
 from bgtplanner.privacy.accounting import TICK, Rule
 from bgtplanner.privacy.mechanisms import clip_factor, mechanism_named
 from bgtplanner.privacy.privunit import cap_of
@@ -124,19 +125,9 @@ def noise_of_mean(
 def _bounds_and_scales(
     rule: Rule, trust: str, clip: float, charges: Floats
 ) -> tuple[Floats, Floats]:
-    mechanism = mechanism_named(rule.mechanism)
-    paying = charges > 0
-    multipliers = np.full(len(charges), np.inf)
-    multipliers[paying] = rule.noise_multiplier(charges[paying])
-    least = float(multipliers.min()) if paying.any() else 1.0
-    bounds = np.full(len(charges), float(clip))
-    if trust == "secagg":
-        bounds = clip * np.where(paying, least / multipliers, 1.0)
-        scales = np.full(len(charges), float(mechanism.scale(least, clip)))
-    else:
-        scales = np.zeros(len(charges))
-        scales[paying] = mechanism.scale(multipliers[paying], clip)
-    return bounds, scales
+    noise = noise_of(rule, trust, clip, charges)
+    # A class that pays nothing releases nothing: its noise must not spoil the others' arithmetic.
+    return noise.clip, np.where(np.isfinite(noise.scale), noise.scale, 0.0)
 
 
 def norm_band(mechanism: str, clip: float, scale: float, size: int) -> tuple[float, float]:

@@ -136,7 +136,7 @@ class Deployment:
                 trust=self.protection.trust,
                 unit=self.protection.unit,
                 charge=float(plan.charge_by_class[classes[place]]),
-                clip=plan.clip,
+                clip=plan.largest_clip,
                 model=sent,
             ).record()
             for place in places

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan, Why
+from bgtplanner.planning.given import number, reward_of, whole
+from bgtplanner.planning.plan import Plan, Untold, Why
+from bgtplanner.planning.policy import STATE_VERSION, Choice, LedgerPolicy, reading_state
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 
@@ -52,13 +54,12 @@ class Unlimited:
         ledger: Ledger | None = None,
         **_: Any,
     ) -> None:
-        whole = isinstance(rounds, int | np.integer) and rounds >= 1
-        ConfigError.unless(bool(whole), "rounds", rounds, "a whole number of at least 1")
         ConfigError.unless(bool(clip > 0), "clip", clip, "a positive number")
         known = len(budget) if isinstance(budget, Budgets) else len(ledger) if ledger else 1
-        self.clients, self.rounds, self.clip = int(clients or known), int(rounds), float(clip)
+        self.clients = whole("clients", clients or known, 1, 10**9)
+        self.rounds, self.clip = whole("rounds", rounds, 1, 10**9), float(clip)
         self.round = 0
-        self._pending: set[int] = set()
+        self._untold = Untold()
 
     def ask(
         self, context: ArrayLike | None = None, *, fingerprint: bytes | None = None
@@ -69,16 +70,13 @@ class Unlimited:
             return None
         plan = Plan(
             round=self.round,
-            charge=0.0,
-            clip=self.clip,
-            noise_multiplier=0.0,
-            noise_std=0.0,
-            noise_scale=0.0,
+            rule=None,
+            largest_clip=self.clip,
             charge_by_class=np.zeros(1),
             participants=np.ones(self.clients, dtype=bool),
             why=Why("no privacy"),
         )
-        self._pending.add(self.round)
+        self._untold.add(plan)
         self.round += 1
         return plan
 
@@ -87,25 +85,25 @@ class Unlimited:
     ) -> None:
         """Nothing to learn and nothing to settle."""
         del participants
-        known = plan.round in self._pending
-        ConfigError.unless(known, "plan", plan.round, "one that was asked for and not told yet")
-        finite = reward is None or bool(np.isfinite(reward))
-        ConfigError.unless(finite, "reward", reward, "a finite number")
-        self._pending.discard(plan.round)
+        plan, _ = self._untold.check(plan), reward_of(reward)
+        self._untold.remove(plan)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, as plain data that JSON can hold."""
         clip = None if np.isinf(self.clip) else self.clip
         own = {"clients": self.clients, "rounds": self.rounds, "clip": clip}
-        return own | {"round": self.round, "pending": sorted(self._pending)}
+        played = {"round": self.round, "pending": self._untold.state_dict()}
+        return {"version": STATE_VERSION} | own | played
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], *, ledger: Ledger | None = None) -> Self:
         """The same policy again."""
         del ledger
-        clip = float("inf") if state["clip"] is None else float(state["clip"])
-        policy = cls(None, state["clients"], rounds=state["rounds"], clip=clip)
-        policy.round, policy._pending = int(state["round"]), set(state["pending"])
+        with reading_state(state):
+            clip = float("inf") if state["clip"] is None else float(state["clip"])
+            policy = cls(None, state["clients"], rounds=state["rounds"], clip=clip)
+            policy.round = whole("state: round", state["round"], 0, policy.rounds)
+            policy._untold = Untold.from_state(state["pending"], policy.round)
         return policy
 
 
@@ -443,5 +441,6 @@ class Adap(LedgerPolicy):
 
     def _load(self, state: Mapping[str, Any]) -> None:
         super()._load(state)
-        self._sigma, self.clip = float(state["sigma"]), float(state["clip"])
-        self._gains = [float(gain) for gain in state["gains"]]
+        self._sigma = number("state: sigma", state["sigma"], 1e-300, 1e6)
+        self.clip = number("state: clip", state["clip"], 1e-80, 1e80)
+        self._gains = [number("state: gains", gain) for gain in state["gains"]]

@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.allocator import gamma_growing, gamma_of_paper, probabilities
 from bgtplanner.planning.constrainer import Constrainer, margin_of_paper, solve_programme
+from bgtplanner.planning.given import context_of, floats
+from bgtplanner.planning.given import number as a_number
 from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan, Why
 from bgtplanner.planning.predictor import Predictor
 from bgtplanner.privacy.budget import Budget, Budgets
@@ -106,10 +108,11 @@ class BGTPlanner(LedgerPolicy):
         unless(spacing in ("linear", "geometric"), "spacing", spacing, "linear or geometric")
         unless(stage in ("short", "paper"), "stage", stage, "short or paper")
         unless(initial_rounds >= 1, "initial_rounds", initial_rounds, "at least 1")
+        unless(isinstance(skip, bool | np.bool_), "skip", skip, "true or false")
         unless(gamma is None or bool(0 <= gamma < np.inf), "gamma", gamma, "0 or more, or None")
         self.initial_rounds = initial_rounds
         self.stage = stage
-        self.skip = skip
+        self.skip = bool(skip)
         self.gamma = gamma
         self.levels = self._levels(number, fewest, cheapest, spacing, listed)
         default = {"fit": True, "length_scale": 4.0, "noise": 3.0}
@@ -159,6 +162,9 @@ class BGTPlanner(LedgerPolicy):
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """Draw a level by its score, or try out levels in the initial stage."""
+        width = self._width()
+        same = width is None or len(context) == width
+        ConfigError.unless(same, "context", len(context), f"{width} numbers, as before")
         self._contexts[self.round] = context
         first, number = int(self.skip), self.levels.shape[1]
         tried = self._tried * self.initial_rounds
@@ -222,10 +228,24 @@ class BGTPlanner(LedgerPolicy):
         self.predictor.load_state_dict(state["predictor"])
         self.constrainer.load_state_dict(state["constrainer"])
         self._generator.bit_generator.state = state["random"]
-        self._contexts = {int(key): np.asarray(value) for key, value in state["contexts"].items()}
-        self._latest.extend(np.asarray(context, np.float64) for context in state["latest"])
-        self._expected = np.reshape(state["expected"], (-1, self.levels.shape[1])).astype(float)
-        self._trials = [(np.asarray(context), float(error)) for context, error in state["trials"]]
+        self._contexts = {int(key): context_of(row) for key, row in state["contexts"].items()}
+        self._latest.extend(context_of(row) for row in state["latest"])
+        shape = (len(self._latest), self.levels.shape[1])
+        self._expected = floats("state: expected", state["expected"], shape)
+        self._trials = [
+            (context_of(row), a_number("state: trials", error, 0.0))
+            for row, error in state["trials"]
+        ]
+        rows = [*self._contexts.values(), *self._latest, *(row for row, _ in self._trials)]
+        same = all(len(row) == self._width() for row in rows)
+        ConfigError.unless(same, "state: contexts", "rows", f"of {self._width()} numbers each")
+
+    def _width(self) -> int | None:
+        """How many numbers a context has, by those seen so far; None if there were none."""
+        if len(self.predictor):
+            return len(self.predictor.length_scales) - 1
+        seen = next(iter((*self._contexts.values(), *self._latest)), None)
+        return None if seen is None else len(seen)
 
     def _levels(
         self, number: int, fewest: int, cheapest: float, spacing: str, listed: Floats | None

@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linprog
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.planning.given import floats, number
 
 __all__ = ["Constrainer", "Programme", "margin_of_paper", "solve_programme"]
 
@@ -112,8 +113,9 @@ class Constrainer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave."""
-        self.radius, self.step = float(state["radius"]), float(state["step"])
-        self._log = np.asarray(state["log"], dtype=np.float64)
+        radius, step = (number(name, state[name], 0.0) for name in ("radius", "step"))
+        self._log = floats("log", state["log"], self._log.shape, -1e6, 1.0)
+        self.radius, self.step = radius, step
 
 
 class Programme(NamedTuple):

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, issparse
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.planning.given import floats, number, whole
 
 __all__ = ["ReleasedContext", "UsageContext"]
 
@@ -60,9 +61,9 @@ class UsageContext:
     """
 
     def __init__(self, values: int = 5, *, seed: int = 0, tolerance: float = 1e-6) -> None:
-        self.values = _whole("values", values, 1, 100)
-        self.tolerance = _number("tolerance", tolerance, 1e-12, 0.1)
-        self.seed = _whole("seed", seed, 0)
+        self.values = whole("values", values, 1, 100)
+        self.tolerance = number("tolerance", tolerance, 1e-12, 0.1)
+        self.seed = whole("seed", seed, 0)
         self._calls = 0
         self._vectors: Floats | None = None
 
@@ -78,7 +79,7 @@ class UsageContext:
             clients: Number of clients.
             items: Number of items.
         """
-        shape = _whole("clients", clients, 0), _whole("items", items, 0)
+        shape = whole("clients", clients, 0), whole("items", items, 0)
         rows, columns = _indices("client", client, clients), _indices("item", item, items)
         ConfigError.unless(
             len(rows) == len(columns),
@@ -122,7 +123,7 @@ class UsageContext:
             clients: Rows of X.
             items: Columns of X.
         """
-        clients, items = _whole("clients", clients, 0), _whole("items", items, 0)
+        clients, items = whole("clients", clients, 0), whole("items", items, 0)
         inner, outer = (transposed_times, times) if clients <= items else (times, transposed_times)
         names = ("times", "transposed_times")
         inner_name, outer_name = names[::-1] if clients <= items else names
@@ -141,8 +142,8 @@ class UsageContext:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave."""
-        calls = _whole("calls", state["calls"], 0)
-        vectors = None if state["vectors"] is None else _floats("vectors", state["vectors"])
+        calls = whole("calls", state["calls"], 0)
+        vectors = None if state["vectors"] is None else floats("vectors", state["vectors"])
         if vectors is not None:
             width = self.values + TRACKED
             ConfigError.unless(
@@ -232,10 +233,10 @@ class ReleasedContext:
             noise_std: Standard deviation of the noise in each of its coordinates.
             reward: The round's reward, only if it was paid for; without one the last stays.
         """
-        now = _floats("aggregate", aggregate).ravel()
+        now = floats("aggregate", aggregate).ravel()
         ConfigError.unless(len(now) > 0, "aggregate", "empty", "at least one coordinate")
-        noise = _number("noise_std", noise_std, 0.0)
-        paid = self._known["reward"] if reward is None else _number("reward", reward)
+        noise = number("noise_std", noise_std, 0.0)
+        paid = self._known["reward"] if reward is None else number("reward", reward)
 
         # The largest coordinate is taken out first: squares of huge or tiny ones would be lost.
         scale = float(np.max(np.abs(now)))
@@ -261,7 +262,7 @@ class ReleasedContext:
             progress: Share of the rounds that are over, from 0 to 1.
             left: Share of the budget that remains, from 0 to 1.
         """
-        shares = [_number("progress", progress, 0.0, 1.0), _number("left", left, 0.0, 1.0)]
+        shares = [number("progress", progress, 0.0, 1.0), number("left", left, 0.0, 1.0)]
         return np.array([*shares, *self._known.values()], dtype=np.float64)
 
     def state_dict(self) -> dict[str, Any]:
@@ -271,9 +272,9 @@ class ReleasedContext:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave."""
-        known = {name: _number(name, state["known"][name]) for name in self._known}
+        known = {name: number(name, state["known"][name]) for name in self._known}
         direction = state["direction"]
-        self._direction = None if direction is None else _floats("direction", direction).ravel()
+        self._direction = None if direction is None else floats("direction", direction).ravel()
         self._known = known
 
 
@@ -399,37 +400,3 @@ def _indices(name: str, given: ArrayLike, limit: int) -> Integers:
     fits = bool(array.min() >= 0 and array.max() < limit)
     ConfigError.unless(fits, name, "out of range", expected)
     return array.astype(np.int64, copy=False)
-
-
-def _floats(name: str, given: ArrayLike) -> Floats:
-    """Finite numbers. Refusals do not show them."""
-    try:
-        array = np.array(given, dtype=np.float64)
-    except (TypeError, ValueError):
-        array = np.array(np.nan)
-    ConfigError.unless(
-        bool(np.isfinite(array).all()), name, "not all finite numbers", "finite numbers"
-    )
-    return array
-
-
-def _whole(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """A whole number within bounds."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    fits = whole and low <= value and (high is None or value <= high)
-    expected = f"a whole number, {low} or more" if high is None else f"{low} to {high}, whole"
-    ConfigError.unless(fits, name, value, expected)
-    return int(value)
-
-
-def _number(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> float:
-    """A finite number within bounds."""
-    number = isinstance(value, int | float | np.integer | np.floating)
-    fits = number and math.isfinite(value) and low <= value <= high
-    bounds = (
-        ""
-        if low == -math.inf
-        else f" from {low:g}" + ("" if math.isinf(high) else f" to {high:g}")
-    )
-    ConfigError.unless(fits, name, value, f"a finite number{bounds}")
-    return float(value)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.planning.given import whole
 from bgtplanner.planning.policy import Choice, Floats, LedgerPolicy, Plan, Why
 from bgtplanner.privacy.budget import Budget, Budgets
 
@@ -125,8 +126,13 @@ class Patient(LedgerPolicy):
 
     def _load(self, state: Mapping[str, Any]) -> None:
         super()._load(state)
-        self.note, self._last_rounds = state["note"], state["last_rounds"]
-        self.abstained = bool(state["abstained"])
+        note, last, abstained = state["note"], state["last_rounds"], state["abstained"]
+        named = note is None or isinstance(note, str)
+        ConfigError.unless(named, "state: note", type(note).__name__, "a text, or None")
+        decided = isinstance(abstained, bool)
+        ConfigError.unless(decided, "state: abstained", type(abstained).__name__, "true or false")
+        self.note, self.abstained = note, abstained
+        self._last_rounds = None if last is None else whole("state: last_rounds", last, 1, 1000)
 
 
 def _why(note: str, context: Floats) -> Why:

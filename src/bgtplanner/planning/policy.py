@@ -7,91 +7,45 @@ Every policy plays the same game, in the simulator, on a real federation, in you
         policy.tell(plan, reward=reward)
 
 `ask` reserves the round's charge in a ledger; `tell` settles it. A plan that is never told counts
-as spent. Whatever a policy wishes, it gets no more than the ledger grants.
+as spent. Whatever a policy wishes, it gets no more than the ledger grants. Where clients have
+different budgets, clip and noise are each client's own (:mod:`bgtplanner.planning.plan`).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bgtplanner.errors import BudgetExceeded, ConfigError, LedgerError
-from bgtplanner.privacy.accounting import TICK, Rule, default_rule, rule_named
+from bgtplanner.errors import BGTPlannerError, BudgetExceeded, ConfigError, LedgerError
+from bgtplanner.planning.given import context_of, number, reward_of, whole
+from bgtplanner.planning.plan import Plan, Trust, Untold, Why
+from bgtplanner.privacy.accounting import CEILING, TICK, Rule, default_rule, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.journal import Head
 from bgtplanner.privacy.ledger import Ledger, Reservation
 from bgtplanner.privacy.mechanisms import mechanism_named
 
-__all__ = ["Choice", "LedgerPolicy", "Plan", "Policy", "Why"]
+__all__ = [
+    "STATE_VERSION",
+    "Choice",
+    "LedgerPolicy",
+    "Plan",
+    "Policy",
+    "Why",
+    "reading_state",
+]
 
 Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
+
+STATE_VERSION = 1
+"""Of what :meth:`LedgerPolicy.state_dict` gives; a state of any other version is refused."""
 
 _TOO_LITTLE = 1e-3  # of an even round's charge: with so much noise a round can only do harm
-
-
-class Why(NamedTuple):
-    """Why a plan is what it is, level by level.
-
-    Attributes:
-        note: In words.
-        charges: Charge of each level, for the class that pays most.
-        predicted: Predicted reward of each level.
-        price: What the level's charge is worth elsewhere, in reward.
-        score: What the levels were compared by.
-        probability: With which each level was drawn.
-    """
-
-    note: str = ""
-    charges: tuple[float, ...] = ()
-    predicted: tuple[float, ...] = ()
-    price: tuple[float, ...] = ()
-    score: tuple[float, ...] = ()
-    probability: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Plan:
-    """What one round may cost, and the noise that makes it cost that.
-
-    Where clients have different budgets, `charge`, `noise_multiplier`, `noise_std` and
-    `noise_scale` are those of the class that pays most; `reservation.charge` is everybody's own.
-
-    Attributes:
-        round: Which round, from 0.
-        charge: What the round costs a client, in all.
-        clip: Bound on the norm of a client's whole upload.
-        noise_multiplier: Noise scale over the sensitivity 2 * clip; infinite for a skipped round.
-        noise_std: Standard deviation of the noise to add to an upload clipped at `clip`; infinite
-            for a skipped round, so that nothing of it could be of use.
-        noise_scale: The same as the mechanism's own scale (for Laplace b, not the deviation).
-            With the mechanism ``privunit`` there is no noise to add: hand the clipped uploads,
-            `clip` and `charge` to :func:`bgtplanner.privacy.privunit.randomise`.
-        level: Which level was chosen, for policies that have levels.
-        skip: Whether to sit this round out: nothing is released and nothing was charged.
-        charge_by_class: What a client of each class of budgets pays.
-        participants: Who paid, and so takes part.
-        why: The numbers behind it.
-        reservation: The ledger's leave; None if nothing was charged.
-    """
-
-    round: int
-    charge: float
-    clip: float
-    noise_multiplier: float
-    noise_std: float
-    noise_scale: float
-    level: int | None = None
-    skip: bool = False
-    charge_by_class: Floats = field(repr=False)
-    participants: Mask = field(repr=False)
-    why: Why = field(repr=False, default=Why())
-    reservation: Reservation | None = field(repr=False, default=None)
 
 
 class Choice(NamedTuple):
@@ -127,12 +81,12 @@ class Policy(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything it is and has learned, as plain data that JSON can hold."""
+        """Everything it is and has learned, as plain data that JSON can hold, with a version."""
         ...
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], *, ledger: Ledger | None = None) -> Self:
-        """The same policy again, from what :meth:`state_dict` gave."""
+        """The same policy again, from what :meth:`state_dict` gave; refuses anything else."""
         ...
 
 
@@ -150,6 +104,9 @@ class LedgerPolicy:
             ``gaussian``.
         accounting: Rule by name; by default the ledger's, else the mechanism's own.
         clip: Bound on the norm of an upload.
+        trust: ``local``: every client adds noise to its own upload. ``secagg``: a secure
+            aggregation shows the server nothing but a sum, which carries the noise once; where
+            budgets differ, who pays less then clips harder instead of adding more noise.
         ledger: A durable ledger to spend from; by default one in memory.
         run: Name of this run in the ledger.
         seed: Of every random choice.
@@ -179,27 +136,29 @@ class LedgerPolicy:
         mechanism: str | None = None,
         accounting: str | Rule | None = None,
         clip: float = 1.0,
+        trust: Trust = "local",
         ledger: Ledger | None = None,
         run: str = "run",
         seed: int = 0,
     ) -> None:
-        whole = isinstance(rounds, int | np.integer) and 1 <= rounds <= 10**9
-        ConfigError.unless(bool(whole), "rounds", rounds, "a whole number of at least 1")
-        ConfigError.unless(bool(0 < clip < np.inf), "clip", clip, "a positive number")
-        seeded = isinstance(seed, int | np.integer) and seed >= 0
-        ConfigError.unless(bool(seeded), "seed", seed, "a whole number from 0")
+        rounds, seed = whole("rounds", rounds, 1, 10**9), whole("seed", seed, 0)
+        clip = number("clip", clip, 1e-80, 1e80)  # so that its noise is a number, too
+        ConfigError.unless(trust in ("local", "secagg"), "trust", trust, "local or secagg")
         if ledger is None:
             ledger = _ledger_of(budget, clients, mechanism, accounting)
         _check_ledger(ledger, budget, clients, mechanism, accounting)
         self.ledger = ledger
         self.rule = ledger.rule
         self.budgets = ledger.budgets
-        self.rounds = int(rounds)
-        self.clip = float(clip)
+        self.rounds, self.clip = rounds, clip
+        additive = mechanism_named(ledger.rule.mechanism).additive
+        expected = f"local, with mechanism {ledger.rule.mechanism}"
+        ConfigError.unless(additive or trust == "local", "trust", trust, expected)
+        self.trust: Trust = trust
         self.run = run
-        self.seed = int(seed)
+        self.seed = seed
         self.round = 0
-        self._pending: set[int] = set()
+        self._untold = Untold()
         self._even = self.even_charges(self.rounds)
         limits = np.stack([self.rule.limit_ticks(b) for b in self.budgets.classes], axis=1)
         # A rule with two sums is bound by the one that lasts longer at an even pace.
@@ -244,16 +203,15 @@ class LedgerPolicy:
         """The plan for the next round, already reserved; None: there is no further round.
 
         Args:
-            context: What the policy may look at.
+            context: What the policy may look at: numbers, in one row.
             fingerprint: Of all that the round's uploads will be computed from, where the same
                 round may be played again after a crash (see :meth:`Ledger.reserve`): then it is
                 not charged again.
 
         Raises:
-            ConfigError: If the context is not finite.
+            ConfigError: If the context is not a row of finite numbers.
         """
-        seen = np.zeros(0) if context is None else np.asarray(context, np.float64).ravel()
-        ConfigError.unless(bool(np.isfinite(seen).all()), "context", "NaN", "finite numbers")
+        seen = context_of(context)
         if self.round >= self.rounds:
             return None
         left = self.left()
@@ -268,7 +226,7 @@ class LedgerPolicy:
         else:
             plan = self._reserve(choice, wished, left, fingerprint)
         if plan is not None:
-            self._pending.add(self.round)
+            self._untold.add(plan)
             self.round += 1
         return plan
 
@@ -278,24 +236,22 @@ class LedgerPolicy:
         """What the round brought; settles the plan. Telling a plan twice is an error.
 
         Args:
-            plan: From :meth:`ask`.
+            plan: From :meth:`ask` of this planner, or of the one that it was restored from.
             reward: How much better the model got; None if nobody knows.
             participants: Who really took part; all who were planned, by default. They have paid
                 either way.
 
         Raises:
-            ConfigError: If the reward is not finite, or the plan was told before or is not ours.
+            ConfigError: If the reward is not a finite number, or the plan was told before, is
+                another planner's, or a copy whose numbers were changed.
         """
         del participants  # what was reserved is spent, whether an upload arrived or not
-        known = plan.round in self._pending
-        ConfigError.unless(known, "plan", plan.round, "one that was asked for and not told yet")
-        finite = reward is None or bool(np.isfinite(reward))
-        ConfigError.unless(finite, "reward", reward, "a finite number")
+        plan, brought = self._untold.check(plan), reward_of(reward)
         if plan.reservation is not None:
             self.ledger.settle(plan.reservation)
-        self._pending.discard(plan.round)
+        self._untold.remove(plan)
         self._spent = self.ledger.least_spent_by_class()
-        self.learn(plan, None if reward is None else float(reward))
+        self.learn(plan, brought)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything it is and has learned, as plain data that JSON can hold.
@@ -304,9 +260,10 @@ class LedgerPolicy:
         handed to :meth:`from_state`, and must not have forgotten anything.
         """
         return {
+            "version": STATE_VERSION,
             "options": self._options,
             "round": self.round,
-            "pending": sorted(self._pending),
+            "pending": self._untold.state_dict(),
             "spent": self._spent.tolist(),
             "ledger": self.ledger.state_dict(),
         }
@@ -321,20 +278,28 @@ class LedgerPolicy:
 
         Raises:
             LedgerError: If the ledger is missing, or has lost what was written down then.
+            ConfigError: If the state is of another version (those from before there were versions
+                included: what they say of plans not told yet cannot be checked), or is no state.
         """
-        if ledger is None:
-            ledger = Ledger.from_state(state["ledger"])
-        elif "rows" in state["ledger"]:
-            raise LedgerError("ledger: this policy had one in memory, which is in its state")
-        else:
-            ledger.check_head(Head.parse(state["ledger"]["head"]))
-        policy = cls(ledger=ledger, **state["options"])
-        policy._load(state)
+        with reading_state(state):
+            if ledger is None:
+                ledger = Ledger.from_state(state["ledger"])
+            elif "rows" in state["ledger"]:
+                raise LedgerError("ledger: this policy had one in memory, which is in its state")
+            else:
+                ledger.check_head(Head.parse(state["ledger"]["head"]))
+            policy = cls(ledger=ledger, **state["options"])
+            policy._load(state)
         return policy
 
     def _load(self, state: Mapping[str, Any]) -> None:
-        self.round, self._pending = int(state["round"]), set(state["pending"])
-        self._spent = np.asarray(state["spent"], dtype=np.int64)
+        self.round = whole("state: round", state["round"], 0, self.rounds)
+        self._untold = Untold.from_state(state["pending"], self.round)
+        spent, expected = np.asarray(state["spent"]), "ticks, from 0"  # too many digits for floats
+        fits = spent.dtype.kind == "i" and spent.shape == self._spent.shape
+        fits = fits and bool((spent >= 0).all() and (spent <= CEILING).all())
+        ConfigError.unless(fits, "state: spent", state["spent"], expected)
+        self._spent = spent.astype(np.int64)
 
     def _reserve(
         self, choice: Choice, wished: Floats, left: Floats, fingerprint: bytes | None
@@ -355,25 +320,46 @@ class LedgerPolicy:
         return None
 
     def _plan(self, choice: Choice, charges: Floats, reservation: Reservation | None) -> Plan:
-        clip = self.clip if choice.clip is None else choice.clip
-        charge = float(charges.max())
-        multiplier = float("inf") if charge == 0 else float(self.rule.noise_multiplier(charge))
-        scale = multiplier * 2 * clip  # infinite for a skipped round: nothing may be released
         nobody = np.zeros(len(self.budgets), dtype=bool)
         return Plan(
             round=self.round,
-            charge=charge,
-            clip=clip,
-            noise_multiplier=multiplier,
-            noise_std=scale * mechanism_named(self.rule.mechanism).std_of_scale,
-            noise_scale=scale,
-            level=choice.level,
-            skip=charge == 0,
+            rule=self.rule.name,
+            largest_clip=self.clip if choice.clip is None else choice.clip,
             charge_by_class=charges,
             participants=nobody if reservation is None else reservation.granted,
+            class_of_client=self.budgets.class_of_client,
+            trust=self.trust,
+            level=choice.level,
             why=choice.why,
             reservation=reservation,
         )
+
+
+@contextmanager
+def reading_state(state: object) -> Iterator[None]:
+    """Refuse a state of another version before it is read, and whatever cannot be read of it.
+
+    Raises:
+        ConfigError: If it is not what this version's ``state_dict`` gave.
+    """
+    mapping = isinstance(state, Mapping)
+    kind = type(state).__name__
+    ConfigError.unless(mapping, "state", kind, "what state_dict gave, a mapping")
+    version = state.get("version") if isinstance(state, Mapping) else None
+    fits = type(version) is int and version == STATE_VERSION
+    expected = (
+        f"{STATE_VERSION}, the only one that this release of bgtplanner can read; go on with the "
+        "release that wrote it, or begin anew with the same ledger"
+    )
+    ConfigError.unless(fits, "state: version", version, expected)
+    try:
+        yield
+    except BGTPlannerError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"state: edited, damaged, or of another policy ({type(error).__name__})"
+        ) from error
 
 
 def plain_value(value: Any) -> Any:

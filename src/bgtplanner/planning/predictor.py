@@ -19,6 +19,8 @@ from scipy.linalg import lapack
 from scipy.optimize import minimize
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.planning.given import floats, whole
+from bgtplanner.planning.given import number as a_number
 
 __all__ = ["Prediction", "Predictor"]
 
@@ -201,21 +203,26 @@ class Predictor:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave."""
-        number, lengths = len(state["inputs"]), np.asarray(state["lengths"], dtype=np.float64)
+        lengths = floats("lengths", state["lengths"], low=1e-12, high=1e6).ravel()
+        number, width = len(state["inputs"]), len(lengths)
+        seen = floats("inputs", state["inputs"], (number, width), -_LARGEST, _LARGEST)
+        times = floats("times", state["times"], (number,), -1e12, 1e12)
+        rewards = floats("rewards", state["rewards"], (number,), -_LARGEST, _LARGEST)
+        doubts = floats("doubts", state["doubts"], (number,), 1e-12, 1e12)
+        centre = floats("centre", state["centre"], (width,), -_LARGEST, _LARGEST)
+        spread = floats("spread", state["spread"], (width,), 1e-12, _LARGEST)
+        forgetting = a_number("forgetting", state["forgetting"], 0.0, np.nextafter(1.0, 0.0))
+        noise = a_number("noise", state["noise"], 1e-4, 1e6)
+        next_fit = whole("next_fit", state["next_fit"], 1)
+        rebuilt = whole("rebuilt", state["rebuilt"], 0, number)
         self._size = 0
-        self._make_room(len(lengths), max(16, 1 << (max(number, 1) - 1).bit_length()))
-        if number:
-            self._inputs[:number] = state["inputs"]
-            self._times[:number] = state["times"]
-            self._rewards[:number] = state["rewards"]
-            self._doubts[:number] = state["doubts"]
-        self._lengths[:] = lengths
-        self._centre[:] = state["centre"]
-        self._spread[:] = state["spread"]
-        self.forgetting, self.noise = float(state["forgetting"]), float(state["noise"])
-        self._next_fit = int(state["next_fit"])
+        self._make_room(width, max(16, 1 << (max(number, 1) - 1).bit_length()))
+        self._inputs[:number], self._times[:number] = seen, times
+        self._rewards[:number], self._doubts[:number] = rewards, doubts
+        self._lengths[:], self._centre[:], self._spread[:] = lengths, centre, spread
+        self.forgetting, self.noise, self._next_fit = forgetting, noise, next_fit
         # As it came about, step by step: the same bits, not only the same numbers.
-        self._size = int(state["rebuilt"])
+        self._size = rebuilt
         self._rebuild()
         while self._size < number:
             self._size += 1

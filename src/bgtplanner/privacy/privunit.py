@@ -110,7 +110,7 @@ def randomise(clipped: ArrayLike, source: NoiseSource, *, bound: float, epsilon:
         epsilon: Pure, for each of them.
     """
     uploads = np.asarray(clipped, dtype=np.float64)
-    cap = cap_of(epsilon)
+    cap, bound = cap_of(float(epsilon)), float(bound)
     length = np.sqrt((uploads**2).sum(axis=1))
     short = bool((length <= bound * (1 + 1e-9)).all())  # NaN is not
     ConfigError.unless(short, "uploads", "longer", "uploads that were clipped to the bound")

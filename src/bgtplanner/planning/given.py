@@ -1,0 +1,99 @@
+"""Is what was given what it must be? One check for each kind of number, by callers and states.
+
+Refusals name what was given; of arrays, contexts and rewards they never show the contents.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bgtplanner.errors import ConfigError
+
+__all__ = ["context_of", "floats", "number", "reward_of", "whole"]
+
+Floats = NDArray[np.float64]
+
+
+def floats(
+    name: str,
+    given: ArrayLike,
+    shape: tuple[int, ...] | None = None,
+    low: float = -math.inf,
+    high: float = math.inf,
+) -> Floats:
+    """Finite numbers within bounds, of a shape."""
+    try:
+        array = np.array(given, dtype=np.float64)
+    except (OverflowError, TypeError, ValueError):
+        array = np.array(np.nan)
+    finite = bool(np.isfinite(array).all())
+    ConfigError.unless(finite, name, "not all finite numbers", "finite numbers")
+    fits = shape is None or array.shape == shape or (not array.size and 0 in shape)
+    ConfigError.unless(fits, name, array.shape, f"numbers of shape {shape}")
+    inside = bool(((array >= low) & (array <= high)).all())
+    ConfigError.unless(inside, name, "numbers out of range", f"from {low:g} to {high:g}")
+    return array if shape is None else array.reshape(shape)
+
+
+def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """A whole number within bounds."""
+    fits = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    fits = fits and low <= value and (high is None or value <= high)
+    expected = f"a whole number, {low} or more" if high is None else f"{low} to {high}, whole"
+    ConfigError.unless(fits, name, value, expected)
+    return int(value)
+
+
+def number(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> float:
+    """A finite number within bounds."""
+    fits = isinstance(value, int | float | np.integer | np.floating)
+    fits = fits and -math.inf < value < math.inf and low <= value <= high
+    bounds = (
+        ""
+        if low == -math.inf
+        else f" from {low:g}" + ("" if math.isinf(high) else f" to {high:g}")
+    )
+    ConfigError.unless(fits, name, value, f"a finite number{bounds}")
+    return float(value)
+
+
+def context_of(context: ArrayLike | None) -> Floats:
+    """What a policy may look at, as a row of finite numbers; an empty one for None."""
+    if context is None:
+        return np.zeros(0)
+    expected = "finite numbers, in one row"
+    kind = type(context).__name__
+    try:
+        array = np.asarray(context)
+    except (RuntimeError, TypeError, ValueError) as error:  # ragged, or refuses to be an array
+        raise ConfigError(f"context = {kind}: expected {expected}") from error
+    row = array.dtype.kind in "biuf" and array.ndim <= 1
+    shown = kind if not array.ndim else f"{kind} of shape {array.shape}"
+    ConfigError.unless(row, "context", shown, expected)
+    seen = array.astype(np.float64).ravel()
+    ConfigError.unless(bool(np.isfinite(seen).all()), "context", "NaN or infinite", expected)
+    return seen
+
+
+def reward_of(reward: object) -> float | None:
+    """A reward as a finite number; None stays None."""
+    if reward is None:
+        return None
+    real = isinstance(reward, numbers.Real) and not isinstance(reward, bool)
+    # Scalars of other libraries, such as JAX and torch, are arrays without an axis.
+    dtype = str(getattr(reward, "dtype", ""))
+    real = real or (getattr(reward, "ndim", None) == 0 and ("float" in dtype or "int" in dtype))
+    expected = "a finite number"
+    shown = reward if isinstance(reward, numbers.Number | str) else type(reward).__name__
+    ConfigError.unless(real, "reward", shown, expected)
+    try:
+        value = float(reward)  # type: ignore[arg-type]
+    except (OverflowError, TypeError, ValueError) as error:
+        raise ConfigError(f"reward = {type(reward).__name__}: expected {expected}") from error
+    ConfigError.unless(math.isfinite(value), "reward", value, expected)
+    return value

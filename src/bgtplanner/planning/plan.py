@@ -1,0 +1,427 @@
+"""What one round may cost each client, and the clip and noise that make it cost that.
+
+A plan holds charges by class of budgets; clip and noise follow from them, so that they cannot
+disagree. With equal budgets they are plain numbers. With unequal ones each client has its own, as
+a :class:`PerClient`: the same lines of a training loop are right for both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.planning.given import whole
+from bgtplanner.privacy.accounting import Rule, rule_named
+from bgtplanner.privacy.ledger import Reservation
+from bgtplanner.privacy.mechanisms import mechanism_named
+
+__all__ = ["ClientPlan", "Noise", "PerClient", "Plan", "Untold", "Why", "noise_of"]
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Trust = Literal["local", "secagg"]
+
+
+class PerClient(np.ndarray[tuple[int, ...], np.dtype[np.float64]]):
+    """One number for each client, as a column of shape ``(clients, 1)``.
+
+    It is a column, and not a flat array, because uploads lie in rows, ``[clients, coordinates]``.
+    NumPy lines arrays up by their last axis: a flat array would go along the coordinates where
+    there happen to be as many of them as clients, and every upload would get the noise of others.
+    A column lies along the clients also where an array loses its class on the way, as in
+    ``generator.normal(0.0, plan.noise_std, uploads.shape)``, in torch and in JAX. And a plain
+    number may stand in its place, so that a loop need not know whether budgets are equal.
+
+    In arithmetic it goes along the first axis, however many there are. What has no row for each
+    client is refused, such as a single upload, or flat norms (take them with ``keepdims=True``).
+    As a single number it is refused, too. Indexing is by client: ``column[7]`` is a number,
+    ``column[mask]`` a column, ``column[:, None]`` and ``column[:, 0]`` are plain arrays.
+
+    Example:
+        >>> column = PerClient.of([1.0, 2.0])
+        >>> (column * np.ones((2, 3))).tolist()
+        [[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]
+        >>> float(column)
+        Traceback (most recent call last):
+        ...
+        bgtplanner.errors.ConfigError: one number for each of 2 clients is no single number, \
+because they pay different charges: use each client's own, plan.of(client), or all at once on \
+uploads of shape (2, ...)
+    """
+
+    @classmethod
+    def of(cls, values: Any) -> PerClient:
+        """A column of these, which cannot be written to."""
+        column = np.array(values, dtype=np.float64).reshape(-1, 1)
+        column.flags.writeable = False
+        return column.view(cls)
+
+    @property
+    def _lies_along_clients(self) -> bool:
+        """Whether it is still a column: reshaped on purpose, it is an array like any other."""
+        return self.ndim == 2 and self.shape[1] == 1
+
+    def __array_ufunc__(self, ufunc: Any, method: Any, *inputs: Any, **options: Any) -> Any:
+        plain = [np.asarray(one) if isinstance(one, PerClient) else one for one in inputs]
+        if "out" in options:
+            options["out"] = tuple(
+                np.asarray(one) if isinstance(one, PerClient) else one for one in options["out"]
+            )
+        own = [isinstance(one, PerClient) and one._lies_along_clients for one in inputs]
+        if method != "__call__" or ufunc.signature is not None or not any(own):
+            return getattr(ufunc, method)(*plain, **options)
+        clients = next(len(one) for one, column in zip(plain, own, strict=True) if column)
+        shapes = [np.shape(one) for one, column in zip(inputs, own, strict=True) if not column]
+        shapes = [shape for shape in shapes if shape]  # plain numbers go with everything
+        lengths = {len(one) for one, column in zip(plain, own, strict=True) if column}
+        rows = all(len(shape) >= 2 and shape[0] == clients for shape in shapes)
+        if not rows or len(lengths) > 1:
+            raise ConfigError(
+                f"one number for each of {clients} clients does not go with an array of shape "
+                f"{next(iter(shapes), (sorted(lengths)[-1],))}: uploads need a row for each "
+                f"client, ({clients}, ...), norms keepdims=True, and a single client's upload "
+                "its own numbers, plan.of(client)"
+            )
+        along = (clients, *[1] * (max(map(len, shapes), default=2) - 1))
+        plain = [
+            one.reshape(along) if column else one for one, column in zip(plain, own, strict=True)
+        ]
+        found = ufunc(*plain, **options)
+        kept = not shapes and "out" not in options and isinstance(found, np.ndarray)
+        return found.view(PerClient) if kept and found.dtype == np.float64 else found
+
+    def __getitem__(self, key: Any) -> Any:
+        column = np.asarray(self)
+        by_axes = isinstance(key, tuple) and not any(part is None for part in key)
+        by_axes = by_axes or (isinstance(key, np.ndarray) and key.ndim > 1)
+        if by_axes or not self._lies_along_clients:
+            return column[key]
+        found = column[:, 0][key]
+        return PerClient.of(found) if np.ndim(found) == 1 else found
+
+    def _alone(self) -> float:
+        """The only number there is."""
+        if self.size != 1:
+            raise ConfigError(
+                f"one number for each of {len(self)} clients is no single number, because they "
+                "pay different charges: use each client's own, plan.of(client), or all at once "
+                f"on uploads of shape ({len(self)}, ...)"
+            )
+        return float(np.asarray(self).reshape(()))
+
+    def __float__(self) -> float:
+        return self._alone()
+
+    def __int__(self) -> int:
+        return int(self._alone())
+
+    def __complex__(self) -> complex:
+        return complex(self._alone())
+
+    def __format__(self, spec: str) -> str:
+        return format(self._alone(), spec) if spec else str(self)
+
+
+class Why(NamedTuple):
+    """Why a plan is what it is, level by level.
+
+    Attributes:
+        note: In words.
+        charges: Charge of each level, for the class that pays most.
+        predicted: Predicted reward of each level.
+        price: What the level's charge is worth elsewhere, in reward.
+        score: What the levels were compared by.
+        probability: With which each level was drawn.
+    """
+
+    note: str = ""
+    charges: tuple[float, ...] = ()
+    predicted: tuple[float, ...] = ()
+    price: tuple[float, ...] = ()
+    score: tuple[float, ...] = ()
+    probability: tuple[float, ...] = ()
+
+
+class Noise(NamedTuple):
+    """Clip and noise for each class of budgets; infinite noise for one that pays nothing.
+
+    Attributes:
+        clip: Bound on the norm of an upload.
+        multiplier: Noise scale over the sensitivity 2 * clip.
+        scale: Scale of the noise (for Laplace b, not the deviation).
+        std: Its standard deviation.
+    """
+
+    clip: Floats
+    multiplier: Floats
+    scale: Floats
+    std: Floats
+
+
+def noise_of(rule: Rule, trust: str, clip: float, charges: Floats) -> Noise:
+    """The clip and the noise that make a round cost each class its charge.
+
+    With trust ``local`` each upload carries its own noise, the more the less its client pays.
+    Under ``secagg`` the noise in the sum is common to all: a class that pays less clips harder, by
+    the ratio of the noise multipliers, instead of paying more than it has.
+
+    Example:
+        >>> charges = np.array([0.25, 1.0])
+        >>> noise_of(rule_named("laplace/basic"), "local", 1.0, charges).scale.round(6).tolist()
+        [8.0, 2.0]
+        >>> noise_of(rule_named("laplace/basic"), "secagg", 1.0, charges).clip.round(6).tolist()
+        [0.25, 1.0]
+    """
+    mechanism = mechanism_named(rule.mechanism)
+    paying = charges > 0
+    multipliers = np.full(len(charges), np.inf)
+    bounds, scales = np.full(len(charges), float(clip)), np.full(len(charges), np.inf)
+    if paying.any():
+        multipliers[paying] = rule.noise_multiplier(charges[paying])
+        if trust == "secagg":
+            least = float(multipliers.min())
+            bounds[paying] = clip * (least / multipliers[paying])
+            scales[:] = float(mechanism.scale(least, clip))
+        else:
+            scales[paying] = mechanism.scale(multipliers[paying], clip)
+    return Noise(bounds, multipliers, scales, scales * mechanism.std_of_scale)
+
+
+class ClientPlan(NamedTuple):
+    """What a plan means for one client.
+
+    Attributes:
+        takes_part: Whether it has paid; otherwise nothing may leave it.
+        charge: What it pays.
+        clip: Bound on the norm of its whole upload.
+        noise_multiplier: Noise scale over 2 * clip.
+        noise_scale: Scale of its noise; under ``secagg``, of the noise in the sum.
+        noise_std: The same as a standard deviation.
+    """
+
+    takes_part: bool
+    charge: float
+    clip: float
+    noise_multiplier: float
+    noise_scale: float
+    noise_std: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Plan:
+    """What one round may cost, and the noise that makes it cost that.
+
+    `charge`, `clip`, `noise_multiplier`, `noise_scale` and `noise_std` are plain numbers where
+    they are the same for every client. Otherwise they are a :class:`PerClient` with each client's
+    own, which multiplies uploads ``[clients, coordinates]`` row by row like a number would, and
+    cannot be taken for a single number by mistake. Who does not take part pays 0, has infinite
+    noise (trust ``local``) or a clip of 0 (trust ``secagg``), so that its upload is of no use.
+
+    Attributes:
+        round: Which round, from 0.
+        rule: Name of the rule that charges are booked by; None without any privacy.
+        largest_clip: The clip of who pays most.
+        charge_by_class: What a client of each class of budgets pays.
+        participants: Who paid, and so takes part.
+        class_of_client: Class of each client; None for one class of all.
+        trust: ``local``: each client adds its own noise. ``secagg``: the server sees a sum, and
+            the noise is in there once; who pays less clips harder.
+        level: Which level was chosen, for policies that have levels.
+        why: The numbers behind it.
+        reservation: The ledger's leave; None if nothing was charged.
+        token: Tells this plan from all others, see :class:`Untold`.
+    """
+
+    round: int
+    rule: str | None
+    largest_clip: float
+    charge_by_class: Floats
+    participants: Mask
+    class_of_client: NDArray[np.int32] | None = None
+    trust: Trust = "local"
+    level: int | None = None
+    why: Why = field(default=Why())
+    reservation: Reservation | None = None
+    token: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    @property
+    def skip(self) -> bool:
+        """Whether to sit this round out: nothing is released and nothing was charged."""
+        return self.rule is not None and not self.charge_by_class.any()
+
+    @cached_property
+    def noise_by_class(self) -> Noise:
+        """Clip and noise for each class of budgets."""
+        if self.rule is None:
+            none = np.zeros(len(self.charge_by_class))
+            return Noise(none + self.largest_clip, none, none, none)
+        return noise_of(rule_named(self.rule), self.trust, self.largest_clip, self.charge_by_class)
+
+    @cached_property
+    def charge(self) -> float | PerClient:
+        """What the round costs each client, in all."""
+        return self._each(self.charge_by_class, 0.0)
+
+    @cached_property
+    def clip(self) -> float | PerClient:
+        """Bound on the norm of each client's whole upload."""
+        return self._each(self.noise_by_class.clip, 0.0 if self.trust == "secagg" else None)
+
+    @cached_property
+    def noise_multiplier(self) -> float | PerClient:
+        """Noise scale over the sensitivity 2 * clip; infinite for who sits the round out."""
+        return self._each(self.noise_by_class.multiplier, np.inf)
+
+    @cached_property
+    def noise_scale(self) -> float | PerClient:
+        """The noise as the mechanism's own scale (for Laplace b, not the deviation).
+
+        With the mechanism ``privunit`` there is no noise to add: hand each client's clipped
+        upload, with its `clip` and its `charge` as :meth:`of` has them, to
+        :func:`bgtplanner.privacy.privunit.randomise`.
+        """
+        return self._each(self.noise_by_class.scale, None if self.trust == "secagg" else np.inf)
+
+    @cached_property
+    def noise_std(self) -> float | PerClient:
+        """Standard deviation of the noise to add to each upload clipped at `clip`.
+
+        With trust ``secagg``, of the noise in the sum: one number for all. Infinite for who sits
+        the round out, so that nothing of its upload could be of use.
+        """
+        return self._each(self.noise_by_class.std, None if self.trust == "secagg" else np.inf)
+
+    def of(self, client: int) -> ClientPlan:
+        """What the plan means for one client, in plain numbers.
+
+        Args:
+            client: Which, from 0.
+
+        Raises:
+            ConfigError: If there is no such client.
+        """
+        client = whole("client", client, 0, len(self.participants) - 1)
+        index = 0 if self.class_of_client is None else int(self.class_of_client[client])
+        noise = self.noise_by_class
+        takes_part, together = bool(self.participants[client]), self.trust == "secagg"
+        if not takes_part:
+            scales = (float(noise.scale[index]), float(noise.std[index]))
+            clip = 0.0 if together else float(noise.clip[index])
+            return ClientPlan(False, 0.0, clip, np.inf, *(scales if together else (np.inf,) * 2))
+        return ClientPlan(
+            True, float(self.charge_by_class[index]), *(float(part[index]) for part in noise)
+        )
+
+    def __repr__(self) -> str:
+        noise = self.noise_by_class
+        shown = {"charge": self.charge_by_class, "clip": noise.clip, "noise_std": noise.std}
+        texts = ", ".join(f"{name}={_span(values)}" for name, values in shown.items())
+        return f"Plan(round={self.round}, level={self.level}, skip={self.skip}, {texts})"
+
+    @cached_property
+    def _everybody(self) -> bool:
+        return bool(self.participants.all())
+
+    def _each(self, by_class: Floats, absent: float | None) -> float | PerClient:
+        """A class's number for each of its clients; one number if it is the same for everybody.
+
+        Args:
+            by_class: One for each class.
+            absent: For who does not take part; None: as for the others.
+        """
+        first = float(by_class[0])
+        same = bool((by_class == first).all())
+        if same and (absent is None or first == absent or self._everybody):
+            return first  # the usual case: nothing is made that grows with the clients
+        each = np.full(len(self.participants), first)
+        if self.class_of_client is not None:
+            each = by_class[self.class_of_client]
+        if absent is not None:
+            each = np.where(self.participants, each, absent)
+        return float(each[0]) if (each == each[0]).all() else PerClient.of(each)
+
+
+def _span(values: Floats) -> str:
+    least, most = float(values.min()), float(values.max())
+    return f"{least:.6g}" if least == most else f"{least:.6g} to {most:.6g} by client"
+
+
+class Untold:
+    """The plans that were given out and not told yet.
+
+    Each is known by a mark of its token and its numbers, so that the plan of another planner, or a
+    copy whose numbers were changed, is not taken for one. The marks are plain data: a plan may be
+    told to the same planner restored from its state.
+    """
+
+    def __init__(self, marks: Mapping[int, str] | None = None) -> None:
+        self._marks = dict(marks or {})
+
+    def add(self, plan: Plan) -> None:
+        """Note that a plan was given out."""
+        self._marks[plan.round] = _mark(plan)
+
+    def check(self, plan: object) -> Plan:
+        """The plan, if it was given out here, is unchanged and was not told yet.
+
+        Raises:
+            ConfigError: If it is not.
+        """
+        if not isinstance(plan, Plan):
+            raise ConfigError(f"plan = {type(plan).__name__}: expected a Plan that ask gave")
+        known = self._marks.get(plan.round)
+        expected = "one that was asked for and not told yet"
+        ConfigError.unless(known is not None, "plan", plan.round, expected)
+        expected = "the plan of this round as this planner gave it, not another's or a changed one"
+        ConfigError.unless(known == _mark(plan), "plan", plan.round, expected)
+        return plan
+
+    def remove(self, plan: Plan) -> None:
+        """Note that a plan was told."""
+        self._marks.pop(plan.round, None)
+
+    def state_dict(self) -> dict[str, str]:
+        """Rounds and marks, as plain data."""
+        return {str(at): mark for at, mark in sorted(self._marks.items())}
+
+    @classmethod
+    def from_state(cls, state: Any, rounds: int) -> Untold:
+        """From what :meth:`state_dict` gave, of plans for rounds below a number.
+
+        Raises:
+            ConfigError: If it is not that.
+        """
+        named = isinstance(state, Mapping) and all(
+            isinstance(at, str) and at.isdecimal() and len(at) < 12 and isinstance(mark, str)
+            for at, mark in state.items()
+        )
+        ConfigError.unless(
+            named, "pending", type(state).__name__, "a mark for each round not told yet"
+        )
+        return cls({whole("pending", int(at), 0, rounds - 1): mark for at, mark in state.items()})
+
+
+def _mark(plan: Plan) -> str:
+    paid = plan.reservation
+    granted = paid is None or plan.participants is paid.granted
+    about = (
+        plan.token,
+        plan.round,
+        plan.rule,
+        plan.trust,
+        plan.largest_clip,
+        plan.level,
+        np.asarray(plan.charge_by_class, dtype=np.float64).tobytes(),
+        paid and (paid.run, paid.round, paid.attempt, paid.number),
+        # By identity where that is enough: a mask of a million clients need not be read.
+        granted or (paid is not None and np.array_equal(plan.participants, paid.granted)),
+    )
+    return hashlib.sha256(repr(about).encode()).hexdigest()

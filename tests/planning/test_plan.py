@@ -1,0 +1,502 @@
+"""What a plan says to each client, and what its numbers can and cannot be taken for."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import math
+import pickle
+import random
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.planning.baselines import Adap, Fixed, Random, Uniform, Unlimited
+from bgtplanner.planning.bgt import BGTPlanner
+from bgtplanner.planning.plan import PerClient, Plan, noise_of
+from bgtplanner.planning.policy import LedgerPolicy
+from bgtplanner.privacy.accounting import RULES, TICK, rule_named
+from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.privacy.noise import SystemNoise
+from bgtplanner.privacy.privunit import randomise
+
+EPSILONS = [1.0, 10.0, 10.0, 3.0]
+CLIENTS = len(EPSILONS)
+UNEQUAL = Budgets.per_client(EPSILONS, 1e-5)
+NAMES = ("charge", "clip", "noise_multiplier", "noise_scale", "noise_std")
+
+
+def asked(planner: Any) -> Plan:
+    plan = planner.ask()
+    assert plan is not None
+    return plan
+
+
+def column_of(plan: Plan, name: str) -> Any:
+    return np.broadcast_to(getattr(plan, name), (len(plan.participants), 1))[:, 0]
+
+
+# ---- whose numbers they are
+
+
+@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.sound])
+def test_each_client_has_its_own_clip_and_noise(rule: str) -> None:
+    plan = asked(Uniform(UNEQUAL, rounds=7, accounting=rule, clip=0.5))
+    alone = [
+        asked(Uniform(Budget(epsilon, 1e-5), 1, rounds=7, accounting=rule, clip=0.5))
+        for epsilon in EPSILONS
+    ]
+    for name in NAMES:
+        assert column_of(plan, name).tolist() == [getattr(own, name) for own in alone]
+    for client, own in enumerate(alone):
+        assert plan.of(client) == (True, *(getattr(own, name) for name in NAMES))
+    assert isinstance(plan.noise_std, PerClient)
+    assert plan.noise_std.shape == (CLIENTS, 1)
+    assert plan.clip == 0.5
+
+
+@pytest.mark.parametrize("trust", ["local", "secagg"])
+@pytest.mark.parametrize("rule", RULES)
+def test_equal_budgets_have_plain_numbers(rule: str, trust: Any) -> None:
+    trusts = trust if RULES[rule].mechanism != "privunit" else "local"
+    plan = asked(Uniform(Budget(5.0, 1e-5), 10**6, rounds=7, accounting=rule, trust=trusts))
+    for name in NAMES:
+        assert type(getattr(plan, name)) is float
+    # And nothing was made that grows with the clients, but for who takes part and their classes.
+    large = [value for value in vars(plan).values() if isinstance(value, np.ndarray)]
+    large = [value for value in large if value.size > 1]
+    assert all(value is plan.participants or value is plan.class_of_client for value in large)
+
+
+def test_equal_charges_of_unequal_budgets_are_plain_numbers() -> None:
+    policy = Adap(UNEQUAL, rounds=9, noise_multiplier=9.0)
+    plan = asked(policy)
+    assert all(type(getattr(plan, name)) is float for name in NAMES)
+    while isinstance(plan.noise_std, float):  # until the poorest cannot pay the whole of it
+        policy.tell(plan)
+        plan = asked(policy)
+    assert plan.participants.tolist() == [True] * 4
+    assert plan.noise_std[0] > plan.noise_std[1]
+
+
+@pytest.mark.parametrize("trust", ["local", "secagg"])
+def test_a_skipped_round_is_of_no_use_to_anybody(trust: Any) -> None:
+    plan = asked(Fixed(UNEQUAL, weights=[0, 1], trust=trust))
+    assert plan.skip
+    assert (plan.charge, plan.noise_std, plan.noise_scale) == (0.0, math.inf, math.inf)
+    assert plan.noise_multiplier == math.inf
+    assert plan.clip == (0.0 if trust == "secagg" else 1.0)
+    assert plan.of(2).noise_std == math.inf
+    assert not plan.of(2).takes_part
+
+
+def test_who_takes_no_part_has_infinite_noise() -> None:
+    ledger = Ledger.in_memory(UNEQUAL, "laplace/basic")
+    ledger.reserve(1.0, run="other", round=0, clients=[0])
+    plan = asked(Uniform(ledger=ledger, rounds=3, clip=0.5))
+    assert plan.participants.tolist() == [False, True, True, True]
+    assert plan.of(0) == (False, 0.0, 0.5, math.inf, math.inf, math.inf)
+    assert column_of(plan, "charge")[0] == 0
+    assert np.isinf(column_of(plan, "noise_std")).tolist() == [True, False, False, False]
+    assert np.isinf(column_of(plan, "noise_scale")).tolist() == [True, False, False, False]
+    together = asked(Uniform(ledger=ledger, rounds=3, clip=0.5, trust="secagg"))
+    assert together.of(0)[:4] == (False, 0.0, 0.0, math.inf)
+    assert column_of(together, "clip")[0] == 0
+    assert math.isfinite(float(together.noise_std))
+
+
+def test_a_class_without_clients_makes_no_difference() -> None:
+    classes = (Budget(1.0, 1e-5), Budget(9.0, 1e-5))
+    budgets = Budgets(classes, np.ones(3, dtype=np.int32))
+    assert type(asked(Uniform(budgets, rounds=3)).noise_std) is float
+
+
+def test_without_privacy_there_is_no_noise() -> None:
+    plan = asked(Unlimited(None, 3, rounds=2, clip=2.0))
+    assert (plan.clip, plan.noise_std, plan.noise_scale, plan.noise_multiplier) == (2.0, 0, 0, 0)
+    assert (plan.charge, plan.skip) == (0.0, False)
+    assert plan.of(1) == (True, 0.0, 2.0, 0.0, 0.0, 0.0)
+
+
+@given(
+    rule=st.sampled_from(["gaussian/gdp", "laplace/basic"]),
+    charges=st.lists(st.floats(1e-9, 1e4), min_size=1, max_size=5),
+    clip=st.floats(1e-3, 1e3),
+    trust=st.sampled_from(["local", "secagg"]),
+)
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_rounding_never_makes_a_release_cost_more(
+    rule: str, charges: list[float], clip: float, trust: str
+) -> None:
+    """In exact arithmetic: what clip and noise really cost is no more than the whole ticks."""
+    noise = noise_of(rule_named(rule), trust, clip, np.array(charges))
+    power = 2 if rule == "gaussian/gdp" else 1
+    for charge, bound, scale in zip(charges, noise.clip, noise.scale, strict=True):
+        cost = (2 * Fraction(bound) / Fraction(scale)) ** power
+        assert cost <= math.ceil(charge / TICK) * Fraction(TICK)
+        assert float(cost) == pytest.approx(charge, rel=1e-4)
+
+
+def test_under_secure_aggregation_who_pays_less_clips_harder() -> None:
+    plan = asked(Uniform(UNEQUAL, rounds=7, accounting="laplace/basic", clip=0.5, trust="secagg"))
+    np.testing.assert_allclose(plan.clip, np.array([[0.05], [0.5], [0.5], [0.15]]), rtol=1e-12)
+    assert plan.noise_std == pytest.approx(2**0.5 * 2 * 0.5 / (10 / 7))
+    local = asked(Uniform(UNEQUAL, rounds=7, accounting="laplace/basic", clip=0.5))
+    assert plan.noise_std == np.min(local.noise_std)
+
+
+def test_privunit_has_no_sum() -> None:
+    with pytest.raises(ConfigError, match=r"^trust = 'secagg': expected local, with mechanism"):
+        Uniform(UNEQUAL, rounds=3, mechanism="privunit", trust="secagg")
+    with pytest.raises(ConfigError, match=r"^trust = 'both': expected local or secagg"):
+        Uniform(UNEQUAL, rounds=3, trust="both")  # type: ignore[arg-type]
+
+
+def test_privunit_takes_each_clients_own_epsilon() -> None:
+    plan = asked(Uniform(UNEQUAL, rounds=3, mechanism="privunit", clip=0.5))
+    uploads = 0.4 * np.eye(CLIENTS)
+    own = [plan.of(client) for client in range(CLIENTS)]
+    sent = [
+        randomise(uploads[[client]], SystemNoise(), bound=one.clip, epsilon=one.charge)
+        for client, one in enumerate(own)
+    ]
+    assert np.isfinite(np.concatenate(sent)).all()
+    assert own[0].charge < own[3].charge < own[1].charge
+    with pytest.raises(ConfigError, match="is no single number"):
+        randomise(uploads, SystemNoise(), bound=0.5, epsilon=plan.charge)  # type: ignore[arg-type]
+
+
+# ---- what they cannot be taken for
+
+
+@pytest.fixture(name="std")
+def unequal_noise() -> PerClient:
+    found = asked(Uniform(UNEQUAL, rounds=7)).noise_std
+    assert isinstance(found, PerClient)
+    return found
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        float,
+        int,
+        complex,
+        math.sqrt,
+        math.isinf,
+        lambda std: f"{std:.2f}",
+        lambda std: f"{std:9}",
+        lambda std: std * np.ones(CLIENTS),  # one upload, or flat norms: nobody can know
+        lambda std: np.ones(CLIENTS) / std,
+        lambda std: std * np.ones(9),
+        lambda std: std * [1.0, 2.0, 3.0, 4.0],
+        lambda std: std * np.ones((3, 9)),
+        lambda std: std * np.ones((1, 9)),
+        lambda std: np.ones((9, CLIENTS)) + std,
+        lambda std: np.maximum(std, np.ones(CLIENTS)),
+        lambda std: std[:2] + std,
+        lambda std: 2 * std * np.ones(CLIENTS),
+    ],
+)
+def test_it_is_no_single_number_and_goes_with_rows_only(std: PerClient, use: Any) -> None:
+    with pytest.raises(ConfigError, match=r"one number for each of \d clients"):
+        use(std)
+
+
+@pytest.mark.parametrize("draw", ["normal", "laplace"])
+def test_noise_of_a_single_upload_needs_a_single_number(std: PerClient, draw: str) -> None:
+    generator = np.random.default_rng(0)
+    with pytest.raises(ValueError, match=r"not compatible|broadcast"):
+        getattr(generator, draw)(0.0, std, CLIENTS)
+    with pytest.raises(ValueError, match=r"not compatible|broadcast"):
+        getattr(generator, draw)(0.0, std, (9, CLIENTS))
+
+
+def test_it_lies_along_the_clients(std: PerClient) -> None:
+    own = np.array([float(std[client]) for client in range(CLIENTS)])
+    for shape in ((CLIENTS, CLIENTS), (CLIENTS, 1), (CLIENTS, 3), (CLIENTS, CLIENTS, CLIENTS)):
+        ones = np.ones(shape)
+        expected = np.einsum("i,i...->i...", own, ones)
+        for found in (std * ones, ones * std, np.multiply(std, ones), ones / (1 / std)):
+            assert type(found) is np.ndarray
+            np.testing.assert_allclose(found, expected, rtol=1e-15)
+        ones *= std
+        np.testing.assert_array_equal(ones, expected)
+    by_numpy = np.random.default_rng(0).normal(0.0, std, (CLIENTS, CLIENTS))
+    by_hand = np.random.default_rng(0).normal(0.0, std[:, None], (CLIENTS, CLIENTS))
+    np.testing.assert_array_equal(by_numpy, by_hand)
+    ratio = by_numpy / np.random.default_rng(0).standard_normal((CLIENTS, CLIENTS))
+    np.testing.assert_allclose(ratio, np.broadcast_to(own[:, None], ratio.shape), rtol=1e-12)
+
+
+def test_it_is_indexed_by_client(std: PerClient) -> None:
+    assert isinstance(std[1], float)
+    assert std[1] == std[-3] == std[1, 0] == np.asarray(std)[1, 0]
+    chosen = std[np.array([True, False, False, True])]
+    assert isinstance(chosen, PerClient)
+    assert chosen.shape == (2, 1)
+    assert (std[[0, 3]] == chosen).all()
+    assert std[1:3].shape == (2, 1)
+    assert std[:, None].shape == (CLIENTS, 1)
+    assert std[:, None, None].shape == (CLIENTS, 1, 1)
+    assert std[:, 0].shape == (CLIENTS,)
+    assert type(std[:, 0]) is type(std[:, None]) is np.ndarray
+    assert list(std) == std[:, 0].tolist()
+    assert float(std[:1]) == std[0]
+    assert f"{std[:1]:.1f}" == f"{std[0]:.1f}"
+    assert int(std[:1]) == int(std[0])
+    assert complex(std[:1]) == std[0]
+    with pytest.raises(IndexError):
+        std[CLIENTS]
+
+
+def test_plain_numbers_keep_it_what_it_is(std: PerClient) -> None:
+    for found in (2 * std, std / 3.0, -std, np.sqrt(std), std + std, std ** np.float64(2)):
+        assert isinstance(found, PerClient)
+    assert type(std > 1) is np.ndarray
+    assert std.max() == std[0]
+    assert isinstance(std.max(), float)
+    assert type(std.reshape(-1) * np.ones(CLIENTS)) is np.ndarray  # on purpose
+    assert (std.T @ std).shape == (1, 1)
+    assert std[std > 1].tolist() == [one for one in std if one > 1]
+    assert f"{std}" == str(std)
+
+
+def test_it_cannot_be_written_to(std: PerClient) -> None:
+    before = np.array(std)
+    with pytest.raises(ValueError, match="read-only"):
+        std[0] = 0.0
+    with pytest.raises(ValueError, match="read-only"):
+        std *= 0.5
+    with pytest.raises(ValueError, match="read-only"):
+        np.asarray(std)[0] = 0.0
+    np.testing.assert_array_equal(std, before)
+
+
+@pytest.mark.parametrize(
+    "again", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_copies_are_columns_too(std: PerClient, again: Any) -> None:
+    found = again(std)
+    assert isinstance(found, PerClient)
+    np.testing.assert_array_equal(found, std)
+
+
+def test_in_jax_it_lies_along_the_clients_too(std: PerClient) -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    for found in (std * jnp.ones((CLIENTS, CLIENTS)), jnp.ones((CLIENTS, CLIENTS)) * std):
+        np.testing.assert_allclose(found, std * np.ones((CLIENTS, CLIENTS)), rtol=1e-6)
+
+
+def test_a_plan_is_shown_in_a_line() -> None:
+    plan = asked(Uniform(UNEQUAL, rounds=4, accounting="laplace/basic"))
+    assert repr(plan) == (
+        "Plan(round=0, level=None, skip=False, charge=0.25 to 2.5 by client, clip=1, "
+        "noise_std=1.13137 to 11.3137 by client)"
+    )
+    equal = repr(asked(Uniform(Budget(1.0), 2, rounds=4, accounting="laplace/basic")))
+    assert equal.endswith("charge=0.25, clip=1, noise_std=11.3137)")
+
+
+@pytest.mark.parametrize("client", [-1, CLIENTS, 1.0, True, "1", None])
+def test_a_client_that_is_not_there(client: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^client = "):
+        asked(Uniform(UNEQUAL, rounds=3)).of(client)
+
+
+# ---- whose plan it is
+
+
+def twins() -> tuple[LedgerPolicy, LedgerPolicy]:
+    one, two = (BGTPlanner(UNEQUAL, rounds=9, seed=1) for _ in range(2))
+    return one, two
+
+
+def test_another_planners_plan_is_refused() -> None:
+    one, two = twins()
+    mine, other = asked(one), asked(two)
+    assert (mine.charge_by_class == other.charge_by_class).all()  # they differ in nothing else
+    with pytest.raises(ConfigError, match=r"^plan = 0: .*not another's"):
+        one.tell(other, 0.1)
+    assert (one.ledger.unsettled, two.ledger.unsettled) == (1, 1)
+    one.tell(mine, 0.1)
+    two.tell(other, 0.1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"charge_by_class": np.array([1e-3] * 3)},
+        {"largest_clip": 99.0},
+        {"level": 4},
+        {"rule": None},
+        {"trust": "secagg"},
+        {"participants": np.array([True, False, True, True])},
+        {"reservation": None},
+        {"token": "00"},
+    ],
+)
+def test_a_changed_copy_is_refused(changes: dict[str, Any]) -> None:
+    planner, _ = twins()
+    plan = asked(planner)
+    with pytest.raises(ConfigError, match=r"^plan = 0: "):
+        planner.tell(dataclasses.replace(plan, **changes), 0.1)
+    assert planner.ledger.unsettled == 1
+    planner.tell(plan, 0.1)
+
+
+def test_a_copy_that_is_the_same_is_taken() -> None:
+    planner, _ = twins()
+    planner.tell(pickle.loads(pickle.dumps(asked(planner))), 0.1)
+    planner.tell(copy.deepcopy(asked(planner)), 0.1)
+    assert planner.ledger.unsettled == 0
+
+
+def test_a_plan_outlives_a_crash_of_its_planner_and_no_other() -> None:
+    planner, other = twins()
+    plan = asked(planner)
+    asked(other)
+    again = BGTPlanner.from_state(json.loads(json.dumps(planner.state_dict())))
+    stranger = BGTPlanner.from_state(json.loads(json.dumps(other.state_dict())))
+    with pytest.raises(ConfigError, match=r"^plan = 0: "):
+        stranger.tell(plan, 0.1)
+    again.tell(plan, 0.1)
+    with pytest.raises(ConfigError, match=r"^plan = 0: .*not told yet"):
+        again.tell(plan, 0.1)
+
+
+@pytest.mark.parametrize("plan", [None, "x", 0, {}, object()])
+@pytest.mark.parametrize("kind", [Uniform, Unlimited])
+def test_what_is_no_plan_cannot_be_told(kind: Any, plan: Any) -> None:
+    planner = kind(UNEQUAL, rounds=3)
+    asked(planner)
+    with pytest.raises(ConfigError, match=r"^plan = \w+: expected a Plan that ask gave"):
+        planner.tell(plan)
+
+
+# ---- rewards and contexts
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [
+        "good",
+        "0.5",
+        True,
+        np.True_,
+        1j,
+        np.complex128(1.0),
+        math.nan,
+        math.inf,
+        -math.inf,
+        np.float64("nan"),
+        np.array(math.nan),
+        [0.1],
+        (0.1,),
+        np.array([0.1]),
+        np.array([0.1, 0.2]),
+        np.array("x"),
+        np.array(True),
+        np.zeros((), dtype=[("a", "int32")]),
+        10**400,
+        {},
+        object(),
+    ],
+)
+@pytest.mark.parametrize("kind", [Random, Unlimited])
+def test_a_reward_is_a_finite_number(kind: Any, reward: Any) -> None:
+    planner = kind(UNEQUAL, rounds=3)
+    plan = asked(planner)
+    with pytest.raises(ConfigError, match=r"^reward = "):
+        planner.tell(plan, reward=reward)
+    planner.tell(plan, reward=0.5)
+
+
+@pytest.mark.parametrize(
+    "reward", [0, 1, -0.5, np.float32(0.5), np.int64(3), np.array(0.5), Fraction(1, 3), None]
+)
+def test_numbers_of_all_kinds_are_rewards(reward: Any) -> None:
+    planner = BGTPlanner(UNEQUAL, rounds=3)
+    planner.tell(asked(planner), reward=reward)
+
+
+def test_a_scalar_of_jax_is_a_reward() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    planner = Random(UNEQUAL, rounds=3)
+    planner.tell(asked(planner), reward=jnp.asarray(0.5))
+    with pytest.raises(ConfigError, match=r"^reward = "):
+        planner.tell(asked(planner), reward=jnp.ones(1))
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        "text",
+        "1.5",
+        b"1",
+        ["1.0"],
+        [1.0, "x"],
+        [[1.0], [2.0, 3.0]],
+        [[1.0, 2.0], [3.0, 4.0]],
+        np.zeros((2, 2)),
+        object(),
+        [object()],
+        {},
+        {1.0},
+        [None],
+        1j,
+        [10**400],
+        [math.nan],
+        [1.0, -math.inf],
+        np.array(["2020-01-01"], dtype="datetime64[D]"),
+    ],
+)
+def test_a_context_is_a_row_of_numbers(context: Any) -> None:
+    planner = BGTPlanner(UNEQUAL, rounds=3)
+    with pytest.raises(ConfigError, match=r"^context = .*: expected finite numbers, in one row$"):
+        planner.ask(context)
+    assert (planner.ledger.spent() == 0).all()
+    assert planner.round == 0
+
+
+@pytest.mark.parametrize("context", [None, [], 1.5, [1, 2], (0.5,), np.float32(1), [True, False]])
+def test_numbers_of_all_kinds_are_contexts(context: Any) -> None:
+    planner = BGTPlanner(UNEQUAL, rounds=3)
+    planner.tell(asked(planner), 0.1)
+    assert BGTPlanner(UNEQUAL, rounds=3).ask(context) is not None
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_contexts_have_one_length(told: bool) -> None:
+    planner = BGTPlanner(UNEQUAL, rounds=9)
+    plan = planner.ask([1.0, 2.0])
+    assert plan is not None
+    if told:
+        planner.tell(plan, 0.1)
+    spent = planner.ledger.spent()
+    with pytest.raises(ConfigError, match=r"^context = 3: expected 2 numbers, as before$"):
+        planner.ask([1.0, 2.0, 3.0])
+    assert (planner.ledger.spent() == spent).all()
+    assert planner.ask([1.0, 2.0]) is not None
+
+
+def test_noise_by_hand_with_the_safe_number_overspends_nobody() -> None:
+    """Who takes one number for all, the largest, spends less than it may, and never more."""
+    rule = rule_named("gaussian/gdp")
+    planner = Random(UNEQUAL, rounds=9)
+    generator, spent = random.Random(0), np.zeros(CLIENTS)
+    while (plan := planner.ask()) is not None:
+        safe = float(np.max(plan.noise_multiplier))
+        if math.isfinite(safe):
+            assert generator.gauss(0.0, safe) != 0
+            spent += float(rule.charge(safe))
+        planner.tell(plan)
+    limits = [rule.capacity(Budget(epsilon, 1e-5)) for epsilon in EPSILONS]
+    assert (spent <= np.array(limits) * (1 + 1e-9)).all()

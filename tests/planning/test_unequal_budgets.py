@@ -1,0 +1,201 @@
+"""A loop of one's own, with clients whose budgets differ: nobody spends more than its own.
+
+Every loop here is written as somebody would who has read that uploads are clipped to `plan.clip`
+and get noise of `plan.noise_std`, and knows nothing else. What each client has really spent is
+then recomputed from what was really added to its upload, by dp-accounting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting import gaussian_mechanism, pld
+from numpy.typing import NDArray
+
+from bgtplanner.planning.baselines import Adap, Fixed, Random, Uniform
+from bgtplanner.planning.bgt import BGTPlanner
+from bgtplanner.privacy.budget import Budgets
+from bgtplanner.privacy.ledger import Ledger
+
+Floats = NDArray[np.float64]
+
+DELTA = 1e-5
+EPSILONS = [1.0, 10.0, 10.0, 3.0, 1.0, 10.0]
+CLIENTS = len(EPSILONS)
+ROUNDS = 12
+
+
+def released_by_normal(clipped: Floats, plan: Any, seed: int) -> Floats:
+    noise = np.random.default_rng(seed).normal(0.0, plan.noise_std, clipped.shape)
+    return clipped + noise
+
+
+def released_by_product(clipped: Floats, plan: Any, seed: int) -> Floats:
+    return clipped + plan.noise_std * np.random.default_rng(seed).standard_normal(clipped.shape)
+
+
+def released_in_place(clipped: Floats, plan: Any, seed: int) -> Floats:
+    noise = np.random.default_rng(seed).standard_normal(clipped.shape)
+    noise *= plan.noise_std
+    noise += clipped
+    return noise
+
+
+def released_one_by_one(clipped: Floats, plan: Any, seed: int) -> Floats:
+    noise = np.random.default_rng(seed).standard_normal(clipped.shape)
+    stds = [plan.of(client).noise_std for client in range(CLIENTS)]
+    return np.stack([one + std * z for one, std, z in zip(clipped, stds, noise, strict=True)])
+
+
+LOOPS = [released_by_normal, released_by_product, released_in_place, released_one_by_one]
+POLICIES: list[tuple[Any, dict[str, Any]]] = [
+    (BGTPlanner, {}),
+    (BGTPlanner, {"skip": False}),
+    (Uniform, {}),
+    (Random, {}),
+    (Adap, {"noise_multiplier": 9.0}),  # one charge for all, until the poorest can pay no more
+    (Fixed, {"weights": [1, 0, 2, 1, 1, 3, 1, 1, 0, 1, 1, 1]}),
+]
+
+
+def clipped_to(plan: Any, uploads: Floats, order: int) -> Floats:
+    norms = np.linalg.norm(uploads, ord=order, axis=1, keepdims=True)
+    clipped: Floats = uploads * np.minimum(1.0, plan.clip / norms)
+    return clipped
+
+
+def play(
+    planner: Any, release: Callable[[Floats, Any, int], Floats], *, size: int, order: int = 2
+) -> list[list[float]]:
+    """The noise multipliers of all that each client has really sent, round by round."""
+    found: list[list[float]] = [[] for _ in range(CLIENTS)]
+    generator = np.random.default_rng(5)
+    while (plan := planner.ask()) is not None:
+        uploads = 1e3 * generator.standard_normal((CLIENTS, size))  # all of them are clipped
+        clipped = clipped_to(plan, uploads, order)
+        with np.errstate(invalid="ignore"):
+            sent = release(clipped, plan, plan.round)
+        drawn = np.random.default_rng(plan.round)
+        noise = drawn.laplace(size=sent.shape) if order == 1 else drawn.standard_normal(sent.shape)
+        for client in range(CLIENTS):
+            if not plan.participants[client]:
+                assert not np.isfinite(sent[client]).any()  # should it send all the same
+                continue
+            scales = (sent[client] - clipped[client]) / noise[client]
+            np.testing.assert_allclose(scales, scales[0], rtol=1e-6)  # on every coordinate
+            sensitivity = 2 * np.linalg.norm(clipped[client], ord=order)
+            found[client].append(float(np.median(scales) / sensitivity))
+        planner.tell(plan, reward=0.01)
+    return found
+
+
+def gaussian_epsilon(multipliers: list[float]) -> float:
+    """Of Gaussian releases together, exactly: their inverse variances add up."""
+    sigma = float(np.sum(np.square(multipliers) ** -1.0) ** -0.5)
+    return float(gaussian_mechanism.get_epsilon_gaussian(sigma, DELTA))
+
+
+@pytest.mark.parametrize("release", LOOPS)
+@pytest.mark.parametrize(("kind", "options"), POLICIES)
+def test_nobody_spends_more_than_its_own_budget(
+    kind: Any, options: dict[str, Any], release: Any
+) -> None:
+    planner = kind(Budgets.per_client(EPSILONS, DELTA), rounds=ROUNDS, clip=0.5, seed=3, **options)
+    # As many coordinates as clients: noise along the wrong axis would not raise any error.
+    found = play(planner, release, size=CLIENTS)
+    spent = [gaussian_epsilon(multipliers) for multipliers in found]
+    booked = planner.ledger.epsilon_spent()
+    for epsilon, really, said in zip(EPSILONS, spent, booked, strict=True):
+        assert really <= epsilon * (1 + 1e-6)
+        assert really == pytest.approx(said, rel=1e-6)  # as the ledger says
+    assert min(np.array(spent) / EPSILONS) > 0.3  # and not by spending nothing
+
+
+def test_the_same_by_privacy_loss_distributions() -> None:
+    planner = Random(Budgets.per_client(EPSILONS, DELTA), rounds=ROUNDS, clip=0.5)
+    found = dict(zip(EPSILONS, play(planner, released_by_normal, size=40), strict=True))
+    for epsilon, multipliers in found.items():
+        accountant = pld.PLDAccountant(value_discretization_interval=1e-3)
+        for multiplier in multipliers:
+            accountant.compose(dp_accounting.GaussianDpEvent(multiplier))
+        assert 0.9 * epsilon < accountant.get_epsilon(DELTA) <= epsilon + 1e-3
+
+
+@pytest.mark.parametrize("rule", ["laplace/basic", "laplace/filter", "laplace/either"])
+def test_nobody_spends_more_of_laplace_noise(rule: str) -> None:
+    def release(clipped: Floats, plan: Any, seed: int) -> Floats:
+        return clipped + np.random.default_rng(seed).laplace(0.0, plan.noise_scale, clipped.shape)
+
+    budgets = Budgets.per_client(EPSILONS, DELTA)
+    planner = Uniform(budgets, rounds=4, clip=0.5, accounting=rule)
+    found = dict(zip(EPSILONS, play(planner, release, size=6, order=1), strict=True))
+    for epsilon, multipliers in found.items():
+        accountant = pld.PLDAccountant(value_discretization_interval=1e-3)
+        for multiplier in multipliers:
+            accountant.compose(dp_accounting.LaplaceDpEvent(multiplier))
+        pure = sum(1 / multiplier for multiplier in multipliers)
+        assert min(accountant.get_epsilon(DELTA), pure) <= epsilon * (1 + 1e-9) + 1e-3
+        assert pure > 0.3 * epsilon
+
+
+def test_nobody_spends_more_of_privunit() -> None:
+    planner = Random(Budgets.per_client(EPSILONS, DELTA), rounds=4, mechanism="privunit")
+    spent = np.zeros((CLIENTS, 1))
+    while (plan := planner.ask()) is not None:
+        spent = spent + plan.charge  # the epsilon that each client hands to `randomise`
+        planner.tell(plan)
+    # Four rounds are too few for squares to add up better than epsilons do.
+    assert (spent[:, 0] <= np.array(EPSILONS) * (1 + 1e-9)).all()
+    assert (spent[:, 0] > 0.3 * np.array(EPSILONS)).all()
+
+
+@pytest.mark.parametrize(("kind", "options"), POLICIES)
+def test_one_noise_in_a_sum_is_enough_for_everybody(kind: Any, options: dict[str, Any]) -> None:
+    """With secure aggregation the server sees a sum, and the sum has one noise."""
+    budgets = Budgets.per_client(EPSILONS, DELTA)
+    planner = kind(budgets, rounds=ROUNDS, clip=0.5, seed=3, trust="secagg", **options)
+    found: list[list[float]] = [[] for _ in range(CLIENTS)]
+    generator = np.random.default_rng(5)
+    while (plan := planner.ask()) is not None:
+        if plan.skip:
+            assert np.isinf(plan.noise_std)
+            planner.tell(plan)
+            continue
+        clipped = clipped_to(plan, 1e3 * generator.standard_normal((CLIENTS, CLIENTS)), 2)
+        noise = np.random.default_rng(plan.round).normal(0.0, plan.noise_std, CLIENTS)
+        total = clipped.sum(axis=0) + noise
+        drawn = np.random.default_rng(plan.round).standard_normal(CLIENTS)
+        std = float(np.median((total - clipped.sum(axis=0)) / drawn))
+        lengths = np.linalg.norm(clipped, axis=1)
+        for client in range(CLIENTS):
+            # Also who was left in the sum by mistake: there is nothing of it in there.
+            assert (lengths[client] > 0) == plan.participants[client]
+            if lengths[client]:
+                found[client].append(std / (2 * float(lengths[client])))
+        planner.tell(plan, reward=0.01)
+    spent = [gaussian_epsilon(multipliers) for multipliers in found]
+    for epsilon, really, said in zip(EPSILONS, spent, planner.ledger.epsilon_spent(), strict=True):
+        assert really <= epsilon * (1 + 1e-6)
+        assert really == pytest.approx(said, rel=1e-6)
+
+
+def test_who_cannot_pay_beside_others_of_its_class_says_nothing() -> None:
+    """Equal budgets, but one client has spent most of its own elsewhere."""
+    budgets = Budgets.per_client([5.0] * CLIENTS, DELTA)
+    for trust in ("local", "secagg"):
+        ledger = Ledger.in_memory(budgets, "gaussian/gdp")
+        ledger.reserve(0.9 * ledger.left()[0], run="before", round=0, clients=[2])
+        planner = Uniform(ledger=ledger, rounds=3, trust=trust)
+        plan = planner.ask()
+        assert plan is not None
+        clipped = clipped_to(plan, np.ones((CLIENTS, CLIENTS)), 2)
+        if trust == "secagg":
+            assert np.linalg.norm(clipped, axis=1).round(9).tolist() == [1, 1, 0, 1, 1, 1]
+            assert isinstance(plan.noise_std, float)
+        else:
+            sent = released_by_normal(clipped, plan, 0)
+            assert np.isfinite(sent).all(axis=1).tolist() == plan.participants.tolist()
