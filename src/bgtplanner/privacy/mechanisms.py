@@ -88,7 +88,7 @@ class Mechanism:
 
     def norm(self, uploads: ArrayLike) -> Floats:
         """Norm of each upload over all its coordinates; no overflow, NaN where one is NaN."""
-        largest, length, _ = self._polar(_flat(uploads))
+        largest, length, _ = self.polar(_flat(uploads))
         with np.errstate(over="ignore"):
             return largest * length
 
@@ -105,13 +105,16 @@ class Mechanism:
         flat = _flat(uploads)
         limit = np.broadcast_to(_positive("clip", bound), len(flat)) * (1 - _MARGIN)
         flat = np.where(np.isfinite(flat).all(axis=1, keepdims=True), flat, 0.0)
-        largest, length, unit = self._polar(flat)
+        largest, length, unit = self.polar(flat)
         with np.errstate(over="ignore"):  # an infinite norm is longer than any bound
             short = largest * length <= limit
         return np.where(short[:, None], flat, unit * (limit / length)[:, None])
 
-    def _polar(self, flat: Floats) -> tuple[Floats, Floats, Floats]:
-        """Largest entry, norm of the upload over it, and the upload over it: all of good size."""
+    def polar(self, flat: Floats) -> tuple[Floats, Floats, Floats]:
+        """Largest entry, norm of the upload over it, and the upload over it: all of good size.
+
+        Squares of tiny entries would have no digits left, and those of large ones overflow.
+        """
         largest = np.abs(flat).max(axis=1, initial=0.0)
         with np.errstate(invalid="ignore"):
             unit = flat / np.where(largest > 0, largest, 1.0)[:, None]

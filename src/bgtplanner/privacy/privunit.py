@@ -38,6 +38,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import erf, erfcx, log_ndtr, ndtri_exp
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.privacy.noise import FINE_BITS, ExactNoise, NoiseSource, sure
 
 __all__ = ["Cap", "along_of", "cap_of", "epsilon_of", "randomise"]
@@ -131,12 +132,8 @@ def randomise(clipped: ArrayLike, source: NoiseSource, *, bound: float, epsilon:
     """
     uploads = np.asarray(clipped, dtype=np.float64)
     cap = cap_of(epsilon)
-    # Divided by the largest entry first: squares of tiny ones have no digits left.
-    largest = np.abs(uploads).max(axis=1, initial=0.0)
-    nothing = largest <= 0
-    direction = uploads / np.where(nothing, 1.0, largest)[:, None]
-    norm = np.sqrt((direction**2).sum(axis=1))
-    length = largest * norm
+    largest, norm, direction = mechanism_named("privunit").polar(uploads)
+    nothing, length = largest <= 0, largest * norm
     short = bool((length <= bound * (1 + 1e-9)).all())  # NaN is not
     ConfigError.unless(short, "uploads", "longer", "uploads that were clipped to the bound")
     share = np.minimum(length / bound, 1.0)
@@ -146,8 +143,7 @@ def randomise(clipped: ArrayLike, source: NoiseSource, *, bound: float, epsilon:
     normal = source.normal(uploads.shape)
     anywhere = source.normal(uploads.shape)
     anywhere /= np.sqrt((anywhere**2).sum(axis=1, keepdims=True))
-    direction /= np.where(nothing, 1.0, norm)[:, None]
-    direction = np.where(nothing[:, None], anywhere, direction)
+    direction = np.where(nothing[:, None], anywhere, direction / norm[:, None])
     turn, among, where = source.uniform((3, len(uploads)))
     direction *= np.where(turn < (1 + share) / 2, 1.0, -1.0)[:, None]
     along = along_of(cap, among < cap.chance, where)
