@@ -456,7 +456,6 @@ def test_system_noise_is_made_of_nothing_but_the_operating_system(
 ) -> None:
     drawn = []
     for _ in range(2):
-        np.random.seed(None)
         monkeypatch.setattr(os, "urandom", np.random.default_rng(8).bytes)
         source = SystemNoise()
         drawn.append([source.normal_steps(SCALE, (9,)), source.laplace_steps(SCALE, (9,))])
