@@ -90,7 +90,7 @@ class TestRule:
         ("mechanism", "accounting", "expected"),
         [
             ("gaussian", "auto", "gaussian/gdp"),
-            ("laplace", "auto", "laplace/either"),
+            ("laplace", "auto", "laplace/zcdp"),
             ("gaussian", "authors", "gaussian/authors"),
             ("laplace", "authors", "laplace/basic"),
             ("gaussian", "gaussian/rdp", "gaussian/rdp"),
@@ -106,7 +106,7 @@ class TestRule:
         [
             ("gaussian", "laplace/basic", "a rule for gaussian noise"),
             ("laplace", "gaussian/gdp", "a rule for laplace noise"),
-            ("laplace", "nonsense", "laplace/either"),
+            ("laplace", "nonsense", "laplace/zcdp"),
         ],
     )
     def test_of_another_mechanism(self, mechanism: str, accounting: str, words: str) -> None:

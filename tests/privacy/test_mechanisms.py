@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,9 +19,17 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.privacy.accounting import from_ticks, rule_named, to_ticks
 from bgtplanner.privacy.audit import lower_bound
-from bgtplanner.privacy.mechanisms import MECHANISMS, Mechanism, clip_factor, mechanism_named
-from bgtplanner.privacy.noise import KeyedNoise, NoiseSource, SeededNoise
+from bgtplanner.privacy.mechanisms import (
+    MECHANISMS,
+    Mechanism,
+    _grid,
+    _steps,
+    clip_factor,
+    mechanism_named,
+)
+from bgtplanner.privacy.noise import ExactNoise, NoiseSource, SeededNoise
 
 GAUSSIAN, LAPLACE = MECHANISMS["gaussian"], MECHANISMS["laplace"]
 BOTH = [GAUSSIAN, LAPLACE]
@@ -73,10 +84,11 @@ class Constant:
     def normal(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
         return np.full(shape, self.value)
 
-    laplace = normal
+    laplace = uniform = normal
 
-    def gamma(self, concentration: float, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        return np.full(shape, self.value)
+
+def exact(seed: int) -> ExactNoise:
+    return ExactNoise(np.random.default_rng(seed).bytes)
 
 
 # ---- names and scales
@@ -112,6 +124,7 @@ def test_senseless_scales_are_refused(mechanism: Mechanism, bad: float) -> None:
     for call in (
         lambda: mechanism.scale(1.0, bad),
         lambda: mechanism.clip([[1.0]], bad),
+        lambda: mechanism.check_sums(3, bad, 1.0),
     ):
         with refused(f"clip = {bad!r}: expected {RANGE}"):
             call()
@@ -119,8 +132,7 @@ def test_senseless_scales_are_refused(mechanism: Mechanism, bad: float) -> None:
         lambda: mechanism.noise(source, bad, (1,)),
         lambda: mechanism.add_noise([1.0], source, bad),
         lambda: mechanism.on_grid([1.0], bad),
-        lambda: mechanism.noise_sum(source, [(1.0, 2), (bad, 1)], (1,)),
-        lambda: mechanism.noise_share(source, bad, (1,), clients=2),
+        lambda: mechanism.check_sums(3, 1.0, bad),
     ):
         with refused(f"scale = {bad!r}: expected {RANGE}"):
             call()
@@ -254,11 +266,14 @@ def test_clip_factors_keep_single_precision_uploads_within_the_bound(
 # ---- noise on one upload
 
 
+@pytest.mark.parametrize("kind", [SeededNoise, exact])
 @pytest.mark.parametrize(("mechanism", "sd"), [(GAUSSIAN, 1.0), (LAPLACE, math.sqrt(2))])
-def test_added_noise_has_the_claimed_variance_and_law(mechanism: Mechanism, sd: float) -> None:
+def test_added_noise_has_the_claimed_variance_and_law(
+    mechanism: Mechanism, sd: float, kind: Any
+) -> None:
     n, scale = 60_000, 7.0
     clipped = np.tile([0.6, -0.8], (n // 2, 1))
-    released = mechanism.add_noise(clipped, SeededNoise(11), scale)
+    released = mechanism.add_noise(clipped, kind(11), scale)
     noise = (released - clipped).ravel()
     assert noise.mean() == pytest.approx(0.0, abs=4 * scale * sd / math.sqrt(n))
     assert noise.std() == pytest.approx(scale * sd, rel=0.02)
@@ -269,27 +284,104 @@ def test_added_noise_has_the_claimed_variance_and_law(mechanism: Mechanism, sd: 
 
 
 @pytest.mark.parametrize("mechanism", BOTH)
-def test_noise_is_independent_on_every_coordinate(mechanism: Mechanism) -> None:
+def test_simulated_noise_is_rounded_to_the_grid(mechanism: Mechanism) -> None:
     noise = mechanism.noise(SeededNoise(2), 3.0, (4, 5))
-    expected = SeededNoise(2).normal((4, 5)) if mechanism is GAUSSIAN else SeededNoise(2).laplace(
-        (4, 5)
-    )  # fmt: skip
-    assert (noise == 3.0 * expected).all()
+    source, grid = SeededNoise(2), 2.0**-23
+    expected = source.normal((4, 5)) if mechanism is GAUSSIAN else source.laplace((4, 5))
+    assert (noise == np.rint(3.0 * expected / grid) * grid).all()
     assert len(np.unique(noise)) == 20
 
 
 @pytest.mark.parametrize("mechanism", BOTH)
+def test_real_noise_is_drawn_in_whole_steps_of_the_grid(mechanism: Mechanism) -> None:
+    source, steps = exact(2), 3 * 2**23 + 1  # 3.0 in steps of 2^-23, rounded up
+    draw = source.normal_steps if mechanism is GAUSSIAN else source.laplace_steps
+    noise = mechanism.noise(exact(2), 3.0, (4, 5))
+    assert (noise * 2.0**23 == draw(steps, (4, 5))).all()
+    assert len(np.unique(noise)) == 20
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+@given(
+    multiplier=st.floats(-15, 15).map(lambda power: 10.0**power),
+    bound=st.floats(-15, 15).map(lambda power: 10.0**power),
+)
+@quick
+def test_a_scale_in_steps_is_never_rounded_down(
+    mechanism: Mechanism, multiplier: float, bound: float
+) -> None:
+    asked: list[int] = []
+
+    class Recorder(ExactNoise):
+        def normal_steps(self, scale: int, shape: tuple[int, ...]) -> Any:
+            asked.append(scale)
+            return np.zeros(shape, dtype=np.int64)
+
+        laplace_steps = normal_steps
+
+    scale = float(mechanism.scale(multiplier, bound))
+    mechanism.noise(Recorder(bytes), scale, (1,))
+    exactly = Fraction(multiplier) * 2 * Fraction(bound) / Fraction(_grid(scale))
+    assert exactly <= asked[0] <= exactly * (1 + Fraction(2) ** -23)
+    assert 2**24 <= asked[0] <= 2**25
+
+
+RULE_OF = {"gaussian": "gaussian/gdp", "laplace": "laplace/basic"}
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+@given(
+    values=arrays(np.float64, (2, 5), elements=st.floats(-100, 100)),
+    bound=st.floats(-6, 6).map(lambda power: 10.0**power),
+    charge=st.floats(-9, 3).map(lambda power: 10.0**power),
+)
+@quick
+def test_no_two_uploads_differ_by_more_than_is_paid_for(
+    mechanism: Mechanism, values: NDArray[np.float64], bound: float, charge: float
+) -> None:
+    """The whole way from charge to steps in whole numbers: what the proofs rest on."""
+    rule = rule_named(RULE_OF[mechanism.name])
+    scale = float(mechanism.scale(rule.noise_multiplier(charge), bound))
+    uploads = np.concatenate([values, -values * 1e9])  # the longest possible differences, too
+    grid = Fraction(_grid(scale))
+    cut = mechanism.on_grid(mechanism.clip(uploads, bound), scale)
+    whole = [[Fraction(value) / grid for value in row] for row in cut.tolist()]
+    assert all(value.denominator == 1 for row in whole for value in row)
+    steps = _steps(scale)
+    paid = Fraction(float(from_ticks(to_ticks(charge))))
+    for one, two in itertools.combinations(whole, 2):
+        differences = [abs(a - b) for a, b in zip(one, two, strict=True)]
+        if mechanism is LAPLACE:  # log of the ratio of probabilities: sum of differences / steps
+            assert sum(differences) <= paid * steps
+        else:  # mu^2 of the continuous mechanism
+            assert sum(d**2 for d in differences) <= paid * steps**2
+
+
+@pytest.mark.parametrize("kind", [SeededNoise, exact])
+@pytest.mark.parametrize("mechanism", BOTH)
 @pytest.mark.parametrize("scale", [1e-90, 0.3, 1.0, 1.999, 2.0, 1e20])
-def test_what_is_released_lies_on_the_grid(mechanism: Mechanism, scale: float) -> None:
+def test_what_is_released_lies_on_the_grid(mechanism: Mechanism, scale: float, kind: Any) -> None:
     grid = 2.0 ** (math.floor(math.log2(scale)) - 24)
     clipped = np.random.default_rng(0).normal(size=(50, 4)) * scale
-    released = mechanism.add_noise(clipped, SeededNoise(1), scale)
+    released = mechanism.add_noise(clipped, kind(1), scale)
     assert (np.mod(released, grid) == 0).all()
     assert not (np.mod(released, 2 * grid) == 0).all()
     on_grid = mechanism.on_grid(clipped, scale)
     assert (np.mod(on_grid, grid) == 0).all()
-    noise = mechanism.noise(SeededNoise(1), scale, clipped.shape)
-    assert (released == on_grid + np.rint(noise / grid) * grid).all()
+    noise = mechanism.noise(kind(1), scale, clipped.shape)
+    assert (released == on_grid + noise).all()
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+def test_sums_that_doubles_could_not_hold_are_refused(mechanism: Mechanism) -> None:
+    # A clip of 1 is 2^24 steps for noise of scale 1: 2^29 clients reach 2^53.
+    mechanism.check_sums(2**29 - 1000, 1.0, 1.0)
+    message = "clients = 536870912: expected below 5.37e+08, or more noise: sums of these would"
+    with refused(f"{message} not be exact"):
+        mechanism.check_sums(2**29, 1.0, 1.0)
+    mechanism.check_sums(2**40, 2.0**-20, 1.0)
+    largest = np.float64(2.0**53 - 2)
+    assert largest + 1 == 2.0**53 - 1  # up to there every whole number is a double
 
 
 @pytest.mark.parametrize("mechanism", BOTH)
@@ -321,105 +413,16 @@ def scores(released: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.abs(released + 1) - np.abs(released - 1))
 
 
-@pytest.mark.parametrize("keyed", [False, True])
-def test_the_last_bits_of_a_plain_sum_tell_and_those_of_ours_do_not(keyed: bool) -> None:
+@pytest.mark.parametrize("kind", [SeededNoise, exact])
+def test_the_last_bits_of_a_plain_sum_tell_and_those_of_ours_do_not(
+    kind: Callable[[int], NoiseSource],
+) -> None:
     # Laplace noise at epsilon 1. In plain doubles some sums are possible for one upload only.
-    def source(side: int) -> NoiseSource:
-        return KeyedNoise(b"k" * 16, bytes([side])) if keyed else SeededNoise(side)
-
     plain, ours = [], []
     for side, upload in enumerate((2.0, -2.0)):
         clipped = LAPLACE.clip(np.full((50_000, 1), upload), 1.0)
         scale = float(LAPLACE.scale(1.0, 1.0))
-        plain.append(scores(clipped + LAPLACE.noise(source(side), scale, clipped.shape)))
-        ours.append(scores(LAPLACE.add_noise(clipped, source(side), scale)))
+        plain.append(scores(clipped + scale * SeededNoise(side).laplace(clipped.shape)))
+        ours.append(scores(LAPLACE.add_noise(clipped, kind(side), scale)))
     assert lower_bound(*plain, delta=1e-5).epsilon > 1.5
     assert 0.85 < lower_bound(*ours, delta=1e-5).epsilon < 1.0
-
-
-# ---- the noise of sums
-
-
-@pytest.mark.parametrize("mechanism", BOTH)
-def test_the_noise_of_a_sum_is_that_of_its_parts(mechanism: Mechanism) -> None:
-    n, groups = 30_000, [(0.5, 3), (4.0, 1), (2.0, 0), (1.0, 6)]
-    at_once = mechanism.noise_sum(SeededNoise(1), groups, (n,))
-    source = SeededNoise(2)
-    one_by_one = np.zeros(n)
-    for scale, count in groups:
-        for _ in range(count):
-            one_by_one += mechanism.noise(source, scale, (n,))
-    assert scipy.stats.ks_2samp(at_once, one_by_one).pvalue > LIMIT
-    assert scipy.stats.ks_2samp(at_once * 1.06, one_by_one).pvalue < LIMIT
-    factor = 1 if mechanism is GAUSSIAN else 2
-    variance = factor * sum(scale**2 * count for scale, count in groups)
-    assert at_once.var() == pytest.approx(variance, rel=0.04)
-
-
-@pytest.mark.parametrize("mechanism", BOTH)
-def test_a_sum_of_nothing_has_no_noise(mechanism: Mechanism) -> None:
-    for groups in ([], [(1.0, 0)], [(1.0, np.int64(0)), (2.0, 0)]):
-        assert mechanism.noise_sum(SeededNoise(0), groups, (2, 3)).tolist() == [[0.0] * 3] * 2
-    for count in (-1, 1.5, "2"):
-        with refused(f"count = {count!r}: expected a whole number from 0"):
-            mechanism.noise_sum(SeededNoise(0), [(1.0, 1), (1.0, count)], (2,))  # type: ignore[list-item]
-
-
-def test_a_laplace_sum_asks_for_gamma_variates_of_the_count() -> None:
-    asked: list[float] = []
-
-    class Recorder(Constant):
-        def gamma(self, concentration: float, shape: tuple[int, ...]) -> NDArray[np.float64]:
-            asked.append(concentration)
-            return np.full(shape, float(len(asked)))
-
-    total = LAPLACE.noise_sum(Recorder(0.0), [(2.0, 3), (5.0, 1)], (2,))
-    assert asked == [3, 3, 1, 1]
-    assert total.tolist() == [2 * (1 - 2) + 5 * (3 - 4)] * 2
-    asked.clear()
-    share = LAPLACE.noise_share(Recorder(0.0), 3.0, (2,), clients=10, dropouts=0.5)
-    assert asked == [0.2, 0.2]
-    assert share.tolist() == [-3.0, -3.0]
-
-
-@pytest.mark.parametrize("mechanism", BOTH)
-def test_enough_shares_make_up_the_full_noise(mechanism: Mechanism) -> None:
-    n, clients, scale = 20_000, 12, 3.0
-    law = scipy.stats.norm if mechanism is GAUSSIAN else scipy.stats.laplace
-    source = SeededNoise(4)
-    shares = [
-        mechanism.noise_share(source, scale, (n,), clients=clients, dropouts=0.25)
-        for _ in range(clients)
-    ]
-    enough = sum(shares[:9])
-    assert scipy.stats.kstest(enough, law(scale=scale).cdf).pvalue > LIMIT
-    assert scipy.stats.kstest(sum(shares[:7]), law(scale=scale).cdf).pvalue < LIMIT
-    # If more answer than had to, there is more noise, never less.
-    assert sum(shares).var() > enough.var() * 1.15  # type: ignore[union-attr]
-    assert sum(shares).var() == pytest.approx(enough.var() * 12 / 9, rel=0.06)  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize(
-    ("clients", "dropouts", "enough"),
-    [(1, 0.0, 1), (10, 0.0, 10), (10, 0.1, 9), (10, 0.15, 8), (10, 0.3, 7), (3, 0.5, 1),
-     (100, 0.29, 71), (10, 0.9, 1)],
-)  # fmt: skip
-def test_how_many_shares_are_enough(clients: int, dropouts: float, enough: int) -> None:
-    share = GAUSSIAN.noise_share(Constant(1.0), 6.0, (1,), clients=clients, dropouts=dropouts)
-    assert float(share[0]) == pytest.approx(6 / math.sqrt(enough), rel=1e-12)
-
-
-def test_shares_take_no_dropouts_into_account_unless_told() -> None:
-    assert GAUSSIAN.noise_share(Constant(1.0), 2.0, (1,), clients=4)[0] == 1.0
-
-
-@pytest.mark.parametrize("dropouts", [-0.1, 1.0, 2.0, math.nan])
-def test_a_senseless_share_of_dropouts_is_refused(dropouts: float) -> None:
-    with refused(f"dropouts = {dropouts!r}: expected from 0 to below 1"):
-        GAUSSIAN.noise_share(Constant(1.0), 1.0, (1,), clients=5, dropouts=dropouts)
-
-
-@pytest.mark.parametrize(("clients", "dropouts"), [(0, 0.0), (-3, 0.0), (3, 0.7)])
-def test_too_few_clients_for_any_share_are_refused(clients: int, dropouts: float) -> None:
-    with refused(f"clients = {clients}: expected enough for one to answer"):
-        LAPLACE.noise_share(Constant(1.0), 1.0, (1,), clients=clients, dropouts=dropouts)

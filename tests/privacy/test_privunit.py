@@ -6,6 +6,7 @@ import math
 import re
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,8 +19,8 @@ from bgtplanner.privacy.accounting import rule_named
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.exposure import client_level
 from bgtplanner.privacy.mechanisms import mechanism_named
-from bgtplanner.privacy.noise import KeyedNoise, SeededNoise
-from bgtplanner.privacy.privunit import cap_of, epsilon_of, randomise
+from bgtplanner.privacy.noise import FINE_BITS, ExactNoise, SeededNoise
+from bgtplanner.privacy.privunit import _along_exactly, cap_of, epsilon_of, randomise
 
 EPSILONS = [1e-6, 0.01, 0.6, 1.0, 5.0, 10.0, 12.5, 20.0, 300.0]
 
@@ -30,13 +31,25 @@ def test_densities_differ_by_the_epsilon_and_no_more(epsilon: float) -> None:
     inside = math.log(cap.chance) - float(log_ndtr(-cap.threshold))
     outside = math.log1p(-float(cap.chance)) - float(log_ndtr(cap.threshold))
     assert inside - outside == pytest.approx(epsilon, rel=1e-6)
-    if epsilon < 100:  # beyond, 1 - chance has too few digits for this to be seen
-        assert inside - outside < epsilon * (1 + 1e-12) + 1e-14
+
+
+@pytest.mark.parametrize("epsilon", [*(10.0**power for power in range(-14, 8)), 3.3, 27.0])
+def test_the_coin_of_a_real_client_costs_the_epsilon_and_no_more(epsilon: float) -> None:
+    """With 60 digits, for the very threshold and the very 64 bits that are used."""
+    cap = cap_of(epsilon)
+    with mpmath.workdps(60):
+        root = mpmath.mpf(float(cap.threshold)) / mpmath.sqrt(2)
+        chance = mpmath.mpf(int(cap.chance_words)) / 2**64
+        odds = mpmath.log(chance) - mpmath.log(1 - chance)
+        cost = odds - mpmath.log(mpmath.erfc(root)) + mpmath.log(mpmath.erfc(-root))
+        assert cost <= mpmath.mpf(epsilon)
+        assert cost >= mpmath.mpf(epsilon) * (1 - max(2e-9, 1e-18 / epsilon))
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 0.6, 1.0, 5.0, 10.0, 20.0])
 def test_the_strength_is_the_mean_along_the_upload(epsilon: float) -> None:
-    threshold, chance, strength = (float(part) for part in cap_of(epsilon))
+    cap = cap_of(epsilon)
+    threshold, chance, strength = float(cap.threshold), float(cap.chance), float(cap.strength)
     above = stats.truncnorm.mean(threshold, math.inf)
     below = stats.truncnorm.mean(-math.inf, threshold)
     assert chance * above + (1 - chance) * below == pytest.approx(strength, rel=1e-6)
@@ -75,20 +88,26 @@ def test_against_gaussian_noise() -> None:
     assert 9 < (plain / other) ** 2 < 13
 
 
-@pytest.mark.parametrize("source", [SeededNoise(1), KeyedNoise(b"k" * 16, b"label")])
+def exact(seed: int) -> ExactNoise:
+    return ExactNoise(np.random.default_rng(seed).bytes)
+
+
+@pytest.mark.parametrize(("source", "number"), [(SeededNoise(1), 40_000), (exact(1), 8_000)])
 @pytest.mark.parametrize("epsilon", [0.5, 8.0])
-def test_the_mean_is_the_upload_and_the_deviation_the_scale(source: Any, epsilon: float) -> None:
-    number, size, bound = 40_000, 6, 0.3
+def test_the_mean_is_the_upload_and_the_deviation_the_scale(
+    source: Any, number: int, epsilon: float
+) -> None:
+    size, bound = 6, 0.3
     direction = np.arange(1.0, size + 1) / np.linalg.norm(np.arange(1.0, size + 1))
     scale = bound / float(cap_of(epsilon).strength)
     for length in (bound, 0.4 * bound, 0.0):
         uploads = np.tile(length * direction, (number, 1))
         seen = randomise(uploads, source, bound=bound, epsilon=epsilon)
-        tolerance = 5 * seen.std(axis=0) / number**0.5
+        tolerance = 6.5 * seen.std(axis=0) / number**0.5
         assert (np.abs(seen.mean(axis=0) - uploads[0]) < tolerance).all()
         across = seen - (seen @ direction)[:, None] * direction
         if length:
-            assert across.std() * (size / (size - 1)) ** 0.5 == pytest.approx(scale, rel=0.02)
+            assert across.std() * (size / (size - 1)) ** 0.5 == pytest.approx(scale, rel=0.03)
 
 
 def test_every_upload_is_as_likely_as_its_epsilon_allows() -> None:
@@ -105,6 +124,40 @@ def test_every_upload_is_as_likely_as_its_epsilon_allows() -> None:
         assert shares["back"] < shares[name] < shares["there"]
 
 
+@pytest.mark.parametrize("epsilon", [0.02, 1.0, 6.0, 40.0])
+def test_the_part_along_the_upload_is_exactly_distributed(epsilon: float) -> None:
+    cap, number = cap_of(epsilon), 6_000
+    along = _along_exactly(cap, number, exact(4))
+    values = np.array([value / 2**FINE_BITS for value in along])
+    threshold, chance = float(cap.threshold), float(cap.chance)
+    above, below = values[values >= threshold], values[values < threshold]
+    spread = 6.2 * math.sqrt(chance * (1 - chance) / number)
+    assert len(above) / number == pytest.approx(chance, abs=spread)
+    for part, law in (
+        (above, stats.truncnorm(threshold, math.inf)),
+        (below, stats.truncnorm(-math.inf, threshold)),
+    ):
+        assert stats.kstest(part, law.cdf).pvalue > 1e-9
+        assert len(part) < 500 or stats.kstest(part + 0.5 * part.std(), law.cdf).pvalue < 1e-9
+
+
+def test_a_real_release_is_on_its_grid_and_of_any_length_of_upload() -> None:
+    epsilon = 1e6  # so strong that the direction shows
+    scale = 1.0 / float(cap_of(epsilon).strength)
+    for size in (1.0, 1e-9, 1e-161, 5e-324):
+        upload = np.array([[0.6, -0.8, 0.0]]) * size
+        for source in (exact(1), SeededNoise(1)):
+            seen = randomise(upload, source, bound=1.0, epsilon=epsilon)[0]
+            wanted = upload[0] / np.abs(upload[0]).max()
+            wanted = wanted / np.linalg.norm(wanted)
+            assert abs(seen @ wanted) == pytest.approx(1.0, abs=0.02)
+            assert np.abs(seen - (seen @ wanted) * wanted).max() < 7 * scale
+    seen = randomise(np.zeros((5, 3)), exact(2), bound=1.0, epsilon=1.0)
+    steps = seen / (1.0 / float(cap_of(1.0).strength)) * 2**24
+    assert np.abs(steps - np.rint(steps)).max() < 1e-6
+    assert len(np.unique(seen)) == 15
+
+
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf, 1e9])
 def test_senseless_epsilons(epsilon: float) -> None:
     with pytest.raises(ConfigError, match=r"^epsilon = .*: expected from 1e-14 to 1e\+07$"):
@@ -117,16 +170,9 @@ def test_an_upload_that_was_not_clipped_is_refused(upload: list[float]) -> None:
         randomise([upload], SeededNoise(0), bound=1.0, epsilon=1.0)
 
 
-@pytest.mark.parametrize("call", ["noise", "noise_sum", "noise_share"])
-def test_it_has_no_noise_to_share(call: str) -> None:
-    arguments: dict[str, tuple[Any, ...]] = {
-        "noise": (SeededNoise(0), 1.0, (2,)),
-        "noise_sum": (SeededNoise(0), [(1.0, 2)], (2,)),
-        "noise_share": (SeededNoise(0), 1.0, (2,)),
-    }
-    options = {"clients": 2} if call == "noise_share" else {}
+def test_it_has_no_noise_to_add() -> None:
     with pytest.raises(ConfigError, match=re.escape("mechanism = 'privunit': expected")):
-        getattr(mechanism_named("privunit"), call)(*arguments[call], **options)
+        mechanism_named("privunit").noise(SeededNoise(0), 1.0, (2,))
 
 
 def test_what_a_client_has_spent_in_all() -> None:

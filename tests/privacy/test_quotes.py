@@ -41,6 +41,7 @@ def test_every_rule_is_quoted() -> None:
         ("laplace/basic", 10.0),
         ("laplace/filter", 5.67894),
         ("laplace/either", 5.67894),
+        ("laplace/zcdp", 5.29594),
         ("gaussian/authors", 3.16228),
     ],
 )
@@ -58,7 +59,7 @@ def test_the_rounds_fit_and_one_more_does_not(rounds: int) -> None:
 
 def test_only_one_mechanism_is_quoted_if_asked() -> None:
     assert set(quotes(BUDGET, 5, mechanism="laplace")) == {
-        "laplace/basic", "laplace/filter", "laplace/either"
+        "laplace/basic", "laplace/filter", "laplace/either", "laplace/zcdp"
     }  # fmt: skip
     assert all(name.startswith("gaussian/") for name in quotes(BUDGET, 5, mechanism="gaussian"))
     message = "--mechanism = 'none': expected one of gaussian, laplace, privunit"
@@ -74,6 +75,7 @@ def test_what_a_given_noise_costs() -> None:
         "laplace/basic": (0.2, 50),
         "laplace/filter": (0.04, 77),
         "laplace/either": (0.2, 77),
+        "laplace/zcdp": (0.2, 89),
         "gaussian/authors": (0.04, 250),
     }
     for name, (charge, rounds) in expected.items():
@@ -106,7 +108,8 @@ def test_a_budget_too_small_for_the_rounds_or_the_noise_is_refused() -> None:
 
 def test_without_a_delta_only_the_rules_that_need_none_are_quoted() -> None:
     found = quotes(Budget(1.0, 0.0), 10)
-    names = ["laplace/basic", "laplace/either", "privunit/either", "gaussian/authors"]
+    names = ["laplace/basic", "laplace/either", "laplace/zcdp", "privunit/either",
+             "privunit/zcdp", "gaussian/authors"]  # fmt: skip
     assert list(found) == names
     assert found["laplace/either"]["noise_multiplier"] == pytest.approx(10)
     assert quotes(Budget(1.0, 1e-5), 10).keys() > found.keys()

@@ -15,6 +15,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.planning.given import number, reward_of, whole
 from bgtplanner.planning.plan import Plan, Untold, Why
 from bgtplanner.planning.policy import STATE_VERSION, Choice, LedgerPolicy, reading_state
+from bgtplanner.privacy.accounting import default_rule, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 
@@ -196,9 +197,9 @@ class Hong(Fixed):
         ConfigError.unless(bool(0 < decay < 1), "decay", decay, "between 0 and 1")
         basic = options.get("accounting") or options.get("mechanism") or "gaussian"
         basic = getattr(options.get("ledger"), "rule", None) or basic
-        name = getattr(basic, "name", basic)
-        epsilons = ("laplace", "laplace/basic", "laplace/either", "privunit", "privunit/either")
-        power = 1 / 3 if name in epsilons else 1 / 2
+        name = str(getattr(basic, "name", basic))
+        rule = rule_named(name) if "/" in name else default_rule(name)
+        power = 1 / 3 if rule.sound and rule.counts_epsilons else 1 / 2
         ages = np.arange(max(int(rounds), 1) - 1, -1, -1, dtype=np.float64)
         weights = np.maximum(decay ** (power * ages), 1e-6)
         super().__init__(budget, clients, weights=weights, rounds=rounds, **options)

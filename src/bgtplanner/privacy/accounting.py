@@ -11,7 +11,9 @@ gaussian/rdp        1 / (2 multiplier^2)              largest rho over the order
 laplace/basic       1 / multiplier                    epsilon                         yes
 laplace/filter      1 / multiplier^2                  s: sqrt(2 ln(1/d) s)+s/2 = e    yes
 laplace/either      1 / multiplier; two sums          epsilon, or s for the squares   yes
+laplace/zcdp        1 / multiplier; two sums          epsilon, or 2 rho for squares   yes
 privunit/either     epsilon of the cap; two sums      epsilon, or s for the squares   yes
+privunit/zcdp       epsilon of the cap; two sums      epsilon, or 2 rho for squares   yes
 gaussian/authors    1 / multiplier^2                  epsilon, unconverted            no promise
 ==================  ================================  ==============================  ==========
 
@@ -20,9 +22,11 @@ replace-one sensitivity 2 * clip, in L2 for Gaussian and L1 for Laplace. PrivUni
 an upload but turns it; there the multiplier is what each coordinate of the release deviates by,
 over 2 * clip. Sub-sampling of clients claims no amplification.
 
-The rules ``either`` hold for any releases of pure epsilons, chosen one after the other: their sum
-bounds the loss surely, and the filter of Rogers et al. (2016), on the squares, with probability
-1 - delta.
+The rules ``either`` and ``zcdp`` hold for any releases of pure epsilons, chosen one after another.
+Their sum bounds the loss surely. Their squares bound it up to delta: under ``either`` by theorem 2
+of Whitehouse et al. (2023), under ``zcdp`` by concentrated differential privacy and its exact
+conversion, which allows for more (``docs/proofs/zcdp.md``). ``either`` stays for ledgers that were
+made with it.
 
 Charges are counted in whole *ticks*: a charge is rounded up to ticks and a capacity down, and
 integers add without error, in any order. So no sum of charges is ever too small.
@@ -323,12 +327,32 @@ RULES: dict[str, Rule] = {
             charge_of=_inverse,
         ),
         Rule(
+            name="laplace/zcdp",
+            mechanism="laplace",
+            sound=True,
+            powers=(1, 2),
+            limits=(_itself, conversions.squares_capacity),
+            readings=(_sum_itself, conversions.squares_epsilon),
+            multiplier_of=_inverse,
+            charge_of=_inverse,
+        ),
+        Rule(
             name="privunit/either",
             mechanism="privunit",
             sound=True,
             powers=(1, 2),
             limits=(_itself, conversions.filter_capacity),
             readings=(_sum_itself, conversions.filter_epsilon),
+            multiplier_of=_multiplier_of_cap,
+            charge_of=_cap_of_multiplier,
+        ),
+        Rule(
+            name="privunit/zcdp",
+            mechanism="privunit",
+            sound=True,
+            powers=(1, 2),
+            limits=(_itself, conversions.squares_capacity),
+            readings=(_sum_itself, conversions.squares_epsilon),
             multiplier_of=_multiplier_of_cap,
             charge_of=_cap_of_multiplier,
         ),
@@ -364,8 +388,8 @@ def default_rule(mechanism: str) -> Rule:
     """The rule to use for a mechanism unless another is asked for."""
     defaults = {
         "gaussian": "gaussian/gdp",
-        "laplace": "laplace/either",
-        "privunit": "privunit/either",
+        "laplace": "laplace/zcdp",
+        "privunit": "privunit/zcdp",
     }
     if mechanism not in defaults:
         raise ConfigError(f"mechanism = {mechanism!r}: expected one of {', '.join(defaults)}")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import log_ndtr
+from scipy.special import erfcx, ndtr
 
 __all__ = [
     "ORDERS",
@@ -23,6 +23,8 @@ __all__ = [
     "laplace_renyi_epsilon",
     "renyi_capacity",
     "renyi_epsilon",
+    "squares_capacity",
+    "squares_epsilon",
 ]
 
 Floats = NDArray[np.float64]
@@ -32,35 +34,69 @@ ORDERS: Floats = np.concatenate(
 ).astype(np.float64)
 """Renyi orders that the moments accountant looks at: those of dp-accounting."""
 
-_HALVINGS = 120  # enough to leave neighbouring doubles, whatever the bracket
-# Relative; above the error of the formulas, far below any use. The capacity's is the larger, so
+_HALVINGS = 64  # of the logarithm: enough to leave neighbouring doubles of a bracket of
+_LEAST = 1e-290  # times its upper end
+# Relative; above the errors of the formulas, far below any use. The capacity's is the larger, so
 # that what was spent never reads as more than the budget.
+_DELTA_ERROR = 1e-11
 _CAPACITY_SLACK = 4e-12
 _READING_SLACK = 1e-13
+# Relative to the largest of the terms that are added up.
+_TERM_ERROR = 4e-15
+# Nodes and weights of Gauss and Legendre, for the interval from 0 to 1.
+_NODES, _WEIGHTS = (part / 2 for part in np.polynomial.legendre.leggauss(10))
+_NODES = _NODES + 0.5
 
 
 def gaussian_delta(epsilon: ArrayLike, mu: ArrayLike) -> Floats:
     """Delta of the Gaussian mechanism with sensitivity / standard deviation = mu.
 
     delta = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu) (Balle and Wang 2018, Dong
-    et al. 2019), in logarithms: e^epsilon overflows, and both terms may underflow.
+    et al. 2019). With a = epsilon/mu - mu/2, b = a + mu and Mills' ratio M(t) = Phi(-t) / phi(t)
+    that is phi(a) (M(a) - M(b)): nothing overflows. Where a and b are so close that the difference
+    would lose digits, it is the integral of -M'(t) = 1 - t M(t) > 0 from a to b.
+
+    The relative error is below 1e-11 for deltas down to 1e-300 (``docs/proofs/gdp.md``).
     """
-    epsilon, mu = np.asarray(epsilon, dtype=np.float64), np.asarray(mu, dtype=np.float64)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        ratio = epsilon / mu
-        first, second = log_ndtr(mu / 2 - ratio), epsilon + log_ndtr(-mu / 2 - ratio)
-        value = -np.exp(first) * np.expm1(np.minimum(second - first, 0.0))
+    epsilon, mu = np.broadcast_arrays(
+        np.asarray(epsilon, dtype=np.float64), np.asarray(mu, dtype=np.float64)
+    )
+    safe = np.where(mu > 0, mu, 1.0)
+    with np.errstate(over="ignore", under="ignore"):
+        low = np.minimum(epsilon / safe - safe / 2, 1e100)
+        high = low + safe
+        density = np.exp(-0.5 * low**2) / np.sqrt(2 * np.pi)
+        far = low < -1.0  # where M(a) would overflow
+        value = density * (_mills(np.where(far, 0.0, low)) - _mills(high))
+        if far.any():
+            value = np.where(far, ndtr(-low) - density * _mills(high), value)
+        close = safe < 0.1 * (1 + np.abs(low))
+        if close.any():
+            value = np.where(close, density * _mills_drop(low, np.where(close, safe, 0.0)), value)
     return np.asarray(np.where(mu > 0, value, 0.0))
 
 
+def _mills(value: Floats) -> Floats:
+    return np.asarray(np.sqrt(np.pi / 2) * erfcx(value / np.sqrt(2)))
+
+
+def _mills_drop(start: Floats, width: Floats) -> Floats:
+    """Mills' ratio at the start minus that a short way on, as a sum of positive terms."""
+    at = np.clip(start[..., None] + width[..., None] * _NODES, -1.0, 1e8)
+    return np.asarray((np.maximum(1 - at * _mills(at), 0.0) @ _WEIGHTS) * width)
+
+
 def gdp_capacity(epsilon: ArrayLike, delta: ArrayLike) -> Floats:
-    """Largest mu^2 with which Gaussian releases are (epsilon, delta)-private together."""
+    """Largest mu^2 with which Gaussian releases are (epsilon, delta)-private together.
+
+    Never too large, and at most 3e-11 of itself too small.
+    """
     epsilon, delta = np.broadcast_arrays(
         np.asarray(epsilon, dtype=np.float64), np.asarray(delta, dtype=np.float64)
     )
     # delta grows with mu; mu^2/2 is the mean loss, so mu cannot exceed this by much.
     high = np.sqrt(2 * epsilon) + 40.0
-    mu = _largest(lambda value: gaussian_delta(epsilon, value) <= delta, high)
+    mu = _largest(lambda value: _delta_at_most(epsilon, value) <= delta, high)
     return np.asarray(mu**2 * (1 - _CAPACITY_SLACK))
 
 
@@ -76,10 +112,15 @@ def gdp_epsilon(spent: ArrayLike, delta: ArrayLike) -> Floats:
     finite = np.where(endless, 0.0, spent)
     mu = np.sqrt(finite)
     high = finite / 2 + mu * 40.0 + 1e-300  # P[loss > mean + 40 sd] is below any double's delta
-    epsilon = _smallest(lambda value: gaussian_delta(value, mu) <= delta, high)
-    free = gaussian_delta(np.zeros_like(mu), mu) <= delta
+    epsilon = _smallest(lambda value: _delta_at_most(value, mu) <= delta, high)
+    free = _delta_at_most(np.zeros_like(mu), mu) <= delta
     reading = np.where(free, 0.0, epsilon * (1 + _READING_SLACK))
     return np.asarray(np.where(endless, np.inf, reading))
+
+
+def _delta_at_most(epsilon: Floats, mu: Floats) -> Floats:
+    """Delta of the Gaussian mechanism, rounded up by more than it can be wrong."""
+    return np.asarray(gaussian_delta(epsilon, mu) * (1 + _DELTA_ERROR))
 
 
 def renyi_capacity(epsilon: ArrayLike, delta: ArrayLike, orders: Floats = ORDERS) -> Floats:
@@ -89,25 +130,78 @@ def renyi_capacity(epsilon: ArrayLike, delta: ArrayLike, orders: Floats = ORDERS
     and maximised over the orders.
     """
     epsilon = np.asarray(epsilon, dtype=np.float64)[..., None]
-    delta = np.asarray(delta, dtype=np.float64)[..., None]
-    with np.errstate(divide="ignore"):
-        rho = (epsilon - _renyi_offset(delta, orders)) / orders
+    offset, error = _renyi_offset(np.asarray(delta, dtype=np.float64)[..., None], orders)
+    rho = (epsilon - offset - error - _TERM_ERROR * epsilon) / orders
     return np.asarray(np.maximum(rho.max(axis=-1), 0.0) * (1 - _CAPACITY_SLACK))
 
 
 def renyi_epsilon(spent: ArrayLike, delta: ArrayLike, orders: Floats = ORDERS) -> Floats:
     """Smallest epsilon over the orders, for a total rho."""
     spent = np.asarray(spent, dtype=np.float64)[..., None]
-    delta = np.asarray(delta, dtype=np.float64)[..., None]
-    with np.errstate(divide="ignore"):
-        epsilon = (orders * spent + _renyi_offset(delta, orders)).min(axis=-1)
+    offset, error = _renyi_offset(np.asarray(delta, dtype=np.float64)[..., None], orders)
+    epsilon = (orders * spent * (1 + _TERM_ERROR) + offset + error).min(axis=-1)
     epsilon = np.maximum(epsilon, 0.0) * (1 + _READING_SLACK)
     return np.asarray(np.where(spent[..., 0] > 0, epsilon, 0.0))
 
 
-def _renyi_offset(delta: Floats, orders: Floats) -> Floats:
-    """What turns Renyi divergence at an order into epsilon: log(1-1/a) - log(delta a)/(a-1)."""
-    return np.asarray(np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1))
+def _renyi_offset(delta: Floats, orders: Floats) -> tuple[Floats, Floats]:
+    """What turns Renyi divergence at an order a into epsilon, and a bound on its rounding error.
+
+    log(1 - 1/a) - (log(delta) + log(a)) / (a - 1)
+    """
+    with np.errstate(divide="ignore"):
+        first, second = np.log1p(-1 / orders), (np.log(delta) + np.log(orders)) / (orders - 1)
+    largest = np.abs(first) + (np.abs(np.log(orders)) / (orders - 1)) + np.abs(second)
+    return first - second, np.where(np.isinf(second), 0.0, _TERM_ERROR * largest)
+
+
+def squares_capacity(epsilon: ArrayLike, delta: ArrayLike) -> Floats:
+    """Largest sum of eps_t^2 of pure releases, chosen one after the other, by their zCDP.
+
+    A release of pure epsilon x has Renyi divergence of at most a x^2 / 2 at every order a (Bun and
+    Steinke 2016), and such bounds add up for charges chosen along the way. So the sum may reach
+    twice the largest rho, over all orders.
+    """
+    epsilon, delta = np.broadcast_arrays(
+        np.asarray(epsilon, dtype=np.float64), np.asarray(delta, dtype=np.float64)
+    )
+
+    def found(orders: Floats) -> Floats:
+        offset, error = _renyi_offset(delta[..., None], orders)
+        return np.asarray((epsilon[..., None] * (1 - _TERM_ERROR) - offset - error) / orders)
+
+    best = found(_best_order(lambda orders: -found(orders), delta)).max(axis=-1)
+    return np.asarray(2 * np.maximum(best, 0.0) * (1 - _CAPACITY_SLACK))
+
+
+def squares_epsilon(spent: ArrayLike, delta: ArrayLike) -> Floats:
+    """Epsilon that a sum of eps_t^2 amounts to at delta, by the same argument."""
+    spent, delta = np.broadcast_arrays(
+        np.asarray(spent, dtype=np.float64), np.asarray(delta, dtype=np.float64)
+    )
+    endless = np.isinf(spent) | (delta <= 0)
+    finite = np.where(endless, 0.0, spent)
+
+    def found(orders: Floats) -> Floats:
+        offset, error = _renyi_offset(np.where(endless, 0.5, delta)[..., None], orders)
+        return np.asarray(orders * finite[..., None] / 2 * (1 + _TERM_ERROR) + offset + error)
+
+    best = np.maximum(found(_best_order(found, delta)).min(axis=-1), 0.0)
+    reading = np.where(endless, np.inf, best * (1 + _READING_SLACK))
+    return np.asarray(np.where(spent > 0, reading, 0.0))
+
+
+def _best_order(bound: Callable[[Floats], Floats], delta: Floats) -> Floats:
+    """An order at which a bound is next to its smallest; any order is sound.
+
+    Three searches, each a hundred times as fine as the one before; shape ``[..., 1]``.
+    """
+    powers = np.broadcast_to(np.linspace(-6, 18, 241), (*delta.shape, 241))
+    for step in (0.1, 0.001, 0.00001):
+        values = np.nan_to_num(bound(1 + 10.0**powers), nan=np.inf)
+        best = np.take_along_axis(powers, values.argmin(axis=-1)[..., None], axis=-1)
+        powers = best + step / 100 * np.arange(-100, 101)
+    return np.asarray(1 + 10.0**best)
 
 
 def filter_capacity(epsilon: ArrayLike, delta: ArrayLike) -> Floats:
@@ -151,27 +245,32 @@ def laplace_renyi_epsilon(
     log_terms = np.logaddexp(
         np.log(a / (2 * a - 1)) + (a - 1) * pure, np.log((a - 1) / (2 * a - 1)) - a * pure
     )
-    total = (number * log_terms / (a - 1)).sum(axis=0)
-    with np.errstate(divide="ignore"):
-        epsilon = float((total + _renyi_offset(np.asarray(delta), orders)).min())
+    # Both logarithms, and their sum near 0, are rounded.
+    rounding = _TERM_ERROR * (1 + (a - 1) * pure)
+    total = (number * (log_terms + rounding) / (a - 1)).sum(axis=0)
+    offset, error = _renyi_offset(np.asarray(delta), orders)
+    epsilon = float((total * (1 + _READING_SLACK) + offset + error).min())
     return max(0.0, min(epsilon, float((number * pure).sum())))
 
 
 def _largest(fits: Callable[[Floats], NDArray[np.bool_]], high: ArrayLike) -> Floats:
     """Largest value in (0, high) that fits, entry by entry; fits must hold near 0."""
-    low, up = np.zeros_like(high, dtype=np.float64), np.array(high, dtype=np.float64)
-    for _ in range(_HALVINGS):
-        middle = (low + up) / 2
-        good = fits(middle)
-        low, up = np.where(good, middle, low), np.where(good, up, middle)
-    return low
+    return _searched(fits, high)[0]
 
 
 def _smallest(fits: Callable[[Floats], NDArray[np.bool_]], high: ArrayLike) -> Floats:
     """Smallest value in (0, high) that fits, entry by entry; fits must hold at high."""
-    low, up = np.zeros_like(high, dtype=np.float64), np.array(high, dtype=np.float64)
+    return _searched(lambda value: ~fits(value), high)[1]
+
+
+def _searched(
+    below: Callable[[Floats], NDArray[np.bool_]], high: ArrayLike
+) -> tuple[Floats, Floats]:
+    """Neighbouring values between which a condition that holds near 0 stops to hold."""
+    up = np.array(high, dtype=np.float64)
+    low = up * _LEAST
     for _ in range(_HALVINGS):
-        middle = (low + up) / 2
-        good = fits(middle)
-        low, up = np.where(good, low, middle), np.where(good, middle, up)
-    return up
+        middle = np.sqrt(low) * np.sqrt(up)
+        under = below(middle)
+        low, up = np.where(under, middle, low), np.where(under, up, middle)
+    return low, up

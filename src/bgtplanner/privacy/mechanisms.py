@@ -5,11 +5,13 @@ to norm C (L2 for Gaussian, L1 for Laplace), so two clients' uploads differ by a
 the sensitivity, and ``noise scale = noise multiplier * 2C``. Noise goes on every coordinate of a
 fixed, public index set; noise on the rated items only would show which they are.
 
-Doubles are no real numbers: the last bits of ``upload + noise`` can tell what the upload was
+Doubles are not real numbers: the last bits of ``upload + noise`` can tell what the upload was
 (Mironov 2012). So what is released lies on a grid far coarser than those bits and far finer than
-the noise: the upload is cut to the grid towards zero, which lengthens no norm, and the noise is
-rounded to it, which is the same as rounding their sum. Uploads are cut before they are summed: two
-sums cut afterwards may differ by more than their uploads do.
+the noise. The upload is cut to the grid towards zero, which lengthens no norm. The noise of a real
+client is drawn on the grid, in whole steps and exactly (:mod:`bgtplanner.privacy.noise`), with a
+scale of whole steps that is rounded up. Simulated noise is drawn in doubles and rounded to the
+grid. Uploads are cut before they are summed: two sums cut afterwards may differ by more than their
+uploads do.
 
 With ``trust = local`` every upload carries the full noise. With ``trust = secagg`` the server sees
 only the sum, and the noise is in there once. ``privunit`` adds no noise to an upload but turns it
@@ -18,7 +20,7 @@ only the sum, and the noise is in there once. ``privunit`` adds no noise to an u
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,7 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError, quoted
-from bgtplanner.privacy.noise import NoiseSource
+from bgtplanner.privacy.noise import ExactNoise, NoiseSource
 
 __all__ = ["MECHANISMS", "Mechanism", "clip_factor", "mechanism_named"]
 
@@ -86,7 +88,7 @@ class Mechanism:
 
     def norm(self, uploads: ArrayLike) -> Floats:
         """Norm of each upload over all its coordinates; no overflow, NaN where one is NaN."""
-        largest, length, _ = self._polar(_flat(uploads))
+        largest, length, _ = self.polar(_flat(uploads))
         with np.errstate(over="ignore"):
             return largest * length
 
@@ -103,13 +105,16 @@ class Mechanism:
         flat = _flat(uploads)
         limit = np.broadcast_to(_positive("clip", bound), len(flat)) * (1 - _MARGIN)
         flat = np.where(np.isfinite(flat).all(axis=1, keepdims=True), flat, 0.0)
-        largest, length, unit = self._polar(flat)
+        largest, length, unit = self.polar(flat)
         with np.errstate(over="ignore"):  # an infinite norm is longer than any bound
             short = largest * length <= limit
         return np.where(short[:, None], flat, unit * (limit / length)[:, None])
 
-    def _polar(self, flat: Floats) -> tuple[Floats, Floats, Floats]:
-        """Largest entry, norm of the upload over it, and the upload over it: all of good size."""
+    def polar(self, flat: Floats) -> tuple[Floats, Floats, Floats]:
+        """Largest entry, norm of the upload over it, and the upload over it: all of good size.
+
+        Squares of tiny entries would have no digits left, and those of large ones overflow.
+        """
         largest = np.abs(flat).max(axis=1, initial=0.0)
         with np.errstate(invalid="ignore"):
             unit = flat / np.where(largest > 0, largest, 1.0)[:, None]
@@ -118,11 +123,15 @@ class Mechanism:
         return largest, np.asarray(np.where(largest > 0, sums, 1.0)), unit
 
     def noise(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> Floats:
-        """Independent noise of this scale on every coordinate."""
-        self._check_additive()
-        scale = float(_positive("scale", scale))
-        draw = source.normal if self.name == "gaussian" else source.laplace
-        return scale * draw(shape)
+        """Independent noise of at least this scale on every coordinate, on the scale's grid."""
+        expected = "a mechanism that adds noise: privunit turns each upload instead"
+        ConfigError.unless(self.additive, "mechanism", self.name, expected)
+        gaussian, grid = self.name == "gaussian", _grid(scale)
+        if isinstance(source, ExactNoise):
+            draw_steps = source.normal_steps if gaussian else source.laplace_steps
+            return np.asarray(draw_steps(_steps(scale), shape) * grid)
+        draw = source.normal if gaussian else source.laplace
+        return self.rounded(float(scale) * draw(shape), scale)
 
     def on_grid(self, clipped: ArrayLike, scale: float) -> Floats:
         """Clipped uploads cut to the grid that belongs to noise of this scale, towards zero."""
@@ -138,79 +147,25 @@ class Mechanism:
             scale: Of the noise.
         """
         values = self.on_grid(clipped, scale)
-        return self.rounded(self.noise(source, scale, values.shape), scale) + values
+        return self.noise(source, scale, values.shape) + values
 
     def rounded(self, values: Floats, scale: float) -> Floats:
         """Values rounded to the grid that belongs to noise of this scale."""
         grid = _grid(scale)
         return np.asarray(np.rint(values / grid) * grid)
 
-    def _check_additive(self) -> None:
-        expected = "a mechanism that adds noise: privunit turns each upload instead"
-        ConfigError.unless(self.additive, "mechanism", self.name, expected)
+    def check_sums(self, clients: int, bound: float, scale: float) -> None:
+        """Refuse sums of so many uploads on the grid that doubles could not hold them exactly.
 
-    def noise_sum(
-        self,
-        source: NoiseSource,
-        groups: Iterable[tuple[float, int]],
-        shape: tuple[int, ...],
-    ) -> Floats:
-        """The sum of many independent noises, drawn at once with exactly its distribution.
+        A rounded sum may differ between neighbours by more than their uploads do. Only public
+        numbers decide.
 
-        Gaussian: one Gaussian whose variances add up. Laplace: for each group of equal scale, the
-        difference of two Gamma variables, since a Laplace variable is the difference of two
-        exponential ones.
-
-        Args:
-            source: Where random numbers come from.
-            groups: (scale, number of noises) pairs; a weight multiplies the scale.
-            shape: Of the sum.
+        Raises:
+            ConfigError: If the clients' bounds add up to 2^53 steps of the grid or more.
         """
-        self._check_additive()
-        pairs = [(float(_positive("scale", scale)), count) for scale, count in groups]
-        for _, count in pairs:
-            whole = isinstance(count, int | np.integer) and count >= 0
-            ConfigError.unless(bool(whole), "count", count, "a whole number from 0")
-        if self.name == "gaussian":
-            variance = sum(scale**2 * count for scale, count in pairs)
-            return np.asarray(np.sqrt(variance) * source.normal(shape))
-        total = np.zeros(shape)
-        for scale, count in pairs:
-            if count:
-                plus, minus = source.gamma(count, shape), source.gamma(count, shape)
-                total += scale * (plus - minus)
-        return total
-
-    def noise_share(
-        self,
-        source: NoiseSource,
-        scale: float,
-        shape: tuple[int, ...],
-        *,
-        clients: int,
-        dropouts: float = 0.0,
-    ) -> Floats:
-        """One client's share of a sum's noise, under secure aggregation.
-
-        The shares of ``clients * (1 - dropouts)`` clients (rounded down) already make up noise of
-        the full scale; if more answer, there is more noise, never less.
-
-        Args:
-            source: Where random numbers come from.
-            scale: Scale of the noise that the sum must carry.
-            shape: Of the upload.
-            clients: How many were asked.
-            dropouts: Share of them that may fail to answer, from 0 to below 1.
-        """
-        self._check_additive()
-        ConfigError.unless(0 <= dropouts < 1, "dropouts", dropouts, "from 0 to below 1")
-        enough = int(np.floor(clients * (1 - dropouts) + 1e-9))
-        ConfigError.unless(enough >= 1, "clients", clients, "enough for one to answer")
-        scale = float(_positive("scale", scale))
-        if self.name == "gaussian":
-            return np.asarray(scale / np.sqrt(enough) * source.normal(shape))
-        plus, minus = source.gamma(1 / enough, shape), source.gamma(1 / enough, shape)
-        return np.asarray(scale * (plus - minus))
+        most = 2**53 / (float(_positive("clip", bound)) / _grid(scale))
+        expected = f"below {most:.3g}, or more noise: sums of these would not be exact"
+        ConfigError.unless(clients < most * (1 - 1e-12), "clients", clients, expected)
 
 
 MECHANISMS: dict[str, Mechanism] = {
@@ -233,7 +188,16 @@ def mechanism_named(name: str) -> Mechanism:
 
 
 def _grid(scale: float) -> float:
-    return float(2.0 ** (np.floor(np.log2(float(_positive("scale", scale)))) - _GRID_BITS))
+    _, exponent = math.frexp(float(_positive("scale", scale)))
+    return math.ldexp(1.0, exponent - 1 - _GRID_BITS)
+
+
+def _steps(scale: float) -> int:
+    """The scale in whole steps of its grid, rounded up.
+
+    A product of floats may be half a unit in the last place too small; the next double is not.
+    """
+    return int(np.ceil(np.nextafter(float(scale), np.inf) / _grid(scale)))
 
 
 def _flat(uploads: ArrayLike) -> Floats:

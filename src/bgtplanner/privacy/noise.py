@@ -1,10 +1,14 @@
-"""Where random numbers for noise come from.
+"""Where random numbers for noise come from, and how noise is drawn from them.
 
 Whoever can predict the noise can remove it. A real client therefore draws from the operating
-system, directly (:class:`SystemNoise`) or through a secret key drawn there once
-(:class:`KeyedNoise`), which lets it repeat an answer word for word instead of releasing a second
-one. Seeds (:class:`SeededNoise`) are for simulations: replaying seeded noise on changed data would
-cancel it.
+system (:class:`SystemNoise`). Seeds (:class:`SeededNoise`) are for simulations: seeded noise on
+changed data would cancel.
+
+Noise from the operating system is drawn *exactly* (:class:`ExactNoise`): whole steps of a grid, in
+integer arithmetic, with the very probabilities that the proofs use. The samplers are those of
+Canonne, Kamath and Steinke (2020) for Laplace noise and of Karney (2016) for Gaussian noise, for
+many coordinates at once. A draw that cannot be decided yet takes further random words; none is cut
+short. ``docs/proofs`` has the proofs.
 """
 
 from __future__ import annotations
@@ -12,20 +16,37 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import gammainccinv, gammaincinv, ndtri
+from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
 
-__all__ = ["KeyedNoise", "NoiseSource", "SeededNoise", "SystemNoise"]
+__all__ = [
+    "FINE_BITS",
+    "ExactNoise",
+    "KeyedNoise",
+    "NoiseSource",
+    "SeededNoise",
+    "SystemNoise",
+    "sure",
+]
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Steps = NDArray[np.int64]
+Words = NDArray[np.uint64]
+Big = NDArray[np.object_]
 Shape = tuple[int, ...]
+T = TypeVar("T", bound=np.generic)
 
-_RARE = np.uint64(2**47)  # of 2^63
+_FINE = 2**48  # steps per unit where exact draws are wanted as doubles, which hold 53 bits
+_LARGEST_SCALE = 2**50
+
+FINE_BITS = 112
+"""Of a fine variate lie below the point: those of its digit, and a word."""
 
 
 class NoiseSource(Protocol):
@@ -37,10 +58,6 @@ class NoiseSource(Protocol):
 
     def laplace(self, shape: Shape) -> Floats:
         """Standard Laplace: mean 0, scale 1, standard deviation sqrt(2)."""
-        ...
-
-    def gamma(self, concentration: float, shape: Shape) -> Floats:
-        """Gamma with this shape parameter and scale 1."""
         ...
 
     def uniform(self, shape: Shape) -> Floats:
@@ -60,80 +77,270 @@ class SeededNoise:
     def laplace(self, shape: Shape) -> Floats:
         return self._generator.laplace(size=shape)
 
-    def gamma(self, concentration: float, shape: Shape) -> Floats:
-        return self._generator.standard_gamma(concentration, shape)
-
     def uniform(self, shape: Shape) -> Floats:
         return self._generator.uniform(size=shape)
 
 
-class _InverseNoise:
-    """Variates from uniform ones by the inverse of their distribution function.
-
-    Both tails are as finely spaced as doubles are. With a plain uniform number of 53 bits, values
-    far out would be so sparse that one of them can tell which upload it was added to.
-    """
-
-    def _words(self, number: int) -> NDArray[np.uint64]:
-        return np.frombuffer(self._bytes(8 * number), dtype="<u8").astype(np.uint64)
-
-    def _bytes(self, number: int) -> bytes:
-        raise NotImplementedError
-
-    def _tails(self, shape: Shape) -> tuple[NDArray[np.bool_], Floats]:
-        """Which tail, and how much probability lies further out: above 0, at most 1/2."""
-        words = self._words(math.prod(shape))
-        upper, rest = (words & np.uint64(1)).astype(bool), words >> np.uint64(1)
-        beyond = np.asarray((rest + 0.5) * 2.0**-64, dtype=np.float64)
-        rare = np.flatnonzero(rest < _RARE)
-        if len(rare):  # in 1 of 65,536 cases 64 bits are too few: take as many again
-            beyond[rare] = (rest[rare] + (self._words(len(rare)) + 0.5) * 2.0**-64) * 2.0**-64
-        return upper.reshape(shape), beyond.reshape(shape)
-
-    def normal(self, shape: Shape) -> Floats:
-        upper, beyond = self._tails(shape)
-        size = ndtri(beyond)
-        return np.asarray(np.where(upper, -size, size))
-
-    def laplace(self, shape: Shape) -> Floats:
-        upper, beyond = self._tails(shape)
-        size = np.log(2 * beyond)
-        return np.asarray(np.where(upper, -size, size))
-
-    def gamma(self, concentration: float, shape: Shape) -> Floats:
-        upper, beyond = self._tails(shape)
-        values = np.empty(shape)
-        values[upper] = gammainccinv(concentration, beyond[upper])
-        values[~upper] = gammaincinv(concentration, beyond[~upper])
-        return values
-
-    def uniform(self, shape: Shape) -> Floats:
-        words = self._words(math.prod(shape)).reshape(shape)
-        return np.asarray((words + 0.5) * 2.0**-64, dtype=np.float64)
-
-
-class SystemNoise(_InverseNoise):
-    """Noise from the operating system's generator; cannot be repeated by anybody."""
-
-    def _bytes(self, number: int) -> bytes:
-        return os.urandom(number)
-
-
-class KeyedNoise(_InverseNoise):
-    """Noise that only the holder of a secret key can repeat (SHAKE-256 of key and label).
+class ExactNoise:
+    """Noise in whole steps of a grid, drawn without any rounding from uniform random words.
 
     Args:
-        key: At least 16 secret bytes, drawn from the operating system.
-        label: What this noise is for. The same label gives the same noise, so it must name the
-            release (run, round, attempt) and never be used for two different inputs.
+        randomness: Gives so many uniform random bytes.
+        bits: Of a word. Fewer than 64 make ties and rejections common, so that tests see them.
     """
 
+    def __init__(self, randomness: Callable[[int], bytes], *, bits: int = 64) -> None:
+        self._randomness = randomness
+        self._bits = bits
+
+    # ---- uniform
+
+    def words(self, number: int) -> Words:
+        """Uniform whole numbers below 2^bits."""
+        words = np.frombuffer(self._randomness(8 * number), dtype="<u8").astype(np.uint64)
+        return words >> np.uint64(64 - self._bits)
+
+    def below(self, bound: ArrayLike, number: int) -> Words:
+        """Uniform whole numbers below a bound, which may be another one for each."""
+        bounds = np.asarray(bound, dtype=np.uint64)
+        most = np.uint64(2**self._bits - 1)
+        # Words from here on would make small numbers more likely: they are drawn again.
+        last = np.broadcast_to(most - (most % bounds + np.uint64(1)) % bounds, number)
+        words = self.words(number)
+        while len(again := np.flatnonzero(words > last)):
+            words[again] = self.words(len(again))
+        return np.asarray(words % bounds)
+
+    def below_any(self, bound: int, number: int) -> Big:
+        """Uniform whole numbers of any size below a bound, as Python's integers."""
+        bits = (bound - 1).bit_length()
+        size = bits // 8 + 1
+        found: list[int] = []
+        while len(found) < number:
+            drawn = self._randomness(size * (number - len(found)))
+            parts = (drawn[start : start + size] for start in range(0, len(drawn), size))
+            values = (int.from_bytes(part, "little") >> (8 * size - bits) for part in parts)
+            found += [value for value in values if value < bound]
+        return _big(found)
+
+    def coins(self, chances: ArrayLike) -> Bools:
+        """True with a probability given in 64 bits: chance / 2^64, exactly."""
+        numerators = np.asarray(chances, dtype=np.uint64)
+        return np.asarray(self.words(numerators.size).reshape(numerators.shape) < numerators)
+
+    def uniform(self, shape: Shape) -> Floats:
+        words = self.words(math.prod(shape)).reshape(shape)
+        return np.asarray((words + 0.5) * 2.0**-self._bits, dtype=np.float64)
+
+    # ---- noise
+
+    def laplace_steps(self, scale: int, shape: Shape) -> Steps:
+        """Discrete Laplace noise: z with a probability proportional to exp(-abs(z) / scale)."""
+        scale = _whole(scale)
+        return self.accepted(lambda tries: self._try_laplace(scale, tries), 0.6, shape)
+
+    def normal_steps(self, scale: int, shape: Shape) -> Steps:
+        """A normal variate of this standard deviation, rounded to the nearest whole number."""
+
+        def rounded(size: Steps, fraction: Words) -> Steps:
+            return size + (fraction >> np.uint64(self._bits - 1)).astype(np.int64)
+
+        scale = _whole(scale)
+        return self.accepted(lambda tries: self._try_normal(scale, tries, rounded), 0.48, shape)
+
+    def fine_normal(self, shape: Shape) -> Big:
+        """Standard normal variates in units of 2^-112, cut off towards zero, as integers."""
+
+        def joined(size: Steps, fraction: Words) -> Big:
+            return np.asarray((size.astype(object) << 64) + fraction.astype(object))
+
+        return self.accepted(lambda tries: self._try_normal(_FINE, tries, joined), 0.48, shape)
+
+    def laplace(self, shape: Shape) -> Floats:
+        return np.asarray(self.laplace_steps(_FINE, shape) / _FINE)
+
+    def normal(self, shape: Shape) -> Floats:
+        return np.asarray(self.normal_steps(_FINE, shape) / _FINE)
+
+    def accepted(
+        self, tried: Callable[[int], NDArray[T]], rate: float, shape: Shape
+    ) -> NDArray[T]:
+        """As many accepted draws as are wanted; accepted ones are independent of one another.
+
+        Args:
+            tried: Tries so many times and gives what it accepted.
+            rate: About which share it accepts; a matter of speed alone.
+            shape: Of the draws.
+        """
+        wanted = math.prod(shape)
+        parts = [tried(int(wanted / rate) + 8)]
+        while (missing := wanted - sum(map(len, parts))) > 0:
+            parts.append(tried(int(missing / rate) + 8))
+        return np.concatenate(parts)[:wanted].reshape(shape)
+
+    def _try_laplace(self, scale: int, tries: int) -> Steps:
+        """Algorithm 2 of Canonne, Kamath and Steinke for a whole scale; only what it accepts."""
+        rest = self.below(scale, tries)
+        rest = rest[self.exp_coins(lambda at: self.below(scale, len(at)) < rest[at], tries)]
+        times = self.count(len(rest), lambda at: self.exp_coins(sure, len(at)))
+        size = rest.astype(np.int64) + scale * times
+        minus = self._heads(len(size))
+        once = ~(minus & (size == 0))  # or zero would come up twice as often
+        return np.asarray(np.where(minus, -size, size)[once])
+
+    def _try_normal(
+        self, scale: int, tries: int, join: Callable[[Steps, Words], NDArray[T]]
+    ) -> NDArray[T]:
+        """Algorithm N of Karney, with coins of Canonne, Kamath and Steinke; what it accepts."""
+        whole = self._try_whole(tries)
+        part = _Part(self, scale, len(whole))
+        kept = self._gaussian_heads(whole, part.above_fresh)
+        size = join((scale * whole + part.digit.astype(np.int64))[kept], part.fraction[kept])
+        return np.asarray(np.where(self._heads(len(size)), np.negative(size), size))
+
+    def _try_whole(self, tries: int) -> Steps:
+        """Whole numbers k with a probability proportional to exp(-k^2 / 2)."""
+
+        def coins(at: Steps) -> Bools:
+            return self.exp_coins(self._half, len(at))
+
+        whole = self.count(tries, coins)
+        return whole[self.all_heads(whole * (whole - 1), coins)]
+
+    def _gaussian_heads(self, whole: Steps, part: Callable[[Steps], Bools]) -> Bools:
+        """Coins of probability exp(-x (2k + x) / 2).
+
+        Args:
+            whole: The number k of each.
+            part: Throws coins of probability x, of those at these places.
+        """
+        twice = (2 * whole).astype(np.uint64)
+
+        def share(at: Steps) -> Bools:
+            """Coins of probability x (2k + x) / (2k + 2): x, and one of 2k + 2 that is x again."""
+            heads, choice = part(at), self.below(twice[at] + np.uint64(2), len(at))
+            heads &= choice <= twice[at]
+            ask = np.flatnonzero(heads & (choice == twice[at]))
+            heads[ask] = part(at[ask])
+            return heads
+
+        def one(at: Steps) -> Bools:
+            return self.exp_coins(lambda open_: share(at[open_]), len(at))
+
+        return self.all_heads(whole + 1, one)
+
+    # ---- coins
+
+    def _heads(self, number: int) -> Bools:
+        return np.asarray(self.below(2, number) == 1)
+
+    def _half(self, at: Steps) -> Bools:
+        return self._heads(len(at))
+
+    def exp_coins(self, coin: Callable[[Steps], Bools], number: int) -> Bools:
+        """Coins of probability exp(-g), from coins of probability g: `coin` throws some of them.
+
+        Algorithm 1 of Canonne, Kamath and Steinke: count throws of probability g / 1, g / 2, ...
+        until one fails; an even number of successes has probability exp(-g).
+        """
+        result, open_, count = np.zeros(number, dtype=np.bool_), np.arange(number), 1
+        while len(open_):
+            heads = coin(open_)
+            if count > 1:
+                heads[heads] = self.below(count, int(heads.sum())) == 0
+            result[open_[~heads]] = count % 2 == 1
+            open_, count = open_[heads], count + 1
+        return result
+
+    def count(self, number: int, coin: Callable[[Steps], Bools]) -> Steps:
+        """How often each coin comes up heads before it first does not."""
+        number_of, open_ = np.zeros(number, dtype=np.int64), np.arange(number)
+        while len(open_):
+            open_ = open_[coin(open_)]
+            number_of[open_] += 1
+        return number_of
+
+    def all_heads(self, times: Steps, coin: Callable[[Steps], Bools]) -> Bools:
+        """Whether each coin comes up heads so many times in a row."""
+        result, open_, thrown = np.ones(len(times), dtype=np.bool_), np.flatnonzero(times > 0), 0
+        while len(open_):
+            result[open_] = coin(open_)
+            thrown += 1
+            open_ = open_[result[open_] & (times[open_] > thrown)]
+        return result
+
+
+class _Part:
+    """Uniform real numbers x = (digit + fraction) / scale below 1, known as far as was asked.
+
+    The digit is below the scale. The fraction's first word is drawn at once, further ones when two
+    numbers agree so far, which is the case for one comparison in 2^64 of those of equal digits.
+    """
+
+    def __init__(self, source: ExactNoise, scale: int, number: int) -> None:
+        self._source = source
+        self._scale = scale
+        self.digit = source.below(scale, number)
+        self.fraction = source.words(number)
+        self._further: dict[int, list[int]] = {}
+
+    def above_fresh(self, at: Steps) -> Bools:
+        """Whether each of these is above a fresh uniform number: true with probability x."""
+        fresh, own = self._source.below(self._scale, len(at)), self.digit[at]
+        heads = fresh < own
+        ties = np.flatnonzero(fresh == own)
+        if len(ties):
+            fresh, own = self._source.words(len(ties)), self.fraction[at[ties]]
+            heads[ties] = fresh < own
+            for tie in ties[np.flatnonzero(fresh == own)]:
+                heads[tie] = self._still_above(int(at[tie]))
+        return np.asarray(heads)
+
+    def _still_above(self, index: int) -> bool:
+        known = self._further.setdefault(index, [])
+        place = 0
+        while True:
+            if place == len(known):
+                known.append(int(self._source.words(1)[0]))
+            fresh = int(self._source.words(1)[0])
+            if fresh != known[place]:
+                return fresh < known[place]
+            place += 1
+
+
+class SystemNoise(ExactNoise):
+    """Exact noise from the operating system's generator; cannot be repeated by anybody."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda number: os.urandom(number))
+
+
+class KeyedNoise(ExactNoise):
+    """Exact noise that only the holder of a secret key can repeat (SHAKE-256)."""
+
     def __init__(self, key: bytes, label: bytes) -> None:
-        ConfigError.unless(len(key) >= 16, "key", f"{len(key)} bytes", "at least 16 bytes")
         self._prefix = len(key).to_bytes(8, "little") + key + label
         self._block = 0
+        super().__init__(self._next)
 
-    def _bytes(self, number: int) -> bytes:
+    def _next(self, number: int) -> bytes:
         self._block += 1
-        block = self._prefix + self._block.to_bytes(8, "little")
-        return hashlib.shake_256(block).digest(number)
+        return hashlib.shake_256(self._prefix + self._block.to_bytes(8, "little")).digest(number)
+
+
+def sure(at: Steps) -> Bools:
+    """Coins that always come up heads; :meth:`ExactNoise.exp_coins` makes exp(-1) of them."""
+    return np.ones(len(at), dtype=np.bool_)
+
+
+def _big(values: list[int]) -> Big:
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
+def _whole(scale: int) -> int:
+    good = isinstance(scale, int) and 1 <= scale <= _LARGEST_SCALE
+    expected = f"a whole number from 1 to {_LARGEST_SCALE}"
+    ConfigError.unless(good, "scale", scale, expected)
+    return scale

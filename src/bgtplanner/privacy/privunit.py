@@ -20,28 +20,38 @@ An upload shorter than the clip is turned round at random, with the probability 
 mean right; no upload at all is any direction with equal probability. Both only mix inputs, each of
 which is protected.
 
+For a real client (:class:`~bgtplanner.privacy.noise.ExactNoise`) the choices are exact coins of 64
+bits whose odds are rounded down, z and a are exact to 112 bits below the point, and the release is
+computed in whole numbers and rounded to 24 of them. ``docs/proofs/privunit.md`` says what remains.
+
 It cannot be spread over many clients as noise can: it is for ``trust = local``.
 """
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import erfcx, expit, log_ndtr, ndtri_exp
+from scipy.special import erf, erfcx, log_ndtr, ndtri_exp
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.noise import NoiseSource
+from bgtplanner.privacy.mechanisms import mechanism_named
+from bgtplanner.privacy.noise import FINE_BITS, ExactNoise, NoiseSource, sure
 
 __all__ = ["Cap", "along_of", "cap_of", "epsilon_of", "randomise"]
 
 Floats = NDArray[np.float64]
+Big = NDArray[np.object_]
 
 _LOG_ROOT_TAU = 0.5 * np.log(2 * np.pi)
 _FAR = 30.0  # standard deviations, from where on a series is as good as exact
 _SAFETY = 1e-9  # relative, of epsilon: more than rounding can add to it
 _LEAST, _MOST = 1e-14, 1e7  # epsilons
+_RELEASED_BITS = 24  # of a release lie below its scale
+_INPUT_BITS = 60  # of an upload's direction are looked at
 
 
 class Cap(NamedTuple):
@@ -49,13 +59,24 @@ class Cap(NamedTuple):
 
     Attributes:
         threshold: From where on the cap begins, x.
-        chance: To be in it, p.
+        lead: By how much more likely than not it is to be in it: p - (1 - p). Not p itself: for a
+            small epsilon that is next to 1/2, where doubles are too sparse.
         strength: Mean of the part along the upload.
     """
 
     threshold: Floats
-    chance: Floats
+    lead: Floats
     strength: Floats
+
+    @property
+    def chance(self) -> Floats:
+        """The probability p to be in the cap, as a double."""
+        return np.asarray(0.5 + 0.5 * self.lead)
+
+    @property
+    def chance_words(self) -> NDArray[np.uint64]:
+        """The probability p in units of 2^-64, rounded down, which is the safe side."""
+        return _words(self.lead)
 
 
 def cap_of(epsilon: ArrayLike) -> Cap:
@@ -74,7 +95,7 @@ def cap_of(epsilon: ArrayLike) -> Cap:
         middle = (low + high) / 2
         weak = _best_epsilon(middle) <= wanted
         low, high = np.where(weak, middle, low), np.where(weak, high, middle)
-    return Cap(low, _chance(low, wanted), _strength(low, wanted))
+    return Cap(low, _lead(low, wanted), _strength(low, wanted))
 
 
 def epsilon_of(strength: ArrayLike) -> Floats:
@@ -111,36 +132,111 @@ def randomise(clipped: ArrayLike, source: NoiseSource, *, bound: float, epsilon:
     """
     uploads = np.asarray(clipped, dtype=np.float64)
     cap, bound = cap_of(float(epsilon)), float(bound)
-    length = np.sqrt((uploads**2).sum(axis=1))
+    largest, norm, direction = mechanism_named("privunit").polar(uploads)
+    nothing, length = largest <= 0, largest * norm
     short = bool((length <= bound * (1 + 1e-9)).all())  # NaN is not
     ConfigError.unless(short, "uploads", "longer", "uploads that were clipped to the bound")
+    share = np.minimum(length / bound, 1.0)
+    scale = bound / float(cap.strength)
+    if isinstance(source, ExactNoise):
+        return scale * _turned_exactly(direction, share, cap, source)
     normal = source.normal(uploads.shape)
     anywhere = source.normal(uploads.shape)
-    turn, inside, where = source.uniform((3, len(uploads)))
-    nothing = length <= 0
     anywhere /= np.sqrt((anywhere**2).sum(axis=1, keepdims=True))
-    direction = np.where(
-        nothing[:, None], anywhere, uploads / np.where(nothing, 1.0, length)[:, None]
-    )
-    direction *= np.where(turn < (1 + np.minimum(length / bound, 1.0)) / 2, 1.0, -1.0)[:, None]
-    along = along_of(cap, inside, where)
-    scale = bound / float(cap.strength)
+    direction = np.where(nothing[:, None], anywhere, direction / norm[:, None])
+    turn, among, where = source.uniform((3, len(uploads)))
+    direction *= np.where(turn < (1 + share) / 2, 1.0, -1.0)[:, None]
+    along = along_of(cap, among < cap.chance, where)
     part = along - (normal * direction).sum(axis=1)
     return np.asarray(scale * (normal + part[:, None] * direction))
 
 
-def along_of(cap: Cap, inside: Floats, where: Floats) -> Floats:
-    """The part along the upload, from two uniform numbers between 0 and 1."""
+def _turned_exactly(direction: Floats, share: Floats, cap: Cap, source: ExactNoise) -> Floats:
+    """Releases over their scale, in whole numbers up to the last rounding.
+
+    Which whole vector stands for a direction is a matter of accuracy alone: the release is private
+    for any two of them.
+    """
+    toward = np.rint(direction * 2.0**_INPUT_BITS).astype(np.int64).astype(object)
+    anywhere = source.fine_normal(direction.shape) >> (FINE_BITS - _INPUT_BITS)
+    vector = np.where((direction != 0).any(axis=1, keepdims=True), toward, anywhere)
+    vector = np.where(source.coins(_words(share))[:, None], vector, -vector)
+    normal = source.fine_normal(direction.shape)
+    along = _along_exactly(cap, len(direction), source)
+    square = np.maximum((vector * vector).sum(axis=1), 1)
+    length = np.array([math.isqrt(int(value) << 128) for value in square], dtype=object)
+    part = along * length - ((normal * vector).sum(axis=1) << 64)
+    turned = normal + part[:, None] * vector // (square << 64)[:, None]
+    dropped = FINE_BITS - _RELEASED_BITS
+    steps = (turned + (1 << (dropped - 1))) >> dropped
+    return np.asarray(steps.astype(np.float64) * 2.0**-_RELEASED_BITS)
+
+
+def _along_exactly(cap: Cap, number: int, source: ExactNoise) -> Big:
+    """The parts along the uploads, in units of 2^-112."""
+    threshold = int(Fraction(float(cap.threshold)) * 2**FINE_BITS)
+    inside = source.coins(np.full(number, cap.chance_words))
+    along = np.empty(number, dtype=object)
+    above, below = int(inside.sum()), number - int(inside.sum())
+
+    def plain(tries: int) -> Big:
+        return source.fine_normal((tries,))
+
+    def beyond(tries: int) -> Big:
+        drawn = plain(tries)
+        return drawn[drawn >= threshold]
+
+    def before(tries: int) -> Big:
+        drawn = plain(tries)
+        return drawn[drawn < threshold]
+
+    near = threshold < 2 ** (FINE_BITS - 1)
+    tail = beyond if near else lambda tries: _try_tail(threshold, tries, source)
+    along[inside] = source.accepted(tail, 0.3 if near else 0.43, (above,))
+    along[~inside] = source.accepted(before, 0.5, (below,))
+    return along
+
+
+def _try_tail(threshold: int, tries: int, source: ExactNoise) -> Big:
+    """Normal variates beyond a threshold x, by Marsaglia (1964): x + e / x, for exponential e.
+
+    They are accepted with probability exp(-e^2 / (2 x^2)).
+    """
+    one = 1 << FINE_BITS
+    rest = source.below_any(one, tries)
+    rest = rest[source.exp_coins(lambda at: source.below_any(one, len(at)) < rest[at], tries)]
+    times = source.count(len(rest), lambda at: source.exp_coins(sure, len(at)))
+    size = rest + times.astype(object) * one
+    below, above = size * size, 2 * threshold * threshold
+    whole, left = (below // above).astype(np.int64), below % above
+    good = source.all_heads(whole, lambda at: source.exp_coins(sure, len(at)))
+    good &= source.exp_coins(lambda at: source.below_any(above, len(at)) < left[at], len(size))
+    return np.asarray(threshold + (size[good] << FINE_BITS) // threshold)
+
+
+def along_of(cap: Cap, inside: NDArray[np.bool_], where: Floats) -> Floats:
+    """The part along the upload: in the cap or not, and a uniform number between 0 and 1."""
     rank = np.log(where)
     above = -ndtri_exp(rank + log_ndtr(-cap.threshold))
-    return np.asarray(
-        np.where(inside < cap.chance, above, ndtri_exp(rank + log_ndtr(cap.threshold)))
-    )
+    return np.asarray(np.where(inside, above, ndtri_exp(rank + log_ndtr(cap.threshold))))
 
 
-def _chance(threshold: Floats, epsilon: Floats) -> Floats:
-    """P such that p Phi(x) / ((1 - p) Phi(-x)) = exp(epsilon)."""
-    return np.asarray(expit(epsilon - log_ndtr(threshold) + log_ndtr(-threshold)))
+def _words(lead: Floats) -> NDArray[np.uint64]:
+    """(1 + lead) / 2 in units of 2^-64, rounded down, for a lead from 0 to 1."""
+    half = np.floor(np.minimum(lead, 1 - 2.0**-53) * 2.0**63)
+    return np.asarray(half.astype(np.uint64) + np.uint64(2**63))
+
+
+def _lead(threshold: Floats, epsilon: Floats) -> Floats:
+    """2p - 1 for the p with p Phi(x) / ((1 - p) Phi(-x)) = exp(epsilon).
+
+    The logarithm of p / (1 - p) is epsilon - log(Phi(x) / Phi(-x)). Both are of the size of x for
+    a small x, where the second is twice the area hyperbolic tangent of 2 Phi(x) - 1.
+    """
+    small = 2 * np.arctanh(erf(np.minimum(threshold, 1.0) / np.sqrt(2)))
+    large = log_ndtr(threshold) - log_ndtr(-threshold)
+    odds = epsilon - np.where(threshold < 1, small, large)
+    return np.asarray(np.tanh(np.maximum(odds, 0.0) / 2))
 
 
 def _strength(threshold: Floats, epsilon: Floats) -> Floats:

@@ -12,9 +12,6 @@ from bgtplanner.privacy.budget import Budget
 
 __all__ = ["quotes"]
 
-# These can do without a delta.
-_PURE = ("laplace/basic", "laplace/either", "privunit/either", "gaussian/authors")
-
 
 def quotes(
     budget: Budget,
@@ -48,7 +45,7 @@ def quotes(
     return {
         name: _quote(rule, budget, rounds, noise_multiplier)
         for name, rule in RULES.items()
-        if mechanism in (None, rule.mechanism) and (budget.delta > 0 or name in _PURE)
+        if mechanism in (None, rule.mechanism) and (budget.delta > 0 or rule.counts_epsilons)
     }
 
 
