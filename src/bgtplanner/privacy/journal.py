@@ -40,6 +40,7 @@ __all__ = [
     "Row",
     "Snapshot",
     "SqliteJournal",
+    "in_write_ahead_mode",
     "sqlite_warning",
 ]
 

@@ -119,7 +119,7 @@ class Ledger:
         self._witness = witness
         self._lock = threading.RLock()
         self._book = Book(journal.row(0), journal.key)
-        self._snapshot_at = 0
+        self._snapshot_at = -SNAPSHOT_EVERY if from_rows else 0
         snapshot = None if from_rows else journal.snapshot()
         if snapshot is not None:
             self._book.go_to(snapshot)
