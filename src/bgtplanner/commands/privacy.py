@@ -293,7 +293,7 @@ def restore(
         charge = None if lost == "all" else float(lost)
     except ValueError as error:
         raise ConfigError(f"--lost {lost}: expected a charge or 'all'") from error
-    with _opened(ledger, from_rows=True) as opened:
+    with _opened(ledger, rebuild=True) as opened:
         opened.state_loss(remembered, charge)
         newest, left = str(opened.head), float(opened.left().max())
     if as_json:
@@ -310,7 +310,7 @@ def _file_of(path: Path) -> Path:
     return path / "state" / "ledger.sqlite" if (path / "client.toml").is_file() else own
 
 
-def _opened(path: Path, *, read_only: bool = False, from_rows: bool = False) -> Ledger:
+def _opened(path: Path, *, read_only: bool = False, rebuild: bool = False) -> Ledger:
     """The ledger in a file or a folder.
 
     Raises:
@@ -318,7 +318,7 @@ def _opened(path: Path, *, read_only: bool = False, from_rows: bool = False) -> 
     """
     file = _file_of(path)
     try:
-        return Ledger.open(file, read_only=read_only, from_rows=from_rows)
+        return Ledger.open(file, read_only=read_only, rebuild=rebuild)
     except LedgerError as error:
         then = (
             "bring back a copy, then 'bgtplanner ledger restore'"
