@@ -170,7 +170,7 @@ EDITS = [
     "UPDATE snapshot SET hash = (SELECT hash FROM rows WHERE number = 3)",
     "UPDATE snapshot SET number = 3, hash = (SELECT hash FROM rows WHERE number = 3)",
     "UPDATE snapshot SET state = x'00'",
-    "UPDATE snapshot SET state = CAST(replace(CAST(state AS TEXT), 'by_class', 'by_Class') AS BLOB)",
+    "UPDATE snapshot SET state = CAST(replace(CAST(state AS TEXT), 'by', 'By') AS BLOB)",
     "UPDATE snapshot SET state = substr(state, 1, length(state) - 1)",
     "UPDATE snapshot SET mark = x''",
     "UPDATE snapshot SET mark = zeroblob(32)",

@@ -774,5 +774,5 @@ def _sqlite_errors(path: Path) -> Iterator[None]:
         raise StorageError(f"{path}: {text}; nothing was reserved") from error
     except sqlite3.ProgrammingError as error:  # used after it was closed
         raise LedgerError(f"{path}: {error}") from error
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # of a message, even
         raise LedgerError(f"{path}: damaged or no ledger: {error}") from error
