@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from bgtplanner.commands.options import Json, named_by_flags, print_json
+from bgtplanner.commands.options import Json, named_by_flags, print_json, say
 from bgtplanner.errors import ConfigError, LedgerError, StorageError
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.journal import Head
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.quotes import quotes
+from bgtplanner.report.screen import Screen
+from bgtplanner.text import csv_text
 
 ledger_app = typer.Typer(
     help="Look at a ledger, check it, take it elsewhere.\n\nExample: `bgtplanner ledger show RUN`",
@@ -53,7 +52,7 @@ def budget(
         asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rounds": rounds}
         print_json({**asked, "noise_multiplier": noise_multiplier, "rules": table})
         return
-    console = Console()
+    console = Screen()
     console.print(
         f"(epsilon {epsilon:g}, delta {delta:g}) per client, replace-one, {rounds:,} equal rounds",
         highlight=False,
@@ -93,7 +92,7 @@ def audit(
         ("--unit", unit, ("client", "row")),
     ):
         ConfigError.unless(value in known, flag, value, " or ".join(known))
-    console = Console(stderr=True)
+    console = Screen(stderr=True)
     with (
         named_by_flags(),
         Progress(
@@ -117,7 +116,7 @@ def audit(
     if as_json:
         print_json(found)
     else:
-        audit_view(Console(), found)
+        audit_view(Screen(), found)
     if not found["holds"]:
         raise typer.Exit(1)
 
@@ -142,13 +141,13 @@ def show(
             if as_json:
                 print_json(balance)
             else:
-                typer.echo("\n".join(f"{name:<14} {value}" for name, value in balance.items()))
+                say("\n".join(f"{name:<14} {value}" for name, value in balance.items()))
             return
         facts, history = ledger_facts(opened), list(opened.history())
     if as_json:
         print_json(facts)
     else:
-        ledger_view(Console(), facts, history)
+        ledger_view(Screen(), facts, history)
 
 
 @ledger_app.command("verify")
@@ -165,9 +164,9 @@ def verify(ledger: LedgerFile, head: HeadOption = None, as_json: Json = False) -
     if as_json:
         print_json({"rows": rows, "head": newest, "head_checked": head is not None})
         return
-    typer.echo(f"{rows} rows, each as it was written. Head: {newest}")
+    say(f"{rows} rows, each as it was written. Head: {newest}")
     if head is None:
-        typer.echo("Whether newer rows were cut off only a head kept elsewhere can tell: --head.")
+        say("Whether newer rows were cut off only a head kept elsewhere can tell: --head.")
 
 
 @ledger_app.command("export")
@@ -187,16 +186,11 @@ def export(
     with _opened(ledger, read_only=True) as opened:
         rows = _balances(opened) if clients else list(opened.history())
     if to is not None and to.suffix == ".csv":
-        buffer = io.StringIO()
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        writer = csv.DictWriter(buffer, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        text = buffer.getvalue()
+        text = csv_text(list(dict.fromkeys(name for row in rows for name in row)), rows)
     else:
         text = json.dumps(rows, indent=2) + "\n"
     if to is None:
-        typer.echo(text, nl=False)
+        say(text, nl=False)
         return
     ConfigError.unless(to.suffix in (".csv", ".json"), "--to", str(to), "a .csv or .json file")
     if to.exists() and not overwrite:
@@ -208,7 +202,7 @@ def export(
     if as_json:
         print_json({"lines": len(rows), "file": str(to)})
     else:
-        typer.echo(f"{len(rows)} lines in {to}")
+        say(f"{len(rows)} lines in {to}")
 
 
 @ledger_app.command("restore")
@@ -237,7 +231,7 @@ def restore(
     if as_json:
         print_json({"head": newest, "left_most": left})
     else:
-        typer.echo(f"Stated. At most a charge of {left:.4g} is left to anybody. Head: {newest}")
+        say(f"Stated. At most a charge of {left:.4g} is left to anybody. Head: {newest}")
 
 
 def _opened(path: Path, *, read_only: bool = False) -> Ledger:

@@ -23,6 +23,7 @@ from bgtplanner.report.drawing import (
 )
 from bgtplanner.report.rounds import by_round, single
 from bgtplanner.report.story import Story
+from bgtplanner.text import visible
 
 __all__ = ["choice_pictures"]
 
@@ -54,7 +55,7 @@ def _choices(story: Story) -> Picture:
         for first, last, note in _phases(story):
             middle = (first + last) / 2
             place = min(max(middle, 0.06 * story.total), 0.92 * story.total)
-            axes.text(place, 1.1 * top, note, ha="center", fontsize=9)
+            axes.text(place, 1.1 * top, visible(note), ha="center", fontsize=9)
             if first > 1:
                 axes.axvline(first - 0.5, color=GREY, lw=0.8, ls=":")
 

@@ -31,6 +31,7 @@ from bgtplanner.report.guarantee import is_sound
 from bgtplanner.report.headlines import comparison_headline, grid_tiles, sweep_headline
 from bgtplanner.report.story import REFERENCES, Story, read_story
 from bgtplanner.report.sweep_figures import sweep_pictures
+from bgtplanner.text import visible
 
 __all__ = ["pictures_of", "render", "write_report"]
 
@@ -196,6 +197,12 @@ def _go_on(found: Comparison | Sensitivity) -> str:
     return f"bgtplanner {command} --out FOLDER"
 
 
+def _shown_text(value: Any) -> Any:
+    """Whatever a template shows; what cannot be seen is written out, and then tags are escaped."""
+    plain = isinstance(value, str) and not isinstance(value, Markup)
+    return visible(value, keep="\n") if plain else value
+
+
 @functools.cache
 def _environment() -> Environment:
     environment = Environment(
@@ -204,6 +211,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_shown_text,
     )
     environment.globals["colour_of"] = lambda policy: look_of(policy).colour
     return environment
