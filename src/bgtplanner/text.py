@@ -25,6 +25,7 @@ from typing import Any
 __all__ = [
     "LONGEST_LABEL",
     "LONGEST_NAME",
+    "MOST_BLANK_LINES",
     "MOST_BYTES_OF_A_CATALOGUE",
     "MOST_BYTES_OF_ROUNDS",
     "MOST_BYTES_OF_SETTINGS",
@@ -39,6 +40,9 @@ LONGEST_LABEL = 256
 
 MOST_LABELS = 10_000_000
 """How many items, or users, one table or one catalogue may name."""
+
+MOST_BLANK_LINES = 1_000_000
+"""In a table: each costs time and holds nothing."""
 
 LONGEST_NAME = 1000
 """Letters that any other name, or a note in words, may have in a file of a run."""
@@ -106,14 +110,18 @@ def _cell(value: Any) -> Any:
     return f"'{text}" if formula else text
 
 
-def read_bytes(path: Path, most: int) -> bytes:
-    """What a plain file holds, if that is no more than `most` bytes.
+def read_bytes(path: Path, most: int, *, plain: bool = True) -> bytes:
+    """What a file holds, if that is no more than `most` bytes.
+
+    Args:
+        path: The file.
+        most: How many bytes.
+        plain: Whether to refuse devices and pipes: they may have no end, or never begin.
 
     Raises:
-        OSError: If there is no such file, if it cannot be read, if it is a device or a pipe, which
-            may have no end, or if it is longer.
+        OSError: If it cannot be read, is longer, or is refused.
     """
-    if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: a pipe would wait for ever
+    if plain and not stat.S_ISREG(path.stat().st_mode):  # before it is opened, and waits
         raise OSError("is a folder" if path.is_dir() else "is not a plain file")
     with path.open("rb") as file:
         content = file.read(most + 1)

@@ -36,6 +36,7 @@ from bgtplanner.text import visible
 __all__ = ["pictures_of", "render", "write_report"]
 
 _VIEWS = {"rmse": "RMSE", "f1": "F1"}
+_PERHAPS = ("trust", "planner_note", "classes", "clients", "items", "users", "ratings")
 _CHAPTERS = (
     ("How good it got", "", ("rmse", "f1")),
     (
@@ -116,8 +117,7 @@ def _run_content(story: Story) -> dict[str, Any]:
     toggles = [(series_name(key), name) for key, name in references.items()]
     toggles += [(series_name(name), name) for name in budgets] if 1 < classes <= 5 else []
     return {
-        "summary": {"trust": None, "planner_note": None, "classes": None, "ratings": None}
-        | dict(story.summary),
+        "summary": dict.fromkeys(_PERHAPS) | dict(story.summary),
         "headline": story.headline(),
         "tiles": story.tiles(),
         "finished": story.finished,
