@@ -56,6 +56,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_not_finite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
 def _is_whole(value: Any, most: float) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
@@ -95,7 +99,7 @@ _COUNT = Kind("a whole number from 0", lambda value: _is_whole(value, _LARGEST))
 _SOME = Kind("a whole number from 1", lambda value: _is_whole(value, _LARGEST) and value > 0)
 _NUMBER_OF_ROUND = Kind("a round's number", lambda value: _is_whole(value, _MOST_ROUNDS))
 _TICKS = Kind("a whole number from 0", lambda value: _is_whole(value, 2**62))
-_NUMBERS = Kind("a number", lambda of: _is_number(of) and not _overflows(of)).listed()
+_NUMBERS = Kind("a number", lambda of: _FIGURE.fits(of) or _is_not_finite(of)).listed()
 _WORD = Kind(f"text of at most {LONGEST_NAME} letters", _is_word)
 _TRUTH = Kind("true or false", lambda value: isinstance(value, bool))
 _BY_CLASS = Kind(
@@ -113,10 +117,6 @@ _CLASS = Kind(
         }
     ),
 )
-
-
-def _overflows(value: float) -> bool:
-    return isinstance(value, int) and abs(value) > _LARGEST
 
 
 def _one_of(*words: str) -> Kind:
@@ -256,14 +256,15 @@ def check(
                 "edited, or written by another version: bring the old file back, or run it anew"
             )
     if missing := sorted(name for name in needed if found.get(name) is None):
-        raise RunFolderError(f"{where}: has no {', '.join(missing)}; run it anew")
+        rest = f" and {len(missing) - 6} more" if len(missing) > 6 else ""
+        raise RunFolderError(f"{where}: has no {', '.join(missing[:6])}{rest}; run it anew")
 
 
 def _shown(value: Any) -> str:
     """A value for a message; long or nested ones only by what they are."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else f"a list of {len(value)}"
-    if isinstance(value, float) and not math.isfinite(value):
+    if _is_not_finite(value):
         return "not finite"
     return quoted(value)
 
