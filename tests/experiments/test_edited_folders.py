@@ -1,8 +1,8 @@
 """Run folders that somebody has edited, or another version has written: refused in a sentence.
 
-A run is made once, its files are changed in hundreds of ways, and everything that reads a folder is
-let loose on each. What cannot be used must end in an error of ours, within the time it takes to
-read: never in a traceback, and never in a page that shows what is not a figure.
+A run is made once, its files are changed in hundreds of ways, and everything that reads a folder
+is let loose on each. What cannot be used must end in an error of ours: never in a traceback, and
+never in a page that shows what is not a figure.
 """
 
 from __future__ import annotations
@@ -329,9 +329,8 @@ class TestFilesOfTwoRuns:
         folder = Path(shutil.copytree(finished, tmp_path / "run"))
         file = folder / "summary.json"
         file.write_text(file.read_text().replace('"policy": "bgt"', '"policy": "uniform"'))
-        with pytest.raises(
-            RunFolderError, match=r"policy = 'uniform', and config\.toml has 'bgt'"
-        ):
+        words = r"policy = 'uniform', and config\.toml has 'bgt'"
+        with pytest.raises(RunFolderError, match=words):
             render(folder)
 
     def test_rounds_in_another_order(self, finished: Path, tmp_path: Path) -> None:
@@ -392,7 +391,7 @@ class TestOldFolders:
         assert "noise comes from a seed" in render(folder)
         result = load(folder)
         assert result.summary["simulated_noise"] is True
-        assert len(result.recommend(1, top=3)) == 3
+        assert 0 <= result.predict(1, 3)[0] <= 5
 
     def test_what_it_left_unsaid_is_taken_for_the_worst(self, tmp_path: Path) -> None:
         folder = Path(shutil.copytree(self.OLD, tmp_path / "run"))
