@@ -33,7 +33,8 @@ BESIDE = {
 def made_facts(config: Config) -> dict[str, Any]:
     """What is known before the first round."""
     sizes = {"clients": CLIENTS, "users": CLIENTS, "items": ITEMS, "ratings": RATINGS}
-    return facts_of(config, {"dataset": config.data.dataset, **sizes}, None) | BESIDE
+    about = {"dataset": config.data.dataset, "public": ("scale", "catalogue"), **sizes}
+    return facts_of(config, about, None) | BESIDE
 
 
 def records_of(config: Config) -> tuple[list[dict[str, Any]], LedgerPolicy | None]:

@@ -25,7 +25,9 @@ from bgtplanner.commands import (
     sweep,
     train,
 )
+from bgtplanner.commands.options import say
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
+from bgtplanner.text import visible
 
 app = typer.Typer(
     name="bgtplanner",
@@ -53,7 +55,7 @@ app.add_typer(deploy.deploy_app, name="deploy")
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(bgtplanner.__version__)
+        say(bgtplanner.__version__)
         raise typer.Exit
 
 
@@ -77,28 +79,29 @@ def main() -> NoReturn:
         if code == 130:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
     except click.ClickException as error:
+        vars(error)["message"] = visible(error.message, keep="\n")  # it quotes what was typed
         error.show()
         code = error.exit_code
     except InterruptedRunError as error:
-        typer.echo(str(error), err=True)
+        say(str(error), err=True)
         code = error.exit_code
     except BGTPlannerError as error:
-        typer.echo(f"error: {error}", err=True)
+        say(f"error: {error}", err=True)
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        typer.echo("interrupted", err=True)
+        say("interrupted", err=True)
         code = 1
     except BrokenPipeError:  # the reader went away, as `| head` does
         _drop_output()
         code = 1
     except OSError as error:  # files have errors of their own: mostly this was the output
         _drop_output()
-        typer.echo(f"error: {error}", err=True)
+        say(f"error: {error}", err=True)
         code = 1
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        typer.echo("error: out of memory; try fewer clients, items or dimensions", err=True)
+        say("error: out of memory; try fewer clients, items or dimensions", err=True)
         code = 1
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -21,7 +21,7 @@
     └── InterruptedRunError     a run was stopped from outside; it can be resumed
 
 Messages quote the name, the value and what was expected, and never hold a rating, an item id
-or a gradient that has not been noised.
+or a gradient that has not been noised. What they quote is written so that it can only be read.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 from typing import Self
+
+from bgtplanner.text import visible
 
 __all__ = [
     "BGTPlannerError",
@@ -52,7 +54,7 @@ __all__ = [
 
 
 def quoted(value: object) -> str:
-    """A value as messages show it: no longer than a line.
+    """A value as messages show it: no longer than a line, and nothing in it that cannot be seen.
 
     Example:
         >>> quoted("adm"), quoted(16**5000)
@@ -62,13 +64,21 @@ def quoted(value: object) -> str:
         text = repr(value)
     except ValueError:  # Python does not print integers of thousands of digits
         return "a huge number"
+    text = visible(text)
     return text if len(text) <= 80 else f"{text[:60]}..."
 
 
 class BGTPlannerError(Exception):
-    """Base of every error that the package raises on purpose."""
+    """Base of every error that the package raises on purpose.
+
+    Whatever a message quotes, from a file, a folder's name or another machine, it holds nothing
+    that a terminal would obey: such characters are written out.
+    """
 
     exit_code = 1
+
+    def __init__(self, *said: object) -> None:
+        super().__init__(*(visible(of, keep="\n") if isinstance(of, str) else of for of in said))
 
 
 class InputError(BGTPlannerError, ValueError):

@@ -280,7 +280,7 @@ DEMANDED = {
     *("seed", "rounds_run", "rmse_final", "rmse_best", "f1_final", "f1_best", "mae_final"),
     *("rmse_constant", "rmse_user_mean", "rmse_client_alone", "f1_constant"),
     *("epsilon_spent_max", "epsilon_client_level", "epsilon_client_level_median"),
-    *("not_accounted", "seconds_total", "seconds_per_round"),
+    *("not_accounted", "simulated_noise", "seconds_total", "seconds_per_round"),
 }
 
 
@@ -305,6 +305,8 @@ class TestFiles:
             "user-gradients",
             "expansion-matching",
             "tuning",
+            "scale",
+            "catalogue",
         }
         assert set(summary["not_accounted"]) <= known
 

@@ -39,7 +39,9 @@ def names(folder: Path) -> list[str]:
 
 
 def record(number: int) -> dict[str, Any]:
-    return {"round": number, "rmse": 0.1 * number}
+    scores = dict.fromkeys(("rmse", "mae", "precision", "recall", "f1", "loss"), 0.1 * number)
+    counts = {"clients": 3, "ratings": 9, "dropped": 0}
+    return {"round": number, **scores, **counts, "seconds": 0.5, "charge": 0.1}
 
 
 @pytest.fixture
@@ -540,11 +542,13 @@ class TestRounds:
         self, folder: RunFolder, numbers: list[Any]
     ) -> None:
         for number in numbers:
-            folder.append_round({"round": number})
-        before = folder.rounds()
-        with pytest.raises(RunFolderError, match="does not hold the 2 rounds"):
+            folder.append_round(record(0) | {"round": number})
+        file = folder.path / "rounds.jsonl"
+        before = file.read_bytes() if numbers else b""
+        words = "does not hold the 2 rounds|line [12]: (is round|round = |has no round)"
+        with pytest.raises(RunFolderError, match=words):
             folder.keep_rounds(2)
-        assert folder.rounds() == before
+        assert (file.read_bytes() if numbers else b"") == before
 
 
 def zipped(**members: bytes) -> bytes:

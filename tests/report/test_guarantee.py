@@ -21,6 +21,7 @@ SOUND: dict[str, Any] = {
     "epsilon_client_level_pure": None,
     "rounds_paid": 37,
     "not_accounted": [],
+    "simulated_noise": False,
 }
 
 
@@ -34,11 +35,20 @@ def test_none(summary: dict[str, Any]) -> None:
     ("trust", "words"), [("local", "every upload"), ("secagg", "only the sum of all uploads")]
 )
 def test_sound(trust: str, words: str) -> None:
-    promise, spent = guarantee(SOUND | {"trust": trust})
+    promise, spent, rest = guarantee(SOUND | {"trust": trust})
     assert promise.startswith("Guarantee: (8, 1e-06)-differential privacy for each whole client")
     assert f"a server that sees {words} (gaussian/gdp)" in promise
     assert "7.43 of it, in 37 rounds" in spent
-    assert "nothing else left the clients" in spent
+    assert rest == "Who takes part, and when, is not hidden."
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"not_accounted": ["scale"]}, {"accounting": "gaussian/authors"}]
+)
+def test_a_simulated_run_says_so_in_the_same_sentence(changes: dict[str, Any]) -> None:
+    words = "if the noise were secret; this run is simulated, and its noise comes from a seed."
+    assert words not in guarantee(SOUND | changes)[0]
+    assert guarantee(SOUND | changes | {"simulated_noise": True})[0].endswith(words)
 
 
 ROWS = SOUND | {
@@ -84,6 +94,8 @@ class TestNotCovered:
             ("reward", "computed on the ratings themselves"),
             ("expansion-matching", "who rated the same items as whom"),
             ("tuning", "looking at the test ratings"),
+            ("scale", "the scale, which was read off the ratings"),
+            ("catalogue", "which items occur in the ratings at all"),
             ("something new", "something new"),
         ],
     )

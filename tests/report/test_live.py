@@ -164,7 +164,7 @@ class TestPage:
         with (run / "rounds.jsonl").open("a") as file:
             file.write(json.dumps({"round": 2, "rmse": 0.2, "f1": 0.9}) + "\n")
         # a line without its figures is refused: it was looked at again
-        with pytest.raises(RunFolderError, match="line 3: lacks some of its figures"):
+        with pytest.raises(RunFolderError, match="line 3: has no charge, clients, dropped"):
             page.page()
 
     def test_no_run_folder(self, tmp_path: Path) -> None:

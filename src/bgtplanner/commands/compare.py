@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from bgtplanner.commands.options import (
     AssignAll,
@@ -24,9 +23,11 @@ from bgtplanner.commands.options import (
     need_simulator,
     print_json,
     print_tables,
+    say,
 )
 from bgtplanner.commands.train import new_folder
 from bgtplanner.errors import ConfigError
+from bgtplanner.report.screen import Screen
 
 if TYPE_CHECKING:
     from bgtplanner.experiments.comparison import Comparison
@@ -90,7 +91,7 @@ def compare(
         settings=settings,
         baseline=before.baseline if baseline is None else baseline,
     )
-    view = GridView(Console(stderr=as_json), quiet or as_json)
+    view = GridView(Screen(stderr=as_json), quiet or as_json)
     try:
         found = run_grid(request, folder, jobs=jobs, backend=backend, observer=view)
     finally:
@@ -110,5 +111,5 @@ def _show(comparison: Comparison, folder: Path) -> None:
 
     print_tables(comparison_tables(comparison), comparison.failed)
     place = shlex.quote(str(folder))
-    typer.echo(f"Tables: {place}/comparison.md, .csv, .json")
-    typer.echo(f"To look at it: bgtplanner report {place} --open")
+    say(f"Tables: {place}/comparison.md, .csv, .json")
+    say(f"To look at it: bgtplanner report {place} --open")

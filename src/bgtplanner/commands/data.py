@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from bgtplanner.commands.options import DataDir, Json, need_simulator, print_json
+from bgtplanner.commands.options import DataDir, Json, need_simulator, print_json, say
+from bgtplanner.report.screen import Screen
 
 __all__ = ["data_app"]
 
@@ -47,7 +47,7 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
     for row in rows:
         table.add_row(str(row["name"]), str(row["status"]), str(row["description"]))
     table.add_row("csv:PATH", "", "a table of your own, CSV or TSV, plain or gzipped")
-    console = Console()
+    console = Screen()
     console.print(table)
     console.print("Fetch one with: bgtplanner data fetch NAME", highlight=False)
 
@@ -80,7 +80,7 @@ def data_info(
     if as_json:
         print_json(facts)
         return
-    description_view(Console(), facts)
+    description_view(Screen(), facts)
 
 
 @data_app.command("fetch")
@@ -99,7 +99,7 @@ def data_fetch(
     from bgtplanner.recsys.download import fetch_dataset
 
     info = dataset_info(dataset)
-    console = Console(stderr=True)
+    console = Screen(stderr=True)
     with Progress(
         "{task.description}",
         BarColumn(bar_width=24),
@@ -118,6 +118,6 @@ def data_fetch(
     if as_json:
         print_json({"dataset": dataset, "folder": str(folder)})
         return
-    typer.echo(f"{dataset} is in {folder}")
+    say(f"{dataset} is in {folder}")
     if info.terms:
-        typer.echo(f"Terms: {info.terms}\nCite: {info.citation}")
+        say(f"Terms: {info.terms}\nCite: {info.citation}")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bgtplanner.commands.options import Json, local_client, need_flower, print_json
+from bgtplanner.commands.options import Json, local_client, need_flower, print_json, say
 from bgtplanner.errors import ConfigError, StorageError
 
 __all__ = ["deploy_app"]
@@ -47,7 +47,7 @@ def init(
     if as_json:
         print_json({"folder": str(Path(folder).absolute()), "clients": clients})
     else:
-        typer.echo(
+        say(
             f"Written: {folder}. How to go on is in docs/deployment.md; first\n"
             f"  cd {folder} && ./certificates.sh localhost 127.0.0.1 {clients}"
         )
@@ -65,7 +65,7 @@ def enroll(client_file: ClientPath, as_json: Json = False) -> None:
     if as_json:
         print_json({"ledger": path, "made": made})
     else:
-        typer.echo(f"{'Made' if made else 'There already, left as it is'}: {path}")
+        say(f"{'Made' if made else 'There already, left as it is'}: {path}")
 
 
 @deploy_app.command("check")
@@ -100,7 +100,7 @@ def check(
         print_json({"checks": [finding._asdict() for finding in found]})
     else:
         for what, well, note in found:
-            typer.echo(f"{'ok     ' if well else 'FAILED '}{what:<12} {note}")
+            say(f"{'ok     ' if well else 'FAILED '}{what:<12} {note}")
     if not all(finding.well for finding in found):
         raise typer.Exit(1)
 
@@ -124,4 +124,4 @@ def sbom(
         to.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise StorageError.of(f"--to {to}", error, "choose another file") from error
-    typer.echo(f"{1 + len(content['components'])} packages in {to}")
+    say(f"{1 + len(content['components'])} packages in {to}")

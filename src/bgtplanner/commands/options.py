@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from bgtplanner.errors import ConfigError, MissingExtraError
+from bgtplanner.report.screen import Screen, words
+from bgtplanner.text import visible
 
 if TYPE_CHECKING:
     from bgtplanner.experiments.cells import Outcome
@@ -39,6 +39,7 @@ __all__ = [
     "need_simulator",
     "print_json",
     "print_tables",
+    "say",
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -67,9 +68,14 @@ Backend = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the result.")]
 
 
+def say(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Lines for a terminal or a pipe, with nothing in them that a terminal would obey."""
+    typer.echo(visible(text, keep="\n"), err=err, nl=nl)
+
+
 def print_json(content: Any) -> None:
     """One JSON object on standard output; numbers that JSON does not have are an error."""
-    typer.echo(json.dumps(content, indent=2, allow_nan=False))
+    say(json.dumps(content, indent=2, allow_nan=False))
 
 
 @contextlib.contextmanager
@@ -127,12 +133,12 @@ def listed(given: list[str] | None, flag: str) -> tuple[str, ...]:
 
 def print_tables(tables: Iterable[Table], failed: Iterable[Outcome]) -> None:
     """What a grid has come to, and which of its cells have come to nothing."""
-    console = Console()
+    console = Screen()
     for table in tables:
         console.print(table)
         console.print()
     for outcome in failed:
         console.print(
-            f"[red]failed[/red]: {escape(outcome.cell.name)}: {escape(outcome.error or '')}",
+            words(("failed", "red"), f": {outcome.cell.name}: {outcome.error or ''}"),
             highlight=False,
         )

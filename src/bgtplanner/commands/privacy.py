@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from bgtplanner.commands.heads import Kept, check_heads, heads_around
-from bgtplanner.commands.options import Json, named_by_flags, need_simulator, print_json
+from bgtplanner.commands.options import Json, named_by_flags, need_simulator, print_json, say
 from bgtplanner.errors import ConfigError, InputError, LedgerError, StorageError
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.journal import Head, in_write_ahead_mode, sqlite_warning
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.quotes import quotes
+from bgtplanner.report.screen import Screen
+from bgtplanner.text import csv_text
 
 ledger_app = typer.Typer(
     help="Look at a ledger, check it, take it elsewhere.\n\nExample: `bgtplanner ledger show RUN`",
@@ -56,7 +55,7 @@ def budget(
         asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rounds": rounds}
         print_json({**asked, "noise_multiplier": noise_multiplier, "rules": table})
         return
-    console = Console()
+    console = Screen()
     console.print(
         f"(epsilon {epsilon:g}, delta {delta:g}) per client, replace-one, {rounds:,} equal rounds",
         highlight=False,
@@ -96,7 +95,7 @@ def audit(
         ("--unit", unit, ("client", "row")),
     ):
         ConfigError.unless(value in known, flag, value, " or ".join(known))
-    console = Console(stderr=True)
+    console = Screen(stderr=True)
     with (
         named_by_flags(),
         Progress(
@@ -120,7 +119,7 @@ def audit(
     if as_json:
         print_json(found)
     else:
-        audit_view(Console(), found)
+        audit_view(Screen(), found)
     if not found["holds"]:
         raise typer.Exit(1)
 
@@ -150,13 +149,13 @@ def show(
             if as_json:
                 print_json(balance)
             else:
-                typer.echo("\n".join(f"{name:<14} {value}" for name, value in balance.items()))
+                say("\n".join(f"{name:<14} {value}" for name, value in balance.items()))
             return
         facts, history = ledger_facts(opened), list(opened.history())
     if as_json:
         print_json(facts)
     else:
-        ledger_view(Console(), facts, history)
+        ledger_view(Screen(), facts, history)
 
 
 @ledger_app.command("verify")
@@ -203,24 +202,24 @@ def verify(
             }
         )
         return
-    typer.echo(f"{rows} rows, each as it was written. Head: {newest}")
+    say(f"{rows} rows, each as it was written. Head: {newest}")
     for kept in around:
-        typer.echo(f"  {_said(kept)}")
+        say(f"  {_said(kept)}")
     if known is None:
-        typer.echo(
+        say(
             "No head of it was found elsewhere. Whether newer rows were cut off, as by restoring "
             "a backup, cannot be told:\nkeep the head above in another place, and give it with "
             "--head next time."
         )
     elif known.number < newest.number:
-        typer.echo(
+        say(
             f"Whether rows after {newest.number} were cut off cannot be told: the newest that "
             f"anybody knew of is {known.number}."
         )
     else:
-        typer.echo("No row was cut off, unless what is named above was changed as well.")
+        say("No row was cut off, unless what is named above was changed as well.")
     if warning is not None:
-        typer.echo(f"Warning: {warning}.")
+        say(f"Warning: {warning}.")
 
 
 def _said(kept: Kept) -> str:
@@ -249,16 +248,11 @@ def export(
     with _opened(ledger, read_only=True) as opened:
         rows = _balances(opened, _known_labels(ledger)) if clients else list(opened.history())
     if to is not None and to.suffix == ".csv":
-        buffer = io.StringIO()
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        writer = csv.DictWriter(buffer, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        text = buffer.getvalue()
+        text = csv_text(list(dict.fromkeys(name for row in rows for name in row)), rows)
     else:
         text = json.dumps(rows, indent=2) + "\n"
     if to is None:
-        typer.echo(text, nl=False)
+        say(text, nl=False)
         return
     ConfigError.unless(to.suffix in (".csv", ".json"), "--to", str(to), "a .csv or .json file")
     if to.exists() and not overwrite:
@@ -270,7 +264,7 @@ def export(
     if as_json:
         print_json({"lines": len(rows), "file": str(to)})
     else:
-        typer.echo(f"{len(rows)} lines in {to}")
+        say(f"{len(rows)} lines in {to}")
 
 
 @ledger_app.command("restore")
@@ -299,7 +293,7 @@ def restore(
     if as_json:
         print_json({"head": newest, "left_most": left})
     else:
-        typer.echo(f"Stated. At most a charge of {left:.4g} is left to anybody. Head: {newest}")
+        say(f"Stated. At most a charge of {left:.4g} is left to anybody. Head: {newest}")
 
 
 def _file_of(path: Path) -> Path:
@@ -368,7 +362,7 @@ def _known_labels(path: Path) -> list[list[str]] | None:
     try:
         return _labels(path)
     except InputError as error:
-        typer.echo(f"Clients are given by their place alone: {error}", err=True)
+        say(f"Clients are given by their place alone: {error}", err=True)
         return None
 
 

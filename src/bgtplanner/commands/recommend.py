@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bgtplanner.commands.options import Json, local_client, need_simulator, print_json
+from bgtplanner.commands.options import Json, local_client, need_simulator, print_json, say
 from bgtplanner.errors import ConfigError, DataError
 
 __all__ = ["predict", "recommend"]
@@ -65,7 +65,7 @@ def predict(
     if as_json:
         print_json({"client": user, "item": item, "predicted": value})
     else:
-        typer.echo(f"{value:.3f}")
+        say(f"{value:.3f}")
 
 
 def _show(user: str, best: list[Any], written: str | None, as_json: bool) -> None:
@@ -74,9 +74,9 @@ def _show(user: str, best: list[Any], written: str | None, as_json: bool) -> Non
         print_json({"client": user, "items": items, "export": written})
         return
     for place, (item, value) in enumerate(best, start=1):
-        typer.echo(f"{place:3d}  {item!s:<20} {value:.2f}")
+        say(f"{place:3d}  {item!s:<20} {value:.2f}")
     if written is not None:
-        typer.echo(f"Shared parameters: {written}")
+        say(f"Shared parameters: {written}")
 
 
 def _load(folder: str) -> Any:

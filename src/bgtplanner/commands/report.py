@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bgtplanner.commands.options import Json, need_simulator, print_json
+from bgtplanner.commands.options import Json, need_simulator, print_json, say
 from bgtplanner.errors import ConfigError, MissingExtraError
 
 __all__ = ["report", "report_writer"]
@@ -51,13 +51,13 @@ def report(
         if as_json:
             print_json({"figures": [str(path) for path in written]})
         else:
-            typer.echo(f"Pictures: {len(written) // 2} in {figures}, each as .svg and .png")
+            say(f"Pictures: {len(written) // 2} in {figures}, each as .svg and .png")
         return
     page = write(Path(folder))
     if as_json:
         print_json({"report": str(page)})
     else:
-        typer.echo(f"Report: {page}")
+        say(f"Report: {page}")
     if open_page:
         typer.launch(str(page))
 
@@ -84,7 +84,7 @@ def _serve(folder: Path, port: int, open_page: bool, as_json: bool) -> None:
     if as_json:
         print_json({"address": server.address})
     else:
-        typer.echo(f"Live: {server.address}  (Ctrl-C ends it)")
+        say(f"Live: {server.address}  (Ctrl-C ends it)")
     if open_page:
         typer.launch(server.address)
     server.serve()

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from bgtplanner.commands.options import (
     AssignAll,
@@ -25,9 +24,11 @@ from bgtplanner.commands.options import (
     need_simulator,
     print_json,
     print_tables,
+    say,
 )
 from bgtplanner.commands.train import new_folder
 from bgtplanner.errors import ConfigError
+from bgtplanner.report.screen import Screen
 
 if TYPE_CHECKING:
     from bgtplanner.experiments.sweeps import Sensitivity, Sweep
@@ -94,7 +95,7 @@ def sweep(
         ),
     )
     need_pictures()
-    view = GridView(Console(stderr=as_json), quiet or as_json)
+    view = GridView(Screen(stderr=as_json), quiet or as_json)
     try:
         outcomes = run_grid(wanted, folder, jobs=jobs, backend=backend, observer=view)
     finally:
@@ -140,6 +141,6 @@ def _show(found: Sensitivity, folder: Path, pictures: list[str]) -> None:
 
     print_tables(sweep_tables(found), found.failed)
     place = shlex.quote(str(folder))
-    typer.echo(f"Tables: {place}/sweep.md, .csv, .json")
-    typer.echo(f"Pictures: {', '.join(pictures)}")
-    typer.echo(f"To look at it: bgtplanner report {place} --open")
+    say(f"Tables: {place}/sweep.md, .csv, .json")
+    say(f"Pictures: {', '.join(pictures)}")
+    say(f"To look at it: bgtplanner report {place} --open")

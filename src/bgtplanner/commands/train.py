@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from bgtplanner.commands.options import DataDir, Json, Quiet, need_simulator, print_json
+from bgtplanner.commands.options import DataDir, Json, Quiet, need_simulator, print_json, say
 from bgtplanner.commands.report import report_writer
 from bgtplanner.errors import ConfigError, MissingExtraError
+from bgtplanner.report.screen import Screen, words
 
 if TYPE_CHECKING:
     from bgtplanner.experiments.results import Result
@@ -119,7 +119,7 @@ def run(
         if as_json:
             print_json(chosen.model_dump(mode="json"))
         else:
-            typer.echo(to_toml(chosen), nl=False)
+            say(to_toml(chosen), nl=False)
         return
     view = _view(as_json, verbose, quiet)
     _need_device()
@@ -166,9 +166,9 @@ def _watching(view: RunView, track: list[str] | None, folder: Path) -> Iterator[
             tracker.close()
     for tracker in trackers:
         if tracker.trouble is not None:
-            typer.echo(f"warning: not tracked to the end: {tracker.trouble}", err=True)
+            say(f"warning: not tracked to the end: {tracker.trouble}", err=True)
         elif view.verbosity >= 0:
-            view.console.print(f"Tracked: {tracker.where}", highlight=False, markup=False)
+            view.console.print(words(f"Tracked: {tracker.where}"), highlight=False)
 
 
 def _need_device() -> None:
@@ -198,16 +198,16 @@ def _view(as_json: bool, verbose: bool, quiet: bool) -> RunView:
     if verbose and quiet:
         raise ConfigError("--verbose and --quiet exclude each other; give one of them")
     level = -1 if quiet or (as_json and not verbose) else 1 if verbose else 0
-    return RunView(Console(stderr=as_json), level)
+    return RunView(Screen(stderr=as_json), level)
 
 
 def _show_result(result: Result, as_json: bool, view: RunView) -> None:
     if as_json:
         print_json(dict(result.summary))
     elif view.verbosity < 0:
-        typer.echo(f"RMSE {result.summary['rmse_final']:.4f}  {result.folder}")
+        say(f"RMSE {result.summary['rmse_final']:.4f}  {result.folder}")
     elif result.folder is not None:
         try:
-            typer.echo(f"Report: {report_writer()(result.folder)}")
+            say(f"Report: {report_writer()(result.folder)}")
         except MissingExtraError as error:
-            typer.echo(f"Results: {result.folder}/summary.json ({error})")
+            say(f"Results: {result.folder}/summary.json ({error})")

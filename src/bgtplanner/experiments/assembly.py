@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.errors import ConfigError
+from bgtplanner.errors import ConfigError, quoted
 from bgtplanner.experiments.config import Config
 from bgtplanner.federation.expansion import Expansion
 from bgtplanner.federation.planned import Carrier, PlannedRounds
@@ -24,6 +24,7 @@ from bgtplanner.privacy.accounting import Rule, default_rule, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.recsys.sources import dataset_info
+from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 __all__ = [
     "budgets_of",
@@ -107,11 +108,12 @@ def budgets_of(config: Config, n_clients: int) -> Budgets:
         except ConfigError as error:
             raise ConfigError(f"--{error}") from error
     try:
-        values = np.loadtxt(path, dtype=np.float64, ndmin=1)
+        lines = read_bytes(path, MOST_BYTES_OF_SETTINGS).decode().splitlines()
+        values = np.loadtxt(lines, dtype=np.float64, ndmin=1)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"--budgets {privacy.budgets}: expected EPSILON:SHARE,... or a file with an epsilon "
-            f"a line ({error})"
+            f"--budgets {quoted(privacy.budgets)}: expected EPSILON:SHARE,... or a file with an "
+            f"epsilon a line ({error})"
         ) from error
     same = values.shape == (n_clients,)
     ConfigError.unless(same, "--budgets", str(path), f"{n_clients} numbers, one a client")

@@ -298,14 +298,12 @@ class _CellView:
 def outcome_of(cell: Cell, place: Path) -> Outcome:
     """What a finished cell has come to, by its summary alone."""
     try:
-        summary = RunFolder(place).summary() or {}
+        needed = [*METRICS, *(f"{kind}_{name}" for kind in ("rmse", "f1") for name in REFERENCES)]
+        summary = RunFolder(place).summary(needed=needed)
     except RunFolderError as error:
         return Outcome(cell=cell, error=_in_words(error))
-    needed = [*METRICS, *(f"{kind}_{name}" for kind in ("rmse", "f1") for name in REFERENCES)]
-    for name in needed:
-        value = summary.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return Outcome(cell=cell, error=f"{place / 'summary.json'}: has no figure '{name}'")
+    if summary is None:
+        return Outcome(cell=cell, error=f"{place}: has no summary.json; run it anew")
     return Outcome(cell=cell, summary=summary)
 
 

@@ -6,8 +6,6 @@ nothing more. Differences are taken seed by seed, since cells with the same seed
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +17,7 @@ from scipy.stats import t as student
 from bgtplanner.experiments.cells import METRICS, REFERENCES, Outcome
 from bgtplanner.experiments.grid import Request
 from bgtplanner.experiments.table2 import EPSILON, Published, published
+from bgtplanner.text import csv_text
 
 __all__ = [
     "Comparison",
@@ -182,9 +181,7 @@ class Comparison:
 
     def as_csv(self) -> str:
         """One line a metric; kind is policy, reference or difference."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
-        writer.writeheader()
+        lines: list[dict[str, Any]] = []
         for row in self.rows:
             kind = "reference" if row.reference else "policy"
             for metric, found in row.figures.items():
@@ -192,12 +189,12 @@ class Comparison:
                 if (minus := row.minus_paper(metric)) is not None and row.paper is not None:
                     line["paper"] = row.paper._asdict()[metric.removesuffix("_best")]
                     line["minus_paper"] = minus
-                writer.writerow(line)
+                lines.append(line)
         for entry in self.differences:
             for metric, found in entry.figures.items():
                 place = {"kind": "difference", "baseline": entry.baseline, **_where(entry)}
-                writer.writerow(place | _line(metric, found))
-        return text.getvalue()
+                lines.append(place | _line(metric, found))
+        return csv_text(_COLUMNS, lines)
 
 
 def summed_up(request: Request, outcomes: Sequence[Outcome]) -> Comparison:

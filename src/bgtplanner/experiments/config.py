@@ -25,6 +25,7 @@ from bgtplanner.recsys.biases import Biases
 from bgtplanner.recsys.factorization import Factorization
 from bgtplanner.recsys.fedgnn import FedGNN
 from bgtplanner.recsys.ratings import Duplicates
+from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 __all__ = ["FLAGS", "PRESETS", "Config", "load_config", "merge", "parse_assignment", "to_toml"]
 
@@ -499,7 +500,8 @@ def _toml_value(value: Any) -> str:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors put a mark before the text
+        content = read_bytes(path, MOST_BYTES_OF_SETTINGS, plain=False)
+        text = content.decode("utf-8-sig")  # some editors put a mark before the text
     except FileNotFoundError as error:
         raise ConfigError(
             f"{path}: no such config file; give one, such as the config.toml of a run"

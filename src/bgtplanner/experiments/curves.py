@@ -47,9 +47,13 @@ def mean_curves(out: Path, outcomes: Sequence[Outcome]) -> dict[tuple[str, str, 
             records = RunFolder(out / cell.place).rounds()
         except RunFolderError:
             continue
-        if records and all("rmse" in record and "f1" in record for record in records):
+        if records and all(_scored(record) for record in records):
             runs.setdefault((cell.dataset, cell.mechanism, cell.policy), []).append(records)
     return {place: _mean(several) for place, several in runs.items()}
+
+
+def _scored(record: Mapping[str, Any]) -> bool:
+    return record.get("rmse") is not None and record.get("f1") is not None
 
 
 def _mean(runs: Sequence[Sequence[Mapping[str, Any]]]) -> Curve:

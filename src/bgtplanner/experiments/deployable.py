@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bgtplanner.errors import ConfigError, DataError
+from bgtplanner.errors import ConfigError
 from bgtplanner.experiments.assembly import rule_of
 from bgtplanner.experiments.config import Config, load_config
 from bgtplanner.flower.check import Finding
@@ -12,6 +12,7 @@ from bgtplanner.flower.client import MODELS
 from bgtplanner.flower.messages import catalogue_hash
 from bgtplanner.flower.server import Catalogue
 from bgtplanner.recsys.sources import parse_scale
+from bgtplanner.recsys.tables import item_names
 
 __all__ = ["catalogue_of", "check_deployable", "check_server"]
 
@@ -103,11 +104,4 @@ def catalogue_of(config: Config, home: Path) -> Catalogue:
             f"data.scale = {config.data.scale!r}: expected LOW:HIGH, such as 1:5; the largest "
             "rating that happens to be there is not public"
         )
-    path = home / items
-    try:
-        names = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines())
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot be read: {error}", path=path) from error
-    if not names or not all(names) or len(set(names)) != len(names):
-        raise DataError("expected a different item name on every line", path=path)
-    return Catalogue(names, *scale)
+    return Catalogue(item_names(home / items), *scale)

@@ -30,6 +30,7 @@ from bgtplanner.experiments.tracking import RoundObserver
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.server import Catalogue, DeployedRounds, Deployment, Pace
 from bgtplanner.recsys.metrics import Metrics
+from bgtplanner.text import visible
 
 __all__ = ["carry_out", "server_app"]
 
@@ -49,7 +50,7 @@ def main(grid: Grid, context: Context) -> None:
     except BGTPlannerError as error:
         _log.error("error: %s", error)
         raise
-    _log.info("%d rounds done; results in %s", summary["rounds_run"], out)
+    _log.info("%d rounds done; results in %s", summary["rounds_run"], visible(out))
 
 
 def carry_out(
@@ -79,7 +80,7 @@ def carry_out(
     catalogue = catalogue_of(config, Path(config_file).parent)
     mark = hashlib.sha256(json.dumps(catalogue).encode()).hexdigest()
     with _folder_of(Path(out), config, mark, len(catalogue.items)) as folder:
-        summary = folder.summary()
+        summary = folder.summary(whole=True)
         if summary is not None:
             return summary
         noted = folder.clients() or {"run": secrets.token_hex(16), "clients": []}
@@ -194,8 +195,15 @@ class _Progress:
 
 def _facts(config: Config, clients: int, items: int) -> dict[str, Any]:
     """What is known of a run on real machines: nobody says how many ratings there are."""
-    about = {"dataset": config.data.dataset, "clients": clients, "users": None}
-    return facts_of(config, about | {"items": items, "ratings": None}, None)
+    about = {
+        "dataset": config.data.dataset,
+        "clients": clients,
+        "users": None,
+        "items": items,
+        "ratings": None,
+        "public": ("scale", "catalogue"),  # no client is asked for anything before both are given
+    }
+    return facts_of(config, about, None, simulated=False)
 
 
 def _folder_of(path: Path, config: Config, mark: str, items: int) -> RunFolder:

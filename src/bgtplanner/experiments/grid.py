@@ -36,6 +36,7 @@ from bgtplanner.experiments.config import Config, load_config
 from bgtplanner.experiments.store import RunFolder
 from bgtplanner.planning.catalog import policy_named
 from bgtplanner.recsys.datasets import dataset_info
+from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 __all__ = [
     "AXES",
@@ -54,6 +55,7 @@ __all__ = [
 ]
 
 _SCHEMA = 1
+_TOO_MUCH = (ArithmeticError, RecursionError)
 AXES = {
     "data.dataset": "--dataset",
     "privacy.mechanism": "--mechanism",
@@ -206,7 +208,7 @@ def read_asked(file: Path, of_tree: Callable[[Mapping[str, Any]], Wanted]) -> Wa
         RunFolderError: If it cannot be read.
     """
     try:
-        tree = json.loads(file.read_text(encoding="utf-8"))
+        tree = json.loads(read_bytes(file, MOST_BYTES_OF_SETTINGS))
         if tree["schema"] != _SCHEMA:
             raise RunFolderError(
                 f"{file}: written by another version (schema {tree['schema']}); this one "
@@ -218,7 +220,7 @@ def read_asked(file: Path, of_tree: Callable[[Mapping[str, Any]], Wanted]) -> Wa
         return None
     except RunFolderError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, *_TOO_MUCH) as error:
         raise RunFolderError(
             f"{file}: cannot be read: {error}; delete it and say anew what is wanted"
         ) from error

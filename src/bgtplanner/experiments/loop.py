@@ -28,6 +28,9 @@ from bgtplanner.privacy.journal import Head
 
 __all__ = ["Run", "record_as_json"]
 
+_MOST_SECONDS = 1e12  # longer than anything ran
+_NOT_OF_THIS_RUN = (AttributeError, RecursionError, TypeError, ValueError)
+
 
 class Run:
     """A run in progress: who carries it out, and what is known of its past.
@@ -56,9 +59,9 @@ class Run:
     def restore(self, checkpoint: dict[str, NDArray[Any]]) -> None:
         """Go on from a checkpoint, if it is one of this run."""
         total = self.config.federation.rounds
-        for name, most in (("seconds", math.inf), ("next_round", total)):
-            entry = checkpoint.get(name, np.zeros(()))
-            if entry.shape != () or entry.dtype.kind not in "iuf" or not 0 <= entry <= most:
+        for name, kinds, most in (("seconds", "iuf", _MOST_SECONDS), ("next_round", "iu", total)):
+            entry = checkpoint.get(name, np.zeros((), dtype=np.int64))
+            if entry.shape != () or entry.dtype.kind not in kinds or not 0 <= entry <= most:
                 raise RunFolderError(f"checkpoint entry '{name}' is not one of this run")
         self.seconds_before = float(checkpoint.pop("seconds", np.zeros(())))
         planned = checkpoint.pop("planned", None)
@@ -68,7 +71,7 @@ class Run:
                 state = json.loads(bytes(np.asarray(planned, dtype=np.uint8)))
                 self.planned.ledger.check_head(Head.parse(state.pop("head")))
                 self.planned.load_state_dict(state)
-            except (TypeError, ValueError, KeyError) as error:
+            except (ArithmeticError, LookupError, *_NOT_OF_THIS_RUN) as error:
                 message = "checkpoint entry 'planned' is not one of this run"
                 raise RunFolderError(message) from error
 

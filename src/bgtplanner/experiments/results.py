@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,9 +138,12 @@ class Result:
         return list(zip(names.tolist(), values.tolist(), strict=True))
 
     def export(self, path: Path | str) -> Path:
-        """Write what the server holds, the shared parameters, as a NumPy archive.
+        """Write what the server holds as a NumPy archive, without anything that clients keep.
 
-        It is made of released numbers only: what stays on the clients is not in it.
+        The shared parameters, `items` and `dense`, were computed from released numbers. Beside
+        them are `item_labels` and `scale`, which make them of use. Where the catalogue and the
+        scale were not given but read off the ratings, these are facts about the ratings that no
+        budget has paid for: the summary lists them under `not_accounted`.
         """
         target = Path(path)
         shared = self.simulation.state.shared
@@ -159,14 +162,20 @@ class Result:
 
 
 def facts_of(
-    config: Config, about: Mapping[str, Any], beside: References | None
+    config: Config,
+    about: Mapping[str, Any],
+    beside: References | None,
+    *,
+    simulated: bool = True,
 ) -> dict[str, Any]:
     """What is known of a run before its first round: what it is, and what it has to beat.
 
     Args:
         config: Of the run.
-        about: Name of the data, and how many clients, users, items and ratings there are.
+        about: Name of the data, how many clients, users, items and ratings there are, and what
+            about them is public, as :attr:`Ratings.public` has it.
         beside: Predictors that share nothing; None where nobody may look at ratings.
+        simulated: Whether noise is drawn from a seed, not by clients in secret.
     """
     private = config.privacy.mechanism != "none"
     budgets = budgets_of(config, about["clients"]).classes if private else ()
@@ -180,7 +189,8 @@ def facts_of(
             for figure in ("rmse", "f1")
             for name in ("constant", "user_mean", "client_alone")
         },
-        "not_accounted": not_accounted(config),
+        "not_accounted": not_accounted(config, about["public"]),
+        "simulated_noise": simulated and private,
         "class_epsilons": [budget.epsilon for budget in budgets],
     }
 
@@ -205,6 +215,7 @@ def about_ratings(ratings: Ratings) -> dict[str, Any]:
         "users": ratings.n_users,
         "items": ratings.n_items,
         "ratings": len(ratings),
+        "public": ratings.public,
     }
 
 
@@ -386,8 +397,15 @@ def _client_level(
     return found
 
 
-def not_accounted(config: Config) -> list[str]:
-    """What leaves the clients without being paid for; without a mechanism, all that leaves."""
+def not_accounted(config: Config, public: Collection[str]) -> list[str]:
+    """What leaves the clients without being paid for; without a mechanism, all that leaves.
+
+    Args:
+        config: Of the run.
+        public: Out of ``scale`` and ``catalogue``, what was given and not read off the ratings. A
+            neighbour whose one client rated another item, or higher than all others, has another
+            catalogue or another scale, for everybody to see.
+    """
     protected = config.privacy.mechanism != "none"
     rows = not protected or config.privacy.unit == "row"
     planning, learns = config.planning, config.learns
@@ -398,5 +416,7 @@ def not_accounted(config: Config) -> list[str]:
         "expansion-matching": bool(config.model.expansions),
         "reward": config.target_from_test or (learns and planning.reward in ("test", "loss")),
         "tuning": protected and planning.policy == "hindsight",
+        "scale": "scale" not in public,
+        "catalogue": "catalogue" not in public,
     }
     return [name for name, is_so in leaves.items() if is_so]

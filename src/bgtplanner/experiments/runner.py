@@ -35,7 +35,6 @@ from bgtplanner.experiments.tracking import Observer
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.planning.baselines import Hindsight
 from bgtplanner.recsys.alone import references
-from bgtplanner.recsys.metrics import Metrics
 from bgtplanner.recsys.ratings import Ratings
 from bgtplanner.recsys.sources import dataset_info, load_ratings
 from bgtplanner.recsys.split import Split, deal_users, split_ratings
@@ -51,11 +50,6 @@ __all__ = [
     "simulate",
     "split_of",
 ]
-
-
-_FIGURES = frozenset(
-    {*Metrics._fields, "round", "loss", "clients", "ratings", "seconds"}
-)  # of a round
 
 
 def simulate(
@@ -163,8 +157,6 @@ def resume(
             if checkpoint is not None:
                 run.restore(checkpoint)
             run.records = folder.keep_rounds(run.simulation.next_round)
-            if any(not record.keys() >= _FIGURES for record in run.records):
-                raise RunFolderError(f"{path}: a line of rounds.jsonl lacks some of its figures")
             return run.train(folder)
 
 
@@ -179,7 +171,7 @@ def load(path: Path | str, *, ratings: Ratings | None = None) -> Result:
         RunFolderError: If the run is not finished, or was started with other ratings.
     """
     folder = RunFolder(Path(path))
-    notes, summary = folder.notes(), folder.summary()
+    notes, summary = folder.notes(), folder.summary(whole=True)
     if summary is None:
         raise RunFolderError(f"{path}: not finished; go on with: {folder.resume_command}")
     if folder.deployed:
@@ -199,7 +191,7 @@ def load(path: Path | str, *, ratings: Ratings | None = None) -> Result:
     run.restore(checkpoint)
     return Result(
         summary=summary,
-        rounds=folder.rounds(),
+        rounds=folder.rounds(whole=True),
         ratings=ratings,
         folder=folder.path,
         simulation=run.simulation,

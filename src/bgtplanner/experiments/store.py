@@ -15,6 +15,9 @@
 Files are written beside their place, flushed to the disk, then renamed over it, so a crash leaves
 the old one or the new one. Lines of ``rounds.jsonl`` past the checkpoint belong to rounds that
 will be run again; resuming cuts them off.
+
+What is read here may have been edited, or written by another version: each file has a limit, and
+what stands in it is checked (:mod:`bgtplanner.experiments.contents`) before anybody works with it.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ import os
 import platform
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Collection, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
@@ -38,8 +42,32 @@ from numpy.typing import NDArray
 
 import bgtplanner
 from bgtplanner.durable import replace_file
-from bgtplanner.errors import RunFolderError, RunLockedError, SchemaError, StorageError
+from bgtplanner.errors import (
+    RunFolderError,
+    RunLockedError,
+    SchemaError,
+    StorageError,
+    quoted,
+)
+from bgtplanner.experiments.assembly import rule_of
 from bgtplanner.experiments.config import Config, load_config, to_toml
+from bgtplanner.experiments.contents import (
+    CLIENTS,
+    NOTES,
+    ROUND,
+    SUMMARY,
+    check,
+    check_ticks,
+    needed_of_rounds,
+    needed_of_summary,
+)
+from bgtplanner.recsys.datasets import DATASETS
+from bgtplanner.text import (
+    MOST_BYTES_OF_ROUNDS,
+    MOST_BYTES_OF_SETTINGS,
+    read_bytes,
+    visible,
+)
 
 __all__ = ["SCHEMA", "RunFolder"]
 
@@ -166,7 +194,7 @@ class RunFolder:
         """The folder's own notes: schema, version, fingerprint of the ratings."""
         file = self.path / "config.toml"
         try:
-            tree = tomllib.loads(file.read_text(encoding="utf-8"))
+            tree = tomllib.loads(read_bytes(file, MOST_BYTES_OF_SETTINGS).decode())
         except (FileNotFoundError, NotADirectoryError) as error:
             raise RunFolderError(
                 f"{self.path}: no run folder (it has no config.toml); give one that 'bgtplanner "
@@ -184,10 +212,12 @@ class RunFolder:
         if schema != SCHEMA:
             age = "a newer" if schema > SCHEMA else "an older"
             raise SchemaError(
-                f"{self.path}: written by {age} version (schema {schema}, version "
-                f"{notes.get('version', 'unknown')}); this one reads schema {SCHEMA}. "
-                f"Use that version, or run anew with --config {file}"
+                f"{self.path}: written by {age} version (schema {quoted(schema)}, version "
+                f"{visible(notes.get('version', 'unknown'))[:40]}); this one reads schema "
+                f"{SCHEMA}. Use that version, or run anew with --config {file}"
             )
+        check(f"{file}, [folder]", notes, NOTES)
+        check(f"{file}, [folder] facts", notes.get("facts", {}), SUMMARY)
         return notes
 
     def config(self) -> Config:
@@ -202,15 +232,22 @@ class RunFolder:
     def _open_rounds(self) -> io.TextIOBase:
         return (self.path / "rounds.jsonl").open("a", encoding="utf-8")
 
-    def rounds(self, first: int | None = None) -> list[dict[str, Any]]:
+    def rounds(self, first: int | None = None, *, whole: bool = False) -> list[dict[str, Any]]:
         """The complete lines of ``rounds.jsonl``, or the first ones; a torn last one is left out.
 
+        Args:
+            first: How many lines.
+            whole: Whether each must have all the figures that a round of this run has.
+
         Raises:
-            RunFolderError: If one of those lines is not a JSON object.
+            RunFolderError: If one of those lines is no record of its round; names the line.
         """
         file = self.path / "rounds.jsonl"
+        config = self.config() if whole else None
+        private = config is not None and config.privacy.mechanism != "none"
+        needed = needed_of_rounds(private, self.deployed) if whole else set()
         try:
-            lines = file.read_bytes().split(b"\n")[:-1]
+            lines = read_bytes(file, MOST_BYTES_OF_ROUNDS).split(b"\n")[:-1]
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -223,13 +260,21 @@ class RunFolder:
                 record = None
             if not isinstance(record, dict):
                 raise RunFolderError(f"{file}, line {number}: not a JSON object")
+            check(f"{file}, line {number}", record, ROUND, needed)
+            if record.get("round", number - 1) != number - 1:
+                raise RunFolderError(
+                    f"{file}, line {number}: is round {record['round']}, and {number - 1} was "
+                    "expected; the folder was changed by hand"
+                )
             records.append(record)
+        if config is not None and private:
+            check_ticks(file, records, len(rule_of(config).powers))
         return records
 
     def keep_rounds(self, number: int) -> list[dict[str, Any]]:
         """Cut ``rounds.jsonl`` to the rounds before the checkpoint, and return them."""
-        records = self.rounds(number)  # what a crash left behind these does not matter
-        if [record.get("round") for record in records] != list(range(number)):
+        records = self.rounds(number, whole=True)  # what a crash left behind does not matter
+        if len(records) != number:
             raise RunFolderError(
                 f"{self.path / 'rounds.jsonl'}: does not hold the {number} rounds that the "
                 "checkpoint follows; the folder was changed by hand"
@@ -249,8 +294,14 @@ class RunFolder:
         """The last checkpoint, or None if there was none yet."""
         file = self.path / "checkpoint.npz"
         try:
-            with file.open("rb") as handle, np.load(handle, allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}
+            with file.open("rb") as handle:
+                with zipfile.ZipFile(handle) as archive:
+                    # Ours are not compressed, so that they take no more memory than disk.
+                    if any(entry.compress_type for entry in archive.infolist()):
+                        raise ValueError("it is compressed")
+                handle.seek(0)
+                with np.load(handle, allow_pickle=False) as stored:
+                    arrays = {name: stored[name] for name in stored.files}
         except FileNotFoundError:
             return None
         except Exception as error:  # damage makes the reader fail in a dozen ways
@@ -270,16 +321,56 @@ class RunFolder:
 
     def clients(self) -> dict[str, Any] | None:
         """The clients of a run on real machines, or None if none was noted yet."""
-        return self._read_json("clients.json")
+        found = self._read_json("clients.json")
+        if found is not None:
+            check(self.path / "clients.json", found, CLIENTS, CLIENTS)
+        return found
 
-    def summary(self) -> dict[str, Any] | None:
-        """The result, or None while the run is not done."""
-        return self._read_json("summary.json")
+    def summary(
+        self, *, whole: bool = False, needed: Collection[str] = ()
+    ) -> dict[str, Any] | None:
+        """The result, or None while the run is not done.
+
+        Args:
+            whole: Whether it must have all that a run like this one has, and fit its settings.
+            needed: Keys that must be there in any case.
+
+        Raises:
+            RunFolderError: If something in it is missing or not of its kind, or if it is the
+                summary of another run.
+        """
+        found = self._read_json("summary.json")
+        if found is None:
+            return None
+        file = self.path / "summary.json"
+        check(file, found, SUMMARY, needed)
+        if whole:
+            config, deployed = self.config(), self.deployed
+            private = config.privacy.mechanism != "none"
+            check(file, found, SUMMARY, needed_of_summary(private, deployed))
+            mine = {
+                "schema": SCHEMA,
+                "preset": config.preset,
+                "model": config.model.name,
+                "policy": config.planning.policy,
+                "mechanism": config.privacy.mechanism,
+                "seed": config.run.seed,
+            } | ({"accounting": rule_of(config).name} if private else {})
+            for name, value in mine.items():
+                if found.get(name, value) != value:
+                    raise RunFolderError(
+                        f"{file}: {name} = {quoted(found[name])}, and config.toml has "
+                        f"{quoted(value)}; the folder was changed by hand: bring the files back "
+                        "that belong together, or run it anew"
+                    )
+            if "simulated_noise" not in found:
+                found |= _of_an_older_run(found, config, deployed)
+        return found
 
     def _read_json(self, name: str) -> dict[str, Any] | None:
         file = self.path / name
         try:
-            result = json.loads(file.read_text(encoding="utf-8"))
+            result = json.loads(read_bytes(file, MOST_BYTES_OF_SETTINGS))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:
@@ -329,6 +420,17 @@ class RunFolder:
         target = self.path / name
         with _disk_errors(target):
             replace_file(target, content)
+
+
+def _of_an_older_run(summary: Mapping[str, Any], config: Config, deployed: bool) -> dict[str, Any]:
+    """What versions before ``simulated_noise`` left unsaid; where they did not know, the worst."""
+    private = config.privacy.mechanism != "none"
+    listed, data = list(summary["not_accounted"]), config.data
+    if not deployed and data.dataset not in ("demo", "synthetic"):
+        given = data.dataset in DATASETS or ":" in (data.scale or "")
+        listed += [] if given else ["scale"]
+        listed.append("catalogue")
+    return {"not_accounted": listed, "simulated_noise": private and not deployed}
 
 
 def _versions() -> dict[str, str]:

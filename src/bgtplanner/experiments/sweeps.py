@@ -12,8 +12,6 @@ It is a grid like that of a comparison, carried out by the same
 from __future__ import annotations
 
 import copy
-import csv
-import io
 import itertools
 import json
 import tomllib
@@ -27,6 +25,7 @@ from bgtplanner.experiments.cells import Cell, Outcome
 from bgtplanner.experiments.comparison import Comparison, Row, summed_up
 from bgtplanner.experiments.config import Config, parse_assignment
 from bgtplanner.experiments.grid import AXES, Request, read_asked, write_asked
+from bgtplanner.text import csv_text
 
 __all__ = [
     "FIGURES",
@@ -332,16 +331,14 @@ class Sensitivity:
         keys = list(dict.fromkeys(key for point, _ in self.points for key in point.values))
         places = ("dataset", "mechanism", "policy")
         figures = ("seeds", "mean", "std", "low", "high")
-        text = io.StringIO()
-        writer = csv.DictWriter(text, [*keys, *places, "metric", *figures], lineterminator="\n")
-        writer.writeheader()
+        lines: list[dict[str, Any]] = []
         for point, row in self.rows():
             varied = {key: in_words(value) for key, value in point.values.items()}
             place = {name: getattr(row, name) for name in places}
             for metric, found in row.figures.items():
                 line = {"seeds": 0} if found is None else asdict(found)
-                writer.writerow(varied | place | {"metric": metric} | line)
-        return text.getvalue()
+                lines.append(varied | place | {"metric": metric} | line)
+        return csv_text([*keys, *places, "metric", *figures], lines)
 
 
 def evaluate(sweep: Sweep, outcomes: Sequence[Outcome]) -> Sensitivity:

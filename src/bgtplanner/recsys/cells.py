@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.errors import DataError
+from bgtplanner.text import LONGEST_LABEL, MOST_BLANK_LINES
 
 __all__ = ["Block", "LabelColumn", "read_blocks"]
 
 _BLOCK_BYTES = 1 << 22
 _LONGEST_ROW = 1 << 24  # a row that long is no rating: an unclosed quote, or not a text table
-_LONGEST_LABEL = 256
 _EXACT_DIGITS = 15  # integers of so many digits, and their quotient by a power of ten, are exact
 _POWERS = 10.0 ** np.arange(_EXACT_DIGITS + 1)
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -36,7 +36,7 @@ def read_blocks(stream: IO[bytes], path: Path) -> Iterator[tuple[bytes, int]]:
     Raises:
         DataError: If the file is binary, not UTF-8, or has a row without end.
     """
-    rest, line = b"", 1
+    rest, line, blank = b"", 1, 0
     while chunk := stream.read(_BLOCK_BYTES):
         if line == 1 and not rest:
             chunk = chunk.removeprefix(b"\xef\xbb\xbf")
@@ -48,7 +48,16 @@ def read_blocks(stream: IO[bytes], path: Path) -> Iterator[tuple[bytes, int]]:
         rest += chunk
         cut = _end_of_rows(rest)
         if cut:
-            yield _clean(rest[:cut], path, line), line
+            text = _clean(rest[:cut], path, line)
+            blank += text.count(b"\n\n")  # those in a row by twos: no fewer than half of them
+            if blank > MOST_BLANK_LINES:
+                raise DataError(
+                    f"more than {MOST_BLANK_LINES:,} blank lines before the end of this block; "
+                    "expected a table of ratings",
+                    path=path,
+                    line=line,
+                )
+            yield text, line
             line += rest.count(b"\n", 0, cut)
             rest = rest[cut:]
         elif len(rest) > _LONGEST_ROW:
@@ -145,12 +154,12 @@ class Block:
     def _column(self, column: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where the cells of a column start and how wide they are, without blanks and quotes."""
         start, end = self._start[:, column].copy(), self._end[:, column].copy()
-        for _ in range(_LONGEST_LABEL):
+        for _ in range(LONGEST_LABEL):
             padded = (start < end) & (self._bytes.take(start, mode="clip") == _SPACE)
             if not padded.any():
                 break
             start += padded
-        for _ in range(_LONGEST_LABEL):
+        for _ in range(LONGEST_LABEL):
             padded = (start < end) & (self._bytes.take(end - 1, mode="clip") == _SPACE)
             if not padded.any():
                 break
@@ -230,8 +239,8 @@ class Block:
         """A column of text: the index of each cell, and the distinct labels it points into."""
         start, width = self._column(column)
         widest = int(width.max(initial=0))
-        if widest > _LONGEST_LABEL:
-            raise self.error(int(width.argmax()), column, f"is longer than {_LONGEST_LABEL} bytes")
+        if widest > LONGEST_LABEL:
+            raise self.error(int(width.argmax()), column, f"is longer than {LONGEST_LABEL} bytes")
         offsets = np.arange(widest)
         matrix = self._bytes.take(start[:, None] + offsets, mode="clip")
         matrix[offsets >= width[:, None]] = 0

@@ -52,6 +52,9 @@ class Ratings:
         user_labels: The source's name of each user.
         item_labels: The source's name of each item.
         name: What to call this set in reports.
+        public: What was given instead of being read off the ratings: ``scale`` where the bounds
+            were, ``catalogue`` where the items were. Whatever was read off them says something
+            about whoever rated, and no budget pays for that.
 
     Example:
         >>> ratings = Ratings.from_arrays(["ann", "bob", "ann"], [7, 7, 9], [1, 5, 3], scale="max")
@@ -72,6 +75,7 @@ class Ratings:
     user_labels: NDArray[Any]
     item_labels: NDArray[Any]
     name: str = "ratings"
+    public: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self.value)
@@ -141,8 +145,9 @@ class Ratings:
             client: Label of the client of each rating; by default every user is a client. All
                 ratings of a user must name the same client.
             users: Labels of all users, where some have no rating.
-            items: Labels of all items, where some have no rating.
-            scale: How raw values become [0, 1].
+            items: Labels of all items, where some have no rating; the public catalogue.
+            scale: How raw values become [0, 1]. Bounds are public; ``max`` and ``minmax`` are read
+                off the values.
             duplicates: Which rating stays when a user rated an item twice.
             name: What to call this set in reports.
 
@@ -191,6 +196,14 @@ class Ratings:
             user_labels=user_labels,
             item_labels=item_labels,
             name=name,
+            public=frozenset(
+                word
+                for word, given in (
+                    ("scale", not isinstance(scale, str)),
+                    ("catalogue", items is not None),
+                )
+                if given
+            ),
         )
 
     @classmethod

@@ -104,6 +104,7 @@ def synthetic_ratings(
         user_labels=np.arange(users),
         item_labels=np.arange(items),
         name=name,
+        public=frozenset({"scale", "catalogue"}),  # both are settings, and nobody rated anything
     )
 
 

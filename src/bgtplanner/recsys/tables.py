@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from bgtplanner.errors import DataError
 from bgtplanner.recsys.cells import Block, LabelColumn, read_blocks
 from bgtplanner.recsys.layout import Layout, TableFormat, find_layout
+from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE, MOST_LABELS, read_bytes
 
-__all__ = ["Table", "read_table"]
+__all__ = ["Table", "item_names", "read_table"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,6 +104,9 @@ def read_table(path: Path | str, table_format: TableFormat | None = None) -> Tab
         raise DataError("the file has a header and no ratings", path=path)
     user, user_labels = labels["user"].finish()
     item, item_labels = labels["item"].finish()
+    for role, names in (("users", user_labels), ("items", item_labels)):
+        if names is not None and len(names) > MOST_LABELS:
+            raise DataError(f"names more than {MOST_LABELS:,} {role}", path=path)
     return Table(
         user=user,
         item=item,
@@ -112,6 +116,35 @@ def read_table(path: Path | str, table_format: TableFormat | None = None) -> Tab
         user_labels=user_labels,
         item_labels=item_labels,
     )
+
+
+def item_names(path: Path) -> tuple[str, ...]:
+    """The items of a public catalogue: a different name on every line of a file.
+
+    Raises:
+        DataError: If it is too long, or a line holds no name, one that is too long, or one that
+            another line has; names the line.
+    """
+    expected = "expected a different item name on every line"
+    try:
+        text = read_bytes(path, MOST_BYTES_OF_A_CATALOGUE).decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot be read: {error}; {expected}", path=path) from error
+    place: dict[str, int] = {}
+    for line, rest in enumerate(text.splitlines(), start=1):
+        name = rest.strip()
+        if not name:
+            raise DataError(f"is empty; {expected}", path=path, line=line)
+        if len(name.encode()) > LONGEST_LABEL:
+            problem = f"is longer than {LONGEST_LABEL} bytes; {expected}"
+            raise DataError(problem, path=path, line=line)
+        if place.setdefault(name, line) != line:
+            raise DataError(f"repeats line {place[name]}; {expected}", path=path, line=line)
+        if line > MOST_LABELS:
+            raise DataError(f"has more than {MOST_LABELS:,} items", path=path, line=line)
+    if not place:
+        raise DataError(f"the file is empty; {expected}", path=path)
+    return tuple(place)
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -23,6 +24,7 @@ from bgtplanner.report.drawing import (
 )
 from bgtplanner.report.rounds import by_round, single
 from bgtplanner.report.story import Story
+from bgtplanner.text import visible
 
 __all__ = ["choice_pictures"]
 
@@ -34,7 +36,7 @@ def choice_pictures(story: Story) -> Iterator[Picture]:
     yield _choices(story)
     if any(_chosen(record) is not None for record in story.rounds):
         yield _rewards(story)
-    elif any(len(_why(record).get("predicted", ())) == 3 for record in story.rounds):
+    elif any(_forecast(record) for record in story.rounds):
         yield _forecasts(story)
 
 
@@ -54,7 +56,7 @@ def _choices(story: Story) -> Picture:
         for first, last, note in _phases(story):
             middle = (first + last) / 2
             place = min(max(middle, 0.06 * story.total), 0.92 * story.total)
-            axes.text(place, 1.1 * top, note, ha="center", fontsize=9)
+            axes.text(place, 1.1 * top, visible(note), ha="center", fontsize=9)
             if first > 1:
                 axes.axvline(first - 0.5, color=GREY, lw=0.8, ls=":")
 
@@ -165,9 +167,9 @@ def _forecasts(story: Story) -> Picture:
     """Why: by how much the error was forecast to fall, and by how much it did."""
     names = ("as things are", "rest in one round", "rest in a few")
     found = [
-        (step, _why(record)["predicted"])
+        (step, forecast)
         for step, record in zip(story.steps, story.rounds, strict=True)
-        if len(_why(record).get("predicted", ())) == 3
+        if (forecast := _forecast(record))
     ]
     steps, values = [step for step, _ in found], np.array([value for _, value in found])
     alone = story.summary.get("rmse_client_alone")
@@ -210,13 +212,20 @@ def _why(record: Mapping[str, Any]) -> Mapping[str, Any]:
     return record.get("why") or {}
 
 
+def _forecast(record: Mapping[str, Any]) -> Sequence[float]:
+    """What spending was forecast to bring, in three ways; empty where nothing was."""
+    found = _why(record).get("predicted", ())
+    return found if len(found) == 3 and all(map(math.isfinite, found)) else ()
+
+
 def _chosen(record: Mapping[str, Any]) -> tuple[float, float] | None:
     """Predicted reward and price of the level that was chosen."""
     level, why = record.get("level"), _why(record)
     predicted, price = why.get("predicted", ()), why.get("price", ())
     if level is None or not level < min(len(predicted), len(price)):
         return None
-    return predicted[level], price[level]
+    found = predicted[level], price[level]
+    return found if all(map(math.isfinite, found)) else None
 
 
 def _spent_shares(story: Story) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,22 +11,28 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from bgtplanner.experiments.cells import Cell, Outcome
 from bgtplanner.experiments.comparison import Comparison, Estimate, summed_up
 from bgtplanner.experiments.grid import GridObserver, Request, run_grid, write_whole
+from bgtplanner.experiments.sweeps import in_words
 from bgtplanner.experiments.table2 import NAMES
+from bgtplanner.report.screen import words
+from bgtplanner.text import visible
 
 __all__ = [
     "Comparison",
     "GridView",
     "Sheet",
+    "as_code",
+    "asked_line",
     "compare",
     "comparison_tables",
     "duration",
+    "failed_lines",
+    "in_markdown",
     "markdown",
     "sheet_lines",
     "sheets",
@@ -230,8 +237,8 @@ def tables(shown: Iterable[Sheet]) -> Iterator[Table]:
     """Sheets as tables for a terminal."""
     for sheet in shown:
         table = Table(
-            title=escape(sheet.title),
-            caption=escape(sheet.note),
+            title=words(sheet.title),
+            caption=words(sheet.note),
             box=None,
             pad_edge=False,
             header_style="bold",
@@ -240,51 +247,75 @@ def tables(shown: Iterable[Sheet]) -> Iterator[Table]:
         )
         for number, head in enumerate(sheet.columns):
             table.add_column(
-                head,
+                words(head),
                 justify="right" if number else "left",
                 no_wrap=True,
                 overflow="ellipsis",
                 max_width=None if number else _WIDEST,
             )
         for group, rows in sheet.groups.items():
-            table.add_row(f"[bold]{escape(_shortened(group, _WIDEST))}[/bold]")
+            table.add_row(words((_shortened(group, _WIDEST), "bold")))
             for row in rows:
-                table.add_row(f"  {escape(_shortened(row[0], _WIDEST - 2))}", *row[1:])
+                first = words(f"  {_shortened(row[0], _WIDEST - 2)}")
+                table.add_row(first, *(words(cell) for cell in row[1:]))
         yield table
 
 
 def _shortened(name: str, most: int) -> str:
     """The end of a long name says most: of a path, and of a class in its module."""
+    name = visible(name)
     return name if len(name) <= most else f"…{name[1 - most :]}"
 
 
 def markdown(comparison: Comparison) -> str:
     """The same tables as Markdown, with what was asked for and what failed."""
     request = comparison.request
-    settings = "".join(f", `{key} = {value}`" for key, value in request.settings.items())
-    seeds = ", ".join(map(str, request.seeds))
-    lines = ["# Comparison", "", f"Preset `{request.preset}`, seeds {seeds}{settings}.", ""]
+    lines = ["# Comparison", "", asked_line(request), ""]
     for sheet in sheets(comparison):
         lines += sheet_lines(sheet)
     if comparison.failed:
-        lines += ["## Failed", ""]
-        lines += [f"- {outcome.cell.name}: {outcome.error}" for outcome in comparison.failed]
-        lines.append("")
+        lines += failed_lines(comparison.failed)
     return "\n".join(lines)
+
+
+def asked_line(request: Request) -> str:
+    """Preset, seeds and settings of all cells, as a line of Markdown."""
+    settings = "".join(
+        f", {as_code(f'{key} = {in_words(of)}')}" for key, of in request.settings.items()
+    )
+    seeds = ", ".join(map(str, request.seeds))
+    return f"Preset {as_code(request.preset)}, seeds {seeds}{settings}."
+
+
+def failed_lines(failed: Iterable[Outcome]) -> list[str]:
+    """What failed and why, as lines of Markdown."""
+    said = [f"- {in_markdown(f'{outcome.cell.name}: {outcome.error}')}" for outcome in failed]
+    return ["## Failed", "", *said, ""]
+
+
+def in_markdown(text: str) -> str:
+    """Text that Markdown takes for nothing else: no tag, no link, no new line."""
+    shown = visible(text).replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"([\\`\[\]])", r"\\\1", shown)
+
+
+def as_code(text: str) -> str:
+    """Text between the marks that Markdown has for code."""
+    return f"`{visible(text).replace('`', chr(39))}`"
 
 
 def sheet_lines(sheet: Sheet) -> list[str]:
     """A sheet as lines of Markdown."""
     columns = ["data set", *sheet.columns]
     marks = ["---", "---", *["---:"] * (len(sheet.columns) - 1)]
-    lines = [f"## {sheet.title}", "", _piped(columns), _piped(marks)]
+    lines = [f"## {in_markdown(sheet.title)}", "", _piped(columns), _piped(marks)]
     for group, rows in sheet.groups.items():
         lines += [_piped([group, *row]) for row in rows]
-    return [*lines, "", sheet.note, ""]
+    return [*lines, "", in_markdown(sheet.note), ""]
 
 
 def _piped(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cell.strip().replace('|', '/') for cell in cells)} |"
+    return f"| {' | '.join(in_markdown(cell.strip().replace('|', '/')) for cell in cells)} |"
 
 
 def duration(seconds: float) -> str:
@@ -347,20 +378,19 @@ class GridView:
         self._done += 1
         if self.quiet:
             return
-        name = escape(outcome.cell.name)
+        said: list[str | tuple[str, str]] = [f"{outcome.cell.name}: "]
         if outcome.summary is None:
-            said = f"[red]failed[/red]: {escape(outcome.error or '')}"
+            said += [("failed", "red"), f": {outcome.error or ''}"]
         else:
-            said = f"RMSE {outcome.summary['rmse_final']:.4f}, {duration(outcome.seconds)}"
+            said += [f"RMSE {outcome.summary['rmse_final']:.4f}, {duration(outcome.seconds)}"]
         rest = "" if self._done >= self._total else _left(left)
         if self._live is None:
-            self.console.print(
-                f"{self._done}/{self._total}  {name}: {said}{rest}", highlight=False
-            )
+            count = f"{self._done}/{self._total}  "
+            self.console.print(words(count, *said, rest), highlight=False)
             return
         self._live.update(self._task, completed=self._done, left=rest.removeprefix(", "))
         if outcome.summary is None or not self._told:
-            self.console.print(f"{name}: {said}{rest}", highlight=False)
+            self.console.print(words(*said, rest), highlight=False)
             self._told = self._told or outcome.summary is not None
 
     def close(self) -> None:

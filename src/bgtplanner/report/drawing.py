@@ -21,6 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bgtplanner.errors import ConfigError, StorageError
+from bgtplanner.text import visible
 
 __all__ = [
     "BLUE",
@@ -36,7 +37,6 @@ __all__ = [
     "label_ends",
     "look_of",
     "mark_series",
-    "plain",
     "series_name",
     "shades",
     "write_pictures",
@@ -131,6 +131,7 @@ def _style(ink: str, line: str) -> dict[Any, Any]:
     return {
         "svg.fonttype": "none",  # text stays text: it can be searched, read aloud and scaled
         "svg.hashsalt": "bgtplanner",  # the same run gives the same file
+        "text.parse_math": False,  # a name between two dollar signs is no formula
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.edgecolor": line,
@@ -154,7 +155,7 @@ def _svg(picture: Picture, ink: str, line: str, **style: Any) -> str:
         buffer = io.StringIO()
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         _drawn(picture).savefig(buffer, format="svg", transparent=True, metadata=metadata)
-    text = buffer.getvalue()
+    text = visible(buffer.getvalue(), keep="\n")
     return text[text.index("<svg") :]
 
 
@@ -252,13 +253,8 @@ def label_ends(axes: Axes, ends: Sequence[End]) -> None:
         places[number] = min(places[number], most)
     for place, (_, name, colour, series) in zip(places, order, strict=True):
         text = axes.text(
-            1.015, place, plain(name), color=colour, va="center", transform=axes.transAxes,
+            1.015, place, visible(name), color=colour, va="center", transform=axes.transAxes,
             fontsize=9,
         )  # fmt: skip
         if series is not None:
             mark_series(text, series)
-
-
-def plain(text: str) -> str:
-    """Text that is not taken for a formula."""
-    return text.replace("$", r"\$")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import NullFormatter, PercentFormatter, StrMethodFormatter
 
 from bgtplanner.report.choice_figures import choice_pictures
 from bgtplanner.report.drawing import (
@@ -173,6 +173,8 @@ def _noise(story: Story) -> Picture:
         mark_series(axes.plot(steps, noise, color=GREY, ls="--", **marker), "noise")
         if min(released, default=1) > 0 and max(released) > 20 * min(released):
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
         else:
             axes.set_ylim(0, None)
         axes.set_ylabel("norm of the mean upload")

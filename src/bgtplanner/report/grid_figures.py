@@ -12,8 +12,9 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from bgtplanner.experiments.cells import folder_name
 from bgtplanner.experiments.comparison import Comparison, Difference, Estimate, Row
 from bgtplanner.experiments.curves import Curve
-from bgtplanner.report.drawing import GREY, WIDE, Picture, label_ends, look_of, mark_series, plain
+from bgtplanner.report.drawing import GREY, WIDE, Picture, label_ends, look_of, mark_series
 from bgtplanner.report.story import REFERENCES
+from bgtplanner.text import visible
 
 __all__ = ["comparison_pictures", "group_name"]
 
@@ -118,7 +119,7 @@ def _differences(
         axes = figure.subplots()
         axes.axvline(0, color=look_of(baseline).colour, lw=1.4)
         _draw_intervals(axes, shown)
-        axes.set_xlabel(f"{_NAMES[kind]} less that of {plain(_short(baseline))}")
+        axes.set_xlabel(f"{_NAMES[kind]} less that of {_short(baseline)}")
 
     return Picture(
         name=_name(f"difference-{kind}", dataset, mechanism),
@@ -141,9 +142,7 @@ def _draw_intervals(axes: Axes, values: Mapping[str, Estimate]) -> None:
             ms=7, capsize=4, lw=2,
         )  # fmt: skip
         mark_series([bars.lines[0], *bars.lines[1], *bars.lines[2]], policy)
-    axes.set_yticks(
-        range(len(values)), [plain(_short(policy)) for policy in reversed(list(values))]
-    )
+    axes.set_yticks(range(len(values)), [_short(policy) for policy in reversed(list(values))])
     axes.set_ylim(-0.6, len(values) - 0.4)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
     axes.grid(axis="x", alpha=0.25, lw=0.7)
@@ -237,4 +236,4 @@ def _of_rounds(figure: Figure, label: str) -> None:
 
 def _short(policy: str) -> str:
     """The class of one's own policy says enough."""
-    return policy.rpartition(":")[2]
+    return visible(policy.rpartition(":")[2])

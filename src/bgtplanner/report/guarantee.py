@@ -17,6 +17,8 @@ _NOT_ACCOUNTED = {
     "user-gradients": "gradients of the users' own parameters",
     "expansion-matching": "who rated the same items as whom, shown to whoever matches users",
     "tuning": "settings that were chosen by looking at the test ratings",
+    "scale": "the scale, which was read off the ratings (data.scale=LOW:HIGH gives it)",
+    "catalogue": "which items occur in the ratings at all",
 }
 
 
@@ -32,6 +34,12 @@ def not_covered(summary: Mapping[str, Any]) -> list[str]:
     return [_NOT_ACCOUNTED.get(name, name) for name in summary["not_accounted"]]
 
 
+def _spent(summary: Mapping[str, Any]) -> str:
+    """What was spent; of a run that goes on it may not be known."""
+    spent = summary.get("epsilon_spent_max")
+    return "an unknown part" if spent is None else f"{spent:.3g}"
+
+
 def _adds_up(summary: Mapping[str, Any]) -> bool:
     rule = RULES.get(summary["accounting"])
     return rule is not None and rule.sound
@@ -42,17 +50,21 @@ def guarantee(summary: Mapping[str, Any]) -> list[str]:
     if summary.get("mechanism", "none") == "none":
         return ["Guarantee: none. Uploads were neither clipped nor noised."]
     epsilon, delta = summary["epsilon"], summary["delta"]
+    secret = (
+        ", if the noise were secret; this run is simulated, and its noise comes from a seed"
+        if summary.get("simulated_noise", True)
+        else ""
+    )
     seen = "only the sum of all uploads" if summary["trust"] == "secagg" else "every upload"
     lines = []
     if is_sound(summary):
         lines.append(
             f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy for each whole client, "
-            f"over the whole run, against a server that sees {seen} ({summary['accounting']})."
+            f"over the whole run, against a server that sees {seen} ({summary['accounting']})"
+            f"{secret}."
         )
-        lines.append(
-            f"Spent at most {summary['epsilon_spent_max']:.3g} of it, in {summary['rounds_paid']} "
-            "rounds; nothing else left the clients."
-        )
+        lines.append(f"Spent at most {_spent(summary)} of it, in {summary['rounds_paid']} rounds.")
+        lines.append("Who takes part, and when, is not hidden.")
         return lines
     if summary["unit"] == "row":
         pure = summary.get("epsilon_client_level_pure")
@@ -61,17 +73,18 @@ def guarantee(summary: Mapping[str, Any]) -> list[str]:
             f"Guarantee: epsilon {epsilon:g} is booked, but for each tensor and item row on its "
             f"own. For the whole client it is {summary['epsilon_client_level_median']:,.0f}"
             f"{without} at delta 1e-5 for the median client, "
-            f"{summary['epsilon_client_level']:,.0f} for the most exposed one."
+            f"{summary['epsilon_client_level']:,.0f} for the most exposed one{secret}."
         )
     elif not _adds_up(summary):
         lines.append(
             f"Guarantee: epsilon {epsilon:g} is booked by {summary['accounting']}, which does not "
             f"add up to it. It amounts to {summary['epsilon_client_level']:.3g} at delta 1e-5 for "
-            "the uploads of the most exposed client."
+            f"the uploads of the most exposed client{secret}."
         )
     else:
         lines.append(
-            f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy of the uploads alone."
+            f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy of the uploads alone"
+            f"{secret}."
         )
     if named := not_covered(summary):
         lines.append(f"Not covered, so that no finite epsilon holds: {'; '.join(named)}.")

@@ -3,12 +3,14 @@
 A small server on the loopback interface hands out one page and tells it when there is something
 new (server-sent events). It reads the folder and writes nothing, opens no ledger, serves no other
 file, and answers only requests that call it by its own address: a page from elsewhere that made a
-browser believe that its name is this machine's would be refused.
+browser believe that its name is this machine's would be refused. Whoever says nothing, or says it
+too slowly, is cut off, and no more than a few are served at a time.
 """
 
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +27,9 @@ __all__ = ["LivePage", "LiveServer"]
 _POLL = 0.25  # seconds between looks at the folder
 _BREATHE = 2.0  # times as long as drawing took: training needs the processor too
 _KEEP_ALIVE = 10.0  # seconds between signs of life, by which a closed page is noticed
+_PATIENCE = 10.0  # seconds in which a request must have come, and each part of an answer gone
+_MOST_CONNECTIONS = 32  # at a time: each has a thread
+_MOST_LISTENERS = 16  # of these, pages that wait for changes
 
 
 class LivePage:
@@ -95,11 +100,15 @@ class LiveServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = _MOST_CONNECTIONS
 
     def __init__(self, page: LivePage, port: int = 0) -> None:
         ConfigError.unless(0 <= port <= 65535, "--port", port, "0 (any that is free) to 65535")
         self.page = page
         self.stopping = threading.Event()
+        self.listeners = threading.BoundedSemaphore(_MOST_LISTENERS)
+        self._open: dict[socket.socket, float | None] = {}  # since when each has said nothing
+        self._guard = threading.Lock()
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
@@ -123,6 +132,42 @@ class LiveServer(ThreadingHTTPServer):
             self.stopping.set()
             self.server_close()
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Take a connection up, unless there are too many."""
+        with self._guard:
+            full = len(self._open) >= _MOST_CONNECTIONS
+            if not full:
+                self._open[request] = time.monotonic()
+        if full:
+            self.shutdown_request(request)
+        else:
+            super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Let go of a connection."""
+        with self._guard:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def heard(self, request: socket.socket) -> None:
+        """The request is whole: from here on nothing more is waited for."""
+        with self._guard:
+            if request in self._open:
+                self._open[request] = None
+
+    def service_actions(self) -> None:
+        """Cut off who has not asked for anything yet; called a few times a second."""
+        now = time.monotonic()
+        with self._guard:
+            late = [
+                request
+                for request, since in self._open.items()
+                if since is not None and now - since > _PATIENCE
+            ]
+        for request in late:
+            with contextlib.suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)  # its thread wakes up and lets go of it
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Nothing: a browser that goes away in the middle is no error of ours."""
 
@@ -131,14 +176,19 @@ class _Handler(BaseHTTPRequestHandler):
     server: LiveServer
     server_version = "bgtplanner"
     sys_version = ""
+    timeout = _PATIENCE
     _TEXT: ClassVar = "text/plain; charset=utf-8"
 
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
     def do_GET(self) -> None:
-        if self.headers.get("Host") not in self.server.hosts:
+        self.server.heard(self.connection)
+        if self.headers.get("Host", "").lower() not in self.server.hosts:
             self._answer(HTTPStatus.MISDIRECTED_REQUEST, self._TEXT, "not this address")
         elif self.path == "/":
             self._page()
-        elif self.path == "/events":
+        elif self.path == "/events" and self.command == "GET":
             self._events()
         else:
             self._answer(HTTPStatus.NOT_FOUND, self._TEXT, "there is one page: /")
@@ -164,9 +214,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("X-Frame-Options", "DENY")
         self.send_header("Referrer-Policy", "no-referrer")
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def _events(self) -> None:
+        if not self.server.listeners.acquire(blocking=False):
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, self._TEXT, "too many pages are open")
+            return
+        try:
+            self._tell()
+        finally:
+            self.server.listeners.release()
+
+    def _tell(self) -> None:
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Cache-Control", "no-store")

@@ -12,6 +12,7 @@ from rich.table import Table
 from bgtplanner.privacy.accounting import from_ticks
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.report.blocks import bar
+from bgtplanner.report.screen import words
 
 __all__ = ["audit_view", "ledger_facts", "ledger_view", "quotes_view"]
 
@@ -115,7 +116,7 @@ def ledger_view(console: Console, facts: Mapping[str, Any], history: list[dict[s
         lost = entry["kind"] == "loss"
         table.add_row(
             str(entry["number"]),
-            "(stated loss)" if lost else entry["run"],
+            "(stated loss)" if lost else words(entry["run"]),
             "" if lost else str(entry["round"]),
             "all" if lost else f"{entry['clients']:,}",
             f"{entry['charge_most']:.4g}",

@@ -31,10 +31,12 @@ from bgtplanner.report.guarantee import is_sound
 from bgtplanner.report.headlines import comparison_headline, grid_tiles, sweep_headline
 from bgtplanner.report.story import REFERENCES, Story, read_story
 from bgtplanner.report.sweep_figures import sweep_pictures
+from bgtplanner.text import visible
 
 __all__ = ["pictures_of", "render", "write_report"]
 
 _VIEWS = {"rmse": "RMSE", "f1": "F1"}
+_PERHAPS = ("trust", "planner_note", "classes", "clients", "items", "users", "ratings")
 _CHAPTERS = (
     ("How good it got", "", ("rmse", "f1")),
     (
@@ -115,8 +117,7 @@ def _run_content(story: Story) -> dict[str, Any]:
     toggles = [(series_name(key), name) for key, name in references.items()]
     toggles += [(series_name(name), name) for name in budgets] if 1 < classes <= 5 else []
     return {
-        "summary": {"trust": None, "planner_note": None, "classes": None, "ratings": None}
-        | dict(story.summary),
+        "summary": dict.fromkeys(_PERHAPS) | dict(story.summary),
         "headline": story.headline(),
         "tiles": story.tiles(),
         "finished": story.finished,
@@ -196,6 +197,12 @@ def _go_on(found: Comparison | Sensitivity) -> str:
     return f"bgtplanner {command} --out FOLDER"
 
 
+def _shown_text(value: Any) -> Any:
+    """Whatever a template shows; what cannot be seen is written out, and then tags are escaped."""
+    plain = isinstance(value, str) and not isinstance(value, Markup)
+    return visible(value, keep="\n") if plain else value
+
+
 @functools.cache
 def _environment() -> Environment:
     environment = Environment(
@@ -204,6 +211,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_shown_text,
     )
     environment.globals["colour_of"] = lambda policy: look_of(policy).colour
     return environment

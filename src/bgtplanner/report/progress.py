@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bgtplanner.report.blocks import bar, sparkline
+from bgtplanner.report.screen import words
 
 __all__ = ["LiveTable"]
 
@@ -74,7 +75,7 @@ class LiveTable:
             name = "budget left" if len(left) == 1 else f"left, class {number + 1}"
             table.add_row(name, f"{share:.0%}", bar(share, 32))
         if "charge" in last:
-            table.add_row("this round", f"{last['charge']:.3g}", Text(_decision(last)))
+            table.add_row("this round", f"{last['charge']:.3g}", words(_decision(last)))
         if last.get("paid"):
             late = f", {last['late']:,} too late" if last.get("late") else ""
             table.add_row("clients", f"{last['clients']:,}", f"of {last['paid']:,} paid{late}")

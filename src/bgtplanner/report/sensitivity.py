@@ -15,7 +15,16 @@ from bgtplanner.experiments.cells import folder_name
 from bgtplanner.experiments.comparison import Estimate, Row
 from bgtplanner.experiments.grid import write_whole
 from bgtplanner.experiments.sweeps import Point, Sensitivity, Study, Sweep, in_words
-from bgtplanner.report.comparison import Sheet, sheet_lines, tables
+from bgtplanner.report.comparison import (
+    Sheet,
+    as_code,
+    asked_line,
+    failed_lines,
+    in_markdown,
+    sheet_lines,
+    tables,
+)
+from bgtplanner.text import visible
 
 __all__ = [
     "cut",
@@ -54,7 +63,7 @@ def write_files(found: Sensitivity, out: Path) -> list[str]:
         name = f"{folder_name(dataset)}-{mechanism}.svg"
         write_whole(out / name, picture(found, dataset, mechanism))
         drawn[name] = f"{dataset}, {mechanism}"
-    images = [f"![{title}]({name})\n" for name, title in drawn.items()]
+    images = [f"![{in_markdown(title)}]({name})\n" for name, title in drawn.items()]
     write_whole(out / "sweep.md", "\n".join([markdown(found), *images]))
     return list(drawn)
 
@@ -92,22 +101,18 @@ def sweep_tables(found: Sensitivity) -> Iterator[Table]:
 def markdown(found: Sensitivity) -> str:
     """The same tables as Markdown, with what was asked for and what failed."""
     base = found.sweep.base
-    settings = "".join(f", `{key} = {in_words(of)}`" for key, of in base.settings.items())
-    seeds = ", ".join(map(str, base.seeds))
-    lines = ["# Sweep", "", f"Preset `{base.preset}`, seeds {seeds}{settings}.", ""]
+    lines = ["# Sweep", "", asked_line(base), ""]
     for sheet in sheets(found):
         lines += sheet_lines(sheet)
     for study in found.sweep.studies:
         for axis in study.axes:
             lines += [
-                f"`{key}` is {share:g} of `{axis.key}`.\n"
+                f"{as_code(key)} is {share:g} of {as_code(axis.key)}.\n"
                 for key, share in axis.along.items()
                 if key not in base.settings
             ]
     if found.failed:
-        lines += ["## Failed", ""]
-        lines += [f"- {outcome.cell.name}: {outcome.error}" for outcome in found.failed]
-        lines.append("")
+        lines += failed_lines(found.failed)
     return "\n".join(lines)
 
 
@@ -148,4 +153,5 @@ def short_key(key: str) -> str:
 
 def cut(text: str) -> str:
     """The end of a long value, which says most."""
+    text = visible(text)
     return text if len(text) <= _LONGEST else f"…{text[1 - _LONGEST :]}"

@@ -20,23 +20,6 @@ from bgtplanner.report.guarantee import guarantee, is_sound, not_covered
 
 __all__ = ["Story", "Tile", "against", "read_story"]
 
-_NEEDED = {
-    *("dataset", "model", "policy", "preset"),
-    *("clients", "items", "ratings", "rounds_run", "seed", "users"),
-    *("f1_best", "f1_client_alone", "f1_constant", "f1_final", "f1_user_mean"),
-    *("rmse_best", "rmse_client_alone", "rmse_constant", "rmse_final", "rmse_user_mean"),
-    *("seconds_per_round", "seconds_total"),
-}
-_WORDS = {"dataset", "model", "policy", "preset"}
-_ROUND = {"round", "rmse", "f1"}
-_ROUND_SO_FAR = _ROUND | {"mae", "precision", "recall", "seconds"}
-
-_SECRET = {
-    *("ratings", "users", "rmse", "f1", "mae", "precision", "recall"),
-    *(name for name in _NEEDED if name.startswith(("rmse_", "f1_"))),
-}
-"""What nobody says on real machines."""
-
 REFERENCES = {
     "constant": "one constant for all",
     "user_mean": "each user's own mean",
@@ -181,7 +164,9 @@ class Story:
         tiles.append(Tile("Spent at most", said, f"of {summary['epsilon']:g}, {rounds}"))
         if is_sound(summary):
             value = f"ε {summary['epsilon']:g}, δ {summary['delta']:g}"
-            tiles.append(Tile("Guaranteed", value, "to each whole client, over the whole run"))
+            simulated = summary.get("simulated_noise", True)
+            rest = "if the noise were secret" if simulated else "over the whole run"
+            tiles.append(Tile("Guaranteed", value, f"to each whole client, {rest}"))
         elif summary["not_accounted"] or not self.finished:
             value = "no finite ε" if summary["not_accounted"] else "less than it says"
             rest = "see below what is not covered"
@@ -232,23 +217,15 @@ def read_story(path: Path | str, *, unfinished: bool = False) -> Story:
     """
     folder = RunFolder(Path(path))
     notes, config = folder.notes(), folder.config()
-    summary, rounds = folder.summary(), folder.rounds()
+    summary, rounds = folder.summary(whole=True), folder.rounds(whole=True)
     finished = summary is not None and bool(rounds)
     if not finished and not unfinished:
         raise RunFolderError(
             f"{path}: the run is not finished; go on with '{folder.resume_command}', or watch it "
             "with --live"
         )
-    unknown = _SECRET if folder.deployed else set()
-    for number, record in enumerate(rounds, start=1):
-        if _without(record, (_ROUND if finished else _ROUND_SO_FAR) - unknown):
-            raise RunFolderError(
-                f"{path}/rounds.jsonl, line {number}: lacks some of its figures; run it anew"
-            )
     if summary is None or not rounds:
-        summary = _so_far(config, notes.get("facts") or {}, rounds)
-    elif missing := _without(summary, _NEEDED - unknown):
-        raise RunFolderError(f"{path}/summary.json: has no {', '.join(missing)}; run it anew")
+        summary = _so_far(config, notes.get("facts") or {}, rounds, folder.deployed)
     versions = {"bgtplanner": notes.get("version", "unknown")} | (notes.get("versions") or {})
     return Story(
         summary=summary,
@@ -260,20 +237,21 @@ def read_story(path: Path | str, *, unfinished: bool = False) -> Story:
     )
 
 
-def _without(found: Mapping[str, Any], needed: set[str]) -> list[str]:
-    """What is missing, or no figure where one should be."""
-    return sorted(
-        name
-        for name in needed
-        if not isinstance(found.get(name), str if name in _WORDS else int | float)
-    )
-
-
 def _so_far(
-    config: Config, facts: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]
+    config: Config,
+    facts: Mapping[str, Any],
+    rounds: Sequence[Mapping[str, Any]],
+    deployed: bool,
 ) -> dict[str, Any]:
     """The summary of a run that goes on, as far as its folder tells."""
-    known = identity_of(config) | {"not_accounted": not_accounted(config)} | dict(facts)
+    identity = identity_of(config)
+    known = {
+        "not_accounted": not_accounted(config, ("scale", "catalogue") if deployed else ()),
+        "simulated_noise": not deployed and config.privacy.mechanism != "none",
+        **identity,
+        **facts,
+        **{name: of for name, of in identity.items() if name != "dataset"},
+    }
     if not rounds:
         return known | {"rounds_run": 0}
     spending: dict[str, Any] = {}

@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 from bgtplanner.experiments.cells import folder_name
 from bgtplanner.experiments.comparison import Estimate, Row
 from bgtplanner.experiments.sweeps import Point, Sensitivity, Study, in_words
-from bgtplanner.report.drawing import WIDE, Look, Picture, look_of, mark_series, plain, shades
+from bgtplanner.report.drawing import WIDE, Look, Picture, look_of, mark_series, shades
 from bgtplanner.report.grid_figures import group_name
 from bgtplanner.report.sensitivity import cut, drawn_places, rows_of, short_key
+from bgtplanner.text import visible
 
 __all__ = ["sweep_picture", "sweep_pictures"]
 
@@ -53,7 +54,7 @@ def sweep_picture(
     def draw(figure: Figure) -> None:
         parts = figure.subfigures(len(studies), 1, squeeze=False)[:, 0]
         if len(chosen) > 1:
-            figure.suptitle(plain(f"{dataset}, {mechanism}"))
+            figure.suptitle(visible(f"{dataset}, {mechanism}"))
         for study, rows, part in zip(studies, by_study, parts, strict=True):
             panels = part.subplots(1, len(chosen), squeeze=False)[0]
             for axes, metric, kind in zip(panels, chosen, kinds, strict=True):
@@ -109,9 +110,9 @@ def _draw(axes: Axes, study: Study, rows: Sequence[tuple[Point, Row]], metric: s
     wide = numbers and min(first.values) > 0 and max(first.values) >= 50 * min(first.values)
     if wide:
         axes.set_xscale("log")
-    axes.set_xticks(list(places.values()), [plain(cut(name)) for name in names])
+    axes.set_xticks(list(places.values()), [cut(name) for name in names])
     axes.minorticks_off()
-    axes.set_xlabel(plain(first.key))
+    axes.set_xlabel(visible(first.key))
     several = len({row.policy for _, row in rows}) > 1 or not others
     lines: dict[tuple[str, str], list[tuple[Any, Estimate]]] = {}
     for point, row in rows:
@@ -139,7 +140,7 @@ def _draw(axes: Axes, study: Study, rows: Sequence[tuple[Point, Row]], metric: s
             lw=1.5,
             ms=5,
             capsize=3,
-            label=plain(label),
+            label=visible(label),
         )
         mark_series([bars.lines[0], *bars.lines[1], *bars.lines[2]], policy)
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from bgtplanner.report.blocks import bar, sparkline
 from bgtplanner.report.guarantee import guarantee
 from bgtplanner.report.progress import LiveTable
+from bgtplanner.report.screen import words
 
 if TYPE_CHECKING:  # only their names: this file must do without the simulator
     from bgtplanner.experiments.config import Config
@@ -44,7 +44,7 @@ class RunView:
         """Say which schedule is tried."""
         if self.verbosity >= 0:
             text = f"hindsight: trying schedule {number} of {total} ({name} rounds)"
-            self.console.print(text, highlight=False)
+            self.console.print(words(text), highlight=False)
 
     def started(self, config: Config, split: Split, first: int) -> None:
         """Say what is about to be trained on what."""
@@ -53,15 +53,18 @@ class RunView:
             return
         train = split.train
         self.console.print(
-            f"[bold]{escape(train.name)}[/bold]: {train.n_clients:,} clients, "
-            f"{train.n_items:,} items, {len(train):,} ratings to train on, {len(split.test):,} to "
-            "test",
+            words(
+                (train.name, "bold"),
+                f": {train.n_clients:,} clients, {train.n_items:,} items, {len(train):,} ratings "
+                f"to train on, {len(split.test):,} to test",
+            ),
             highlight=False,
-            emoji=False,
         )
         self.console.print(
-            f"{config.model.name}, {config.federation.rounds} rounds, seed {config.run.seed}, "
-            f"{_privacy(config)}",
+            words(
+                f"{config.model.name}, {config.federation.rounds} rounds, seed "
+                f"{config.run.seed}, {_privacy(config)}"
+            ),
             highlight=False,
         )
         if first:
@@ -116,14 +119,17 @@ class RunView:
         better = "lower" if together <= alone else "higher"
         gain = f"{100 * abs(1 - together / alone):.1f} % " if alone else ""
         self.console.print(
-            f"[bold]Learning together[/bold]: error {gain}{better} than a client alone. "
-            f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s.",
+            words(
+                ("Learning together", "bold"),
+                f": error {gain}{better} than a client alone. "
+                f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s.",
+            ),
             highlight=False,
         )
         if summary.get("planner_note"):
-            self.console.print(f"Planner {summary['planner_note']}.", highlight=False)
+            self.console.print(words(f"Planner {summary['planner_note']}."), highlight=False)
         for line in guarantee(summary):
-            self.console.print(line, highlight=False, markup=False)
+            self.console.print(words(line), highlight=False)
 
 
 def _curves(rounds: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
@@ -159,7 +165,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     ]
     for name, rmse, f1 in rows:
         style = "bold" if name.endswith("last round") else ""
-        table.add_row(name, f"{rmse:.4f}", f"{f1:.3f}", style=style)
+        table.add_row(words(name), f"{rmse:.4f}", f"{f1:.3f}", style=style)
     if summary["preset"] == "paper":
         table.add_row(
             "best round (on the test set, as the paper reports)",
@@ -173,17 +179,22 @@ def description_view(console: Console, facts: Mapping[str, Any]) -> None:
     """A data set's facts in a few lines, with a histogram of its ratings."""
     users, items = facts["ratings_per_user"], facts["ratings_per_item"]
     silent = facts["users_without_ratings"]
+    console.print(
+        words(
+            (facts["dataset"], "bold"),
+            f": {facts['ratings']:,} ratings by {facts['users']:,} users ({silent} without any) "
+            f"on {facts['items']:,} items",
+        ),
+        highlight=False,
+    )
     lines = [
-        f"[bold]{escape(facts['dataset'])}[/bold]: {facts['ratings']:,} ratings by "
-        f"{facts['users']:,} "
-        f"users ({silent} without any) on {facts['items']:,} items",
         f"clients            {facts['clients']:,}",
         f"density            {100 * facts['density']:.2f} %",
         f"ratings per user   {users['min']} to {users['max']}, median {users['median']:g}",
         f"ratings per item   {items['min']} to {items['max']}, median {items['median']:g}",
         f"split              {facts['train']:,} to train on, {facts['test']:,} to test",
     ]
-    console.print("\n".join(lines), highlight=False, emoji=False)
+    console.print("\n".join(lines), highlight=False)
     largest = max(facts["histogram"].values(), default=1)
     for value, count in facts["histogram"].items():
         console.print(

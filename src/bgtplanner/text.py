@@ -1,0 +1,130 @@
+"""Text from outside: how much of it is read, and how it is shown so that it can only be read.
+
+Names of runs, users, items, policies, folders and files come out of files and messages that
+somebody else may have written. On a terminal a name can hold codes that erase lines; in a
+spreadsheet it can be a formula; it can run from right to left, so that it reads as another one.
+What is shown anywhere goes through one of these:
+
+* :func:`visible` for a terminal, a log, a message or a page,
+* :func:`csv_text` for a table that a spreadsheet may open,
+* :func:`bgtplanner.report.screen.words` where a terminal line has colours, too.
+
+Nothing is read without a limit, and the limits are here.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "LONGEST_LABEL",
+    "LONGEST_NAME",
+    "MOST_BLANK_LINES",
+    "MOST_BYTES_OF_A_CATALOGUE",
+    "MOST_BYTES_OF_ROUNDS",
+    "MOST_BYTES_OF_SETTINGS",
+    "MOST_LABELS",
+    "csv_text",
+    "read_bytes",
+    "visible",
+]
+
+LONGEST_LABEL = 256
+"""Bytes of UTF-8 that the name of a user or an item may have."""
+
+MOST_LABELS = 10_000_000
+"""How many items, or users, one table or one catalogue may name."""
+
+MOST_BLANK_LINES = 1_000_000
+"""In a table: each costs time and holds nothing."""
+
+LONGEST_NAME = 1000
+"""Letters that any other name, or a note in words, may have in a file of a run."""
+
+MOST_BYTES_OF_A_CATALOGUE = 32 << 20
+"""Of a file of item names: it is sent to every client, and kept by each."""
+
+MOST_BYTES_OF_SETTINGS = 32 << 20
+"""Of a file of settings, of a summary, or of budgets, an epsilon a line."""
+
+MOST_BYTES_OF_ROUNDS = 4 << 30
+"""Of the lines that a run leaves, one a round."""
+
+# Control characters, marks that turn the direction of writing or cannot be seen, ends of lines
+# and of paragraphs, halves of characters, and the plane of invisible tags.
+_HIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+_FORMULA = tuple("=+-@\t\r\uff1d\uff0b\uff0d\uff20")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+def visible(text: object, *, keep: str = "") -> str:
+    r"""The text with every character that cannot be seen written out, as ``\u001b``.
+
+    Args:
+        text: Whatever is to be shown.
+        keep: Such characters that stay as they are: ``\n`` where lines are meant.
+
+    Example:
+        >>> visible("a\x1b[2Jb"), visible("one\ntwo", keep="\n")
+        ('a\\u001b[2Jb', 'one\ntwo')
+    """
+
+    def written(found: re.Match[str]) -> str:
+        letter = found[0]
+        if letter in keep:
+            return letter
+        return f"\\u{ord(letter):04x}" if ord(letter) < 0x10000 else f"\\U{ord(letter):08x}"
+
+    return _HIDDEN.sub(written, str(text))
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    r"""A table as CSV in which no text is taken for a formula; numbers stay numbers.
+
+    Example:
+        >>> csv_text(["run", "charge"], [{"run": "=1+1", "charge": -0.5}])
+        "run,charge\n'=1+1,-0.5\n"
+    """
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([_cell(name) for name in columns])
+    for row in rows:
+        writer.writerow([_cell(row.get(name, "")) for name in columns])
+    return buffer.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    text = visible(value)
+    formula = value.lstrip(" ").startswith(_FORMULA) and not _NUMBER.fullmatch(value)
+    return f"'{text}" if formula else text
+
+
+def read_bytes(path: Path, most: int, *, plain: bool = True) -> bytes:
+    """What a file holds, if that is no more than `most` bytes.
+
+    Args:
+        path: The file.
+        most: How many bytes.
+        plain: Whether to refuse devices and pipes: they may have no end, or never begin.
+
+    Raises:
+        OSError: If it cannot be read, is longer, or is refused.
+    """
+    if plain and not stat.S_ISREG(path.stat().st_mode):  # before it is opened, and waits
+        raise OSError("is a folder" if path.is_dir() else "is not a plain file")
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(f"is longer than {most:,} bytes")
+    return content
