@@ -3,10 +3,10 @@
 Three paths are attacked: ``guard`` (ledger, clip, noise and grid of a client), ``simulation`` (the
 same inside the compiled rounds) and ``client`` (a client folder on a disk that is asked again and
 again while its ratings change). Each is attacked in two ways. *Guesses* about which of two
-neighbouring inputs was released bound epsilon from below, whatever the mechanism is; how much they
-can show is limited by the number of releases. *Checks* compare the releases with the mechanism that
-the claim rests on, and need few. All of it together is wrong about an honest door with probability
-1 - confidence at most.
+neighbouring inputs was released bound epsilon from below, whatever the mechanism is; how much
+they can show is limited by the number of releases. *Checks* compare the releases with the
+mechanism that the claim rests on, and need few. All of it together is wrong about an honest door
+with probability 1 - confidence at most.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.experiments.clientdoor import ClientDoor
 from bgtplanner.experiments.doors import Door, GuardDoor, Setting, SimulationDoor, Stated
 from bgtplanner.privacy.accounting import default_rule
 from bgtplanner.privacy.audit import (
+    Expected,
     Guesses,
     Moments,
-    expected_epsilon,
+    expected,
     largest_epsilon,
     one_run_bound,
     releases_needed,
@@ -44,7 +46,12 @@ PATHS = ("guard", "simulation", "client")
 RELEASES = {"guard": 200_000, "simulation": 200_000, "client": 300}
 """How many releases there are by default: seconds, and enough for a claim of 10 (client: 3)."""
 
-_FEWEST = {"guard": 1000, "simulation": 1000, "client": 100}
+_DOORS: dict[str, Callable[[Setting], Door]] = {
+    "guard": GuardDoor,
+    "simulation": SimulationDoor,
+    "client": ClientDoor,
+}
+_FEWEST = {"guard": 1000, "simulation": 1000, "client": 40}
 _PILOT = 100_000  # releases at most that choose the test; else one in ten
 _NUMBERS = 4_000_000  # in memory at a time
 _BATCH = 25_000  # trials at a time
@@ -204,19 +211,13 @@ def _attacked(
     seed: int | None,
     on_progress: Progress,
 ) -> Audit:
-    games: list[Check] = []
-    if path == "client":
-        from bgtplanner.experiments.clientdoor import ClientDoor
-
-        door: Door = ClientDoor(setting)
-    else:
-        door = GuardDoor(setting) if path == "guard" else SimulationDoor(setting)
+    door = _DOORS[path](setting)
     is_gaussian = setting.mechanism == "gaussian"
-    checks = 8 if path == "client" else 4
+    checks = 6 if isinstance(door, ClientDoor) else 4
     half = (1 - confidence) / 2
     share = half / (checks + is_gaussian)
     risks = _Risks(any=half, gaussian=share, check=share)
-    seen = _Seen(setting, door.stated)
+    seen = _Seen(setting, door.stated, _expects(setting, door.stated, releases, risks))
     done = 0
     for batch, (trials, choosing) in enumerate(_batches(setting, door, releases)):
         signs = _signs(setting, trials, batch, seed)
@@ -227,11 +228,25 @@ def _attacked(
         seen.look(values, signs, choosing=choosing)
         done += 2 * trials * setting.canaries
         on_progress(min(1.0, done / releases) * 0.95)
-    for fresh in getattr(door, "games", lambda: [])():
-        games.append(fresh)
-    seen.absent(door, releases, seed)
+    games: list[Check] = []
+    if isinstance(door, ClientDoor):
+        games = door.games()  # a client that cannot pay is one of them
+    else:
+        seen.absent(door, releases, seed)
     on_progress(1.0)
     return _concluded(setting, path, seen, games, risks, confidence)
+
+
+def _expects(setting: Setting, stated: Stated, releases: int, risks: _Risks) -> Expected:
+    losses = np.array([setting.charge]) if stated.cap is not None else stated.losses
+    return expected(
+        setting.mechanism,
+        np.tile(losses, setting.rounds * setting.blocks),
+        releases=releases - min(releases // 10, _PILOT),
+        delta=setting.budget.delta,
+        risk=risks.any,
+        risk_gaussian=risks.gaussian if setting.mechanism == "gaussian" else 0.0,
+    )
 
 
 def _batches(setting: Setting, door: Door, releases: int) -> Iterator[tuple[int, bool]]:
@@ -260,8 +275,8 @@ def _signs(setting: Setting, trials: int, batch: int, seed: int | None) -> tuple
 class _Seen:
     """All that is kept of the releases: counts and sums."""
 
-    def __init__(self, setting: Setting, stated: Stated) -> None:
-        self.setting, self.stated = setting, stated
+    def __init__(self, setting: Setting, stated: Stated, expects: Expected) -> None:
+        self.setting, self.stated, self.expects = setting, stated, expects
         self.guesses: Guesses | None = None
         self.moments = Moments()
         laplace = setting.mechanism == "laplace"
@@ -287,7 +302,9 @@ class _Seen:
         else:
             if self.guesses is None:
                 pilot = [np.concatenate(part) for part in self._pilot]
-                self.guesses = Guesses(*pilot, delta=self.setting.budget.delta)
+                self.guesses = Guesses(
+                    *pilot, delta=self.setting.budget.delta, expected=self.expects
+                )
                 self._pilot = [[], []]
             self.guesses.count(first, second)
         if values[0].shape[1] >= 2:
@@ -298,25 +315,26 @@ class _Seen:
     def _scores(self, values: Floats) -> Floats:
         """How much each trial looks like the input that points ahead, ``[trials, canaries]``.
 
-        The exact likelihood ratio, or what grows with it, added up over all that is seen.
+        The exact privacy loss, added up over all that is seen.
         """
         stated = self.stated
         if stated.mechanism == "gaussian":
             apart = stated.ahead - stated.behind
-            apart = apart / np.sqrt((apart**2).sum(axis=1, keepdims=True))
-            return np.asarray(values.sum(axis=0) @ apart.T / stated.scale)
+            middle = (stated.ahead + stated.behind) / 2
+            losses = values.sum(axis=0) @ apart.T - len(values) * (middle * apart).sum(axis=1)
+            return np.asarray(losses / stated.scale**2)
         if stated.cap is not None:
             inside = [
                 (values @ _unit(way).T >= float(stated.cap.threshold) * stated.scale).sum(axis=0)
                 for way in (stated.ahead, stated.behind)
             ]
-            return np.asarray(inside[0] - inside[1], dtype=np.float64)
+            return np.asarray((inside[0] - inside[1]) * self.setting.charge)
         columns = []
         for ahead, behind in zip(stated.ahead, stated.behind, strict=True):
-            apart = np.flatnonzero(ahead != behind)
-            of_these = values[..., apart]
-            nearer = np.abs(of_these - behind[apart]) - np.abs(of_these - ahead[apart])
-            columns.append(nearer.sum(axis=(0, 2)))
+            differ = ahead != behind
+            of_these = values[..., differ]
+            nearer = np.abs(of_these - behind[differ]) - np.abs(of_these - ahead[differ])
+            columns.append(nearer.sum(axis=(0, 2)) / stated.scale)
         return np.stack(columns, axis=1)
 
     def _centre(self, signs: Floats) -> Floats:
@@ -345,8 +363,6 @@ class _Seen:
 
     def absent(self, door: Door, releases: int, seed: int | None) -> None:
         """See whether clients that do not take part show all the same."""
-        if hasattr(door, "games"):  # a client that cannot pay is one of its games
-            return
         trials = max(50, min(_ABSENT, releases // 10) // (2 * self.setting.canaries))
         apart = self.stated.ahead - self.stated.behind
         for side, signs in enumerate(_signs(self.setting, trials, 10**6, seed)):
@@ -405,12 +421,6 @@ def _concluded(
     is_gaussian = setting.mechanism == "gaussian"
     gaussian = seen.moments.bound(delta, risks.gaussian) if is_gaussian else None
     lower = max(any_bound, gaussian or 0.0)
-    repeats = setting.rounds * setting.blocks
-    losses = seen.stated.losses if setting.mechanism != "privunit" else np.array([setting.charge])
-    expected = expected_epsilon(
-        setting.mechanism, np.tile(losses, repeats), releases=guesses.releases, delta=delta,
-        risk=risks.any, risk_gaussian=risks.gaussian if is_gaussian else None,
-    )  # fmt: skip
     real = claim
     if setting.unit == "row":
         multiplier = float(setting.rule.noise_multiplier(setting.charge))
@@ -440,7 +450,7 @@ def _concluded(
         epsilon_lower_any=any_bound,
         epsilon_lower_gaussian=gaussian,
         epsilon_largest=largest,
-        epsilon_expected=expected,
+        epsilon_expected=max(seen.expects.epsilon, seen.expects.epsilon_gaussian),
         releases_needed=_needed(setting, risks),
         checks=checks,
         verdict="refuted" if refuted else "inconclusive" if largest < claim else "holds",

@@ -29,6 +29,7 @@ Floats = NDArray[np.float64]
 Signs = NDArray[np.float64]
 
 _LOUD = 2.0  # of every coordinate that an upload points along; the clip is 1
+_TOGETHER = 4096  # trials of a program
 _POOR = 1e-9  # epsilon of a client that cannot pay
 
 
@@ -237,7 +238,7 @@ class SimulationDoor:
         self._stated = _stated(setting, self._along, least / mine, 2 * least)
         self._rated = rated
         self._calls = 0
-        self._programs: dict[tuple[str, bool], Any] = {}
+        self._programs: dict[str, Any] = {}
 
     @property
     def stated(self) -> Stated:
@@ -247,59 +248,75 @@ class SimulationDoor:
     @property
     def numbers_per_trial(self) -> int:
         """How many numbers one trial takes in memory."""
-        return 4 * self.setting.size * self.setting.rounds * (self.setting.canaries + 2)
+        return self.setting.size * self.setting.rounds
 
     def release(self, signs: Signs, *, mark: list[int] | None, absent: bool = False) -> Floats:
-        """Every trial a round of its own, all of them in one program."""
+        """Every trial a round of its own, many of them in one program."""
         import jax
 
-        modes = ("sum", "per-client") if self.setting.trust == "local" else ("sum",)
+        setting, number = self.setting, self.setting.rounds * len(signs)
+        modes = ("sum", "per-client") if setting.trust == "local" else ("sum",)
         mode = modes[self._calls // 2 % len(modes)]  # both inputs of a batch in the same way
         self._calls += 1
-        if (mode, absent) not in self._programs:
-            self._programs[mode, absent] = self._compiled(mode, absent)
+        if mode not in self._programs:
+            self._programs[mode] = self._compiled(mode)
         words = np.random.SeedSequence(mark).generate_state(2)
         base = jax.random.fold_in(jax.random.key(int(words[0])), int(words[1]))
-        keys = jax.random.split(base, (self.setting.rounds, len(signs)))
-        seen = self._programs[mode, absent](keys, np.asarray(signs, dtype=np.float32))
-        return np.asarray(seen, dtype=np.float64)
+        every = np.tile(np.asarray(signs, dtype=np.float32), (setting.rounds, 1))
+        terms = self._terms(absent)
+        seen = np.empty((number, setting.size))
+        for start in range(0, number, _TOGETHER):  # programs are compiled for a number of trials
+            part = every[start : start + _TOGETHER]
+            padded = np.pad(part, ((0, _TOGETHER - len(part)), (0, 0)), constant_values=1.0)
+            keys = jax.random.split(jax.random.fold_in(base, start), _TOGETHER)
+            found = self._programs[mode](keys, padded, terms)
+            seen[start : start + len(part)] = np.asarray(found)[: len(part)]
+        return seen.reshape(setting.rounds, len(signs), setting.size)
 
-    def _compiled(self, mode: str, absent: bool) -> Any:
-        import jax
-        import jax.numpy as jnp
+    def _terms(self, absent: bool) -> Any:
+        """What was agreed: who takes part, and under which clip and noise."""
+        from bgtplanner.federation.protection import terms_of
 
-        from bgtplanner.federation.protection import Protection, terms_of
-        from bgtplanner.recsys.model import Edges, Upload
-        from bgtplanner.recsys.ratings import Ratings
-
-        setting = self.setting
-        known, clients = setting.canaries, setting.canaries + 2
-        pairs = np.indices((clients, self._rated)).reshape(2, -1)
-        edges = Edges.of(
-            Ratings.from_arrays(
-                pairs[0], pairs[1], np.ones(pairs.shape[1]), items=np.arange(self._items),
-                scale=(0.0, 1.0),
-            )
-        )  # fmt: skip
+        setting, known = self.setting, self.setting.canaries
         granted = np.array([not absent] * known + [setting.trust == "secagg", False])
         unequal = setting.beside is not None
         charges = np.array([setting.charge, setting.charge_beside][: 1 + unequal])
         class_of_client = np.array([0] * known + [int(unequal)] * 2, dtype=np.int32)
-        terms = terms_of(setting.rule, setting.trust, 1.0, charges, granted, class_of_client)
+        return terms_of(setting.rule, setting.trust, 1.0, charges, granted, class_of_client)
+
+    def _compiled(self, mode: str) -> Any:
+        import jax
+        import jax.numpy as jnp
+
+        from bgtplanner.federation.protection import Protection
+        from bgtplanner.recsys.model import Edges, Upload
+        from bgtplanner.recsys.ratings import Ratings
+
+        setting = self.setting
+        pairs = np.indices((setting.canaries + 2, self._rated)).reshape(2, -1)
+        ratings = Ratings.from_arrays(
+            pairs[0],
+            pairs[1],
+            np.ones(pairs.shape[1]),
+            items=np.arange(self._items),
+            scale=(0.0, 1.0),
+        )
+        edges = Edges.of(ratings)
         protection = Protection(
-            mechanism=setting.mechanism, trust=setting.trust, noise=mode  # type: ignore[arg-type]
-        )  # fmt: skip
-        number = max(float(terms.granted.sum()), 1.0)
+            mechanism=setting.mechanism,
+            trust=setting.trust,
+            noise="sum" if mode == "sum" else "per-client",
+        )
         along = jnp.asarray(_LOUD * self._along, dtype=jnp.float32)
         others = jnp.zeros((2, setting.size)).at[1].set(30.0)  # the last one does not take part
-        rows_of = (edges.pair_client, edges.pair_item)
 
-        def one(key: Any, signs: Any) -> Any:
+        def one(key: Any, signs: Any, terms: Any) -> Any:
             uploads = jnp.concatenate([signs[:, None] * along, others])
-            upload = Upload(uploads[rows_of][:, None], uploads[:, self._items :])
-            mean = protection.release(key, upload, edges, terms).aggregate.gradient
+            rows = uploads[edges.pair_client, edges.pair_item][:, None]
+            upload = Upload(rows, uploads[:, self._items :])
+            released = protection.release(key, upload, edges, terms).aggregate
+            number = jnp.maximum(released.usage.max(), 1.0)
+            mean = released.gradient
             return number * jnp.concatenate([mean.items.ravel(), mean.dense])
 
-        trials = jax.vmap(one)
-        return jax.jit(lambda keys, signs: jax.lax.map(lambda of_round: trials(of_round, signs),
-                                                       keys))  # fmt: skip
+        return jax.jit(jax.vmap(one, in_axes=(0, 0, None)))

@@ -1,7 +1,7 @@
 """How much privacy is lost at least, by experiment, and how much could have been shown at all.
 
-Release two neighbouring inputs many times, let a test guess which one it was, and turn how often it
-is right into a lower bound on epsilon that holds with high confidence. If the bound exceeds the
+Release two neighbouring inputs many times, let a test guess which one it was, and turn how often
+it is right into a lower bound on epsilon that holds with high confidence. If the bound exceeds the
 claim, the claim is wrong. It can never prove a claim right. How much an experiment can show at
 most is known before it begins: that of a test that is never wrong. A claim above that has not been
 examined, whatever was found.
@@ -31,11 +31,12 @@ from bgtplanner.privacy.privunit import cap_of
 
 __all__ = [
     "MOST",
+    "Expected",
     "Finding",
     "Guesses",
     "Moments",
     "bound_of_guesses",
-    "expected_epsilon",
+    "expected",
     "interval",
     "largest_epsilon",
     "lower_bound",
@@ -71,6 +72,20 @@ class Finding(NamedTuple):
     largest: float
     releases: int
     confidence: float
+
+
+class Expected(NamedTuple):
+    """What theory expects of an audit.
+
+    Attributes:
+        epsilon: About what the bound from guesses will be.
+        epsilon_gaussian: About what the bound from Gaussian scores will be; 0 where there is none.
+        threshold: Of the best test: guess if the privacy loss is so far from zero.
+    """
+
+    epsilon: float
+    epsilon_gaussian: float
+    threshold: float
 
 
 # ---- right and wrong guesses
@@ -157,20 +172,32 @@ class Guesses:
         lower: See above.
     """
 
-    def __init__(self, scores: ArrayLike, neighbour_scores: ArrayLike, *, delta: float) -> None:
+    def __init__(
+        self,
+        scores: ArrayLike,
+        neighbour_scores: ArrayLike,
+        *,
+        delta: float,
+        expected: Expected | None = None,
+    ) -> None:
         """Choose the test that looks best on a few releases of either input.
 
         Args:
             scores: Of releases of the first input; larger means "more like this one".
             neighbour_scores: Of releases of the second one.
             delta: At which epsilon is bounded.
+            expected: What is expected, where scores are privacy losses. That test is taken unless
+                another one already shows more.
         """
         self.delta = delta
         self.correct = self.wrong = self.releases = 0
         first, second = _checked(scores, neighbour_scores)
-        self.upper, self.lower = self._chosen(np.sort(first), np.sort(second))
+        shown, chosen = self._chosen(np.sort(first), np.sort(second))
+        if expected is not None and shown <= expected.epsilon:
+            chosen = (expected.threshold, -expected.threshold)
+        self.upper, self.lower = chosen
 
-    def _chosen(self, first: Floats, second: Floats) -> tuple[float, float]:
+    def _chosen(self, first: Floats, second: Floats) -> tuple[float, tuple[float, float]]:
         pooled = np.sort(np.concatenate([first, second]))
         number = len(pooled)
         tail = np.unique(np.geomspace(1, max(number // 2, 1), _CANDIDATES).astype(int))
@@ -180,19 +207,13 @@ class Guesses:
         for above, below in ((upper, lower), (upper, -none), (none, lower)):
             right = _at_least(first, above) + _at_most(second, below)
             wrong = _at_least(second, above) + _at_most(first, below)
-            # As many as will be judged, and not sure of a rate of zero.
-            values = bound_of_guesses(
-                _PILOT * right,
-                np.minimum(_PILOT * (wrong + 0.5), _PILOT * number),
-                _PILOT * number,
-                delta=self.delta,
-                risk=0.01,
-            )
+            # So sure that the best of all candidates is not merely the luckiest.
+            values = bound_of_guesses(right, wrong, number, delta=self.delta, risk=1e-3)
             values[above <= below] = -1.0
             place = int(values.argmax())
             if values[place] > best:
                 best, chosen = float(values[place]), (float(above[place]), float(below[place]))
-        return chosen
+        return best, chosen
 
     def count(self, scores: ArrayLike, neighbour_scores: ArrayLike) -> None:
         """Judge more releases: as many of the one input as of the other, or at random."""
@@ -294,6 +315,13 @@ class Moments:
     def __init__(self) -> None:
         self._number, self._mean, self._square = np.zeros(2), np.zeros(2), np.zeros(2)
 
+    @classmethod
+    def ideal(cls, mu: float, releases: int) -> Moments:
+        """What so many scores are expected to be, of inputs that are `mu` apart."""
+        found = cls()
+        found._number[:], found._mean[:], found._square[:] = releases / 2, (mu, 0.0), releases / 2
+        return found
+
     def count(self, scores: ArrayLike, neighbour_scores: ArrayLike) -> None:
         """Add scores of both inputs."""
         for side, values in enumerate((scores, neighbour_scores)):
@@ -382,15 +410,15 @@ def lower_bound(
 # ---- what theory expects
 
 
-def expected_epsilon(
+def expected(
     mechanism: str,
     losses: ArrayLike,
     *,
     releases: int,
     delta: float,
     risk: float,
-    risk_gaussian: float | None = None,
-) -> float:
+    risk_gaussian: float = 0.0,
+) -> Expected:
     """About what an audit shows of a mechanism that is exactly as stated, with the best test.
 
     Args:
@@ -400,40 +428,43 @@ def expected_epsilon(
         releases: Trials that are judged, of both inputs together.
         delta: Of the claim.
         risk: Of the bound from guesses.
-        risk_gaussian: Of the bound from Gaussian scores, where that is looked at.
+        risk_gaussian: Of the bound from Gaussian scores; 0 where that is not looked at.
     """
     parts = np.asarray(losses, dtype=np.float64).ravel()
-    if mechanism == "gaussian":
-        mu = math.sqrt(float((parts**2).sum()))
-        where = np.linspace(-8, 8, 1601) + mu / 2  # scores of unit variance and mean +-mu/2
-        right, wrong = ndtr(mu / 2 - where), ndtr(-mu / 2 - where)
+    mu = math.sqrt(float((parts**2).sum()))
+    if mechanism == "gaussian":  # the loss is normal, with mean mu^2 / 2 and deviation mu
+        where = np.linspace(0.0, 8.0 + mu, 1601) * mu
+        right, wrong = ndtr(mu / 2 - where / mu), ndtr(-mu / 2 - where / mu)
     else:
-        right, wrong = _tails(*_loss_distribution(mechanism, parts))
+        where, right, wrong = _tails(mechanism, parts)
     bounds = bound_of_guesses(
-        np.clip(releases * right, 0, releases), np.clip(releases * wrong, 0, releases), releases,
-        delta=delta, risk=risk,
-    )  # fmt: skip
-    best = float(bounds.max())
-    if mechanism == "gaussian" and risk_gaussian is not None:
-        ideal = Moments()
-        ideal._number[:] = releases / 2
-        ideal._mean[:] = mu / 2, -mu / 2
-        ideal._square[:] = releases / 2
-        best = max(best, ideal.bound(delta, risk_gaussian))
-    return best
+        np.clip(releases * right, 0, releases),
+        np.clip(releases * wrong, 0, releases),
+        releases,
+        delta=delta,
+        risk=risk,
+    )
+    best = int(bounds.argmax())
+    gaussian = 0.0
+    if mechanism == "gaussian" and risk_gaussian > 0:
+        gaussian = Moments.ideal(mu, releases).bound(delta, risk_gaussian)
+    return Expected(float(bounds[best]), gaussian, float(where[best]))
 
 
-def _tails(values: Floats, chances: Floats) -> tuple[Floats, Floats]:
-    """P[loss >= t] under the first input, and P[loss <= -t], for all t that differ.
+def _tails(mechanism: str, losses: Floats) -> tuple[Floats, Floats, Floats]:
+    """Thresholds t, P[loss >= t] under the first input, and P[loss <= -t].
 
-    The inputs are each other's mirror image, so the second is what happens under the other one.
+    The inputs are each other's mirror image, so the last is what happens under the other one. A
+    threshold lies half a step below the losses that it is meant for.
     """
-    above = np.cumsum(chances[::-1])[::-1]
-    return above, np.cumsum(chances)[::-1]
+    values, chances, step = _loss_distribution(mechanism, losses)
+    above, below = np.cumsum(chances[::-1])[::-1], np.cumsum(chances)[::-1]
+    upper = values > step / 2
+    return values[upper] - step / 2, above[upper], below[upper]
 
 
-def _loss_distribution(mechanism: str, losses: Floats) -> tuple[Floats, Floats]:
-    """Privacy losses on an even grid that is symmetric about zero, and their chances."""
+def _loss_distribution(mechanism: str, losses: Floats) -> tuple[Floats, Floats, float]:
+    """Privacy losses on an even grid that is symmetric about zero, their chances, the step."""
     points = int(np.clip(100_000 // max(len(losses), 1), 20, 1000))
     step = float(losses.max()) / points
     parts = [_one_loss(mechanism, float(loss), step) for loss in losses]
@@ -442,7 +473,8 @@ def _loss_distribution(mechanism: str, losses: Floats) -> tuple[Floats, Floats]:
     for part in parts:
         whole *= np.fft.rfft(part, size)
     chances = np.clip(np.fft.irfft(whole, size), 0.0, None)
-    return (np.arange(size) - size // 2) * step, chances
+    values: Floats = np.asarray((np.arange(size) - size // 2) * step, dtype=np.float64)
+    return values, chances, step
 
 
 def _one_loss(mechanism: str, loss: float, step: float) -> Floats:
