@@ -222,9 +222,7 @@ def _attacked(
     for batch, (trials, choosing) in enumerate(_batches(setting, door, releases)):
         signs = _signs(setting, trials, batch, seed)
         marks = [None if seed is None else [seed, batch, side] for side in (0, 1)]
-        values = [
-            door.release(signs[side], mark=mark) for side, mark in enumerate(marks)
-        ]
+        values = [door.release(signs[side], mark=mark) for side, mark in enumerate(marks)]
         seen.look(values, signs, choosing=choosing)
         done += 2 * trials * setting.canaries
         on_progress(min(1.0, done / releases) * 0.95)
@@ -287,9 +285,7 @@ class _Seen:
         self._shown = self._shown_of = 0
         self._across = _complement(stated) if setting.mechanism == "privunit" else None
 
-    def look(
-        self, values: list[Floats], signs: tuple[Floats, Floats], *, choosing: bool
-    ) -> None:
+    def look(self, values: list[Floats], signs: tuple[Floats, Floats], *, choosing: bool) -> None:
         """Take in a batch of both inputs."""
         scores = [self._scores(part) for part in values]
         first = np.concatenate([s[sign > 0] for s, sign in zip(scores, signs, strict=True)])

@@ -41,7 +41,7 @@ _CLIP = 0.1  # what one rating makes a client send is longer than this
 _KEPT = 1  # answers that a client keeps
 _TIMES = 16  # that a game is played: 2^-16 is below every risk
 _ITEMS = 4  # for each dimension that was asked for: they cost nothing here
-_RAM = Path("/dev/shm")  # nothing of this has to last, and disks take their time to be sure
+_RAM = Path("/dev/shm")  # noqa: S108 - nothing of this has to last, and disks are slow
 _MEAN = 0.5  # public, so that a rating of 1 and one of 0 are nearly opposite
 _EMPTY = "user,item,rating\n"
 
