@@ -1,6 +1,7 @@
 """The command line. Every command says what it does with an example, and takes ``--json``.
 
-Exit codes: 0 done, 1 something went wrong on the way, 2 what was asked for cannot be done.
+Exit codes: 0 done, 1 something went wrong on the way, 2 what was asked for cannot be done, and 3
+from `audit` alone: nothing was refuted, but nothing could have been.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import typer
 
 import bgtplanner
 from bgtplanner.commands import (
+    audit,
     compare,
     data,
     deploy,
@@ -48,7 +50,7 @@ app.command()(recommend.recommend)
 app.command()(recommend.predict)
 app.add_typer(data.data_app, name="data")
 app.command()(privacy.budget)
-app.command()(privacy.audit)
+app.command()(audit.audit)
 app.add_typer(privacy.ledger_app, name="ledger")
 app.add_typer(deploy.deploy_app, name="deploy")
 

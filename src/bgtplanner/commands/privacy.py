@@ -1,4 +1,4 @@
-"""Commands about what may be spent and what was: `budget`, `ledger`, `audit`."""
+"""Commands about what may be spent and what was: `budget`, `ledger`."""
 
 from __future__ import annotations
 
@@ -61,67 +61,6 @@ def budget(
         highlight=False,
     )
     quotes_view(console, rounds, table)
-
-
-def audit(
-    mechanism: Annotated[str, typer.Option(help="gaussian | laplace | privunit")] = "gaussian",
-    trust: Annotated[str, typer.Option(help="local | secagg")] = "local",
-    unit: Annotated[str, typer.Option(help="client | row")] = "client",
-    epsilon: Annotated[float, typer.Option(help="The budget to audit.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="Its delta.")] = 1e-5,
-    rounds: Annotated[int, typer.Option(help="Rounds it is spread over.")] = 1,
-    releases: Annotated[int, typer.Option(help="How many releases.")] = 200_000,
-    blocks: Annotated[int, typer.Option(help="With unit row: blocks of an upload.")] = 32,
-    confidence: Annotated[float, typer.Option(help="Of the lower bound.")] = 0.99,
-    seed: Annotated[
-        int | None, typer.Option(help="Repeatable noise; default: secret noise.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Try to catch us: bound epsilon from below by attacking the real client path.
-
-    Exit code 1 if the claim is shown to be false.
-
-    Example: `bgtplanner audit --mechanism gaussian --epsilon 1`
-    """
-    from rich.progress import Progress
-
-    from bgtplanner.experiments.audits import audit as attack
-    from bgtplanner.report.money import audit_view
-
-    for flag, value, known in (
-        ("--mechanism", mechanism, ("gaussian", "laplace", "privunit")),
-        ("--trust", trust, ("local", "secagg")),
-        ("--unit", unit, ("client", "row")),
-    ):
-        ConfigError.unless(value in known, flag, value, " or ".join(known))
-    console = Screen(stderr=True)
-    with (
-        named_by_flags(),
-        Progress(
-            console=console, transient=True, disable=as_json or not console.is_terminal
-        ) as progress,
-    ):
-        task = progress.add_task("releasing", total=1.0)
-        found = attack(
-            mechanism=mechanism,  # type: ignore[arg-type]
-            trust=trust,  # type: ignore[arg-type]
-            unit=unit,  # type: ignore[arg-type]
-            epsilon=epsilon,
-            delta=delta,
-            rounds=rounds,
-            releases=releases,
-            blocks=blocks,
-            confidence=confidence,
-            seed=seed,
-            on_progress=lambda share: progress.update(task, completed=share),
-        ).to_json()
-    if as_json:
-        print_json(found)
-    else:
-        audit_view(Screen(), found)
-    if not found["holds"]:
-        raise typer.Exit(1)
 
 
 @ledger_app.command("show")

@@ -1,44 +1,371 @@
-"""How much privacy is lost at least, by experiment: an audit that can catch us.
+"""How much privacy is lost at least, by experiment, and how much could have been shown at all.
 
-Release two neighbouring inputs many times, let a test tell them apart, and turn how well it does
-into a lower bound on epsilon that holds with high confidence. If it exceeds the claim, the claim
-is wrong. It can never prove a claim right.
+Release two neighbouring inputs many times, let a test guess which one it was, and turn how often
+it is right into a lower bound on epsilon that holds with high confidence. If the bound exceeds the
+claim, the claim is wrong. It can never prove a claim right. How much an experiment can show at
+most is known before it begins: that of a test that is never wrong. A claim above that has not been
+examined, whatever was found.
+
+======================  =========================================================================
+bound                   valid for
+======================  =========================================================================
+:class:`Guesses`        any mechanism; trials independent of each other
+:func:`one_run_bound`   any mechanism; guesses about many clients of the same release
+:class:`Moments`        Gaussian scores alone: far closer, and without a limit
+======================  =========================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaincinv, ndtri
+from scipy.special import betaincinv, chdtri, ndtr, stdtrit
+from scipy.stats import binom
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.conversions import gdp_epsilon
+from bgtplanner.privacy.privunit import cap_of
 
-__all__ = ["Finding", "lower_bound"]
+__all__ = [
+    "MOST",
+    "Expected",
+    "Finding",
+    "Guesses",
+    "Moments",
+    "bound_of_guesses",
+    "expected",
+    "interval",
+    "largest_epsilon",
+    "lower_bound",
+    "one_run_bound",
+    "one_run_p_value",
+    "releases_needed",
+]
 
 Floats = NDArray[np.float64]
 
-_CANDIDATES = 400
+MOST = 1e5
+"""No epsilon above this is reported: no budget may claim more."""
+
+_CANDIDATES = 300
+_PILOT = 10  # one release in so many chooses the test
+_OF_WRONG = 0.9  # share of the risk for the rate of wrong guesses, which the bound hangs on
+_OF_MEANS = 0.8  # share of the risk for the difference of the means; the rest for the variance
 
 
 class Finding(NamedTuple):
-    """What an audit found.
+    """What an audit of scores found.
 
     Attributes:
-        epsilon: Lower bound from the test's error rates alone; holds for any mechanism.
-        epsilon_gaussian: Lower bound that takes the noise to be Gaussian (Nasr et al. 2023): much
-            closer, since the rates may be measured where there are plenty of samples.
+        epsilon: Lower bound from right and wrong guesses alone; holds for any mechanism.
+        epsilon_gaussian: Lower bound that takes the scores to be Gaussian.
+        largest: What `epsilon` would have been if no guess had been wrong.
         releases: How many releases there were.
-        confidence: With which both hold.
+        confidence: With which each of the two bounds holds.
     """
 
     epsilon: float
     epsilon_gaussian: float
+    largest: float
     releases: int
     confidence: float
+
+
+class Expected(NamedTuple):
+    """What theory expects of an audit.
+
+    Attributes:
+        epsilon: About what the bound from guesses will be.
+        epsilon_gaussian: About what the bound from Gaussian scores will be; 0 where there is none.
+        threshold: Of the best test: guess if the privacy loss is so far from zero.
+    """
+
+    epsilon: float
+    epsilon_gaussian: float
+    threshold: float
+
+
+# ---- right and wrong guesses
+
+
+def interval(hits: ArrayLike, number: ArrayLike, risk: float) -> tuple[Floats, Floats]:
+    """Clopper-Pearson bounds on a probability, each missed with probability `risk` at most.
+
+    The trials need not have the same probability: the bounds are on the mean of them then, for a
+    risk of up to 1/3 (Hoeffding 1956: sums of unequal chances are the more concentrated).
+    """
+    found, total = np.broadcast_arrays(
+        np.asarray(hits, dtype=np.float64), np.asarray(number, dtype=np.float64)
+    )
+    missed = total - found
+    low = np.where(found > 0, betaincinv(np.maximum(found, 1e-9), missed + 1, risk), 0.0)
+    high = np.where(missed > 0, betaincinv(found + 1, np.maximum(missed, 1e-9), 1 - risk), 1.0)
+    return np.asarray(low), np.asarray(high)
+
+
+def bound_of_guesses(
+    correct: ArrayLike, wrong: ArrayLike, releases: ArrayLike, *, delta: float, risk: float
+) -> Floats:
+    """Lower bound on epsilon from right and wrong guesses, half the releases being of each input.
+
+    An (epsilon, delta)-private mechanism gives ``P[right] <= exp(epsilon) P[wrong] + delta``,
+    whatever is guessed and however often nothing is: both inputs added up and halved. Each rate is
+    replaced by its exact bound.
+
+    Args:
+        correct: Right guesses.
+        wrong: Wrong ones; the rest abstains.
+        releases: Of both inputs together.
+        delta: At which epsilon is bounded.
+        risk: Probability with which the bound may be too large.
+    """
+    low, _ = interval(correct, releases, risk * (1 - _OF_WRONG))
+    _, high = interval(wrong, releases, risk * _OF_WRONG)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.maximum(np.log(np.maximum(low - delta, 0.0) / high), 0.0))
+
+
+def largest_epsilon(releases: int, *, delta: float, confidence: float) -> float:
+    """What so many releases can show at most: the bound of a test that is never wrong.
+
+    Args:
+        releases: That are judged, of both inputs together.
+        delta: Of the claim.
+        confidence: Of the bound.
+
+    Example:
+        >>> round(largest_epsilon(180_000, delta=1e-5, confidence=0.99), 1)
+        10.6
+    """
+    return float(bound_of_guesses(releases, 0, releases, delta=delta, risk=1 - confidence))
+
+
+def releases_needed(epsilon: float, *, delta: float, confidence: float) -> int:
+    """How many releases it takes to show more than an epsilon, if no guess is wrong."""
+    low, high = 1, 2
+    while largest_epsilon(high, delta=delta, confidence=confidence) <= epsilon:
+        low, high = high, 2 * high
+        if high > 2**62:  # nobody will release so often
+            return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        enough = largest_epsilon(middle, delta=delta, confidence=confidence) > epsilon
+        low, high = (low, middle) if enough else (middle, high)
+    return high
+
+
+class Guesses:
+    """Counts right and wrong guesses, with a test that was chosen beforehand on other releases.
+
+    A release is taken to be of the first input if its score is at least `upper`, of the second if
+    it is at most `lower`; between the two nothing is guessed. Scores are not kept: memory does not
+    grow with the number of releases, and choosing costs no confidence.
+
+    Attributes:
+        correct: Right guesses.
+        wrong: Wrong ones.
+        releases: Releases that were judged.
+        upper: See above.
+        lower: See above.
+    """
+
+    def __init__(
+        self,
+        scores: ArrayLike,
+        neighbour_scores: ArrayLike,
+        *,
+        delta: float,
+        expected: Expected | None = None,
+    ) -> None:
+        """Choose the test that looks best on a few releases of either input.
+
+        Args:
+            scores: Of releases of the first input; larger means "more like this one".
+            neighbour_scores: Of releases of the second one.
+            delta: At which epsilon is bounded.
+            expected: What is expected, where scores are privacy losses. That test is taken unless
+                another one already shows more.
+        """
+        self.delta = delta
+        self.correct = self.wrong = self.releases = 0
+        first, second = _checked(scores, neighbour_scores)
+        shown, chosen = self._chosen(np.sort(first), np.sort(second))
+        if expected is not None and shown <= expected.epsilon:
+            chosen = (expected.threshold, -expected.threshold)
+        self.upper, self.lower = chosen
+
+    def _chosen(self, first: Floats, second: Floats) -> tuple[float, tuple[float, float]]:
+        pooled = np.sort(np.concatenate([first, second]))
+        number = len(pooled)
+        tail = np.unique(np.geomspace(1, max(number // 2, 1), _CANDIDATES).astype(int))
+        upper, lower = pooled[number - tail], pooled[tail - 1]
+        none = np.full(len(tail), np.inf)
+        best, chosen = -1.0, (float(upper[-1]), -np.inf)
+        for above, below in ((upper, lower), (upper, -none), (none, lower)):
+            right = _at_least(first, above) + _at_most(second, below)
+            wrong = _at_least(second, above) + _at_most(first, below)
+            # So sure that the best of all candidates is not merely the luckiest.
+            values = bound_of_guesses(right, wrong, number, delta=self.delta, risk=1e-3)
+            values[above <= below] = -1.0
+            place = int(values.argmax())
+            if values[place] > best:
+                best, chosen = float(values[place]), (float(above[place]), float(below[place]))
+        return best, chosen
+
+    def count(self, scores: ArrayLike, neighbour_scores: ArrayLike) -> None:
+        """Judge more releases: as many of the one input as of the other, or at random."""
+        first, second = (np.asarray(part, dtype=np.float64) for part in (scores, neighbour_scores))
+        self.correct += int((first >= self.upper).sum() + (second <= self.lower).sum())
+        self.wrong += int((second >= self.upper).sum() + (first <= self.lower).sum())
+        self.releases += first.size + second.size
+
+    def bound(self, risk: float) -> float:
+        """Lower bound on epsilon that is too large with probability `risk` at most."""
+        if not self.releases:
+            return 0.0
+        args = (self.correct, self.wrong, self.releases)
+        return min(MOST, float(bound_of_guesses(*args, delta=self.delta, risk=risk)))
+
+
+def _at_least(ordered: Floats, thresholds: Floats) -> Floats:
+    return np.asarray(len(ordered) - np.searchsorted(ordered, thresholds, side="left"), float)
+
+
+def _at_most(ordered: Floats, thresholds: Floats) -> Floats:
+    return np.asarray(np.searchsorted(ordered, thresholds, side="right"), float)
+
+
+def _checked(*scores: ArrayLike) -> tuple[Floats, ...]:
+    arrays = tuple(np.asarray(values, np.float64).ravel() for values in scores)
+    finite = all(bool(np.isfinite(array).all()) for array in arrays)
+    ConfigError.unless(finite, "scores", "NaN or infinity", "finite numbers")
+    return arrays
+
+
+# ---- many canaries in one release
+
+
+def one_run_p_value(
+    canaries: int, guesses: int, correct: int, *, epsilon: float, delta: float
+) -> float:
+    """Probability of so many right guesses or more, if each canary's bit is (epsilon, delta)-DP.
+
+    Every canary is a client of its own that holds one of two uploads, by the toss of a fair coin,
+    and all of them are in the same release. The guesses may depend on each other in any way
+    (Steinke, Nasr and Jagielski 2023, theorem 5.2). The relation is replace-one, for clients that
+    have a budget of their own each; coordinates of one client's upload are not canaries, since
+    they share one budget. A delta above zero costs much: since the one release may fail for all
+    canaries at once, no more than about ``log(p_value / (2 delta))`` can be refuted.
+
+    Args:
+        canaries: How many coins were tossed.
+        guesses: About how many something was guessed.
+        correct: How many of the guesses were right.
+        epsilon: The claim.
+        delta: The claim's.
+
+    Example:
+        >>> one_run_p_value(100, 50, 50, epsilon=1.0, delta=0.0) < 1e-6
+        True
+    """
+    counts = 0 <= correct <= guesses <= canaries
+    ConfigError.unless(counts, "correct", correct, "no more than guesses, and these than canaries")
+    chance = 1 / (1 + math.exp(-epsilon))
+    surely = float(binom.sf(correct - 1, guesses, chance))
+    if delta <= 0 or correct == 0:
+        return min(1.0, surely)
+    # The largest mean of the probabilities of correct-1, correct-2, ... Those far from what is
+    # expected add nothing to the sum, so that the mean can only fall there.
+    middle, spread = guesses * chance, math.sqrt(guesses * chance * (1 - chance)) + 1
+    near = min(correct, max(1, int(correct - middle - 14 * spread)))
+    far = min(correct, max(near, int(correct - middle + 14 * spread) + 50))
+    steps = np.arange(near, far + 1)
+    below = np.cumsum(binom.pmf(correct - steps, guesses, chance))
+    worst = float((below / steps).max(initial=0.0))
+    return min(1.0, surely + worst * 2 * delta * canaries)
+
+
+def one_run_bound(
+    canaries: int, guesses: int, correct: int, *, delta: float, risk: float
+) -> float:
+    """Largest epsilon that so many right guesses speak against, with probability 1 - `risk`."""
+
+    def refuted(epsilon: float) -> bool:
+        p_value = one_run_p_value(canaries, guesses, correct, epsilon=epsilon, delta=delta)
+        return p_value <= risk
+
+    if not guesses or not refuted(0.0):
+        return 0.0
+    low, high = 0.0, 60.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low
+
+
+# ---- Gaussian scores
+
+
+class Moments:
+    """Mean and variance of the scores of either input, without keeping them."""
+
+    def __init__(self) -> None:
+        self._number, self._mean, self._square = np.zeros(2), np.zeros(2), np.zeros(2)
+
+    @classmethod
+    def ideal(cls, mu: float, releases: int) -> Moments:
+        """What so many scores are expected to be, of inputs that are `mu` apart."""
+        found = cls()
+        found._number[:], found._mean[:], found._square[:] = releases / 2, (mu, 0.0), releases / 2
+        return found
+
+    def count(self, scores: ArrayLike, neighbour_scores: ArrayLike) -> None:
+        """Add scores of both inputs."""
+        for side, values in enumerate((scores, neighbour_scores)):
+            array = np.asarray(values, dtype=np.float64)
+            if not array.size:
+                continue
+            before, number = self._number[side], array.size
+            mean = float(array.mean())
+            off = mean - self._mean[side]
+            total = before + number
+            self._square[side] += float(((array - mean) ** 2).sum()) + off**2 * before * (
+                number / total
+            )
+            self._mean[side] += off * number / total
+            self._number[side] = total
+
+    def mu_bound(self, risk: float) -> float:
+        """Lower bound on the distance of the means, in standard deviations.
+
+        For Gaussian scores of equal variance it is too large with probability `risk` at most: the
+        difference of the means by Student's distribution, the variance by chi-square.
+        """
+        freedom = float(self._number.sum()) - 2
+        if freedom < 1 or self._number.min() < 1:
+            return 0.0
+        deviation = math.sqrt(float(self._square.sum()) / freedom)
+        error = deviation * math.sqrt(float((1 / self._number).sum()))
+        quantile = float(stdtrit(freedom, 1 - risk * _OF_MEANS))
+        apart = float(self._mean[0] - self._mean[1]) - quantile * error
+        # chdtri gives what is exceeded with a probability.
+        most = deviation * math.sqrt(freedom / float(chdtri(freedom, 1 - risk * (1 - _OF_MEANS))))
+        # What differs by less than rounding does not differ.
+        scale = float(np.abs(self._mean).max())
+        if apart <= 1e-12 * scale:
+            return 0.0
+        return apart / most if most > 1e-12 * scale else math.inf
+
+    def bound(self, delta: float, risk: float) -> float:
+        """Lower bound on epsilon that is too large with probability `risk` at most."""
+        mu = self.mu_bound(risk)
+        return min(MOST, float(gdp_epsilon(min(mu, 1e6) ** 2, delta)))
+
+
+# ---- scores that are at hand
 
 
 def lower_bound(
@@ -46,14 +373,13 @@ def lower_bound(
 ) -> Finding:
     """Lower bounds on epsilon from scores of releases of one input and of its neighbour.
 
-    The threshold is chosen on one half of the scores and judged on the other (Jagielski et al.
-    2020), with exact binomial intervals (Clopper and Pearson), so choosing costs no confidence.
+    One score in ten chooses the test, the others judge it.
 
     Args:
         scores: What a test gave to releases of one input; larger means "more like this one".
-        neighbour_scores: The same for releases of the neighbouring input.
+        neighbour_scores: The same for as many releases of the neighbouring input.
         delta: At which epsilon is bounded.
-        confidence: Probability with which the bound holds.
+        confidence: Probability with which each bound holds.
 
     Example:
         >>> noise = np.random.default_rng(0).laplace(size=(2, 20_000))
@@ -61,60 +387,110 @@ def lower_bound(
         >>> 0.8 < found.epsilon <= 1.0
         True
     """
-    first, second = (
-        np.asarray(values, np.float64).ravel() for values in (scores, neighbour_scores)
-    )
-    enough = min(len(first), len(second)) >= 4
-    ConfigError.unless(enough, "releases", min(len(first), len(second)), "at least 4 of each")
-    ConfigError.unless(0 < confidence < 1, "confidence", confidence, "between 0 and 1")
+    first, second = _checked(scores, neighbour_scores)
+    fits = len(first) == len(second) >= 4
+    given = (len(first), len(second))
+    ConfigError.unless(fits, "releases", given, "at least 4 of each, and as many of both")
+    ConfigError.unless(0.5 <= confidence < 1, "confidence", confidence, "from 0.5 to below 1")
     ConfigError.unless(0 <= delta < 1, "delta", delta, "from 0 to below 1")
-    finite = bool(np.isfinite(first).all() and np.isfinite(second).all())
-    ConfigError.unless(finite, "scores", "NaN or infinity", "finite numbers")
-    risk = (1 - confidence) / 2  # one for each of the two rates
-    choose = (first[0::2], second[0::2])
-    judge = (first[1::2], second[1::2])
-
-    def log_ratio(high: Floats, low: Floats) -> Floats:
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.log(np.maximum(high - delta, 0.0) / low))
-
-    def separation(high: Floats, low: Floats) -> Floats:
-        return np.asarray(ndtri(high) - ndtri(low))
-
-    epsilon = max(0.0, _judged(choose, judge, risk, log_ratio))
-    mu = max(0.0, _judged(choose, judge, risk, separation))
-    return Finding(epsilon, float(gdp_epsilon(mu**2, delta)), len(first) + len(second), confidence)
+    judge = np.arange(len(first)) % _PILOT != 0
+    guesses = Guesses(first[~judge], second[~judge], delta=delta)
+    guesses.count(first[judge], second[judge])
+    moments = Moments()
+    moments.count(first, second)
+    return Finding(
+        epsilon=guesses.bound(1 - confidence),
+        epsilon_gaussian=moments.bound(delta, 1 - confidence),
+        largest=largest_epsilon(guesses.releases, delta=delta, confidence=confidence),
+        releases=2 * len(first),
+        confidence=confidence,
+    )
 
 
-def _judged(
-    choose: tuple[Floats, Floats],
-    judge: tuple[Floats, Floats],
+# ---- what theory expects
+
+
+def expected(
+    mechanism: str,
+    losses: ArrayLike,
+    *,
+    releases: int,
+    delta: float,
     risk: float,
-    estimate: Callable[[Floats, Floats], Floats],
-) -> float:
-    """Pick the test that looks best on one half; return what it shows on the other."""
-    thresholds = np.quantile(np.concatenate(choose), np.linspace(0, 1, _CANDIDATES))
-    best, winner = -np.inf, (thresholds[0], 1.0)
-    for sign in (1.0, -1.0):
-        rates = [_rates(half * sign, thresholds * sign, risk) for half in choose]
-        pair = (rates[0], rates[1]) if sign > 0 else (rates[1], rates[0])
-        values = estimate(pair[0][0], pair[1][1])
-        if values.max() > best:
-            best, winner = float(values.max()), (thresholds[int(values.argmax())], sign)
-    threshold, sign = winner
-    rates = [_rates(half * sign, np.array([threshold * sign]), risk) for half in judge]
-    pair = (rates[0], rates[1]) if sign > 0 else (rates[1], rates[0])
-    return float(estimate(pair[0][0], pair[1][1])[0])
+    risk_gaussian: float = 0.0,
+) -> Expected:
+    """About what an audit shows of a mechanism that is exactly as stated, with the best test.
+
+    Args:
+        mechanism: ``gaussian``, ``laplace`` or ``privunit``.
+        losses: Of each release (or coordinate) that the attacker sees of a trial: distance of the
+            inputs over the noise's scale; for ``privunit`` the epsilon of the cap.
+        releases: Trials that are judged, of both inputs together.
+        delta: Of the claim.
+        risk: Of the bound from guesses.
+        risk_gaussian: Of the bound from Gaussian scores; 0 where that is not looked at.
+    """
+    parts = np.asarray(losses, dtype=np.float64).ravel()
+    mu = math.sqrt(float((parts**2).sum()))
+    if mechanism == "gaussian":  # the loss is normal, with mean mu^2 / 2 and deviation mu
+        where = np.linspace(0.0, 8.0 + mu, 1601) * mu
+        right, wrong = ndtr(mu / 2 - where / mu), ndtr(-mu / 2 - where / mu)
+    else:
+        where, right, wrong = _tails(mechanism, parts)
+    bounds = bound_of_guesses(
+        np.clip(releases * right, 0, releases),
+        np.clip(releases * wrong, 0, releases),
+        releases,
+        delta=delta,
+        risk=risk,
+    )
+    best = int(bounds.argmax())
+    gaussian = 0.0
+    if mechanism == "gaussian" and risk_gaussian > 0:
+        gaussian = Moments.ideal(mu, releases).bound(delta, risk_gaussian)
+    return Expected(float(bounds[best]), gaussian, float(where[best]))
 
 
-def _rates(values: Floats, thresholds: Floats, risk: float) -> tuple[Floats, Floats]:
-    """Clopper-Pearson bounds on P[value >= threshold], each missed with probability `risk`."""
-    ordered = np.sort(values)
-    number = len(values)
-    hits = number - np.searchsorted(ordered, thresholds, side="left")
-    with np.errstate(invalid="ignore"):
-        low = np.where(hits > 0, betaincinv(np.maximum(hits, 1), number - hits + 1, risk), 0.0)
-        high = np.where(
-            hits < number, betaincinv(hits + 1, np.maximum(number - hits, 1), 1 - risk), 1.0
-        )
-    return np.asarray(low), np.asarray(high)
+def _tails(mechanism: str, losses: Floats) -> tuple[Floats, Floats, Floats]:
+    """Thresholds t, P[loss >= t] under the first input, and P[loss <= -t].
+
+    The inputs are each other's mirror image, so the last is what happens under the other one. A
+    threshold lies half a step below the losses that it is meant for.
+    """
+    values, chances, step = _loss_distribution(mechanism, losses)
+    above, below = np.cumsum(chances[::-1])[::-1], np.cumsum(chances)[::-1]
+    upper = values > step / 2
+    return values[upper] - step / 2, above[upper], below[upper]
+
+
+def _loss_distribution(mechanism: str, losses: Floats) -> tuple[Floats, Floats, float]:
+    """Privacy losses on an even grid that is symmetric about zero, their chances, the step."""
+    points = int(np.clip(100_000 // max(len(losses), 1), 20, 1000))
+    step = float(losses.max()) / points
+    parts = [_one_loss(mechanism, float(loss), step) for loss in losses]
+    size = sum(len(part) - 1 for part in parts) + 1
+    whole = np.ones(size // 2 + 1, dtype=complex)
+    for part in parts:
+        whole *= np.fft.rfft(part, size)
+    chances = np.clip(np.fft.irfft(whole, size), 0.0, None)
+    values: Floats = np.asarray((np.arange(size) - size // 2) * step, dtype=np.float64)
+    return values, chances, step
+
+
+def _one_loss(mechanism: str, loss: float, step: float) -> Floats:
+    """Chances of one release's losses from -loss to +loss, in steps."""
+    steps = max(1, round(loss / step))
+    found = np.zeros(2 * steps + 1)
+    if mechanism == "privunit":  # in the cap, in the opposite one, or in neither
+        cap = cap_of(loss)
+        threshold, chance = float(cap.threshold), float(cap.chance)
+        back = (1 - chance) * float(ndtr(-threshold) / ndtr(threshold))
+        found[0], found[steps], found[-1] = back, 1 - chance - back, chance
+        return found
+    # P[loss <= x] is exp(-(loss - x) / 2) / 2 before the upper end, where all the rest is.
+    places = np.linspace(-loss, loss, 2 * steps + 1)
+    middles = np.concatenate([[-loss], (places[:-1] + places[1:]) / 2, [loss]])
+    found += np.diff(np.exp(-(loss - middles) / 2) / 2)
+    found[0] += math.exp(-loss) / 2
+    found[-1] += 0.5
+    return found

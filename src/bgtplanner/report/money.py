@@ -1,4 +1,4 @@
-"""Budgets, ledgers and audits as they look on a terminal of 80 columns."""
+"""Budgets and ledgers as they look on a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.report.blocks import bar
 from bgtplanner.report.screen import words
 
-__all__ = ["audit_view", "ledger_facts", "ledger_view", "quotes_view"]
+__all__ = ["ledger_facts", "ledger_view", "quotes_view"]
 
 
 def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str, Any]]) -> None:
@@ -125,23 +125,3 @@ def ledger_view(console: Console, facts: Mapping[str, Any], history: list[dict[s
     if reserves:
         console.print(f"the last {min(10, len(reserves))} of {len(reserves)} reservations:")
         console.print(table)
-
-
-def audit_view(console: Console, found: Mapping[str, Any]) -> None:
-    """An audit in three lines: what was claimed, what was seen, what follows."""
-    confidence = 100 * found["confidence"]
-    lines = [
-        f"{found['mechanism']}, trust {found['trust']}, unit {found['unit']}, "
-        f"{found['rounds']} round(s), {found['releases']:,} releases of neighbouring inputs",
-        f"claimed      epsilon {found['claimed_epsilon']:g} at delta {found['delta']:g} "
-        f"({found['accounting']})",
-        f"seen         epsilon >= {found['epsilon_lower']:.3f} with {confidence:g} % confidence",
-    ]
-    if found["unit"] == "row":
-        lines.append(
-            f"by theory    epsilon {found['client_level_epsilon']:.3f} for the whole client, with "
-            f"{found['blocks']} blocks"
-        )
-    verdict = "consistent with the claim" if found["holds"] else "THE CLAIM IS FALSE"
-    lines.append(f"verdict      {verdict}")
-    console.print("\n".join(lines), highlight=False, markup=False)

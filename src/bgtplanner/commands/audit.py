@@ -1,0 +1,100 @@
+"""The command that tries to catch us: `audit`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from bgtplanner.commands.options import (
+    Json,
+    named_by_flags,
+    need_flower,
+    need_simulator,
+    print_json,
+)
+from bgtplanner.errors import ConfigError
+
+EXIT_CODES = {"holds": 0, "refuted": 1, "inconclusive": 3}
+"""What `audit` ends with; 2 stands for what cannot be done, as everywhere."""
+
+
+def audit(
+    mechanism: Annotated[str, typer.Option(help="gaussian | laplace | privunit")] = "gaussian",
+    trust: Annotated[str, typer.Option(help="local | secagg")] = "local",
+    unit: Annotated[str, typer.Option(help="client | row")] = "client",
+    path: Annotated[
+        str, typer.Option(help="What to attack: guard | simulation | client (its folder).")
+    ] = "guard",
+    epsilon: Annotated[float, typer.Option(help="The budget to audit.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="Its delta.")] = 1e-5,
+    rounds: Annotated[int, typer.Option(help="Rounds it is spread over.")] = 1,
+    releases: Annotated[
+        int | None, typer.Option(help="How many releases; default 200,000, of a client 300.")
+    ] = None,
+    blocks: Annotated[int, typer.Option(help="With unit row: blocks of an upload.")] = 32,
+    canaries: Annotated[
+        int, typer.Option(help="With trust secagg: clients of each sum to guess about.")
+    ] = 1,
+    beside: Annotated[
+        float | None, typer.Option(help="With path simulation: the other clients' epsilon.")
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option(help="Probability that an honest client is not refuted.")
+    ] = 0.99,
+    seed: Annotated[
+        int | None, typer.Option(help="Repeatable noise; default: secret noise.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Try to catch us: attack the real code, and say what the attack could have shown.
+
+    Exit codes: 0 the claim holds, 1 it is refuted, 3 inconclusive: so few releases could not have
+    refuted it.
+
+    Example: `bgtplanner audit --mechanism gaussian --epsilon 1`
+    """
+    from rich.progress import Progress
+
+    for flag, value, known in (
+        ("--mechanism", mechanism, ("gaussian", "laplace", "privunit")),
+        ("--trust", trust, ("local", "secagg")),
+        ("--unit", unit, ("client", "row")),
+        ("--path", path, ("guard", "simulation", "client")),
+    ):
+        ConfigError.unless(value in known, flag, value, " or ".join(known))
+    if path != "guard":
+        (need_flower if path == "client" else need_simulator)()
+    from bgtplanner.experiments.audits import audit as attack
+    from bgtplanner.report.audited import audit_view
+
+    console = Console(stderr=True)
+    with (
+        named_by_flags(),
+        Progress(
+            console=console, transient=True, disable=as_json or not console.is_terminal
+        ) as progress,
+    ):
+        task = progress.add_task("releasing", total=1.0)
+        found = attack(
+            mechanism=mechanism,  # type: ignore[arg-type]
+            trust=trust,  # type: ignore[arg-type]
+            unit=unit,  # type: ignore[arg-type]
+            path=path,  # type: ignore[arg-type]
+            epsilon=epsilon,
+            delta=delta,
+            rounds=rounds,
+            releases=releases,
+            blocks=blocks,
+            canaries=canaries,
+            beside=beside,
+            confidence=confidence,
+            seed=seed,
+            on_progress=lambda share: progress.update(task, completed=share),
+        ).to_json()
+    if as_json:
+        print_json(found)
+    else:
+        audit_view(Console(), found)
+    raise typer.Exit(EXIT_CODES[found["verdict"]])

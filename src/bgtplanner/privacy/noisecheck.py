@@ -1,0 +1,181 @@
+"""Is the noise what was stated: as large, on every coordinate, and fresh each time?
+
+An audit by guesses alone needs exp(epsilon) releases. Where the mechanism is known, a few hundred
+show what it would not: noise that is a tenth too small, a coordinate that has none, noise that was
+used before, an upload that reaches further than its clip. Each is a test with an exact
+distribution, one-sided where more of something does no harm; each refutes the mechanism that the
+claim rests on.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammainc
+from scipy.stats import binom
+
+__all__ = ["Check", "NoiseWatch", "at_least"]
+
+Floats = NDArray[np.float64]
+Signs = NDArray[np.bool_]
+
+_CLOSE = 1e-6  # of the noise's scale; what is nearer than this is taken to be equal
+_RELATIONS = ("rounds", "inputs", "batches", "coordinates", "clients")
+
+
+class Check(NamedTuple):
+    """One property of the releases that the claim rests on.
+
+    Attributes:
+        name: What was looked at.
+        p_value: Probability of seeing this or worse, if it is as stated.
+        measured: The number that was seen, in the units of `stated`.
+        stated: What it should be.
+        fault: What follows if it is not so.
+    """
+
+    name: str
+    p_value: float
+    measured: float
+    stated: float
+    fault: str
+
+
+def at_least(name: str, hits: int, number: int, chance: float, fault: str) -> Check:
+    """Whether something happened more often than by a chance of at most `chance`."""
+    p_value = float(binom.sf(hits - 1, number, chance)) if number else 1.0
+    return Check(name, p_value, hits / max(number, 1), chance, fault)
+
+
+class NoiseWatch:
+    """Looks at noise as it comes, without keeping it.
+
+    Noise is given in units of its stated scale, with what is stated to be under it taken off.
+
+    Args:
+        kind: ``gaussian`` or ``laplace``. For Gaussian noise what is under it may be off by a
+            constant: the variance about the mean is looked at.
+    """
+
+    def __init__(self, kind: Literal["gaussian", "laplace"]) -> None:
+        self.kind = kind
+        self._size: Floats | None = None  # sum of squares, or of absolute values, per column
+        self._freedom = 0.0  # of each column
+        self._agree = dict.fromkeys(_RELATIONS, 0)
+        self._pairs = dict.fromkeys(_RELATIONS, 0)
+        self._equal = dict.fromkeys(_RELATIONS, 0)
+        self._rows = dict.fromkeys(_RELATIONS, 0)
+        self._columns = 1
+        self._first: tuple[Floats, Floats] | None = None
+
+    def add(self, first: Floats, second: Floats) -> None:
+        """Look at the noise on releases of either input.
+
+        Args:
+            first: ``[rounds, trials, columns]``; independent of each other, if all is well.
+            second: The same for the other input.
+        """
+        self._columns = first.shape[2]
+        for noise in (first, second):
+            self._measure(noise)
+        # The difference of two trials has no mean, and is as often above zero as below it.
+        pair = (_differences(first), _differences(second))
+        for differences in pair:
+            self._compare("rounds", differences[1:], differences[:-1])
+            self._compare("coordinates", differences[..., 1:], differences[..., :-1])
+            even = differences.shape[1] // 2 * 2
+            self._compare("clients", differences[:, 0:even:2], differences[:, 1:even:2])
+            self._zeros(differences)
+        self._compare("inputs", *pair)
+        if self._first is None:
+            self._first = pair
+            return
+        for now, before in zip(pair, self._first, strict=True):
+            self._compare("batches", now, before)
+
+    def _measure(self, noise: Floats) -> None:
+        if self.kind == "gaussian":
+            sizes = ((noise - noise.mean(axis=1, keepdims=True)) ** 2).sum(axis=(0, 1))
+            freedom = noise.shape[0] * (noise.shape[1] - 1) / 2
+            sizes = sizes / 2
+        else:
+            sizes = np.abs(noise).sum(axis=(0, 1))
+            freedom = noise.shape[0] * noise.shape[1]
+        self._size = sizes if self._size is None else self._size + sizes
+        self._freedom += freedom
+
+    def _compare(self, relation: str, one: Floats, other: Floats) -> None:
+        number = min(one.shape[1], other.shape[1])
+        one, other = one[:, :number], other[:, :number]
+        if not one.size:
+            return
+        self._agree[relation] += int(((one > 0) == (other > 0)).sum())
+        self._pairs[relation] += one.size
+        if one.shape[2] == self._columns:  # rows as a whole: noise may be used again now and then
+            same = (np.abs(np.abs(one) - np.abs(other)) <= _CLOSE).all(axis=2)
+            self._equal[relation] += int(same.sum())
+            self._rows[relation] += same.size
+
+    def _zeros(self, differences: Floats) -> None:
+        same = (np.abs(differences) <= _CLOSE).all(axis=2)
+        self._equal["clients"] += int(same.sum())
+        self._rows["clients"] += same.size
+
+    @property
+    def columns(self) -> Floats:
+        """Noise over what is stated, as a ratio of scales, for each column."""
+        if self._size is None:
+            return np.ones(1)
+        ratio = self._size / max(self._freedom, 1e-9)
+        return np.asarray(np.sqrt(ratio) if self.kind == "gaussian" else ratio)
+
+    def size_check(self) -> Check:
+        """Whether there is as much noise as stated, in all and on every column.
+
+        The sum of squares (of absolute values, for Laplace) has a chi-square (Gamma) distribution.
+        """
+        name, fault = "size of the noise", "the noise is smaller than stated"
+        if self._size is None:
+            return Check(name, 1.0, 1.0, 1.0, fault)
+        whole = float(gammainc(self._freedom * len(self._size), self._size.sum()))
+        single = float(gammainc(self._freedom, self._size).min()) * len(self._size)
+        p_value = min(1.0, 2 * min(whole, single))
+        columns = self.columns
+        measured = columns.min() if single < whole else float(np.sqrt((columns**2).mean()))
+        if self.kind == "laplace" and single >= whole:
+            measured = columns.mean()
+        return Check(name, p_value, float(measured), 1.0, fault)
+
+    def fresh_check(self) -> Check:
+        """Whether noise is drawn anew for every round, input, client and coordinate.
+
+        Signs of independent differences agree in half of the cases, and as good as never are whole
+        rows equal. The worst of all relations counts, at its price.
+        """
+        name = "fresh noise"
+        looked, worst = 0, (2.0, 0.5, 0.5, "")
+        for relation in _RELATIONS:
+            number = self._pairs[relation]
+            if number:
+                looked += 1
+                agree = self._agree[relation]
+                tails = binom.cdf(agree, number, 0.5), binom.sf(agree - 1, number, 0.5)
+                worst = min(worst, (2 * float(min(tails)), agree / number, 0.5, relation))
+            if self._rows[relation]:
+                looked += 1
+                # The density of a difference is below 1/2 of its scale: so likely at most.
+                chance = (4 * _CLOSE) ** self._columns
+                rows, equal = self._rows[relation], self._equal[relation]
+                p_value = float(binom.sf(equal - 1, rows, chance)) if equal else 1.0
+                worst = min(worst, (p_value, equal / rows, chance, relation))
+        p_value, measured, stated, relation = worst
+        fault = f"noise is used more than once (between {relation or 'releases'})"
+        return Check(name, min(1.0, p_value * max(looked, 1)), measured, stated, fault)
+
+
+def _differences(noise: Floats) -> Floats:
+    """Of trials, two by two, so that no trial is in more than one."""
+    even = noise.shape[1] // 2 * 2
+    return np.asarray(noise[:, 0:even:2] - noise[:, 1:even:2])
