@@ -62,12 +62,14 @@ class Noise(NamedTuple):
         clip: The length that uploads were scaled to.
         clients: How many the mean is over.
         norm: Of the clip: ``l2`` for Gaussian noise, ``l1`` for Laplace; None: no clip at all.
+        reach: How far one client can move a coordinate of the mean upload, whatever it sends.
     """
 
     std: Array | float
     clip: Array | float
     clients: Array | float
     norm: Literal["l1", "l2"] | None
+    reach: Array | float = 0.0
 
 
 NO_NOISE = Noise(0.0, jnp.inf, 1.0, None)
@@ -81,6 +83,7 @@ class Posterior(NamedTuple):
         told: Sum over rounds of residual and count of each item, by precision.
         sent: Sum over rounds of the qualities that were sent out, by precision.
         precision: Sum over rounds of 1 / noise variance.
+        reach: Sum over rounds of how far one client can have moved a residual, by precision.
         spread: Variance of qualities around the line.
         weight: M of each item.
         error: Expected squared error of each item's quality, sampling error included.
@@ -90,6 +93,7 @@ class Posterior(NamedTuple):
     told: Array
     sent: Array
     precision: Array
+    reach: Array
     spread: Array
     weight: Array
     error: Array
@@ -103,23 +107,28 @@ class Posterior(NamedTuple):
             told=jnp.zeros((items, 2)),
             sent=jnp.zeros(items),
             precision=jnp.zeros(()),
+            reach=jnp.zeros(()),
             spread=jnp.full((), _SPREAD**2),
             weight=jnp.zeros(items),
             error=jnp.full(items, _SPREAD**2),
             sampling=jnp.zeros(items),
         )
 
-    def after(self, shared: Shared, uploads: Array, noise: Noise) -> tuple[Shared, Posterior]:
+    def after(
+        self, shared: Shared, uploads: Array, noise: Noise, hostile: int = 0
+    ) -> tuple[Shared, Posterior]:
         """Qualities and popularities after one more round.
 
         Args:
             shared: What was sent out before it.
             uploads: The mean upload, ``[n_items, 2]``.
             noise: On it.
+            hostile: Residuals that so many clients can have made together move no item.
         """
         gained = 1.0 / jnp.maximum(noise.std, 1e-9) ** 2
         told = self.told + gained * uploads
         sent = self.sent + gained * shared.items[:, 0]
+        reach = self.reach + gained * noise.reach
         precision = jnp.maximum(self.precision + gained, 1e-12)
 
         count_std = 1.0 / (COUNT_WEIGHT * jnp.sqrt(precision))
@@ -137,7 +146,12 @@ class Posterior(NamedTuple):
         line, spread = _line(theta, popularity, noisy, self.spread, known)
         expected = line[0] + line[1] * popularity
         believed = jnp.where(known, spread / (spread + noisy), 0.0)
-        quality = expected + believed * (theta - expected)
+        own = believed * (theta - expected)
+        if hostile:  # what so many can have made on their own counts for nothing
+            evidence = jnp.abs(weight * (theta - expected))
+            left = jnp.maximum(evidence - hostile * reach / precision, 0.0)
+            own = own * left / jnp.maximum(evidence, 1e-30)
+        quality = expected + own
         # What may be nothing but noise is not sent: clients are then as good as alone. Do the
         # residuals of items that seem popular vary more than noise alone would?
         squares = (weight * theta) ** 2 * precision - 1.0
@@ -148,6 +162,7 @@ class Posterior(NamedTuple):
             told=told,
             sent=sent,
             precision=precision,
+            reach=reach,
             spread=spread,
             weight=weight,
             error=spread * (1.0 - believed),

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.client import as_shared, flat_upload
+from bgtplanner.federation.screening import Limits, limits_of
 from bgtplanner.federation.server import Aggregate
 from bgtplanner.planning.plan import noise_of
 from bgtplanner.privacy.accounting import TICK, Rule
@@ -31,7 +32,7 @@ from bgtplanner.privacy.mechanisms import clip_factor, mechanism_named
 from bgtplanner.privacy.privunit import cap_of
 from bgtplanner.recsys.model import Edges, Shared, Upload
 
-__all__ = ["Protection", "Released", "Terms", "noise_of_mean", "norm_band", "terms_of"]
+__all__ = ["Protection", "Released", "Terms", "noise_of_mean", "terms_of"]
 
 Floats = NDArray[np.float64]
 
@@ -128,20 +129,6 @@ def _bounds_and_scales(
     noise = noise_of(rule, trust, clip, charges)
     # A class that pays nothing releases nothing: its noise must not spoil the others' arithmetic.
     return noise.clip, np.where(np.isfinite(noise.scale), noise.scale, 0.0)
-
-
-def norm_band(mechanism: str, clip: float, scale: float, size: int) -> tuple[float, float]:
-    """Between which the L2 norm of an honestly noised upload lies, but once in a million times.
-
-    The noise alone has a norm of about scale * sqrt(size) (sqrt(2 size) for Laplace), give or take
-    a few of its standard deviations; the upload itself adds or takes away at most the clip, and
-    with ``privunit`` what stands for it is no longer than so many deviations, too.
-    """
-    if mechanism != "laplace":
-        middle, spread = scale * np.sqrt(size), scale * 5.0
-    else:  # long tails: one coordinate alone is beyond 14 scales once in a million times
-        middle, spread = scale * np.sqrt(2.0 * size), scale * 13.0
-    return float(max(middle - spread - clip, 0.0)), float(middle + spread + clip)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -375,27 +362,44 @@ class Protection:
         """Every client's own noise on its whole upload, looked at before it is added up."""
         width, size = rows.shape[1], dense.shape[1]
         coordinates = edges.n_items * width + size
+        limits_by_class = self.limits(terms, coordinates)
 
         def one(total: Array, client: Array) -> tuple[Array, Array]:
             own = rows * (edges.pair_client == client)[:, None]
             vector = flat_upload(own, dense[client], edges)
-            scale = terms.scale[terms.class_of_client[client]]
+            of_class = terms.class_of_client[client]
+            scale = terms.scale[of_class]
             own_key = jax.random.fold_in(key, client)
             if terms.cap is None:
                 noised = vector + scale * self._draw(own_key, vector.shape)
             else:
                 noised = self._turn_one(own_key, vector, terms, client)
-            low, high = _band(
-                self.mechanism, terms.clip[terms.class_of_client[client]], scale, coordinates
-            )
-            norm = jnp.sqrt((noised**2).sum())
-            good = (norm >= low) & (norm <= high) & (terms.granted[client] > 0)
+            limits = jax.tree.map(lambda part: scale * part[of_class], limits_by_class)
+            sizes = jnp.abs(noised)
+            norm = sizes.sum() if self.norm == "l1" else jnp.sqrt((noised**2).sum())
+            good = (limits.low <= norm) & (norm <= limits.high)
+            good = good & (sizes.max() <= limits.coordinate) & (terms.granted[client] > 0)
             return total + jnp.where(good, noised, 0.0), good
 
         start = jnp.zeros(coordinates)
         total, good = jax.lax.scan(one, start, jnp.arange(edges.n_clients))
         number = good.sum().astype(jnp.float32)
         return as_shared(total, edges.n_items, width), number, terms.granted.sum() - number
+
+    def limits(self, terms: Terms, coordinates: int) -> Limits:
+        """What an honest upload of each class stays within, ``[n_classes]``."""
+        return limits_of(self.mechanism, terms.clip, terms.scale, coordinates, terms.cap)
+
+    def reach(self, terms: Terms, coordinates: int) -> Array:
+        """How far one client can move a coordinate of the uploads' sum, whatever it sends.
+
+        Under ``secagg`` that is the clip, if whoever aggregates enforces it. Under ``local`` it is
+        what the server lets pass.
+        """
+        if self.trust == "secagg":
+            return terms.clip.max()
+        furthest: Array = (self.limits(terms, coordinates).coordinate * terms.scale).max()
+        return furthest
 
     # ---- unit row
 
@@ -466,9 +470,3 @@ def _along(key: Array, cap: Array, length: Array) -> Array:
     along = jnp.where(inside < chance, above, ndtri(where * ndtr(threshold)))
     ahead = turn < 0.5 * (1.0 + jnp.minimum(length, 1.0))
     return jnp.where(ahead, along, -along)
-
-
-def _band(mechanism: str, clip: Array, scale: Array, size: int) -> tuple[Array, Array]:
-    """:func:`norm_band` inside the compiled round."""
-    low, high = norm_band(mechanism, 0.0, 1.0, size)
-    return jnp.maximum(low * scale - clip, 0.0), high * scale + clip

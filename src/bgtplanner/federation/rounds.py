@@ -260,7 +260,12 @@ class Federation:
         norm = None if self._sound is None else self._sound.norm
         bound = jnp.inf if terms is None else terms.clip.max()
         std = jnp.where(answered > 0, noise_std, jnp.inf)  # nobody: nothing was learned
-        noise = Noise(std, bound, jnp.maximum(answered, 1.0), norm)
+        clients = jnp.maximum(answered, 1.0)
+        reach: Array | float = 0.0
+        if self._sound is not None and terms is not None:
+            size = sum(part.size for part in aggregated.gradient)
+            reach = self._sound.reach(terms, size) / clients
+        noise = Noise(std, bound, clients, norm, reach)
         return self.server.step(state.shared, state.memory, aggregated, noise)
 
     def received(self, state: State, total: Array, terms: Terms) -> tuple[State, Released]:
@@ -277,6 +282,11 @@ class Federation:
         protection = self.protection
         if protection is None or (protection.trust, protection.unit) != ("local", "client"):
             raise ConfigError(f"protection = {protection}: expected trust local, unit client")
+        return self.summed(state, total, terms)
+
+    def summed(self, state: State, total: Array, terms: Terms) -> tuple[State, Released]:
+        """The same from a sum that somebody else has made, under either trust."""
+        protection = cast(Protection, self._sound)
         n_items, number = state.shared.items.shape[0], terms.granted.sum()
         width = (total.shape[0] - state.shared.dense.shape[0]) // n_items
         released = protection.mean(as_shared(total, n_items, width), number, terms)

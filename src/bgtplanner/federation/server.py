@@ -141,6 +141,9 @@ class Server:
             of a client's ratings; ``"item-usage"``: an item row by the ratings of that item.
         item_prior: With ``"item-usage"``: every item starts out with this many imaginary ratings
             in favour of a row of zeros, so that rarely rated items stay near it.
+        hostile_clients: With ``"posterior"``: an item's quality leaves what its popularity
+            suggests only as far as more clients than these agree. It costs accuracy, most of it
+            under `secagg`: see the page on poisoning.
     """
 
     optimizer: Literal["adam", "adagrad", "sgd", "sign", "shrunk", "posterior"] = "adam"
@@ -149,6 +152,7 @@ class Server:
     weight_decay: float = 0.0
     aggregation: Literal["item-usage", "ratings", "clients"] = "item-usage"
     item_prior: float = 6.0
+    hostile_clients: int = 0
 
     def __post_init__(self) -> None:
         unless = ConfigError.unless
@@ -160,6 +164,8 @@ class Server:
         unless(0 <= self.momentum < 1, "momentum", self.momentum, "from 0 to below 1")
         unless(0 <= self.weight_decay <= 1e6, "weight_decay", self.weight_decay, "0 to 1e6")
         unless(0 <= self.item_prior <= 1e9, "item_prior", self.item_prior, "0 to 1e9")
+        whole = isinstance(self.hostile_clients, int) and 0 <= self.hostile_clients <= 1_000_000
+        unless(whole, "hostile_clients", self.hostile_clients, "a whole number, 0 to 1e6")
 
     def initial(self, shared: Shared) -> optax.OptState:
         """The optimiser's memory before the first round."""
@@ -187,7 +193,9 @@ class Server:
         """
         gradient = aggregated.gradient
         if self.optimizer == "posterior":
-            after: tuple[Shared, Posterior] = memory.after(shared, gradient.items, noise)
+            after: tuple[Shared, Posterior] = memory.after(
+                shared, gradient.items, noise, self.hostile_clients
+            )
             return after
         if self.optimizer == "shrunk":
             memory = memory.moved(gradient, self.learning_rate, self.momentum, noise.std)

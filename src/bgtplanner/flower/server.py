@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from bgtplanner.errors import ConfigError, MessageError
 from bgtplanner.federation.client import coordinates_of
 from bgtplanner.federation.planned import PlannedRound, PlannedRounds
-from bgtplanner.federation.protection import Protection, Released, Terms, norm_band
+from bgtplanner.federation.protection import Protection, Released, Terms
 from bgtplanner.federation.rounds import Federation, State
+from bgtplanner.federation.screening import Limits, Screen
 from bgtplanner.federation.simulation import RoundRecord, Seen, restored_state, state_arrays
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import KEEP, TRAIN, Request, SentModel, read_upload
@@ -36,6 +37,8 @@ __all__ = ["Catalogue", "DeployedRounds", "Deployment", "Pace"]
 
 _UNKNOWN = Metrics(*[float("nan")] * len(Metrics._fields))
 """No client says how good the model is: nothing has paid for that."""
+
+_SEEN = "uploads_seen"  # in a checkpoint: what was accepted before it
 
 
 class Catalogue(NamedTuple):
@@ -110,6 +113,7 @@ class Deployment:
         shared, _ = federation.model.initial(first, 1, self.n_items)
         self._state = State(shared, (), federation.server.initial(shared))
         self._coordinates = coordinates_of(federation.model, shared)
+        self._screen = Screen(self.protection.mechanism)
 
     @property
     def state(self) -> State:
@@ -143,19 +147,28 @@ class Deployment:
         }
         answers, self.useless = self.machines.exchange(requests, TRAIN, self.pace.round_seconds)
         self.asked, self.refused, self.late = len(places), 0, self.useless.pop("late", 0)
-        total = np.zeros(self._coordinates)
-        accepted = np.zeros(self.n_clients, dtype=np.float32)
+        uploads: dict[int, NDArray[np.float64]] = {}
         for place, answer in sorted(answers.items()):
             try:
-                upload = read_upload(answer, len(total))
+                upload = read_upload(answer, self._coordinates)
             except MessageError:
                 self.useless["error" if answer.has_error() else "malformed"] += 1
                 continue
             if upload is None:
                 self.refused += 1
-            elif not self._honest(upload, terms, classes[place]):
-                self.useless["outside"] += 1
             else:
+                uploads[place] = upload
+        limits = jax.device_get(self.protection.limits(terms, self._coordinates))
+        rejected = self._screen.rejected(
+            uploads,
+            {place: float(terms.scale[classes[place]]) for place in uploads},
+            {place: Limits(*(part[classes[place]] for part in limits)) for place in uploads},
+        )
+        self.useless.update(rejected.values())
+        total = np.zeros(self._coordinates)
+        accepted = np.zeros(self.n_clients, dtype=np.float32)
+        for place, upload in uploads.items():
+            if place not in rejected:
                 total += upload
                 accepted[place] = 1.0
         heard = terms._replace(granted=jnp.asarray(accepted))
@@ -166,13 +179,6 @@ class Deployment:
         aggregate = np.concatenate([np.asarray(part).ravel() for part in gradient])
         self.seen = Seen(aggregate, float(released.noise_std), None)
         return self._record(int(accepted.sum()))
-
-    def _honest(self, upload: NDArray[np.float64], terms: Terms, of_class: int) -> bool:
-        """Whether clip and noise can have made an upload of this length."""
-        clip, scale = float(terms.clip[of_class]), float(terms.scale[of_class])
-        low, high = norm_band(self.protection.mechanism, clip, scale, len(upload))
-        with np.errstate(over="ignore"):
-            return bool(low <= float(np.sqrt((upload**2).sum())) <= high)
 
     def _sent(self) -> SentModel:
         shared = self._state.shared
@@ -220,11 +226,12 @@ class Deployment:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The whole state as named plain arrays."""
-        return state_arrays(self._state, self.next_round)
+        return state_arrays(self._state, self.next_round) | {_SEEN: self._screen.seen}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from what :meth:`arrays` gave."""
         self._state, self.next_round = restored_state(arrays, self._state, jax.devices()[0])
+        self._screen = Screen(self.protection.mechanism, arrays.get(_SEEN))
 
 
 class DeployedRounds(PlannedRounds):
