@@ -6,11 +6,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUN_DIR ?= runs/demo
 JOBS ?= 1
 
-.PHONY: help setup run test test-deploy lint format types contract pytest wheel bench mutation paper paper-quick results docs docs-output clean
+.PHONY: help setup run test test-long test-deploy fuzz lint format types contract pytest wheel bench mutation paper paper-quick results docs docs-output clean
 
 help:
 	@echo "make run      set up, train on the embedded data, say where the results are"
 	@echo "make test     set up, then lint, types, import contract, all tests, wheel"
+	@echo "make test-long    10,000 schedules of crashes and losses, on simulated machines"
+	@echo "make fuzz         look for bytes that break a reader of messages, ledgers or run folders"
 	@echo "make test-deploy  the same federation on real Flower processes; about ten minutes"
 	@echo "make lint     ruff check and format check      make format   rewrite in our format"
 	@echo "make bench    speed, memory and the planner's regret; half an hour at first (installs torch)"
@@ -53,6 +55,20 @@ contract: setup
 
 pytest: setup
 	$(BIN)/pytest -n 2 --cov --cov-report=term
+
+# The same federation under 10,000 schedules of stops, losses and delays; about ten minutes.
+test-long: setup
+	BGTPLANNER_SCHEDULES=10000 $(BIN)/pytest -n 2 tests/games/test_schedules.py
+
+$(VENV)/.fuzz: $(VENV)/.ready
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --group fuzz
+	@touch $@
+
+# Bytes that reach new code, for every reader of foreign bytes; FUZZ_SECONDS for each of them.
+FUZZ_SECONDS ?= 60
+fuzz: $(VENV)/.fuzz
+	cd tests && for target in $$(ls fuzz/corpus); do \
+	  ../$(BIN)/python -m fuzz $$target $(FUZZ_SECONDS) || exit 1; done
 
 $(VENV)/.deploy: $(VENV)/.ready
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --group deploy

@@ -11,7 +11,10 @@ __all__ = ["replace_file"]
 
 
 def replace_file(target: Path, content: bytes) -> None:
-    """Write beside the target, flush to the disk, then rename over it."""
+    """Write beside the target, flush to the disk, rename over it, and flush the folder.
+
+    Without the last step a power cut could bring the old file back after this has returned.
+    """
     temporary = target.parent / f".tmp-{secrets.token_hex(8)}"
     try:
         with temporary.open("xb") as file:
@@ -19,7 +22,16 @@ def replace_file(target: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)
+        _flush_folder(target.parent)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def _flush_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -12,6 +12,7 @@
     │   │   └── SchemaError         written by a version this one cannot read
     │   └── LedgerError           the file is no ledger, or not this one
     ├── BudgetExceeded          a charge does not fit; nothing was released
+    ├── StaleRoundError         a round is not above the run's earlier ones; nothing was charged
     ├── LedgerTamperedError     its rows were edited, removed or cut, or a backup was restored
     ├── DownloadError           a data set could not be fetched or failed its checksum
     ├── StorageError            the disk refused to write: full, read-only, no permission
@@ -44,6 +45,7 @@ __all__ = [
     "RunFolderError",
     "RunLockedError",
     "SchemaError",
+    "StaleRoundError",
     "StorageError",
     "TrainingDivergedError",
 ]
@@ -144,6 +146,10 @@ class BudgetExceeded(BGTPlannerError):  # noqa: N818 - a refusal, not a fault
         self.charge = charge
         self.left = left
         super().__init__(message)
+
+
+class StaleRoundError(BGTPlannerError):
+    """A round is not above every earlier round of its run. Refused before anything was charged."""
 
 
 class DownloadError(BGTPlannerError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import socket
@@ -9,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +22,25 @@ from bgtplanner.cli import app
 from bgtplanner.errors import ConfigError, LedgerError, MissingExtraError, RunFolderError
 from bgtplanner.experiments.config import load_config
 from bgtplanner.experiments.deployable import catalogue_of, check_deployable
-from bgtplanner.flower.client import Client
+from bgtplanner.experiments.deployed import carry_out
+from bgtplanner.flower import check
+from bgtplanner.flower.check import check_client
+from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import SentModel
+from flower.in_process import InProcessGrid
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
 
 def call(*arguments: object) -> Any:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(autouse=True)
+def few_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To hash all that is installed takes seconds, each time."""
+    monkeypatch.setattr(check, "installed_with", lambda *_: {"packaging": "", "bgtplanner": ""})
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +154,7 @@ def test_check_before_joining(deployment: Path, monkeypatch: pytest.MonkeyPatch)
     call("deploy", "enroll", file)
     done = call("deploy", "check", file)
     assert done.exit_code == 0, done.output
-    assert done.output.count("ok ") == 5
+    assert done.output.count("ok ") == 7
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
@@ -228,3 +240,96 @@ def test_a_lost_ledger_is_not_made_anew(deployment: Path) -> None:
         (file.parent / "state" / "head").write_text(str(ledger.head), encoding="ascii")
     (file.parent / "state" / "ledger.sqlite").unlink()
     assert isinstance(call("deploy", "enroll", file).exception, LedgerError)
+
+
+# ---- what an operator can rely on
+
+
+def test_a_federation_as_written_is_answered_by_its_clients(deployment: Path) -> None:
+    files = sorted((deployment / "clients").glob("*/client.toml"))
+    for file in files:
+        Client(load_client(file)).enroll()
+    config = deployment / "server" / "config.toml"
+    summary = carry_out(
+        InProcessGrid(client_app, files), config, deployment / "run", poll_seconds=0.0
+    )
+    lines = (deployment / "run" / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["refused"] for line in lines] == [0, 0, 0]
+    assert summary["rounds_run"] == 3
+
+
+def test_the_policy_names_the_catalogue_as_sha256sum_does(written: Path) -> None:
+    (named,) = tomllib.loads((written / "clients/1/policy.toml").read_text())["catalogues"]
+    content = (written / "server" / "items.txt").read_bytes()
+    assert named == hashlib.sha256(content).hexdigest()
+    checked = call("deploy", "check", written / "server" / "config.toml", "--json")
+    notes = {check["what"]: check["note"] for check in json.loads(checked.stdout)["checks"]}
+    assert notes["sha256"] == named
+
+
+@pytest.mark.parametrize(
+    ("path", "mode", "fault"),
+    [
+        ("ratings.csv", 0o604, "others may read"),
+        ("ratings.csv", 0o602, "others may read"),
+        ("state", 0o755, "others may read"),
+        ("policy.toml", 0o646, "others may change it"),
+        ("policy.toml", 0o664, "others may change it"),
+        (".", 0o770, "others may change it"),
+    ],
+)
+def test_check_looks_at_file_modes(deployment: Path, path: str, mode: int, fault: str) -> None:
+    client = Client(load_client(deployment / "clients" / "1" / "client.toml"))
+    client.enroll()
+
+    def modes() -> tuple[bool, str]:
+        (found,) = [found for found in check_client(client) if found.what == "file modes"]
+        return found.well, found.note
+
+    assert modes()[0]
+    (deployment / "clients" / "1" / path).chmod(mode)
+    well, note = modes()
+    assert not well
+    assert fault in note
+
+
+def test_check_notices_a_changed_package(
+    deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file_of_client = deployment / "clients" / "1" / "client.toml"
+    assert "FAILED installed" not in call("deploy", "check", file_of_client).output
+    record = metadata.distribution("packaging").files or []
+    (file,) = [file for file in record if str(file) == "packaging/version.py"]
+    read = Path.read_bytes
+
+    def changed(path: Path) -> bytes:
+        return read(path) + (b" " if path == file.locate() else b"")
+
+    monkeypatch.setattr(Path, "read_bytes", changed)
+    done = call("deploy", "check", file_of_client)
+    assert "FAILED installed" in done.output
+    assert "packaging: packaging/version.py" in done.output
+
+
+def test_the_bill_of_materials_lists_what_a_client_needs(tmp_path: Path) -> None:
+    printed = json.loads(call("deploy", "sbom").stdout)
+    names = {part["name"]: part["version"] for part in printed["components"]}
+    assert {"flwr", "jax", "numpy", "cryptography", "pydantic-core"} <= set(names)
+    assert not {"pytest", "mypy", "sphinx"} & set(names)
+    assert names["numpy"] == metadata.version("numpy")
+    assert printed["metadata"]["component"]["name"] == "bgtplanner"
+    assert printed["bomFormat"] == "CycloneDX"
+    done = call("deploy", "sbom", "--to", tmp_path / "bom.json")
+    assert done.exit_code == 0
+    assert json.loads((tmp_path / "bom.json").read_text()) == printed
+    assert call("deploy", "sbom", "--to", tmp_path / "no" / "where.json").exit_code == 1
+
+
+def test_services_may_do_what_they_need_and_nothing_else(written: Path) -> None:
+    for service in (written / "systemd").iterdir():
+        text = service.read_text(encoding="utf-8")
+        for line in ("NoNewPrivileges=yes", "ProtectSystem=strict", "CapabilityBoundingSet=",
+                     "UMask=0077", "SystemCallFilter=@system-service"):  # fmt: skip
+            assert line in text.splitlines()
+    client = (written / "systemd" / "bgtplanner-supernode.service").read_text(encoding="utf-8")
+    assert f"ReadWritePaths={written}/clients/1/state {written}/flower" in client

@@ -14,7 +14,7 @@ from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request, SentModel
 from bgtplanner.recsys.ratings import Ratings
 from bgtplanner.recsys.synthetic import synthetic_ratings
-from flower.doubles import write_federation
+from flower.doubles import item_names, write_federation
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def request_of_server(few: Ratings) -> Request:
         settings={"mean": 0.7},
         low=few.low,
         high=few.high,
-        catalogue=tuple(f"i{label}" for label in few.item_labels),
+        catalogue=item_names(few),
         items=np.zeros((30, 3), dtype=np.float32),
         dense=np.zeros(0, dtype=np.float32),
     )

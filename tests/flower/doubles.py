@@ -15,7 +15,7 @@ from bgtplanner.experiments.runner import split_of
 from bgtplanner.federation.rounds import Draw
 from bgtplanner.flower.client import Client, NoiseFor
 from bgtplanner.flower.clientfile import ClientFile, load_client
-from bgtplanner.flower.messages import Request
+from bgtplanner.flower.messages import Request, catalogue_hash
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.recsys.ratings import Ratings
 
@@ -40,8 +40,25 @@ POLICY: dict[str, Any] = {
     "delta": 1e-5,
     "rule": "gaussian/gdp",
     "largest_charge": 1e5,
+    "smallest_charge": 1e-6,
     "smallest_noise_multiplier": 1e-5,
+    "requests_per_hour": 1e6,
 }
+"""Without what is pinned: :func:`agreed` adds that."""
+
+
+def agreed(ratings: Ratings, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What clients agree to that take part in learning from these ratings."""
+    pinned = {
+        "catalogues": [catalogue_hash(item_names(ratings))],
+        "scale": [float(ratings.low), float(ratings.high)],
+    }
+    return POLICY | pinned | dict(changes or {})
+
+
+def item_names(ratings: Ratings) -> tuple[str, ...]:
+    """What the items are called in these federations."""
+    return tuple(f"i{label}" for label in ratings.item_labels)
 
 
 class SimulatedNoise:
@@ -95,6 +112,7 @@ def noise_of_simulation(seed: int) -> NoiseFor:
 
 
 def write_toml(path: Path, values: Mapping[str, Any]) -> Path:
+    """Plain values, and lists of them."""
     lines = [f"{key} = {value!r}" for key, value in values.items()]
     path.write_text("\n".join(lines).replace("'", '"') + "\n", encoding="utf-8")
     return path
@@ -131,12 +149,11 @@ def write_federation(
     config = load_config(settings=chosen)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
-    names = "".join(f"i{label}\n" for label in ratings.item_labels)
+    names = "".join(f"{name}\n" for name in item_names(ratings))
     (folder / "items.txt").write_text(names, encoding="utf-8")
     train = split_of(config, ratings).train
-    agreed = POLICY | dict(policy or {})
     files = [
-        write_client(folder / "clients" / str(client), train, client, agreed)
+        write_client(folder / "clients" / str(client), train, client, agreed(ratings, policy))
         for client in range(ratings.n_clients)
     ]
     return folder / "config.toml", files

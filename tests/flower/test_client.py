@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,15 @@ from bgtplanner.errors import (
     LedgerError,
     LedgerTamperedError,
     MessageError,
+    StaleRoundError,
 )
+from bgtplanner.federation.answers import Answers
 from bgtplanner.flower import client as module
 from bgtplanner.flower.client import Client, client_app, make_client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import HELLO, KEEP, TRAIN, Request, hello_request
 from bgtplanner.recsys.ratings import Ratings
-from flower.doubles import POLICY, spent, write_client, write_toml
+from flower.doubles import POLICY, agreed, spent, write_client, write_toml
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -54,19 +57,25 @@ def send(file: Path, kind: str, content: RecordDict, app: Any = client_app) -> R
         lambda request: replace(request, trust="secagg"),
         lambda request: replace(request, unit="row"),
         lambda request: replace(request, charge=3.0),  # above largest_charge
+        lambda request: replace(request, charge=1e-7),  # below smallest_charge
         lambda request: replace(request, clip=0.0001),
         lambda request: replace(request, clip=100.0),
         of_model(name="factorization"),
         of_model(settings={"mean": 2.0}),
         of_model(settings={"unheard-of": 2.0}),
+        of_model(settings={"mean": 0.7, "level_shrinkage": 5.5}),
+        of_model(low=-1.0),
+        of_model(high=50.0),
+        of_model(catalogue=tuple(f"i{number}" for number in reversed(range(30)))),
+        of_model(catalogue=(*(f"i{number}" for number in range(29)), "another")),
         of_model(items=np.zeros((30, 4), dtype=np.float32)),
         of_model(dense=np.zeros(1, dtype=np.float32)),
     ],
 )
 def test_refuses_what_its_policy_does_not_allow(
-    client: Client, request_of_server: Request, change: Make
+    client: Client, request_of_server: Request, change: Make, few: Ratings
 ) -> None:
-    write_toml(client.file.policy, POLICY | {"largest_charge": 2.0})
+    write_toml(client.file.policy, agreed(few, {"largest_charge": 2.0}))
     file = client.file.ratings.parent / "client.toml"
     reply = send(file, TRAIN, change(request_of_server).record())
     assert dict(reply) == {"reply": ConfigRecord({"status": "refused"})}
@@ -74,22 +83,26 @@ def test_refuses_what_its_policy_does_not_allow(
 
 
 def test_refuses_less_noise_than_its_policy_allows(
-    client: Client, request_of_server: Request
+    client: Client, request_of_server: Request, few: Ratings
 ) -> None:
-    write_toml(client.file.policy, POLICY | {"smallest_noise_multiplier": 2.0})
+    write_toml(client.file.policy, agreed(few, {"smallest_noise_multiplier": 2.0}))
     with pytest.raises(MessageError, match="smallest_noise_multiplier"):
         Client(client.file).answer(request_of_server)
     assert len(Client(client.file).answer(replace(request_of_server, charge=0.2))) == 60
 
 
-def test_refuses_a_longer_catalogue(client: Client, request_of_server: Request) -> None:
-    write_toml(client.file.policy, POLICY | {"most_items": 29})
+def test_refuses_a_longer_catalogue(
+    client: Client, request_of_server: Request, few: Ratings
+) -> None:
+    write_toml(client.file.policy, agreed(few, {"most_items": 29}))
     with pytest.raises(MessageError, match="catalogue"):
         Client(client.file).answer(request_of_server)
 
 
-def test_refuses_what_its_ledger_cannot_pay(client: Client, request_of_server: Request) -> None:
-    write_toml(client.file.policy, POLICY | {"epsilon": 2.0})  # lowered since it was made
+def test_refuses_what_its_ledger_cannot_pay(
+    client: Client, request_of_server: Request, few: Ratings
+) -> None:
+    write_toml(client.file.policy, agreed(few, {"epsilon": 2.0}))  # lowered since it was made
     poor, file = Client(client.file), client.file.ratings.parent / "client.toml"
     poor.answer(replace(request_of_server, charge=0.15))
     before = spent(file)
@@ -107,40 +120,176 @@ def test_the_same_request_is_answered_with_the_same_bytes_and_paid_once(
     file = client.file.ratings.parent / "client.toml"
     assert spent(file) == pytest.approx(1.0)
     np.testing.assert_array_equal(client.answer(request_of_server), first)
-    with client.file.ratings.open("a", encoding="utf-8") as table:
-        table.write("u0,i1,2.0\n")  # a new rating has come meanwhile: what was sent was sent
+    rate(client, "u0,i1,2.0")  # a new rating has come meanwhile: what was sent was sent
     np.testing.assert_array_equal(Client(client.file).answer(request_of_server), first)
     assert spent(file) == pytest.approx(1.0)
 
 
-def test_killed_before_it_could_note_its_answer(
-    client: Client, request_of_server: Request, monkeypatch: pytest.MonkeyPatch
+def killed(*_: Any, **__: Any) -> None:
+    raise SystemExit
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_killed_before_it_could_keep_its_answer(
+    client: Client, request_of_server: Request, monkeypatch: pytest.MonkeyPatch, changed: bool
 ) -> None:
-    """The charge is on the disk, the answer is not: the same noise is drawn again, unpaid."""
-
-    def killed(*_: Any, **__: Any) -> None:
-        raise SystemExit
-
+    """The charge is on the disk, the answer is not, and nothing was sent: it stays that way."""
     with monkeypatch.context() as patch:
-        patch.setattr(Client, "_write_arrays", killed)
+        patch.setattr(Answers, "keep", killed)
         with pytest.raises(SystemExit):
             client.answer(request_of_server)
     file = client.file.ratings.parent / "client.toml"
     assert spent(file) == pytest.approx(1.0)
-    again = Client(client.file).answer(request_of_server)
+    if changed:
+        rate(client, "u0,i1,2.0")
+    with pytest.raises(StaleRoundError):
+        Client(client.file).answer(request_of_server)
     assert spent(file) == pytest.approx(1.0)
-    (client.file.state / "answer.npz").unlink()
-    np.testing.assert_array_equal(Client(client.file).answer(request_of_server), again)
-    assert spent(file) == pytest.approx(1.0)
+    Client(client.file).answer(replace(request_of_server, round=1))
+    assert spent(file) == pytest.approx(2.0)
 
 
-def test_another_request_for_the_same_round_is_paid_and_has_other_noise(
+@pytest.mark.parametrize("round_", [0, 3, 4])
+def test_rounds_of_a_run_only_go_up(
+    client: Client, request_of_server: Request, round_: int
+) -> None:
+    fourth = replace(request_of_server, round=4)
+    client.answer(fourth)
+    other = of_model(items=np.full((30, 3), 0.001, dtype=np.float32))(fourth)
+    with pytest.raises(StaleRoundError):
+        client.answer(replace(other, round=round_))
+    assert spent(client.file.ratings.parent / "client.toml") == pytest.approx(1.0)
+    client.answer(replace(other, run="another", round=round_))
+    client.answer(replace(other, round=5))
+    assert spent(client.file.ratings.parent / "client.toml") == pytest.approx(3.0)
+
+
+def test_the_newest_answers_are_kept_and_no_more(
+    client: Client, request_of_server: Request, few: Ratings
+) -> None:
+    write_toml(client.file.policy, agreed(few, {"answers_kept": 3}))
+    client = Client(client.file)
+    requests = [replace(request_of_server, round=index) for index in range(5)]
+    answers = [client.answer(request) for request in requests]
+    assert len(list((client.file.state / "answers").iterdir())) == 3
+    for request in requests[:2]:
+        with pytest.raises(StaleRoundError):
+            client.answer(request)
+    for request, answer in zip(requests[2:], answers[2:], strict=True):
+        np.testing.assert_array_equal(Client(client.file).answer(request), answer)
+    assert spent(client.file.ratings.parent / "client.toml") == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", None])
+def test_a_damaged_answer_is_not_made_anew(
+    client: Client, request_of_server: Request, content: bytes | None
+) -> None:
+    client.answer(request_of_server)
+    (kept,) = (client.file.state / "answers").iterdir()
+    if content is None:
+        content = kept.read_bytes()[:-8]
+    kept.write_bytes(content)
+    with pytest.raises(StaleRoundError):
+        client.answer(request_of_server)
+
+
+def test_no_more_requests_than_agreed(
+    client: Client, request_of_server: Request, few: Ratings
+) -> None:
+    write_toml(client.file.policy, agreed(few, {"requests_per_hour": 2.0}))
+    now = 1e9
+
+    def ask(index: int) -> Any:
+        asked = Client(client.file, clock=lambda: now)
+        return asked.answer(replace(request_of_server, round=index))
+
+    Client(client.file, clock=lambda: now)._pacing.start()
+    ask(0), ask(1)
+    for _ in range(3):
+        with pytest.raises(MessageError, match="requests_per_hour"):
+            ask(2)
+    ask(1)  # what is kept is sent again, however often
+    now -= 1e8  # a clock that is set back gives nothing
+    with pytest.raises(MessageError, match="requests_per_hour"):
+        ask(2)
+    now += 1800
+    ask(2)
+    with pytest.raises(MessageError, match="requests_per_hour"):
+        ask(3)
+    now += 1e9  # one that jumps ahead gives an hour's worth
+    ask(3), ask(4)
+    with pytest.raises(MessageError, match="requests_per_hour"):
+        ask(5)
+    (client.file.state / "pace.json").write_text("[nonsense")
+    with pytest.raises(MessageError, match="requests_per_hour"):
+        ask(5)
+    assert spent(client.file.ratings.parent / "client.toml") == pytest.approx(5.0)
+
+
+def rate(client: Client, row: str) -> None:
+    with client.file.ratings.open("a", encoding="utf-8") as table:
+        table.write(row + "\n")
+
+
+@pytest.mark.parametrize(
+    "content", ["user,item,rating\n", "", "nonsense\n", "user,item,rating\nu,i1,five\n", None]
+)
+def test_a_client_without_ratings_answers_with_noise_like_the_others(
+    client: Client,
+    request_of_server: Request,
+    content: str | None,
+    flower_log: pytest.LogCaptureFixture,
+) -> None:
+    if content is None:
+        client.file.ratings.unlink()
+    else:
+        client.file.ratings.write_text(content, encoding="utf-8")
+    file = client.file.ratings.parent / "client.toml"
+    reply = send(file, TRAIN, request_of_server.record())
+    upload = reply["upload"]["upload"].numpy()  # type: ignore[index,union-attr]
+    assert upload.shape == (60,)
+    assert (upload != 0).all()
+    assert spent(file) == pytest.approx(1.0)
+    assert "the answer is noise alone" in flower_log.text
+
+
+def test_whatever_goes_wrong_with_the_ratings_shows_in_the_log_alone(
+    client: Client,
+    request_of_server: Request,
+    monkeypatch: pytest.MonkeyPatch,
+    flower_log: pytest.LogCaptureFixture,
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ValueError("user u0 gave item i3 a 5.0")
+
+    monkeypatch.setattr(module, "upload_of", broken)
+    file = client.file.ratings.parent / "client.toml"
+    assert "upload" in send(file, TRAIN, request_of_server.record())
+    assert "ValueError" in flower_log.text
+    assert "u0" not in flower_log.text
+
+
+def test_two_processes_that_answer_for_one_client_pay_once(
     client: Client, request_of_server: Request
 ) -> None:
-    first = client.answer(request_of_server)
-    other = of_model(items=np.full((30, 3), 0.001, dtype=np.float32))(request_of_server)
-    assert np.abs(client.answer(other) - first).max() > 0.01
-    assert spent(client.file.ratings.parent / "client.toml") == pytest.approx(2.0)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: Client(client.file).answer(request_of_server), range(8)))
+    assert all(np.array_equal(answer, found[0]) for answer in found)
+    assert spent(client.file.ratings.parent / "client.toml") == pytest.approx(1.0)
+
+
+def test_charge_is_on_the_disk_before_a_rating_is_read(
+    client: Client, request_of_server: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, seen = client.file.ratings.parent / "client.toml", []
+
+    def read(*_: Any) -> Any:
+        seen.append(spent(file))
+        raise OSError
+
+    monkeypatch.setattr(Client, "_ratings_for", read)
+    client.answer(request_of_server)
+    assert seen == [pytest.approx(1.0)]
 
 
 def test_charge_is_on_the_disk_before_noise_is_drawn(
@@ -164,14 +313,14 @@ def test_noise_is_on_every_coordinate(client: Client, request_of_server: Request
 
 
 def test_no_seed_can_be_set_from_outside(
-    federation: tuple[Path, list[Path]], request_of_server: Request
+    federation: tuple[Path, list[Path]], request_of_server: Request, few: Ratings
 ) -> None:
     for name in ("seed", "noise"):
-        write_toml(federation[1][0].parent / "policy.toml", POLICY | {name: 1})
+        write_toml(federation[1][0].parent / "policy.toml", agreed(few, {name: 1}))
         file = load_client(federation[1][0])
         with pytest.raises(ConfigError, match=name):
             Client(file)
-    write_toml(federation[1][0].parent / "policy.toml", POLICY)
+    write_toml(federation[1][0].parent / "policy.toml", agreed(few))
     content = request_of_server.record()
     content["plan"] = ConfigRecord({**content["plan"], "seed": 1})  # type: ignore[dict-item]
     assert "upload" not in send(federation[1][0], TRAIN, content)
@@ -198,12 +347,10 @@ def test_whatever_goes_wrong_is_one_word_to_the_server(
     assert "u0" not in flower_log.text
 
 
-def test_a_missing_or_damaged_file_is_a_refusal(
+def test_a_missing_client_file_is_a_refusal(
     client: Client, request_of_server: Request, tmp_path: Path
 ) -> None:
     file = client.file.ratings.parent / "client.toml"
-    client.file.ratings.write_text("nonsense\n", encoding="utf-8")
-    assert "upload" not in send(file, TRAIN, request_of_server.record())
     assert "upload" not in send(tmp_path / "nowhere.toml", TRAIN, request_of_server.record())
     assert spent(file) == 0
     app = make_client_app(find=lambda context: Path(str(context.node_config["other"])))
@@ -249,9 +396,9 @@ def test_a_client_moves_to_another_machine_with_its_spending_and_its_name(
 
 
 def test_a_budget_can_be_lowered_and_never_raised(
-    client: Client, request_of_server: Request
+    client: Client, request_of_server: Request, few: Ratings
 ) -> None:
-    write_toml(client.file.policy, POLICY | {"epsilon": POLICY["epsilon"] + 1})
+    write_toml(client.file.policy, agreed(few, {"epsilon": POLICY["epsilon"] + 1}))
     with pytest.raises(LedgerError, match="lowered, never raised"):
         Client(client.file).answer(request_of_server)
 
@@ -273,7 +420,7 @@ def test_users_of_one_file_are_one_client(
     few: Ratings, tmp_path: Path, request_of_server: Request
 ) -> None:
     everybody = replace(few, client_of_user=np.zeros(3, dtype=np.int32))
-    file = write_client(tmp_path / "all", everybody, 0, POLICY)
+    file = write_client(tmp_path / "all", everybody, 0, agreed(few))
     client = Client(load_client(file))
     upload = client.answer(replace(request_of_server, charge=9e3))  # hardly any noise
     assert np.linalg.norm(upload) == pytest.approx(0.1, rel=0.2)  # one clip over all of them
@@ -314,12 +461,18 @@ def test_keeps_no_model_that_it_does_not_agree_to(
         ({"rule": "gaussian/authors"}, "rule = 'gaussian/authors': expected a rule whose"),
         ({"rule": "nonsense"}, "rule"),
         ({"largest_chargee": 1.0}, "largest_chargee"),
+        ({"smallest_charge": 1e6}, "smallest_charge = 1000000.0: expected at most largest_charge"),
+        ({"scale": [5.0, 1.0]}, r"scale = \[5.0, 1.0\]: expected the lower rating first"),
+        ({"catalogues": []}, "catalogues"),
+        ({"catalogues": ["abc"]}, "catalogues = 'abc': expected SHA-256"),
+        ({"requests_per_hour": 0.0}, "requests_per_hour"),
+        ({"answers_kept": 0}, "answers_kept"),
     ],
 )
 def test_a_policy_that_cannot_be_used_says_so(
-    client: Client, values: dict[str, Any], problem: str
+    client: Client, values: dict[str, Any], problem: str, few: Ratings
 ) -> None:
-    write_toml(client.file.policy, POLICY | values)
+    write_toml(client.file.policy, agreed(few, values))
     with pytest.raises(ConfigError, match=problem):
         Client(client.file)
 
@@ -336,6 +489,6 @@ def test_a_policy_must_say_how_much(client: Client) -> None:
         Client(client.file)
 
 
-def test_the_installed_app_has_the_ledgers_noise() -> None:
+def test_the_installed_app_has_the_systems_noise() -> None:
     assert module.client_app is client_app
     assert make_client_app.__kwdefaults__["noise"] is None

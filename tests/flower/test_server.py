@@ -24,7 +24,7 @@ from bgtplanner.flower.messages import TRAIN, upload_record
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.recsys.ratings import Ratings
 from bgtplanner.report.page import write_report
-from flower.doubles import POLICY, spent, write_client, write_federation, write_toml
+from flower.doubles import agreed, spent, write_client, write_federation, write_toml
 from flower.in_process import InProcessGrid, Tamper
 from flower.test_messages import bad_uploads
 
@@ -172,9 +172,9 @@ def test_a_server_that_asks_for_too_much_is_refused_by_every_client(
 
 
 def test_a_client_that_has_nothing_left_refuses_and_the_rest_goes_on(
-    federation: Federation, tmp_path: Path
+    federation: Federation, tmp_path: Path, few: Ratings
 ) -> None:
-    write_toml(federation[1][0].parent / "policy.toml", POLICY | {"epsilon": 2000.0})
+    write_toml(federation[1][0].parent / "policy.toml", agreed(few, {"epsilon": 2000.0}))
     play(federation, InProcessGrid(client_app, federation[1]), tmp_path / "run")
     assert [record["refused"] for record in rounds_of(tmp_path / "run")] == [0, 1, 1]
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
@@ -287,7 +287,7 @@ def test_more_clients_than_places_and_other_rules_are_left_out(
     federation: Federation, tmp_path: Path, few: Ratings, flower_log: pytest.LogCaptureFixture
 ) -> None:
     set_keys(federation, federation__rounds=1, deployment__clients=2)
-    other = write_client(tmp_path / "other", few, 0, POLICY | {"rule": "laplace/basic"})
+    other = write_client(tmp_path / "other", few, 0, agreed(few, {"rule": "laplace/basic"}))
     play(federation, InProcessGrid(client_app, [other, *federation[1]]), tmp_path / "run")
     (record,) = rounds_of(tmp_path / "run")
     assert record["asked"] == 2

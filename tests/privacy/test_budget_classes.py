@@ -1,4 +1,4 @@
-"""Classes of budgets: what they refuse beside something that fits, and that they stay as they are."""
+"""Classes of budgets: what is refused beside something that fits, and that they never change."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bgtplanner.errors import LedgerTamperedError
-from bgtplanner.privacy.entries import Payment, Reservation, pack, unpack
+from bgtplanner.privacy.entries import Payment, pack, unpack
 
-MARK, NONCE = bytes(range(32)), bytes(range(16))
+MARK = bytes(range(32))
 DAMAGED = "^a row cannot be read: edited or damaged$"
 
 
@@ -47,7 +47,7 @@ def test_what_is_no_payload_is_refused(payload: bytes) -> None:
 
 
 def test_everybody_paying_the_same_is_said_in_a_few_bytes() -> None:
-    payment = Payment.of(3, MARK, NONCE, np.ones(10**6, bool), np.asarray(77))
+    payment = Payment.of(3, MARK, np.ones(10**6, bool), np.asarray(77))
     assert payment.clients is None
     payload = payment.packed()
     assert len(payload) < 250
@@ -56,7 +56,6 @@ def test_everybody_paying_the_same_is_said_in_a_few_bytes() -> None:
             "attempt": 3,
             "everybody": True,
             "fingerprint": MARK.hex(),
-            "nonce": NONCE.hex(),
             "ticks": 77,
         },
         b"",
@@ -64,26 +63,22 @@ def test_everybody_paying_the_same_is_said_in_a_few_bytes() -> None:
 
 
 def test_equal_charges_in_an_array_become_one_number() -> None:
-    everybody = Payment.of(0, b"", NONCE, mask(True, True), np.array([5, 5]))
+    everybody = Payment.of(0, b"", mask(True, True), np.array([5, 5]))
     assert (everybody.clients, everybody.ticks.shape, int(everybody.ticks)) == (None, (), 5)
-    some = Payment.of(0, b"", NONCE, mask(True, False, True), np.array([5, 9, 5]))
+    some = Payment.of(0, b"", mask(True, False, True), np.array([5, 9, 5]))
     assert some.ticks.shape == ()
     assert int(some.ticks) == 5
-    differ = Payment.of(0, b"", NONCE, mask(True, False, True), np.array([5, 9, 6]))
+    differ = Payment.of(0, b"", mask(True, False, True), np.array([5, 9, 6]))
     assert differ.ticks.tolist() == [5, 6]
-    whole = Payment.of(0, b"", NONCE, mask(True, True), np.array([5, 6]))
+    whole = Payment.of(0, b"", mask(True, True), np.array([5, 6]))
     assert (whole.clients, whole.ticks.tolist()) == (None, [5, 6])
 
 
 def test_who_pays_is_one_bit_a_client() -> None:
-    about, data = parts(
-        Payment.of(0, b"", NONCE, mask(*[True] + [False] * 8), np.asarray(4)).packed()
-    )
+    about, data = parts(Payment.of(0, b"", mask(*[True] + [False] * 8), np.asarray(4)).packed())
     assert about["everybody"] is False
     assert data == b"\x80\x00"
-    about, data = parts(
-        Payment.of(0, b"", NONCE, mask(False, True, True), np.array([1, 2, 3])).packed()
-    )
+    about, data = parts(Payment.of(0, b"", mask(False, True, True), np.array([1, 2, 3])).packed())
     assert about["ticks"] is None
     assert data == b"\x60" + (2).to_bytes(8, "little") + (3).to_bytes(8, "little")
 
@@ -93,18 +88,17 @@ def test_who_pays_is_one_bit_a_client() -> None:
     data=st.data(),
     attempt=st.integers(0, 10**6),
     mark=st.binary(max_size=32),
-    nonce=st.binary(min_size=16, max_size=16),
 )
 @settings(deadline=None, derandomize=True, max_examples=60)
 def test_a_payment_is_read_as_it_was_written(
-    paying: list[bool], data: st.DataObject, attempt: int, mark: bytes, nonce: bytes
+    paying: list[bool], data: st.DataObject, attempt: int, mark: bytes
 ) -> None:
     one = st.integers(1, 2**61)
     listed = data.draw(st.one_of(one, st.lists(one, min_size=len(paying), max_size=len(paying))))
     ticks = np.asarray(listed, dtype=np.int64)
-    payment = Payment.of(attempt, mark, nonce, mask(*paying), ticks)
+    payment = Payment.of(attempt, mark, mask(*paying), ticks)
     again = Payment.unpacked(payment.packed(), len(paying))
-    assert (again.attempt, again.fingerprint, again.nonce) == (attempt, mark, nonce)
+    assert (again.attempt, again.fingerprint) == (attempt, mark)
     assert (again.clients is None) == all(paying)
     if again.clients is not None:
         assert again.clients.tolist() == paying
@@ -114,9 +108,9 @@ def test_a_payment_is_read_as_it_was_written(
     assert again.ticks.dtype == np.int64
 
 
-@pytest.mark.parametrize("missing", ["attempt", "fingerprint", "nonce", "ticks", "everybody"])
+@pytest.mark.parametrize("missing", ["attempt", "fingerprint", "ticks", "everybody"])
 def test_a_payment_without_one_of_its_values_is_refused(missing: str) -> None:
-    about, data = parts(Payment.of(0, MARK, NONCE, mask(True, False), np.asarray(4)).packed())
+    about, data = parts(Payment.of(0, MARK, mask(True, False), np.asarray(4)).packed())
     del about[missing]
     with pytest.raises(LedgerTamperedError, match=DAMAGED):
         Payment.unpacked(pack(about, data), 2)
@@ -124,17 +118,17 @@ def test_a_payment_without_one_of_its_values_is_refused(missing: str) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"attempt": "x"}, {"attempt": None}, {"fingerprint": "no hex"}, {"nonce": "0"},
+    [{"attempt": "x"}, {"attempt": None}, {"fingerprint": "no hex"},
      {"ticks": "many"}, {"fingerprint": None}],
 )  # fmt: skip
 def test_a_payment_with_a_wrong_value_is_refused(change: dict[str, object]) -> None:
-    about, data = parts(Payment.of(0, MARK, NONCE, mask(True, False), np.asarray(4)).packed())
+    about, data = parts(Payment.of(0, MARK, mask(True, False), np.asarray(4)).packed())
     with pytest.raises(LedgerTamperedError, match=DAMAGED):
         Payment.unpacked(pack(about | change, data), 2)
 
 
 def test_a_payment_that_is_no_object_or_lists_half_a_number_is_refused() -> None:
-    about, _ = parts(Payment.of(0, MARK, NONCE, mask(True, True), np.array([4, 5])).packed())
+    about, _ = parts(Payment.of(0, MARK, mask(True, True), np.array([4, 5])).packed())
     with pytest.raises(LedgerTamperedError, match=DAMAGED):
         Payment.unpacked(pack(about, b"1234567"), 2)
     with pytest.raises(LedgerTamperedError, match=DAMAGED):
@@ -142,10 +136,10 @@ def test_a_payment_that_is_no_object_or_lists_half_a_number_is_refused() -> None
 
 
 def test_whole_classes_are_one_number_a_class() -> None:
-    payment = Payment(2, MARK, NONCE, None, np.array([5, 0, 7]), by_class=True)
+    payment = Payment(2, MARK, None, np.array([5, 0, 7]), by_class=True)
     about, data = parts(payment.packed())
     assert about == {"attempt": 2, "by_class": True, "everybody": True,
-                     "fingerprint": MARK.hex(), "nonce": NONCE.hex()}  # fmt: skip
+                     "fingerprint": MARK.hex()}  # fmt: skip
     assert data == np.array([5, 0, 7], "<i8").tobytes()
     again = Payment.unpacked(payment.packed(), 10**6)
     assert (again.by_class, again.clients, again.ticks.tolist()) == (True, None, [5, 0, 7])
@@ -158,14 +152,14 @@ def test_whole_classes_are_one_number_a_class() -> None:
 
 def test_parts_of_classes_are_a_bit_a_client_and_a_number_a_class() -> None:
     classes = np.array([1, 0, 1], np.int32)
-    payment = Payment(0, b"", NONCE, mask(True, True, False), np.array([5, 7]), by_class=True)
+    payment = Payment(0, b"", mask(True, True, False), np.array([5, 7]), by_class=True)
     again = Payment.unpacked(payment.packed(), 3)
     assert not again.whole
     who, ticks = again.over(3, classes)
     assert (who.tolist(), ticks.tolist()) == ([True, True, False], [7, 5, 7])
     single = again.by_client(classes)
     assert (single.by_class, single.ticks.tolist()) == (False, [7, 5])
-    assert single[:3] == again[:3]
+    assert single[:2] == again[:2]
     who, ticks = single.over(3, classes)
     assert (who.tolist(), ticks[who].tolist()) == ([True, True, False], [7, 5])
 
@@ -173,10 +167,10 @@ def test_parts_of_classes_are_a_bit_a_client_and_a_number_a_class() -> None:
 def test_a_payment_for_others_than_there_are_is_refused() -> None:
     classes = np.array([1, 0, 1], np.int32)
     for payment in (
-        Payment(0, b"", NONCE, None, np.array([5]), by_class=True),
-        Payment(0, b"", NONCE, None, np.array([5, 6])),
-        Payment(0, b"", NONCE, mask(True, False), np.array([5])),
-        Payment(0, b"", NONCE, mask(True, False, True), np.array([5, 6, 7])),
+        Payment(0, b"", None, np.array([5]), by_class=True),
+        Payment(0, b"", None, np.array([5, 6])),
+        Payment(0, b"", mask(True, False), np.array([5])),
+        Payment(0, b"", mask(True, False, True), np.array([5, 6, 7])),
     ):
         with pytest.raises(LedgerTamperedError, match=DAMAGED):
             payment.over(3, classes)
@@ -187,16 +181,14 @@ def test_a_payment_for_others_than_there_are_is_refused() -> None:
     [([0, 5], False), ([-1, 5], False), ([-1, 5], True), (0, False), (-5, False)],
 )
 def test_a_payment_of_less_than_nothing_is_refused(ticks: list[int], by_class: bool) -> None:
-    payload = Payment(0, b"", NONCE, None, np.asarray(ticks), by_class=by_class).packed()
+    payload = Payment(0, b"", None, np.asarray(ticks), by_class=by_class).packed()
     with pytest.raises(LedgerTamperedError, match=DAMAGED):
         Payment.unpacked(payload, 2)
 
 
-def test_a_reservation_does_not_show_its_nonce() -> None:
-    empty = np.zeros(1, bool)
-    reservation = Reservation(
-        run="a", round=1, attempt=0, charge=np.ones(1), granted=empty, refused=empty,
-        replayed=empty, number=5, nonce=b"never shown",
-    )  # fmt: skip
-    assert "never shown" not in repr(reservation)
-    assert "number=5" in repr(reservation)
+@pytest.mark.parametrize("nonce", ["00" * 16, "", "no hex", None])
+def test_a_row_that_has_a_nonce_as_they_once_had_is_read(nonce: object) -> None:
+    about, data = parts(Payment.of(3, MARK, mask(True, False), np.asarray(4)).packed())
+    assert "nonce" not in about
+    again = Payment.unpacked(pack(about | {"nonce": nonce}, data), 2)
+    assert (again.attempt, again.fingerprint, int(again.ticks)) == (3, MARK, 4)

@@ -1,4 +1,4 @@
-"""Rows that PrivUnit turned, each on its own: the client's epsilon by what the rows' ledger says."""
+"""Rows that PrivUnit turned, each on its own: the client's epsilon, by what a ledger charges."""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ from bgtplanner.errors import (
     ConfigError,
     LedgerError,
     LedgerTamperedError,
+    StaleRoundError,
     StorageError,
 )
 from bgtplanner.privacy.accounting import CEILING, TICK, rule_named
@@ -92,7 +93,6 @@ def test_a_charge_is_booked_for_everybody(make: Make) -> None:
     assert leave.charge.tolist() == [0.75] * 3
     assert leave.granted.tolist() == [True] * 3
     assert leave.refused.tolist() == leave.replayed.tolist() == [False] * 3
-    assert len(leave.nonce) == 16
     assert charges(ledger) == [0.75] * 3
     assert ledger.left().tolist() == [0.25, 0.25, 1.25]
     assert len(ledger) == 3
@@ -284,7 +284,7 @@ def test_the_same_again_is_the_same_reservation(make: Make) -> None:
     again = ledger.reserve(0.5, run="a", round=3, fingerprint=MARK)
     assert again.replayed.tolist() == again.granted.tolist() == [True, True]
     assert not again.refused.any()
-    assert (again.number, again.attempt, again.nonce) == (first.number, 0, first.nonce)
+    assert (again.number, again.attempt) == (first.number, 0)
     assert charges(ledger) == [0.5, 0.5]
     assert ledger.head.number == 1
     ledger.settle(again)
@@ -307,12 +307,11 @@ def test_other_inputs_or_another_charge_are_a_new_attempt(
 ) -> None:
     ledger = make(budgets_of(1.0, 1.0))
     arguments: dict[str, Any] = {"charge": 0.25, "run": "a", "round": 0, "fingerprint": MARK}
-    first = ledger.reserve(**arguments)
+    ledger.reserve(**arguments)
     second = ledger.reserve(**arguments | change)
     assert not second.replayed.any()
     assert second.granted.all()
     assert (second.attempt, second.number) == (1, 2)
-    assert second.nonce != first.nonce
     assert (ledger.spent()[0] > ONE // 4).all()
     third = ledger.reserve(0.0625, run="a", round=0)
     assert third.attempt == 2
@@ -331,17 +330,16 @@ def test_without_a_fingerprint_nothing_is_repeated(make: Make) -> None:
     ledger = make(budgets_of(1.0))
     leaves = [ledger.reserve(0.25, run="a", round=0) for _ in range(3)]
     assert [leave.attempt for leave in leaves] == [0, 1, 2]
-    assert len({leave.nonce for leave in leaves}) == 3
     assert charges(ledger) == [0.75]
 
 
 def test_those_who_were_not_asked_before_pay_and_join_the_attempt(make: Make) -> None:
     ledger = make(budgets_of(1.0, 1.0, 1.0))
-    first = ledger.reserve(0.5, run="a", round=0, fingerprint=MARK, clients=[0])
+    ledger.reserve(0.5, run="a", round=0, fingerprint=MARK, clients=[0])
     second = ledger.reserve(0.5, run="a", round=0, fingerprint=MARK, clients=[0, 1])
     assert second.replayed.tolist() == [True, False, False]
     assert second.granted.tolist() == [True, True, False]
-    assert (second.attempt, second.nonce) == (0, first.nonce)
+    assert second.attempt == 0
     assert charges(ledger) == [0.5, 0.5, 0.0]
     everybody = ledger.reserve(0.5, run="a", round=0, fingerprint=MARK)
     assert everybody.replayed.tolist() == [True, True, False]
@@ -371,9 +369,9 @@ def test_charges_of_their_own_are_repeated_one_by_one(make: Make) -> None:
     assert charges(ledger) == own
 
 
-def test_one_reservation_never_mixes_the_noise_of_two_attempts(make: Make) -> None:
-    # Clients 0, 1 were granted in one attempt, 2, 3 in another, each with its own noise. All of
-    # them at once cannot be a repetition of both.
+def test_one_reservation_never_mixes_two_attempts(make: Make) -> None:
+    # Clients 0, 1 were granted in one attempt, 2, 3 in another. All of them at once cannot be a
+    # repetition of both.
     ledger = make(budgets_of(*[9.0] * 4))
     arguments: dict[str, Any] = {"run": "a", "round": 0, "fingerprint": MARK}
     first = ledger.reserve([1.0, 2.0, 5.0, 6.0], clients=[0, 1], **arguments)
@@ -381,63 +379,65 @@ def test_one_reservation_never_mixes_the_noise_of_two_attempts(make: Make) -> No
     assert (first.attempt, second.attempt) == (0, 1)
     both = ledger.reserve([1.0, 2.0, 1.0, 2.0], **arguments)
     assert both.attempt == 0
-    assert both.nonce == first.nonce
     assert both.replayed.tolist() == [True, True, False, False]
     assert charges(ledger) == [1.0, 2.0, 2.0, 4.0]
 
 
-def test_a_sum_is_repeated_by_the_very_same_clients_or_not_at_all(make: Make) -> None:
-    ledger = make(budgets_of(*[1.0] * 4))
-    arguments: dict[str, Any] = {
-        "charge": 0.25, "run": "a", "round": 0, "fingerprint": MARK, "together": True
-    }  # fmt: skip
-    first = ledger.reserve(clients=[0, 1], **arguments)
-    more = ledger.reserve(clients=[0, 1, 2], **arguments)
-    assert more.granted.tolist() == more.replayed.tolist() == [True, True, False, False]
-    assert more.refused.tolist() == [False, False, True, False]
-    assert more.nonce == first.nonce
-    assert charges(ledger) == [0.25, 0.25, 0.0, 0.0]
-    fewer = ledger.reserve(clients=[0], **arguments)
-    assert not fewer.replayed.any()
-    assert (fewer.attempt, charges(ledger)) == (1, [0.5, 0.25, 0.0, 0.0])
-    assert fewer.nonce != first.nonce
-    # A set of clients that matches a later attempt is found, too.
-    others = ledger.reserve(clients=[2, 3], **arguments)
-    assert (others.attempt, charges(ledger)) == (2, [0.5, 0.25, 0.25, 0.25])
-    again = ledger.reserve(clients=[2, 3], **arguments)
-    assert again.nonce == others.nonce
-    assert charges(ledger) == [0.5, 0.25, 0.25, 0.25]
+# ---- rounds that only go up
 
 
-# ---- noise and fingerprints
-
-
-def test_noise_is_that_of_the_reservation(make: Make) -> None:
+def test_a_round_that_is_not_above_every_earlier_one_is_refused_where_rounds_rise(
+    make: Make,
+) -> None:
     ledger = make(budgets_of(9.0))
-    first = ledger.reserve(0.5, run="a", round=0, fingerprint=MARK)
-    again = ledger.reserve(0.5, run="a", round=0, fingerprint=MARK)
-    others = [
-        ledger.reserve(0.5, run="a", round=0),
-        ledger.reserve(0.5, run="a", round=1),
-        ledger.reserve(0.5, run="b", round=0),
-        replace(first, attempt=7), replace(first, round=7), replace(first, run="c"),
-        replace(first, nonce=bytes(16)),
-    ]  # fmt: skip
-    noise = ledger.noise(first).normal((4,))
-    assert (ledger.noise(again).normal((4,)) == noise).all()
-    for other in others:
-        assert not np.isin(ledger.noise(other).normal((4,)), noise).any()
+    assert ledger.newest_round("a") is None
+    ledger.reserve(0.25, run="a", round=5, rising=True, fingerprint=MARK)
+    ledger.reserve(0.25, run="a", round=2)  # whoever does not ask for it may go back
+    assert ledger.newest_round("a") == 5
+    head = ledger.head
+    for number in (0, 2, 4, 5):
+        message = f"round = {number}: the run has had round 5; its rounds only go up"
+        for mark in (None, MARK):  # what would be repeated is refused like anything else
+            with says(StaleRoundError, message):
+                ledger.reserve(0.25, run="a", round=number, rising=True, fingerprint=mark)
+    assert (ledger.head, charges(ledger)) == (head, [0.5])
+    assert ledger.reserve(0.25, run="a", round=6, rising=True).granted.all()
+    assert ledger.reserve(0.25, run="b", round=0, rising=True).granted.all()
+    assert (ledger.newest_round("a"), ledger.newest_round("b")) == (6, 0)
 
 
-def test_another_ledger_has_other_noise_and_fingerprints(make: Make) -> None:
-    one, two = make(budgets_of(1.0)), make(budgets_of(1.0))
-    leave = one.reserve(0.5, run="a", round=0)
-    assert not np.isin(one.noise(leave).normal((4,)), two.noise(leave).normal((4,))).any()
-    assert one.fingerprint(b"x") != two.fingerprint(b"x")
+def test_a_round_that_nobody_could_pay_was_not_had(make: Make) -> None:
+    ledger = make(budgets_of(1.0))
+    with pytest.raises(BudgetExceeded):
+        ledger.reserve(2.0, run="a", round=7, rising=True)
+    assert ledger.newest_round("a") is None
+    ledger.reserve(0.5, run="a", round=0, rising=True)
+    assert ledger.newest_round("a") == 0
+
+
+def test_rounds_rise_over_processes_and_restarts(path: Path) -> None:
+    one = Ledger.create(path, budgets_of(9.0), BASIC)
+    two = Ledger.open(path)
+    leave = one.reserve(0.25, run="a", round=3, rising=True)
+    with says(StaleRoundError, "round = 3: the run has had round 3; its rounds only go up"):
+        two.reserve(0.25, run="a", round=3, rising=True)
+    one.settle(leave)
+    two.reserve(0.25, run="a", round=2**62 - 1, rising=True)
+    assert one.newest_round("a") == 2**62 - 1
+    one.close()
+    two.close()
+    with Ledger.open(path, read_only=True) as reader:
+        assert reader.newest_round("a") == 2**62 - 1
+    with Ledger.open(path) as again, pytest.raises(StaleRoundError):
+        again.reserve(0.25, run="a", round=4, rising=True)
+
+
+# ---- fingerprints
 
 
 def test_fingerprints(make: Make) -> None:
-    ledger = make(budgets_of(1.0))
+    ledger, other = make(budgets_of(1.0)), make(budgets_of(1.0))
+    assert ledger.fingerprint(b"x") != other.fingerprint(b"x")
     assert ledger.fingerprint(b"a", b"b") == ledger.fingerprint(b"a", b"b")
     marks = {
         ledger.fingerprint(*parts)
@@ -834,43 +834,38 @@ def test_a_charge_by_class_is_repeated_however_it_is_said(make: Make) -> None:
     first = ledger.reserve([0.5, 0.25, 0.125], by_class=True, **arguments)
     same: list[dict[str, Any]] = [
         {"charge": [0.5, 0.25, 0.125], "by_class": True},
-        {"charge": [0.5, 0.25, 0.125], "by_class": True, "together": True},
         {"charge": [0.5, 0.25, 0.125, 0.25, 0.5]},
     ]
     for other in same:
         again = ledger.reserve(**arguments | other)
         assert again.replayed.all()
         assert again.granted.all()
-        assert (again.number, again.nonce) == (first.number, first.nonce)
+        assert again.number == first.number
     part = ledger.reserve([0.5, 0.0, 0.125], by_class=True, **arguments)
     assert part.replayed.tolist() == part.granted.tolist() == [True, False, True, False, True]
-    assert part.nonce == first.nonce
     one = ledger.reserve([0.5, 0.25, 0.125], by_class=True, clients=[3], **arguments)
     assert one.replayed.tolist() == one.granted.tolist() == [False, False, False, True, False]
     assert ledger.head.number == 1
-    sum_of_fewer = ledger.reserve([0.5, 0, 0.125], by_class=True, together=True, **arguments)
-    assert not sum_of_fewer.replayed.any()
-    assert sum_of_fewer.nonce != first.nonce
     other = ledger.reserve([0.25, 0.25, 0.125], by_class=True, **arguments)
     assert not other.replayed.any()
-    assert other.attempt == 2
+    assert other.attempt == 1
 
 
 def test_classes_that_were_not_asked_before_join_the_attempt(make: Make) -> None:
     ledger = make(THREE)
     arguments: dict[str, Any] = {"run": "a", "round": 0, "fingerprint": MARK, "by_class": True}
-    first = ledger.reserve([0.5, 0, 0], **arguments)
+    ledger.reserve([0.5, 0, 0], **arguments)
     second = ledger.reserve([0.5, 0.25, 0], **arguments)
     assert second.replayed.tolist() == [True, False, False, False, True]
     assert second.granted.tolist() == [True, True, False, True, True]
-    assert second.nonce == first.nonce
+    assert second.attempt == 0
     assert charges(ledger) == [0.5, 0.25, 0.0, 0.25, 0.5]
 
 
 @pytest.mark.parametrize("by_class", [False, True])
-def test_one_noise_is_never_used_at_two_charges(make: Make, by_class: bool) -> None:
-    # The second client paid 0.5 in this attempt, and now asks at 0.75 with the same inputs. With
-    # the noise of the same attempt, the two releases would tell its upload exactly.
+def test_one_attempt_never_has_two_charges_of_one_client(make: Make, by_class: bool) -> None:
+    # The second client paid 0.5 in this attempt, and now asks at 0.75 with the same inputs. If
+    # noise came by the seed of the attempt, the two releases would tell its upload exactly.
     ledger = make(budgets_of(3.0, 4.0))
     arguments: dict[str, Any] = {
         "run": "a", "round": 0, "fingerprint": MARK, "by_class": by_class
@@ -881,7 +876,6 @@ def test_one_noise_is_never_used_at_two_charges(make: Make, by_class: bool) -> N
     assert third.granted.all()
     assert not third.replayed.any()
     assert (second.attempt, third.attempt) == (0, 1)
-    assert third.nonce != second.nonce
     assert charges(ledger) == [0.5, 1.25]
 
 
@@ -972,7 +966,6 @@ def test_a_ledger_in_memory_is_plain_values_and_back() -> None:
     assert again.fingerprint(b"inputs") == mark
     replay = again.reserve(0.25, run="ü", round=1, clients=[1, 2], fingerprint=mark)
     assert replay.replayed.tolist() == leave.granted.tolist()
-    assert (again.noise(replay).normal((3,)) == ledger.noise(leave).normal((3,))).all()
     again.reserve(0.125, run="b", round=0)
     assert again.state_dict() != state == ledger.state_dict()  # they part there
 
@@ -1118,7 +1111,6 @@ def test_two_ledgers_on_one_file_see_each_others_charges(path: Path) -> None:
         two.reserve(0.5, run="b", round=0)
     again = two.reserve(0.75, run="a", round=0, fingerprint=MARK)
     assert again.replayed.all()
-    assert (one.noise(leave).normal((3,)) == two.noise(again).normal((3,))).all()
     two.settle(again)
     one.settle(leave)
     two.reserve(0.25, run="b", round=0)
@@ -1243,7 +1235,7 @@ def test_only_who_paid_how_much_is_stored(path: Path) -> None:
     connection.close()
     assert tables == {"rows", "secret"}
     fields = [(row.kind, sorted(unpack(row.payload)[0]), unpack(row.payload)[1]) for row in rows]
-    reserve = ["attempt", "everybody", "fingerprint", "nonce", "ticks"]
+    reserve = ["attempt", "everybody", "fingerprint", "ticks"]
     own = np.array([ONE // 4, ONE // 2], dtype="<i8").tobytes()
     assert fields == [
         ("open", ["budgets", "key", "rule"], np.array([0, 1], dtype="<i4").tobytes()),
@@ -1669,26 +1661,6 @@ def test_a_loss_cannot_be_stated_as_nothing(make: Make, charge: float) -> None:
     with pytest.raises(ConfigError, match=r"^charge = "):
         ledger.state_loss(Head(9, bytes(32)), charge)
     assert ledger.head.number == 0
-
-
-@pytest.mark.parametrize("stated", [False, True])
-def test_after_a_restored_backup_no_noise_is_used_again(path: Path, stated: bool) -> None:
-    # The ledger has forgotten round 1; its name, its attempt and its key are the same as before.
-    with Ledger.create(path, budgets_of(9.0), BASIC) as ledger:
-        ledger.reserve(0.5, run="a", round=0)
-    copy = backed_up(path)
-    noises = []
-    for _ in range(2):
-        with Ledger.open(path) as ledger:
-            leave = ledger.reserve(0.5, run="a", round=1, fingerprint=MARK)
-            assert leave.attempt == 0
-            noises.append(ledger.noise(leave).normal((5,)))
-            head = ledger.head
-        restored(path, copy)
-        if stated:
-            with Ledger.open(path) as ledger:
-                ledger.state_loss(head, 0.5)
-    assert not np.isin(noises[0], noises[1]).any()
 
 
 # ---- when the disk refuses

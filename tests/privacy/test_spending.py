@@ -14,7 +14,7 @@ from bgtplanner.privacy.spending import Spending
 
 BASIC, EITHER = rule_named("laplace/basic"), rule_named("laplace/either")
 ONE = 2**44
-HEAD = (0, b"", b"n")
+HEAD = (0, b"")
 BUDGETS = Budgets((Budget(1.0), Budget(2.0), Budget(4.0)), np.array([0, 2, 2, 0]))  # 1: nobody
 
 

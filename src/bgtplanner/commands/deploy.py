@@ -1,14 +1,15 @@
-"""Commands for a federation on real machines: `deploy init`, `deploy enroll`, `deploy check`."""
+"""Commands for a federation on real machines: `deploy init|enroll|check|sbom`."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bgtplanner.commands.options import Json, local_client, need_flower, print_json
-from bgtplanner.errors import ConfigError
+from bgtplanner.errors import ConfigError, StorageError
 
 __all__ = ["deploy_app"]
 
@@ -78,7 +79,7 @@ def check(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """See whether a client is ready to join: ratings, ledger, versions, connection.
+    """See whether a client is ready to join: ratings, ledger, file modes, versions, connection.
 
     Or whether a server's settings can be run on real machines. Exit code 1 if something is
     missing, 2 if a setting cannot be used.
@@ -102,3 +103,25 @@ def check(
             typer.echo(f"{'ok     ' if well else 'FAILED '}{what:<12} {note}")
     if not all(finding.well for finding in found):
         raise typer.Exit(1)
+
+
+@deploy_app.command("sbom")
+def sbom(
+    to: Annotated[Path | None, typer.Option(help="File to write; default: print it.")] = None,
+) -> None:
+    """List all that is installed for a client: a software bill of materials (CycloneDX, JSON).
+
+    Example: `bgtplanner deploy sbom --to client.cdx.json`
+    """
+    need_flower()
+    from bgtplanner.flower.installed import bill_of_materials
+
+    content = bill_of_materials("bgtplanner", frozenset({"flower"}))
+    if to is None:
+        print_json(content)
+        return
+    try:
+        to.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageError.of(f"--to {to}", error, "choose another file") from error
+    typer.echo(f"{1 + len(content['components'])} packages in {to}")

@@ -9,6 +9,7 @@ from bgtplanner.experiments.assembly import rule_of
 from bgtplanner.experiments.config import Config, load_config
 from bgtplanner.flower.check import Finding
 from bgtplanner.flower.client import MODELS
+from bgtplanner.flower.messages import catalogue_hash
 from bgtplanner.flower.server import Catalogue
 from bgtplanner.recsys.sources import parse_scale
 
@@ -75,7 +76,11 @@ def check_server(config_file: Path) -> list[Finding]:
     privacy, catalogue = config.privacy, catalogue_of(config, config_file.parent)
     promise = f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g}, {rule_of(config).name}"
     scale = f"{len(catalogue.items)} items, ratings from {catalogue.low:g} to {catalogue.high:g}"
-    return [Finding("settings", True, promise), Finding("catalogue", True, scale)]
+    return [
+        Finding("settings", True, promise),
+        Finding("catalogue", True, scale),
+        Finding("sha256", True, catalogue_hash(catalogue.items)),
+    ]
 
 
 def catalogue_of(config: Config, home: Path) -> Catalogue:

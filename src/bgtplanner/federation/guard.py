@@ -1,7 +1,9 @@
-"""What a client does to protect itself: reserve in its ledger, clip, noise, release, settle.
+"""What a client does to protect itself: reserve in its ledger, bound, randomise, release, settle.
 
-Everything that leaves a client passes this door, in a simulation with all clients at once as on a
-real device with one. A client that cannot pay sends nothing.
+Everything that leaves a client passes this door. The charge is booked before an upload is even
+looked at, so whether something is refused depends on the ledger and on what was asked for, which
+are public, and never on the upload. Every release has noise of its own: what has to be sent twice
+is kept as it was sent (:mod:`bgtplanner.federation.answers`), never made twice.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.ledger import Ledger, Reservation
 from bgtplanner.privacy.mechanisms import Mechanism, mechanism_named
-from bgtplanner.privacy.noise import NoiseSource
+from bgtplanner.privacy.noise import NoiseSource, SystemNoise
 from bgtplanner.privacy.privunit import randomise
 
 __all__ = ["Guard", "Release"]
@@ -28,8 +30,8 @@ class Release:
     """What leaves, and what it was paid with.
 
     Attributes:
-        values: With trust ``local`` one noised upload a client, zeros for who was refused; with
-            ``secagg`` one noised sum a group.
+        values: With trust ``local`` one noised upload per client, zeros for who was refused; with
+            ``secagg`` one noised sum per group.
         reservation: To be settled once the values have been sent.
         noise_scale: Scale of the noise on every coordinate.
     """
@@ -49,9 +51,8 @@ class Guard:
         unit: ``client``: one clip over the whole upload, the sound one. ``row``: every block of
             the upload is clipped and noised on its own with the full charge, as the authors' code
             does; for the reproduction only.
-        noise: Where noise comes from; by default the ledger's secret key. Give a seeded one in
-            simulations only. Only the ledger's own noise can be repeated: with another one, every
-            release is a new one and is charged, whatever its fingerprint.
+        noise: Where noise comes from; by default the operating system. Give a seeded one in
+            simulations only.
     """
 
     def __init__(
@@ -72,7 +73,8 @@ class Guard:
         expected = "gaussian or laplace, unless trust = local and unit = client"
         name = self.mechanism.name
         ConfigError.unless(self.mechanism.additive or alone, "mechanism", name, expected)
-        self._noise = noise
+        self._noise = SystemNoise() if noise is None else noise
+        self._paid: dict[int, float] = {}  # charges of reservations that have bought nothing yet
 
     def release(
         self,
@@ -83,53 +85,87 @@ class Guard:
         run: str,
         round: int,  # noqa: A002 - the word of the domain
         groups: ArrayLike | None = None,
-        fingerprint: bytes | None = None,
     ) -> Release:
-        """Reserve, clip and noise; refuse who cannot pay before anything is computed.
+        """Reserve and protect in one step.
 
         Args:
-            uploads: One upload a client, ``[n_clients, size]``, over a fixed public set of
-                coordinates; with unit ``row``, ``[n_clients, blocks, size]``.
+            uploads: As :meth:`protect` takes them.
             charge: What each client pays.
             clip: Bound on the norm of an upload (of a block, with unit ``row``).
             run: Which run.
             round: Which round of it.
-            groups: With trust ``secagg``, the group of each client; by default one for all.
-            fingerprint: Of the inputs, if this may have to be repeated; see the ledger. The
-                uploads themselves and how they are clipped and summed are added to it: the same
-                noise never goes on anything else.
+            groups: As :meth:`protect` takes them.
 
         Raises:
             BudgetExceeded: If nobody can pay. Nothing was computed.
         """
-        array = np.asarray(uploads, dtype=np.float64)
-        shape = array.shape[:1] == (len(self.ledger),) and array.ndim == (
-            3 if self.unit == "row" else 2
-        )
-        expected = f"{len(self.ledger)} clients and {'blocks, ' * (self.unit == 'row')}coordinates"
-        ConfigError.unless(shape, "uploads", array.shape, expected)
-        multiplier = float(self.ledger.rule.noise_multiplier(charge))
-        scale = float(self.mechanism.scale(multiplier, clip))
+        array = self._checked(uploads)
         index = _checked_groups(groups, len(array))
-        mark = None
-        if fingerprint is not None and self._noise is None:
-            how = repr((self.trust, self.unit, float(clip), array.shape)).encode()
-            mark = self.ledger.fingerprint(fingerprint, how, index.tobytes(), array.tobytes())
-        secagg = self.trust == "secagg"
-        reservation = self.ledger.reserve(
-            charge, run=run, round=round, fingerprint=mark, together=secagg
-        )
+        self._scale(charge, clip)  # refused before it costs anything
+        reservation = self.reserve(charge, run=run, round=round)
+        return self.protect(reservation, array, clip=clip, groups=index)
 
+    def reserve(
+        self,
+        charge: float,
+        *,
+        run: str,
+        round: int,  # noqa: A002 - the word of the domain
+        rising: bool = False,
+    ) -> Reservation:
+        """Book the charge of one release, before anything is computed for it.
+
+        Args:
+            charge: What each client pays.
+            run: Which run.
+            round: Which round of it.
+            rising: Refuse a round that is not above all earlier ones of its run.
+
+        Raises:
+            BudgetExceeded: If nobody can pay.
+            StaleRoundError: If the round is not above all earlier ones, where it has to be.
+        """
+        reservation = self.ledger.reserve(charge, run=run, round=round, rising=rising)
+        self._paid[reservation.number] = float(charge)
+        return reservation
+
+    def protect(
+        self,
+        reservation: Reservation,
+        uploads: ArrayLike,
+        *,
+        clip: float,
+        groups: ArrayLike | None = None,
+    ) -> Release:
+        """Bound and randomise what a reservation has paid for. Each of them buys one release.
+
+        Args:
+            reservation: From :meth:`reserve` of this guard.
+            uploads: One upload per client, ``[n_clients, size]``, over a fixed public set of
+                coordinates; with unit ``row``, ``[n_clients, blocks, size]``.
+            clip: Bound on the norm of an upload (of a block, with unit ``row``).
+            groups: With trust ``secagg``, the group of each client; by default one for all.
+
+        Raises:
+            ConfigError: If the reservation is not this guard's, or was used before.
+        """
+        array = self._checked(uploads)
+        index = _checked_groups(groups, len(array))
+        known = reservation.number in self._paid
+        expected = "one that this guard has made and not used yet"
+        ConfigError.unless(known, "reservation", reservation.number, expected)
+        charge = self._paid.pop(reservation.number)
+        scale = self._scale(charge, clip)
         blocks = array.reshape(-1, array.shape[-1]) if self.unit == "row" else array
         clipped = self.mechanism.clip(blocks, clip).reshape(array.shape)
         clipped[~reservation.granted] = 0.0
-        source = self.ledger.noise(reservation) if self._noise is None else self._noise
+        secagg = self.trust == "secagg"
         if secagg:
             clipped = _sums(self.mechanism.on_grid(clipped, scale), index)
         if self.mechanism.additive:
-            values = self.mechanism.add_noise(clipped, source, scale)
+            values = self.mechanism.add_noise(clipped, self._noise, scale)
         else:
-            values = randomise(clipped, source, bound=clip, epsilon=charge)
+            values = randomise(clipped, self._noise, bound=clip, epsilon=charge)
             values = self.mechanism.rounded(values, scale)
         if not secagg:
             values[~reservation.granted] = 0.0
@@ -138,6 +174,18 @@ class Guard:
     def settle(self, release: Release) -> None:
         """Note that a release was sent."""
         self.ledger.settle(release.reservation)
+
+    def _scale(self, charge: float, clip: float) -> float:
+        multiplier = float(self.ledger.rule.noise_multiplier(charge))
+        return float(self.mechanism.scale(multiplier, clip))
+
+    def _checked(self, uploads: ArrayLike) -> Floats:
+        array = np.asarray(uploads, dtype=np.float64)
+        rows = self.unit == "row"
+        shape = array.shape[:1] == (len(self.ledger),) and array.ndim == (3 if rows else 2)
+        expected = f"{len(self.ledger)} clients and {'blocks, ' * rows}coordinates"
+        ConfigError.unless(shape, "uploads", array.shape, expected)
+        return array
 
 
 def _checked_groups(groups: ArrayLike | None, n_clients: int) -> NDArray[np.int64]:

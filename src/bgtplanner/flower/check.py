@@ -6,6 +6,7 @@ import shutil
 import socket
 import sqlite3
 import ssl
+import stat
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -15,6 +16,7 @@ from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 
 from bgtplanner.errors import BGTPlannerError, ConfigError
 from bgtplanner.flower.client import Client
+from bgtplanner.flower.installed import changed_files, installed_with
 
 __all__ = ["Finding", "check_client"]
 
@@ -46,7 +48,8 @@ def check_client(
         superlink: HOST:PORT of the server, to try the connection.
         root_certificates: Whom to believe that it is the server.
     """
-    found = [_versions(), _programs(), _code(), _ratings(client), _ledger(client)]
+    found = [_versions(), _installed(), _programs(), _code(), _modes(client)]
+    found += [_ratings(client), _ledger(client)]
     if superlink is not None:
         found.append(_connection(superlink, root_certificates))
     return found
@@ -59,6 +62,39 @@ def _versions() -> Finding:
     low, below = (".".join(map(str, version)) for version in _FLOWER)
     well = _FLOWER[0] <= minor < _FLOWER[1]
     return Finding("versions", well, names if well else f"{names}; flwr from {low} to < {below}")
+
+
+def _installed() -> Finding:
+    """Whether the files of this environment are those that were installed."""
+    parts = installed_with("bgtplanner", frozenset({"flower"}))
+    changed = {name: changed_files(name) for name in parts}
+    bad = [f"{name}: {files[0]}" for name, files in changed.items() if files]
+    if bad:
+        note = f"{len(bad)} packages have files that were changed since; first {bad[0]}"
+        return Finding("installed", False, note)
+    unknown = [name for name, files in changed.items() if files is None]
+    sourced = f"; no hashes are recorded for {', '.join(unknown)}" if unknown else ""
+    return Finding("installed", True, f"{len(parts)} packages, as they were installed{sourced}")
+
+
+def _modes(client: Client) -> Finding:
+    """Whether others on this machine could read the ratings or change what was agreed."""
+    file = client.file
+    secret = [file.ratings, file.state, file.ledger, file.state / "answers", file.state / "head"]
+    fixed = [file.policy, file.policy.parent, file.ratings.parent]
+    for paths, forbidden, fault in (
+        (secret, stat.S_IRWXO, "others may read or change it: chmod o-rwx"),
+        (fixed, stat.S_IWGRP | stat.S_IWOTH, "others may change it: chmod go-w"),
+    ):
+        for path in paths:
+            try:
+                mode = path.stat().st_mode
+            except OSError:  # not there: other checks say so
+                continue
+            private = path.parent == file.state  # nobody gets through the folder around it
+            if mode & forbidden and not private:
+                return Finding("file modes", False, f"{path}: {fault}")
+    return Finding("file modes", True, "ratings and state are private, the policy is fixed")
 
 
 def _programs() -> Finding:

@@ -3,21 +3,29 @@
 What a server can get out of it is what its policy file allows and its ledger can pay, whatever
 messages come, in whatever order, how often, and whenever it is killed and started again:
 
-* a request is checked against the policy before a rating is read;
-* the charge is on the disk before noise is drawn, and nothing can leave before that;
-* a request that was answered before is answered with the same bytes, at no further charge;
-* noise comes from a key that the operating system drew when the ledger was made. There is no
-  setting and no message by which it could come from a seed;
-* whatever goes wrong becomes the same refusal, one word without a reason. What the reason was
-  stands in the client's own log.
+* whether a request is answered, refused or repeated depends on the request, on earlier requests,
+  on the policy file, the ledger and the clock, and never on a rating. A client that has no
+  ratings, or cannot read them, answers with noise like the others;
+* the charge is on the disk before a rating is read, and nothing can leave before that;
+* a request that was answered before is answered with the same bytes, at no further charge, while
+  they are kept. What is not kept any more is refused: rounds of a run only go up;
+* every answer has noise of its own, from the operating system. There is no setting and no message
+  by which it could come from a seed, or be drawn a second time;
+* a refusal is one word without a reason. What the reason was stands in the client's own log.
+
+How long an answer takes is not covered, nor is that the client is there at all. The games in
+``tests/games`` play a server against all of this.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import io
 import json
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +38,10 @@ from numpy.typing import NDArray
 
 from bgtplanner.durable import replace_file
 from bgtplanner.errors import BGTPlannerError, ConfigError, LedgerError, MessageError
-from bgtplanner.federation.client import predictions_of, upload_of
+from bgtplanner.federation.answers import Answers
+from bgtplanner.federation.client import coordinates_of, predictions_of, upload_of
 from bgtplanner.federation.guard import Guard
+from bgtplanner.federation.pacing import Pacing
 from bgtplanner.flower.clientfile import ClientFile, load_client
 from bgtplanner.flower.messages import (
     HELLO,
@@ -39,6 +49,7 @@ from bgtplanner.flower.messages import (
     Hello,
     Request,
     SentModel,
+    catalogue_hash,
     read_hello_request,
     reply,
     upload_record,
@@ -65,14 +76,23 @@ class Client:
 
     Args:
         file: Where its things are.
-        noise: For tests alone: other noise than the ledger's. Whoever can tell the noise can
-            take it off.
+        noise: For tests alone: other noise than the operating system's. Whoever can tell the
+            noise can take it off.
+        clock: For tests alone.
     """
 
-    def __init__(self, file: ClientFile, *, noise: NoiseFor | None = None) -> None:
+    def __init__(
+        self,
+        file: ClientFile,
+        *,
+        noise: NoiseFor | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.file = file
         self.policy = file.agreed()
         self._noise = noise
+        self._answers = Answers(file.state / "answers", most=self.policy.answers_kept)
+        self._pacing = Pacing(file.state / "pace.json", self.policy.requests_per_hour, clock)
 
     # ---- what the server can ask for
 
@@ -87,29 +107,27 @@ class Client:
 
         Raises:
             MessageError: If the request is none that this client agrees to.
-            BudgetExceeded: If the ledger cannot pay. Nothing was computed for release.
+            BudgetExceeded: If the ledger cannot pay.
+            StaleRoundError: If it is about a round that is over, and its answer is not kept.
         """
-        with self.open_ledger() as ledger:
-            self._agree(request)
-            model, shared = self._model_of(request.model)
-            known = self._answered(request)
+        self._agree(request)
+        model, shared = self._model_of(request.model)
+        with self._alone(), self.open_ledger() as ledger:
+            known = self._answers.find(request.digest)
             if known is not None:
                 return known
-            ratings = self._ratings_for(request.model)
-            upload = upload_of(model, shared, ratings)
+            if not self._pacing.take():
+                raise MessageError("more requests than requests_per_hour")
             noise = None if self._noise is None else self._noise(self.file, request)
             guard = Guard(ledger, trust="local", unit="client", noise=noise)
-            released = guard.release(
-                upload[None],
-                charge=request.charge,
-                clip=request.clip,
-                run=request.run,
-                round=request.round,
-                fingerprint=request.digest,
+            reservation = guard.reserve(
+                request.charge, run=request.run, round=request.round, rising=True
             )
             replace_file(self.file.state / "head", str(ledger.head).encode())
+            upload = self._upload(model, shared, request.model)
+            released = guard.protect(reservation, upload[None], clip=request.clip)
             vector = np.ascontiguousarray(released.values[0])
-            self._write_arrays("answer.npz", upload=vector, request=_bytes(request.digest))
+            self._answers.keep(request.digest, reservation.number, vector)
             self._keep(request.model)
             guard.settle(released)
             return vector
@@ -135,6 +153,7 @@ class Client:
                 "it was moved to, or from a backup ('bgtplanner ledger restore' says how)"
             )
         self.file.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._pacing.start()
         Ledger.create(self.file.ledger, self.policy.budgets, self.policy.rule).close()
         return True
 
@@ -193,28 +212,50 @@ class Client:
         known = sent.name in MODELS and sent.name in self.policy.models
         if not known or len(sent.catalogue) > self.policy.most_items:
             raise MessageError("a model that the policy does not name, or too long a catalogue")
+        if catalogue_hash(sent.catalogue) not in self.policy.catalogues:
+            raise MessageError("a catalogue that the policy does not name")
+        if (sent.low, sent.high) != self.policy.scale:
+            raise MessageError("another scale of ratings than the policy's")
         try:
             model: Model = MODELS[sent.name](**sent.settings)
         except TypeError as error:
             raise MessageError("settings that the model does not have") from error
+        if model != MODELS[sent.name](**self.policy.settings.get(sent.name, {})):
+            raise MessageError("other settings of the model than the policy's")
         items = len(sent.catalogue)
         expected = jax.eval_shape(lambda: model.initial(jax.random.key(0), 1, items)[0])
         if (sent.items.shape, sent.dense.shape) != (expected.items.shape, expected.dense.shape):
             raise MessageError("parameters of another shape than the model's")
         return model, Shared(jnp.asarray(sent.items), jnp.asarray(sent.dense))
 
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other process answers for this client meanwhile; a crash lets go of it."""
+        if not self.file.ledger.exists():  # says what to do, instead of making an empty folder
+            self.open_ledger().close()
+        with (self.file.state / "lock").open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _upload(self, model: Model, shared: Shared, sent: SentModel) -> NDArray[np.float64]:
+        """What the client would send if it were not protected; zeros if it cannot be had.
+
+        A client that refused because of its ratings, or because something went wrong with them,
+        would tell the server about them, unpaid. Its owner reads of it in the log.
+        """
+        try:
+            return upload_of(model, shared, self._ratings_for(sent))
+        except BGTPlannerError as error:
+            _log.warning("the answer is noise alone: %s", error)
+        except Exception as error:  # its text might name a rating: not even the log gets it
+            _log.warning("the answer is noise alone: %s", type(error).__name__)
+        return np.zeros(coordinates_of(model, shared))
+
     def _ratings_for(self, sent: SentModel) -> Ratings:
         ratings, left_out = self.file.ratings_over(sent.catalogue, sent.low, sent.high)
         if left_out:
             _log.info("%d ratings are of no item, or no rating, of this run", left_out)
         return ratings
-
-    def _answered(self, request: Request) -> NDArray[np.float64] | None:
-        """What was answered to this very request, if it was the last one."""
-        stored = self._read_arrays("answer.npz")
-        if stored is None or bytes(stored["request"]) != request.digest:
-            return None
-        return np.asarray(stored["upload"], dtype=np.float64)
 
     def _keep(self, sent: SentModel) -> None:
         about = {

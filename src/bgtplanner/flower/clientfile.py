@@ -37,22 +37,37 @@ class ClientPolicy(_File):
         delta: Of the same.
         rule: By which the client's ledger is kept; a server that books by another is refused.
         largest_charge: Most that one round may cost, in the rule's currency.
+        smallest_charge: Least that one round may cost: it bounds how many answers there can ever
+            be.
         smallest_noise_multiplier: Least noise, as noise scale over 2 * clip.
         smallest_clip: A clip below this is refused.
         largest_clip: A clip above this is refused.
         models: The models that may be computed.
+        settings: Settings of models, by name; a model that is not listed must come with its own
+            defaults.
+        catalogues: SHA-256 of every list of items that may be asked about, in its order; see
+            :func:`~bgtplanner.flower.messages.catalogue_hash`.
+        scale: Lowest and highest rating there can be.
         most_items: Longest catalogue.
+        requests_per_hour: How many new requests are answered in an hour.
+        answers_kept: How many of the newest answers are kept, to be sent again if asked again.
     """
 
     epsilon: float = Field(gt=0, le=1e6)
     delta: float = Field(ge=0, lt=1)
     rule: str = "gaussian/gdp"
     largest_charge: float = Field(gt=0)
+    smallest_charge: float = Field(gt=0)
     smallest_noise_multiplier: float = Field(gt=0)
     smallest_clip: float = Field(default=1e-3, gt=0)
     largest_clip: float = Field(default=10.0, gt=0)
     models: tuple[str, ...] = ("biases",)
+    settings: dict[str, dict[str, float]] = Field(default={})
+    catalogues: tuple[str, ...] = Field(min_length=1)
+    scale: tuple[float, float]
     most_items: int = Field(default=100_000, ge=1)
+    requests_per_hour: float = Field(default=60.0, gt=0)
+    answers_kept: int = Field(default=16, ge=1, le=10_000)
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
@@ -61,6 +76,15 @@ class ClientPolicy(_File):
         except ConfigError as error:
             raise ConfigError(str(error).replace("accounting", "rule", 1)) from error
         ConfigError.unless(rule.sound, "rule", self.rule, "a rule whose charges add up")
+        ordered = self.smallest_charge <= self.largest_charge
+        expected = f"at most largest_charge = {self.largest_charge:g}"
+        ConfigError.unless(ordered, "smallest_charge", self.smallest_charge, expected)
+        ConfigError.unless(
+            self.scale[0] < self.scale[1], "scale", list(self.scale), "the lower rating first"
+        )
+        for text in self.catalogues:
+            digest = len(text) == 64 and set(text) <= set("0123456789abcdef")
+            ConfigError.unless(digest, "catalogues", text, "SHA-256 as 64 hexadecimal digits")
         return self
 
     @property
@@ -74,6 +98,8 @@ class ClientPolicy(_File):
             return "another rule than the ledger's"
         if charge > self.largest_charge:
             return "a charge above largest_charge"
+        if charge < self.smallest_charge:
+            return "a charge below smallest_charge"
         if float(rule_named(rule).noise_multiplier(charge)) < self.smallest_noise_multiplier:
             return "less noise than smallest_noise_multiplier"
         if not self.smallest_clip <= clip <= self.largest_clip:
@@ -86,7 +112,7 @@ class ClientFile(_File):
 
     Attributes:
         ratings: Table of this client's ratings.
-        state: Folder of its ledger, the last model and the last answer.
+        state: Folder of its ledger, the last model and the newest answers.
         policy: What it agrees to.
         user_column: Of the table, by name or position; found out by default, like the others.
         item_column: Likewise.

@@ -11,6 +11,7 @@ from string import Template
 from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 
 from bgtplanner.errors import ConfigError, RunFolderError, StorageError
+from bgtplanner.flower.messages import catalogue_hash
 from bgtplanner.privacy.accounting import default_rule
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.recsys.ratings import Ratings
@@ -74,9 +75,11 @@ def write_example(
         "epsilon": str(_EPSILON),
         "rule": rule.name,
         "largest_charge": f"{2 * even:.3g}",
+        "smallest_charge": f"{even / 100:.2g}",
+        "catalogue": catalogue_hash([str(label) for label in ratings.item_labels]),
         "smallest_noise_multiplier": f"{float(rule.noise_multiplier(2 * even)):.2g}",
-        "low": f"{ratings.low:g}",
-        "high": f"{ratings.high:g}",
+        "low": f"{float(ratings.low)}",
+        "high": f"{float(ratings.high)}",
     }
     try:
         if folder.exists() and any(folder.iterdir()):
@@ -92,6 +95,7 @@ def write_example(
         dealt = deal_users(ratings, clients, seed=0)
         for client in range(clients):
             home = folder / "clients" / str(client + 1)
+            home.mkdir(parents=True, mode=0o700)
             _write(home / "client.toml", _filled("client.toml", words))
             _write(home / "policy.toml", _filled("policy.toml", words))
             _write_ratings(home / "ratings.csv", dealt, client)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -36,6 +36,7 @@ __all__ = [
     "Hello",
     "Request",
     "SentModel",
+    "catalogue_hash",
     "hello_request",
     "read_hello",
     "read_hello_request",
@@ -50,8 +51,22 @@ PROTOCOL = 1
 HELLO, TRAIN, KEEP = "query.hello", "train", "query.keep"
 
 _LONGEST_NAME = 200
+_LONGEST_ITEM = 1000  # characters of an item's name
+_LONGEST_TEXT = 2**26  # of a catalogue, or of settings
 
 Floats = NDArray[np.float64]
+
+
+def catalogue_hash(items: Sequence[str]) -> str:
+    """SHA-256 of a list of items, in its order: what a client's policy names it by.
+
+    For a file with a name on every line it is what `sha256sum` says.
+
+    Example:
+        >>> catalogue_hash(["Alien", "Brazil"])[:16]
+        '21e55d3c7e5c97b4'
+    """
+    return hashlib.sha256("".join(f"{name}\n" for name in items).encode()).hexdigest()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -101,7 +116,10 @@ class SentModel:
         _unless(about["protocol"] == PROTOCOL, "another protocol")
         low, high = about["low"], about["high"]
         _unless(math.isfinite(low) and math.isfinite(high) and low < high, "no scale of ratings")
+        short = max(len(about["catalogue"]), len(about["settings"])) <= _LONGEST_TEXT
+        _unless(short, "a catalogue that is too long")
         catalogue = tuple(about["catalogue"].split("\n"))
+        _unless(max(map(len, catalogue)) <= _LONGEST_ITEM, "an item with too long a name")
         _unless(len(set(catalogue)) == len(catalogue) and all(catalogue), "no catalogue of items")
         try:
             settings = json.loads(about["settings"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,14 +29,13 @@ class Reservation:
     Attributes:
         run: Which run.
         round: Which round of it.
-        attempt: 0 for the first; a retry on changed inputs is a new one, with new noise.
+        attempt: 0 for the first; a retry on changed inputs is a new one, charged afresh.
         charge: What each granted client pays, as granted (in whole ticks); one entry a client,
             0 for a class that was not asked.
         granted: Who may release.
         refused: Who asked and could not pay.
-        replayed: Who had this very reservation already; the same noise must be used again.
+        replayed: Who had this very reservation already and is not charged again.
         number: Row of the ledger, to settle it by.
-        nonce: Drawn for this attempt; with the ledger's key it gives the noise.
     """
 
     run: str
@@ -47,7 +46,6 @@ class Reservation:
     refused: Mask
     replayed: Mask
     number: int
-    nonce: bytes = field(repr=False)
 
 
 class Payment(NamedTuple):
@@ -56,8 +54,6 @@ class Payment(NamedTuple):
     Attributes:
         attempt: Which attempt at the same round.
         fingerprint: Of the inputs; empty if none was given.
-        nonce: Drawn for the attempt. Without it, a ledger that has forgotten a round (a backup
-            was restored) would put the same noise on other inputs.
         clients: Who pays; None for everybody, or for all of each class that pays anything.
         ticks: What each of those pays: one number, or one a paying client, or one a class.
         by_class: Whether `ticks` has one number a class, 0 for a class that pays nothing.
@@ -65,15 +61,12 @@ class Payment(NamedTuple):
 
     attempt: int
     fingerprint: bytes
-    nonce: bytes
     clients: Mask | None
     ticks: Ticks
     by_class: bool = False
 
     @classmethod
-    def of(
-        cls, attempt: int, fingerprint: bytes, nonce: bytes, clients: Mask, ticks: Ticks
-    ) -> Payment:
+    def of(cls, attempt: int, fingerprint: bytes, clients: Mask, ticks: Ticks) -> Payment:
         """The shortest way to say it; `ticks` is one number, or one for every client."""
         everybody = bool(clients.all())
         if ticks.ndim:
@@ -81,7 +74,7 @@ class Payment(NamedTuple):
             if (ticks == ticks[0]).all():
                 ticks = ticks[0]
         who = None if everybody else clients
-        return cls(attempt, fingerprint, nonce, who, np.asarray(ticks))
+        return cls(attempt, fingerprint, who, np.asarray(ticks))
 
     @property
     def whole(self) -> bool:
@@ -91,7 +84,7 @@ class Payment(NamedTuple):
     def by_client(self, class_of_client: NDArray[np.int32]) -> Payment:
         """The same, said of single clients: for a ledger that is kept by other classes."""
         who, ticks = self.over(len(class_of_client), class_of_client)
-        return Payment.of(*self[:3], who, ticks)
+        return Payment.of(self.attempt, self.fingerprint, who, ticks)
 
     def over(
         self, columns: int, class_of_client: NDArray[np.int32] | None = None
@@ -125,7 +118,6 @@ class Payment(NamedTuple):
         about: dict[str, Any] = {
             "attempt": self.attempt,
             "fingerprint": self.fingerprint.hex(),
-            "nonce": self.nonce.hex(),
             "everybody": self.clients is None,
         }
         if self.by_class:  # without "ticks": a reader that knows no classes stops there
@@ -137,7 +129,7 @@ class Payment(NamedTuple):
 
     @classmethod
     def unpacked(cls, payload: bytes, n_clients: int) -> Payment:
-        """From the payload of a row."""
+        """From the payload of a row. The nonce that older rows have is left aside."""
         about, data = unpack(payload)
         try:
             size = 0 if about["everybody"] else (n_clients + 7) // 8
@@ -149,8 +141,8 @@ class Payment(NamedTuple):
             ticks = listed if single is None else np.asarray(single, np.int64)
             if (ticks < (0 if by_class else 1)).any():
                 raise ValueError("a charge below a tick")
-            mark, nonce = bytes.fromhex(about["fingerprint"]), bytes.fromhex(about["nonce"])
-            return cls(int(about["attempt"]), mark, nonce, clients, ticks, by_class)
+            mark = bytes.fromhex(about["fingerprint"])
+            return cls(int(about["attempt"]), mark, clients, ticks, by_class)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise LedgerTamperedError("a row cannot be read: edited or damaged") from error
 

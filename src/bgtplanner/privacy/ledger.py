@@ -4,8 +4,9 @@
   counts as spent, so a crash at any instant can only overstate what was spent.
 * Reservations are keyed by run, round and client. Asking again for the same thing (after a resume,
   or for a repeated message) gives the same reservation at no further charge, but only if the
-  fingerprint of its inputs is unchanged; then the same noise must be used again. Otherwise it is a
-  new attempt: fresh noise and a fresh charge.
+  fingerprint of its inputs, which must be public, is unchanged. Otherwise it is a new attempt and
+  a fresh charge.
+* Where a run must go forward, a round that is not above every earlier one is refused.
 * What is promised is the budget. ``epsilon_spent`` is a reading.
 
 The ledger holds no rating, no item id and no gradient, only who paid how much in which round.
@@ -16,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import itertools
-import json
 import secrets
 import threading
 from collections.abc import Iterator, Mapping
@@ -32,12 +32,12 @@ from bgtplanner.errors import (
     InputError,
     LedgerError,
     LedgerTamperedError,
+    StaleRoundError,
 )
 from bgtplanner.privacy.accounting import Rule, from_ticks, rule_named, to_ticks
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.entries import Mask, Payment, Reservation, Ticks, pack, unpack
 from bgtplanner.privacy.journal import Head, Journal, MemoryJournal, Row, SqliteJournal
-from bgtplanner.privacy.noise import KeyedNoise
 from bgtplanner.privacy.spending import Columns, Spending
 
 __all__ = ["Ledger", "Reservation"]
@@ -49,7 +49,6 @@ class _Earlier(NamedTuple):
     number: int
     attempt: int
     fingerprint: bytes
-    nonce: bytes
 
 
 class Ledger:
@@ -74,6 +73,7 @@ class Ledger:
         self._head: Head | None = None
         self._lock = threading.RLock()
         self._index: dict[tuple[str, int], list[_Earlier]] = {}
+        self._newest: dict[str, int] = {}
         self._unsettled: set[int] = set()
         self._forgiven: set[Head] = set()
         first = next(iter(journal.rows()), None)
@@ -92,7 +92,7 @@ class Ledger:
             raise LedgerError(f"the ledger's first row cannot be used: {error}") from error
         except (KeyError, TypeError, ValueError) as error:
             raise LedgerTamperedError("the first row cannot be read: edited or damaged") from error
-        if not same_key:  # noise from a key that others know is no noise
+        if not same_key:
             raise LedgerTamperedError("the ledger's key is not the one it was created with")
         # Rows by the class mean the classes of the first row, whatever budgets are in force now.
         self._first_budgets = self.budgets
@@ -181,7 +181,7 @@ class Ledger:
     def state_dict(self) -> dict[str, Any]:
         """All of a ledger in memory as plain values, for :meth:`from_state`: keep it secret.
 
-        It holds the key that the noise comes from. A durable ledger is in its file, and its key
+        It holds the key of the fingerprints. A durable ledger is in its file, and its key
         leaves it for nowhere: of that one, only the head is told.
 
         Example:
@@ -230,7 +230,7 @@ class Ledger:
         clients: ArrayLike | None = None,
         fingerprint: bytes | None = None,
         strict: bool = False,
-        together: bool = False,
+        rising: bool = False,
         by_class: bool = False,
     ) -> Reservation:
         """Book a charge for everybody who can pay it, before anything is released.
@@ -241,11 +241,12 @@ class Ledger:
             run: Which run.
             round: Which round of it.
             clients: Who is asked, as a mask or as indices; by default everybody.
-            fingerprint: Of all that the release will be computed from (see :meth:`fingerprint`).
-                Without one, every call is a new attempt.
+            fingerprint: Of the public inputs that the release will be computed from (see
+                :meth:`fingerprint`). Whether something is charged must not depend on data that
+                are to be protected. Without one, every call is a new attempt.
             strict: Refuse all if one cannot pay.
-            together: The uploads leave as one sum, with one noise. Then only a sum of the very
-                same clients repeats an earlier one; who was not in it stays out.
+            rising: Refuse a round that is not above every round of the run that was reserved
+                before, by whichever process.
             by_class: `charge` has one entry for each of ``budgets.classes``, which every client
                 of the class pays. A class whose entry is 0 is not asked.
 
@@ -254,6 +255,7 @@ class Ledger:
 
         Raises:
             BudgetExceeded: If nobody can pay (or one cannot, if `strict`). Nothing was booked.
+            StaleRoundError: If the round must be above an earlier one and is not.
             ConfigError: If a charge, a client, the run or the round makes no sense.
         """
         chosen = self._mask(clients)
@@ -269,6 +271,11 @@ class Ledger:
             row = None
             with self._journal.writing():
                 self._catch_up()
+                newest = self._newest.get(run)
+                if rising and newest is not None and key[1] <= newest:
+                    raise StaleRoundError(
+                        f"round = {key[1]}: the run has had round {newest}; its rounds only go up"
+                    )
                 earlier = self._index.get(key, [])
                 repeats = self._with_mark(earlier, mark)
                 evenly = chosen is None and (by_class or not ticks.ndim)
@@ -280,20 +287,17 @@ class Ledger:
                 if by_class:
                     wanted = ticks if columns.sizes is not None else ticks[columns.class_of_client]
                     asked &= wanted > 0
-                same, replayed = _made_before(repeats, columns, wanted, asked, together)
+                same, replayed = _made_before(repeats, columns, wanted, asked)
                 new = asked & ~replayed if same else asked
                 adds = self._spending.adds(wanted, asked)
                 pays = new & self.rule.fits(columns.spent, adds, columns.limits)
-                if together and same:
-                    pays[:] = False
                 refused = new & ~pays
                 if refused.any() and (strict or not (pays | replayed).any()):
                     raise self._exceeded(columns, wanted, asked, refused)
                 attempt = same.attempt if same else len({entry.attempt for entry in earlier})
-                nonce = same.nonce if same else secrets.token_bytes(16)
                 if pays.any():
                     payment = self._spending.payment(
-                        (attempt, mark, nonce), columns, pays, ticks, by_class=by_class
+                        (attempt, mark), columns, pays, ticks, by_class=by_class
                     )
                     if payment.by_class and not self._first_classes:
                         payment = payment.by_client(self.budgets.class_of_client)
@@ -313,7 +317,6 @@ class Ledger:
             refused=columns.each(refused),
             replayed=columns.each(replayed),
             number=number,
-            nonce=nonce,
         )
 
     def settle(self, reservation: Reservation) -> None:
@@ -342,10 +345,18 @@ class Ledger:
             digest.update(len(part).to_bytes(8, "little") + part)
         return digest.digest()
 
-    def noise(self, reservation: Reservation) -> KeyedNoise:
-        """The noise of a reservation: secret, and the same again when it is replayed."""
-        label = json.dumps([reservation.run, reservation.round, reservation.attempt])
-        return KeyedNoise(self._journal.key, label.encode() + reservation.nonce)
+    def newest_round(self, run: str) -> int | None:
+        """The highest round of a run that was ever reserved, by whichever process; None: none.
+
+        Example:
+            >>> ledger = Ledger.in_memory(Budgets.same(Budget(1.0), clients=3), "laplace/basic")
+            >>> _ = ledger.reserve(0.25, run="a", round=7, rising=True)
+            >>> ledger.newest_round("a"), ledger.newest_round("b")
+            (7, None)
+        """
+        with self._lock:
+            self._catch_up()
+            return self._newest.get(run)
 
     def spent(self) -> Ticks:
         """Sums of all charges in ticks, ``[sums, clients]``, unsettled ones included."""
@@ -495,7 +506,7 @@ class Ledger:
         elif row.kind == "loss":
             about, _ = unpack(row.payload)
             ticks = np.asarray(about["ticks"])
-            self._spending.add(Payment(0, b"", b"", None, ticks))
+            self._spending.add(Payment(0, b"", None, ticks))
             self._forgiven.add(Head.parse(str(about["head"])))
         elif row.number:
             raise ValueError(f"unknown kind {row.kind!r}")
@@ -509,7 +520,8 @@ class Ledger:
 
     def _book(self, row: Row, payment: Payment, adds: Ticks | None = None) -> None:
         self._spending.add(payment, adds)
-        entry = _Earlier(row.number, payment.attempt, payment.fingerprint, payment.nonce)
+        entry = _Earlier(row.number, payment.attempt, payment.fingerprint)
+        self._newest[row.run] = max(row.round, self._newest.get(row.run, row.round))
         self._index.setdefault((row.run, row.round), []).append(entry)
         self._unsettled.add(row.number)
 
@@ -588,12 +600,12 @@ def _made_before(
     columns: Columns,
     wanted: Ticks,
     asked: Mask,
-    together: bool,
 ) -> tuple[_Earlier | None, Mask]:
     """The reservation that was made for the same inputs, and who of those asked has it.
 
-    An attempt has one noise. Where somebody paid another charge in it, it is not repeated for
-    anybody: that client would send the same noise at two scales, whose difference has none.
+    Where somebody paid another charge in an attempt, it is not repeated for anybody: noise that is
+    the same again (a simulation's, by its seed) would go out at two scales, whose difference has
+    none.
     """
     made, others = [], set()
     for entry, payment in repeats:
@@ -608,10 +620,7 @@ def _made_before(
     for entry, who in made:
         if entry.attempt in others or (found and entry.attempt != found.attempt):
             continue
-        if not together:
-            found, replayed = entry, replayed | (asked & who)
-        elif not (who & ~asked).any():
-            return entry, who
+        found, replayed = entry, replayed | (asked & who)
     return found, replayed
 
 

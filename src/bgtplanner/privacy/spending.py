@@ -163,7 +163,7 @@ class Spending:
 
     def payment(
         self,
-        attempt: tuple[int, bytes, bytes],
+        attempt: tuple[int, bytes],
         columns: Columns,
         pays: Mask,
         ticks: Ticks,
@@ -173,7 +173,7 @@ class Spending:
         """The shortest way to say who pays how much.
 
         Args:
-            attempt: Its number, fingerprint and nonce.
+            attempt: Its number and fingerprint.
             columns: Those who were asked.
             pays: Which of them pay; at least one.
             ticks: What they pay: one number, or one a client, or one a class.

@@ -1,0 +1,178 @@
+"""What reads bytes of strangers, each as a function of bytes that may raise nothing of its own.
+
+``test_corpus.py`` gives them the kept corpus and bytes that hypothesis makes up, in every run of
+the tests; ``make fuzz`` gives them to atheris, which looks for bytes that reach new code.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from bgtplanner.errors import BGTPlannerError, MessageError
+from bgtplanner.flower.messages import (
+    Hello,
+    Request,
+    SentModel,
+    hello_request,
+    read_hello,
+    read_hello_request,
+    read_upload,
+    upload_record,
+)
+from bgtplanner.privacy.entries import Payment, pack
+
+__all__ = ["TARGETS"]
+
+
+class Bytes:
+    """Takes values from bytes, as long as they last; then zeros."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.place = data, 0
+
+    def take(self, number: int) -> bytes:
+        part = self.data[self.place : self.place + number]
+        self.place += number
+        return part.ljust(number, b"\0")
+
+    def rest(self) -> bytes:
+        return self.take(max(0, min(len(self.data) - self.place, 4096)))
+
+    def below(self, number: int) -> int:
+        return self.take(1)[0] % number
+
+    def value(self) -> Any:
+        """A value of any kind that a record can hold."""
+        kind = self.below(9)
+        if kind == 0:
+            return int.from_bytes(self.take(8), "little", signed=True)
+        if kind == 1:
+            return struct.unpack("<d", self.take(8))[0]
+        if kind == 2:
+            return self.take(self.below(64)).decode("latin-1")
+        if kind == 3:
+            return self.take(self.below(64))
+        if kind == 4:
+            return bool(self.below(2))
+        if kind == 5:
+            return [float("nan"), float("inf"), -0.0, 5e-324, 1e308][self.below(5)]
+        if kind == 6:
+            texts = ["", "\n", "[" * 5000, "{" * 50, '{"mean": 1e999}', "gaussian/gdp"]
+            return texts[self.below(6)]
+        if kind == 7:
+            return [0, -1, 2**31, 2**62, 1][self.below(5)]
+        return [struct.unpack("<d", self.take(8))[0] for _ in range(self.below(4))]
+
+    def array(self) -> Array:
+        """An array, or bytes that only say they are one."""
+        kind = self.below(4)
+        if kind == 0:
+            dtype = ["<f4", "<f8", "<i8", "<U3", "?", "<c16", "O"][self.below(6)]
+            shape = [(30, 3), (0,), (60,), (), (30, 0), (1, 1, 1)][self.below(6)]
+            return Array(np.zeros(shape, dtype=dtype))
+        if kind == 1:
+            content = np.frombuffer(self.take(4 * 90), dtype="<f4").reshape(30, 3)
+            return Array(content)
+        shapes = [(30, 3), (2**40,), (-1,), (60,)]
+        return Array("float32", shapes[self.below(4)], "numpy.ndarray", self.rest())
+
+
+def _model() -> SentModel:
+    return SentModel(
+        name="biases",
+        settings={"mean": 0.7},
+        low=1.0,
+        high=5.0,
+        catalogue=tuple(f"i{number}" for number in range(30)),
+        items=np.zeros((30, 3), dtype=np.float32),
+        dense=np.zeros(0, dtype=np.float32),
+    )
+
+
+def _changed(content: RecordDict, data: Bytes) -> RecordDict:
+    """A record that was right, with entries changed, added and taken away."""
+    for _ in range(1 + data.below(4)):
+        names = sorted(content)
+        if not names:
+            break
+        name = names[data.below(len(names))]
+        record: Any = content[name]
+        deed = data.below(6)
+        if deed == 0:
+            del content[name]
+        elif deed == 1:
+            content.pop("more", None)
+            content["more"] = MetricRecord({"loss": 1.0})
+        elif isinstance(record, ArrayRecord):
+            arrays = sorted(record) or ["items"]
+            record[arrays[data.below(len(arrays))] if deed < 5 else "extra"] = data.array()
+        else:
+            entries = sorted(record) or ["entry"]
+            entry = entries[data.below(len(entries))] if deed < 5 else "extra"
+            if deed == 2:
+                record.pop(entry, None)
+            else:
+                del content[name]
+                content[name] = ConfigRecord({**record, entry: data.value()})
+    return content
+
+
+def _message(content: RecordDict) -> Message:
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+    return Message(content, reply_to=Message(RecordDict(), 1, "train"))
+
+
+def message(data: bytes) -> None:
+    """What a server or a client reads from the network is what was agreed, or a `MessageError`."""
+    given = Bytes(data)
+    kind = given.below(5)
+    request = Request(
+        run="r", round=0, rule="gaussian/gdp", trust="local", unit="client", charge=1.0, clip=0.1,
+        model=_model(),
+    )  # fmt: skip
+    content = [
+        request.record,
+        _model().record,
+        lambda: upload_record(np.zeros(60)),
+        Hello(name="0" * 64, rule="gaussian/gdp").record,
+        hello_request,
+    ][kind]()
+    changed = _changed(content, given)
+    readers: list[Callable[[], Any]] = [
+        lambda: Request.read(changed).digest,
+        lambda: SentModel.read(changed),
+        lambda: read_upload(_message(changed), 60),
+        lambda: read_hello(_message(changed)),
+        lambda: read_hello_request(changed),
+    ]
+    with suppress(MessageError):
+        readers[kind]()
+
+
+def ledger_row(data: bytes) -> None:
+    """What a row of a ledger says is a payment that can be booked, or one of our errors."""
+    given = Bytes(data)
+    number = 1 + given.below(20)
+    if given.below(4):
+        about: dict[str, Any] = {"attempt": 0, "fingerprint": "", "everybody": True, "ticks": 1}
+        for _ in range(given.below(4)):
+            name = ["attempt", "fingerprint", "nonce", "everybody", "ticks", "by_class"]
+            value = given.value()
+            about[name[given.below(6)]] = value.hex() if isinstance(value, bytes) else value
+        payload = pack(about, given.rest())
+    else:
+        payload = given.rest()
+    with suppress(BGTPlannerError):
+        payment = Payment.unpacked(payload, number)
+        payment.over(number, np.zeros(number, dtype=np.int32))
+
+
+TARGETS: Mapping[str, Callable[[bytes], None]] = {"message": message, "ledger_row": ledger_row}
+"""By the name of the folder with their corpus."""

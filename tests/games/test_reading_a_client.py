@@ -1,0 +1,179 @@
+"""A server that tries to read a client: it may send what it likes, while the user rates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from bgtplanner.errors import BGTPlannerError
+from bgtplanner.flower.client import Client
+from bgtplanner.flower.clientfile import load_client
+from bgtplanner.flower.messages import Request, SentModel
+from bgtplanner.recsys.ratings import Ratings
+from bgtplanner.recsys.synthetic import synthetic_ratings
+from flower.doubles import agreed, item_names, write_client
+from games.worlds import (
+    DEFENCELESS,
+    ReplaysIfNothingChanged,
+    both,
+    paid_releases_tell_nothing,
+    some_moves,
+)
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+ALLOWED = {"smallest_charge": 1e-6, "largest_charge": 5.0, "requests_per_hour": 30.0}
+
+
+@pytest.fixture(scope="module")
+def few() -> Ratings:
+    return synthetic_ratings(clients=3, items=30, ratings_per_client=20, seed=1)
+
+
+@pytest.fixture(scope="module")
+def home(few: Ratings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A client's folder, to be copied."""
+    folder = tmp_path_factory.mktemp("client") / "home"
+    write_client(folder, few, 0, agreed(few, ALLOWED))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def honest(few: Ratings) -> Request:
+    model = SentModel(
+        name="biases",
+        settings={},
+        low=few.low,
+        high=few.high,
+        catalogue=item_names(few),
+        items=np.zeros((30, 3), dtype=np.float32),
+        dense=np.zeros(0, dtype=np.float32),
+    )
+    return Request(
+        run="first", round=0, rule="gaussian/gdp", trust="local", unit="client", charge=1.0,
+        clip=0.1, model=model,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def told_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    paid_releases_tell_nothing(monkeypatch)
+    return
+
+
+@pytest.mark.usefixtures("told_nothing")
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_is_learned_that_was_not_paid_for(
+    seed: int, home: Path, honest: Request, tmp_path: Path
+) -> None:
+    moves = some_moves(np.random.default_rng(seed), honest, 40)
+    one, other = both(home, tmp_path, Client, moves)
+    assert one == other
+    assert any(seen and seen[0] == "released" for seen in one)
+
+
+@pytest.mark.usefixtures("told_nothing")
+@pytest.mark.parametrize("kind", DEFENCELESS)
+def test_without_the_defence_the_two_worlds_can_be_told_apart(
+    kind: type[Client], home: Path, honest: Request, tmp_path: Path
+) -> None:
+    for seed in range(20):
+        moves = some_moves(np.random.default_rng(seed), honest, 40)
+        one, other = both(home, tmp_path / str(seed), kind, moves)
+        if one != other:
+            return
+    pytest.fail("the server has learned nothing: the game cannot be won")
+
+
+# ---- the oracle itself, with real noise
+
+TRIALS = 60
+CHARGE = 1e-6
+
+
+def _same_request(request: Request, _: int) -> tuple[Request, Request]:
+    return request, request
+
+
+def _another_round_between(request: Request, trial: int) -> tuple[Request, Request]:
+    return replace(request, round=2 * trial), replace(request, round=2 * trial)
+
+
+def _renamed_run(request: Request, trial: int) -> tuple[Request, Request]:
+    return replace(request, run=f"a{trial}"), replace(request, run=f"b{trial}")
+
+
+def _later_round(request: Request, trial: int) -> tuple[Request, Request]:
+    run = f"later {trial}"
+    return replace(request, run=run), replace(request, run=run, round=1)
+
+
+def _two_servers(request: Request, trial: int) -> tuple[Request, Request]:
+    first = replace(request, run=f"server 1 {trial}")
+    return first, replace(first, charge=2 * CHARGE)
+
+
+PATTERNS = (_same_request, _another_round_between, _renamed_run, _later_round, _two_servers)
+
+
+def _guesses(home: Path, kind: type[Client], pattern: Callable[..., Any], honest: Request) -> int:
+    """How often a server guesses whether the user has rated one item between two requests.
+
+    It goes by whether the answers are equal, whether one is missing, and else tosses a coin.
+    """
+    rng = np.random.default_rng(7)
+    file = load_client(home / "client.toml")
+    table = file.ratings.read_text(encoding="utf-8")
+    right = 0
+    for trial in range(TRIALS):
+        items = np.zeros((30, 3), dtype=np.float32)
+        items[trial % 30] = 1e6  # one item at a time
+        asked = replace(
+            honest, run=f"trial {trial}", charge=CHARGE, model=replace(honest.model, items=items)
+        )
+        rated = bool(rng.integers(2))
+        seen: list[bytes | None] = []
+        for moment, request in enumerate(pattern(asked, trial)):
+            extra = "u0,i7,1.0\n" if rated and moment else ""
+            file.ratings.write_text(table + extra, encoding="utf-8")
+            try:
+                seen.append(kind(file).answer(request).tobytes())
+            except BGTPlannerError:
+                seen.append(None)
+        answered = seen[0] is not None and seen[1] is not None
+        changed = seen[0] != seen[1] if answered else bool(rng.integers(2))
+        right += changed == rated
+    file.ratings.write_text(table, encoding="utf-8")
+    return right
+
+
+def _chance_of(right: int) -> float:
+    """Of guessing so well, or so badly, with no more than what two tiny charges have bought."""
+    mu = (3 * CHARGE) ** 0.5
+    bought = 2 * scipy.stats.norm.cdf(mu / 2) - 1
+    likely = scipy.stats.binom(TRIALS, 0.5 + bought / 2)
+    return float(min(likely.sf(max(right, TRIALS - right) - 1) * 2, 1.0))
+
+
+@pytest.fixture
+def fresh(few: Ratings, tmp_path: Path) -> Path:
+    return write_client(tmp_path / "client", few, 0, agreed(few)).parent
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_asking_twice_does_not_show_what_was_rated_in_between(
+    pattern: Callable[..., Any], fresh: Path, honest: Request
+) -> None:
+    assert _chance_of(_guesses(fresh, Client, pattern, honest)) > 1e-9
+
+
+def test_the_client_that_replays_if_nothing_changed_is_read_by_it(
+    fresh: Path, honest: Request
+) -> None:
+    assert _chance_of(_guesses(fresh, ReplaysIfNothingChanged, _same_request, honest)) < 1e-9

@@ -1,0 +1,306 @@
+"""Two worlds that differ in one client's ratings and in nothing else, and a server that may do
+whatever it likes in both.
+
+What a server may learn about ratings is what it has paid for. So every paid release is replaced by
+numbers that do not depend on any world; whatever then still differs between the two transcripts
+was learned for nothing. There is no noise in that, hence no statistics: the transcripts must be
+equal, bit for bit, whatever the server does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from bgtplanner.federation.answers import Answers
+from bgtplanner.federation.guard import Guard, Release
+from bgtplanner.flower.client import Client
+from bgtplanner.flower.clientfile import load_client
+from bgtplanner.flower.messages import Request
+from bgtplanner.privacy.ledger import Ledger
+
+Generator = np.random.Generator
+HEADER = "user,item,rating\n"
+
+
+class Crash(BaseException):
+    """The machine stops here."""
+
+
+# ---- what the user does: the two worlds' only difference
+
+CHANGES: tuple[Callable[[str], str | None], ...] = (
+    lambda table: table,  # nothing
+    lambda table: table + "u0,i7,1.0\n",
+    lambda table: table + "u0,i8,4.0\nu1,i3,2.0\n",
+    lambda table: table.rpartition("u")[0],  # one rating fewer
+    lambda table: table.replace(",4.0", ",1.0"),
+    lambda table: table + "u0,an item that no catalogue has,3.0\n",
+    lambda table: HEADER,
+    lambda table: "",
+    lambda table: table + "u0,i2,not a number\n",
+    lambda table: "\x00" * 100,
+    lambda table: None,  # the file is gone
+    lambda table: HEADER + "".join(f"u0,i{item},{1 + item % 4}.0\n" for item in range(30)),
+)
+
+
+@dataclass(frozen=True)
+class Move:
+    """What happens next, in both worlds alike: all of it is public.
+
+    Attributes:
+        kind: ``ask``, ``keep``, ``hello``, ``change``, ``lose`` (a kept answer), ``age``.
+        request: What is asked for.
+        crash: The step of the answer at which the machine stops, if it does.
+        changes: What the user of each world does.
+        seconds: By which the clock jumps.
+    """
+
+    kind: str
+    request: Request | None = None
+    crash: str | None = None
+    changes: tuple[int, int] = (0, 0)
+    seconds: float = 0.0
+
+
+STEPS = ("reserve", "upload", "protect", "answers", "model", "settle", None)
+
+
+@dataclass
+class World:
+    """One client with its folder, and everything a server sees of it."""
+
+    folder: Path
+    kind: type[Client] = Client
+    seen: list[Any] = field(default_factory=list)
+    now: float = 1e9
+
+    def play(self, moves: list[Move], side: int) -> list[Any]:
+        for move in moves:
+            self.seen.append(self._do(move, side))
+        with Ledger.open(self.folder / "state" / "ledger.sqlite", read_only=True) as ledger:
+            self.seen.append((ledger.spent().tolist(), ledger.unsettled, ledger.head.number))
+        return self.seen
+
+    def _do(self, move: Move, side: int) -> Any:
+        if move.kind == "change":
+            self._change(CHANGES[move.changes[side]])
+        elif move.kind == "lose":
+            for path in sorted((self.folder / "state" / "answers").glob("*"))[-1:]:
+                path.unlink()
+        elif move.kind == "age":
+            self.now += move.seconds
+        else:
+            return self._message(move)
+        return None
+
+    def _change(self, change: Callable[[str], str | None]) -> None:
+        path = self.folder / "ratings.csv"
+        table = change(path.read_text(encoding="utf-8") if path.exists() else HEADER)
+        if table is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.write_text(table, encoding="utf-8")
+
+    def _message(self, move: Move) -> Any:
+        client = self.kind(load_client(self.folder / "client.toml"), clock=lambda: self.now)
+        try:
+            if move.kind == "hello":
+                return ("here", client.hello())
+            assert move.request is not None
+            if move.kind == "keep":
+                client.keep(move.request.model)
+                return "kept"
+            with _stopping(move.crash):
+                answer = client.answer(move.request)
+            return ("released", hashlib.sha256(answer.tobytes()).hexdigest())
+        except Crash:
+            return "no answer"
+        except Exception:  # as the client app does: one word, whatever the reason
+            return "refused"
+
+
+class _stopping:
+    """The machine stops at a step of an answer, before that step is done."""
+
+    PLACES: ClassVar = {
+        "reserve": (Guard, "reserve"),
+        "upload": (Client, "_upload"),
+        "protect": (Guard, "protect"),
+        "answers": (Answers, "keep"),
+        "model": (Client, "_keep"),
+        "settle": (Guard, "settle"),
+    }
+
+    def __init__(self, step: str | None) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.step = step
+
+    def __enter__(self) -> None:
+        if self.step is not None:
+
+            def stop(*_: Any, **__: Any) -> None:
+                raise Crash
+
+            self.patch.setattr(*self.PLACES[self.step], stop)
+
+    def __exit__(self, *_: object) -> None:
+        self.patch.undo()
+
+
+def paid_releases_tell_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Replace what was paid for by numbers that go by the reservation alone."""
+    protect = Guard.protect
+
+    def told_nothing(self: Guard, reservation: Any, uploads: Any, **options: Any) -> Release:
+        release = protect(self, reservation, uploads, **options)
+        made_up = np.random.default_rng(reservation.number).normal(size=release.values.shape)
+        return replace(release, values=made_up)
+
+    patch.setattr(Guard, "protect", told_nothing)
+
+
+def both(
+    home: Path, to: Path, kind: type[Client], moves: list[Move]
+) -> tuple[list[Any], list[Any]]:
+    """The transcripts of two worlds that begin with the same folder and the same keys."""
+    transcripts = []
+    for side in (0, 1):
+        folder = to / f"world {side}"
+        shutil.copytree(home, folder)
+        transcripts.append(World(folder, kind).play(moves, side))
+        shutil.rmtree(folder)
+    return transcripts[0], transcripts[1]
+
+
+# ---- what a hostile server tries
+
+
+def some_moves(rng: Generator, honest: Request, number: int) -> list[Move]:
+    """Messages in any order, repeated, renamed, altered, with crashes and a jumping clock."""
+    moves: list[Move] = [Move("change", changes=_two(rng)), Move("ask", request=honest)]
+    asked: list[Request] = [honest]
+    while len(moves) < number:
+        dice = rng.random()
+        if dice < 0.25:
+            moves.append(Move("change", changes=_two(rng)))
+        elif dice < 0.30:
+            moves.append(Move("lose"))
+        elif dice < 0.35:
+            moves.append(Move("age", seconds=float(rng.choice([-1e8, -60, 60, 3600, 1e8]))))
+        elif dice < 0.38:
+            moves.append(Move("hello"))
+        elif dice < 0.40:
+            moves.append(Move("keep", request=honest))
+        else:
+            again = rng.random() < 0.6
+            request = asked[int(rng.integers(len(asked)))] if again else _request(rng, honest)
+            asked.append(request)
+            crash = STEPS[int(rng.integers(len(STEPS)))] if rng.random() < 0.2 else None
+            moves.append(Move("ask", request=request, crash=crash))
+    return moves
+
+
+def _two(rng: Generator) -> tuple[int, int]:
+    first, second = rng.integers(len(CHANGES), size=2)
+    return int(first), int(second)
+
+
+def _request(rng: Generator, honest: Request) -> Request:
+    model = honest.model
+    items = np.zeros_like(model.items)
+    if rng.random() < 0.5:  # all the weight on one item
+        items[int(rng.integers(len(items)))] = 10.0 ** float(rng.integers(-3, 30))
+    model = replace(model, items=items)
+    if rng.random() < 0.1:
+        order = tuple(model.catalogue[int(place)] for place in rng.permutation(len(items)))
+        model = replace(model, catalogue=order)
+    if rng.random() < 0.05:
+        model = replace(model, high=model.high + 1)
+    if rng.random() < 0.05:
+        model = replace(model, settings={"mean": 0.6})
+    return replace(
+        honest,
+        run=str(rng.choice(["first", "second", "[/]"])),
+        round=int(rng.integers(6)),
+        charge=float(rng.choice([2.0**-44, 1e-6, 1.0, 5.0, 1e9], p=[0.1, 0.3, 0.4, 0.1, 0.1])),
+        clip=float(rng.choice([1e-9, 0.1, 1.0, 1e9], p=[0.05, 0.5, 0.4, 0.05])),
+        model=model,
+    )
+
+
+# ---- clients with a defence taken away
+
+
+class ReplaysIfNothingChanged(Client):
+    """Repeats, unpaid, what it has sent if the upload has not changed; charges anew if it has.
+
+    The client of 29ffb3e: an upload's hash was part of what made two requests the same.
+    """
+
+    sent: ClassVar[dict[tuple[str, bytes], Any]] = {}
+
+    def answer(self, request: Request) -> Any:
+        self._agree(request)
+        model, shared = self._model_of(request.model)
+        upload = self._upload(model, shared, request.model)
+        key = (str(self.file.state), hashlib.sha256(request.digest + upload.tobytes()).digest())
+        if key not in self.sent:
+            with self.open_ledger() as ledger:
+                guard = Guard(ledger)
+                paid = guard.reserve(request.charge, run=request.run, round=request.round)
+                released = guard.protect(paid, upload[None], clip=request.clip)
+                self.sent[key] = released.values[0]
+        return self.sent[key]
+
+
+class RefusesWithoutRatings(Client):
+    """Reads its ratings first, and refuses if it has none."""
+
+    def answer(self, request: Request) -> Any:
+        self.file.table()
+        return super().answer(request)
+
+
+class PaysOnlyIfThereIsSomethingToSend(Client):
+    """Takes a rest if none of its ratings is in the catalogue: nothing would be learned."""
+
+    def answer(self, request: Request) -> Any:
+        model, shared = self._model_of(request.model)
+        if not self._upload(model, shared, request.model).any():
+            return np.zeros(60)
+        return super().answer(request)
+
+
+class KeepsAnswersByWhatItSent(Client):
+    """Keeps answers under the request and its number of ratings."""
+
+    def answer(self, request: Request) -> Any:
+        ratings = len(self.file.table().rating) if self.file.ratings.exists() else 0
+        return super().answer(replace(request, run=f"{request.run} {ratings}"))
+
+
+DEFENCELESS = (
+    ReplaysIfNothingChanged,
+    RefusesWithoutRatings,
+    PaysOnlyIfThereIsSomethingToSend,
+    KeepsAnswersByWhatItSent,
+)
+
+__all__ = [
+    "DEFENCELESS",
+    "Move",
+    "ReplaysIfNothingChanged",
+    "World",
+    "both",
+    "paid_releases_tell_nothing",
+    "some_moves",
+]
