@@ -18,10 +18,12 @@ import pytest
 
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StorageError
 from bgtplanner.privacy import journal
+from bgtplanner.privacy.entries import pack
 from bgtplanner.privacy.journal import SCHEMA, Head, MemoryJournal, Row, SqliteJournal
 
 FIRST = Row.after(None, "open", "", 0, b"first")
 KEY = bytes(range(32))
+PAYLOAD = pack({"attempt": 0, "everybody": True, "fingerprint": "", "ticks": 5})
 
 
 def says(kind: type[Exception], message: str) -> Any:
@@ -34,13 +36,13 @@ def filled(path: Path, number: int = 3) -> SqliteJournal:
     last = FIRST
     with kept.writing():
         for index in range(number):
-            last = Row.after(Head(last.number, last.hash), "reserve", "run", index, b"payload")
+            last = Row.after(Head(last.number, last.hash), "reserve", "run", index, PAYLOAD)
             kept.append(last)
     return kept
 
 
 def append_and_fail(kept: MemoryJournal | SqliteJournal, row: Row, error: BaseException) -> None:
-    with kept.writing(durable=False):
+    with kept.writing():
         kept.append(row)
         raise error
 
@@ -115,7 +117,7 @@ def test_a_head_of_a_wrong_size_is_refused(text: str) -> None:
 
 def test_rows_in_memory_appear_together_or_not_at_all() -> None:
     kept = MemoryJournal()
-    other = Row.after(Head(0, FIRST.hash), "reserve", "a", 1, b"")
+    other = Row.after(Head(0, FIRST.hash), "reserve", "a", 1, PAYLOAD)
     with kept.writing():
         kept.append(FIRST)
     with pytest.raises(KeyError):
@@ -178,7 +180,7 @@ def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     kept = filled(path)
     files = list(tmp_path.iterdir())
-    assert {file.name for file in files} >= {"ledger.sqlite", "ledger.sqlite-wal"}
+    assert {file.name for file in files} == {"ledger.sqlite", "ledger.sqlite-journal"}
     for file in files:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600, file.name
     kept.close()
@@ -189,26 +191,45 @@ def test_the_layout_of_the_file(tmp_path: Path) -> None:
     filled(path).close()
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA application_id").fetchone() == (0x42475450,)
-    assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA,) == (1,)
-    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    columns = connection.execute("SELECT name, type, pk FROM pragma_table_info('rows')")
-    assert [" ".join(map(str, column)) for column in columns] == [
-        "number INTEGER 1", "kind TEXT 0", "run TEXT 0", "round INTEGER 0", "payload BLOB 0",
-        "hash BLOB 0",
-    ]  # fmt: skip
+    assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA,) == (2,)
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    layout = {
+        "rows": ["number INTEGER 1", "kind TEXT 0", "run TEXT 0", "round INTEGER 0",
+                 "payload BLOB 0", "hash BLOB 0"],
+        "reservations": ["run TEXT 1", "round INTEGER 2", "attempt INTEGER 3", "number INTEGER 4",
+                         "fingerprint BLOB 0"],
+        "unsettled": ["number INTEGER 1"],
+        "snapshot": ["one INTEGER 1", "number INTEGER 0", "hash BLOB 0", "state BLOB 0",
+                     "mark BLOB 0"],
+    }  # fmt: skip
+    for table, expected in layout.items():
+        columns = connection.execute("SELECT name, type, pk FROM pragma_table_info(?)", (table,))
+        assert [" ".join(map(str, column)) for column in columns] == expected, table
     assert [len(key) for (key,) in connection.execute("SELECT key FROM secret")] == [32]
     connection.close()
 
 
-def test_what_is_reserved_is_forced_to_the_disk_and_what_is_settled_is_not(tmp_path: Path) -> None:
-    kept = filled(tmp_path / "ledger.sqlite", 0)
-    assert kept._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    for options, level in (({}, 2), ({"durable": False}, 1), ({"durable": True}, 2)):
-        with kept.writing(**options):
-            assert kept._connection.execute("PRAGMA synchronous").fetchone() == (level,)
+def test_what_is_written_is_forced_to_the_disk_and_in_the_file_itself(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    kept = filled(path, 0)
+    assert kept._connection.execute("PRAGMA journal_mode").fetchone() == ("truncate",)
+    assert kept._connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+    head = Head(0, FIRST.hash)
+    for number in range(40):
+        with kept.writing():
             assert kept._connection.in_transaction
+            row = Row.after(head, "reserve", "run", number, PAYLOAD)
+            kept.append(row)
+            head = Head(row.number, row.hash)
         assert not kept._connection.in_transaction
+        assert path.with_name("ledger.sqlite-journal").stat().st_size == 0
+        copy = tmp_path / "copy.sqlite"
+        copy.write_bytes(path.read_bytes())  # a plain copy of the file alone is whole
+        again = SqliteJournal.open(copy, read_only=True)
+        assert again.head_at(row.number) == head
+        again.close()
     kept.close()
+    assert {file.name for file in tmp_path.iterdir()} == {"ledger.sqlite", "copy.sqlite"}
 
 
 def test_rows_in_a_file_appear_together_or_not_at_all(tmp_path: Path) -> None:
@@ -216,7 +237,9 @@ def test_rows_in_a_file_appear_together_or_not_at_all(tmp_path: Path) -> None:
     before = list(kept.rows())
     with pytest.raises(KeyboardInterrupt):
         append_and_fail(
-            kept, Row.after(Head(2, before[-1].hash), "settle", "run", 1, b""), KeyboardInterrupt()
+            kept,
+            Row.after(Head(2, before[-1].hash), "settle", "run", 1, pack({"settles": 1})),
+            KeyboardInterrupt(),
         )
     assert list(kept.rows()) == before
     assert list(kept.rows(2)) == before[2:]
@@ -322,13 +345,13 @@ def test_foreign_files_are_refused_and_left_as_they_are(tmp_path: Path, read_onl
     newer = tmp_path / "newer.sqlite"
     filled(newer).close()
     connection = sqlite3.connect(newer)
-    connection.execute("PRAGMA user_version = 2")
+    connection.execute("PRAGMA user_version = 3")
     connection.close()
     expected = {
         text: "damaged or no ledger: file is not a database",
         empty: "no ledger (another program's file, or cut to nothing)",
         foreign: "no ledger (another program's file, or cut to nothing)",
-        newer: "ledger of schema 2; this version reads 1",
+        newer: "ledger of schema 3; this version reads 2",
     }
     for path, message in expected.items():
         before = path.read_bytes()
@@ -388,9 +411,9 @@ def test_a_closed_journal_says_so(tmp_path: Path) -> None:
         (sqlite3.OperationalError("Could not decode to UTF-8"), LedgerTamperedError,
          "a row cannot be read: Could not decode to UTF-8"),
         (sqlite3.OperationalError("database is locked"), StorageError,
-         "another process has been writing for 30 s; try again"),
+         "another process has been using it for 30 s; try again"),
         (sqlite3.OperationalError("database is busy"), StorageError,
-         "another process has been writing for 30 s; try again"),
+         "another process has been using it for 30 s; try again"),
         (sqlite3.OperationalError("disk I/O error"), StorageError,
          "disk I/O error; nothing was reserved"),
         (sqlite3.ProgrammingError("closed"), LedgerError, "closed"),
@@ -415,7 +438,7 @@ def test_a_second_writer_waits_and_then_says_why(
     monkeypatch.setattr(journal, "_WAIT_SECONDS", 0.01)
     one, two = SqliteJournal.open(path), SqliteJournal.open(path)
     with one.writing():
-        message = f"{path}: another process has been writing for 0 s; try again"
+        message = f"{path}: another process has been using it for 0 s; try again"
         with says(StorageError, message), two.writing():
             pass
     with two.writing():
@@ -429,7 +452,7 @@ def test_readers_are_not_blocked_by_a_writer(tmp_path: Path) -> None:
     writer = filled(path)
     head = list(writer.rows())[-1]
     with writer.writing():
-        writer.append(Row.after(Head(head.number, head.hash), "reserve", "run", 9, b""))
+        writer.append(Row.after(Head(head.number, head.hash), "reserve", "run", 9, PAYLOAD))
         for read_only in (True, False):
             reader = SqliteJournal.open(path, read_only=read_only)
             assert len(list(reader.rows())) == 4  # what is not yet committed is not seen
@@ -447,9 +470,11 @@ def test_threads_take_turns_with_one_journal(tmp_path: Path) -> None:
     def write() -> None:
         try:
             for _ in range(10):
-                with kept.writing(durable=False):
+                with kept.writing():
                     last = list(kept.rows())[-1]
-                    kept.append(Row.after(Head(last.number, last.hash), "reserve", "r", 0, b""))
+                    kept.append(
+                        Row.after(Head(last.number, last.hash), "reserve", "r", 0, PAYLOAD)
+                    )
         except BaseException as error:
             failures.append(error)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,8 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.errors import LedgerTamperedError
+from bgtplanner.privacy.accounting import CEILING
 
-__all__ = ["Payment", "Reservation", "pack", "unpack"]
+__all__ = [
+    "Payment",
+    "Reservation",
+    "attempt_of",
+    "named_values",
+    "pack",
+    "settled_by",
+    "unpack",
+]
 
 Mask = NDArray[np.bool_]
 Ticks = NDArray[np.int64]
@@ -108,9 +118,9 @@ class Payment(NamedTuple):
                 ticks = np.zeros(columns, dtype=np.int64)
                 ticks[who] = self.ticks
         except (IndexError, ValueError) as error:
-            raise LedgerTamperedError("a row cannot be read: edited or damaged") from error
+            raise _damaged() from error
         if ticks.ndim and ticks.shape != who.shape:
-            raise LedgerTamperedError("a row cannot be read: edited or damaged")
+            raise _damaged()
         return who, ticks
 
     def packed(self) -> bytes:
@@ -129,22 +139,30 @@ class Payment(NamedTuple):
 
     @classmethod
     def unpacked(cls, payload: bytes, n_clients: int) -> Payment:
-        """From the payload of a row. The nonce that older rows have is left aside."""
+        """From the payload of a row. The nonce that older rows have is left aside.
+
+        Raises:
+            LedgerTamperedError: If it is no payment of so many clients: damaged or edited.
+        """
         about, data = unpack(payload)
+        attempt, mark = attempt_of(about)
         try:
             size = 0 if about["everybody"] else (n_clients + 7) // 8
-            bits = np.frombuffer(data[:size], dtype=np.uint8)
-            clients = np.unpackbits(bits, count=n_clients).astype(bool) if size else None
             by_class = bool(about.get("by_class", False))
             single = None if by_class else about["ticks"]
+            if len(data) < size or not (single is None or type(single) is int):
+                raise _damaged()
+            bits = np.frombuffer(data[:size], dtype=np.uint8)
+            clients = np.unpackbits(bits, count=n_clients).astype(bool) if size else None
             listed = np.frombuffer(data[size:], dtype="<i8").astype(np.int64)
             ticks = listed if single is None else np.asarray(single, np.int64)
-            if (ticks < (0 if by_class else 1)).any():
-                raise ValueError("a charge below a tick")
-            mark = bytes.fromhex(about["fingerprint"])
-            return cls(int(about["attempt"]), mark, clients, ticks, by_class)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise LedgerTamperedError("a row cannot be read: edited or damaged") from error
+        except (KeyError, ValueError, OverflowError) as error:
+            raise _damaged() from error
+        somebody = ticks.size and (clients is None or clients.any())
+        somebody = somebody and (not by_class or (ticks > 0).any())
+        if not somebody or (ticks < (0 if by_class else 1)).any() or (ticks > CEILING).any():
+            raise _damaged()
+        return cls(attempt, mark, clients, ticks, by_class)
 
 
 _NOTHING = zlib.compress(b"", 1)  # most rows have no bytes: setting up zlib would cost the most
@@ -158,11 +176,47 @@ def pack(about: dict[str, Any], data: bytes = b"") -> bytes:
 
 
 def unpack(payload: bytes) -> tuple[dict[str, Any], bytes]:
-    """What :func:`pack` was given."""
+    """What :func:`pack` was given.
+
+    Raises:
+        LedgerTamperedError: If that cannot be told: damaged or edited.
+    """
+    about, data = named_values(payload), payload[4 + int.from_bytes(payload[:4], "little") :]
     try:
-        length = int.from_bytes(payload[:4], "little")
-        about: dict[str, Any] = json.loads(payload[4 : 4 + length])
-        data = payload[4 + length :]
         return about, b"" if data == _NOTHING else zlib.decompress(data)
-    except (ValueError, zlib.error) as error:
-        raise LedgerTamperedError("a row cannot be read: edited or damaged") from error
+    except zlib.error as error:
+        raise _damaged() from error
+
+
+def named_values(payload: bytes) -> dict[str, Any]:
+    """The named values of a payload alone, without its bytes, which may be many."""
+    try:
+        about = json.loads(payload[4 : 4 + int.from_bytes(payload[:4], "little")])
+    except (ValueError, RecursionError) as error:
+        raise _damaged() from error
+    if not isinstance(about, dict):
+        raise _damaged()
+    return about
+
+
+def attempt_of(about: Mapping[str, Any]) -> tuple[int, bytes]:
+    """Which attempt a reserve row says it is, and the fingerprint of its inputs."""
+    attempt, mark = about.get("attempt"), about.get("fingerprint")
+    if type(attempt) is not int or not 0 <= attempt < 2**62 or not isinstance(mark, str):
+        raise _damaged()
+    try:
+        return attempt, bytes.fromhex(mark)
+    except ValueError as error:
+        raise _damaged() from error
+
+
+def settled_by(about: Mapping[str, Any]) -> int:
+    """Which reservation a settle row says was released."""
+    number = about.get("settles")
+    if type(number) is not int or not 0 < number < 2**62:
+        raise _damaged()
+    return number
+
+
+def _damaged() -> LedgerTamperedError:
+    return LedgerTamperedError("a row cannot be read: edited or damaged")

@@ -8,6 +8,8 @@
   a fresh charge.
 * Where a run must go forward, a round that is not above every earlier one is refused.
 * What is promised is the budget. ``epsilon_spent`` is a reading.
+* What a call costs does not grow with the number of rows: opening reads the newest snapshot and
+  the few rows after it. :meth:`Ledger.verify` alone reads them all.
 
 The ledger holds no rating, no item id and no gradient, only who paid how much in which round.
 """
@@ -29,26 +31,67 @@ from numpy.typing import ArrayLike, NDArray
 from bgtplanner.errors import (
     BudgetExceeded,
     ConfigError,
-    InputError,
     LedgerError,
     LedgerTamperedError,
     StaleRoundError,
 )
 from bgtplanner.privacy.accounting import Rule, from_ticks, rule_named, to_ticks
-from bgtplanner.privacy.budget import Budget, Budgets
-from bgtplanner.privacy.entries import Mask, Payment, Reservation, Ticks, pack, unpack
-from bgtplanner.privacy.journal import Head, Journal, MemoryJournal, Row, SqliteJournal
-from bgtplanner.privacy.spending import Columns, Spending
+from bgtplanner.privacy.book import Book, first_row
+from bgtplanner.privacy.budget import Budgets
+from bgtplanner.privacy.entries import Mask, Payment, Reservation, Ticks, named_values, pack
+from bgtplanner.privacy.journal import Head, Journal, Made, MemoryJournal, Row, SqliteJournal
+from bgtplanner.privacy.spending import Columns
+from bgtplanner.privacy.witness import Witness
 
-__all__ = ["Ledger", "Reservation"]
+__all__ = ["SNAPSHOT_EVERY", "Ledger", "Reservation"]
+
+SNAPSHOT_EVERY = 64
+"""So many rows are written before the sums are noted anew: at most twice as many are read when a
+ledger is opened."""
 
 
-class _Earlier(NamedTuple):
-    """A reservation that was made before, without the list of who made it."""
+class _Request(NamedTuple):
+    """What somebody wants to reserve, checked.
 
-    number: int
+    Attributes:
+        run: Which run.
+        round: Which round of it.
+        ticks: What it costs: one number, or one a client, or one a class.
+        by_class: Whether it is one a class.
+        clients: Who is asked; None for everybody.
+        mark: Fingerprint of the inputs; empty if there is none.
+    """
+
+    run: str
+    round: int
+    ticks: Ticks
+    by_class: bool
+    clients: Mask | None
+    mark: bytes
+
+
+class _Decision(NamedTuple):
+    """Who may release and who may not, by column (see :class:`Columns`).
+
+    Attributes:
+        columns: Those who were asked.
+        wanted: What each of them was to pay.
+        pays: Who pays now.
+        refused: Who cannot pay.
+        replayed: Who has paid before.
+        attempt: Which attempt it is.
+        number: The row that was written before for the same inputs; -1 if there is none.
+        adds: What it adds to the sums.
+    """
+
+    columns: Columns
+    wanted: Ticks
+    pays: Mask
+    refused: Mask
+    replayed: Mask
     attempt: int
-    fingerprint: bytes
+    number: int
+    adds: Ticks
 
 
 class Ledger:
@@ -57,6 +100,7 @@ class Ledger:
     Use :meth:`in_memory`, :meth:`create` or :meth:`open`.
 
     Example:
+        >>> from bgtplanner import Budget
         >>> ledger = Ledger.in_memory(Budgets.same(Budget(1.0, 1e-5), clients=3), "laplace/basic")
         >>> leave = ledger.reserve(0.75, run="a", round=0)
         >>> ledger.settle(leave)
@@ -68,57 +112,63 @@ class Ledger:
         bgtplanner.errors.BudgetExceeded: 3 of 3 clients cannot pay 0.5: at most 0.25 is left
     """
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(
+        self, journal: Journal, *, witness: Witness | None = None, from_rows: bool = False
+    ) -> None:
         self._journal = journal
-        self._head: Head | None = None
+        self._witness = witness
         self._lock = threading.RLock()
-        self._index: dict[tuple[str, int], list[_Earlier]] = {}
-        self._newest: dict[str, int] = {}
-        self._unsettled: set[int] = set()
-        self._forgiven: set[Head] = set()
-        first = next(iter(journal.rows()), None)
-        if first is None or first.kind != "open":
-            raise LedgerError("the ledger has no first row; it was never finished or was emptied")
-        _checked(first, None)
-        about, classes = unpack(first.payload)
-        try:
-            self.rule: Rule = rule_named(str(about["rule"]))
-            self.budgets = Budgets(
-                tuple(Budget(epsilon, delta) for epsilon, delta in about["budgets"]),
-                np.frombuffer(classes, dtype="<i4"),
-            )
-            same_key = about["key"] == _mark_of_key(journal.key)
-        except InputError as error:
-            raise LedgerError(f"the ledger's first row cannot be used: {error}") from error
-        except (KeyError, TypeError, ValueError) as error:
-            raise LedgerTamperedError("the first row cannot be read: edited or damaged") from error
-        if not same_key:
-            raise LedgerTamperedError("the ledger's key is not the one it was created with")
-        # Rows by the class mean the classes of the first row, whatever budgets are in force now.
-        self._first_budgets = self.budgets
-        self._first_classes = True
-        self._spending = Spending(self.rule, self.budgets)
-        self._first_limit = int(self._spending.limits_by_class.max())
+        self._book = Book(journal.row(0), journal.key)
+        self._snapshot_at = 0
+        snapshot = None if from_rows else journal.snapshot()
+        if snapshot is not None:
+            self._book.go_to(snapshot)
+            self._snapshot_at = snapshot.number
+            if journal.head_at(snapshot.number) != self._book.head:
+                raise LedgerTamperedError(
+                    f"row {snapshot.number}, up to which the sums were noted, is not in this "
+                    "ledger: rows were cut, edited or removed"
+                )
         self._catch_up()
+        if witness is not None and (seen := witness.newest()) is not None:
+            self.check_head(seen)
 
     @classmethod
     def in_memory(cls, budgets: Budgets, rule: Rule | str) -> Self:
         """A ledger that lives as long as the process."""
         journal = MemoryJournal()
         with journal.writing():
-            journal.append(_first_row(budgets, rule, journal.key))
+            journal.append(first_row(budgets, _rule(rule), journal.key))
         return cls(journal)
 
     @classmethod
-    def create(cls, path: Path | str, budgets: Budgets, rule: Rule | str) -> Self:
+    def create(
+        cls,
+        path: Path | str,
+        budgets: Budgets,
+        rule: Rule | str,
+        *,
+        witness: Witness | None = None,
+    ) -> Self:
         """A new durable ledger.
+
+        Args:
+            path: The file.
+            budgets: What the clients may spend.
+            rule: How charges add up.
+            witness: Where every head is told, on another disk; see :meth:`open`.
 
         Raises:
             LedgerError: If the file exists: a ledger is never silently started anew.
         """
         key = secrets.token_bytes(32)
-        first = _first_row(budgets, rule, key)  # checked before a file is made
-        return cls(SqliteJournal.create(path, key, first))
+        first = first_row(budgets, _rule(rule), key)  # checked before a file is made
+        if witness is not None and witness.newest() is not None:
+            raise LedgerError(f"{witness.path}: knows of a ledger already; name another file")
+        made = cls(SqliteJournal.create(path, key, first), witness=witness)
+        if witness is not None:
+            witness.append(made.head)
+        return made
 
     @classmethod
     def open(
@@ -128,7 +178,9 @@ class Ledger:
         budgets: Budgets | None = None,
         rule: Rule | str | None = None,
         head: Head | None = None,
+        witness: Witness | None = None,
         read_only: bool = False,
+        from_rows: bool = False,
     ) -> Self:
         """A durable ledger that exists.
 
@@ -138,7 +190,11 @@ class Ledger:
                 who has spent more can pay nothing further), never more.
             rule: If given, must be the one it was created with.
             head: The newest row that somebody else remembers; refused if it has lost that.
-            read_only: For looking only; never blocks a writer.
+            witness: A file elsewhere that is told every head before a reservation is granted.
+                Refused if the ledger has lost the newest of them.
+            read_only: For looking only; nothing is written.
+            from_rows: Do not rely on the snapshot but read every row: for a file whose snapshot
+                is damaged.
 
         Raises:
             LedgerError: If the file is missing, foreign or damaged, or does not fit the arguments.
@@ -146,13 +202,16 @@ class Ledger:
         """
         journal = SqliteJournal.open(path, read_only=read_only)
         try:
-            ledger = cls(journal)
+            ledger = cls(journal, witness=witness, from_rows=from_rows)
             if rule is not None and _rule(rule).name != ledger.rule.name:
                 raise LedgerError(
                     f"{path}: kept by the rule {ledger.rule.name}, not {_rule(rule).name}"
                 )
             if budgets is not None:
-                ledger._lower(budgets, path)
+                try:
+                    ledger._book.lower(budgets)
+                except LedgerError as error:
+                    raise LedgerError(f"{path}: {error}") from error
             if head is not None:
                 ledger.check_head(head)
         except BaseException:
@@ -171,10 +230,7 @@ class Ledger:
         if "rows" not in state:
             raise LedgerError("the state holds no rows: open the durable ledger file instead")
         journal = MemoryJournal.from_state(state)
-        last: Head | None = None
-        for row in journal.rows():
-            last = _checked(row, last)
-        if str(last) != state.get("head"):
+        if str(journal.head_at(len(state["rows"]) - 1)) != state.get("head"):
             raise LedgerTamperedError("the state has lost its newest rows, or was given others")
         return cls(journal)
 
@@ -185,6 +241,7 @@ class Ledger:
         leaves it for nowhere: of that one, only the head is told.
 
         Example:
+            >>> from bgtplanner import Budget
             >>> ledger = Ledger.in_memory(Budgets.same(Budget(1.0), clients=3), "laplace/basic")
             >>> _ = ledger.reserve(0.75, run="a", round=0)
             >>> Ledger.from_state(ledger.state_dict()).left().tolist()
@@ -205,6 +262,16 @@ class Ledger:
         """Let go of the file."""
         self._journal.close()
 
+    @property
+    def rule(self) -> Rule:
+        """How charges add up."""
+        return self._book.rule
+
+    @property
+    def budgets(self) -> Budgets:
+        """What the clients may spend by now."""
+        return self._book.budgets
+
     def __enter__(self) -> Self:
         return self
 
@@ -217,9 +284,7 @@ class Ledger:
     @property
     def head(self) -> Head:
         """The newest row: keep it elsewhere, and give it to :meth:`open` next time."""
-        if self._head is None:
-            raise LedgerError("the ledger has no row")
-        return self._head
+        return self._book.head
 
     def reserve(
         self,
@@ -258,66 +323,105 @@ class Ledger:
             StaleRoundError: If the round must be above an earlier one and is not.
             ConfigError: If a charge, a client, the run or the round makes no sense.
         """
-        chosen = self._mask(clients)
-        text = isinstance(run, str) and run.encode(errors="ignore").decode() == run
-        ConfigError.unless(text, "run", run, "a text")
-        whole = isinstance(round, int | np.integer) and 0 <= round < 2**62
-        ConfigError.unless(bool(whole), "round", round, "a whole number from 0")
-        ticks = self._ticks(charge, by_class)
-        by_class = by_class and ticks.ndim > 0
-        mark = b"" if fingerprint is None else bytes(fingerprint)
-        key = (run, int(round))
+        request = self._request(charge, run, round, clients, fingerprint, by_class)
         with self._lock:
             row = None
             with self._journal.writing():
                 self._catch_up()
-                newest = self._newest.get(run)
-                if rising and newest is not None and key[1] <= newest:
-                    raise StaleRoundError(
-                        f"round = {key[1]}: the run has had round {newest}; its rounds only go up"
+                if rising:
+                    self._refuse_stale(request)
+                decision = self._decide(request, strict)
+                if decision.pays.any():
+                    payment = self._book.spending.payment(
+                        (decision.attempt, request.mark),
+                        decision.columns,
+                        decision.pays,
+                        request.ticks,
+                        by_class=request.by_class,
                     )
-                earlier = self._index.get(key, [])
-                repeats = self._with_mark(earlier, mark)
-                evenly = chosen is None and (by_class or not ticks.ndim)
-                columns = self._spending.columns(
-                    by_class=evenly and all(payment.whole for _, payment in repeats)
-                )
-                asked = columns.everybody() if chosen is None else chosen
-                wanted = ticks
-                if by_class:
-                    wanted = ticks if columns.sizes is not None else ticks[columns.class_of_client]
-                    asked &= wanted > 0
-                same, replayed = _made_before(repeats, columns, wanted, asked)
-                new = asked & ~replayed if same else asked
-                adds = self._spending.adds(wanted, asked)
-                pays = new & self.rule.fits(columns.spent, adds, columns.limits)
-                refused = new & ~pays
-                if refused.any() and (strict or not (pays | replayed).any()):
-                    raise self._exceeded(columns, wanted, asked, refused)
-                attempt = same.attempt if same else len({entry.attempt for entry in earlier})
-                if pays.any():
-                    payment = self._spending.payment(
-                        (attempt, mark), columns, pays, ticks, by_class=by_class
-                    )
-                    if payment.by_class and not self._first_classes:
-                        payment = payment.by_client(self.budgets.class_of_client)
-                    row = Row.after(self._head, "reserve", *key, payment.packed())
-                    self._journal.append(row)
+                    row = self._append("reserve", *request[:2], self._book.written(payment))
             if row is not None:  # it is on the disk: only now does the memory follow
-                reusable = columns.sizes is not None or not self._spending.alike
-                self._book(row, payment, adds if reusable else None)
-                self._head = Head(row.number, row.hash)
-            number = row.number if row is not None else same.number if same else -1
+                reusable = decision.columns.sizes is not None or not self._book.spending.alike
+                self._book.booked(row, payment, decision.adds if reusable else None)
+                if self._witness is not None:
+                    self._witness.append(self.head)
+        columns = decision.columns
         return Reservation(
-            run=run,
-            round=key[1],
-            attempt=attempt,
-            charge=columns.charge(wanted),
-            granted=columns.each(pays | replayed),
-            refused=columns.each(refused),
-            replayed=columns.each(replayed),
-            number=number,
+            run=request.run,
+            round=request.round,
+            attempt=decision.attempt,
+            charge=columns.charge(decision.wanted),
+            granted=columns.each(decision.pays | decision.replayed),
+            refused=columns.each(decision.refused),
+            replayed=columns.each(decision.replayed),
+            number=decision.number if row is None else row.number,
         )
+
+    def _request(
+        self,
+        charge: ArrayLike,
+        run: str,
+        round_: int,
+        clients: ArrayLike | None,
+        fingerprint: bytes | None,
+        by_class: bool,
+    ) -> _Request:
+        """What somebody wants, if it makes sense."""
+        chosen = self._mask(clients)
+        text = isinstance(run, str) and run.encode(errors="ignore").decode() == run
+        ConfigError.unless(text, "run", run, "a text")
+        whole = isinstance(round_, int | np.integer) and 0 <= round_ < 2**62
+        ConfigError.unless(bool(whole), "round", round_, "a whole number from 0")
+        ticks = self._ticks(charge, by_class)
+        mark = b"" if fingerprint is None else bytes(fingerprint)
+        return _Request(run, int(round_), ticks, by_class and ticks.ndim > 0, chosen, mark)
+
+    def _refuse_stale(self, request: _Request) -> None:
+        newest = self._journal.newest_round(request.run)
+        if newest is not None and request.round <= newest:
+            raise StaleRoundError(
+                f"round = {request.round}: the run has had round {newest}; its rounds only go up"
+            )
+
+    def _decide(self, request: _Request, strict: bool) -> _Decision:
+        """Who has paid before, who can pay now, who is refused; nothing is written.
+
+        Raises:
+            BudgetExceeded: If nobody can pay (or one cannot, if `strict`).
+        """
+        ticks, spending = request.ticks, self._book.spending
+        repeats = self._with_mark(request)
+        evenly = request.clients is None and (request.by_class or not ticks.ndim)
+        columns = spending.columns(
+            by_class=evenly and all(payment.whole for _, payment in repeats)
+        )
+        asked = columns.everybody() if request.clients is None else request.clients
+        wanted = ticks
+        if request.by_class:
+            wanted = ticks if columns.sizes is not None else ticks[columns.class_of_client]
+            asked &= wanted > 0
+        same, replayed = _made_before(repeats, columns, wanted, asked)
+        new = asked & ~replayed
+        adds = spending.adds(wanted, asked)
+        pays = new & self.rule.fits(columns.spent, adds, columns.limits)
+        refused = new & ~pays
+        if refused.any() and (strict or not (pays | replayed).any()):
+            raise self._exceeded(columns, wanted, asked, refused)
+        if same is None:
+            attempt, number = self._journal.attempts(request.run, request.round), -1
+        else:
+            attempt, number = same.attempt, same.number
+        return _Decision(columns, wanted, pays, refused, replayed, attempt, number, adds)
+
+    def _append(self, kind: str, run: str, round_: int, payload: bytes) -> Row:
+        """Write the next row, and before it a snapshot of all that came before if one is due."""
+        head = self._book.head
+        if self._journal.durable and head.number - self._snapshot_at >= SNAPSHOT_EVERY:
+            self._journal.keep_snapshot(self._book.snapshot())
+            self._snapshot_at = head.number
+        row = Row.after(head, kind, run, round_, payload)
+        self._journal.append(row)
+        return row
 
     def settle(self, reservation: Reservation) -> None:
         """Note that what was reserved has been released. Doing it twice does no harm."""
@@ -325,18 +429,15 @@ class Ledger:
             return
         key = (reservation.run, reservation.round)
         with self._lock:
-            # Not forced to the disk: if this is lost, it still counts as spent.
-            with self._journal.writing(durable=False):
+            with self._journal.writing():
                 self._catch_up()
-                known = {entry.number for entry in self._index.get(key, [])}
-                if reservation.number not in known:
+                made = self._journal.row(reservation.number)
+                if made is None or made[1:4] != ("reserve", *key):
                     raise LedgerError(f"settle: there is no reservation {reservation.number} here")
-                if reservation.number not in self._unsettled:
+                if not self._journal.is_unsettled(reservation.number):
                     return
-                row = Row.after(self._head, "settle", *key, pack({"settles": reservation.number}))
-                self._journal.append(row)
-            self._unsettled.discard(reservation.number)
-            self._head = Head(row.number, row.hash)
+                row = self._append("settle", *key, pack({"settles": reservation.number}))
+            self._book.read(row)
 
     def fingerprint(self, *parts: bytes) -> bytes:
         """A keyed mark of a release's inputs; shows nothing about them without the ledger."""
@@ -349,22 +450,22 @@ class Ledger:
         """The highest round of a run that was ever reserved, by whichever process; None: none.
 
         Example:
+            >>> from bgtplanner import Budget
             >>> ledger = Ledger.in_memory(Budgets.same(Budget(1.0), clients=3), "laplace/basic")
             >>> _ = ledger.reserve(0.25, run="a", round=7, rising=True)
             >>> ledger.newest_round("a"), ledger.newest_round("b")
             (7, None)
         """
         with self._lock:
-            self._catch_up()
-            return self._newest.get(run)
+            return self._journal.newest_round(run)
 
     def spent(self) -> Ticks:
         """Sums of all charges in ticks, ``[sums, clients]``, unsettled ones included."""
-        return self._spending.spent()
+        return self._book.spending.spent()
 
     def left(self) -> NDArray[np.float64]:
         """Largest charge that each client can still pay."""
-        return self._spending.left()
+        return self._book.spending.left()
 
     def left_by_class(self) -> NDArray[np.float64]:
         """Largest charge that somebody of each class can still pay; 0 for an empty class.
@@ -376,16 +477,16 @@ class Ledger:
             >>> ledger.left_by_class().tolist()
             [0.75, 1.5]
         """
-        return self._spending.left_by_class()
+        return self._book.spending.left_by_class()
 
     def least_spent_by_class(self) -> Ticks:
         """Sums in ticks, ``[sums, classes]``, of who can still pay the most in each class."""
-        return self._spending.least_spent_by_class()
+        return self._book.spending.least_spent_by_class()
 
     def epsilon_spent(self, delta: float | None = None) -> NDArray[np.float64]:
         """Each client's epsilon so far: a reading at its own delta, or at the one given."""
         result = np.zeros(len(self))
-        alike = self._spending.least_spent_by_class() if self._spending.alike else None
+        alike = self._book.spending.least_spent_by_class() if self._book.spending.alike else None
         spent = self.spent() if alike is None else alike
         for index, budget in enumerate(self.budgets.classes):
             members = np.flatnonzero(self.budgets.class_of_client == index)
@@ -400,14 +501,15 @@ class Ledger:
     @property
     def unsettled(self) -> int:
         """How many reservations were never settled. They count as spent."""
-        return len(self._unsettled)
+        return self._book.unsettled
 
     def history(self) -> Iterator[dict[str, Any]]:
         """What happened, row by row, for people: no data of any client but what it paid."""
         with self._lock:
             self._catch_up()
-        classes = self._first_budgets.class_of_client
-        sizes = np.bincount(classes, minlength=len(self._first_budgets.classes))
+            unsettled = self._journal.unsettled()
+        classes = self._book.first_budgets.class_of_client
+        sizes = np.bincount(classes, minlength=len(self._book.first_budgets.classes))
         for row in itertools.islice(self._journal.rows(), self.head.number + 1):
             entry: dict[str, Any] = {
                 "number": row.number,
@@ -427,27 +529,47 @@ class Ledger:
                     "charge_least": float(paid.min()),
                     "charge_most": float(paid.max()),
                     "attempt": payment.attempt,
-                    "settled": row.number not in self._unsettled,
+                    "settled": row.number not in unsettled,
                 }
             elif row.kind == "loss":
-                entry["charge_most"] = float(from_ticks(unpack(row.payload)[0]["ticks"]))
+                entry["charge_most"] = float(from_ticks(named_values(row.payload)["ticks"]))
             yield entry
 
     def verify(self, head: Head | None = None) -> int:
-        """Read every row again and check the chain; returns how many there are.
+        """Read every row again and check all that can be checked; returns how many there are.
+
+        That is: the chain; that the file is whole; that the index, the snapshot and the sums in
+        memory are what the rows say.
 
         Raises:
-            LedgerTamperedError: If a row was edited, removed or reordered, or the head is lost.
+            LedgerTamperedError: If a row was edited, removed or reordered, or the head is lost, or
+                what is derived from the rows is not what they say.
         """
-        known, last, found = self._head, None, False
-        for row in self._journal.rows():
-            last = _checked(row, last)
-            found = found or last == known
-        if last is None or not found:  # others may have written more; nobody may have written less
-            raise LedgerTamperedError("the newest rows are gone since the ledger was opened")
-        if head is not None:
-            self.check_head(head)
-        return last.number + 1
+        with self._lock:
+            snapshot = self._journal.snapshot()
+            self._catch_up()
+            known = self._book
+            gone = LedgerTamperedError("the newest rows are gone since the ledger was opened")
+            rows = itertools.islice(self._journal.rows(), known.head.number + 1)
+            first = next(rows, None)
+            if first is None:
+                raise gone
+            book = Book(first, self._journal.key)
+            same = True
+            for row in rows:
+                book.read(row)
+                if snapshot is not None and snapshot.number == row.number:
+                    same = book.snapshot() == snapshot
+            if book.head != known.head:
+                raise gone
+            if not same or not np.array_equal(book.spending.spent(), known.spending.spent()):
+                raise LedgerTamperedError(
+                    "the sums that were noted are not what the rows say: edited or damaged"
+                )
+            self._journal.check()
+            if head is not None:
+                self.check_head(head)
+            return book.head.number + 1
 
     def check_head(self, head: Head) -> None:
         """Refuse a ledger that has lost a row somebody remembers.
@@ -455,10 +577,7 @@ class Ledger:
         Raises:
             LedgerTamperedError: If that row is not in the chain and its loss was not stated.
         """
-        if head in self._forgiven:
-            return
-        row = next(iter(self._journal.rows(head.number)), None)
-        if row is None or row.hash != head.hash:
+        if head not in self._book.forgiven and self._journal.head_at(head.number) != head:
             newest = self.head.number
             raise LedgerTamperedError(
                 f"row {head.number}, which was seen before, is not in this ledger (its newest is "
@@ -474,64 +593,38 @@ class Ledger:
             charge: At most what any client spent since; by default everything that is left.
         """
         # A charge of 1 or more is no larger than its square: it uses up the sum of squares, too.
-        everything = max(self._first_limit, int(to_ticks(1.0)))
+        everything = max(self._book.largest_limit, int(to_ticks(1.0)))
         ticks = everything if charge is None else int(to_ticks(charge))
         with self._lock:
             with self._journal.writing():
                 self._catch_up()
-                payload = pack({"head": str(head), "ticks": ticks})
-                row = Row.after(self._head, "loss", "", 0, payload)
-                self._journal.append(row)
-            self._apply(row)
+                row = self._append("loss", "", 0, pack({"head": str(head), "ticks": ticks}))
+            self._book.read(row)
 
     def _catch_up(self) -> None:
         """Read and check the rows that others have written meanwhile."""
-        start = 0 if self._head is None else self._head.number + 1
-        for row in self._journal.rows(start):
-            self._apply(row)
+        for row in self._journal.rows(self._book.head.number + 1):
+            self._book.read(row)
 
-    def _apply(self, row: Row) -> None:
-        head = _checked(row, self._head)
-        try:
-            self._read(row)
-        except (KeyError, TypeError, ValueError) as error:
-            raise LedgerTamperedError(f"row {row.number} cannot be read: {error}") from error
-        self._head = head
+    def _with_mark(self, request: _Request) -> list[tuple[Made, Payment]]:
+        """The reservations that were made for the same inputs, as their rows say.
 
-    def _read(self, row: Row) -> None:
-        if row.kind == "reserve":
-            self._book(row, self._payment(row))
-        elif row.kind == "settle":
-            self._unsettled.discard(int(unpack(row.payload)[0]["settles"]))
-        elif row.kind == "loss":
-            about, _ = unpack(row.payload)
-            ticks = np.asarray(about["ticks"])
-            self._spending.add(Payment(0, b"", None, ticks))
-            self._forgiven.add(Head.parse(str(about["head"])))
-        elif row.number:
-            raise ValueError(f"unknown kind {row.kind!r}")
-
-    def _payment(self, row: Row) -> Payment:
-        """What a row says, by the classes that are in force."""
-        payment = Payment.unpacked(row.payload, len(self))
-        if payment.by_class and not self._first_classes:
-            return payment.by_client(self._first_budgets.class_of_client)
-        return payment
-
-    def _book(self, row: Row, payment: Payment, adds: Ticks | None = None) -> None:
-        self._spending.add(payment, adds)
-        entry = _Earlier(row.number, payment.attempt, payment.fingerprint)
-        self._newest[row.run] = max(row.round, self._newest.get(row.run, row.round))
-        self._index.setdefault((row.run, row.round), []).append(entry)
-        self._unsettled.add(row.number)
-
-    def _with_mark(self, earlier: list[_Earlier], mark: bytes) -> list[tuple[_Earlier, Payment]]:
-        """The reservations that were made for the same inputs."""
-        return [
-            (entry, self._payment(next(iter(self._journal.rows(entry.number)))))
-            for entry in earlier
-            if mark and hmac.compare_digest(entry.fingerprint, mark)
-        ]
+        The index only tells where to look: what counts is the row, if it is one of the chain.
+        """
+        if not request.mark:
+            return []
+        found = []
+        for made in self._journal.made_for(*request[:2], request.mark):
+            row = self._journal.row(made.number)
+            before = self._journal.head_at(made.number - 1)
+            if row is None or row.kind != "reserve" or not row.follows(before):
+                raise LedgerTamperedError(
+                    f"row {made.number}, which the index names, is not a reservation of this "
+                    "ledger: edited or damaged"
+                )
+            if Made.by(row) == made:
+                found.append((made, self._book.payment(row)))
+        return found
 
     def _ticks(self, charge: ArrayLike, by_class: bool) -> Ticks:
         """Ticks of a charge: one number, or one a client (a class, if it is by the class)."""
@@ -569,19 +662,6 @@ class Ledger:
         mask[array.astype(np.int64)] = True
         return mask
 
-    def _lower(self, budgets: Budgets, path: Path | str) -> None:
-        if len(budgets) != len(self):
-            raise LedgerError(f"{path}: kept for {len(self)} clients, not {len(budgets)}")
-        lowered = Spending(self.rule, budgets, self.spent())
-        if (lowered.limits() > self._spending.limits()).any():
-            raise LedgerError(
-                f"{path}: created with a smaller budget; a budget can be lowered, never raised"
-            )
-        self._first_classes = np.array_equal(
-            budgets.class_of_client, self._first_budgets.class_of_client
-        )
-        self._spending, self.budgets = lowered, budgets
-
     def _exceeded(
         self, columns: Columns, ticks: Ticks, asked: Mask, refused: Mask
     ) -> BudgetExceeded:
@@ -596,11 +676,11 @@ class Ledger:
 
 
 def _made_before(
-    repeats: list[tuple[_Earlier, Payment]],
+    repeats: list[tuple[Made, Payment]],
     columns: Columns,
     wanted: Ticks,
     asked: Mask,
-) -> tuple[_Earlier | None, Mask]:
+) -> tuple[Made | None, Mask]:
     """The reservation that was made for the same inputs, and who of those asked has it.
 
     Where somebody paid another charge in an attempt, it is not repeated for anybody: noise that is
@@ -615,7 +695,7 @@ def _made_before(
         if (who & (wanted != paid) & (wanted > 0)).any():
             others.add(entry.attempt)
         made.append((entry, who))
-    found: _Earlier | None = None
+    found: Made | None = None
     replayed = np.zeros(len(asked), dtype=bool)
     for entry, who in made:
         if entry.attempt in others or (found and entry.attempt != found.attempt):
@@ -626,30 +706,3 @@ def _made_before(
 
 def _rule(rule: Rule | str) -> Rule:
     return rule_named(rule) if isinstance(rule, str) else rule
-
-
-def _first_row(budgets: Budgets, rule: Rule | str, key: bytes) -> Row:
-    chosen = _rule(rule)
-    for budget in budgets.classes:
-        chosen.limit_ticks(budget)
-    about = {
-        "rule": chosen.name,
-        "budgets": [[budget.epsilon, budget.delta] for budget in budgets.classes],
-        "key": _mark_of_key(key),
-    }
-    payload = pack(about, budgets.class_of_client.astype("<i4").tobytes())
-    return Row.after(None, "open", "", 0, payload)
-
-
-def _mark_of_key(key: bytes) -> str:
-    """By which the key is known again; does not give it away."""
-    return hashlib.sha256(b"bgtplanner ledger key" + bytes(key)).hexdigest()
-
-
-def _checked(row: Row, head: Head | None) -> Head:
-    if not row.follows(head):
-        raise LedgerTamperedError(
-            f"row {row.number} is not the one that was written after row "
-            f"{-1 if head is None else head.number}: rows were edited, removed or reordered"
-        )
-    return Head(row.number, row.hash)

@@ -7,6 +7,7 @@ and a round costs as much as there are classes, whether those hold ten clients o
 
 from __future__ import annotations
 
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -104,6 +105,25 @@ class Spending:
         if self._limits is None:
             self._limits = np.asarray(self.limits_by_class[:, self.class_of_client])
         return self._limits
+
+    def shortest(self) -> tuple[bool, Ticks]:
+        """Whether all clients of each class have spent the same, and the sums by class or client.
+
+        The same for the same sums, however they came about.
+        """
+        by_class = self._by_class
+        if by_class is None:
+            by_class = self._of_members(self._of_clients().spent)
+        if by_class is None:
+            return False, self._of_clients().spent
+        return True, np.where(self.sizes > 0, by_class, 0)
+
+    def of_shortest(self, by_class: bool, sums: Ticks) -> Spending:
+        """With the sums that :meth:`shortest` told, in one row after the other."""
+        made = copy(self)
+        each = sums.reshape(len(self.limits_by_class), -1).copy()
+        made._by_class, made._each = (each, None) if by_class else (None, each)
+        return made
 
     def left(self) -> NDArray[np.float64]:
         """Largest charge that each client can still pay."""
