@@ -78,6 +78,7 @@ def prepare(root: Path) -> None:
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
     os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ.setdefault("BGTPLANNER_SCHEDULES", "50")  # of tests/games; one fault needs no more
     for name in _LOADED_BEFORE:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

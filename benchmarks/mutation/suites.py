@@ -38,12 +38,14 @@ SUITES = (
         (
             "src/bgtplanner/federation/guard.py",
             "src/bgtplanner/federation/answers.py",
+            "src/bgtplanner/federation/pacing.py",
             "src/bgtplanner/flower/client.py",
             "src/bgtplanner/flower/clientfile.py",
         ),
         (
             "tests/federation/test_guard.py",
             "tests/federation/test_answers.py",
+            "tests/federation/test_pacing.py",
             "tests/federation/test_client.py",
             "tests/flower/test_client.py",
             "tests/flower/test_clientfile.py",
@@ -51,6 +53,7 @@ SUITES = (
             "tests/flower/test_pinned.py",
             "tests/flower/test_equal.py",
             "tests/games",
+            "tests/fuzz",
         ),
     ),
 )
