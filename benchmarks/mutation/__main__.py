@@ -65,10 +65,12 @@ def main() -> None:
         for suite, baseline in found.items():
             seconds = sum(baseline.seconds.values())
             print(f"{suite.name}: {len(baseline.seconds)} tests, {seconds:.0f} s while traced")
-            for test, reason in baseline.left_out.items():
-                print(f"  left out, does not pass as it is: {test}: {reason.splitlines()[-1]}")
-            if baseline.skipped:
-                print(f"  {len(baseline.skipped)} skipped: {', '.join(baseline.skipped)[:300]}")
+            for title, tests in (
+                ("do not pass as they are and are left out", baseline.left_out),
+                ("are skipped", baseline.skipped),
+            ):
+                if tests:
+                    print(f"  {len(tests)} {title}, such as", *list(tests)[:5])
         begun = time.monotonic()
         with options.out.open("a") as out:
 

@@ -45,6 +45,7 @@ def play(
     keep: Callable[[dict[str, Any]], None],
 ) -> None:
     """Try all of them, `jobs` at a time; `keep` is given the record of each when it is known."""
+    sources = {file: (root / file).read_bytes() for file in {mutant.file for mutant in mutants}}
     waiting = list(reversed(mutants))
     trials: list[_Trial] = []
     slots = list(range(jobs))
@@ -52,6 +53,8 @@ def play(
         while waiting or trials:
             while waiting and slots:
                 mutant = waiting.pop()
+                if (root / mutant.file).read_bytes() != sources[mutant.file]:
+                    raise SystemExit(f"{mutant.file} was edited meanwhile; start again")
                 baseline = baselines[mutant.file]
                 trials.append(
                     _Trial(mutant, baseline, root, scratch, slots.pop(), examples, stages)
