@@ -1,7 +1,7 @@
 """Look for bytes that break a reader: ``python -m fuzz TARGET [SECONDS]``, needs atheris.
 
-What is found goes to ``build/fuzz/TARGET``; bytes that broke something belong into the corpus, once
-it is mended.
+What is found goes to ``build/fuzz/TARGET``; bytes that broke something belong into the corpus,
+once it is mended.
 """
 
 from __future__ import annotations

@@ -119,7 +119,20 @@ def _two_servers(request: Request, trial: int) -> tuple[Request, Request]:
     return first, replace(first, charge=2 * CHARGE)
 
 
-PATTERNS = (_same_request, _another_round_between, _renamed_run, _later_round, _two_servers)
+def _catalogue_in_another_order(request: Request, _: int) -> tuple[Request, Request]:
+    model = request.model
+    return request, replace(request, model=replace(model, catalogue=model.catalogue[::-1]))
+
+
+PATTERNS = (
+    _same_request,
+    _another_round_between,
+    _renamed_run,
+    _later_round,
+    _two_servers,
+    _catalogue_in_another_order,
+)
+RULES = ("gaussian/gdp", "laplace/basic", "privunit/either")
 
 
 def _guesses(home: Path, kind: type[Client], pattern: Callable[..., Any], honest: Request) -> int:
@@ -154,26 +167,34 @@ def _guesses(home: Path, kind: type[Client], pattern: Callable[..., Any], honest
 
 
 def _chance_of(right: int) -> float:
-    """Of guessing so well, or so badly, with no more than what two tiny charges have bought."""
+    """Of guessing so well, or so badly, with no more than what two tiny charges have bought.
+
+    A Gaussian release of this charge buys the most: mu is its root.
+    """
     mu = (3 * CHARGE) ** 0.5
     bought = 2 * scipy.stats.norm.cdf(mu / 2) - 1
     likely = scipy.stats.binom(TRIALS, 0.5 + bought / 2)
     return float(min(likely.sf(max(right, TRIALS - right) - 1) * 2, 1.0))
 
 
-@pytest.fixture
-def fresh(few: Ratings, tmp_path: Path) -> Path:
-    return write_client(tmp_path / "client", few, 0, agreed(few)).parent
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize(
+    ("pattern", "rule"),
+    [
+        *((pattern, RULES[0]) for pattern in PATTERNS),
+        *((pattern, rule) for pattern in (_same_request, _later_round) for rule in RULES[1:]),
+    ],
+)
 def test_asking_twice_does_not_show_what_was_rated_in_between(
-    pattern: Callable[..., Any], fresh: Path, honest: Request
+    pattern: Callable[..., Any], rule: str, few: Ratings, honest: Request, tmp_path: Path
 ) -> None:
-    assert _chance_of(_guesses(fresh, Client, pattern, honest)) > 1e-9
+    home = write_client(tmp_path / "client", few, 0, agreed(few, {"rule": rule})).parent
+    assert _chance_of(_guesses(home, Client, pattern, replace(honest, rule=rule))) > 1e-9
 
 
+@pytest.mark.parametrize("rule", RULES)
 def test_the_client_that_replays_if_nothing_changed_is_read_by_it(
-    fresh: Path, honest: Request
+    rule: str, few: Ratings, honest: Request, tmp_path: Path
 ) -> None:
-    assert _chance_of(_guesses(fresh, ReplaysIfNothingChanged, _same_request, honest)) < 1e-9
+    home = write_client(tmp_path / "client", few, 0, agreed(few, {"rule": rule})).parent
+    asked = replace(honest, rule=rule)
+    assert _chance_of(_guesses(home, ReplaysIfNothingChanged, _same_request, asked)) < 1e-9
