@@ -1233,7 +1233,7 @@ def test_only_who_paid_how_much_is_stored(path: Path) -> None:
     (key,) = connection.execute("SELECT key FROM secret").fetchone()
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     connection.close()
-    assert tables == {"rows", "secret", "reservations", "unsettled", "snapshot"}
+    assert tables == {"rows", "secret", "reservations", "unsettled", "snapshot", "newest"}
     fields = [(row.kind, sorted(unpack(row.payload)[0]), unpack(row.payload)[1]) for row in rows]
     reserve = ["attempt", "everybody", "fingerprint", "ticks"]
     own = np.array([ONE // 4, ONE // 2], dtype="<i8").tobytes()
@@ -1424,15 +1424,19 @@ def test_a_cut_tail_is_found_by_who_knows_the_head(filled: tuple[Path, Head], ke
     with says(LedgerTamperedError, "the newest rows are gone since the ledger was opened"):
         opened.verify()
     opened.close()
+    noted = "the newest row is not the one that was noted: rows were cut, or the file is damaged"
+    with says(LedgerTamperedError, noted):
+        Ledger.open(path)  # by who does not know that the file notes its newest row
+    tampered(
+        path, "REPLACE INTO newest SELECT 1, number, hash FROM rows WHERE number = ?", kept - 1
+    )
     with Ledger.open(path) as cut:  # by who does not know of the index
         wrong = f"{path}: the index of reservations is not what the rows say: edited or damaged"
         with says(LedgerTamperedError, wrong):
             cut.verify()
     tampered(path, "DELETE FROM reservations WHERE number >= ?", kept)
-    with_settle = kept <= 2, 5 <= kept <= 6
-    for number, open_ in zip((1, 5), with_settle, strict=True):
-        if open_ and number < kept:
-            tampered(path, "INSERT INTO unsettled VALUES (?)", number)
+    for settled in {2: [1], 6: [5]}.get(kept, []):
+        tampered(path, "INSERT INTO unsettled VALUES (?)", settled)
     tampered(path, "DELETE FROM unsettled WHERE number >= ?", kept)
     message = (
         f"row {head.number}, which was seen before, is not in this ledger (its newest is "
@@ -1474,6 +1478,7 @@ def forged(path: Path, number: int, **change: Any) -> None:
         row = Row.after(head, new.kind, new.run, new.round, new.payload)
         connection.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?)", row)
         head = Head(row.number, row.hash)
+    connection.execute("REPLACE INTO newest VALUES (1, ?, ?)", head)
     connection.commit()
     connection.close()
 

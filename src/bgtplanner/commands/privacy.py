@@ -11,10 +11,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from bgtplanner.commands.options import Json, named_by_flags, print_json
-from bgtplanner.errors import ConfigError, LedgerError, StorageError
+from bgtplanner.commands.heads import Kept, check_heads, heads_around
+from bgtplanner.commands.options import Json, named_by_flags, need_simulator, print_json
+from bgtplanner.errors import ConfigError, InputError, LedgerError, StorageError
 from bgtplanner.privacy.budget import Budget
-from bgtplanner.privacy.journal import Head
+from bgtplanner.privacy.journal import Head, in_write_ahead_mode, sqlite_warning
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.quotes import quotes
 
@@ -23,7 +24,9 @@ ledger_app = typer.Typer(
     no_args_is_help=True,
 )
 
-LedgerFile = Annotated[Path, typer.Argument(help="A ledger file, or a run folder that has one.")]
+LedgerFile = Annotated[
+    Path, typer.Argument(help="A ledger file, or the folder of a run or a client that has one.")
+]
 HeadOption = Annotated[
     str | None, typer.Option("--head", help="NUMBER:HASH of a row that must be in it.")
 ]
@@ -125,20 +128,25 @@ def audit(
 @ledger_app.command("show")
 def show(
     ledger: LedgerFile,
-    client: Annotated[int | None, typer.Option(help="Only this client, by its index.")] = None,
+    client: Annotated[
+        str | None, typer.Option(help="Only the client of this user, as the data name it.")
+    ] = None,
+    index: Annotated[
+        int | None, typer.Option(help="Only the client at this place of the ledger, from 0.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Say what was spent and what is left, per class of clients or for one of them.
 
-    Example: `bgtplanner ledger show runs/first/ledger.sqlite`
+    The ledger itself does not know how the data name a client; the folder of its run does.
+
+    Example: `bgtplanner ledger show runs/first --client 7`
     """
     from bgtplanner.report.money import ledger_facts, ledger_view
 
     with _opened(ledger, read_only=True) as opened:
-        if client is not None:
-            inside = 0 <= client < len(opened)
-            ConfigError.unless(inside, "--client", client, f"an index from 0 to {len(opened) - 1}")
-            balance = _balances(opened)[client]
+        if client is not None or index is not None:
+            balance = _balance(opened, ledger, client, index)
             if as_json:
                 print_json(balance)
             else:
@@ -152,22 +160,76 @@ def show(
 
 
 @ledger_app.command("verify")
-def verify(ledger: LedgerFile, head: HeadOption = None, as_json: Json = False) -> None:
-    """Check that no row was edited, removed or reordered; with --head, that none was cut off.
+def verify(
+    ledger: LedgerFile,
+    head: HeadOption = None,
+    witness: Annotated[
+        Path | None, typer.Option(help="A file elsewhere to which heads were appended.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check that no row was edited, removed or reordered, and what can be known about cut ones.
 
-    Without a head that was kept elsewhere, missing newest rows cannot be noticed.
+    A ledger whose newest rows are missing is a whole chain still. So it is compared with every
+    head that was written down elsewhere: by the run, by the client, by a witness, by you.
 
-    Example: `bgtplanner ledger verify runs/first/ledger.sqlite --head 12:9f…`
+    Exit code 1 if something is wrong.
+
+    Example: `bgtplanner ledger verify runs/first --head 12:9f…`
     """
+    file = _file_of(ledger)
+    given = [] if head is None else [Kept("--head", (Head.parse(head),))]
     with _opened(ledger, read_only=True) as opened:
-        rows = opened.verify(None if head is None else Head.parse(head))
-        newest = str(opened.head)
+        rows, newest = opened.verify(), opened.head
+        around = given + heads_around(file, witness)
+        known = check_heads(opened, around)
+    warning = sqlite_warning(write_ahead=in_write_ahead_mode(file))
     if as_json:
-        print_json({"rows": rows, "head": newest, "head_checked": head is not None})
+        heads = [
+            {"from": kept.source, "head": str(kept.heads[-1]), "heads": len(kept.heads)}
+            for kept in around
+            if kept.heads
+        ]
+        unread = {kept.source: kept.problem for kept in around if kept.problem}
+        print_json(
+            {
+                "rows": rows,
+                "head": str(newest),
+                "head_checked": known is not None,
+                "heads": heads,
+                "unread": unread,
+                "newest_known": None if known is None else known.number,
+                "warning": warning,
+            }
+        )
         return
     typer.echo(f"{rows} rows, each as it was written. Head: {newest}")
-    if head is None:
-        typer.echo("Whether newer rows were cut off only a head kept elsewhere can tell: --head.")
+    for kept in around:
+        typer.echo(f"  {_said(kept)}")
+    if known is None:
+        typer.echo(
+            "No head of it was found elsewhere. Whether newer rows were cut off, as by restoring "
+            "a backup, cannot be told:\nkeep the head above in another place, and give it with "
+            "--head next time."
+        )
+    elif known.number < newest.number:
+        typer.echo(
+            f"Whether rows after {newest.number} were cut off cannot be told: the newest that "
+            f"anybody knew of is {known.number}."
+        )
+    else:
+        typer.echo("No row was cut off, unless what is named above was changed as well.")
+    if warning is not None:
+        typer.echo(f"Warning: {warning}.")
+
+
+def _said(kept: Kept) -> str:
+    """What one source has told."""
+    if kept.problem is not None:
+        return f"not read: {kept.source}: {kept.problem}"
+    if len(kept.heads) == 1:
+        return f"has row {kept.heads[0].number}, known from {kept.source}"
+    return f"has {len(kept.heads)} rows up to {kept.heads[-1].number}, known from {kept.source}"
 
 
 @ledger_app.command("export")
@@ -185,7 +247,7 @@ def export(
     Example: `bgtplanner ledger export runs/first/ledger.sqlite --to spent.csv`
     """
     with _opened(ledger, read_only=True) as opened:
-        rows = _balances(opened) if clients else list(opened.history())
+        rows = _balances(opened, _known_labels(ledger)) if clients else list(opened.history())
     if to is not None and to.suffix == ".csv":
         buffer = io.StringIO()
         names = list(dict.fromkeys(name for row in rows for name in row))
@@ -231,7 +293,7 @@ def restore(
         charge = None if lost == "all" else float(lost)
     except ValueError as error:
         raise ConfigError(f"--lost {lost}: expected a charge or 'all'") from error
-    with _opened(ledger) as opened:
+    with _opened(ledger, rebuild=True) as opened:
         opened.state_loss(remembered, charge)
         newest, left = str(opened.head), float(opened.left().max())
     if as_json:
@@ -240,15 +302,23 @@ def restore(
         typer.echo(f"Stated. At most a charge of {left:.4g} is left to anybody. Head: {newest}")
 
 
-def _opened(path: Path, *, read_only: bool = False) -> Ledger:
-    """The ledger in a file or a run folder.
+def _file_of(path: Path) -> Path:
+    """The ledger's file, where the folder of a run or of a client was given."""
+    if not path.is_dir():
+        return path
+    own = path / "ledger.sqlite"
+    return path / "state" / "ledger.sqlite" if (path / "client.toml").is_file() else own
+
+
+def _opened(path: Path, *, read_only: bool = False, rebuild: bool = False) -> Ledger:
+    """The ledger in a file or a folder.
 
     Raises:
         LedgerError: If there is none, saying what to give or to do instead.
     """
-    file = path / "ledger.sqlite" if path.is_dir() else path
+    file = _file_of(path)
     try:
-        return Ledger.open(file, read_only=read_only)
+        return Ledger.open(file, read_only=read_only, rebuild=rebuild)
     except LedgerError as error:
         then = (
             "bring back a copy, then 'bgtplanner ledger restore'"
@@ -258,18 +328,68 @@ def _opened(path: Path, *, read_only: bool = False) -> Ledger:
         raise LedgerError(f"{error}; {then}") from error
 
 
-def _balances(ledger: Ledger) -> list[dict[str, Any]]:
-    """What each client may spend, has spent and has left."""
-    budgets = [ledger.budgets.classes[index] for index in ledger.budgets.class_of_client]
-    return [
-        {
-            "client": client,
-            "epsilon": budget.epsilon,
-            "delta": budget.delta,
-            "epsilon_spent": spent,
-            "left": left,
-        }
-        for client, (budget, spent, left) in enumerate(
-            zip(budgets, ledger.epsilon_spent().tolist(), ledger.left().tolist(), strict=True)
+def _balance(ledger: Ledger, path: Path, client: str | None, index: int | None) -> dict[str, Any]:
+    """What one client may spend, has spent and has left.
+
+    Raises:
+        ConfigError: If nobody has that name or place, or nobody knows who has that name.
+    """
+    if client is not None and index is not None:
+        raise ConfigError(f"--client {client}: leave out, or leave out --index")
+    if index is not None:
+        most = len(ledger) - 1
+        ConfigError.unless(0 <= index <= most, "--index", index, f"a place from 0 to {most}")
+        return _balances(ledger)[index]
+    labels = _labels(path)
+    if labels is None:
+        raise ConfigError(
+            f"--client {client}: a ledger does not know how the data name its clients; give the "
+            "folder of its run, or a place in the ledger with --index"
         )
-    ]
+    found = [place for place, names in enumerate(labels) if client in names]
+    if len(found) != 1:
+        raise ConfigError(f"--client {client}: expected a user of the run's ratings")
+    return _balances(ledger, labels)[found[0]]
+
+
+def _labels(path: Path) -> list[list[str]] | None:
+    """Who has which place in the ledger of a run folder; None if it is the ledger of no run."""
+    folder = path if path.is_dir() else path.parent
+    if not (folder / "config.toml").is_file():
+        return None
+    need_simulator()
+    from bgtplanner.experiments.labels import labels_of_run
+
+    return labels_of_run(folder)
+
+
+def _known_labels(path: Path) -> list[list[str]] | None:
+    """The same, or None where they cannot be loaded; says so on standard error."""
+    try:
+        return _labels(path)
+    except InputError as error:
+        typer.echo(f"Clients are given by their place alone: {error}", err=True)
+        return None
+
+
+def _balances(ledger: Ledger, labels: list[list[str]] | None = None) -> list[dict[str, Any]]:
+    """What each client may spend, has spent and has left; by name where names are known."""
+    budgets = [ledger.budgets.classes[index] for index in ledger.budgets.class_of_client]
+    found = []
+    for index, (budget, spent, left) in enumerate(
+        zip(budgets, ledger.epsilon_spent().tolist(), ledger.left().tolist(), strict=True)
+    ):
+        named = {}
+        if labels is not None:  # a place may be nobody's yet, in a run on real machines
+            named["client"] = " ".join(labels[index]) if index < len(labels) else ""
+        found.append(
+            {
+                "index": index,
+                **named,
+                "epsilon": budget.epsilon,
+                "delta": budget.delta,
+                "epsilon_spent": spent,
+                "left": left,
+            }
+        )
+    return found

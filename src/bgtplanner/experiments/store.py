@@ -53,6 +53,7 @@ _OWN = (
     "summary.json",
     "report.html",
     "ledger.sqlite",
+    "ledger.sqlite-journal",
     "ledger.sqlite-wal",
     "ledger.sqlite-shm",
     "clients.json",

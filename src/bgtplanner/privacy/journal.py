@@ -11,8 +11,9 @@ a reservation instead of a third, and that readers and the writer wait for one a
 as a few rows take.
 
 Beside the rows the file has what can be derived from them, so that nothing has to read them all:
-which reservations were made for a round, which were never settled, and a *snapshot* of the sums at
-some row.
+which reservations were made for a round, which were never settled, the newest row, and a
+*snapshot* of the sums at some row. The rows say what counts; if the newest one is not where it was
+noted to be, or the snapshot is not what was written, the ledger is refused.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ __all__ = [
     "Row",
     "Snapshot",
     "SqliteJournal",
+    "in_write_ahead_mode",
     "sqlite_warning",
 ]
 
@@ -60,6 +62,8 @@ CREATE TABLE reservations (run TEXT NOT NULL, round INTEGER NOT NULL, attempt IN
     number INTEGER NOT NULL, fingerprint BLOB NOT NULL,
     PRIMARY KEY (run, round, attempt, number)) STRICT, WITHOUT ROWID;
 CREATE TABLE unsettled (number INTEGER PRIMARY KEY) STRICT;
+CREATE TABLE newest (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL,
+    hash BLOB NOT NULL) STRICT;
 CREATE TABLE snapshot (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL,
     hash BLOB NOT NULL, state BLOB NOT NULL, mark BLOB NOT NULL) STRICT;
 """
@@ -194,6 +198,10 @@ class Journal(Protocol):
         """Number and hash of one row, unchecked."""
         ...
 
+    def newest(self) -> Head | None:
+        """The row that was noted to be the newest one."""
+        ...
+
     def append(self, row: Row) -> None:
         """Add a row, inside :meth:`writing`."""
         ...
@@ -307,6 +315,9 @@ class MemoryJournal:
         row = self.row(number)
         return None if row is None else Head(row.number, row.hash)
 
+    def newest(self) -> Head | None:
+        return self.head_at(len(self._rows) - 1)
+
     def append(self, row: Row) -> None:
         if row.kind == "reserve":
             Made.by(row)  # what cannot be read again is not taken in
@@ -406,11 +417,19 @@ class SqliteJournal:
             )
             connection.execute("INSERT INTO secret VALUES (?)", (key,))
             connection.execute(_INSERT, first)
+            _note(connection, first)
             connection.execute("COMMIT")
 
     @classmethod
-    def open(cls, path: Path | str, *, read_only: bool = False) -> SqliteJournal:
+    def open(
+        cls, path: Path | str, *, read_only: bool = False, rebuild: bool = False
+    ) -> SqliteJournal:
         """Open a file that exists.
+
+        Args:
+            path: The file.
+            read_only: Change nothing.
+            rebuild: Derive anew from the rows what is derived from them.
 
         Raises:
             LedgerError: If it is not there, is no ledger, is damaged, or has another schema.
@@ -435,7 +454,7 @@ class SqliteJournal:
                 # Not before: another program's file is left as it is.
                 if schema != SCHEMA and read_only:
                     connection = _migrated_copy(connection, path)
-                elif schema != SCHEMA:
+                elif schema != SCHEMA or rebuild:
                     _migrate(connection, path)
                 if not read_only:
                     connection.execute("PRAGMA journal_mode = TRUNCATE")
@@ -465,17 +484,21 @@ class SqliteJournal:
     def rows(self, start: int = 0) -> Iterator[Row]:
         while True:
             found = self._all(f"{_SELECT} WHERE number >= ? ORDER BY number LIMIT {_CHUNK}", start)
-            yield from map(self._row, found)
+            yield from map(_row, found)
             if len(found) < _CHUNK:
                 return
             start = found[-1][0] + 1
 
     def row(self, number: int) -> Row | None:
         found = self._one(f"{_SELECT} WHERE number = ?", number)
-        return None if found is None else self._row(found)
+        return None if found is None else _row(found)
 
     def head_at(self, number: int) -> Head | None:
         found = self._one("SELECT number, hash FROM rows WHERE number = ?", number)
+        return None if found is None else Head._make(found)
+
+    def newest(self) -> Head | None:
+        found = self._one("SELECT number, hash FROM newest")
         return None if found is None else Head._make(found)
 
     def append(self, row: Row) -> None:
@@ -581,18 +604,20 @@ class SqliteJournal:
         except MemoryError as error:  # a damaged length asks for any size
             raise LedgerError(f"{self.path}: damaged: a row without end") from error
 
-    def _row(self, values: tuple[Any, ...]) -> Row:
-        # A damaged file gives NULL where the layout allows none.
-        if [type(value) for value in values] != [int, str, str, int, bytes, bytes]:
-            raise LedgerTamperedError(f"{self.path}: a row cannot be read: edited or damaged")
-        return Row._make(values)
-
     def _errors(self) -> contextlib.AbstractContextManager[None]:
         return _sqlite_errors(self.path)
 
 
+def _row(values: tuple[Any, ...]) -> Row:
+    """A row as it was read. A damaged file gives NULL where the layout allows none."""
+    if [type(value) for value in values] != [int, str, str, int, bytes, bytes]:
+        raise LedgerTamperedError("a row cannot be read: edited or damaged")
+    return Row._make(values)
+
+
 def _note(connection: sqlite3.Connection, row: Row) -> None:
     """Write down what is derived from a row."""
+    connection.execute("REPLACE INTO newest VALUES (1, ?, ?)", (row.number, row.hash))
     if row.kind == "reserve":
         query = "INSERT INTO reservations VALUES (?, ?, ?, ?, ?)"
         connection.execute(query, Made.by(row))
@@ -603,7 +628,7 @@ def _note(connection: sqlite3.Connection, row: Row) -> None:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring a file of schema 1 to this one: as a whole, or not at all."""
+    """Derive anew what this schema has and schema 1 has not: as a whole, or not at all."""
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # nobody comes in between
     (mode,) = connection.execute("PRAGMA journal_mode = TRUNCATE").fetchone()
     if mode == "wal":
@@ -647,15 +672,12 @@ def _refuse_cut(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _derive(connection: sqlite3.Connection) -> None:
-    (schema,) = connection.execute("PRAGMA user_version").fetchone()
-    if schema == SCHEMA:  # another process was first
-        return
     for statement in filter(str.strip, _DERIVED.split(";")):
+        table = statement.split()[2]
+        connection.execute(f"DROP TABLE IF EXISTS {table}")
         connection.execute(statement)
     for values in connection.execute(f"{_SELECT} ORDER BY number"):
-        if not isinstance(values[4], bytes):
-            raise LedgerTamperedError("a row cannot be read: edited or damaged")
-        _note(connection, Row._make(values))
+        _note(connection, _row(values))
     connection.execute(f"PRAGMA user_version = {SCHEMA}")
 
 

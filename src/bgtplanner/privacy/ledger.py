@@ -112,15 +112,13 @@ class Ledger:
         bgtplanner.errors.BudgetExceeded: 3 of 3 clients cannot pay 0.5: at most 0.25 is left
     """
 
-    def __init__(
-        self, journal: Journal, *, witness: Witness | None = None, from_rows: bool = False
-    ) -> None:
+    def __init__(self, journal: Journal, *, witness: Witness | None = None) -> None:
         self._journal = journal
         self._witness = witness
         self._lock = threading.RLock()
         self._book = Book(journal.row(0), journal.key)
         self._snapshot_at = 0
-        snapshot = None if from_rows else journal.snapshot()
+        snapshot = journal.snapshot()
         if snapshot is not None:
             self._book.go_to(snapshot)
             self._snapshot_at = snapshot.number
@@ -180,7 +178,7 @@ class Ledger:
         head: Head | None = None,
         witness: Witness | None = None,
         read_only: bool = False,
-        from_rows: bool = False,
+        rebuild: bool = False,
     ) -> Self:
         """A durable ledger that exists.
 
@@ -193,16 +191,16 @@ class Ledger:
             witness: A file elsewhere that is told every head before a reservation is granted.
                 Refused if the ledger has lost the newest of them.
             read_only: For looking only; nothing is written.
-            from_rows: Do not rely on the snapshot but read every row: for a file whose snapshot
-                is damaged.
+            rebuild: Derive everything anew from the rows that are there, before a loss is stated:
+                for a file whose rows were cut, or whose snapshot or index is damaged.
 
         Raises:
             LedgerError: If the file is missing, foreign or damaged, or does not fit the arguments.
             LedgerTamperedError: If its chain is broken, or it has lost the head.
         """
-        journal = SqliteJournal.open(path, read_only=read_only)
+        journal = SqliteJournal.open(path, read_only=read_only, rebuild=rebuild)
         try:
-            ledger = cls(journal, witness=witness, from_rows=from_rows)
+            ledger = cls(journal, witness=witness)
             if rule is not None and _rule(rule).name != ledger.rule.name:
                 raise LedgerError(
                     f"{path}: kept by the rule {ledger.rule.name}, not {_rule(rule).name}"
@@ -547,7 +545,7 @@ class Ledger:
         """
         with self._lock:
             snapshot = self._journal.snapshot()
-            self._catch_up()
+            self._read_on()
             known = self._book
             gone = LedgerTamperedError("the newest rows are gone since the ledger was opened")
             rows = itertools.islice(self._journal.rows(), known.head.number + 1)
@@ -566,6 +564,7 @@ class Ledger:
                 raise LedgerTamperedError(
                     "the sums that were noted are not what the rows say: edited or damaged"
                 )
+            self._catch_up()
             self._journal.check()
             if head is not None:
                 self.check_head(head)
@@ -602,7 +601,21 @@ class Ledger:
             self._book.read(row)
 
     def _catch_up(self) -> None:
-        """Read and check the rows that others have written meanwhile."""
+        """Read and check the rows that others have written meanwhile.
+
+        Raises:
+            LedgerTamperedError: If a row is not the one that was written, or the newest is gone.
+        """
+        newest = self._journal.newest()
+        self._read_on()
+        head = self._book.head
+        if newest != head and (newest is None or self._journal.head_at(newest.number) != newest):
+            raise LedgerTamperedError(
+                "the newest row is not the one that was noted: rows were cut, or the file is "
+                "damaged"
+            )
+
+    def _read_on(self) -> None:
         for row in self._journal.rows(self._book.head.number + 1):
             self._book.read(row)
 

@@ -1,0 +1,112 @@
+"""Which heads of a ledger lie around: who wrote one down knew a row that must still be there."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bgtplanner.errors import BGTPlannerError, LedgerTamperedError
+from bgtplanner.privacy.journal import Head
+from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.privacy.witness import Witness
+
+__all__ = ["Kept", "check_heads", "heads_around"]
+
+
+class Kept(NamedTuple):
+    """Heads of one source.
+
+    Attributes:
+        source: Where they were found, in words.
+        heads: What was found, oldest first.
+        problem: Why nothing could be read there, in words; None if it could.
+    """
+
+    source: str
+    heads: tuple[Head, ...] = ()
+    problem: str | None = None
+
+
+def heads_around(ledger: Path, witness: Path | None = None) -> list[Kept]:
+    """What is known of a ledger beside it and in its witness; sources without a head are left out.
+
+    Looked at are ``head`` beside a client's ledger, ``checkpoint.npz`` and ``summary.json`` of a
+    run folder, the witness given, and the one that a ``client.toml`` names.
+
+    Args:
+        ledger: The ledger's file.
+        witness: A file to which heads were appended.
+    """
+    sources = [
+        (ledger.parent / "head", _in_text),
+        (ledger.parent / "checkpoint.npz", _in_checkpoint),
+        (ledger.parent / "summary.json", _in_summary),
+    ]
+    named = _witness_of_client(ledger.parent.parent / "client.toml")
+    sources += [(path, _in_witness) for path in (witness, named) if path is not None]
+    found = []
+    for path, read in dict(sources).items():
+        if path != witness and not path.exists():
+            continue
+        try:
+            found.append(Kept(str(path), tuple(read(path))))
+        except BGTPlannerError as error:
+            found.append(Kept(str(path), problem=str(error)))
+        except Exception as error:  # a damaged archive fails in a dozen ways
+            found.append(Kept(str(path), problem=f"cannot be read ({type(error).__name__})"))
+    return [kept for kept in found if kept.heads or kept.problem]
+
+
+def check_heads(ledger: Ledger, around: list[Kept]) -> Head | None:
+    """See that the ledger still has every row that somebody knew of; the newest of those.
+
+    Raises:
+        LedgerTamperedError: If it has lost one; says who knew of it.
+    """
+    newest: Head | None = None
+    for kept in around:
+        for head in kept.heads:
+            try:
+                ledger.check_head(head)
+            except LedgerTamperedError as error:
+                raise LedgerTamperedError(f"{kept.source}: {error}") from error
+            newest = head if newest is None or head.number > newest.number else newest
+    return newest
+
+
+def _in_text(path: Path) -> list[Head]:
+    return [Head.parse(path.read_text(encoding="ascii"))]
+
+
+def _in_witness(path: Path) -> list[Head]:
+    return Witness(path).heads()
+
+
+def _in_checkpoint(path: Path) -> list[Head]:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+        if "planned" not in stored.files:
+            return []
+        state = json.loads(bytes(np.asarray(stored["planned"], dtype=np.uint8)))
+    return _named(state, "head")
+
+
+def _in_summary(path: Path) -> list[Head]:
+    return _named(json.loads(path.read_text(encoding="utf-8")), "ledger_head")
+
+
+def _named(values: dict[str, Any], name: str) -> list[Head]:
+    text = values.get(name)
+    return [] if text is None else [Head.parse(str(text))]
+
+
+def _witness_of_client(path: Path) -> Path | None:
+    """The witness that a client's file names, if there is such a file and it names one."""
+    try:
+        named = tomllib.loads(path.read_text(encoding="utf-8")).get("witness")
+    except (OSError, ValueError):
+        return None
+    return path.parent / named if isinstance(named, str) else None

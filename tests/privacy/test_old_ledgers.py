@@ -1,0 +1,137 @@
+"""Ledgers of earlier versions, as they were left: nothing of what was spent is forgotten.
+
+``tests/assets/ledger-schema1.sqlite`` was written and closed by version 0.1.0 at commit 29ffb3e;
+``ledger-schema1-killed.sqlite`` was copied while it was open, with nearly everything still in its
+write-ahead log.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from bgtplanner.errors import LedgerError, LedgerTamperedError, StorageError
+from bgtplanner.privacy.journal import Head
+from bgtplanner.privacy.ledger import Ledger
+
+ASSETS = Path(__file__).parents[1] / "assets"
+SPENT = [
+    [9345848836096, 19241453486080, 17042430230528, 11544872091648, 12644383719424],
+    [1529008357376, 6682969112576, 5858335391744, 2353642078208, 2559800508416],
+]
+LEFT = [0.46875, 0.90625, 3.03125, 1.34375, 0.28125]
+HEADS = {
+    "ledger-schema1": "9:a790b63d5c2233c6f96111265d4c72999b6defc290de2b8e29671e1036ae4495",
+    "ledger-schema1-killed": "9:567158bf405b59e2d7ca7bd3552a9b9619ad96651a817875786ff90deb27be22",
+}
+
+
+@pytest.fixture(params=HEADS)
+def old(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Head]:
+    name = str(request.param)
+    for ending in ("", "-wal"):
+        source = ASSETS / f"{name}.sqlite{ending}"
+        if source.exists():
+            shutil.copy(source, tmp_path / f"ledger.sqlite{ending}")
+    return tmp_path / "ledger.sqlite", Head.parse(HEADS[name])
+
+
+def same(ledger: Ledger, head: Head) -> None:
+    assert ledger.spent().tolist() == SPENT
+    assert ledger.left().tolist() == LEFT
+    assert (ledger.head, ledger.unsettled) == (head, 2)
+    assert ledger.check_head(Head(9, bytes(range(32)))) is None  # a loss was stated
+    assert (ledger.newest_round("first"), ledger.newest_round("second")) == (2, 0)
+    assert [entry["kind"] for entry in ledger.history()] == [
+        "open", "reserve", "settle", "reserve", "reserve", "settle", "loss", "reserve", "settle",
+        "reserve",
+    ]  # fmt: skip
+    assert ledger.verify(head) == 10
+
+
+def test_it_opens_with_the_same_balances_and_goes_on(old: tuple[Path, Head]) -> None:
+    path, head = old
+    with Ledger.open(path, head=head) as ledger:
+        same(ledger, head)
+        mark = ledger.fingerprint(b"public inputs")
+        again = ledger.reserve(0.25, run="first", round=0, fingerprint=mark)
+        assert again.replayed.all()
+        some = ledger.reserve(0.0625, run="second", round=0, fingerprint=mark, clients=[0, 3])
+        assert (some.replayed.sum(), some.attempt, ledger.head) == (2, 0, head)
+        leave = ledger.reserve(0.125, run="second", round=1, rising=True)
+        ledger.settle(leave)
+    assert [file.name for file in path.parent.iterdir()] == [path.name]  # no log is left
+    with Ledger.open(path, head=head) as ledger:
+        assert (ledger.head.number, ledger.unsettled) == (11, 2)
+        assert ledger.left()[2] == LEFT[2] - 0.125
+        assert ledger.verify() == 12
+
+
+def test_to_look_at_it_does_not_change_it(old: tuple[Path, Head]) -> None:
+    path, head = old
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    with Ledger.open(path, read_only=True, head=head) as ledger:
+        same(ledger, head)
+        with pytest.raises(StorageError, match="readonly"):
+            ledger.reserve(0.001, run="a", round=0)
+    after = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    after.pop("ledger.sqlite-shm", None)  # the log's index is made by whoever reads the log
+    assert after == before
+
+
+def test_it_is_brought_up_to_date_as_a_whole_or_not_at_all(
+    old: tuple[Path, Head], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, head = old
+    from bgtplanner.privacy import journal
+
+    real = journal._note
+    for failing in range(1, 10):
+        count = 0
+
+        def note(connection: sqlite3.Connection, row: journal.Row) -> None:
+            nonlocal count
+            count += 1
+            if count > failing:  # noqa: B023
+                raise OSError("the machine stopped here")
+            real(connection, row)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(journal, "_note", note)
+            with pytest.raises(OSError, match="stopped here"):
+                Ledger.open(path)
+        connection = sqlite3.connect(path)
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        connection.close()
+        assert tables == {"rows", "secret"}
+    with Ledger.open(path, head=head) as ledger:
+        same(ledger, head)
+
+
+def test_one_that_is_in_use_by_an_earlier_version_is_left_alone(
+    old: tuple[Path, Head], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, head = old
+    from bgtplanner.privacy import journal
+
+    monkeypatch.setattr(journal, "_WAIT_SECONDS", 0.01)
+    other = sqlite3.connect(path)
+    assert other.execute("SELECT count(*) FROM rows").fetchone() == (10,)
+    with pytest.raises(StorageError, match="another process has"):
+        Ledger.open(path)
+    assert other.execute("PRAGMA user_version").fetchone() == (1,)
+    other.close()
+    with Ledger.open(path) as ledger:
+        same(ledger, head)
+
+
+def test_a_lost_log_of_an_earlier_version_is_found_by_who_knows_the_head(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    shutil.copy(ASSETS / "ledger-schema1-killed.sqlite", path)  # without its log
+    head = Head.parse(HEADS["ledger-schema1-killed"])
+    with pytest.raises((LedgerError, LedgerTamperedError)):
+        Ledger.open(path, head=head)
