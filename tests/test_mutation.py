@@ -243,6 +243,7 @@ def test_a_small_package_from_end_to_end(tmp_path: Path) -> None:
     source = tmp_path / "src/bgtplanner_toy/thing.py"
     source.write_text(THING)
     (tmp_path / "tests/test_thing.py").write_text(TESTS)
+    (tmp_path / "tests/test_oracle.py").write_text("import a_package_that_is_not_there\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path)],
@@ -253,7 +254,7 @@ def test_a_small_package_from_end_to_end(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert "LEFT OUT tests/test_thing.py::test_that_fails" in lines
+    assert "LEFT OUT tests/test_oracle.py tests/test_thing.py::test_that_fails" in lines
     records = [json.loads(line[7:]) for line in lines if line.startswith("RECORD")]
     assert source.read_text() == THING
     outcomes = {(r["function"], r["after"]): r["outcome"] for r in records}
