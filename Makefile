@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUN_DIR ?= runs/demo
 JOBS ?= 1
 
-.PHONY: help setup run test test-long test-deploy fuzz lint format types contract pytest wheel bench paper paper-quick results docs docs-output clean
+.PHONY: help setup run test test-long test-deploy fuzz lint format types contract pytest wheel bench mutation paper paper-quick results docs docs-output clean
 
 help:
 	@echo "make run      set up, train on the embedded data, say where the results are"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-deploy  the same federation on real Flower processes; about ten minutes"
 	@echo "make lint     ruff check and format check      make format   rewrite in our format"
 	@echo "make bench    speed, memory and the planner's regret; half an hour at first (installs torch)"
+	@echo "make mutation  how many small faults in the privacy code the tests notice; hours (JOBS=16)"
 	@echo "make paper    the paper's Table 2 and figures      make paper-quick   a corner of them"
 	@echo "make results  what the preset 'recommended' and its planner come to; hours (JOBS=16)"
 	@echo "make docs     build the documentation      make docs-output   paste what commands print"
@@ -95,6 +96,12 @@ $(VENV)/.bench: $(VENV)/.ready
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.speed; speed=$$?; \
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.regret --jobs $(JOBS) && exit $$speed
+
+# One small fault at a time in privacy/ and in the client's door: do the tests notice? Goes on where it
+# was (build/mutation/records.jsonl); make mutation FAULTS='--again' tries those anew that survived.
+FAULTS ?=
+mutation: setup
+	$(BIN)/python -m benchmarks.mutation --jobs $(JOBS) $(FAULTS)
 
 # The paper's Table 2, the other readings of its baselines and its three figures, then the tables of
 # docs/paper.md. Says first how long it will take; goes on where it was. Needs the three data sets.

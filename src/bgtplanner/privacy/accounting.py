@@ -173,7 +173,8 @@ class Rule:
         for row, power in zip(left, self.powers, strict=True):
             best = np.maximum(best, row if power == 1 else _root_ticks(row, power))
         charge = from_ticks(best)
-        too_large = charge / TICK > best  # rounded up, past 2^53 ticks
+        # Past 2^53 ticks it may be rounded up; compared as a float, `best` would be as well.
+        too_large = (charge / TICK).astype(np.int64) > best
         return np.where(too_large, np.nextafter(charge, 0), charge)
 
     def even_charge(self, budget: Budget, rounds: int) -> float:
@@ -240,7 +241,7 @@ def _root_ticks(ticks: Ticks, power: int) -> Ticks:
     """Ticks of the largest charge whose power fits into so many ticks."""
     root = np.floor((from_ticks(ticks) ** (1 / power)) / TICK).astype(np.int64)
     for _ in range(2):  # the float root may be a tick or two too large
-        over = np.ceil(from_ticks(root) ** power / TICK) > ticks
+        over = np.ceil(from_ticks(root) ** power / TICK).astype(np.int64) > ticks
         root = np.where(over, root - 1, root)
     return np.asarray(np.maximum(root, 0), dtype=np.int64)
 
