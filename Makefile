@@ -50,8 +50,9 @@ types: setup
 contract: setup
 	$(BIN)/lint-imports --no-logo
 
+# A file is one worker's, since its tests share what they compile; long files first.
 pytest: setup
-	$(BIN)/pytest -n 2 --cov --cov-report=term
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term
 
 $(VENV)/.deploy: $(VENV)/.ready
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --group deploy
