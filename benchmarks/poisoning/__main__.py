@@ -30,7 +30,7 @@ SHARES = (0.001, 0.01, 0.05)
 DISCOUNTS = (1, 9)
 NAMES = {"ml-100k": "ML-100K", "filmtrust": "FilmTrust", "synthetic": "made-up ratings"}
 GUARANTEES = {"local": "local, PrivUnit", "secagg": "secagg, Gaussian noise"}
-_SMALL = {
+SMALL: dict[str, Any] = {
     "data.dataset": "synthetic",
     "synthetic.clients": 300,
     "synthetic.items": 400,
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     docs = given.docs or Path("docs/concepts/poisoning.md")
     settings = {} if given.data_dir is None else {"data.data_dir": str(given.data_dir)}
     if given.quick:
-        body = page_part(["synthetic"], [0], _SMALL)
+        body = page_part(["synthetic"], [0], SMALL)
         docs = given.docs or Path("build/poisoning.md")
         text = docs.read_text(encoding="utf-8") if given.docs else _blank()
     else:
@@ -171,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             body = page_part(["ml-100k", "filmtrust"], seeds, settings)
         except DataError as error:
             print(f"made-up ratings instead: {error}", file=sys.stderr)
-            body = page_part(["synthetic"], seeds, _SMALL)
+            body = page_part(["synthetic"], seeds, SMALL)
     docs.parent.mkdir(parents=True, exist_ok=True)
     write_whole(docs, put(text, PART, body))
     print(docs)
