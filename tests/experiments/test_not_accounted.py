@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bgtplanner import Ratings, load_ratings, simulate
 from bgtplanner.experiments.config import load_config
-from bgtplanner.experiments.results import not_accounted
+from bgtplanner.experiments.results import about_ratings, facts_of, not_accounted
 from bgtplanner.report.guarantee import guarantee, is_sound
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
 BOTH = ("scale", "catalogue")
-SHORT = {"run.device": "cpu"}
 
 
 def table(path: Path, last: list[tuple[str, int]]) -> Path:
@@ -42,32 +42,44 @@ def neighbours(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     )
 
 
+def facts(ratings: Ratings, **settings: Any) -> dict[str, Any]:
+    """What a run on these ratings says before its first round."""
+    config = load_config(settings={key.replace("__", "."): of for key, of in settings.items()})
+    return facts_of(config, about_ratings(ratings), None)
+
+
 class TestNeighbours:
     """One client's ratings can be seen in what every run takes for granted."""
 
     def test_they_have_another_scale_and_another_catalogue(
+        self, neighbours: tuple[Path, Path]
+    ) -> None:
+        one, other = (load_ratings(f"csv:{path}") for path in neighbours)
+        assert (one.high, other.high) == (4.0, 5.0)
+        assert set(other.item_labels) - set(one.item_labels) == {"a rare film"}
+        for ratings in (one, other):
+            assert facts(ratings)["not_accounted"] == [*BOTH]
+
+    def test_whoever_gets_the_model_sees_it(
         self, neighbours: tuple[Path, Path], tmp_path: Path
     ) -> None:
-        exported = []
-        for path in neighbours:
-            result = simulate(f"csv:{path}", rounds=2, settings=SHORT)
-            with np.load(result.export(tmp_path / "model.npz")) as stored:
-                exported.append((stored["scale"].tolist(), stored["item_labels"].tolist()))
-            assert result.summary["not_accounted"] == [*BOTH]
-            assert not is_sound(result.summary)
-            _, uncovered = guarantee(result.summary)
-            assert "the scale, which was read off the ratings" in uncovered
-            assert "which items occur in the ratings at all" in uncovered
-        (scale, items), (other_scale, other_items) = exported
-        assert (scale[1], other_scale[1]) == (4.0, 5.0)
-        assert set(other_items) - set(items) == {"a rare film"}
+        result = simulate(f"csv:{neighbours[1]}", rounds=2, settings={"run.device": "cpu"})
+        with np.load(result.export(tmp_path / "model.npz")) as stored:
+            assert stored["scale"].tolist() == [0.0, 5.0]
+            assert "a rare film" in stored["item_labels"]
+        assert result.summary["not_accounted"] == [*BOTH]
+        assert result.summary["simulated_noise"] is True
+        assert not is_sound(result.summary)
+        promise, uncovered = guarantee(result.summary)
+        assert "its noise comes from a seed" in promise
+        assert "the scale, which was read off the ratings" in uncovered
+        assert "which items occur in the ratings at all" in uncovered
 
     def test_what_is_given_is_the_same_for_both(self, neighbours: tuple[Path, Path]) -> None:
         for path in neighbours:
-            settings = SHORT | {"data.scale": "1:5"}
-            result = simulate(f"csv:{path}", rounds=2, settings=settings)
-            assert result.summary["not_accounted"] == ["catalogue"]
-            assert (result.ratings.low, result.ratings.high) == (1.0, 5.0)
+            ratings = load_ratings(f"csv:{path}", scale="1:5")
+            assert facts(ratings)["not_accounted"] == ["catalogue"]
+            assert (ratings.low, ratings.high) == (1.0, 5.0)
 
 
 @pytest.mark.parametrize("scale", ["max", "minmax", None])
@@ -94,10 +106,8 @@ class TestArrays:
 
     def test_a_name_makes_nothing_public(self) -> None:
         """Whoever calls his own ratings `demo` has not given a catalogue."""
-        ratings = Ratings.from_arrays(
-            np.repeat(range(6), 5), np.tile(range(5), 6), np.arange(30) % 5 + 1, name="demo"
-        )
-        assert simulate(ratings, rounds=1, settings=SHORT).summary["not_accounted"] == [*BOTH]
+        ratings = Ratings.from_arrays(["a", "b", "a"], [1, 2, 3], [1, 5, 2], name="demo")
+        assert facts(ratings)["not_accounted"] == [*BOTH]
 
 
 def test_made_up_ratings_have_both_by_construction() -> None:
@@ -111,12 +121,7 @@ def test_public_sets_have_a_public_scale(real_files: Callable[..., Path]) -> Non
     assert load_ratings("ml-100k", data_dir=folder).public == {"scale"}
 
 
-class TestSimulatedNoise:
-    def test_a_simulated_run_says_so(self) -> None:
-        summary = simulate("demo", rounds=1, settings=SHORT).summary
-        assert summary["simulated_noise"] is True
-        assert "its noise comes from a seed" in guarantee(summary)[0]
-
-    def test_without_noise_there_is_none_to_simulate(self) -> None:
-        summary = simulate("demo", rounds=1, mechanism="none", settings=SHORT).summary
-        assert summary["simulated_noise"] is False
+def test_without_noise_there_is_none_to_simulate() -> None:
+    ratings = load_ratings("demo")
+    assert facts(ratings)["simulated_noise"] is True
+    assert facts(ratings, privacy__mechanism="none")["simulated_noise"] is False

@@ -32,9 +32,9 @@ class Screen(Console):
 
 
 def words(*parts: str | tuple[str, str], keep: str = "") -> Text:
-    """A line for any console: plain strings, and pairs of a string and its style.
+    r"""A line for any console: plain strings, and pairs of a string and its style.
 
-    What `keep` names is not written out: ``"\\n"`` where more than one line is meant.
+    What `keep` names is not written out: ``\n`` where more than one line is meant.
 
     Example:
         >>> str(words(("[/]", "bold"), ": done"))
