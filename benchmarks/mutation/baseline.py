@@ -103,8 +103,11 @@ def _read(found: dict[str, Any], root: Path) -> Baseline:
             fixtures[name].append(test)
     reached: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     imported: dict[str, set[int]] = defaultdict(set)
-    for context, path, line in found["lines"]:
-        file = str(Path(path).relative_to(root))
+    for *names, path, line in found["lines"]:
+        # Two processes may have written at once: what cannot be read is left out.
+        if not names or not line.isdecimal() or not path.startswith(str(root)):
+            continue
+        context, file = "\t".join(names), str(Path(path).relative_to(root))
         if context == "import":
             imported[file].add(int(line))
         else:  # a fixture that several tests share is reached by them all
