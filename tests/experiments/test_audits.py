@@ -49,21 +49,21 @@ def refused(message: str) -> Any:
 @pytest.mark.parametrize("seed", [0, None])
 def test_the_guard_keeps_its_promise(mechanism: Any, trust: Any, seed: int | None) -> None:
     # Without a seed it must not fail once in a hundred runs of this test.
-    confidence = 0.99 if seed is not None else 1 - 1e-9
+    confidence, releases = (0.99, 100_000) if seed is not None else (1 - 1e-9, 40_000)
     found = audit(
-        mechanism=mechanism, trust=trust, releases=100_000, seed=seed, dimensions=3,
+        mechanism=mechanism, trust=trust, releases=releases, seed=seed, dimensions=3,
         confidence=confidence,
     )  # fmt: skip
     assert found.verdict == "holds"
     assert found.faults == []
-    least = 0.85 if seed is not None else 0.6  # so sure a bound is a low one
+    least = 0.85 if seed is not None else 0.5  # so sure a bound is a low one
     assert least < found.epsilon_lower <= 1.0
-    assert abs(found.epsilon_lower - found.epsilon_expected) < 0.15
+    assert abs(found.epsilon_lower - found.epsilon_expected) < 0.2
     assert found.epsilon_largest > 7
     assert (found.claimed_epsilon, found.client_level_epsilon) == (1.0, 1.0)
     assert (found.mechanism, found.trust, found.unit) == (mechanism, trust, "client")
     assert found.accounting == default_rule(mechanism).name
-    assert (found.path, found.rounds, found.blocks, found.releases) == ("guard", 1, 1, 100_000)
+    assert (found.path, found.rounds, found.blocks, found.releases) == ("guard", 1, 1, releases)
     assert (found.delta, found.confidence) == (1e-5, confidence)
 
 
@@ -287,14 +287,20 @@ def test_a_raw_upload_at_epsilon_ten_is_refuted_by_guesses_alone(
     assert found.epsilon_lower_any > 10.0
 
 
-@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 @pytest.mark.parametrize("trust", ["local", "secagg"])
-@pytest.mark.parametrize("broken", [scaled(0.5), unclipped, clipped_by_coordinate])
+@pytest.mark.parametrize(
+    ("broken", "mechanism"),
+    [
+        (scaled(0.5), "gaussian"),
+        (scaled(0.5), "laplace"),
+        (unclipped, "gaussian"),
+        (unclipped, "laplace"),
+        (clipped_by_coordinate, "gaussian"),
+    ],
+)
 def test_the_bound_itself_is_above_the_claim(
     broken: Any, mechanism: Any, trust: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if (broken, mechanism) == (clipped_by_coordinate, "laplace"):
-        pytest.skip("uploads for Laplace noise have one coordinate")
     broken(monkeypatch)
     found = audit(mechanism=mechanism, trust=trust, releases=50_000, seed=0, dimensions=8)
     assert found.epsilon_lower > 1.2
@@ -415,11 +421,15 @@ def test_senseless_arguments_are_refused() -> None:
         audit(confidence=1.0, releases=1000)
     with pytest.raises(ConfigError, match="epsilon = 0"):
         audit(epsilon=0.0)
-    with pytest.raises(ConfigError, match="^--canaries = 2: expected 1, unless --trust is secagg"):
+    with pytest.raises(
+        ConfigError, match=r"^--canaries = 2: expected 1, unless --trust is secagg"
+    ):
         audit(canaries=2)
     with refused("--canaries = 2: expected 1, with --unit row"):
         audit(canaries=2, trust="secagg", unit="row")
-    with pytest.raises(ConfigError, match="^--beside = 3.0: expected nothing, with --path guard"):
+    with pytest.raises(
+        ConfigError, match=r"^--beside = 3\.0: expected nothing, with --path guard"
+    ):
         audit(beside=3.0)
     with refused("--unit = 'row': expected client, with --path simulation"):
         audit(unit="row", path="simulation")
