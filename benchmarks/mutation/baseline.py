@@ -44,10 +44,10 @@ class Baseline(NamedTuple):
         What runs when a module is imported may show anywhere: there it is every test.
         """
         first, last = lines
+        if any(first <= line <= last for line in self.imported.get(file, ())):
+            return self.seconds
         by_line = self.reached.get(file, {})
         tests = {test for line in range(first, last + 1) for test in by_line.get(line, ())}
-        if not tests and any(first <= line <= last for line in self.imported.get(file, ())):
-            return self.seconds
         return {test: self.seconds[test] for test in tests if test in self.seconds}
 
 
