@@ -53,8 +53,9 @@ types: setup
 contract: setup
 	$(BIN)/lint-imports --no-logo
 
+# A file is one worker's, since its tests share what they compile; long files first.
 pytest: setup
-	$(BIN)/pytest -n 2 --cov --cov-report=term
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term
 
 # The same federation under 10,000 schedules of stops, losses and delays; about ten minutes.
 test-long: setup

@@ -4,8 +4,9 @@
     python examples/flower_strategy.py
 
 `Planned` goes into any ServerApp, `train` is what a client has to do. Each client has a ledger of
-its own and refuses what it cannot pay, so that it need not believe the server. Here all are in one
-process, and `Loopback` stands for the network; the clients estimate a mean together.
+its own and refuses what it cannot pay, so that it need not believe the server. Half of them have a
+smaller budget: every client is told its own charge. Here all are in one process, and `Loopback`
+stands for the network; the clients estimate a mean together.
 """
 
 # ruff: noqa: T201
@@ -21,14 +22,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 
-from bgtplanner import BGTPlanner, Budget, Budgets, Ledger
+from bgtplanner import BGTPlanner, Budgets, Ledger
 from bgtplanner.errors import BudgetExceeded
 from bgtplanner.federation.guard import Guard
 from bgtplanner.privacy.accounting import default_rule
 
 CLIENTS, SIZE, ROUNDS, CLIP = 200, 4, 12, 0.5
 REFUSED = 100
-BUDGET = Budget(epsilon=10.0, delta=1e-5)
+BUDGETS = Budgets.shares("4:0.5,10:0.5", CLIENTS, delta=1e-5, seed=0)
 TRUTH = np.array([0.3, -0.2, 0.1, 0.0])  # public, so that there is a reward that costs nothing
 
 
@@ -43,12 +44,18 @@ class Planned(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask what the round may cost, and say so to the clients."""
+        """Ask what the round may cost, and say to each client what it costs that one."""
         self.plan = self.planner.ask()
         if self.plan is None or self.plan.skip:  # nobody is asked, so nobody sends anything
             return []
-        config["charge"], config["clip"] = self.plan.charge, self.plan.clip
-        return super().configure_train(server_round, arrays, config, grid)
+        asked = []
+        for message in super().configure_train(server_round, arrays, config, grid):
+            own = self.plan.of(client_of(message))
+            if own.takes_part:
+                terms = ConfigRecord({**config, "charge": own.charge, "clip": own.clip})
+                message.content = RecordDict({"arrays": arrays, "config": terms})
+                asked.append(message)
+        return asked
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -87,6 +94,11 @@ def train(message: Message, data: np.ndarray, guard: Guard) -> Message:
     return Message(RecordDict({"arrays": upload, "metrics": weight}), reply_to=message)
 
 
+def client_of(message: Message) -> int:
+    """Which of the planner's clients a message is for."""
+    return message.metadata.dst_node_id - 1
+
+
 class Loopback:
     """Clients in this process, in place of the network."""
 
@@ -95,9 +107,8 @@ class Loopback:
         generator = np.random.default_rng(1)
         self.data = TRUTH + 0.1 * generator.standard_normal((CLIENTS, SIZE))
         rule = default_rule("gaussian")
-        self.guards = [
-            Guard(Ledger.in_memory(Budgets.same(BUDGET, 1), rule)) for _ in range(CLIENTS)
-        ]
+        own = [Budgets.same(BUDGETS.classes[number], 1) for number in BUDGETS.class_of_client]
+        self.guards = [Guard(Ledger.in_memory(budget, rule)) for budget in own]
 
     def get_node_ids(self) -> list[int]:
         """All of them are connected."""
@@ -109,19 +120,21 @@ class Loopback:
         """Ask each client."""
         del timeout
         for message in messages:
-            client = message.metadata.dst_node_id - 1
+            client = client_of(message)
             yield train(message, self.data[client], self.guards[client])
 
 
 def main() -> None:
     """Train, and compare what the server planned with what a client has really paid."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    planner = BGTPlanner(BUDGET, CLIENTS, rounds=ROUNDS, clip=CLIP, seed=0)
+    planner = BGTPlanner(BUDGETS, rounds=ROUNDS, clip=CLIP, seed=0)
     grid, strategy = Loopback(), Planned(planner)
     strategy.start(grid, ArrayRecord([np.zeros(SIZE)]), num_rounds=ROUNDS)
-    spent = max(guard.ledger.epsilon_spent()[0] for guard in grid.guards)
+    planned = planner.ledger.epsilon_spent()
+    paid = np.array([guard.ledger.epsilon_spent()[0] for guard in grid.guards])
     print(f"error {strategy.error:.3f}, at first {np.linalg.norm(TRUTH):.3f}")
-    print(f"epsilon planned {planner.ledger.epsilon_spent().max():.2f}, paid {spent:.2f}")
+    print(f"epsilon of the smaller budget: planned {planned.min():.2f}, paid {paid.min():.2f}")
+    print(f"epsilon planned {planned.max():.2f}, paid {paid.max():.2f}")
 
 
 if __name__ == "__main__":

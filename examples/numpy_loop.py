@@ -6,6 +6,7 @@ Two thousand people fit a logistic regression together. Each clips its gradient 
 noise before it is sent; nobody is trusted. Where the planner comes in is marked with `# <-`.
 The reward is measured on public data, so it costs nobody any privacy. In a problem as even as this
 one the planner ends about where an even schedule does; it departs from one by evidence only.
+The same lines serve people whose budgets differ: `plan.noise_std` then holds each one's own.
 """
 
 # ruff: noqa: T201
@@ -15,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner import BGTPlanner, Budget
+from bgtplanner import BGTPlanner, Budget, Budgets
 from bgtplanner.planning.baselines import Uniform
 from bgtplanner.planning.policy import LedgerPolicy
 
@@ -79,6 +80,12 @@ def main() -> None:
     print("round   charge  noise_std  epsilon_spent    loss")
     planned = train(BGTPlanner(BUDGET, CLIENTS, rounds=ROUNDS, clip=0.5, seed=0), show=True)
     even = train(Uniform(BUDGET, CLIENTS, rounds=ROUNDS, clip=0.5), show=False)
+    budgets = Budgets.shares("3:0.5,10:0.5", CLIENTS, delta=1e-5, seed=0)
+    planner = BGTPlanner(budgets, rounds=ROUNDS, clip=0.5, seed=0)
+    mixed = train(planner, show=False)
+    spent = planner.ledger.epsilon_spent()
+    low, high = (spent[budgets.class_of_client == number].max() for number in (0, 1))
+    print(f"half of them at epsilon 3: loss {mixed:.4f}, epsilon spent {low:.2f} and {high:.2f}")
     print(f"loss on public data: {planned:.4f} planned, {even:.4f} with an even schedule")
 
 

@@ -82,7 +82,9 @@ def main() -> None:
         uploads = torch.cat([part.reshape(CLIENTS, -1) for part in found.values()], dim=1)
         norms = uploads.norm(dim=1, keepdim=True)
         uploads = uploads * (plan.clip / norms.clamp(min=1e-12)).clamp(max=1.0)
-        uploads = uploads + plan.noise_std * torch.randn(uploads.shape, generator=generator)
+        # A number, or a column with each client's own where budgets differ: right for both.
+        std = torch.tensor(plan.noise_std, dtype=uploads.dtype)
+        uploads = uploads + std * torch.randn(uploads.shape, generator=generator)
         takes_part = torch.from_numpy(plan.participants)
         aggregate = uploads[takes_part].mean(dim=0)
         parts = zip(parameters.items(), aggregate.split(sizes), strict=True)

@@ -40,6 +40,9 @@ def test_numpy_loop_learns_within_its_budget() -> None:
     assert planned < 0.5  # at first it is log 2
     assert even < 0.5
     assert rows[-1][4] < rows[0][4]
+    mixed, low, high = (float(value) for value in re.findall(r"\d+\.\d+", lines[-2]))
+    assert mixed < 0.6
+    assert 0 < low <= 3.0 < high <= 10.0  # by the same lines, each within its own budget
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: make bench does")
@@ -56,6 +59,9 @@ def test_flower_clients_pay_what_the_strategy_planned() -> None:
     planned, paid = (float(value) for value in re.findall(r"\d+\.\d+", lines[-1]))
     assert 0 < planned <= 10.0
     assert paid == planned  # by the clients' own ledgers
+    planned, paid = (float(value) for value in re.findall(r"\d+\.\d+", lines[-2]))
+    assert 0 < planned <= 4.0
+    assert paid == planned
 
 
 def test_the_planner_comes_in_three_lines() -> None:

@@ -131,7 +131,7 @@ def test_faults_of_our_files_compile_and_differ(file: str) -> None:
     mutants = mutants_of(file, source)
     assert len({mutant.key for mutant in mutants}) == len(mutants) > 0
     before = ast.dump(ast.parse(source))
-    for mutant in mutants[::12]:
+    for mutant in mutants[::50]:
         changed = mutant.applied(source)
         compile(changed, file, "exec", dont_inherit=True)
         assert ast.dump(ast.parse(changed)) != before, mutant
@@ -228,10 +228,11 @@ play._PATIENCE = 0.3
 child.prepare(root)
 file = "src/bgtplanner_toy/thing.py"
 baseline = baseline_of(Suite("toy", (file,), ("tests",)), root, root, 5)
-mutants = mutants_of(file, (root / file).read_bytes())
+sources = {file: (root / file).read_bytes()}
+mutants = mutants_of(file, sources[file])
 options = dict(root=root, scratch=root, jobs=2, examples=5, stages=9)
 keep = lambda record: print("RECORD", json.dumps(record))
-play.play(mutants, {file: baseline}, keep=keep, **options)
+play.play(mutants, {file: baseline}, sources, keep=keep, **options)
 print("LEFT OUT", *baseline.left_out)
 """
 

@@ -91,6 +91,7 @@ def main() -> None:
             play(
                 left,
                 {mutant.file: found[suite_of(mutant.file)] for mutant in left},
+                sources,
                 root=ROOT,
                 scratch=scratch,
                 jobs=options.jobs,

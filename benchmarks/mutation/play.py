@@ -36,6 +36,7 @@ def record_of(mutant: Mutant, source: bytes) -> dict[str, Any]:
 def play(
     mutants: list[Mutant],
     baselines: dict[str, Baseline],
+    sources: dict[str, bytes],
     *,
     root: Path,
     scratch: Path,
@@ -45,7 +46,6 @@ def play(
     keep: Callable[[dict[str, Any]], None],
 ) -> None:
     """Try all of them, `jobs` at a time; `keep` is given the record of each when it is known."""
-    sources = {file: (root / file).read_bytes() for file in {mutant.file for mutant in mutants}}
     waiting = list(reversed(mutants))
     trials: list[_Trial] = []
     slots = list(range(jobs))

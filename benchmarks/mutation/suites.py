@@ -51,7 +51,6 @@ SUITES = (
             "tests/flower/test_clientfile.py",
             "tests/flower/test_messages.py",
             "tests/flower/test_pinned.py",
-            "tests/flower/test_equal.py",
             "tests/games",
             "tests/fuzz",
         ),

@@ -2,13 +2,17 @@
 
 import csv
 import json
+import shutil
+import sqlite3
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bgtplanner import Budget, Budgets, Ledger, cli
+from bgtplanner.privacy.witness import Witness
 
 
 @pytest.fixture
@@ -108,31 +112,190 @@ def test_ledger_show(call: Any, book: Path) -> None:
     facts = json.loads(out)
     assert [entry["clients"] for entry in facts["classes"]] == [1, 2]
     assert facts["classes"][0]["epsilon_spent_most"] <= 1.0
-    code, out, _ = call("ledger", "show", book, "--client", 0, "--json")
+    code, out, _ = call("ledger", "show", book, "--index", 0, "--json")
     poor = json.loads(out)
-    assert (poor["client"], poor["epsilon"]) == (0, 1.0)
+    assert (poor["index"], poor["epsilon"]) == (0, 1.0)
     assert 0 < poor["left"] < 0.03
-    code, out, _ = call("ledger", "show", book, "--client", 2)
+    code, out, _ = call("ledger", "show", book, "--index", 2)
     assert "epsilon_spent" in out
-    code, _, err = call("ledger", "show", book, "--client", 3)
+    for place in (3, -1):
+        code, _, err = call("ledger", "show", book, "--index", place)
+        assert code == 2
+        assert f"--index = {place}: expected a place from 0 to 2" in err
+
+
+def test_a_client_is_never_guessed(call: Any, book: Path) -> None:
+    """`--client 1` was the second client, whatever the data call it."""
+    code, out, err = call("ledger", "show", book, "--client", 1)
+    assert (code, out) == (2, "")
+    assert "does not know how the data name its clients" in err
+    assert "--index" in err
+    code, out, err = call("ledger", "show", book, "--client", "x", "--index", 1)
+    assert (code, out) == (2, "")
+
+
+def test_a_client_is_named_by_its_label(call: Any, tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    table = tmp_path / "ratings.csv"
+    names = ["1", "zoe", "7", "zz", "2", "4"]
+    lines = [f"{name},{item},{1 + (len(name) * item) % 5}" for name in names for item in range(8)]
+    table.write_text("user,item,rating\n" + "\n".join(lines) + "\n")
+    out = tmp_path / "run"
+    made_run(out, f"csv:{table}")
+    code, shown, _ = call("ledger", "export", out, "--clients")
+    balances = {entry["client"]: entry for entry in json.loads(shown)}
+    assert set(balances) == set(names)
+    assert balances["1"]["index"] == 0
+    assert balances["2"]["epsilon"] != balances["1"]["epsilon"]
+    for name in names:
+        code, shown, _ = call("ledger", "show", out, "--client", name, "--json")
+        assert json.loads(shown) == balances[name]
+        code, shown, _ = call("ledger", "show", out / "ledger.sqlite", "--client", name, "--json")
+        assert json.loads(shown) == balances[name]
+    code, _, err = call("ledger", "show", out, "--client", "nobody")
     assert code == 2
-    assert "--client = 3: expected an index from 0 to 2" in err
+    assert "--client nobody: expected a user of the run's ratings" in err
+    table.write_text(table.read_text().replace("zoe", "zoo").replace("\n1,0", "\n9,0"))
+    code, _, err = call("ledger", "show", out, "--client", "1")
+    assert code == 2
+    assert "its ratings are not those that it was run with" in err
+    code, shown, err = call("ledger", "export", out, "--clients")
+    assert code == 0
+    assert "Clients are given by their place alone" in err
+    assert "client" not in json.loads(shown)[0]
+    assert [entry["index"] for entry in json.loads(shown)] == list(range(6))
+    # Verify finds what the run itself has kept, without being asked.
+    code, shown, _ = call("ledger", "verify", out, "--json")
+    said = json.loads(shown)
+    assert [Path(one["from"]).name for one in said["heads"]] == ["checkpoint.npz", "summary.json"]
+    assert said["newest_known"] == said["rows"] - 1
+    shutil.copy(out / "ledger.sqlite", tmp_path / "copy.sqlite")
+    connection = sqlite3.connect(out / "ledger.sqlite")
+    cut_off(connection, 1)
+    connection.close()
+    code, shown, err = call("ledger", "verify", out)
+    assert (code, shown) == (1, "")
+    assert "checkpoint.npz: row" in err
+    assert "which was seen before, is not in this ledger" in err
+
+
+def made_run(path: Path, dataset: str) -> None:
+    """A run's folder with a ledger, as a run with a budget leaves it behind."""
+    from bgtplanner.experiments.config import load_config
+    from bgtplanner.experiments.runner import _fingerprint, ratings_of, split_of
+    from bgtplanner.experiments.store import RunFolder
+
+    config = load_config(settings={"data.dataset": dataset, "federation.rounds": 2})
+    ratings = ratings_of(config)
+    mark = _fingerprint(split_of(config, ratings))
+    budgets = Budgets.per_client([1.0 + index for index in range(ratings.n_clients)], 1e-5)
+    with (
+        RunFolder.create(path, config, fingerprint=mark) as folder,
+        Ledger.create(path / "ledger.sqlite", budgets, "laplace/basic") as ledger,
+    ):
+        for number in range(2):
+            ledger.settle(ledger.reserve(0.25, run="simulation", round=number))
+        planned = json.dumps({"head": str(ledger.head)}).encode()
+        folder.write_checkpoint({"planned": np.frombuffer(planned, dtype=np.uint8)})
+        folder.write_summary({"ledger_head": str(ledger.head)})
+
+
+def cut_off(connection: sqlite3.Connection, kept: int) -> None:
+    """Cut a chain so that it is a whole one still, as restoring a backup does."""
+    connection.execute("DELETE FROM rows WHERE number >= ?", (kept,))
+    connection.execute("DELETE FROM reservations WHERE number >= ?", (kept,))
+    connection.execute("DELETE FROM unsettled WHERE number >= ?", (kept,))
+    connection.execute("DELETE FROM snapshot")
+    connection.execute(
+        "REPLACE INTO newest SELECT 1, number, hash FROM rows WHERE number = ?", (kept - 1,)
+    )
+    connection.commit()
 
 
 def test_ledger_verify_with_and_without_a_head(call: Any, book: Path) -> None:
     code, out, _ = call("ledger", "verify", book, "--json")
     said = json.loads(out)
-    assert (code, said["rows"], said["head_checked"]) == (0, 6, False)
+    assert (code, said["rows"], said["head_checked"], said["heads"]) == (0, 6, False, [])
+    assert (said["newest_known"], said["warning"], said["unread"]) == (None, None, {})
     code, out, _ = call("ledger", "verify", book, "--head", said["head"])
     assert code == 0
     assert "6 rows, each as it was written" in out
+    assert "has row 5, known from --head" in out
+    assert "No row was cut off, unless what is named above was changed as well." in out
     code, out, _ = call("ledger", "verify", book)
-    assert "only a head kept elsewhere can tell" in out
+    assert "No head of it was found elsewhere." in out
+    assert "cannot be told" in out
     code, _, err = call("ledger", "verify", book, "--head", "9:" + "ab" * 32)
     assert code == 1
-    assert "is not in this ledger" in err
+    assert "--head: row 9, which was seen before, is not in this ledger" in err
     code, _, err = call("ledger", "verify", book, "--head", "nonsense")
     assert code == 2
+
+
+def test_verify_uses_what_a_client_and_its_witness_remember(call: Any, tmp_path: Path) -> None:
+    state = tmp_path / "client" / "state"
+    (tmp_path / "elsewhere").mkdir()
+    witness = Witness(tmp_path / "elsewhere" / "heads.txt")
+    path = state / "ledger.sqlite"
+    with Ledger.create(
+        path, Budgets.same(Budget(5.0), 1), "laplace/basic", witness=witness
+    ) as ledger:
+        ledger.reserve(0.5, run="a", round=0)
+        (state / "head").write_text(str(ledger.head))
+        ledger.reserve(0.5, run="a", round=1)
+    for where in (path, state, tmp_path / "client"):
+        (tmp_path / "client" / "client.toml").unlink(missing_ok=True)
+        if where == tmp_path / "client":
+            (where / "client.toml").write_text("ratings = 'x.csv'\n")
+        code, out, _ = call("ledger", "verify", where)
+        assert code == 0
+        assert f"has row 1, known from {state / 'head'}" in out
+        assert "Whether rows after 2 were cut off cannot be told" in out
+        assert "the newest that anybody knew of is 1." in out
+    code, out, _ = call("ledger", "verify", path, "--witness", witness.path)
+    assert f"has 3 rows up to 2, known from {witness.path}" in out
+    assert "No row was cut off" in out
+    toml = "ratings = 'x.csv'\nwitness = '../elsewhere/heads.txt'\n"
+    (tmp_path / "client" / "client.toml").write_text(toml)
+    code, out, _ = call("ledger", "verify", path, "--json")
+    assert [entry["heads"] for entry in json.loads(out)["heads"]] == [1, 3]
+    connection = sqlite3.connect(path)
+    cut_off(connection, 2)
+    connection.close()
+    code, out, err = call("ledger", "verify", path)
+    assert (code, out) == (1, "")
+    assert "heads.txt: row 2, which was seen before" in err
+
+
+@pytest.mark.parametrize("name", ["head", "checkpoint.npz", "summary.json"])
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"\xff\xfe", b"[1]", b"PK\x03\x04"])
+def test_a_source_of_heads_that_cannot_be_read_is_named(
+    call: Any, book: Path, name: str, content: bytes
+) -> None:
+    (book.parent / name).write_bytes(content)
+    code, out, _ = call("ledger", "verify", book)
+    assert code == 0
+    assert f"not read: {book.parent / name}: " in out
+    assert "No head of it was found elsewhere" in out
+    assert call("ledger", "verify", book, "--witness", book.parent / "none")[0] == 0
+
+
+def test_verify_warns_of_a_file_that_sqlite_could_damage(
+    call: Any, book: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bgtplanner.commands import privacy
+
+    shutil.copy(Path(__file__).parents[1] / "assets" / "ledger-schema1.sqlite", book)
+    real = privacy.sqlite_warning
+    monkeypatch.setattr(
+        privacy, "sqlite_warning", lambda *, write_ahead: real(
+            write_ahead=write_ahead, version=(3, 40, 1))
+    )  # fmt: skip
+    code, out, _ = call("ledger", "verify", book)
+    assert code == 0
+    assert "Warning: SQLite 3.40.1 can damage a file in write-ahead mode" in out
+    code, out, _ = call("ledger", "verify", book, "--json")
+    assert "walresetbug" in json.loads(out)["warning"]
 
 
 def test_ledger_restore_states_the_loss(call: Any, book: Path) -> None:
@@ -150,6 +313,24 @@ def test_ledger_restore_states_the_loss(call: Any, book: Path) -> None:
     assert "At most a charge of 0 is left" in out
     code, out, _ = call("ledger", "show", book)
     assert "(stated loss)" in out
+
+
+def test_ledger_restore_goes_on_with_a_file_whose_rows_were_cut(call: Any, book: Path) -> None:
+    code, out, _ = call("ledger", "verify", book, "--json")
+    head = json.loads(out)["head"]
+    connection = sqlite3.connect(book)
+    connection.execute("DELETE FROM rows WHERE number >= 3")
+    connection.commit()
+    connection.close()
+    for command in ("verify", "show"):
+        code, _, err = call("ledger", command, book)
+        assert code == 1
+        assert "the newest row is not the one that was noted" in err
+    code, _, _ = call("ledger", "restore", book, "--head", head, "--lost", "0.1")
+    assert code == 0
+    code, out, _ = call("ledger", "verify", book, "--head", head)
+    assert code == 0
+    assert "4 rows" in out
 
 
 def full_capacity() -> float:

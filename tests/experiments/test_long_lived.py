@@ -20,7 +20,6 @@ from bgtplanner.federation.programs import let_programs_go, memory_maps
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-NOBODY_COUNTS = "nobody counts memory maps here: no /proc/self/maps"
 TINY = {
     "synthetic.items": 6,
     "synthetic.ratings_per_client": 4,
@@ -30,10 +29,10 @@ TINY = {
 
 
 @pytest.fixture
-def floor() -> int:
-    """How many maps there are when no program is kept."""
+def cleared() -> int:
+    """No program of other tests is kept; returns how many maps there are then."""
     if not memory_maps():
-        pytest.skip(NOBODY_COUNTS)
+        pytest.skip("nobody counts memory maps here: no /proc/self/maps")
     jax.clear_caches()
     return memory_maps()
 
@@ -43,10 +42,9 @@ def train(clients: int) -> Result:
     return simulate("synthetic", mechanism="none", rounds=1, settings=settings)
 
 
+@pytest.mark.usefixtures("cleared")
 def test_programs_are_let_go() -> None:
     """Programs of sixty shapes, with room for those of ten."""
-    if not memory_maps():
-        pytest.skip(NOBODY_COUNTS)
     double = jax.jit(lambda value: value * 2)
     double(np.zeros(1))  # and whatever else is mapped once
     floor = memory_maps()
@@ -70,13 +68,13 @@ def test_nothing_is_let_go_before_its_time(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.fixture
-def room(floor: int, monkeypatch: pytest.MonkeyPatch) -> int:
+def room(cleared: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """A kernel that allows so little that the second run is too many; how much a run takes."""
     train(5)
-    each = memory_maps() - floor
+    each = memory_maps() - cleared
     assert each > 100, "a run without maps: these tests show nothing"
-    monkeypatch.setattr(programs, "map_limit", lambda: 4 * (floor + each // 2))
-    return floor + 2 * each
+    monkeypatch.setattr(programs, "map_limit", lambda: 4 * (cleared + each // 2))
+    return cleared + 2 * each
 
 
 def test_runs_of_different_shapes(room: int) -> None:
@@ -108,14 +106,15 @@ def test_cells_of_a_grid(room: int, tmp_path: Path) -> None:
         run_grid(request, tmp_path / str(clients), observer=Watch())
 
 
-def test_a_service_that_recommends_to_everybody(floor: int) -> None:
+@pytest.mark.usefixtures("cleared")
+def test_a_service_that_recommends_to_everybody() -> None:
     """Whatever number of items is asked about, there are few programs."""
     simulation = train(5).simulation
     simulation.predict([0], [0])
     before = memory_maps()
     for number in range(1, 40):
         simulation.predict([0] * number, [1] * number)
-    assert memory_maps() == before
+    assert memory_maps() < before + 50  # thirty-nine programs have hundreds
 
 
 def test_schedules_that_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:

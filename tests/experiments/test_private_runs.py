@@ -58,7 +58,7 @@ class TestSummary:
             privacy__delta=1e-6,
         )
         summary = result.summary
-        rule = {"gaussian": "gaussian/gdp", "laplace": "laplace/either"}[mechanism]
+        rule = {"gaussian": "gaussian/gdp", "laplace": "laplace/zcdp"}[mechanism]
         assert (summary["mechanism"], summary["trust"]) == (mechanism, trust)
         assert (summary["unit"], summary["accounting"]) == ("client", rule)
         assert (summary["epsilon"], summary["delta"]) == (4.0, 1e-6)

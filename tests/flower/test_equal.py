@@ -50,9 +50,9 @@ def same_ledgers(out: Path, simulated: Path, files: list[Path]) -> None:
     [
         (1, "gaussian", "gaussian/gdp"),
         (2, "gaussian", "gaussian/gdp"),
-        (1, "laplace", "laplace/either"),
-        (1, "privunit", "privunit/either"),
-        (2, "privunit", "privunit/either"),
+        (1, "laplace", "laplace/zcdp"),
+        (1, "privunit", "privunit/zcdp"),
+        (2, "privunit", "privunit/zcdp"),
     ],
 )
 def test_same_model_and_ledgers(tmp_path: Path, users: int, mechanism: str, rule: str) -> None:
@@ -76,12 +76,12 @@ def test_same_model_and_ledgers(tmp_path: Path, users: int, mechanism: str, rule
 def test_the_presets_own_mechanism(tmp_path: Path, few: Ratings) -> None:
     """Without a seed, as the installed client has it."""
     chosen = {"privacy.mechanism": "privunit", "privacy.noise": "sum", "privacy.epsilon": 10.0}
-    policy = {"rule": "privunit/either", "epsilon": 10.0}
+    policy = {"rule": "privunit/zcdp", "epsilon": 10.0}
     config, files = write_federation(tmp_path, few, chosen, policy)
     summary = carry_out(
         InProcessGrid(client_app, files), config, tmp_path / "run", poll_seconds=0.0
     )
-    assert (summary["accounting"], summary["uploads_dropped"]) == ("privunit/either", 0)
+    assert (summary["accounting"], summary["uploads_dropped"]) == ("privunit/zcdp", 0)
     assert summary["epsilon_spent_max"] == pytest.approx(10.0)
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as server:
         noted = server.spent()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zlib
 
@@ -10,8 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bgtplanner.errors import LedgerTamperedError
-from bgtplanner.privacy.entries import Payment, pack, unpack
+from bgtplanner.errors import BudgetExceeded, LedgerTamperedError
+from bgtplanner.privacy.budget import Budgets
+from bgtplanner.privacy.entries import Payment, named_values, pack, settled_by, unpack
+from bgtplanner.privacy.journal import Head, MemoryJournal, Row
+from bgtplanner.privacy.ledger import Ledger
 
 MARK = bytes(range(32))
 DAMAGED = "^a row cannot be read: edited or damaged$"
@@ -192,3 +196,98 @@ def test_a_row_that_has_a_nonce_as_they_once_had_is_read(nonce: object) -> None:
     assert "nonce" not in about
     again = Payment.unpacked(pack(about | {"nonce": nonce}, data), 2)
     assert (again.attempt, again.fingerprint, int(again.ticks)) == (3, MARK, 4)
+
+
+# ---- anything at all
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+    | st.sampled_from([2**62, 2**63, -1, 0, 1, 10**400, "00", "zz", MARK.hex()]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)  # fmt: skip
+about = st.fixed_dictionaries(
+    {},
+    optional=dict.fromkeys(("attempt", "fingerprint", "ticks", "by_class"), plain)
+    | {"everybody": st.booleans(), "settles": plain, "nonce": plain},
+)
+payloads = st.one_of(
+    st.binary(max_size=60),
+    st.builds(pack, about, st.binary(max_size=30)),
+    st.builds(
+        lambda attempt, ticks, everybody, data: pack(
+            {"attempt": attempt, "fingerprint": "", "everybody": everybody, "ticks": ticks}, data
+        ),
+        st.integers(0, 3) | plain, plain, st.booleans(), st.binary(max_size=30),
+    ),
+)  # fmt: skip
+
+CORPUS = [  # what once gave an error that was not ours
+    (100_000).to_bytes(4, "little") + b"[" * 100_000,  # a RecursionError
+    b"\xff\xff\xff\x7f" + b"{}",
+    pack({"attempt": 0, "fingerprint": "", "everybody": True, "ticks": 2**70}),  # OverflowError
+    pack({"attempt": 1e400, "fingerprint": "", "everybody": True, "ticks": 1}),
+    pack({"attempt": 0, "fingerprint": "", "everybody": True, "ticks": 1.5}),  # was read as 1
+    pack({"attempt": 0, "fingerprint": "", "everybody": True, "ticks": [3, 4]}),
+    pack({"attempt": 0, "fingerprint": "", "everybody": False, "ticks": 5}, b"\0"),  # by nobody
+    pack({"attempt": 0, "fingerprint": "", "everybody": True, "ticks": None}),
+    pack({"attempt": 0, "fingerprint": "", "everybody": True, "by_class": True}, bytes(16)),
+    pack({"attempt": 0, "fingerprint": "", "everybody": False, "ticks": 5}),  # no mask at all
+]
+
+
+def read(payload: bytes) -> None:
+    """Whatever is made of a payload: sense, or the error that says that it makes none."""
+    for call in (
+        lambda: Payment.unpacked(payload, 3).over(3, np.array([0, 1, 0], np.int32)),
+        lambda: Payment.unpacked(payload, 3).by_client(np.array([0, 1, 0], np.int32)).packed(),
+        lambda: settled_by(named_values(payload)),
+        lambda: unpack(payload),
+    ):
+        with contextlib.suppress(LedgerTamperedError):
+            call()
+
+
+@pytest.mark.parametrize("payload", CORPUS)
+def test_payloads_that_once_gave_other_errors(payload: bytes) -> None:
+    with pytest.raises(LedgerTamperedError, match=DAMAGED):
+        Payment.unpacked(payload, 3)
+    read(payload)
+
+
+@given(payloads)
+@settings(deadline=None, derandomize=True, max_examples=150)
+def test_any_payload_is_a_payment_or_refused(payload: bytes) -> None:
+    read(payload)
+    try:
+        payment = Payment.unpacked(payload, 3)
+    except LedgerTamperedError:
+        return
+    assert (payment.ticks >= 0).all()
+    assert payment.ticks.max() >= 1
+    again = Payment.unpacked(payment.packed(), 3)
+    assert again[:2] == payment[:2]
+    assert again.ticks.tolist() == payment.ticks.tolist()
+
+
+@given(st.lists(st.tuples(st.sampled_from(["reserve", "settle", "loss", "open", "x"]), payloads),
+                min_size=1, max_size=4))  # fmt: skip
+@settings(deadline=None, derandomize=True, max_examples=60)
+def test_a_forged_chain_of_any_rows_is_read_or_refused(forged: list[tuple[str, bytes]]) -> None:
+    budgets = Budgets.per_client([1.0, 2.0, 2.0], 1e-5)
+    state = Ledger.in_memory(budgets, "laplace/either").state_dict()
+    journal = MemoryJournal.from_state(state)
+    head = journal.head_at(0)
+    rows = list(journal.rows())
+    for number, (kind, payload) in enumerate(forged):
+        rows.append(Row.after(head, kind, "run", number, payload))
+        head = Head(rows[-1].number, rows[-1].hash)
+    try:
+        ledger = Ledger(MemoryJournal(journal.key, rows))
+    except LedgerTamperedError:
+        return
+    assert (ledger.spent() >= 0).all()
+    assert len(list(ledger.history())) == len(rows)
+    ledger.verify()
+    with contextlib.suppress(BudgetExceeded):
+        ledger.settle(ledger.reserve(0.25, run="run", round=1, fingerprint=b"m"))

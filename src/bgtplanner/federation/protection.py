@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.client import as_shared, flat_upload
-from bgtplanner.federation.screening import Limits, limits_of
+from bgtplanner.federation.screening import LEAST_SCALE, Limits, limits_of
 from bgtplanner.federation.server import Aggregate
 from bgtplanner.planning.plan import noise_of
 from bgtplanner.privacy.accounting import TICK, Rule
@@ -374,7 +374,8 @@ class Protection:
                 noised = vector + scale * self._draw(own_key, vector.shape)
             else:
                 noised = self._turn_one(own_key, vector, terms, client)
-            limits = jax.tree.map(lambda part: scale * part[of_class], limits_by_class)
+            unit = jnp.maximum(scale, LEAST_SCALE)
+            limits = jax.tree.map(lambda part: unit * part[of_class], limits_by_class)
             sizes = jnp.abs(noised)
             norm = sizes.sum() if self.norm == "l1" else jnp.sqrt((noised**2).sum())
             good = (limits.low <= norm) & (norm <= limits.high)

@@ -35,12 +35,15 @@ from jax.scipy.special import log_ndtr
 from numpy.typing import NDArray
 from scipy.special import ndtri, ndtri_exp
 
-__all__ = ["FALSE_ALARM", "Limits", "Screen", "limits_of"]
+__all__ = ["FALSE_ALARM", "LEAST_SCALE", "Limits", "Screen", "limits_of"]
 
 Floats = NDArray[np.float64]
 
 FALSE_ALARM = 1e-6
 """Probability, at most, that an honest upload is rejected."""
+
+LEAST_SCALE = 1e-30
+"""Stands for no noise at all, which a class of clients has that pays nothing."""
 
 _EVENTS = 6.0  # low norm, high norm (two), coordinates, shape, agreement: they share it
 _EXPECTED_SHAPE = 2.5  # mean distance of sorted noise: 0.8 to 1.9 up to 200,000 coordinates
@@ -81,7 +84,7 @@ def limits_of(
         size: Number of coordinates.
         cap: With ``privunit``: threshold and chance.
     """
-    reach = jnp.asarray(clip) / jnp.maximum(scale, 1e-30)  # a class that pays nothing has none
+    reach = jnp.asarray(clip) / jnp.maximum(scale, LEAST_SCALE)
     rare = jnp.full_like(reach, np.log(_EVENTS / FALSE_ALARM))
     if cap is not None:  # no shift at all, but everything may be so many times as likely
         reach = jnp.zeros_like(reach)
@@ -98,9 +101,10 @@ def limits_of(
             agreement=shift + tail,
         )
     spread = 2.0 * jnp.sqrt(size * rare)
+    mean = size / (size + 1.0) ** 0.5  # of the noise's norm, at least; better where size is small
     alone, many = (jnp.sqrt(2.0 * (rare + np.log(2.0 * number))) for number in (1, size))
     return Limits(
-        low=jnp.sqrt(jnp.maximum(size - spread, 0.0)),
+        low=jnp.maximum(jnp.sqrt(jnp.maximum(size - spread, 0.0)), mean - tail),
         high=jnp.hypot(reach + tail, jnp.sqrt(size + spread)),
         coordinate=jnp.maximum(reach + alone, many),
         shape=_EXPECTED_SHAPE + reach + tail,

@@ -472,8 +472,8 @@ class SqliteJournal:
         if os.getpid() != self._process:
             raise LedgerError(f"{self.path}: opened by another process; open it again in this one")
         with self._lock, self._errors():
-            self._connection.execute("BEGIN IMMEDIATE")
             try:
+                self._connection.execute("BEGIN IMMEDIATE")
                 yield
                 self._connection.execute("COMMIT")
             except BaseException:

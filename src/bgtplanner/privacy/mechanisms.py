@@ -123,15 +123,18 @@ class Mechanism:
         return largest, np.asarray(np.where(largest > 0, sums, 1.0)), unit
 
     def noise(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> Floats:
-        """Independent noise of at least this scale on every coordinate, on the scale's grid."""
+        """Independent noise of at least this scale on every coordinate.
+
+        Exact noise lies on the scale's grid; simulated noise is rounded to it when it is added.
+        """
         expected = "a mechanism that adds noise: privunit turns each upload instead"
         ConfigError.unless(self.additive, "mechanism", self.name, expected)
-        gaussian, grid = self.name == "gaussian", _grid(scale)
+        scale = float(_positive("scale", scale))
         if isinstance(source, ExactNoise):
-            draw_steps = source.normal_steps if gaussian else source.laplace_steps
-            return np.asarray(draw_steps(_steps(scale), shape) * grid)
-        draw = source.normal if gaussian else source.laplace
-        return self.rounded(float(scale) * draw(shape), scale)
+            steps = source.normal_steps if self.name == "gaussian" else source.laplace_steps
+            return np.asarray(steps(_steps(scale), shape) * _grid(scale))
+        draw = source.normal if self.name == "gaussian" else source.laplace
+        return scale * draw(shape)
 
     def on_grid(self, clipped: ArrayLike, scale: float) -> Floats:
         """Clipped uploads cut to the grid that belongs to noise of this scale, towards zero."""
@@ -147,7 +150,7 @@ class Mechanism:
             scale: Of the noise.
         """
         values = self.on_grid(clipped, scale)
-        return self.noise(source, scale, values.shape) + values
+        return self.rounded(self.noise(source, scale, values.shape), scale) + values
 
     def rounded(self, values: Floats, scale: float) -> Floats:
         """Values rounded to the grid that belongs to noise of this scale."""

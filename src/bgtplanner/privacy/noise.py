@@ -13,7 +13,6 @@ short. ``docs/proofs`` has the proofs.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections.abc import Callable
@@ -27,7 +26,6 @@ from bgtplanner.errors import ConfigError
 __all__ = [
     "FINE_BITS",
     "ExactNoise",
-    "KeyedNoise",
     "NoiseSource",
     "SeededNoise",
     "SystemNoise",
@@ -313,19 +311,6 @@ class SystemNoise(ExactNoise):
 
     def __init__(self) -> None:
         super().__init__(lambda number: os.urandom(number))
-
-
-class KeyedNoise(ExactNoise):
-    """Exact noise that only the holder of a secret key can repeat (SHAKE-256)."""
-
-    def __init__(self, key: bytes, label: bytes) -> None:
-        self._prefix = len(key).to_bytes(8, "little") + key + label
-        self._block = 0
-        super().__init__(self._next)
-
-    def _next(self, number: int) -> bytes:
-        self._block += 1
-        return hashlib.shake_256(self._prefix + self._block.to_bytes(8, "little")).digest(number)
 
 
 def sure(at: Steps) -> Bools:

@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 Signs = NDArray[np.bool_]
 
 _CLOSE = 1e-6  # of the noise's scale; what is nearer than this is taken to be equal
-_RELATIONS = ("rounds", "inputs", "batches", "coordinates", "clients")
+_RELATIONS = ("clients", "rounds", "coordinates", "inputs", "batches")  # the first is named
 
 
 class Check(NamedTuple):
@@ -155,23 +155,23 @@ class NoiseWatch:
         rows equal. The worst of all relations counts, at its price.
         """
         name = "fresh noise"
-        looked, worst = 0, (2.0, 0.5, 0.5, "")
-        for relation in _RELATIONS:
+        looked, worst = 0, (2.0, 0, 0.5, 0.5)
+        for place, relation in enumerate(_RELATIONS):
             number = self._pairs[relation]
             if number:
                 looked += 1
                 agree = self._agree[relation]
                 tails = binom.cdf(agree, number, 0.5), binom.sf(agree - 1, number, 0.5)
-                worst = min(worst, (2 * float(min(tails)), agree / number, 0.5, relation))
+                worst = min(worst, (2 * float(min(tails)), place, agree / number, 0.5))
             if self._rows[relation]:
                 looked += 1
                 # The density of a difference is below 1/2 of its scale: so likely at most.
                 chance = (4 * _CLOSE) ** self._columns
                 rows, equal = self._rows[relation], self._equal[relation]
                 p_value = float(binom.sf(equal - 1, rows, chance)) if equal else 1.0
-                worst = min(worst, (p_value, equal / rows, chance, relation))
-        p_value, measured, stated, relation = worst
-        fault = f"noise is used more than once (between {relation or 'releases'})"
+                worst = min(worst, (p_value, place, equal / rows, chance))
+        p_value, place, measured, stated = worst
+        fault = f"noise is used more than once (between {_RELATIONS[place]})"
         return Check(name, min(1.0, p_value * max(looked, 1)), measured, stated, fault)
 
 

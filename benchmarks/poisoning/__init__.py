@@ -1,0 +1,1 @@
+"""What hostile clients can do to the model, with and without what stops them."""

@@ -1,0 +1,360 @@
+"""Hostile clients: what the server rejects, what honest clients risk, what one of them can do.
+
+Every attack has a variant without the defence, in which it must succeed.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from benchmarks.poisoning.__main__ import SMALL
+from benchmarks.poisoning.attacks import ATTACKS
+from benchmarks.poisoning.world import World
+from numpy.typing import NDArray
+from scipy import stats
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.federation.posterior import Noise, Posterior
+from bgtplanner.federation.screening import FALSE_ALARM, Limits, Screen, limits_of
+from bgtplanner.federation.server import Server
+from bgtplanner.privacy.mechanisms import mechanism_named
+from bgtplanner.privacy.noise import SeededNoise
+from bgtplanner.privacy.privunit import cap_of, randomise
+from bgtplanner.recsys.model import Shared
+
+Floats = NDArray[np.float64]
+MECHANISMS = ["gaussian", "laplace", "privunit"]
+SIZE, CLIP, EPSILON = 600, 0.1, 10.0
+ANYTHING = Limits(0.0, np.inf, np.inf, np.inf, np.inf)
+
+
+@cache
+def terms(mechanism: str, size: int = SIZE, epsilon: float = EPSILON) -> tuple[float, Limits]:
+    """Scale and limits of a round; for additive noise the multiplier is 5 / epsilon."""
+    if mechanism == "privunit":
+        cap = cap_of(epsilon)
+        scale = CLIP / float(cap.strength)
+        found = limits_of(
+            mechanism, CLIP, scale, size, jnp.array([float(cap.threshold), float(cap.chance)])
+        )
+    else:
+        scale = 10 * CLIP / epsilon
+        found = limits_of(mechanism, CLIP, scale, size)
+    return scale, Limits(*(float(part) for part in found))
+
+
+def released(mechanism: str, clipped: Floats, seed: int, epsilon: float = EPSILON) -> Floats:
+    """As a real client releases it."""
+    source, kind = SeededNoise(seed), mechanism_named(mechanism)
+    if mechanism == "privunit":
+        return randomise(clipped, source, bound=CLIP, epsilon=epsilon)
+    scale, _ = terms(mechanism, clipped.shape[1], epsilon)
+    return kind.add_noise(clipped, source, scale)
+
+
+def directions(number: int, size: int) -> Floats:
+    """Uploads at full clip (in L1, which is no longer in L2): one coordinate, a few, all, none."""
+    rows = np.zeros((number, size))
+    rows[0::4, 0] = 1.0
+    rows[1::4, : min(3, size)] = 1.0 / min(3, size)
+    rows[2::4] = 1.0 / size
+    return 0.999 * CLIP * rows
+
+
+def rejected(
+    mechanism: str, rows: Floats, *, limits: Limits | None = None, epsilon: float = EPSILON
+) -> dict[int, str]:
+    scale, own = terms(mechanism, rows.shape[1], epsilon)
+    uploads = dict(enumerate(rows))
+    by_client = dict.fromkeys(uploads, own if limits is None else limits)
+    return Screen(mechanism).rejected(uploads, dict.fromkeys(uploads, scale), by_client)
+
+
+class TestHonestClients:
+    @pytest.mark.parametrize("epsilon", [0.5, 10.0, 1000.0])
+    @pytest.mark.parametrize("size", [1, 8, 60, 2000])
+    @pytest.mark.parametrize("mechanism", MECHANISMS)
+    def test_are_accepted(self, mechanism: str, size: int, epsilon: float) -> None:
+        number = min(2000, 400_000 // size)
+        rows = released(mechanism, directions(number, size), size, epsilon)
+        assert rejected(mechanism, rows, epsilon=epsilon) == {}
+
+    @pytest.mark.parametrize("reach", [0.0, 0.5, 3.0, 50.0])
+    @pytest.mark.parametrize("size", [1, 2, 10, 60, 3364, 100_000])
+    def test_are_rejected_no_more_often_than_stated(self, size: int, reach: float) -> None:
+        """The exact probabilities of norm, coordinates and agreement, and a bound on the shape."""
+        own = Limits(*(float(part) for part in limits_of("gaussian", reach, 1.0, size)))
+        low = stats.chi2.cdf(own.low**2, size)
+        high = stats.ncx2.sf(own.high**2, size, reach**2) if reach else 0.0
+        high = max(high, stats.chi2.sf(own.high**2, size))
+        one = stats.norm.sf(own.coordinate - reach) + stats.norm.sf(own.coordinate + reach)
+        each = one + (size - 1) * 2 * stats.norm.sf(own.coordinate)
+        along = stats.norm.sf(own.agreement - reach) + stats.norm.sf(own.agreement + reach)
+        shape = np.exp(-0.5 * (own.shape - reach - 2.5) ** 2)
+        assert low + high + each + along + shape <= FALSE_ALARM
+        assert high + each + along + shape >= 0.02 * FALSE_ALARM  # and it is not for nothing
+
+    @pytest.mark.parametrize("size", [1, 2, 10, 60, 3364, 20_000])
+    def test_the_mean_distance_of_sorted_noise(self, size: int) -> None:
+        """What the limit on shapes takes for granted: it is below 2.5, by ten standard errors."""
+        number = min(2000, max(100, 1_000_000 // size))
+        noise = np.sort(np.random.default_rng(size).standard_normal((number, size)), axis=1)
+        typical = stats.norm.ppf((np.arange(1, size + 1) - 0.375) / (size + 0.25))
+        distances = np.linalg.norm(noise - typical, axis=1)
+        assert distances.mean() + 10 * distances.std() / number**0.5 < 2.5
+
+    @pytest.mark.parametrize("size", [1, 10, 3364])
+    def test_laplace_noise(self, size: int) -> None:
+        own = Limits(*(float(part) for part in limits_of("laplace", 2.0, 1.0, size)))
+        low = stats.gamma.cdf(own.low, size)
+        high = stats.gamma.sf(own.high - 2.0, size)
+        each = np.exp(2.0 - own.coordinate) + (size - 1) * np.exp(-own.coordinate)
+        assert low + high + each <= FALSE_ALARM / 2
+
+    @pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0, 100.0])
+    def test_privunit_is_at_most_so_many_times_as_likely_as_noise(self, epsilon: float) -> None:
+        """The density of the part along an upload over the normal one, by counting draws."""
+        cap = cap_of(epsilon)
+        ratio = float(cap.chance) / stats.norm.sf(float(cap.threshold))
+        rows = np.zeros((200_000, 2))
+        rows[:, 0] = CLIP * (1 - 1e-9)
+        along = randomise(rows, SeededNoise(1), bound=CLIP, epsilon=epsilon)[:, 0]
+        along *= float(cap.strength) / CLIP
+        for start in np.arange(-4.0, 6.0, 0.5):
+            share = np.mean((along >= start) & (along < start + 0.5))
+            likely = stats.norm.cdf(start + 0.5) - stats.norm.cdf(start)
+            assert share <= ratio * likely + 6 * (share / 200_000) ** 0.5 + 1e-4
+        loose, tight = terms("privunit", SIZE, epsilon)[1], limits_of("gaussian", 0.0, 1.0, SIZE)
+        assert loose.coordinate**2 - float(tight.coordinate) ** 2 == pytest.approx(
+            2 * np.log(ratio), rel=1e-3, abs=1e-3
+        )
+
+    @pytest.mark.parametrize("mechanism", MECHANISMS)
+    def test_hostile_ones_get_nobody_else_rejected(self, mechanism: str) -> None:
+        honest = released(mechanism, directions(200, SIZE), 3)
+        same = honest[0] + 1e-9 * np.arange(40)[:, None]
+        found = rejected(mechanism, np.concatenate([honest, same]))
+        assert set(found) <= {0, *range(200, 240)}  # 0 is the one that they all copy
+
+
+def old_band(mechanism: str, upload: Floats, clip: float, scale: float) -> bool:
+    """The only check there was: the L2 norm, by a rule of thumb."""
+    size = len(upload)
+    middle, spread = scale * size**0.5, 5.0 * scale
+    if mechanism == "laplace":
+        middle, spread = scale * (2.0 * size) ** 0.5, 13.0 * scale
+    norm = float(np.linalg.norm(upload))
+    return middle - spread - clip <= norm <= middle + spread + clip
+
+
+def typical_length(mechanism: str) -> float:
+    scale, _ = terms(mechanism)
+    return scale * ((2.0 if mechanism == "laplace" else 1.0) * SIZE) ** 0.5
+
+
+def one_hot(mechanism: str) -> Floats:
+    upload = np.zeros(SIZE)
+    upload[7] = typical_length(mechanism)
+    return upload
+
+
+def constant(mechanism: str) -> Floats:
+    return np.full(SIZE, typical_length(mechanism) / SIZE**0.5)
+
+
+def signs(mechanism: str) -> Floats:
+    return constant(mechanism) * np.where(np.arange(SIZE) % 2, 1.0, -1.0)
+
+
+def few(mechanism: str) -> Floats:
+    """One item in ten."""
+    upload = np.zeros(SIZE)
+    upload[::10] = typical_length(mechanism) / (SIZE / 10) ** 0.5
+    return upload
+
+
+@pytest.mark.parametrize("make", [one_hot, constant, signs, few])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_uploads_of_the_right_length_and_another_shape_are_rejected(
+    mechanism: str, make: Any
+) -> None:
+    upload, (scale, _) = make(mechanism), terms(mechanism)
+    honest = released(mechanism, directions(20, SIZE), 5)
+    assert rejected(mechanism, np.concatenate([honest, upload[None]])) == {20: "outside"}
+    assert old_band(mechanism, upload, CLIP, scale)
+    assert rejected(mechanism, upload[None], limits=ANYTHING) == {}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_uploads_that_are_a_little_too_long_are_rejected(mechanism: str) -> None:
+    """Of thousands of coordinates; of a few dozen, chance alone may make as much."""
+    honest = released(mechanism, directions(50, 2000), 6)
+    found = rejected(mechanism, np.concatenate([honest, 1.3 * honest]))
+    assert found == dict.fromkeys(range(50, 100), "outside")
+    assert rejected(mechanism, 1.3 * released(mechanism, directions(20, 60), 6)) == {}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_clients_that_push_the_same_way_are_rejected(mechanism: str) -> None:
+    """Each of them looks like noise: normal numbers, in an order that they have agreed on."""
+    honest = released(mechanism, directions(300, SIZE), 8)
+    agreed = np.argsort(np.random.default_rng(9).standard_normal(SIZE))
+    noise = released(mechanism, np.zeros((30, SIZE)), 10)
+    pushing = np.empty_like(noise)
+    pushing[:, agreed] = np.sort(noise, axis=1)
+    found = rejected(mechanism, np.concatenate([honest, pushing]))
+    assert found == dict.fromkeys(range(300, 330), "agreeing")
+    assert rejected(mechanism, pushing[:1]) == {}  # one alone cannot be told from noise
+    unaware = replace_limit(mechanism, agreement=np.inf)
+    assert rejected(mechanism, np.concatenate([honest, pushing]), limits=unaware) == {}
+
+
+def replace_limit(mechanism: str, **limits: float) -> Limits:
+    return terms(mechanism)[1]._replace(**limits)
+
+
+class TestRepeats:
+    def rounds(self, *rounds: Floats, screen: Screen | None = None) -> list[dict[int, str]]:
+        screen = Screen("gaussian") if screen is None else screen
+        scale, limits = terms("gaussian")
+        return [
+            screen.rejected(
+                dict(enumerate(rows)),
+                dict.fromkeys(range(len(rows)), scale),
+                dict.fromkeys(range(len(rows)), limits),
+            )
+            for rows in rounds
+        ]
+
+    def test_of_another_client_and_of_an_earlier_round(self) -> None:
+        rows = released("gaussian", directions(8, SIZE), 11)
+        first = np.concatenate([rows[:4], rows[1:2]])
+        later = np.concatenate([rows[4:8], rows[3:4]])
+        assert self.rounds(first, later) == [{4: "repeated"}, {4: "repeated"}]
+
+    def test_what_was_not_accepted_may_come_again(self) -> None:
+        bad, good = np.zeros((1, SIZE)), released("gaussian", directions(2, SIZE), 12)
+        assert self.rounds(np.concatenate([good, bad]), bad)[1] == {0: "outside"}
+
+    def test_are_remembered_when_the_server_is_started_again(self) -> None:
+        rows = released("gaussian", directions(4, SIZE), 13)
+        screen = Screen("gaussian")
+        self.rounds(rows, screen=screen)
+        again = Screen("gaussian", screen.seen)
+        assert self.rounds(rows, screen=again) == [dict.fromkeys(range(4), "repeated")]
+        assert self.rounds(rows, screen=Screen("gaussian", Screen("gaussian").seen)) == [{}]
+
+    def test_only_so_many_are_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("bgtplanner.federation.screening._REMEMBERED", 3)
+        rows = released("gaussian", directions(8, SIZE), 14)
+        screen = Screen("gaussian")
+        self.rounds(rows, screen=screen)
+        assert screen.seen.shape == (3, 16)
+        assert self.rounds(rows[:5], screen=screen) == [{}]
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    """300 clients under local trust at epsilon 10."""
+    return World("local", 0, SMALL)
+
+
+class TestOneClient:
+    """Of 300, under local trust, for an item that hardly anybody has rated."""
+
+    @pytest.mark.parametrize("name", ["one-hot", "constant", "x 1.3"])
+    def test_what_was_accepted_is_rejected_and_changes_nothing(
+        self, world: World, name: str
+    ) -> None:
+        target = int(world.targets[0])
+        played = world.play(ATTACKS[name], number=1, target=target)
+        assert played.rejected == 1.0
+        absent = world.play(lambda scene: np.zeros((1, scene.mean.size)), number=1)
+        assert np.array_equal(played.ranks, absent.ranks)
+        assert played.rmse == absent.rmse
+
+    def test_cannot_lift_an_item_to_the_first_places(self, world: World) -> None:
+        """The strongest that passes the screen, and what would do without one."""
+        for target in map(int, world.targets):
+            before = world.play().ranks[target]
+            imitated = world.play(ATTACKS["imitated noise"], number=1, target=target)
+            assert imitated.rejected == 0.0
+            assert imitated.ranks[target] > 0.4 * before
+            if before > 20:
+                assert imitated.ranks[target] > 10
+        lifted = [
+            world.play(ATTACKS["one-hot"], number=1, target=target, screens=False).ranks[target]
+            for target in map(int, world.targets)
+        ]
+        assert min(lifted) <= 10
+
+    def test_moves_no_coordinate_of_the_sum_further_than_stated(self, world: World) -> None:
+        """Whatever one client sends, what is accepted of it is within the limit."""
+        federation = world.federation
+        assert federation.protection is not None
+        own = world._terms(9.4, np.ones(world.n_clients, dtype=bool))
+        reach = float(federation.protection.reach(own, world.coordinates))
+        limits = Limits(
+            *(float(part[0]) for part in federation.protection.limits(own, world.coordinates))
+        )
+        scale, rng = float(own.scale[0]), np.random.default_rng(0)
+        noise = scale * rng.standard_normal((200, world.coordinates))
+        noise[:, 5] = scale * np.linspace(0, 20, 200)
+        uploads = dict(enumerate(noise))
+        found = Screen("privunit").rejected(
+            uploads, dict.fromkeys(uploads, scale), dict.fromkeys(uploads, limits)
+        )
+        kept = [row for client, row in uploads.items() if client not in found]
+        assert max(float(np.abs(row).max()) for row in kept) <= reach
+        assert 0.3 < len(kept) / len(uploads) < 0.7  # and up to the limit it is accepted
+        assert reach < 10 * scale < 0.6 * scale * world.coordinates**0.5  # against one-hot
+
+
+class TestDiscount:
+    """`server.hostile_clients`: what few can have made on their own moves no item."""
+
+    ITEMS, REACH, STD = 200, 2e-4, 1e-4
+
+    def quality(self, lift: float, *, reach: float = REACH, hostile: int = 1) -> float:
+        """Of item 3, when its residuals are lifted by so many clients at full length."""
+        rng = np.random.default_rng(4)
+        count = 0.002 * rng.pareto(1.2, self.ITEMS)
+        count[3] = np.median(count)
+        residual = count * rng.normal(0, 0.1, self.ITEMS)
+        mean = np.stack([residual, 0.1 * count], axis=1)
+        mean += rng.normal(0, self.STD, mean.shape)
+        mean[3] = [lift * self.REACH, 0.1 * count[3]]
+        noise = Noise(std=self.STD, clip=0.1, clients=500.0, norm=None, reach=reach)
+        shared = Shared(jnp.zeros((self.ITEMS, 3)), jnp.zeros(0))
+        before = Posterior.initial(shared, discounts=hostile > 0)
+        found, memory = _after(before, shared, jnp.asarray(mean, jnp.float32), noise, hostile)
+        expected = pytest.approx(reach / self.STD**2, rel=1e-5) if hostile else None
+        assert memory.reach == expected
+        return float(found.items[3, 0])
+
+    @pytest.mark.parametrize("number", [1, 3])
+    def test_so_many_clients_move_an_item_no_further_than_honest_ones_did(
+        self, number: int
+    ) -> None:
+        line = self.quality(0.0, reach=1e9)
+        honest = abs(self.quality(0.0, hostile=0) - line)
+        attacked = self.quality(number, reach=number * self.REACH) - line
+        assert abs(attacked) <= honest + 0.002
+        assert self.quality(number, hostile=0) - line > 3 * (honest + 0.002)  # with no discount
+
+    def test_nothing_changes_by_default(self) -> None:
+        assert Server().hostile_clients == 0
+        assert self.quality(1.0, hostile=0) > self.quality(1.0) + 0.005
+
+    @pytest.mark.parametrize("wrong", [-1, 0.5, 2_000_000])
+    def test_what_it_may_be(self, wrong: Any) -> None:
+        with pytest.raises(ConfigError, match="hostile_clients"):
+            Server(hostile_clients=wrong)
+
+
+_after = jax.jit(Posterior.after, static_argnums=4)
