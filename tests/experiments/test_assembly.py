@@ -136,7 +136,7 @@ class TestBudgets:
 
     @pytest.mark.parametrize("path", ["/dev/zero", "/dev/urandom"])
     def test_a_file_without_an_end(self, path: str) -> None:
-        with pytest.raises(ConfigError, match=r"--budgets '/dev/.*is not a plain file"):
+        with pytest.raises(ConfigError, match=r"--budgets /dev/.*is not a plain file"):
             budgets_of(config(privacy__budgets=path), 3)
 
     def test_a_file_that_is_too_long(self, tmp_path: Path) -> None:
