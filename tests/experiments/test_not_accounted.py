@@ -69,11 +69,12 @@ class TestNeighbours:
             assert "a rare film" in stored["item_labels"]
         assert result.summary["not_accounted"] == [*BOTH]
         assert result.summary["simulated_noise"] is True
-        assert not is_sound(result.summary)
-        promise, uncovered = guarantee(result.summary)
+        assert is_sound(result.summary)
+        promise, public, *_ = guarantee(result.summary)
         assert "its noise comes from a seed" in promise
-        assert "the scale, which was read off the ratings" in uncovered
-        assert "which items occur in the ratings at all" in uncovered
+        assert public.startswith("This takes as public what was read off the ratings: ")
+        assert "the scale, which was read off the ratings" in public
+        assert "which items occur in the ratings at all" in public
 
     def test_what_is_given_is_the_same_for_both(self, neighbours: tuple[Path, Path]) -> None:
         for path in neighbours:
