@@ -45,7 +45,8 @@ def taken_as_public(summary: Mapping[str, Any]) -> str | None:
     """A sentence on what the promise takes to be public; None if that was given as public."""
     if not is_sound(summary) or not summary["not_accounted"]:
         return None
-    return f"This takes as public what was read off the ratings: {'; '.join(not_covered(summary))}."
+    named = "; ".join(not_covered(summary))
+    return f"This takes as public what was read off the ratings: {named}."
 
 
 def _spent(summary: Mapping[str, Any]) -> str:
