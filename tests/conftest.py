@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 import compiled
 from command_line import Call, Done
@@ -25,6 +26,10 @@ _PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "
 settings.register_profile("search", **_PATIENT)
 settings.register_profile("same", derandomize=True, **_PATIENT)
 settings.load_profile("same")
+# Left alone, examples are also made of the numbers in whatever modules are imported by then: other
+# ones in every order of the tests, and none at all where a folder above is called "tests".
+if hasattr(providers, "_get_local_constants"):
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 LONG = ("test_docs_site.py", "test_kill.py", "test_docs_blocks.py", "test_runner.py")

@@ -528,6 +528,11 @@ class TestRealProcess:
         os.close(write)
         assert (done.returncode, done.stderr) == (1, b"")
 
+    def test_its_name_however_it_is_started(self, processes: Processes) -> None:
+        done = processes.run([sys.executable, "-m", "bgtplanner.cli", "run", "--nothing"])
+        assert done.returncode == 2
+        assert done.stderr.startswith("Usage: bgtplanner run ")
+
     def test_head(self) -> None:
         done = subprocess.run(
             f"'{COMMAND}' data list | head -1", shell=True, capture_output=True, check=True

@@ -97,8 +97,9 @@ class TestErrors:
     def test_every_error(self, error: BGTPlannerError) -> None:
         assert str(error).isprintable()
 
-    def test_lines_of_our_own_stay(self) -> None:
-        assert str(ConfigError("one\ntwo")) == "one\ntwo"
+    def test_one_line(self) -> None:
+        """A name with a line end in it cannot say something else on a line of its own."""
+        assert str(ConfigError("one\ntwo")) == "one\\u000atwo"
 
     def test_quoted(self) -> None:
         class Odd:

@@ -44,10 +44,10 @@ class Baseline(NamedTuple):
         What runs when a module is imported may show anywhere: there it is every test.
         """
         first, last = lines
+        if any(first <= line <= last for line in self.imported.get(file, ())):
+            return self.seconds
         by_line = self.reached.get(file, {})
         tests = {test for line in range(first, last + 1) for test in by_line.get(line, ())}
-        if not tests and any(first <= line <= last for line in self.imported.get(file, ())):
-            return self.seconds
         return {test: self.seconds[test] for test in tests if test in self.seconds}
 
 
@@ -103,8 +103,11 @@ def _read(found: dict[str, Any], root: Path) -> Baseline:
             fixtures[name].append(test)
     reached: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     imported: dict[str, set[int]] = defaultdict(set)
-    for context, path, line in found["lines"]:
-        file = str(Path(path).relative_to(root))
+    for *names, path, line in found["lines"]:
+        # Two processes may have written at once: what cannot be read is left out.
+        if not names or not line.isdecimal() or not path.startswith(str(root)):
+            continue
+        context, file = "\t".join(names), str(Path(path).relative_to(root))
         if context == "import":
             imported[file].add(int(line))
         else:  # a fixture that several tests share is reached by them all

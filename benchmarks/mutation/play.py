@@ -114,7 +114,7 @@ class _Trial:
             return None
         self.running = None
         self.cpu += done.cpu
-        if done.status in (0, _NONE_LEFT):
+        if done.status in (0, _NONE_LEFT, _NOT_LOADED):  # or the file is not used
             return None
         self.record["test"] = self.notes.read_text().strip() if self.notes.exists() else ""
         if done.slow:

@@ -39,6 +39,7 @@ CHARGES = {
 """Rounds in which the preset `recommended` asks for uploads at epsilon 10, and their charges."""
 
 _ANYTHING = Limits(0.0, np.inf, np.inf, np.inf, np.inf)
+_QUICK = {"xla_backend_optimization_level": 0}  # there is more to compile here than to compute
 _OBSCURE = (2, 8)  # ratings of a target, at least and at most
 
 
@@ -204,7 +205,7 @@ class World:
         return terms_of(self.rule, self.trust, self.clip, np.array([charge]), granted, classes)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jax.jit, static_argnums=0, compiler_options=_QUICK)
 def _honest(
     federation: Federation,
     state: State,
@@ -231,12 +232,12 @@ def _honest(
     return total, own, flat(jnp.ones(len(rows))) / edges.n_clients
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jax.jit, static_argnums=0, compiler_options=_QUICK)
 def _learned(federation: Federation, state: State, total: Array, terms: Terms) -> State:
     return federation.summed(state, total, terms)[0]
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jax.jit, static_argnums=0, compiler_options=_QUICK)
 def _judged(
     model: Biases, shared: Shared, edges: Edges, user: Array, item: Array, value: Array
 ) -> tuple[Any, Array]:

@@ -72,13 +72,13 @@ class BGTPlannerError(Exception):
     """Base of every error that the package raises on purpose.
 
     Whatever a message quotes, from a file, a folder's name or another machine, it holds nothing
-    that a terminal would obey: such characters are written out.
+    that a terminal would obey, and is one line: such characters are written out.
     """
 
     exit_code = 1
 
     def __init__(self, *said: object) -> None:
-        super().__init__(*(visible(of, keep="\n") if isinstance(of, str) else of for of in said))
+        super().__init__(*(visible(of) if isinstance(of, str) else of for of in said))
 
 
 class InputError(BGTPlannerError, ValueError):

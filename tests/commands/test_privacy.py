@@ -1,4 +1,4 @@
-"""The commands about money: budget, ledger, audit."""
+"""The commands about money: budget, ledger."""
 
 import csv
 import json
@@ -71,10 +71,6 @@ def test_budget_json_has_the_figures(call: Any) -> None:
         (["budget", "--delta", "2"], "delta = 2.0"),
         (["budget", "--mechanism", "x"], "--mechanism = 'x'"),
         (["budget", "--noise-multiplier", "0"], "--noise-multiplier = 0.0"),
-        (["audit", "--trust", "x"], "--trust = 'x'"),
-        (["audit", "--unit", "x"], "--unit = 'x'"),
-        (["audit", "--mechanism", "none"], "--mechanism = 'none'"),
-        (["audit", "--releases", "3"], "--releases = 3"),
         (["ledger", "show", "nowhere.sqlite"], "no such ledger"),
         (["ledger", "verify", "nowhere.sqlite"], "no such ledger"),
     ],
@@ -84,20 +80,6 @@ def test_what_cannot_be_done_is_refused(call: Any, arguments: list[str], said: s
     assert code == 2
     assert out == ""
     assert said in err
-
-
-def test_audit_finds_nothing_wrong_with_a_client_and_much_with_rows(call: Any) -> None:
-    code, out, _ = call("audit", "--mechanism", "laplace", "--releases", 4000, "--seed", 0)
-    assert code == 0
-    assert "consistent with the claim" in out
-    code, out, _ = call("audit", "--unit", "row", "--releases", 4000, "--seed", 0)
-    assert code == 1
-    assert "THE CLAIM IS FALSE" in out
-    assert "for the whole client, with 32 blocks" in out
-    code, out, _ = call("audit", "--releases", 4000, "--seed", 0, "--json")
-    found = json.loads(out)
-    assert found["holds"] is True
-    assert found["epsilon_lower"] <= found["claimed_epsilon"] == 1.0
 
 
 def test_ledger_show(call: Any, book: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -37,7 +36,7 @@ def planned_of(stored: np.ndarray) -> dict[str, Any]:
     return {key: value for key, value in state["policy"].items() if key != "ledger"}
 
 
-def start(processes: Processes, folder: Path, compiled: Path) -> subprocess.Popen[str]:
+def start(processes: Processes, folder: Path) -> subprocess.Popen[str]:
     """Go on with the run, or begin it if it never got as far as having a folder."""
     if (folder / "config.toml").exists():
         arguments = ["resume", str(folder)]
@@ -48,7 +47,6 @@ def start(processes: Processes, folder: Path, compiled: Path) -> subprocess.Pope
         [COMMAND, *arguments, "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=os.environ | {"JAX_COMPILATION_CACHE_DIR": str(compiled)},
     )
 
 
@@ -72,8 +70,8 @@ def state_of(folder: Path) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
 
 
 def test_killed_at_random_moments(tmp_path: Path, processes: Processes) -> None:
-    compiled, whole, folder = (tmp_path / name for name in ("compiled", "whole", "killed"))
-    out, err = start(processes, whole, compiled).communicate()
+    whole, folder = tmp_path / "whole", tmp_path / "killed"
+    out, err = start(processes, whole).communicate()
     assert json.loads(out)["rounds_run"] == SETTINGS["federation.rounds"], err
 
     generator = random.Random(20_250_101)
@@ -81,7 +79,7 @@ def test_killed_at_random_moments(tmp_path: Path, processes: Processes) -> None:
     killed = 0
     for number in range(KILLS):
         wanted = lines_in(rounds) + generator.randint(1, 50)
-        process = start(processes, folder, compiled)
+        process = start(processes, folder)
         if number % 4 == 3:  # any time from the start on
             time.sleep(generator.uniform(0, 1.5))
         else:  # while it trains and writes, however long that takes
@@ -94,7 +92,7 @@ def test_killed_at_random_moments(tmp_path: Path, processes: Processes) -> None:
         killed += process.returncode == -signal.SIGKILL
         assert process.returncode in (0, -signal.SIGKILL)
 
-    process = start(processes, folder, compiled)
+    process = start(processes, folder)
     out, err = process.communicate()
     assert (process.returncode, err) == (0, "")
     assert json.loads(out)["rounds_run"] == SETTINGS["federation.rounds"]

@@ -134,6 +134,17 @@ class TestBudgets:
         with pytest.raises(ConfigError, match="4 numbers, one a client"):
             budgets_of(config(privacy__budgets=str(file)), 4)
 
+    @pytest.mark.parametrize("path", ["/dev/zero", "/dev/urandom"])
+    def test_a_file_without_an_end(self, path: str) -> None:
+        with pytest.raises(ConfigError, match=r"--budgets /dev/.*is not a plain file"):
+            budgets_of(config(privacy__budgets=path), 3)
+
+    def test_a_file_that_is_too_long(self, tmp_path: Path) -> None:
+        with (tmp_path / "epsilons.txt").open("wb") as file:
+            file.truncate(1 << 40)  # takes no room on the disk
+        with pytest.raises(ConfigError, match="is longer than"):
+            budgets_of(config(privacy__budgets=str(tmp_path / "epsilons.txt")), 3)
+
     @pytest.mark.parametrize("text", ["1:0.5,8:0.6", "1:", "nonsense", "one\ntwo\n"])
     def test_neither(self, text: str, tmp_path: Path) -> None:
         given = text

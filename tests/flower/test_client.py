@@ -492,3 +492,21 @@ def test_a_policy_must_say_how_much(client: Client) -> None:
 def test_the_installed_app_has_the_systems_noise() -> None:
     assert module.client_app is client_app
     assert make_client_app.__kwdefaults__["noise"] is None
+
+
+def test_a_witness_notices_that_the_whole_folder_comes_from_a_backup(
+    few: Ratings, request_of_server: Request, tmp_path: Path
+) -> None:
+    path = write_client(tmp_path / "client", few, 0, agreed(few))
+    shutil.rmtree(path.parent / "state")
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f'witness = "{tmp_path / "heads.txt"}"\n')
+    client = Client(load_client(path))
+    client.enroll()
+    client.answer(request_of_server)
+    shutil.copytree(client.file.state, tmp_path / "backup")
+    client.answer(replace(request_of_server, round=1))
+    shutil.rmtree(client.file.state)
+    shutil.copytree(tmp_path / "backup", client.file.state)
+    with pytest.raises(LedgerTamperedError):
+        Client(client.file).answer(replace(request_of_server, round=2))

@@ -21,6 +21,7 @@ from bgtplanner.experiments.store import RunFolder
 from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import TRAIN, upload_record
+from bgtplanner.privacy.accounting import rule_named
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.recsys.ratings import Ratings
 from bgtplanner.report.page import write_report
@@ -84,6 +85,53 @@ def test_a_bad_reply_is_dropped_and_counted(
     checkpoint = RunFolder(tmp_path / "run").checkpoint()
     assert checkpoint is not None
     assert all(np.isfinite(array).all() for array in checkpoint.values())
+
+
+@pytest.mark.parametrize("kind", ["one-hot", "constant"])
+def test_a_reply_of_the_right_length_and_another_shape_is_dropped(
+    federation: Federation, tmp_path: Path, kind: str
+) -> None:
+    set_keys(federation, federation__rounds=1, privacy__epsilon=5.0)
+
+    @only_in_training
+    def hostile(node: int, request: Message, reply: Message) -> Iterable[Message]:
+        if node != 2:
+            return [reply]
+        plan = request.content["plan"]
+        scale = (
+            2 * plan["clip"] * float(rule_named("gaussian/gdp").noise_multiplier(plan["charge"]))
+        )
+        upload = np.full(60, scale) if kind == "constant" else np.zeros(60)
+        upload[0] = scale if kind == "constant" else scale * (60**0.5 + 4)
+        return [Message(upload_record(upload), reply_to=request)]
+
+    play(federation, InProcessGrid(client_app, federation[1], hostile), tmp_path / "run")
+    (record,) = rounds_of(tmp_path / "run")
+    assert record["dropped_by_kind"] == {"outside": 1}
+    assert record["clients"] == 2
+
+
+def test_copies_of_another_clients_or_an_earlier_upload_are_dropped(
+    federation: Federation, tmp_path: Path
+) -> None:
+    set_keys(federation, federation__rounds=2)
+    uploads: list[Any] = []
+
+    @only_in_training
+    def copying(node: int, request: Message, reply: Message) -> Iterable[Message]:
+        if node == 1:
+            uploads.append(reply.content["upload"]["upload"].numpy())
+        if node == 2:
+            return [Message(upload_record(uploads[0]), reply_to=request)]
+        return [reply]
+
+    play(federation, InProcessGrid(client_app, federation[1], copying), tmp_path / "run")
+    records = rounds_of(tmp_path / "run")
+    assert [record["dropped_by_kind"] for record in records] == [{"repeated": 1}] * 2
+    assert [record["clients"] for record in records] == [2, 2]
+    checkpoint = RunFolder(tmp_path / "run").checkpoint()
+    assert checkpoint is not None
+    assert checkpoint["uploads_seen"].shape == (4, 16)  # known when the server is started again
 
 
 def test_duplicates_and_strangers_are_dropped_and_counted(

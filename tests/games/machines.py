@@ -1,9 +1,10 @@
 """A federation in one thread, driven by one seed.
 
 Messages are delayed, lost, doubled and overtaken; machines stop at any write, with the file they
-were writing torn; disks lose what was not flushed. The client, its ledger and the coordinator's
-ledger are the real ones, on real files; only the model is a stand-in, time is a number, and noise
-comes from the seed, so that whatever happens happens again when the seed is played again.
+were writing torn; disks lose a name that was not flushed. The client, its ledger and the
+coordinator's ledger are the real ones, on real files; only the model is a stand-in, time is a
+number, and noise comes from the seed, so that whatever happens happens again when the seed is
+played again.
 """
 
 from __future__ import annotations
@@ -51,12 +52,10 @@ class Disk:
     Attributes:
         stop_at: Which write to stop at, counted from now; None: none.
         rng: Decides what a stop leaves behind.
-        unflushed: The ledger as it was before a write that was not flushed.
     """
 
     rng: np.random.Generator
     stop_at: int | None = None
-    unflushed: dict[Path, bytes] | None = None
 
     def step(self) -> bool:
         """Whether the machine stops at this write."""
@@ -83,27 +82,16 @@ class Disk:
             raise Stop
 
     @contextlib.contextmanager
-    def writing(self, journal: SqliteJournal, real: Callable[..., Any], flush: bool) -> Any:
+    def writing(self, journal: SqliteJournal, real: Callable[..., Any]) -> Iterator[None]:
         """As :meth:`SqliteJournal.writing`, with a stop before and after what it writes."""
-        before = None if flush else ledger_files(journal.path)
-        with real(journal, durable=flush):
+        with real(journal):
             if self.step():
                 raise Stop
             yield
             if self.step():
                 raise Stop
-        self.unflushed = before
         if self.step():
             raise Stop
-
-    def power_cut(self) -> None:
-        """What was not flushed may be gone."""
-        if self.unflushed is not None and self.rng.random() < 0.5:
-            for path in next(iter(self.unflushed)).parent.glob("ledger.sqlite*"):
-                path.unlink()
-            for path, content in self.unflushed.items():
-                path.write_bytes(content)
-        self.unflushed = None
 
 
 def ledger_files(path: Path) -> dict[Path, bytes]:
@@ -136,7 +124,6 @@ class Machine:
             return None
         except Stop:
             self.stops += 1
-            self.disk.power_cut()
             return None
         finally:
             self.disk.stop_at = None
@@ -314,9 +301,9 @@ def simulated(federation: Federation) -> Iterator[None]:
         assert disk is not None
         disk.replace_file(target, content)
 
-    def writing(self: SqliteJournal, *, durable: bool = True) -> Any:
+    def writing(self: SqliteJournal) -> Any:
         disk = federation.disk_of(self.path)
-        return real(self, durable=durable) if disk is None else disk.writing(self, real, durable)
+        return real(self) if disk is None else disk.writing(self, real)
 
     def upload(self: Client, *_: Any) -> Any:
         return np.frombuffer(hashlib.sha256(str(self.file.ratings).encode()).digest()[:SIZE], "i1")

@@ -19,7 +19,6 @@ from bgtplanner.planning.baselines import Adap, Adpml, Fixed, Hong, Random, Unif
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.patient import Patient
 from bgtplanner.privacy.budget import Budgets
-from bgtplanner.privacy.ledger import Ledger
 
 BUDGETS = Budgets.per_client([1.0, 10.0, 10.0], 1e-5)
 ROUNDS = 12

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.recsys import cells
 from bgtplanner.recsys.layout import TableFormat
-from bgtplanner.recsys.tables import Table, read_table
+from bgtplanner.recsys.tables import Table, item_names, read_table
 
 in_one_folder = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -306,3 +306,65 @@ def test_near_tables_are_read_or_refused(read: Any, content: str) -> None:
     except (DataError, ConfigError):
         return
     assert np.isfinite(table.rating).all()
+
+
+class TestLimits:
+    """What is too long is refused, with its file and its line, before it takes memory or time."""
+
+    @pytest.mark.parametrize("blank", ["\n", " \n"])
+    def test_blank_lines(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blank: str
+    ) -> None:
+        monkeypatch.setattr("bgtplanner.recsys.cells.MOST_BLANK_LINES", 100)
+        path = tmp_path / "ratings.csv"
+        path.write_text("user,item,rating\na,b,1\n" + 90 * blank + "a,c,2\n")
+        assert len(read_table(path).rating) == 2
+        path.write_text("user,item,rating\na,b,1\n" + 400 * blank + "a,c,2\n")
+        with pytest.raises(DataError, match=r"ratings\.csv, line 1: more than 100 blank lines"):
+            read_table(path)
+
+    def test_labels(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("bgtplanner.recsys.tables.MOST_LABELS", 2)
+        path = tmp_path / "ratings.csv"
+        path.write_text("user,item,rating\na,b,1\na,c,2\na,d,2\n")
+        with pytest.raises(DataError, match=r"ratings\.csv: names more than 2 items"):
+            read_table(path)
+
+
+class TestCatalogue:
+    def test_names(self, tmp_path: Path) -> None:
+        path = tmp_path / "items.txt"
+        path.write_text("Alien\n Brazil \r\nÇa\n", encoding="utf-8")
+        assert item_names(path) == ("Alien", "Brazil", "Ça")
+
+    @pytest.mark.parametrize(
+        ("content", "problem"),
+        [
+            (b"", "the file is empty"),
+            (b"a\n\nb\n", "line 2: is empty"),
+            (b"a\nb\na\n", "line 3: repeats line 1"),
+            (b"a\n" + b"x" * 257 + b"\n", "line 2: is longer than 256 bytes"),
+            (b"a\n" + "ü".encode() * 129, "line 2: is longer than 256 bytes"),
+            (b"\xff", "cannot be read"),
+        ],
+    )
+    def test_refused(self, tmp_path: Path, content: bytes, problem: str) -> None:
+        path = tmp_path / "items.txt"
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=rf"items\.txt[:,] {problem}"):
+            item_names(path)
+
+    def test_too_long(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = tmp_path / "items.txt"
+        with path.open("wb") as file:
+            file.truncate(1 << 40)  # takes no room on the disk
+        with pytest.raises(DataError, match="is longer than 33,554,432 bytes"):
+            item_names(path)
+        monkeypatch.setattr("bgtplanner.recsys.tables.MOST_LABELS", 2)
+        path.write_text("a\nb\nc\n")
+        with pytest.raises(DataError, match="line 3: has more than 2 items"):
+            item_names(path)
+
+    def test_a_device(self) -> None:
+        with pytest.raises(DataError, match="is not a plain file"):
+            item_names(Path("/dev/zero"))

@@ -138,6 +138,8 @@ class TestUnsoundRule:
         ({"mechanism": "none"}, False),
         ({"unit": "row"}, False),
         ({"not_accounted": ["reward"]}, False),
+        ({"not_accounted": ["scale", "reward"]}, False),
+        ({"not_accounted": ["scale", "catalogue"]}, True),  # if they are public: that is said
         ({"accounting": "gaussian/authors"}, False),
         ({"accounting": "of a later version"}, False),
     ],

@@ -8,9 +8,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from email.message import Message
 from pathlib import Path
@@ -21,6 +23,7 @@ from benchmarks.speed.made_runs import make_grid, make_run
 
 from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.experiments.grid import Request
+from bgtplanner.report import live
 from bgtplanner.report.live import LivePage, LiveServer
 from processes import PATIENCE, Processes
 
@@ -154,6 +157,65 @@ class TestEvents:
             answer.readline()
             made.shutdown()
             assert not answer.read().endswith(b"event: done\ndata: done\n\n")
+
+
+@pytest.fixture
+def idle(run: Path) -> Iterator[LiveServer]:
+    """One that is not serving yet; tests call what it does while it serves."""
+    made = LiveServer(LivePage(run))
+    yield made
+    made.stopping.set()
+    made.server_close()
+
+
+class TestManners:
+    """Who says nothing, too little or too often is not waited for."""
+
+    def test_head(self, server: LiveServer) -> None:
+        answer = ask(server, method="HEAD")
+        assert (answer.status, answer.text) == (200, "")
+        assert int(answer.headers["Content-Length"]) > 1000
+        assert ask(server, "/events", method="HEAD").status == 404
+
+    def test_who_says_nothing_is_cut_off(
+        self, idle: LiveServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with socket.create_connection(idle.server_address[:2], timeout=30) as silent:
+            silent.sendall(b"GET / HT")  # and never the rest
+            idle._handle_request_noblock()
+            idle.service_actions()
+            now = time.monotonic()
+            monkeypatch.setattr(live.time, "monotonic", lambda: now + live._PATIENCE + 1)
+            idle.service_actions()
+            assert silent.recv(1000) == b""
+
+    def test_a_limit_on_connections(self, idle: LiveServer) -> None:
+        with contextlib.ExitStack() as stack:
+            every = []
+            for _ in range(live._MOST_CONNECTIONS + 1):
+                made = socket.create_connection(idle.server_address[:2], timeout=30)
+                every.append(stack.enter_context(made))
+                idle._handle_request_noblock()
+            assert len(idle._open) == live._MOST_CONNECTIONS
+            assert every[-1].recv(1) == b"", "one too many"
+        # The others are gone, and have given their places back.
+        for thread in threading.enumerate():
+            if "process_request_thread" in thread.name:
+                thread.join(30)
+        assert not idle._open
+
+    def test_a_limit_on_pages_that_wait(self, server: LiveServer) -> None:
+        for _ in range(live._MOST_LISTENERS):
+            assert server.listeners.acquire(blocking=False)
+        answer = ask(server, "/events")
+        assert (answer.status, answer.text) == (503, "too many pages are open")
+        assert ask(server).status == 200
+        server.listeners.release()
+        with asked(server, "/events") as events:
+            assert events.status == 200
+
+    def test_every_socket_has_a_timeout(self) -> None:
+        assert live._Handler.timeout == live._PATIENCE
 
 
 class TestPage:

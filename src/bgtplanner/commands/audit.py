@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from bgtplanner.commands.options import (
     Json,
@@ -15,6 +14,7 @@ from bgtplanner.commands.options import (
     print_json,
 )
 from bgtplanner.errors import ConfigError
+from bgtplanner.report.screen import Screen
 
 EXIT_CODES = {"holds": 0, "refuted": 1, "inconclusive": 3}
 """What `audit` ends with; 2 stands for what cannot be done, as everywhere."""
@@ -69,7 +69,7 @@ def audit(
     from bgtplanner.experiments.audits import audit as attack
     from bgtplanner.report.audited import audit_view
 
-    console = Console(stderr=True)
+    console = Screen(stderr=True)
     with (
         named_by_flags(),
         Progress(
@@ -96,5 +96,5 @@ def audit(
     if as_json:
         print_json(found)
     else:
-        audit_view(Console(), found)
+        audit_view(Screen(), found)
     raise typer.Exit(EXIT_CODES[found["verdict"]])

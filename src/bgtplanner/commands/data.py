@@ -120,4 +120,4 @@ def data_fetch(
         return
     say(f"{dataset} is in {folder}")
     if info.terms:
-        say(f"Terms: {info.terms}\nCite: {info.citation}")
+        say(f"Terms: {info.terms}", f"Cite: {info.citation}")

@@ -48,8 +48,8 @@ def init(
         print_json({"folder": str(Path(folder).absolute()), "clients": clients})
     else:
         say(
-            f"Written: {folder}. How to go on is in docs/deployment.md; first\n"
-            f"  cd {folder} && ./certificates.sh localhost 127.0.0.1 {clients}"
+            f"Written: {folder}. How to go on is in docs/deployment.md; first",
+            f"  cd {folder} && ./certificates.sh localhost 127.0.0.1 {clients}",
         )
 
 

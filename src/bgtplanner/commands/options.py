@@ -68,14 +68,14 @@ Backend = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the result.")]
 
 
-def say(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Lines for a terminal or a pipe, with nothing in them that a terminal would obey."""
-    typer.echo(visible(text, keep="\n"), err=err, nl=nl)
+def say(*lines: str, err: bool = False) -> None:
+    """Print lines, with nothing in any of them that a terminal would obey, or that ends it."""
+    typer.echo("\n".join(map(visible, lines)), err=err)
 
 
 def print_json(content: Any) -> None:
     """One JSON object on standard output; numbers that JSON does not have are an error."""
-    say(json.dumps(content, indent=2, allow_nan=False))
+    say(*json.dumps(content, indent=2, allow_nan=False).split("\n"))
 
 
 @contextlib.contextmanager

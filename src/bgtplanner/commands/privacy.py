@@ -88,7 +88,7 @@ def show(
             if as_json:
                 print_json(balance)
             else:
-                say("\n".join(f"{name:<14} {value}" for name, value in balance.items()))
+                say(*(f"{name:<14} {value}" for name, value in balance.items()))
             return
         facts, history = ledger_facts(opened), list(opened.history())
     if as_json:
@@ -147,8 +147,8 @@ def verify(
     if known is None:
         say(
             "No head of it was found elsewhere. Whether newer rows were cut off, as by restoring "
-            "a backup, cannot be told:\nkeep the head above in another place, and give it with "
-            "--head next time."
+            "a backup, cannot be told:",
+            "keep the head above in another place, and give it with --head next time.",
         )
     elif known.number < newest.number:
         say(
@@ -191,7 +191,7 @@ def export(
     else:
         text = json.dumps(rows, indent=2) + "\n"
     if to is None:
-        say(text, nl=False)
+        say(*text.removesuffix("\n").split("\n"))
         return
     ConfigError.unless(to.suffix in (".csv", ".json"), "--to", str(to), "a .csv or .json file")
     if to.exists() and not overwrite:

@@ -119,7 +119,7 @@ def run(
         if as_json:
             print_json(chosen.model_dump(mode="json"))
         else:
-            say(to_toml(chosen), nl=False)
+            say(*to_toml(chosen).removesuffix("\n").split("\n"))
         return
     view = _view(as_json, verbose, quiet)
     _need_device()

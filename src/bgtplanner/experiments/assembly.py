@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.errors import ConfigError, quoted
+from bgtplanner.errors import ConfigError
 from bgtplanner.experiments.config import Config
 from bgtplanner.federation.expansion import Expansion
 from bgtplanner.federation.planned import Carrier, PlannedRounds
@@ -112,7 +112,7 @@ def budgets_of(config: Config, n_clients: int) -> Budgets:
         values = np.loadtxt(lines, dtype=np.float64, ndmin=1)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"--budgets {quoted(privacy.budgets)}: expected EPSILON:SHARE,... or a file with an "
+            f"--budgets {privacy.budgets}: expected EPSILON:SHARE,... or a file with an "
             f"epsilon a line ({error})"
         ) from error
     same = values.shape == (n_clients,)

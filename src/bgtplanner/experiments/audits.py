@@ -29,6 +29,7 @@ from bgtplanner.privacy.audit import (
     expected,
     largest_epsilon,
     one_run_bound,
+    one_run_p_value,
     releases_needed,
 )
 from bgtplanner.privacy.budget import Budget
@@ -55,6 +56,7 @@ _FEWEST = {"guard": 1000, "simulation": 1000, "client": 40}
 _PILOT = 100_000  # releases at most that choose the test; else one in ten
 _NUMBERS = 4_000_000  # in memory at a time
 _BATCH = 25_000  # trials at a time
+_BITS = 30  # below the noise's scale: nothing that is released has more of them
 _ABSENT = 20_000  # releases at most without the audited clients
 
 
@@ -213,7 +215,7 @@ def _attacked(
 ) -> Audit:
     door = _DOORS[path](setting)
     is_gaussian = setting.mechanism == "gaussian"
-    checks = 6 if isinstance(door, ClientDoor) else 4
+    checks = 3 + door.stated.on_grid + (3 if isinstance(door, ClientDoor) else 1)
     half = (1 - confidence) / 2
     share = half / (checks + is_gaussian)
     risks = _Risks(any=half, gaussian=share, check=share)
@@ -283,6 +285,7 @@ class _Seen:
         self._pilot: list[list[Floats]] = [[], []]
         self._beyond = self._beyond_of = 0
         self._shown = self._shown_of = 0
+        self._off_grid = 0
         self._across = _complement(stated) if setting.mechanism == "privunit" else None
 
     def look(self, values: list[Floats], signs: tuple[Floats, Floats], *, choosing: bool) -> None:
@@ -307,6 +310,8 @@ class _Seen:
             self.watch.add(*(self._noise(v, s) for v, s in zip(values, signs, strict=True)))
         for part, sign in zip(values, signs, strict=True):
             self._reach(part, sign)
+            steps = np.ldexp(part, _BITS - int(np.floor(np.log2(self.stated.scale))))
+            self._off_grid += int((steps != np.rint(steps)).sum())
 
     def _scores(self, values: Floats) -> Floats:
         """How much each trial looks like the input that points ahead, ``[trials, canaries]``.
@@ -375,6 +380,9 @@ class _Seen:
         fault = "an upload reaches further than its clip allows"
         found = [self.watch.size_check(), self.watch.fresh_check()]
         found.append(at_least("within the clip", self._beyond, self._beyond_of, chance, fault))
+        if self.stated.on_grid:
+            off, fault = self._off_grid, "the last bits of a release are not covered by noise"
+            found.append(Check("last bits", 0.0 if off else 1.0, float(off), 0.0, fault))
         if self._shown_of:
             fault = "a client that does not take part shows all the same"
             found.append(at_least("who is absent", self._shown, self._shown_of, 0.5, fault))
@@ -459,9 +467,14 @@ def _needed(setting: Setting, risks: _Risks) -> int | None:
     if setting.canaries == 1:
         judged = releases_needed(claim, delta=delta, confidence=1 - risks.any)
     else:
-        judged = 1
-        while one_run_bound(judged, judged, judged, delta=delta, risk=risks.any) <= claim:
-            judged *= 2
-            if judged > 2**40:
-                return None
+        enough = (
+            2**power
+            for power in range(30)
+            if one_run_p_value(2**power, 2**power, 2**power, epsilon=claim, delta=delta)
+            <= risks.any
+        )
+        found = next(enough, None)
+        if found is None:
+            return None
+        judged = found
     return judged + min(-(-judged // 9), _PILOT) + 2

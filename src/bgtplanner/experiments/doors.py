@@ -82,6 +82,7 @@ class Stated:
         ahead: What is under the noise if the upload points ahead, ``[canaries, size]``.
         behind: The same if it points the other way.
         cap: With ``privunit``: which part of the sphere is preferred, and how strongly.
+        on_grid: Whether releases lie on a grid that the noise covers, down to the last bit.
     """
 
     mechanism: str
@@ -89,6 +90,7 @@ class Stated:
     ahead: Floats
     behind: Floats
     cap: Cap | None = None
+    on_grid: bool = True
 
     @property
     def losses(self) -> Floats:
@@ -131,7 +133,9 @@ def stated_multiplier(mechanism: str, charge: float) -> float:
     return 1 / charge if mechanism == "laplace" else 0.5 / float(cap_of(charge).strength)
 
 
-def _stated(setting: Setting, along: Floats, bound: float, scale: float) -> Stated:
+def _stated(
+    setting: Setting, along: Floats, bound: float, scale: float, *, on_grid: bool
+) -> Stated:
     cap = cap_of(setting.charge) if setting.mechanism == "privunit" else None
     order = 1 if setting.mechanism == "laplace" else 2
     unit = along / np.linalg.norm(along, order, axis=1, keepdims=True)
@@ -141,6 +145,7 @@ def _stated(setting: Setting, along: Floats, bound: float, scale: float) -> Stat
         ahead=bound * unit,
         behind=-bound * unit,
         cap=cap,
+        on_grid=on_grid,
     )
 
 
@@ -166,7 +171,7 @@ class GuardDoor:
         half = max(1, (setting.size + 1) // 2)
         self._along = _along(setting, list(range(half)))
         scale = 2 * stated_multiplier(setting.mechanism, setting.charge)
-        self._stated = _stated(setting, self._along, 1.0, scale)
+        self._stated = _stated(setting, self._along, 1.0, scale, on_grid=True)
         # Under secagg somebody else is in the sum.
         self._members = 1 if setting.trust == "local" else setting.canaries + 1
 
@@ -222,8 +227,8 @@ class SimulationDoor:
     """
 
     def __init__(self, setting: Setting) -> None:
-        ConfigError.unless(setting.unit == "client", "--unit", setting.unit, "client, in --path "
-                           "simulation")  # fmt: skip
+        expected = "client, with --path simulation"
+        ConfigError.unless(setting.unit == "client", "--unit", setting.unit, expected)
         self.setting = setting
         mechanism, one = setting.mechanism, setting.canaries == 1
         self._dense = setting.size // 4 if one else 0
@@ -235,7 +240,7 @@ class SimulationDoor:
         others = stated_multiplier(mechanism, setting.charge_beside)
         # The noise in a sum is that of whoever pays most; who pays less is clipped harder.
         least = min(mine, others) if setting.trust == "secagg" else mine
-        self._stated = _stated(setting, self._along, least / mine, 2 * least)
+        self._stated = _stated(setting, self._along, least / mine, 2 * least, on_grid=False)
         self._rated = rated
         self._calls = 0
         self._programs: dict[str, Any] = {}

@@ -177,7 +177,10 @@ class Guard:
 
     def _scale(self, charge: float, clip: float) -> float:
         multiplier = float(self.ledger.rule.noise_multiplier(charge))
-        return float(self.mechanism.scale(multiplier, clip))
+        scale = float(self.mechanism.scale(multiplier, clip))
+        if self.trust == "secagg":
+            self.mechanism.check_sums(len(self.ledger), clip, scale)
+        return scale
 
     def _checked(self, uploads: ArrayLike) -> Floats:
         array = np.asarray(uploads, dtype=np.float64)

@@ -83,35 +83,36 @@ class Posterior(NamedTuple):
         told: Sum over rounds of residual and count of each item, by precision.
         sent: Sum over rounds of the qualities that were sent out, by precision.
         precision: Sum over rounds of 1 / noise variance.
-        reach: Sum over rounds of how far one client can have moved a residual, by precision.
         spread: Variance of qualities around the line.
         weight: M of each item.
         error: Expected squared error of each item's quality, sampling error included.
         sampling: What of that is due to the number of ratings and not to noise.
+        reach: Sum over rounds of how far one client can have moved a residual, by precision; None
+            where no client is discounted.
     """
 
     told: Array
     sent: Array
     precision: Array
-    reach: Array
     spread: Array
     weight: Array
     error: Array
     sampling: Array
+    reach: Array | None = None
 
     @classmethod
-    def initial(cls, shared: Shared) -> Posterior:
-        """Before the first round."""
+    def initial(cls, shared: Shared, *, discounts: bool = False) -> Posterior:
+        """Before the first round; `discounts`: whether clients will be discounted."""
         items = shared.items.shape[0]
         return cls(
             told=jnp.zeros((items, 2)),
             sent=jnp.zeros(items),
             precision=jnp.zeros(()),
-            reach=jnp.zeros(()),
             spread=jnp.full((), _SPREAD**2),
             weight=jnp.zeros(items),
             error=jnp.full(items, _SPREAD**2),
             sampling=jnp.zeros(items),
+            reach=jnp.zeros(()) if discounts else None,
         )
 
     def after(
@@ -128,7 +129,7 @@ class Posterior(NamedTuple):
         gained = 1.0 / jnp.maximum(noise.std, 1e-9) ** 2
         told = self.told + gained * uploads
         sent = self.sent + gained * shared.items[:, 0]
-        reach = self.reach + gained * noise.reach
+        reach = None if self.reach is None else self.reach + gained * noise.reach
         precision = jnp.maximum(self.precision + gained, 1e-12)
 
         count_std = 1.0 / (COUNT_WEIGHT * jnp.sqrt(precision))
@@ -147,7 +148,7 @@ class Posterior(NamedTuple):
         expected = line[0] + line[1] * popularity
         believed = jnp.where(known, spread / (spread + noisy), 0.0)
         own = believed * (theta - expected)
-        if hostile:  # what so many can have made on their own counts for nothing
+        if reach is not None:  # what so many can have made on their own counts for nothing
             evidence = jnp.abs(weight * (theta - expected))
             left = jnp.maximum(evidence - hostile * reach / precision, 0.0)
             own = own * left / jnp.maximum(evidence, 1e-30)
@@ -162,11 +163,11 @@ class Posterior(NamedTuple):
             told=told,
             sent=sent,
             precision=precision,
-            reach=reach,
             spread=spread,
             weight=weight,
             error=spread * (1.0 - believed),
             sampling=sampling,
+            reach=reach,
         )
         sure = jnp.clip(1.0 - moved.error / _SPREAD**2, 0.0, 1.0)
         items = jnp.stack([quality, popularity, sure], axis=1)

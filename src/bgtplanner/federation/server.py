@@ -173,7 +173,7 @@ class Server:
             start = jax.tree.map(jnp.array, shared)
             return Shrunk(start, jax.tree.map(jnp.zeros_like, shared), jnp.zeros(()))
         if self.optimizer == "posterior":
-            return Posterior.initial(shared)
+            return Posterior.initial(shared, discounts=self.hostile_clients > 0)
         return self._transform().init(shared)
 
     def step(

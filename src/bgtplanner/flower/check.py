@@ -17,6 +17,7 @@ from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 from bgtplanner.errors import BGTPlannerError, ConfigError
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.installed import changed_files, installed_with
+from bgtplanner.privacy.journal import in_write_ahead_mode, sqlite_warning
 
 __all__ = ["Finding", "check_client"]
 
@@ -133,6 +134,7 @@ def _ratings(client: Client) -> Finding:
 def _ledger(client: Client) -> Finding:
     path = client.file.ledger
     try:
+        warning = sqlite_warning(write_ahead=path.exists() and in_write_ahead_mode(path))
         with client.open_ledger() as ledger:
             left, spent = float(ledger.left()[0]), float(ledger.epsilon_spent()[0])
         database = sqlite3.connect(path, timeout=1.0, isolation_level=None)
@@ -147,6 +149,8 @@ def _ledger(client: Client) -> Finding:
         return Finding("ledger", False, f"{path}: cannot be written: {error}")
     epsilon = client.policy.epsilon
     note = f"epsilon {spent:.3g} of {epsilon:g} spent; a round may still cost {left:.4g}"
+    if warning is not None:
+        return Finding("ledger", False, f"{warning}; {note}")
     return Finding("ledger", left > 0, note)
 
 

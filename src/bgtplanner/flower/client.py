@@ -57,6 +57,7 @@ from bgtplanner.flower.messages import (
 from bgtplanner.privacy.journal import Head
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.noise import NoiseSource
+from bgtplanner.privacy.witness import Witness
 from bgtplanner.recsys.biases import Biases
 from bgtplanner.recsys.model import Model, Shared
 from bgtplanner.recsys.ratings import Ratings
@@ -91,6 +92,7 @@ class Client:
         self.file = file
         self.policy = file.agreed()
         self._noise = noise
+        self._witness = None if file.witness is None else Witness(file.witness)
         self._answers = Answers(file.state / "answers", most=self.policy.answers_kept)
         self._pacing = Pacing(file.state / "pace.json", self.policy.requests_per_hour, clock)
 
@@ -154,7 +156,9 @@ class Client:
             )
         self.file.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._pacing.start()
-        Ledger.create(self.file.ledger, self.policy.budgets, self.policy.rule).close()
+        Ledger.create(
+            self.file.ledger, self.policy.budgets, self.policy.rule, witness=self._witness
+        ).close()
         return True
 
     def open_ledger(self) -> Ledger:
@@ -169,6 +173,7 @@ class Client:
             budgets=self.policy.budgets,
             rule=self.policy.rule,
             head=self._remembered(),
+            witness=self._witness,
         )
 
     def recommend(self, user: str | None, top: int) -> list[tuple[str, float]]:

@@ -114,6 +114,8 @@ class ClientFile(_File):
         ratings: Table of this client's ratings.
         state: Folder of its ledger, the last model and the newest answers.
         policy: What it agrees to.
+        witness: A file on another disk or host that is told of every payment, so that a ledger
+            that was replaced by a backup is noticed even where the whole folder was; optional.
         user_column: Of the table, by name or position; found out by default, like the others.
         item_column: Likewise.
         rating_column: Likewise.
@@ -123,6 +125,7 @@ class ClientFile(_File):
     ratings: Path
     state: Path = Path("state")
     policy: Path = Path("policy.toml")
+    witness: Path | None = None
     user_column: str | int | None = None
     item_column: str | int | None = None
     rating_column: str | int | None = None
@@ -198,7 +201,8 @@ def load_client(path: Path | str) -> ClientFile:
     """
     file = Path(path).absolute()
     found = _load(file, ClientFile)
-    homes = {name: file.parent / getattr(found, name) for name in ("ratings", "state", "policy")}
+    paths = {name: getattr(found, name) for name in ("ratings", "state", "policy", "witness")}
+    homes = {name: file.parent / path for name, path in paths.items() if path is not None}
     return found.model_copy(update=homes)
 
 

@@ -74,7 +74,7 @@ def _verdict(found: Mapping[str, Any]) -> list[str]:
 
 def _measured(check: Mapping[str, Any]) -> str:
     """The figures behind a check, where it is more than yes or no."""
-    if check["name"] == "paid for":
+    if check["name"] in ("paid for", "last bits"):
         return ""
     size = check["name"] == "size of the noise"
     ratio = f"{check['measured']:.3f} of it, " if size else ""

@@ -247,7 +247,7 @@ def tables(shown: Iterable[Sheet]) -> Iterator[Table]:
         )
         for number, head in enumerate(sheet.columns):
             table.add_column(
-                words(head),
+                words(head, keep="\n"),
                 justify="right" if number else "left",
                 no_wrap=True,
                 overflow="ellipsis",

@@ -7,7 +7,7 @@ from typing import Any
 
 from bgtplanner.privacy.accounting import RULES
 
-__all__ = ["guarantee", "is_sound", "not_covered"]
+__all__ = ["guarantee", "is_sound", "not_covered", "taken_as_public"]
 
 _NOT_ACCOUNTED = {
     "item-ids": "which items each client rated",
@@ -21,17 +21,32 @@ _NOT_ACCOUNTED = {
     "catalogue": "which items occur in the ratings at all",
 }
 
+_TAKEN_AS_PUBLIC = frozenset({"scale", "catalogue"})
+"""What often is public, but was read off the ratings here: the promise holds if it is."""
+
 
 def is_sound(summary: Mapping[str, Any]) -> bool:
-    """Whether the printed epsilon holds for whole clients and all that left them."""
+    """Whether the printed epsilon holds for whole clients and all that left them.
+
+    The items and the scale of the ratings may have been taken as public.
+    """
     if summary.get("mechanism", "none") == "none":
         return False
-    return _adds_up(summary) and summary["unit"] == "client" and not summary["not_accounted"]
+    paid = set(summary["not_accounted"]) <= _TAKEN_AS_PUBLIC
+    return _adds_up(summary) and summary["unit"] == "client" and paid
 
 
 def not_covered(summary: Mapping[str, Any]) -> list[str]:
     """What left the clients without being paid for, in words."""
     return [_NOT_ACCOUNTED.get(name, name) for name in summary["not_accounted"]]
+
+
+def taken_as_public(summary: Mapping[str, Any]) -> str | None:
+    """A sentence on what the promise takes to be public; None if that was given as public."""
+    if not is_sound(summary) or not summary["not_accounted"]:
+        return None
+    named = "; ".join(not_covered(summary))
+    return f"This takes as public what was read off the ratings: {named}."
 
 
 def _spent(summary: Mapping[str, Any]) -> str:
@@ -63,6 +78,8 @@ def guarantee(summary: Mapping[str, Any]) -> list[str]:
             f"over the whole run, against a server that sees {seen} ({summary['accounting']})"
             f"{secret}."
         )
+        if (public := taken_as_public(summary)) is not None:
+            lines.append(public)
         lines.append(f"Spent at most {_spent(summary)} of it, in {summary['rounds_paid']} rounds.")
         lines.append("Who takes part, and when, is not hidden.")
         return lines

@@ -31,12 +31,14 @@ class Screen(Console):
         return super().render_str(visible(text, keep="\n"), **options)
 
 
-def words(*parts: str | tuple[str, str]) -> Text:
-    """A line for any console: plain strings, and pairs of a string and its style.
+def words(*parts: str | tuple[str, str], keep: str = "") -> Text:
+    r"""A line for any console: plain strings, and pairs of a string and its style.
+
+    What `keep` names is not written out: ``\n`` where more than one line is meant.
 
     Example:
         >>> str(words(("[/]", "bold"), ": done"))
         '[/]: done'
     """
     shown = ((part, "") if isinstance(part, str) else part for part in parts)
-    return Text.assemble(*((visible(text, keep="\n"), style) for text, style in shown))
+    return Text.assemble(*((visible(text, keep=keep), style) for text, style in shown))

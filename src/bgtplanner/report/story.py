@@ -166,6 +166,8 @@ class Story:
             value = f"ε {summary['epsilon']:g}, δ {summary['delta']:g}"
             simulated = summary.get("simulated_noise", True)
             rest = "if the noise were secret" if simulated else "over the whole run"
+            if summary["not_accounted"]:
+                rest += f" and {' and '.join(summary['not_accounted'])} public"
             tiles.append(Tile("Guaranteed", value, f"to each whole client, {rest}"))
         elif summary["not_accounted"] or not self.finished:
             value = "no finite ε" if summary["not_accounted"] else "less than it says"

@@ -1,0 +1,330 @@
+"""Names and labels that somebody else chose: on a terminal, in CSV and on a page they are text.
+
+Every command that shows something is let loose on folders, files, ledgers, grids and ratings whose
+names are made to be obeyed by whatever shows them. None of them may come out as it went in.
+"""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import itertools
+import json
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from benchmarks.speed.made_runs import make_grid, make_run
+
+from bgtplanner import Budget, Budgets, Ledger, simulate
+from bgtplanner.experiments.grid import Request
+from bgtplanner.experiments.sweeps import Axis, Study, Sweep
+from bgtplanner.report import page
+from bgtplanner.report.drawing import as_file, as_page
+from bgtplanner.text import visible
+from command_line import Call, Done
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+NASTY = {
+    "markup": "[/]",
+    "style": "[bold red]x[/bold red]",
+    "link": "[link=https://evil.example]x",
+    "escape": "\x1b[2J\x1b]0;owned\x07",
+    "c1": "\x9b31mred",
+    "backwards": "ab\u202efdp.exe",
+    "isolate": "\u2067x\u2069",
+    "formula": "=cmd|' /C calc'!A0",
+    "plus": "+1+cmd",
+    "minus": "-1-cmd",
+    "at": "@SUM(A1)",
+    "tag": "<script>alert(1)</script>",
+    "attribute": '" onload="alert(1)',
+    "math": r"$\frac{1}{0}$",
+    "template": "{{ 7*7 }}{% raw %}",
+    "emoji": ":smile:",
+    "line": "a\nerror: b",
+    "end": "--></style></pre>",
+}
+FIGURES = {"federation.rounds": 3}
+OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+ALL = " ".join(NASTY.values())
+
+each = pytest.mark.parametrize("name", NASTY.values(), ids=NASTY)
+together = pytest.mark.parametrize("name", [ALL, NASTY["markup"]], ids=["all", "markup"])
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages without their pictures, which take most of the time and have a test of their own."""
+    monkeypatch.setattr(page, "as_page", lambda _: "")
+
+
+class Tags(HTMLParser):
+    """Every tag and attribute of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+def plain(text: str) -> None:
+    """Nothing that a terminal would obey."""
+    found = OBEYED.search(text)
+    assert found is None, f"{found[0]!r} came out as it went in"
+
+
+def shown(done: Done) -> Done:
+    """The same, if it is for a terminal as it is, and no traceback."""
+    plain(done.out)
+    plain(done.err)
+    for line in (*done.out.splitlines(), *done.err.splitlines()):
+        assert not line.startswith("error: b"), "a name has made a line of its own"
+    assert "Traceback" not in done.err
+    assert done.code in (0, 1, 2)
+    return done
+
+
+def safe_page(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    plain(text)
+    found = Tags()
+    found.feed(text)
+    assert found.tags.count("script") == 1, "our own"
+    assert found.tags.count("body") == 1
+    assert not {name for name in found.attributes if name.startswith("on")}
+    assert "49" not in re.findall(r"<title>(.*?)</title>", text, re.DOTALL)[0]
+
+
+def safe_csv(file: Path) -> None:
+    for row in csv.reader(io.StringIO(file.read_text(encoding="utf-8"))):
+        for cell in row:
+            plain(cell)
+            number = re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", cell)
+            assert number or not cell.startswith(("=", "+", "-", "@")), cell
+
+
+def as_file_name(name: str) -> str:
+    return name.replace("/", "_")
+
+
+@each
+@pytest.mark.usefixtures("undrawn")
+def test_a_run(name: str, tmp_path: Path, command_line: Call) -> None:
+    """The name of its data, and of its folder."""
+    folder = make_run(tmp_path / as_file_name(name), FIGURES | {"data.dataset": name})
+    done = shown(command_line("report", folder))
+    assert done.code == 0
+    safe_page(folder / "report.html")
+    shown(command_line("report", folder, "--json"))
+
+
+@together
+@pytest.mark.filterwarnings("ignore:constrained_layout not applied")  # too long a name
+def test_pictures(name: str, tmp_path: Path) -> None:
+    """What stands in a picture is no formula, no tag, and no damage to the file."""
+    folder = make_run(tmp_path / "run", FIGURES | {"planning.policy": "uniform"})
+    file = folder / "rounds.jsonl"
+    file.write_text(file.read_text().replace("an even share", json.dumps(name)[1:-1]))
+    drawn = [of for of in page.pictures_of(folder) if of.name == "choices"]
+    sweep = Sweep(
+        base=Request(policies=("uniform",), seeds=(0,), settings=FIGURES),
+        studies=(Study(axes=(Axis(key="data.delimiter", values=(name, "x")),)),),
+    )
+    drawn += list(page.pictures_of(make_grid(tmp_path / "grid", sweep)))[:1]
+    for picture in drawn:
+        for text in (as_file(picture), as_page(picture)):
+            plain(text)
+            assert "<script" not in text
+        ET.fromstring(as_file(picture))
+    assert html.escape(visible(name), quote=False) in as_file(drawn[0])
+
+
+@pytest.mark.usefixtures("undrawn")
+@each
+def test_a_comparison(name: str, tmp_path: Path, command_line: Call) -> None:
+    request = Request(
+        datasets=(f"csv:{name}", f"csv:{name}2"),
+        policies=("bgt", "uniform"),
+        seeds=(0,),
+        settings=FIGURES | {"data.delimiter": name},
+    )
+    folder = make_grid(tmp_path / "grid", request)
+    done = shown(command_line("compare", "--out", folder))
+    assert done.code == 0
+    safe_csv(folder / "comparison.csv")
+    plain((folder / "comparison.md").read_text())
+    outside = re.sub("`[^`]*`", "", (folder / "comparison.md").read_text())
+    assert "<script" not in outside
+    shown(command_line("compare", "--out", folder, "--json"))
+    assert shown(command_line("report", folder)).code == 0
+    safe_page(folder / "report.html")
+
+
+@pytest.mark.parametrize("name", [ALL, NASTY["formula"]], ids=["all", "formula"])
+@pytest.mark.usefixtures("undrawn")
+def test_a_sweep(name: str, tmp_path: Path, command_line: Call) -> None:
+    varied = Study(axes=(Axis(key="data.delimiter", values=(name, "x")),))
+    sweep = Sweep(
+        base=Request(
+            datasets=(f"csv:{name}",), policies=("uniform",), seeds=(0,), settings=FIGURES
+        ),
+        studies=(varied,),
+    )
+    folder = make_grid(tmp_path / "sweep", sweep)
+    assert shown(command_line("sweep", "--out", folder)).code == 0
+    safe_csv(folder / "sweep.csv")
+    plain((folder / "sweep.md").read_text())
+    for file in folder.glob("*.svg"):
+        ET.parse(file)
+    assert shown(command_line("report", folder)).code == 0
+    safe_page(folder / "report.html")
+
+
+@each
+def test_a_ledger(name: str, tmp_path: Path, command_line: Call) -> None:
+    """A server names its runs as it likes, and a client's ledger keeps the names."""
+    book = tmp_path / as_file_name(name) / "ledger.sqlite"
+    book.parent.mkdir()
+    with Ledger.create(book, Budgets.same(Budget(5, 1e-5), clients=2), "gaussian/gdp") as ledger:
+        ledger.settle(ledger.reserve(0.01, run=name, round=0))
+    for command in (
+        ("ledger", "show", book),
+        ("ledger", "show", book, "--json"),
+        ("ledger", "show", book.parent),
+        ("ledger", "verify", book),
+        ("ledger", "export", book),
+        ("ledger", "export", book, "--to", tmp_path / "rows.json"),
+        ("ledger", "export", book, "--to", tmp_path / "rows.csv"),
+    ):
+        assert shown(command_line(*command)).code == 0
+    safe_csv(tmp_path / "rows.csv")
+
+
+@together
+def test_what_is_typed(name: str, tmp_path: Path, command_line: Call) -> None:
+    """An error quotes what was given, so that it can only be read."""
+    done = tmp_path / "done"
+    make_run(done, FIGURES)
+    (tmp_path / "ratings.csv").write_text("user,item,rating\na,b,1\na,c,2\nb,b,3\nb,c,1\n")
+    ratings = f"csv:{tmp_path}/ratings.csv"
+    for command in (
+        ("run", "--dataset", f"x{name}"),
+        ("run", "--dataset", f"csv:{name}"),
+        ("run", "--set", f"x{name}"),
+        ("run", "--set", f"data.{name}=1"),
+        ("run", "--set", f"{name}.x=1"),
+        ("run", "--budgets", f"x{name}"),
+        ("run", "--policy", f"x{name}"),
+        ("run", "--policy", f"x{name}:y"),
+        ("run", "--model", f"x{name}"),
+        ("run", "--config", f"x{name}"),
+        ("run", "--preset", f"x{name}"),
+        ("run", "--show-config", "--set", f"data.delimiter={name}"),
+        ("resume", f"x{name}"),
+        ("report", f"x{name}"),
+        ("recommend", f"x{name}", "--client", "1"),
+        ("recommend", done, "--client", f"x{name}"),
+        ("compare", "--policy", f"x{name}", "--out", tmp_path / "c"),
+        ("compare", "--seeds", f"x{name}", "--out", tmp_path / "c"),
+        ("sweep", "--vary", f"x{name}", "--out", tmp_path / "s"),
+        ("sweep", "--figure", f"x{name}", "--out", tmp_path / "s"),
+        ("data", "info", f"x{name}"),
+        ("data", "info", ratings, "--set", f"data.user_column={name}"),
+        ("data", "info", ratings, "--set", f"data.scale={name}"),
+        ("data", "fetch", f"x{name}"),
+        ("ledger", "show", f"x{name}"),
+        ("ledger", "verify", done, "--head", f"x{name}"),
+        ("budget", "--mechanism", f"x{name}"),
+        ("audit", "--trust", f"x{name}"),
+        (f"x{name}",),
+        ("run", f"--x{name}"),
+    ):
+        shown(command_line(*command))
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory, compiled_once: Path) -> Path:
+    """A run on ratings whose users and items have such names."""
+    home = tmp_path_factory.mktemp("labelled")
+    items = [*NASTY.values(), *(f"item {number}" for number in range(6))]
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["user", "item", "rating"])
+    for (place, user), (number, item) in itertools.product(
+        enumerate(NASTY.values()), enumerate(items)
+    ):
+        if (place + number) % 3:
+            writer.writerow([user, item, 1 + (place * number) % 5])
+    (home / "\x1b[31m=ratings.csv").write_text(buffer.getvalue())
+    simulate(
+        f"csv:{home}/\x1b[31m=ratings.csv",
+        rounds=2,
+        settings={"data.scale": "1:5", "run.device": "cpu"},
+        out=home / "run",
+    )
+    return home
+
+
+def test_labels(labelled: Path, command_line: Call) -> None:
+    every = ""
+    for user in itertools.islice(NASTY.values(), 3):  # together they have every item left to rate
+        done = shown(command_line("recommend", labelled / "run", "--user", user, "--top", 50))
+        assert done.code == 0
+        every += done.out
+    for name in NASTY.values():
+        assert visible(name) in every, "it is shown, as text"
+    shown(command_line("recommend", labelled / "run", "--user", NASTY["escape"], "--json"))
+    done = command_line("predict", labelled / "run", "--user", "[/]", "--item", NASTY["line"])
+    assert shown(done).code == 0
+    (file,) = labelled.glob("*.csv")
+    assert shown(command_line("data", "info", f"csv:{file}")).code == 0
+    assert shown(command_line("data", "info", f"csv:{file}", "--json")).code == 0
+
+
+def test_while_it_runs(labelled: Path, command_line: Call) -> None:
+    (file,) = labelled.glob("*.csv")
+    done = shown(
+        command_line(
+            *("run", "--dataset", f"csv:{file}", "--rounds", 2, "--set", "data.scale=1:5"),
+            *("--set", "run.device=cpu", "--out", labelled / "again"),
+        )
+    )
+    assert done.code == 0
+    assert r"\u001b[31m=ratings.csv" in done.out
+    safe_page(labelled / "again" / "report.html")
+
+
+def test_a_deployment(tmp_path: Path, command_line: Call) -> None:
+    pytest.importorskip("flwr")
+    home = tmp_path / "\x1b[31m[x]"
+    shown(command_line("deploy", "init", home, "--clients", 2))
+    shown(command_line("deploy", "enroll", home / "clients" / "1" / "client.toml"))
+    shown(command_line("deploy", "check", home / "clients" / "1" / "client.toml"))
+    (home / "server" / "items.txt").write_text("\x1b[2J\n\x1b[2J\n")
+    shown(command_line("deploy", "check", home / "server" / "config.toml"))
+
+
+def test_one_way_to_the_terminal() -> None:
+    """Whatever a command prints goes through what writes such characters out."""
+    source = Path(__file__).parents[1] / "src" / "bgtplanner"
+    other = re.compile(
+        r"\b(typer|click)\.s?echo\(|(?<![.\w])print\(|(?<!\w)Console\(|markup import"
+    )
+    found = [
+        f"{file.name}: {line.strip()}"
+        for folder in ("commands", "report")
+        for file in sorted((source / folder).glob("*.py"))
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if other.search(line)
+    ]
+    assert found == ['options.py: typer.echo("\\n".join(map(visible, lines)), err=err)']
