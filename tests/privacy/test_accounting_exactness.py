@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
+
 import numpy as np
 import pytest
 
@@ -60,6 +62,11 @@ def test_the_largest_charge_whose_square_fits_is_found_to_the_tick() -> None:
     assert (largest > 0).all()
     assert rule.fits(spent, rule.sum_ticks(largest), limits).all()
     assert not rule.fits(spent, rule.sum_ticks(largest + TICK), limits).any()
+
+
+def test_a_rule_cannot_be_bent() -> None:
+    with pytest.raises(FrozenInstanceError):
+        rule_named("gaussian/gdp").sound = False  # type: ignore[misc]
 
 
 def test_the_most_that_can_be_charged_and_the_least() -> None:

@@ -22,6 +22,8 @@ def test_a_class_of_one_client_is_alike_whatever_it_pays() -> None:
     spending = Spending(RULE, BUDGETS)
     pay(spending, [True, False, False], 5)
     assert spending.alike
+    assert spending.least_spent_by_class()[0].tolist() == [5, 0, 0]
+    assert spending.columns(by_class=True).everybody().tolist() == [True, False, True]
     assert Spending(RULE, BUDGETS, spending.spent()).alike
     assert spending.spent()[0].tolist() == [5, 0, 0]
 

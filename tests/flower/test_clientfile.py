@@ -1,0 +1,176 @@
+"""A client's two files: what a policy agrees to at the ends of its ranges, and what it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.flower.clientfile import ClientPolicy, load_client
+from bgtplanner.privacy.budget import Budget, Budgets
+
+NEEDED: dict[str, Any] = {
+    "epsilon": 10.0,
+    "delta": 1e-5,
+    "largest_charge": 0.5,
+    "smallest_charge": 0.25,
+    "smallest_noise_multiplier": 1.0,
+    "catalogues": ("0123456789abcdef" * 4,),
+    "scale": (1.0, 5.0),
+}
+
+
+def policy(**changes: Any) -> ClientPolicy:
+    return ClientPolicy(**(NEEDED | changes))
+
+
+def test_what_is_agreed_to_unless_it_is_said() -> None:
+    found = policy()
+    assert found.rule == "gaussian/gdp"
+    assert (found.smallest_clip, found.largest_clip) == (1e-3, 10.0)
+    assert found.models == ("biases",)
+    assert found.settings == {}
+    assert (found.most_items, found.requests_per_hour) == (100_000, 60.0)
+    assert found.answers_kept == 16
+    assert found.budgets == Budgets.same(Budget(10.0, 1e-5), 1)
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_what_has_no_default_has_to_be_said(name: str) -> None:
+    with pytest.raises(ValidationError, match="Field required"):
+        ClientPolicy(**{key: value for key, value in NEEDED.items() if key != name})
+
+
+def test_a_policy_cannot_be_changed_and_takes_no_other_keys() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        policy().largest_charge = 100.0  # type: ignore[misc]
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        policy(largest_charges=1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "outside"),
+    [
+        ("epsilon", [1e-300, 1.0, 1e6], [0.0, -1.0, np.nextafter(1e6, 1e7), np.inf, np.nan]),
+        ("delta", [0.0, np.nextafter(1.0, 0.0)], [-1e-300, 1.0]),
+        ("largest_charge", [0.25, 1e300], [0.0, np.nextafter(0.25, 0.0), np.inf]),
+        ("smallest_charge", [1e-300, 0.5], [0.0, np.nextafter(0.5, 1.0)]),
+        ("smallest_noise_multiplier", [1e-300], [0.0, np.nan]),
+        ("smallest_clip", [1e-300], [0.0]),
+        ("largest_clip", [1e-300], [0.0, np.inf]),
+        ("most_items", [1], [0]),
+        ("requests_per_hour", [1e-300], [0.0]),
+        ("answers_kept", [1, 10_000], [0, 10_001]),
+        ("scale", [(1.0, np.nextafter(1.0, 2.0))], [(1.0, 1.0), (5.0, 1.0), (1.0, np.inf)]),
+        (
+            "catalogues",
+            [("f" * 64,), ("0" * 64, "9" * 64)],
+            [(), ("f" * 63,), ("f" * 65,), ("F" * 64,), ("g" * 64,), ("f" * 64, "f")],
+        ),
+        ("rule", ["laplace/basic"], ["gaussian/authors", "gaussian/none"]),
+    ],
+)
+def test_the_ends_of_every_range(name: str, inside: list[Any], outside: list[Any]) -> None:
+    for value in inside:
+        assert getattr(policy(**{name: value}), name) == value
+    for value in outside:
+        with pytest.raises(ValidationError):
+            policy(**{name: value})
+
+
+def test_a_rule_that_is_not_there_is_named_as_the_key_is() -> None:
+    with pytest.raises(ValidationError, match="rule = 'gaussian/none'"):
+        policy(rule="gaussian/none")
+
+
+@pytest.mark.parametrize(
+    ("plan", "objection"),
+    [
+        (("gaussian/gdp", 0.25, 1.0), None),
+        (("gaussian/gdp", 0.5, 1.0), None),
+        (("gaussian/gdp", 0.25, 1e-3), None),
+        (("gaussian/gdp", 0.25, 10.0), None),
+        (("gaussian/rdp", 0.25, 1.0), "another rule"),
+        (("gaussian/gdp", np.nextafter(0.5, 1.0), 1.0), "above largest_charge"),
+        (("gaussian/gdp", np.nextafter(0.25, 0.0), 1.0), "below smallest_charge"),
+        (("gaussian/gdp", 0.25, np.nextafter(1e-3, 0.0)), "a clip outside"),
+        (("gaussian/gdp", 0.25, np.nextafter(10.0, 11.0)), "a clip outside"),
+        (("gaussian/gdp", 0.25, np.nan), "a clip outside"),
+    ],
+)
+def test_plans_at_the_ends_of_what_is_agreed(
+    plan: tuple[str, float, float], objection: str | None
+) -> None:
+    found = policy().objection(*plan)
+    assert found is objection if objection is None else objection in (found or "")
+
+
+def test_noise_at_the_end_of_what_is_agreed() -> None:
+    exact = policy(rule="laplace/basic").objection  # a charge of 0.5 is noise of twice 2 * clip
+    assert exact("laplace/basic", 0.5, 1.0) is None
+    least = policy(rule="laplace/basic", smallest_noise_multiplier=2.1)
+    assert "less noise" in (least.objection("laplace/basic", 0.5, 1.0) or "")
+    assert least.objection("laplace/basic", 0.45, 1.0) is None
+
+
+def test_paths_are_taken_from_the_folder_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "client.toml"
+    file.write_text('ratings = "own.csv"\n')
+    found = load_client(file)
+    assert found.ratings == tmp_path / "own.csv"
+    assert found.policy == tmp_path / "policy.toml"
+    assert found.state == tmp_path / "state"
+    assert found.ledger == tmp_path / "state" / "ledger.sqlite"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "no such file; 'bgtplanner deploy init FOLDER' writes an example"),
+        ("", "ratings: expected a value; it has no default"),
+        ("ratings = ", "cannot be read as TOML"),
+        ("ratings = " + "[" * 100_000, "cannot be read as TOML"),
+        ('ratings = "a"\nstate = 3', "state = 3: expected"),
+        ('ratings = "a"\nother = 3', "other = 3: expected"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_what_was_expected(
+    tmp_path: Path, text: str | None, said: str
+) -> None:
+    file = tmp_path / "client.toml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_client(file)
+    assert str(caught.value).startswith(f"{file}: {said}")
+
+
+def test_a_folder_or_bytes_in_place_of_a_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read as TOML"):
+        load_client(tmp_path)
+    file = tmp_path / "client.toml"
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="cannot be read as TOML"):
+        load_client(file)
+
+
+def test_ratings_over_a_catalogue_keep_both_ends_of_the_scale(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text(
+        "user,item,rating\nu,a,1\nu,b,5\nv,c,0.5\nv,d,5.5\nv,z,3\nv,d,4\n"
+    )
+    file = tmp_path / "client.toml"
+    file.write_text('ratings = "own.csv"\n')
+    own, others = load_client(file).ratings_over(("d", "b", "a", "c"), 1.0, 5.0)
+    assert others == 3
+    assert own.item_labels.tolist() == ["d", "b", "a", "c"]
+    assert sorted(zip(own.item.tolist(), own.value.tolist(), strict=True)) == [
+        (0, 0.75),
+        (1, 1.0),
+        (2, 0.0),
+    ]
+    assert own.client_of_user.tolist() == [0, 0]
+    assert (own.low, own.high) == (1.0, 5.0)
