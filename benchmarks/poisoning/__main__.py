@@ -163,15 +163,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.quick:
         body = page_part(["synthetic"], [0], SMALL)
         docs = given.docs or Path("build/poisoning.md")
-        text = docs.read_text(encoding="utf-8") if given.docs else _blank()
     else:
         seeds = list(range(given.seeds))
-        text = docs.read_text(encoding="utf-8")
         try:
             body = page_part(["ml-100k", "filmtrust"], seeds, settings)
         except DataError as error:
             print(f"made-up ratings instead: {error}", file=sys.stderr)
             body = page_part(["synthetic"], seeds, SMALL)
+    text = docs.read_text(encoding="utf-8") if docs.exists() else _blank()
     docs.parent.mkdir(parents=True, exist_ok=True)
     write_whole(docs, put(text, PART, body))
     print(docs)

@@ -38,7 +38,6 @@ CHARGES = {
 }
 """Rounds in which the preset `recommended` asks for uploads at epsilon 10, and their charges."""
 
-_ANYTHING = Limits(0.0, np.inf, np.inf, np.inf, np.inf)
 _QUICK = {"xla_backend_optimization_level": 0}  # there is more to compile here than to compute
 _OBSCURE = (2, 8)  # ratings of a target, at least and at most
 
@@ -182,11 +181,12 @@ class World:
                 )
                 out: dict[int, str] = {}
                 if local and screens:
-                    uploads = {-1: total, **dict(enumerate(rows))}
+                    uploads = dict(enumerate(rows))
                     out = screen.rejected(
                         uploads,
                         dict.fromkeys(uploads, scale),
-                        dict.fromkeys(uploads, limits) | {-1: _ANYTHING},
+                        dict.fromkeys(uploads, limits),
+                        beside=total,
                     )
                 kept = [row for row in range(number) if row not in out]
                 total = total + rows[kept].sum(axis=0)

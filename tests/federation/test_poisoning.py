@@ -30,7 +30,7 @@ from bgtplanner.recsys.model import Shared
 Floats = NDArray[np.float64]
 MECHANISMS = ["gaussian", "laplace", "privunit"]
 SIZE, CLIP, EPSILON = 600, 0.1, 10.0
-ANYTHING = Limits(0.0, np.inf, np.inf, np.inf, np.inf)
+ANYTHING = Limits(0.0, 1e9, 1e9, 1e9, 1e9)
 
 
 @cache
@@ -210,7 +210,9 @@ def test_clients_that_push_the_same_way_are_rejected(mechanism: str) -> None:
     found = rejected(mechanism, np.concatenate([honest, pushing]))
     assert found == dict.fromkeys(range(300, 330), "agreeing")
     assert rejected(mechanism, pushing[:1]) == {}  # one alone cannot be told from noise
-    unaware = replace_limit(mechanism, agreement=np.inf)
+    two = rejected(mechanism, np.concatenate([honest, pushing[:2]]))
+    assert two == dict.fromkeys([300, 301], "agreeing")
+    unaware = replace_limit(mechanism, agreement=1e9)
     assert rejected(mechanism, np.concatenate([honest, pushing]), limits=unaware) == {}
 
 

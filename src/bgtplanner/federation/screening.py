@@ -8,8 +8,9 @@ distribution. All that can be tested is whether y may have come about like this:
 * **shape**: its sorted coordinates lie near the order statistics of the noise. Sorting brings no
   two vectors further apart, so u moves them by at most c, and the distance itself varies no more
   than the noise does (Gaussian concentration of a 1-Lipschitz function);
-* **agreement**: along the sum of all other uploads, on which its noise does not depend, it reaches
-  no further than c and a few standard deviations. Clients that push the same way stand out;
+* **agreement**: along the sum of all other uploads, and along each of them, on which its noise
+  does not depend, it reaches no further than c and a few standard deviations. Clients that push
+  the same way stand out;
 * **repeats**: no two honest uploads are equal to the last bit.
 
 Laplace noise is made Gaussian, coordinate by coordinate, for shape and agreement; this
@@ -24,7 +25,7 @@ What a client that stays within them can still do is said in docs/concepts/poiso
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -45,10 +46,12 @@ FALSE_ALARM = 1e-6
 LEAST_SCALE = 1e-30
 """Stands for no noise at all, which a class of clients has that pays nothing."""
 
-_EVENTS = 6.0  # low norm, high norm (two), coordinates, shape, agreement: they share it
+_EVENTS = 7.0  # low norm, high norm (two), coordinates, shape, agreement (two): they share it
 _EXPECTED_SHAPE = 2.5  # mean distance of sorted noise: 0.8 to 1.9 up to 200,000 coordinates
 _STRETCH = (np.pi / 2) ** 0.5  # of Laplace noise made Gaussian, at most
 _DIGEST = 16  # bytes
+_MOST_PRODUCTS = 1e12  # multiplications to compare every upload with every other one
+_AT_ONCE = 512  # uploads
 _REMEMBERED = 1_000_000  # digests of earlier uploads
 
 
@@ -136,6 +139,7 @@ class Screen:
         uploads: Mapping[int, Floats],
         scales: Mapping[int, float],
         limits: Mapping[int, Limits],
+        beside: Floats | None = None,
     ) -> dict[int, str]:
         """Why uploads of a round cannot be used, for those that cannot; the others are noted.
 
@@ -145,6 +149,7 @@ class Screen:
             uploads: Finite numbers, by client.
             scales: Of the noise on each.
             limits: For each.
+            beside: Sum of further uploads of the round that are not looked at.
         """
         found: dict[int, str] = {}
         digests: dict[bytes, int] = {}
@@ -156,15 +161,14 @@ class Screen:
             digests[digest] = client
             if not self._plausible(upload, scales[client], limits[client]):
                 found[client] = "outside"
-        total = _sum(upload for client, upload in uploads.items() if client not in found)
-        for client, upload in uploads.items():
-            if client in found:
-                continue
-            others = total - upload
-            length = float(np.sqrt(others @ others))
-            along = float(self._gaussian(upload / scales[client]) @ others)
-            if abs(along) > length * float(limits[client].agreement):
-                found[client] = "agreeing"
+        left = [client for client in uploads if client not in found]
+        agrees = self._agree(
+            [uploads[client] for client in left],
+            np.array([scales[client] for client in left]),
+            np.array([float(limits[client].agreement) for client in left]),
+            beside,
+        )
+        found |= {client: "agreeing" for client, yes in zip(left, agrees, strict=True) if yes}
         self._seen |= dict.fromkeys(one for one, client in digests.items() if client not in found)
         for old in list(self._seen)[: max(len(self._seen) - _REMEMBERED, 0)]:
             del self._seen[old]
@@ -181,15 +185,34 @@ class Screen:
         apart = np.sort(self._gaussian(own)) - _typical(len(own))
         return bool(np.sqrt(apart @ apart) <= limits.shape)
 
+    def _agree(
+        self, uploads: list[Floats], scales: Floats, limits: Floats, beside: Floats | None
+    ) -> NDArray[np.bool_]:
+        """Which uploads say too much of what the others say, together or one of them."""
+        total = sum(uploads, start=np.zeros(1) if beside is None else beside)
+        agrees = np.zeros(len(uploads), dtype=bool)
+        for index, upload in enumerate(uploads):
+            others = total - upload
+            along = self._gaussian(upload / scales[index]) @ others
+            agrees[index] = abs(along) > limits[index] * np.sqrt(others @ others)
+        if not uploads or len(uploads) ** 2 * uploads[0].size > _MOST_PRODUCTS:
+            return agrees
+        # sqrt(2 (t + log N)) is at most sqrt(2 t) + log(N) / sqrt(2 t): one of N others is enough
+        wider = limits + np.log(len(uploads)) / np.sqrt(2 * np.log(_EVENTS / FALSE_ALARM))
+        rows = self._gaussian(np.array(uploads) / scales[:, None])
+        lengths = np.maximum(np.sqrt((rows**2).sum(axis=1)), 1e-30)
+        for start in range(0, len(rows), _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            along = np.abs(rows[part] @ rows.T) / lengths
+            along[np.arange(len(along)), np.arange(start, start + len(along))] = 0.0
+            agrees[part] |= (along > wider[part, None]).any(axis=1)
+        return agrees
+
     def _gaussian(self, own: Floats) -> Floats:
         """Coordinates whose noise is standard normal."""
         if self.mechanism != "laplace":
             return own
         return np.asarray(-np.sign(own) * ndtri_exp(np.log(0.5) - np.abs(own)))
-
-
-def _sum(uploads: Iterable[Floats]) -> Floats:
-    return np.asarray(sum(uploads, start=np.zeros(())))
 
 
 @lru_cache(maxsize=4)
