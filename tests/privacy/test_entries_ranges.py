@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import FrozenInstanceError
 from typing import Any
 
@@ -105,6 +106,10 @@ def test_rows_that_can_be_settled(number: int) -> None:
 def test_rows_that_cannot_be_settled(about: dict[str, Any]) -> None:
     with pytest.raises(LedgerTamperedError, match=DAMAGED):
         settled_by(about)
+
+
+def test_no_bytes_are_said_as_they_always_were() -> None:
+    assert pack({}) == b"\x02\0\0\0{}" + zlib.compress(b"", 1)
 
 
 def test_a_payload_of_any_depth_is_read_or_refused() -> None:

@@ -67,3 +67,13 @@ def test_what_was_said_of_equal_sums_is_the_same_however_they_came_about() -> No
     assert not single.alike
     for one, other in zip(whole.shortest(), single.shortest(), strict=True):
         assert np.array_equal(one, other)
+
+
+def test_a_class_of_one_client_is_among_those_who_pay() -> None:
+    spending = Spending(RULE, BUDGETS)
+    for by_class in (True, False):
+        columns = spending.columns(by_class=by_class)
+        pays = columns.everybody()
+        listed = spending.payment((0, b""), columns, pays, np.array([3, 0, 5]), by_class=True)
+        who, ticks = listed.over(3, BUDGETS.class_of_client)
+        assert (who.tolist(), ticks.tolist()) == ([True, True, True], [3, 5, 5])
