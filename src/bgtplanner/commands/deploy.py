@@ -108,6 +108,7 @@ def check(
 @deploy_app.command("sbom")
 def sbom(
     to: Annotated[Path | None, typer.Option(help="File to write; default: print it.")] = None,
+    as_json: Json = False,
 ) -> None:
     """List all that is installed for a client: a software bill of materials (CycloneDX, JSON).
 
@@ -124,4 +125,8 @@ def sbom(
         to.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise StorageError.of(f"--to {to}", error, "choose another file") from error
-    say(f"{1 + len(content['components'])} packages in {to}")
+    number = 1 + len(content["components"])
+    if as_json:
+        print_json({"packages": number, "file": str(to)})
+    else:
+        say(f"{number} packages in {to}")
