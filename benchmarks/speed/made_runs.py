@@ -49,7 +49,8 @@ def records_of(config: Config) -> tuple[list[dict[str, Any]], LedgerPolicy | Non
         context = [0.03, 0.08, 0.08] if config.planning.policy == "patient" else None
         plan = None if policy is None or over else policy.ask(context)
         over = policy is not None and plan is None
-        learned += 0.02 if policy is None else 0.0 if plan is None else min(plan.charge, 1.0)
+        charge = 0.0 if plan is None else float(plan.charge_by_class.max())
+        learned += 0.02 if policy is None else min(charge, 1.0)
         rmse = 0.18 + 0.03 * np.exp(-learned) + 0.0005 * generator.standard_normal()
         record: dict[str, Any] = {
             "round": index,
@@ -72,21 +73,22 @@ def records_of(config: Config) -> tuple[list[dict[str, Any]], LedgerPolicy | Non
 def planned(plan: Plan | None, policy: LedgerPolicy, luck: float) -> dict[str, Any]:
     """What a run notes of a plan, and settle it."""
     paid = CLIENTS if plan is not None and not plan.skip else 0
-    noise = 0.02 * plan.noise_multiplier if plan is not None and paid else None
+    multiplier = float(plan.noise_by_class.multiplier.min()) if plan is not None and paid else None
+    noise = None if multiplier is None else 0.02 * multiplier
     reward = 0.3 + 0.2 * luck if paid else None
     if plan is not None:
         policy.tell(plan, reward=reward)
     why = {} if plan is None else plan.why._asdict()
     return {
         "clients": round(0.9 * paid),
-        "charge": 0.0 if plan is None else plan.charge,
+        "charge": 0.0 if plan is None else float(plan.charge_by_class.max()),
         "charges": [] if plan is None else plan.charge_by_class.tolist(),
         "paid": paid,
         "late": round(0.04 * paid),
         "dropped": 0,
         "level": None if plan is None else plan.level,
-        "clip": None if plan is None else plan.clip,
-        "noise_multiplier": None if not paid or plan is None else plan.noise_multiplier,
+        "clip": None if plan is None else plan.largest_clip,
+        "noise_multiplier": multiplier,
         "released_norm": None if noise is None else (noise**2 + 0.01) ** 0.5,
         "noise_norm": noise,
         "reward": reward,

@@ -204,7 +204,7 @@ class TestAtomicWrites:
         monkeypatch.setattr(os, "fsync", see_fsync)
         monkeypatch.setattr(Path, "replace", see_replace)
         folder.write_checkpoint(ARRAYS)
-        assert order == ["sync round", "sync .tmp-", "name checkpoint.npz"]
+        assert order == ["sync round", "sync .tmp-", "name checkpoint.npz", "sync run"]
 
 
 class TestDisk:
