@@ -252,11 +252,11 @@ def test_others_can_use_it_once_it_is_up_to_date(
 
 
 def test_a_file_that_stays_in_write_ahead_mode_is_left_alone(old: Path) -> None:
-    class Stubborn:
-        said: list[str] = []
+    said: list[str] = []
 
+    class Stubborn:
         def execute(self, sql: str) -> Any:
-            self.said.append(sql)
+            said.append(sql)
             return self
 
         def fetchone(self) -> tuple[str]:
@@ -264,7 +264,7 @@ def test_a_file_that_stays_in_write_ahead_mode_is_left_alone(old: Path) -> None:
 
     with pytest.raises(StorageError, match="another process has it open; end that one first"):
         journal._migrate(Stubborn(), old)  # type: ignore[arg-type]
-    assert not any(sql.startswith("BEGIN") for sql in Stubborn.said)
+    assert not any(sql.startswith("BEGIN") for sql in said)
 
 
 def test_an_old_file_is_looked_at_from_any_thread(old: Path) -> None:

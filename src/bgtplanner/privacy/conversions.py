@@ -198,7 +198,7 @@ def _best_order(bound: Callable[[Floats], Floats], delta: Floats) -> Floats:
     """
     best, around = np.zeros((*delta.shape, 1)), np.arange(-100, 101)
     for grid in (np.linspace(-6, 18, 241), 0.001 * around, 0.00001 * around):
-        powers = best + grid
+        powers = np.asarray(best + grid, dtype=np.float64)
         values = np.nan_to_num(bound(1 + 10.0**powers), nan=np.inf)
         best = np.take_along_axis(powers, values.argmin(axis=-1)[..., None], axis=-1)
     return np.asarray(1 + 10.0**best)
