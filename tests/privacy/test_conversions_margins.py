@@ -53,7 +53,7 @@ def test_the_error_of_an_offset_is_in_proportion_to_all_of_its_terms(
 ) -> None:
     found, error = conversions._renyi_offset(np.asarray(delta), np.array([order]))
     exact, sizes = offset(order, delta)
-    assert float(error[0]) == pytest.approx(TERM * sizes, rel=1e-9)
+    assert float(error[0]) == pytest.approx(TERM * sizes, rel=1e-9, abs=0)
     assert abs(mpmath.mpf(float(found[0])) - exact) < float(error[0]) / 4
 
 
@@ -73,7 +73,7 @@ def test_a_capacity_is_smaller_by_the_rounding_of_its_terms(name: str) -> None:
         found = mpmath.mpf(float(renyi_capacity(epsilon, 1e-5, TWO)))
     else:
         found = mpmath.mpf(float(squares_capacity(epsilon, 1e-5))) / 2
-    assert float(rho - found) == pytest.approx(TERM * (sizes + epsilon) / 2, rel=0.12)
+    assert float(rho - found) == pytest.approx(TERM * (sizes + epsilon) / 2, rel=0.12, abs=0)
 
 
 @pytest.mark.usefixtures("order_of_two")
@@ -86,7 +86,7 @@ def test_a_reading_is_larger_by_the_rounding_of_its_terms(name: str) -> None:
     else:
         found = float(squares_epsilon(2 * spent, 0.9))
     margin = float(found - (2 * mpmath.mpf(spent) + exact))
-    assert margin == pytest.approx(TERM * (sizes + 2 * spent), rel=0.12)
+    assert margin == pytest.approx(TERM * (sizes + 2 * spent), rel=0.12, abs=0)
 
 
 @pytest.mark.parametrize(
@@ -99,14 +99,14 @@ def test_a_laplace_reading_is_larger_by_the_rounding_of_its_terms(
     curve = mpmath.log(2 * mpmath.exp(x) / 3 + mpmath.exp(-2 * x) / 3)
     margin = float(laplace_renyi_epsilon([pure], [1], delta, TWO) - (curve + shift))
     expected = TERM * (1 + pure + sizes) + READING * float(curve)
-    assert margin == pytest.approx(expected, rel=close)
+    assert margin == pytest.approx(expected, rel=close, abs=0)
 
 
 def test_a_reading_of_the_filter_is_larger_by_a_share_of_itself() -> None:
     for spent in (1e-6, 0.3, 40.0):
         exact = mpmath.sqrt(-2 * mpmath.log(mpmath.mpf(1e-5)) * spent) + mpmath.mpf(spent) / 2
         share = float(filter_epsilon(spent, 1e-5) / exact - 1)
-        assert share == pytest.approx(READING, rel=0.02)
+        assert share == pytest.approx(READING, rel=0.02, abs=0)
 
 
 def test_no_delta_is_no_capacity_and_a_reading_without_end() -> None:
