@@ -137,3 +137,15 @@ def test_a_reservation_stays_as_it_is_and_is_equal_to_itself_alone() -> None:
         one.number = 2  # type: ignore[misc]
     assert one != make()
     assert len({one, make(), one}) == 2
+
+
+def test_one_charge_of_many_above_the_ceiling_is_refused() -> None:
+    for ticks, by_class in (([CEILING + 1, 1], False), ([1, CEILING + 1], True)):
+        made = Payment(0, b"", None, np.array(ticks), by_class=by_class)
+        with pytest.raises(LedgerTamperedError):
+            Payment.unpacked(made.packed(), 2)
+
+
+def test_one_charge_for_some_clients_stays_one_number() -> None:
+    who, ticks = Payment(0, b"", np.array([True, False, True]), np.asarray(5)).over(3)
+    assert (who.tolist(), ticks.ndim, int(ticks)) == ([True, False, True], 0, 5)

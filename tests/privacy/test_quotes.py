@@ -113,3 +113,12 @@ def test_without_a_delta_only_the_rules_that_need_none_are_quoted() -> None:
     assert list(found) == names
     assert found["laplace/either"]["noise_multiplier"] == pytest.approx(10)
     assert quotes(Budget(1.0, 1e-5), 10).keys() > found.keys()
+
+
+def test_a_round_that_a_single_tick_is_missing_for_is_not_affordable() -> None:
+    # 1871 rounds would cost one tick more than there is: of 17 digits, all the same.
+    quote = quotes(Budget(2047.9999999999998), 1, noise_multiplier=0.91357421875)["laplace/basic"]
+    assert quote["at_noise_multiplier"]["rounds_affordable"] == 1870
+    rule, cost = rule_named("laplace/basic"), quote["at_noise_multiplier"]["charge"]
+    limit, each = rule.limit_ticks(Budget(2047.9999999999998))[0], rule.sum_ticks(cost)[0]
+    assert 1871 * int(each) - int(limit) == 1

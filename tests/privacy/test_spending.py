@@ -174,3 +174,15 @@ def test_the_sums_are_those_of_each_client_alone(made: list[Payment]) -> None:
         if spending.alike:
             assert (spent[:, 0] == spent[:, 3]).all()
             assert (spent[:, 1] == spent[:, 2]).all()
+
+
+@pytest.mark.parametrize(("clients", "classes_are_shorter"), [(127, False), (128, True)])
+def test_classes_are_named_as_soon_as_that_takes_no_more_bytes(
+    clients: int, classes_are_shorter: bool
+) -> None:
+    budgets = Budgets((Budget(1.0), Budget(2.0)), np.arange(clients) % 2)
+    spending = Spending(BASIC, budgets)
+    columns = spending.columns(by_class=True)
+    made = spending.payment(HEAD, columns, np.array([True, False]), np.asarray(5), by_class=True)
+    assert made.by_class is classes_are_shorter
+    assert (made.clients is None) is classes_are_shorter

@@ -123,3 +123,10 @@ def test_a_disk_that_is_not_there_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(StorageError):
         Witness(tmp_path / "folder").newest()
+
+
+def test_a_file_of_a_single_empty_line_is_no_witness(tmp_path: Path) -> None:
+    path = tmp_path / "heads.txt"
+    path.write_bytes(b"\n")
+    with pytest.raises(LedgerError, match="expected lines with a time"):
+        Witness(path).newest()

@@ -169,9 +169,10 @@ class Rule:
     def largest_fitting(self, spent: ArrayLike, limits: ArrayLike) -> Floats:
         """Largest charge that still fits, 0 where none does; sums and limits in ticks."""
         left = np.maximum(np.asarray(limits, np.int64) - np.asarray(spent, np.int64), 0)
-        best = np.zeros(left.shape[1:], dtype=np.int64)
-        for row, power in zip(left, self.powers, strict=True):
-            best = np.maximum(best, row if power == 1 else _root_ticks(row, power))
+        every = zip(left, self.powers, strict=True)
+        best = np.maximum.reduce(
+            [row if power == 1 else _root_ticks(row, power) for row, power in every]
+        )
         charge = from_ticks(best)
         # Past 2^53 ticks it may be rounded up; compared as a float, `best` would be as well.
         too_large = (charge / TICK).astype(np.int64) > best

@@ -105,7 +105,7 @@ class Book:
         head = _checked(row, self.head)
         try:
             self._take_in(row)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, ValueError) as error:
             raise LedgerTamperedError(f"row {row.number} cannot be read: {error}") from error
         self.head = head
 

@@ -170,25 +170,25 @@ def squares_capacity(epsilon: ArrayLike, delta: ArrayLike) -> Floats:
         offset, error = _renyi_offset(delta[..., None], orders)
         return np.asarray((epsilon[..., None] * (1 - _TERM_ERROR) - offset - error) / orders)
 
-    best = found(_best_order(lambda orders: -found(orders), delta)).max(axis=-1)
+    best = found(_best_order(lambda orders: -found(orders), delta))[..., 0]
     return np.asarray(2 * np.maximum(best, 0.0) * (1 - _CAPACITY_SLACK))
 
 
 def squares_epsilon(spent: ArrayLike, delta: ArrayLike) -> Floats:
-    """Epsilon that a sum of eps_t^2 amounts to at delta, by the same argument."""
+    """Epsilon that a sum of eps_t^2 amounts to at delta, by the same argument.
+
+    Infinite for delta = 0, as for an infinite sum: so it is at every order.
+    """
     spent, delta = np.broadcast_arrays(
         np.asarray(spent, dtype=np.float64), np.asarray(delta, dtype=np.float64)
     )
-    endless = np.isinf(spent) | (delta <= 0)
-    finite = np.where(endless, 0.0, spent)
 
     def found(orders: Floats) -> Floats:
-        offset, error = _renyi_offset(np.where(endless, 0.5, delta)[..., None], orders)
-        return np.asarray(orders * finite[..., None] / 2 * (1 + _TERM_ERROR) + offset + error)
+        offset, error = _renyi_offset(delta[..., None], orders)
+        return np.asarray(orders * spent[..., None] / 2 * (1 + _TERM_ERROR) + offset + error)
 
-    best = np.maximum(found(_best_order(found, delta)).min(axis=-1), 0.0)
-    reading = np.where(endless, np.inf, best * (1 + _READING_SLACK))
-    return np.asarray(np.where(spent > 0, reading, 0.0))
+    best = np.maximum(found(_best_order(found, delta))[..., 0], 0.0)
+    return np.asarray(np.where(spent > 0, best * (1 + _READING_SLACK), 0.0))
 
 
 def _best_order(bound: Callable[[Floats], Floats], delta: Floats) -> Floats:
@@ -196,11 +196,11 @@ def _best_order(bound: Callable[[Floats], Floats], delta: Floats) -> Floats:
 
     Three searches, each a hundred times as fine as the one before; shape ``[..., 1]``.
     """
-    powers = np.broadcast_to(np.linspace(-6, 18, 241), (*delta.shape, 241))
-    for step in (0.1, 0.001, 0.00001):
+    best, around = np.zeros((*delta.shape, 1)), np.arange(-100, 101)
+    for grid in (np.linspace(-6, 18, 241), 0.001 * around, 0.00001 * around):
+        powers = np.asarray(best + grid, dtype=np.float64)
         values = np.nan_to_num(bound(1 + 10.0**powers), nan=np.inf)
         best = np.take_along_axis(powers, values.argmin(axis=-1)[..., None], axis=-1)
-        powers = best + step / 100 * np.arange(-100, 101)
     return np.asarray(1 + 10.0**best)
 
 
@@ -210,11 +210,10 @@ def filter_capacity(epsilon: ArrayLike, delta: ArrayLike) -> Floats:
     sqrt(2 ln(1/delta) s) + s/2 = epsilon (Whitehouse et al. 2023, theorem 2), solved for s.
     """
     epsilon, delta = np.asarray(epsilon, dtype=np.float64), np.asarray(delta, dtype=np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore"):  # the logarithm of 0: nothing is allowed without a delta
         doubled = -2 * np.log(delta)
-        root = 2 * epsilon / (np.sqrt(doubled + 2 * epsilon) + np.sqrt(doubled))
-        capacity = np.where(delta > 0, root**2 * (1 - _CAPACITY_SLACK), 0.0)
-    return np.asarray(capacity)
+    root = 2 * epsilon / (np.sqrt(doubled + 2 * epsilon) + np.sqrt(doubled))
+    return np.asarray(root**2 * (1 - _CAPACITY_SLACK))
 
 
 def filter_epsilon(spent: ArrayLike, delta: ArrayLike) -> Floats:

@@ -186,7 +186,7 @@ class Journal(Protocol):
         """Nobody else writes inside; rows appended inside appear together, or not at all."""
         ...
 
-    def rows(self, start: int = 0) -> Iterator[Row]:
+    def rows(self, start: int = ...) -> Iterator[Row]:
         """Rows from a number on, in order, unchecked."""
         ...
 
@@ -635,15 +635,9 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         raise StorageError(f"{path}: another process has it open; end that one first")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("BEGIN EXCLUSIVE")
-    try:
-        _derive(connection)
-        connection.execute("COMMIT")
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-        raise
-    connection.execute("PRAGMA locking_mode = NORMAL")
-    connection.execute("SELECT number FROM rows LIMIT 1").fetchone()  # lets go of the lock
+    _derive(connection)  # if that fails, whoever called closes the connection: all is taken back
+    connection.execute("COMMIT")
+    connection.execute("PRAGMA locking_mode = NORMAL")  # lets go of the lock when it reads next
 
 
 def _migrated_copy(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:

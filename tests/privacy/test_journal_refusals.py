@@ -1,0 +1,339 @@
+"""What a journal refuses, forces to the disk and lets go of, case by case."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bgtplanner.errors import LedgerError, LedgerTamperedError, StorageError
+from bgtplanner.privacy import journal
+from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.entries import pack
+from bgtplanner.privacy.journal import (
+    SCHEMA,
+    Head,
+    MemoryJournal,
+    Row,
+    SqliteJournal,
+    sqlite_warning,
+)
+from bgtplanner.privacy.ledger import Ledger
+
+KEY = bytes(range(32))
+FIRST = Row.after(None, "open", "", 0, b"first")
+PAYLOAD = pack({"attempt": 0, "everybody": True, "fingerprint": "", "ticks": 5})
+SECOND = Row.after(Head(0, FIRST.hash), "reserve", "run", 0, PAYLOAD)
+OLD = Path(__file__).parents[1] / "assets" / "ledger-schema1.sqlite"
+
+
+def made(path: Path) -> SqliteJournal:
+    kept = SqliteJournal.create(path, KEY, FIRST)
+    with kept.writing():
+        kept.append(SECOND)
+    return kept
+
+
+def edit(path: Path, script: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.executescript(script)
+    connection.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.sqlite"
+
+
+@pytest.fixture
+def old(path: Path) -> Path:
+    shutil.copy(OLD, path)
+    return path
+
+
+# ---- in memory
+
+
+def test_there_is_no_row_in_memory_past_the_last_or_before_the_first() -> None:
+    kept = MemoryJournal(KEY, [FIRST, SECOND])
+    assert [kept.row(number) for number in (-1, 0, 1, 2)] == [None, FIRST, SECOND, None]
+    assert kept.head_at(2) is None
+
+
+def test_a_reservation_that_cannot_be_read_again_is_not_taken_in() -> None:
+    kept = MemoryJournal(KEY, [FIRST])
+    bad = Row.after(Head(0, FIRST.hash), "reserve", "run", 0, pack({"attempt": -1}))
+    with pytest.raises(LedgerTamperedError), kept.writing():
+        kept.append(bad)
+    assert list(kept.rows()) == [FIRST]
+    assert kept.newest() == Head(0, FIRST.hash)
+
+
+@pytest.mark.parametrize("place", [0, 3])
+def test_a_state_with_a_number_without_end_is_refused(place: int) -> None:
+    ledger = Ledger.in_memory(Budgets.same(Budget(1.0), clients=2), "laplace/basic")
+    state = ledger.state_dict()
+    state["rows"][0][place] = float("inf")
+    with pytest.raises(LedgerTamperedError, match="the state cannot be read"):
+        MemoryJournal.from_state(state)
+
+
+# ---- created
+
+
+@pytest.mark.parametrize("place", [".", "/"])
+def test_a_place_without_a_name_is_not_created(place: str) -> None:
+    with pytest.raises(LedgerError, match="exists already"):
+        SqliteJournal.create(place, KEY, FIRST)
+
+
+def test_folders_on_the_way_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "one" / "two" / "ledger.sqlite"
+    SqliteJournal.create(path, KEY, FIRST).close()
+    assert path.is_file()
+
+
+def test_nothing_is_written_into_a_draft_that_is_there(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal.secrets, "token_hex", lambda size: "ab" * size)
+    path.with_name(".ledger.sqlite." + "ab" * 8).touch()
+    with pytest.raises(StorageError, match="cannot be created: File exists"):
+        SqliteJournal.create(path, KEY, FIRST)
+    assert not path.exists()
+
+
+class Lax(sqlite3.Connection):
+    """A connection to an SQLite that by itself forces nothing to the disk."""
+
+    at_commit: list[int]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        super().execute("PRAGMA synchronous = OFF")
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        if sql == "COMMIT":
+            self.at_commit.append(super().execute("PRAGMA synchronous").fetchone()[0])
+        return super().execute(sql, *values)
+
+
+def test_everything_is_forced_to_the_disk_whatever_sqlite_does_by_itself(
+    path: Path, old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Lax.at_commit = []
+    connect = sqlite3.connect
+
+    def lax(database: str, *, uri: bool, **options: Any) -> sqlite3.Connection:
+        assert uri, "a path with its mode: not every SQLite takes it for one by itself"
+        return connect(database, uri=uri, factory=Lax, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", lax)
+    made(tmp_path / "new.sqlite").close()
+    assert Lax.at_commit == [2, 2]  # the file as it is made, and a row of it
+    SqliteJournal.open(old).close()
+    assert Lax.at_commit == [2, 2, 2]  # brought to this schema
+
+
+# ---- damaged
+
+
+def test_a_file_without_its_last_byte_is_refused(path: Path) -> None:
+    made(path).close()
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 1)
+    with pytest.raises(LedgerError, match="its last 1 bytes are missing"):
+        SqliteJournal.open(path)
+
+
+@pytest.mark.parametrize("values", ["1, 0, NULL, x'00', x'00'", "1, 0, x'00', 'text', x'00'"])
+def test_a_snapshot_of_other_types_is_refused(path: Path, values: str) -> None:
+    made(path).close()
+    edit(
+        path,
+        "DROP TABLE snapshot; CREATE TABLE snapshot (one, number, hash, state, mark);"
+        f"INSERT INTO snapshot VALUES ({values})",
+    )
+    kept = SqliteJournal.open(path)
+    with pytest.raises(LedgerTamperedError, match="the snapshot cannot be read: damaged"):
+        kept.snapshot()
+    kept.close()
+
+
+def test_a_row_of_other_types_is_refused(path: Path) -> None:
+    made(path).close()
+    edit(
+        path,
+        "CREATE TABLE other AS SELECT * FROM rows; DROP TABLE rows;"
+        "ALTER TABLE other RENAME TO rows; UPDATE rows SET payload = NULL WHERE number = 1",
+    )
+    kept = SqliteJournal.open(path)
+    assert kept.row(0) == FIRST
+    with pytest.raises(LedgerTamperedError, match="a row cannot be read: edited or damaged"):
+        kept.row(1)
+    kept.close()
+
+
+def test_what_sqlite_finds_damaged_is_refused(path: Path) -> None:
+    kept = made(path)
+    kept.check()
+    edit(path, "PRAGMA ignore_check_constraints = ON; UPDATE newest SET one = 2")
+    with pytest.raises(LedgerTamperedError, match="SQLite finds it damaged: CHECK"):
+        kept.check()
+    kept.close()
+
+
+def test_a_row_that_asks_for_all_memory_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Endless:
+        def execute(self, *_: Any) -> Any:
+            raise MemoryError
+
+    kept = made(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(kept, "_connection", Endless())
+        with pytest.raises(LedgerError, match="damaged: a row without end"):
+            kept.row(1)
+    kept.close()
+
+
+# ---- brought up to date
+
+
+def locked(path: Path) -> bool:
+    connection = sqlite3.connect(path, timeout=0)
+    try:
+        connection.execute("SELECT count(*) FROM rows").fetchone()
+    except sqlite3.OperationalError as error:
+        return "locked" in str(error)
+    finally:
+        connection.close()
+    return False
+
+
+class Watched(sqlite3.Connection):
+    """A connection that tells before which statements nobody else could have come in."""
+
+    alone: dict[str, bool]
+    path: Path
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        self.alone[sql] = locked(self.path)
+        return super().execute(sql, *values)
+
+
+def test_nobody_comes_in_while_it_is_brought_up_to_date(old: Path) -> None:
+    Watched.alone, Watched.path = {}, old
+    connection = sqlite3.connect(old, isolation_level=None, factory=Watched)
+    journal._migrate(connection, old)
+    assert Watched.alone["BEGIN EXCLUSIVE"]  # from before it begins
+    assert Watched.alone["COMMIT"]
+    connection.close()
+
+
+def test_others_can_use_it_once_it_is_up_to_date(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "_WAIT_SECONDS", 0.01)
+    for rebuild in (False, True):
+        first = Ledger.open(old, rebuild=rebuild)
+        with Ledger.open(old) as second:
+            second.reserve(0.0625, run="other", round=int(rebuild), clients=[2])
+        assert first.newest_round("other") == int(rebuild)
+        first.close()
+    connection = sqlite3.connect(old)
+    assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
+    connection.close()
+
+
+def test_a_file_that_stays_in_write_ahead_mode_is_left_alone(old: Path) -> None:
+    said: list[str] = []
+
+    class Stubborn:
+        def execute(self, sql: str) -> Any:
+            said.append(sql)
+            return self
+
+        def fetchone(self) -> tuple[str]:
+            return ("wal",)
+
+    with pytest.raises(StorageError, match="another process has it open; end that one first"):
+        journal._migrate(Stubborn(), old)  # type: ignore[arg-type]
+    assert not any(sql.startswith("BEGIN") for sql in said)
+
+
+def test_an_old_file_is_looked_at_from_any_thread(old: Path) -> None:
+    found: list[int] = []
+    with Ledger.open(old, read_only=True) as ledger:
+        thread = threading.Thread(target=lambda: found.append(ledger.verify()))
+        thread.start()
+        thread.join()
+    assert found == [10]
+
+
+def test_a_copy_that_cannot_be_brought_up_to_date_is_let_go_of(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies: list[sqlite3.Connection] = []
+
+    def fails(connection: sqlite3.Connection) -> None:
+        copies.append(connection)
+        raise LedgerTamperedError("a row cannot be read")
+
+    monkeypatch.setattr(journal, "_derive", fails)
+    with pytest.raises(LedgerTamperedError, match="a row cannot be read"):
+        SqliteJournal.open(old, read_only=True)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        copies[0].execute("SELECT 1")
+
+
+# ---- looked at
+
+
+class Refusing:
+    """A connection that cannot read, for one reason or another."""
+
+    def __init__(self, code: int) -> None:
+        self.code, self.closed = code, False
+
+    def execute(self, *_: Any) -> Any:
+        error = sqlite3.OperationalError("database is locked")
+        error.sqlite_errorcode = self.code
+        raise error
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize(
+    ("code", "mended"), [(sqlite3.SQLITE_READONLY_ROLLBACK, True), (sqlite3.SQLITE_BUSY, False)]
+)
+def test_only_a_half_of_a_write_is_taken_back_by_who_looks(
+    path: Path, monkeypatch: pytest.MonkeyPatch, code: int, mended: bool
+) -> None:
+    made(path).close()
+    real, modes, refusing = journal._connect, list[str](), Refusing(code)
+
+    def connect(path: Path, mode: str) -> Any:
+        modes.append(mode)
+        return refusing if len(modes) == 1 else real(path, mode)
+
+    monkeypatch.setattr(journal, "_connect", connect)
+    if mended:
+        journal._connect_to_read(path).close()
+    else:
+        with pytest.raises(StorageError, match="another process has been using it"):
+            journal._connect_to_read(path)
+    assert modes == (["ro", "rw", "ro"] if mended else ["ro"])
+    assert refusing.closed
+
+
+@pytest.mark.parametrize("version", [(3, 37), (3, 45), (3, 51)])
+def test_the_first_versions_of_a_line_are_no_others(version: tuple[int, ...]) -> None:
+    assert sqlite_warning(version=version) is None
+    assert "walresetbug" in (sqlite_warning(write_ahead=True, version=version) or "")

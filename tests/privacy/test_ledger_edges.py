@@ -1,0 +1,227 @@
+"""Edges of the ledger: single ticks, single classes, repeated inputs, and writers in between."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bgtplanner.errors import ConfigError, LedgerError, LedgerTamperedError
+from bgtplanner.privacy import journal
+from bgtplanner.privacy.accounting import CEILING, TICK, rule_named
+from bgtplanner.privacy.book import Book, first_row
+from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.entries import Payment, pack
+from bgtplanner.privacy.journal import Head, Row
+from bgtplanner.privacy.ledger import Ledger
+
+BUDGETS = Budgets((Budget(1.0), Budget(2.0)), np.array([0, 0, 1]))
+BASIC = rule_named("laplace/basic")
+KEY = bytes(32)
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger.in_memory(BUDGETS, "laplace/basic")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "ledger.sqlite"
+    Ledger.create(path, BUDGETS, "laplace/basic").close()
+    return path
+
+
+# ---- charges
+
+
+def test_a_class_pays_a_single_tick(ledger: Ledger) -> None:
+    leave = ledger.reserve([TICK, 0.0], run="a", round=0, by_class=True)
+    assert leave.granted.tolist() == [True, True, False]
+    assert ledger.spent().tolist() == [[1, 1, 0]]
+
+
+def test_a_single_class_is_charged_by_the_class() -> None:
+    ledger = Ledger.in_memory(Budgets.same(Budget(1.0), clients=3), "laplace/basic")
+    leave = ledger.reserve([0.25], run="a", round=0, by_class=True)
+    assert leave.granted.all()
+    assert ledger.left().tolist() == [0.75] * 3
+
+
+def test_every_class_has_its_reading_while_its_clients_are_alike(ledger: Ledger) -> None:
+    ledger.reserve([0.25, 0.5], run="a", round=0, by_class=True)
+    np.testing.assert_allclose(ledger.epsilon_spent(), [0.25, 0.25, 0.5], rtol=1e-9)
+
+
+@pytest.mark.parametrize("clients", [[-1, 1], [0, 3], [3], [-1]])
+def test_a_client_that_is_not_there_is_refused_beside_one_that_is(
+    ledger: Ledger, clients: list[int]
+) -> None:
+    with pytest.raises(ConfigError, match="numbers from 0 to 2"):
+        ledger.reserve(0.25, run="a", round=0, clients=clients)
+
+
+def test_the_first_row_is_no_reservation_that_could_be_settled(ledger: Ledger) -> None:
+    leave = ledger.reserve(0.25, run="a", round=0)
+    with pytest.raises(LedgerError, match="there is no reservation 0 here"):
+        ledger.settle(dataclasses.replace(leave, number=0))
+    assert ledger.unsettled == 1
+    ledger.settle(dataclasses.replace(leave, number=-1))  # nobody was asked
+    assert ledger.unsettled == 1
+
+
+# ---- the same inputs again
+
+
+def test_the_same_inputs_for_a_single_tick_are_another_attempt(ledger: Ledger) -> None:
+    mark = ledger.fingerprint(b"inputs")
+    ledger.reserve(0.5, run="a", round=0, fingerprint=mark)
+    again = ledger.reserve(TICK, run="a", round=0, fingerprint=mark)
+    assert again.attempt == 1
+    assert not again.replayed.any()
+    assert ledger.left().tolist() == [0.5 - TICK, 0.5 - TICK, 1.5 - TICK]
+
+
+def test_an_attempt_at_the_same_charge_is_found_behind_one_at_another(ledger: Ledger) -> None:
+    mark = ledger.fingerprint(b"inputs")
+    ledger.reserve(0.5, run="a", round=0, fingerprint=mark)
+    second = ledger.reserve(0.25, run="a", round=0, fingerprint=mark)
+    again = ledger.reserve(0.25, run="a", round=0, fingerprint=mark)
+    assert again.replayed.all()
+    assert (again.attempt, again.number) == (1, second.number)
+    assert ledger.left().tolist() == [0.25, 0.25, 1.25]
+
+
+# ---- others who write meanwhile
+
+
+def test_the_head_that_is_told_is_the_newest_by_whoever_wrote_it(path: Path) -> None:
+    with Ledger.open(path) as first, Ledger.open(path) as second:
+        second.reserve(0.25, run="a", round=0)
+        assert first.state_dict() == {"head": str(second.head)}
+        assert second.head.number == 1
+
+
+def test_a_history_ends_where_the_ledger_ended_when_it_was_asked(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "_CHUNK", 1)
+    with Ledger.open(path) as first, Ledger.open(path) as second:
+        first.reserve(0.25, run="a", round=0)
+        told = first.history()
+        entries = [next(told)]
+        second.reserve(0.25, run="a", round=1)
+        entries += told
+        assert [entry["number"] for entry in entries] == [0, 1]
+
+
+def test_a_row_written_while_all_are_verified_is_no_damage(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Ledger.open(path) as first, Ledger.open(path) as second:
+        first.reserve(0.25, run="a", round=0)
+        real = first._journal.rows
+
+        def rows(*start: int) -> Any:
+            if not start:  # all of them, after the newest were read
+                second.reserve(0.25, run="a", round=1)
+            return real(*start)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(first._journal, "rows", rows)
+            patch.setattr(first._journal, "check", lambda: None)
+            assert first.verify() == 2
+        assert first.verify() == 3
+
+
+def test_a_row_written_after_the_newest_was_looked_up_is_no_damage(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Ledger.open(path) as first, Ledger.open(path) as second:
+        real = first._journal.newest
+
+        def newest() -> Head | None:
+            found = real()
+            second.reserve(0.25, run="a", round=0)
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(first._journal, "newest", newest)
+            first.state_dict()
+        assert first.head == second.head
+
+
+@pytest.mark.parametrize("change", ["UPDATE newest SET hash = x'00'", "DELETE FROM newest"])
+def test_a_newest_row_that_was_changed_since_is_found_by_verify(path: Path, change: str) -> None:
+    with Ledger.open(path) as ledger:
+        connection = sqlite3.connect(path)
+        connection.executescript(change)
+        connection.close()
+        with pytest.raises(LedgerTamperedError, match="the newest row is not the one"):
+            ledger.verify()
+
+
+def test_the_key_of_a_file_has_32_bytes(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT length(key) FROM secret").fetchall() == [(32,)]
+    connection.close()
+
+
+# ---- losses
+
+
+def test_a_loss_of_unknown_size_is_at_least_one() -> None:
+    ledger = Ledger.in_memory(Budgets.same(Budget(0.5), clients=2), "laplace/basic")
+    ledger.state_loss(Head(7, bytes(32)))
+    assert [entry.get("charge_most") for entry in ledger.history()] == [None, 1.0]
+    assert ledger.left().tolist() == [0.0, 0.0]
+
+
+def book_and_loss(**about: Any) -> tuple[Book, Row]:
+    book = Book(first_row(BUDGETS, BASIC, KEY), KEY)
+    return book, Row.after(book.head, "loss", "", 0, pack(about))
+
+
+@pytest.mark.parametrize("ticks", [1, CEILING])
+def test_the_least_and_the_most_that_can_be_lost(ticks: int) -> None:
+    head = Head(7, bytes(32))
+    book, row = book_and_loss(ticks=ticks, head=str(head))
+    book.read(row)
+    assert book.spending.spent().tolist() == [[ticks] * 3]
+    assert book.forgiven == {head}
+    assert book.head == Head(row.number, row.hash)
+
+
+@pytest.mark.parametrize("ticks", [0, -1, CEILING + 1, True, 2.0, "2", None])
+def test_a_loss_of_no_size_is_refused(ticks: Any) -> None:
+    book, row = book_and_loss(ticks=ticks, head=str(Head(7, bytes(32))))
+    with pytest.raises(LedgerTamperedError, match="row 1 cannot be read: a loss of no size"):
+        book.read(row)
+    assert book.head.number == 0
+    assert not book.spending.spent().any()
+
+
+@pytest.mark.parametrize("about", [{"ticks": 5}, {"head": str(Head(7, bytes(32)))}])
+def test_a_loss_that_lacks_a_part_is_refused(about: dict[str, Any]) -> None:
+    book, row = book_and_loss(**about)
+    with pytest.raises(LedgerTamperedError, match="row 1 cannot be read"):
+        book.read(row)
+
+
+# ---- snapshots under other classes
+
+
+@pytest.mark.parametrize("ticks", [[5, 7, 7], [5, 5, 7], [5, 6, 7]])
+def test_a_snapshot_is_by_the_first_classes_whichever_are_in_force(ticks: list[int]) -> None:
+    book = Book(first_row(BUDGETS, BASIC, KEY), KEY)
+    book.lower(Budgets((Budget(1.0), Budget(0.5)), np.array([0, 1, 1])))
+    payment = Payment(0, b"", None, np.array(ticks))
+    book.read(Row.after(book.head, "reserve", "a", 0, book.written(payment)))
+    fresh = Book(first_row(BUDGETS, BASIC, KEY), KEY)
+    fresh.go_to(book.snapshot())
+    assert fresh.spending.spent().tolist() == [ticks]
+    assert (fresh.head, fresh.unsettled) == (book.head, 1)
