@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from numpy.typing import ArrayLike, NDArray
+from rounds import Rounds
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy import noise
@@ -424,25 +425,6 @@ def test_as_many_tries_as_the_rate_asks_for() -> None:
     found = seeded().accepted(tried, 0.25, (10, 10))
     assert found.ravel().tolist() == [*range(30), *range(50), *range(20)]
     assert asked == [408, 288, 88]  # wanted / rate + 8; those missing; and no more than needed
-
-
-class Rounds(ExactNoise):
-    """Counts how often draws were tried for."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(np.random.default_rng(seed).bytes)
-        self.rounds: list[int] = []
-
-    def accepted(self, tried: Any, rate: float, shape: Any) -> Any:
-        asked: list[int] = []
-
-        def counted(tries: int) -> Any:
-            asked.append(tries)
-            return tried(tries)
-
-        result = super().accepted(counted, rate, shape)
-        self.rounds.append(len(asked))
-        return result
 
 
 def test_one_round_of_tries_is_enough_for_many_draws() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from numpy.typing import NDArray
+from rounds import Rounds
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy import privunit
@@ -168,22 +169,9 @@ def test_a_try_beyond_the_threshold_step_by_step() -> None:
 
 @pytest.mark.parametrize("threshold", [0.45, 1.5])
 def test_one_round_of_tries_is_enough_for_many_parts(threshold: float) -> None:
-    rounds: list[int] = []
-
-    class Rounds(ExactNoise):
-        def accepted(self, tried: Any, rate: float, shape: Any) -> Any:
-            asked: list[int] = []
-
-            def counted(tries: int) -> Any:
-                asked.append(tries)
-                return tried(tries)
-
-            result = super().accepted(counted, rate, shape)
-            rounds.append(len(asked))
-            return result
-
-    _along_exactly(cap_at(threshold), 5_000, Rounds(np.random.default_rng(2).bytes))
-    assert set(rounds) == {1}
+    source = Rounds(2)
+    _along_exactly(cap_at(threshold), 5_000, source)
+    assert set(source.rounds) == {1}
 
 
 # ---- whole numbers
