@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable
+from dataclasses import FrozenInstanceError
 from fractions import Fraction
 from typing import Any
 
@@ -112,6 +113,23 @@ def test_the_scale_is_the_multiplier_times_twice_the_clip(mechanism: Mechanism) 
     assert mechanism.scale(2.0**-200, 2.0**-100).tolist() == 2.0**-299
 
 
+def test_the_deviation_of_noise_of_scale_one() -> None:
+    assert LAPLACE.std_of_scale == pytest.approx(scipy.stats.laplace.std(), rel=1e-15)
+    assert GAUSSIAN.std_of_scale == scipy.stats.norm.std() == 1.0
+    assert mechanism_named("privunit").std_of_scale == 1.0
+
+
+def test_nobody_changes_a_mechanism() -> None:
+    with pytest.raises(FrozenInstanceError):
+        GAUSSIAN.order = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e100])
+def test_the_least_and_the_largest_scale_are_good_ones(scale: float) -> None:
+    assert float(GAUSSIAN.scale(0.5, scale)) == scale
+    assert GAUSSIAN.on_grid([2 * scale], scale).tolist() == pytest.approx([2 * scale], rel=1e-7)
+
+
 BAD = [0.0, -1.0, math.nan, math.inf, -math.inf, 5e-324, 9e-101, 1.1e100]
 
 
@@ -169,6 +187,30 @@ def test_the_margin_is_a_millionth() -> None:
     assert clipped[0] == just_below
     assert clipped[1] == pytest.approx(1 - 1e-6, rel=1e-12)
     assert clipped[2] == pytest.approx(1 - 1e-6, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "upload", "bound"),
+    [(GAUSSIAN, [3.0, 3.0, 1.0], 4.358903302443975), (LAPLACE, [1.0, 3.0, 1.0], 5.000005000005)],
+)
+def test_an_upload_of_just_the_allowed_length_is_not_touched(
+    mechanism: Mechanism, upload: list[float], bound: float
+) -> None:
+    limit = bound * (1 - 1e-6)
+    assert mechanism.norm([upload])[0] == limit
+    largest, length, unit = mechanism.polar(np.array([upload]))
+    assert (unit * (limit / length)).tolist() != [upload]  # what shortening would make of it
+    assert mechanism.clip([upload], bound).tolist() == [upload]
+    assert largest.tolist() == [3.0]
+
+
+@pytest.mark.parametrize("mechanism", [*BOTH, mechanism_named("privunit")])
+def test_no_uploads_and_uploads_of_zeros(mechanism: Mechanism) -> None:
+    assert mechanism.clip(np.zeros((0, 3)), 1.0).shape == (0, 3)
+    assert mechanism.clip(np.zeros((0, 3, 2)), 1.0).shape == (0, 6)
+    assert mechanism.norm(np.zeros((0, 3))).shape == (0,)
+    parts = [part.tolist() for part in mechanism.polar(np.zeros((1, 2)))]
+    assert parts == [[0.0], [1.0], [[0.0, 0.0]]]
 
 
 @pytest.mark.parametrize("mechanism", BOTH)
@@ -382,6 +424,11 @@ def test_sums_that_doubles_could_not_hold_are_refused(mechanism: Mechanism) -> N
     with refused(f"{message} not be exact"):
         mechanism.check_sums(2**29, 1.0, 1.0)
     mechanism.check_sums(2**40, 2.0**-20, 1.0)
+    # A trillionth is left for rounding, and what reaches it is refused.
+    for bound, first in ((2.0**-11, 2**40 - 1), (2.0**-24, int(2.0**53 * (1 - 1e-12)))):
+        mechanism.check_sums(first - 1, bound, 1.0)
+        with pytest.raises(ConfigError, match=rf"^clients = {first}: "):
+            mechanism.check_sums(first, bound, 1.0)
     largest = np.float64(2.0**53 - 2)
     assert largest + 1 == 2.0**53 - 1  # up to there every whole number is a double
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from numpy.typing import ArrayLike, NDArray
+from rounds import Rounds
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy import noise
@@ -326,6 +327,26 @@ def test_large_numbers_below_a_bound_are_equally_likely(bound: int) -> None:
     assert len(set(values)) == min(bound, 20_000)
 
 
+def test_a_large_number_is_the_leading_bits_of_the_least_bytes() -> None:
+    asked: list[int] = []
+
+    def randomness(number: int) -> bytes:
+        asked.append(number)
+        return bytes(range(1, number + 1))
+
+    source = ExactNoise(randomness)
+    first, second = source.below_any(2**112, 2)
+    assert first == int.from_bytes(bytes(range(1, 16)), "little") >> 8
+    assert second == int.from_bytes(bytes(range(16, 31)), "little") >> 8
+    assert source.below_any(8, 3).tolist() == [1 >> 5, 2 >> 5, 3 >> 5]
+    assert asked == [30, 3]
+
+
+def test_uniform_numbers_are_the_middles_of_equal_parts() -> None:
+    values = seeded(bits=2).uniform((200,))
+    assert np.unique(values).tolist() == [1 / 8, 3 / 8, 5 / 8, 7 / 8]
+
+
 def test_coins_of_64_bits() -> None:
     source, left = fed([5, 6, 2**64 - 1, 2**64 - 2])
     chances = np.array([6, 6, 2**64 - 1, 2**64 - 1], dtype=np.uint64)
@@ -381,6 +402,37 @@ def test_fine_normal_variates() -> None:
     assert scipy.stats.kstest(floats, scipy.stats.norm().cdf).pvalue > RARE
     low = np.array([abs(value) % 2**64 // 2**58 for value in values])
     assert scipy.stats.chisquare(np.bincount(low, minlength=64)).pvalue > RARE
+
+
+def test_fine_variates_are_the_digits_that_steps_are_rounded_from() -> None:
+    fine = seeded().fine_normal((500,))
+    steps = seeded().normal_steps(2**48, (500,))
+    for digits, step in zip(fine, steps.tolist(), strict=True):
+        nearest = (abs(digits) + 2**63) >> 64
+        assert step == (nearest if digits > 0 else -nearest)
+
+
+# ---- tries
+
+
+def test_as_many_tries_as_the_rate_asks_for() -> None:
+    asked: list[int] = []
+
+    def tried(tries: int) -> NDArray[np.int64]:
+        asked.append(tries)
+        return np.arange({1: 30, 2: 50, 3: 20}[len(asked)])
+
+    found = seeded().accepted(tried, 0.25, (10, 10))
+    assert found.ravel().tolist() == [*range(30), *range(50), *range(20)]
+    assert asked == [408, 288, 88]  # wanted / rate + 8; those missing; and no more than needed
+
+
+def test_one_round_of_tries_is_enough_for_many_draws() -> None:
+    source = Rounds(1)
+    source.normal_steps(7, (20_000,))
+    source.laplace_steps(7, (20_000,))
+    source.fine_normal((20_000,))
+    assert source.rounds == [1, 1, 1]
 
 
 # ---- sources
@@ -470,3 +522,9 @@ def test_a_senseless_scale_is_refused(kind: str, scale: Any) -> None:
     message = f"scale = {scale!r}: expected a whole number from 1 to {2**50}"
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         getattr(seeded(), kind)(scale, (1,))
+
+
+@pytest.mark.parametrize("kind", PMF)
+def test_the_largest_scale_is_a_good_one(kind: str) -> None:
+    values = getattr(seeded(), kind)(2**50, (50,))
+    assert 2**46 < np.abs(values).mean() < 2**52

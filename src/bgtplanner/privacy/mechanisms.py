@@ -120,7 +120,7 @@ class Mechanism:
             unit = flat / np.where(largest > 0, largest, 1.0)[:, None]
             sizes = np.abs(unit)
             sums = sizes.sum(axis=1) if self.order == 1 else np.sqrt((sizes**2).sum(axis=1))
-        return largest, np.asarray(np.where(largest > 0, sums, 1.0)), unit
+        return largest, np.maximum(sums, 1.0), unit  # 0 where all are: 1 is as good
 
     def noise(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> Floats:
         """Independent noise of at least this scale on every coordinate.
@@ -206,7 +206,7 @@ def _steps(scale: float) -> int:
 def _flat(uploads: ArrayLike) -> Floats:
     array = np.asarray(uploads, dtype=np.float64)
     ConfigError.unless(array.ndim >= 2, "uploads", array.shape, "one upload a row")
-    return array.reshape(len(array), -1)
+    return array.reshape(len(array), math.prod(array.shape[1:]))
 
 
 def _positive(name: str, value: ArrayLike) -> Floats:

@@ -136,7 +136,7 @@ def randomise(clipped: ArrayLike, source: NoiseSource, *, bound: float, epsilon:
     nothing, length = largest <= 0, largest * norm
     short = bool((length <= bound * (1 + 1e-9)).all())  # NaN is not
     ConfigError.unless(short, "uploads", "longer", "uploads that were clipped to the bound")
-    share = np.minimum(length / bound, 1.0)
+    share = length / bound
     scale = bound / float(cap.strength)
     if isinstance(source, ExactNoise):
         return scale * _turned_exactly(direction, share, cap, source)
@@ -158,7 +158,7 @@ def _turned_exactly(direction: Floats, share: Floats, cap: Cap, source: ExactNoi
     for any two of them.
     """
     toward = np.rint(direction * 2.0**_INPUT_BITS).astype(np.int64).astype(object)
-    anywhere = source.fine_normal(direction.shape) >> (FINE_BITS - _INPUT_BITS)
+    anywhere = source.fine_normal(direction.shape)
     vector = np.where((direction != 0).any(axis=1, keepdims=True), toward, anywhere)
     vector = np.where(source.coins(_words(share))[:, None], vector, -vector)
     normal = source.fine_normal(direction.shape)
@@ -222,7 +222,7 @@ def along_of(cap: Cap, inside: NDArray[np.bool_], where: Floats) -> Floats:
 
 
 def _words(lead: Floats) -> NDArray[np.uint64]:
-    """(1 + lead) / 2 in units of 2^-64, rounded down, for a lead from 0 to 1."""
+    """(1 + lead) / 2 in units of 2^-64, rounded down; a lead above 1 counts as 1."""
     half = np.floor(np.minimum(lead, 1 - 2.0**-53) * 2.0**63)
     return np.asarray(half.astype(np.uint64) + np.uint64(2**63))
 
