@@ -18,6 +18,7 @@ bound                   valid for
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from typing import NamedTuple
 
 import numpy as np
@@ -101,8 +102,8 @@ def interval(hits: ArrayLike, number: ArrayLike, risk: float) -> tuple[Floats, F
         np.asarray(hits, dtype=np.float64), np.asarray(number, dtype=np.float64)
     )
     missed = total - found
-    low = np.where(found > 0, betaincinv(np.maximum(found, 1e-9), missed + 1, risk), 0.0)
-    high = np.where(missed > 0, betaincinv(found + 1, np.maximum(missed, 1e-9), 1 - risk), 1.0)
+    low = np.where(found > 0, betaincinv(found, missed + 1, risk), 0.0)
+    high = np.where(missed > 0, betaincinv(found + 1, missed, 1 - risk), 1.0)
     return np.asarray(low), np.asarray(high)
 
 
@@ -144,17 +145,15 @@ def largest_epsilon(releases: int, *, delta: float, confidence: float) -> float:
 
 
 def releases_needed(epsilon: float, *, delta: float, confidence: float) -> int:
-    """How many releases it takes to show more than an epsilon, if no guess is wrong."""
-    low, high = 1, 2
-    while largest_epsilon(high, delta=delta, confidence=confidence) <= epsilon:
-        low, high = high, 2 * high
-        if high > 2**62:  # nobody will release so often
-            return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        enough = largest_epsilon(middle, delta=delta, confidence=confidence) > epsilon
-        low, high = (low, middle) if enough else (middle, high)
-    return high
+    """How many releases it takes to show more than an epsilon, if no guess is wrong.
+
+    Where that is more than anybody will ever make, it is 2^62.
+    """
+
+    def enough(releases: int) -> bool:
+        return largest_epsilon(releases, delta=delta, confidence=confidence) > epsilon
+
+    return bisect_left(range(2**62), True, key=enough)
 
 
 class Guesses:
@@ -200,20 +199,18 @@ class Guesses:
     def _chosen(self, first: Floats, second: Floats) -> tuple[float, tuple[float, float]]:
         pooled = np.sort(np.concatenate([first, second]))
         number = len(pooled)
-        tail = np.unique(np.geomspace(1, max(number // 2, 1), _CANDIDATES).astype(int))
+        tail = np.unique(np.geomspace(1, number // 2, _CANDIDATES).astype(int))
         upper, lower = pooled[number - tail], pooled[tail - 1]
         none = np.full(len(tail), np.inf)
-        best, chosen = -1.0, (float(upper[-1]), -np.inf)
-        for above, below in ((upper, lower), (upper, -none), (none, lower)):
-            right = _at_least(first, above) + _at_most(second, below)
-            wrong = _at_least(second, above) + _at_most(first, below)
-            # So sure that the best of all candidates is not merely the luckiest.
-            values = bound_of_guesses(right, wrong, number, delta=self.delta, risk=1e-3)
-            values[above <= below] = -1.0
-            place = int(values.argmax())
-            if values[place] > best:
-                best, chosen = float(values[place]), (float(above[place]), float(below[place]))
-        return best, chosen
+        above, below = np.concatenate([upper, upper, none]), np.concatenate([lower, -none, lower])
+        apart = above > below  # else some scores would be guessed to be both
+        above, below = above[apart], below[apart]
+        right = _at_least(first, above) + _at_most(second, below)
+        wrong = _at_least(second, above) + _at_most(first, below)
+        # So sure that the best of all candidates is not merely the luckiest.
+        values = bound_of_guesses(right, wrong, number, delta=self.delta, risk=1e-3)
+        best = int(values.argmax())
+        return float(values[best]), (float(above[best]), float(below[best]))
 
     def count(self, scores: ArrayLike, neighbour_scores: ArrayLike) -> None:
         """Judge more releases: as many of the one input as of the other, or at random."""
@@ -275,16 +272,17 @@ def one_run_p_value(
     ConfigError.unless(counts, "correct", correct, "no more than guesses, and these than canaries")
     chance = 1 / (1 + math.exp(-epsilon))
     surely = float(binom.sf(correct - 1, guesses, chance))
-    if delta <= 0 or correct == 0:
-        return min(1.0, surely)
+    if delta == 0 or correct == 0:
+        return surely
     # The largest mean of the probabilities of correct-1, correct-2, ... Those far from what is
-    # expected add nothing to the sum, so that the mean can only fall there.
-    middle, spread = guesses * chance, math.sqrt(guesses * chance * (1 - chance)) + 1
-    near = min(correct, max(1, int(correct - middle - 14 * spread)))
-    far = min(correct, max(near, int(correct - middle + 14 * spread) + 50))
+    # expected add nothing to the sum, so that the mean can only fall there. No deviation exceeds
+    # sqrt(guesses) / 2: this is fourteen of them.
+    reach = 60 + 7 * math.sqrt(guesses)
+    middle = correct - guesses * chance
+    near, far = np.clip([middle - reach, middle + reach], 1, correct).astype(int)
     steps = np.arange(near, far + 1)
     below = np.cumsum(binom.pmf(correct - steps, guesses, chance))
-    worst = float((below / steps).max(initial=0.0))
+    worst = float((below / steps).max())
     return min(1.0, surely + worst * 2 * delta * canaries)
 
 
@@ -297,8 +295,6 @@ def one_run_bound(
         p_value = one_run_p_value(canaries, guesses, correct, epsilon=epsilon, delta=delta)
         return p_value <= risk
 
-    if not guesses or not refuted(0.0):
-        return 0.0
     low, high = 0.0, 60.0
     for _ in range(50):
         middle = (low + high) / 2
@@ -361,8 +357,7 @@ class Moments:
 
     def bound(self, delta: float, risk: float) -> float:
         """Lower bound on epsilon that is too large with probability `risk` at most."""
-        mu = self.mu_bound(risk)
-        return min(MOST, float(gdp_epsilon(min(mu, 1e6) ** 2, delta)))
+        return min(MOST, float(gdp_epsilon(self.mu_bound(risk) ** 2, delta)))
 
 
 # ---- scores that are at hand
@@ -438,8 +433,8 @@ def expected(
     else:
         where, right, wrong = _tails(mechanism, parts)
     bounds = bound_of_guesses(
-        np.clip(releases * right, 0, releases),
-        np.clip(releases * wrong, 0, releases),
+        np.minimum(releases * right, releases),  # a sum of chances may be a little above 1
+        np.minimum(releases * wrong, releases),
         releases,
         delta=delta,
         risk=risk,
@@ -457,25 +452,24 @@ def _tails(mechanism: str, losses: Floats) -> tuple[Floats, Floats, Floats]:
     The inputs are each other's mirror image, so the last is what happens under the other one. A
     threshold lies half a step below the losses that it is meant for.
     """
-    values, chances, step = _loss_distribution(mechanism, losses)
-    above, below = np.cumsum(chances[::-1])[::-1], np.cumsum(chances)[::-1]
-    upper = np.flatnonzero(values > step / 2)[::-1]
-    some = upper[:: max(1, len(upper) // 1000)]  # always with the last one
-    return values[some] - step / 2, above[some], below[some]
+    chances, step = _loss_distribution(mechanism, losses)
+    half = len(chances) // 2  # so many losses are above zero, at least a thousand
+    some = slice(None, half, half // 1000)  # always with the largest
+    thresholds: Floats = np.arange(half, 0, -1, dtype=np.float64) * step - step / 2
+    above, below = np.cumsum(chances[::-1]), np.cumsum(chances)
+    return thresholds[some], above[some], below[some]
 
 
-def _loss_distribution(mechanism: str, losses: Floats) -> tuple[Floats, Floats, float]:
-    """Privacy losses on an even grid that is symmetric about zero, their chances, the step."""
-    points = int(np.clip(100_000 // max(len(losses), 1), 20, 1000))
+def _loss_distribution(mechanism: str, losses: Floats) -> tuple[Floats, float]:
+    """Chances of privacy losses on an even grid that is symmetric about zero, and its step."""
+    points = int(np.clip(100_000 // len(losses), 20, 1000))
     step = float(losses.max()) / points
     parts = [_one_loss(mechanism, float(loss), step) for loss in losses]
     size = sum(len(part) - 1 for part in parts) + 1
     whole = np.ones(size // 2 + 1, dtype=complex)
     for part in parts:
         whole *= np.fft.rfft(part, size)
-    chances = np.clip(np.fft.irfft(whole, size), 0.0, None)
-    values: Floats = np.asarray((np.arange(size) - size // 2) * step, dtype=np.float64)
-    return values, chances, step
+    return np.clip(np.fft.irfft(whole, size), 0.0, None), step
 
 
 def _one_loss(mechanism: str, loss: float, step: float) -> Floats:

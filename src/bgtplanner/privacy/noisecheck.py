@@ -9,6 +9,7 @@ claim rests on.
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -61,13 +62,12 @@ class NoiseWatch:
 
     def __init__(self, kind: Literal["gaussian", "laplace"]) -> None:
         self.kind = kind
-        self._size: Floats | None = None  # sum of squares, or of absolute values, per column
+        self._size = np.zeros(1)  # half the sum of squares, or that of absolute values, per column
         self._freedom = 0.0  # of each column
         self._agree = dict.fromkeys(_RELATIONS, 0)
         self._pairs = dict.fromkeys(_RELATIONS, 0)
         self._equal = dict.fromkeys(_RELATIONS, 0)
         self._rows = dict.fromkeys(_RELATIONS, 0)
-        self._columns = 1
         self._first: tuple[Floats, Floats] | None = None
 
     def add(self, first: Floats, second: Floats) -> None:
@@ -77,7 +77,6 @@ class NoiseWatch:
             first: ``[rounds, trials, columns]``; independent of each other, if all is well.
             second: The same for the other input.
         """
-        self._columns = first.shape[2]
         for noise in (first, second):
             self._measure(noise)
         # The difference of two trials has no mean, and is as often above zero as below it.
@@ -85,8 +84,7 @@ class NoiseWatch:
         for differences in pair:
             self._compare("rounds", differences[1:], differences[:-1])
             self._compare("coordinates", differences[..., 1:], differences[..., :-1])
-            even = differences.shape[1] // 2 * 2
-            self._compare("clients", differences[:, 0:even:2], differences[:, 1:even:2])
+            self._compare("clients", differences[:, ::2], differences[:, 1::2])
             self._zeros(differences)
         self._compare("inputs", *pair)
         if self._first is None:
@@ -97,14 +95,12 @@ class NoiseWatch:
 
     def _measure(self, noise: Floats) -> None:
         if self.kind == "gaussian":
-            sizes = ((noise - noise.mean(axis=1, keepdims=True)) ** 2).sum(axis=(0, 1))
-            freedom = noise.shape[0] * (noise.shape[1] - 1) / 2
-            sizes = sizes / 2
+            squares = (noise - noise.mean(axis=1, keepdims=True)) ** 2
+            self._size = self._size + squares.sum(axis=(0, 1)) / 2
+            self._freedom += noise.shape[0] * (noise.shape[1] - 1) / 2
         else:
-            sizes = np.abs(noise).sum(axis=(0, 1))
-            freedom = noise.shape[0] * noise.shape[1]
-        self._size = sizes if self._size is None else self._size + sizes
-        self._freedom += freedom
+            self._size = self._size + np.abs(noise).sum(axis=(0, 1))
+            self._freedom += noise.shape[0] * noise.shape[1]
 
     def _compare(self, relation: str, one: Floats, other: Floats) -> None:
         number = min(one.shape[1], other.shape[1])
@@ -113,7 +109,7 @@ class NoiseWatch:
             return
         self._agree[relation] += int(((one > 0) == (other > 0)).sum())
         self._pairs[relation] += one.size
-        if one.shape[2] == self._columns:  # rows as a whole: noise may be used again now and then
+        if one.shape[2] == len(self._size):  # whole rows: noise may be used again now and then
             same = (np.abs(np.abs(one) - np.abs(other)) <= _CLOSE).all(axis=2)
             self._equal[relation] += int(same.sum())
             self._rows[relation] += same.size
@@ -123,30 +119,21 @@ class NoiseWatch:
         self._equal["clients"] += int(same.sum())
         self._rows["clients"] += same.size
 
-    @property
-    def columns(self) -> Floats:
-        """Noise over what is stated, as a ratio of scales, for each column."""
-        if self._size is None:
-            return np.ones(1)
-        ratio = self._size / max(self._freedom, 1e-9)
-        return np.asarray(np.sqrt(ratio) if self.kind == "gaussian" else ratio)
-
     def size_check(self) -> Check:
         """Whether there is as much noise as stated, in all and on every column.
 
         The sum of squares (of absolute values, for Laplace) has a chi-square (Gamma) distribution.
         """
         name, fault = "size of the noise", "the noise is smaller than stated"
-        if self._size is None:
+        if not self._freedom:
             return Check(name, 1.0, 1.0, 1.0, fault)
         whole = float(gammainc(self._freedom * len(self._size), self._size.sum()))
         single = float(gammainc(self._freedom, self._size).min()) * len(self._size)
-        p_value = min(1.0, 2 * min(whole, single))
-        columns = self.columns
-        measured = columns.min() if single < whole else float(np.sqrt((columns**2).mean()))
-        if self.kind == "laplace" and single >= whole:
-            measured = columns.mean()
-        return Check(name, p_value, float(measured), 1.0, fault)
+        ratios = self._size / self._freedom
+        measured = float(ratios.min() if single < whole else ratios.mean())
+        if self.kind == "gaussian":  # from variances to scales
+            measured = math.sqrt(measured)
+        return Check(name, min(1.0, 2 * min(whole, single)), measured, 1.0, fault)
 
     def fresh_check(self) -> Check:
         """Whether noise is drawn anew for every round, input, client and coordinate.
@@ -155,27 +142,24 @@ class NoiseWatch:
         rows equal. The worst of all relations counts, at its price.
         """
         name = "fresh noise"
-        looked, worst = 0, (2.0, 0, 0.5, 0.5)
+        found = []
         for place, relation in enumerate(_RELATIONS):
             number = self._pairs[relation]
             if number:
-                looked += 1
                 agree = self._agree[relation]
                 tails = binom.cdf(agree, number, 0.5), binom.sf(agree - 1, number, 0.5)
-                worst = min(worst, (2 * float(min(tails)), place, agree / number, 0.5))
+                found.append((2 * float(min(tails)), place, agree / number, 0.5))
             if self._rows[relation]:
-                looked += 1
                 # The density of a difference is below 1/2 of its scale: so likely at most.
-                chance = (4 * _CLOSE) ** self._columns
+                chance = (4 * _CLOSE) ** len(self._size)
                 rows, equal = self._rows[relation], self._equal[relation]
-                p_value = float(binom.sf(equal - 1, rows, chance)) if equal else 1.0
-                worst = min(worst, (p_value, place, equal / rows, chance))
-        p_value, place, measured, stated = worst
+                p_value = float(binom.sf(equal - 1, rows, chance))
+                found.append((p_value, place, equal / rows, chance))
+        p_value, place, measured, stated = min(found, default=(1.0, 0, 0.5, 0.5))
         fault = f"noise is used more than once (between {_RELATIONS[place]})"
-        return Check(name, min(1.0, p_value * max(looked, 1)), measured, stated, fault)
+        return Check(name, min(1.0, p_value * max(len(found), 1)), measured, stated, fault)
 
 
 def _differences(noise: Floats) -> Floats:
     """Of trials, two by two, so that no trial is in more than one."""
-    even = noise.shape[1] // 2 * 2
-    return np.asarray(noise[:, 0:even:2] - noise[:, 1:even:2])
+    return np.asarray(noise[:, :-1:2] - noise[:, 1::2])
