@@ -58,19 +58,23 @@ def test_what_is_to_be_kept_is_kept(client: Client, request_of_server: Request) 
     assert spent(file_of(client)) == 0
 
 
-def test_objects_are_never_unpickled(
+def test_objects_are_never_unpickled_or_pickled(
     client: Client, request_of_server: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    calls: list[Any] = []
+
+    def noted(real: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            calls.append(options["allow_pickle"])
+            return real(*arguments, **options)
+
+        return call
+
+    monkeypatch.setattr(np, "load", noted(np.load))
+    monkeypatch.setattr(np, "savez", noted(np.savez))
     client.keep(request_of_server.model)
-    calls, load = [], np.load
-
-    def noted(*arguments: Any, **options: Any) -> Any:
-        calls.append(options)
-        return load(*arguments, **options)
-
-    monkeypatch.setattr(np, "load", noted)
     client._kept()
-    assert calls == [{"allow_pickle": False}]
+    assert calls == [False, False]
 
 
 def test_a_new_clients_folder_is_its_own_wherever_it_is(tmp_path: Path, few: Ratings) -> None:
