@@ -61,6 +61,15 @@ def test_one_is_kept_where_one_is_asked_for(tmp_path: Path) -> None:
     assert answers.find(B) is not None
 
 
+def test_an_old_answer_that_is_gone_already_does_no_harm(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [answers.folder / f"{number:016d}-{A.hex()}.npy" for number in range(5)]
+    monkeypatch.setattr(answers, "_paths", lambda: paths)
+    answers.keep(A, 4, SENT)  # none of the others is there, and two of them were to go
+    assert list(answers.folder.iterdir()) == paths[4:]
+
+
 def test_what_a_crash_left_half_written_is_neither_found_nor_counted(answers: Answers) -> None:
     answers.folder.mkdir()
     half = answers.folder / f"{1:016d}-{A.hex()}.npy.tmp"

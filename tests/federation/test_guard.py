@@ -3,6 +3,7 @@ ever released twice under the same noise."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from typing import Any
@@ -220,6 +221,21 @@ def test_two_sums_differ_by_no_more_than_the_uploads_that_were_replaced() -> Non
     assert np.abs(sums[0] - sums[1]).sum() <= (0.5 - 0.4) * step * size
 
 
+@pytest.mark.parametrize(("trust", "clients"), [("secagg", 2**14 - 1), ("local", 2**14)])
+def test_sums_that_doubles_hold_exactly(trust: Any, clients: int) -> None:
+    # Noise of scale 2^-15 lies on a grid of 2^-39: 2^14 clips of 1 are 2^53 of its steps.
+    ledger = Ledger.in_memory(Budgets.same(Budget(9e4), clients), "laplace/basic")
+    release(Guard(ledger, trust=trust), np.zeros((clients, 1)), charge=2.0**16)
+    assert ledger.spent().all()
+
+
+def test_sums_that_would_not_be_exact_are_refused_before_they_cost_anything() -> None:
+    ledger = Ledger.in_memory(Budgets.same(Budget(9e4), 2**14), "laplace/basic")
+    with pytest.raises(ConfigError, match="sums of these would not be exact"):
+        release(Guard(ledger, trust="secagg"), np.zeros((2**14, 1)), charge=2.0**16)
+    assert not ledger.spent().any()
+
+
 # ---- PrivUnit
 
 
@@ -313,3 +329,11 @@ def test_the_guard_shows_how_it_works() -> None:
     guard = Guard(ledger)
     assert (guard.trust, guard.unit, guard.mechanism.name) == ("local", "client", "laplace")
     assert guard.ledger is ledger
+
+
+def test_a_release_cannot_be_changed_and_equals_itself_alone() -> None:
+    found = release(Guard(ledger_of([9.0] * 3)))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.values = np.zeros((3, 2))  # type: ignore[misc]
+    assert found != Release(found.values, found.reservation, found.noise_scale)
+    assert len({found, dataclasses.replace(found)}) == 2

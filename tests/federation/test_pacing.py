@@ -91,6 +91,16 @@ def test_a_clock_that_is_set_back_gives_nothing_and_takes_nothing(
     assert taken(pacing) == 2
 
 
+@pytest.mark.parametrize("later", [0.0, -5.0])
+def test_nothing_is_saved_up_while_the_clock_stands(
+    pacing: Pacing, clock: Clock, later: float
+) -> None:
+    note(pacing, saved=0.5, time=clock.now)
+    clock.now += later
+    assert not pacing.take()
+    assert json.loads(pacing.path.read_text()) == {"saved": 0.5, "time": clock.now}
+
+
 def test_it_is_remembered_over_a_restart(pacing: Pacing, clock: Clock) -> None:
     pacing.start()
     assert pacing.take()

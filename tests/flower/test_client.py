@@ -457,7 +457,7 @@ def test_keeps_no_model_that_it_does_not_agree_to(
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"epsilon": 0.0}, "epsilon = 0.0: expected greater than 0"),
+        ({"epsilon": 0.0}, "policy.toml: epsilon = 0.0: expected a number from 1e-9 to 100,000"),
         ({"rule": "gaussian/authors"}, "rule = 'gaussian/authors': expected a rule whose"),
         ({"rule": "nonsense"}, "rule"),
         ({"largest_chargee": 1.0}, "largest_chargee"),

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.flower.clientfile import ClientPolicy, load_client
+from bgtplanner.privacy.accounting import rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 
 NEEDED: dict[str, Any] = {
@@ -55,8 +56,8 @@ def test_a_policy_cannot_be_changed_and_takes_no_other_keys() -> None:
 @pytest.mark.parametrize(
     ("name", "inside", "outside"),
     [
-        ("epsilon", [1e-300, 1.0, 1e6], [0.0, -1.0, np.nextafter(1e6, 1e7), np.inf, np.nan]),
-        ("delta", [0.0, np.nextafter(1.0, 0.0)], [-1e-300, 1.0]),
+        ("epsilon", [1e-9, 1.0, 1e5], [0.0, -1.0, 1e-10, np.nextafter(1e5, 1e6), np.inf, np.nan]),
+        ("delta", [1e-300, np.nextafter(1.0, 0.0)], [0.0, -1e-300, 1.0, np.nan]),
         ("largest_charge", [0.25, 1e300], [0.0, np.nextafter(0.25, 0.0), np.inf]),
         ("smallest_charge", [1e-300, 0.5], [0.0, np.nextafter(0.5, 1.0)]),
         ("smallest_noise_multiplier", [1e-300], [0.0, np.nan]),
@@ -82,9 +83,18 @@ def test_the_ends_of_every_range(name: str, inside: list[Any], outside: list[Any
             policy(**{name: value})
 
 
+def test_a_budget_without_delta_is_for_rules_that_need_none() -> None:
+    assert policy(rule="laplace/basic", delta=0.0).delta == 0
+    with pytest.raises(ValidationError, match="delta = 0: expected a positive one, which gauss"):
+        policy(delta=0.0)
+
+
 def test_a_rule_that_is_not_there_is_named_as_the_key_is() -> None:
     with pytest.raises(ValidationError, match="rule = 'gaussian/none'"):
         policy(rule="gaussian/none")
+
+
+OUTSIDE = "a clip outside smallest_clip and largest_clip"
 
 
 @pytest.mark.parametrize(
@@ -94,33 +104,38 @@ def test_a_rule_that_is_not_there_is_named_as_the_key_is() -> None:
         (("gaussian/gdp", 0.5, 1.0), None),
         (("gaussian/gdp", 0.25, 1e-3), None),
         (("gaussian/gdp", 0.25, 10.0), None),
-        (("gaussian/rdp", 0.25, 1.0), "another rule"),
-        (("gaussian/gdp", np.nextafter(0.5, 1.0), 1.0), "above largest_charge"),
-        (("gaussian/gdp", np.nextafter(0.25, 0.0), 1.0), "below smallest_charge"),
-        (("gaussian/gdp", 0.25, np.nextafter(1e-3, 0.0)), "a clip outside"),
-        (("gaussian/gdp", 0.25, np.nextafter(10.0, 11.0)), "a clip outside"),
-        (("gaussian/gdp", 0.25, np.nan), "a clip outside"),
+        (("gaussian/rdp", 0.25, 1.0), "another rule than the ledger's"),
+        (("gaussian/gdp", np.nextafter(0.5, 1.0), 1.0), "a charge above largest_charge"),
+        (("gaussian/gdp", np.nextafter(0.25, 0.0), 1.0), "a charge below smallest_charge"),
+        (("gaussian/gdp", 0.25, np.nextafter(1e-3, 0.0)), OUTSIDE),
+        (("gaussian/gdp", 0.25, np.nextafter(10.0, 11.0)), OUTSIDE),
+        (("gaussian/gdp", 0.25, np.nan), OUTSIDE),
     ],
 )
 def test_plans_at_the_ends_of_what_is_agreed(
     plan: tuple[str, float, float], objection: str | None
 ) -> None:
-    found = policy().objection(*plan)
-    assert found is objection if objection is None else objection in (found or "")
+    assert policy().objection(*plan) == objection
 
 
 def test_noise_at_the_end_of_what_is_agreed() -> None:
-    exact = policy(rule="laplace/basic").objection  # a charge of 0.5 is noise of twice 2 * clip
-    assert exact("laplace/basic", 0.5, 1.0) is None
-    least = policy(rule="laplace/basic", smallest_noise_multiplier=2.1)
-    assert "less noise" in (least.objection("laplace/basic", 0.5, 1.0) or "")
-    assert least.objection("laplace/basic", 0.45, 1.0) is None
+    multiplier = float(rule_named("laplace/basic").noise_multiplier(0.5))
+    assert multiplier == pytest.approx(2.0, rel=1e-12)  # noise of twice 2 * clip
+    exact = policy(rule="laplace/basic", smallest_noise_multiplier=multiplier)
+    assert exact.objection("laplace/basic", 0.5, 1.0) is None
+    more = policy(rule="laplace/basic", smallest_noise_multiplier=np.nextafter(multiplier, 3.0))
+    expected = "less noise than smallest_noise_multiplier"
+    assert more.objection("laplace/basic", 0.5, 1.0) == expected
+    assert more.objection("laplace/basic", 0.45, 1.0) is None
 
 
 def test_paths_are_taken_from_the_folder_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "client.toml"
     file.write_text('ratings = "own.csv"\n')
-    found = load_client(file)
+    assert load_client(file).witness is None
+    file.write_text('ratings = "own.csv"\nwitness = "../heads.txt"\n')
+    found = load_client(str(file))
+    assert found.witness == tmp_path / ".." / "heads.txt"
     assert found.ratings == tmp_path / "own.csv"
     assert found.policy == tmp_path / "policy.toml"
     assert found.state == tmp_path / "state"
@@ -173,4 +188,19 @@ def test_ratings_over_a_catalogue_keep_both_ends_of_the_scale(tmp_path: Path) ->
         (2, 0.0),
     ]
     assert own.client_of_user.tolist() == [0, 0]
-    assert (own.low, own.high) == (1.0, 5.0)
+    assert (own.low, own.high, own.name) == (1.0, 5.0, "own")
+
+
+def test_ratings_over_a_catalogue_of_numbers_keep_their_times(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("3,20,4,900\n3,10,2,800\n3,30,5,700\n")
+    file = tmp_path / "client.toml"
+    file.write_text(
+        'ratings = "own.csv"\nuser_column = 0\nitem_column = 1\nrating_column = 2\n'
+        "time_column = 3\n"
+    )
+    own, others = load_client(file).ratings_over(("10", "20"), 1.0, 5.0)
+    assert others == 1
+    assert own.user_labels.tolist() == [3]
+    assert own.time is not None
+    found = zip(own.item.tolist(), own.value.tolist(), own.time.tolist(), strict=True)
+    assert sorted(found) == [(0, 0.25, 800), (1, 0.75, 900)]

@@ -53,8 +53,8 @@ class ClientPolicy(_File):
         answers_kept: How many of the newest answers are kept, to be sent again if asked again.
     """
 
-    epsilon: float = Field(gt=0, le=1e6)
-    delta: float = Field(ge=0, lt=1)
+    epsilon: float
+    delta: float
     rule: str = "gaussian/gdp"
     largest_charge: float = Field(gt=0)
     smallest_charge: float = Field(gt=0)
@@ -76,6 +76,7 @@ class ClientPolicy(_File):
         except ConfigError as error:
             raise ConfigError(str(error).replace("accounting", "rule", 1)) from error
         ConfigError.unless(rule.sound, "rule", self.rule, "a rule whose charges add up")
+        rule.limit_ticks(Budget(self.epsilon, self.delta))  # says what a budget must be
         ordered = self.smallest_charge <= self.largest_charge
         expected = f"at most largest_charge = {self.largest_charge:g}"
         ConfigError.unless(ordered, "smallest_charge", self.smallest_charge, expected)
