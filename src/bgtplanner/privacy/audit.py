@@ -455,7 +455,7 @@ def _tails(mechanism: str, losses: Floats) -> tuple[Floats, Floats, Floats]:
     chances, step = _loss_distribution(mechanism, losses)
     half = len(chances) // 2  # so many losses are above zero, at least a thousand
     some = slice(None, half, half // 1000)  # always with the largest
-    thresholds: Floats = np.arange(half, 0, -1, dtype=np.float64) * step - step / 2
+    thresholds: Floats = (np.arange(half, dtype=np.float64)[::-1] + 0.5) * step
     above, below = np.cumsum(chances[::-1]), np.cumsum(chances)
     return thresholds[some], above[some], below[some]
 
