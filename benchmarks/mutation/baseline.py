@@ -30,6 +30,8 @@ class Baseline(NamedTuple):
         imported: Lines that are reached by an import.
         left_out: Tests that do not pass, or files that cannot be collected, with the reason.
         skipped: Tests that were skipped, with the reason.
+        blind: Tests in which Python stopped noting lines, since they leave no room on the stack
+            for one more call: they may reach any line.
     """
 
     seconds: dict[str, float]
@@ -37,6 +39,7 @@ class Baseline(NamedTuple):
     imported: dict[str, set[int]]
     left_out: dict[str, str]
     skipped: dict[str, str]
+    blind: list[str]
 
     def tests_of(self, file: str, lines: tuple[int, int]) -> dict[str, float]:
         """The tests that reach one of the lines, with their seconds.
@@ -48,6 +51,7 @@ class Baseline(NamedTuple):
             return self.seconds
         by_line = self.reached.get(file, {})
         tests = {test for line in range(first, last + 1) for test in by_line.get(line, ())}
+        tests.update(self.blind)
         return {test: self.seconds[test] for test in tests if test in self.seconds}
 
 
@@ -55,7 +59,7 @@ def baseline_of(suite: Suite, root: Path, scratch: Path, examples: int) -> Basel
     """Measured once for each state of sources and tests, then read from the build folder."""
     wanted = [path for path in suite.tests if (root / path).exists()]
     sources = sorted({str(path.relative_to(root)) for p in suite.files for path in root.glob(p)})
-    state = hashlib.sha256(str(examples).encode())
+    state = hashlib.sha256(str(examples).encode() + Path(__file__).read_bytes())
     for path in sorted(_python_files(root, [*wanted, "src", "tests/conftest.py"])):
         state.update(str(path).encode() + path.read_bytes())
     kept = root / "build" / "mutation" / f"{suite.name}-{state.hexdigest()[:12]}.json"
@@ -113,7 +117,12 @@ def _read(found: dict[str, Any], root: Path) -> Baseline:
         else:  # a fixture that several tests share is reached by them all
             reached[file][int(line)].update(fixtures.get(context, [context]))
     return Baseline(
-        found["seconds"], dict(reached), dict(imported), found["left_out"], found["skipped"]
+        found["seconds"],
+        dict(reached),
+        dict(imported),
+        found["left_out"],
+        found["skipped"],
+        found["blind"],
     )
 
 
@@ -125,6 +134,7 @@ class _Watcher:
         self.fixtures: dict[str, list[str]] = {}
         self.failed: dict[str, str] = {}
         self.skipped: dict[str, str] = {}
+        self.blind: list[str] = []
 
     def notes(self) -> dict[str, Any]:
         passed = {
@@ -137,16 +147,20 @@ class _Watcher:
             "fixtures": self.fixtures,
             "left_out": self.failed,
             "skipped": self.skipped,
+            "blind": self.blind,
         }
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         _forget_results()
+        hook.trace_on()
         names = getattr(item, "fixturenames", [])
         self.fixtures[item.nodeid] = [f"fixture {name}" for name in names]
         before = time.process_time() + _of_children()
         with _context(item.nodeid):
             result = yield
+        if sys.gettrace() is None:
+            self.blind.append(item.nodeid)
         self.seconds[item.nodeid] = time.process_time() + _of_children() - before
         return result
 

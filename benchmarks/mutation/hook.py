@@ -26,6 +26,8 @@ TRACE = "BGTPLANNER_TRACE"
 context = "import"
 """Whose lines they are: a test, a fixture, or ``import``."""
 
+_tracer: Any = None
+
 
 class Loader(importlib.machinery.SourceFileLoader):
     """Compiles the source with the fault in it; nothing of it is cached."""
@@ -87,8 +89,15 @@ def trace(out: str, files: list[str]) -> None:
         note(frame.f_code, frame.f_code.co_firstlineno)
         return each_line
 
+    global _tracer
+    _tracer = each_call
     threading.settrace(each_call)
     sys.settrace(each_call)
+
+
+def trace_on() -> None:
+    """Go on noting: Python stops where a test leaves no room for one more call on the stack."""
+    sys.settrace(_tracer)
 
 
 def from_environment() -> None:

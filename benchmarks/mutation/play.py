@@ -22,7 +22,7 @@ from benchmarks.mutation.suites import in_order
 
 __all__ = ["play", "record_of"]
 
-_FAILED, _BROKEN, _NONE_LEFT = 1, 2, 5  # pytest's exit status
+_FAILED, _BROKEN, _UNUSABLE, _NONE_LEFT = 1, 2, 4, 5  # pytest's exit status
 _NOT_LOADED = 71
 _PATIENCE = 5.0  # seconds of processor time that a test gets in any case
 
@@ -119,7 +119,9 @@ class _Trial:
         self.record["test"] = self.notes.read_text().strip() if self.notes.exists() else ""
         if done.slow:
             return self._ended("timeout")
-        if done.status in (_FAILED, _BROKEN) or done.status < 0:
+        conftest = "while loading conftest" in self.log.read_text(errors="replace")
+        broken = done.status == _BROKEN or (done.status == _UNUSABLE and conftest)
+        if done.status == _FAILED or broken or done.status < 0:
             return self._ended("killed")
         raise SystemExit(f"{self.mutant.key}: ended with {done}\n{self.log.read_text()[-3000:]}")
 

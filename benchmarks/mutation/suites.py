@@ -48,6 +48,7 @@ SUITES = (
             "tests/federation/test_pacing.py",
             "tests/federation/test_client.py",
             "tests/flower/test_client.py",
+            "tests/flower/test_client_traces.py",
             "tests/flower/test_clientfile.py",
             "tests/flower/test_messages.py",
             "tests/flower/test_pinned.py",
