@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import typer.rich_utils  # noqa: F401 - reads a width when it is imported, whoever does it first
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 

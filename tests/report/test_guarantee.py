@@ -94,8 +94,6 @@ class TestNotCovered:
             ("reward", "computed on the ratings themselves"),
             ("expansion-matching", "who rated the same items as whom"),
             ("tuning", "looking at the test ratings"),
-            ("scale", "the scale, which was read off the ratings"),
-            ("catalogue", "which items occur in the ratings at all"),
             ("something new", "something new"),
         ],
     )
@@ -104,6 +102,21 @@ class TestNotCovered:
         assert promise == "Guarantee: (8, 1e-06)-differential privacy of the uploads alone."
         assert rest.startswith("Not covered, so that no finite epsilon holds: ")
         assert words in rest
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("scale", "the scale, which was read off the ratings"),
+            ("catalogue", "which items occur in the ratings at all"),
+        ],
+    )
+    def test_what_is_taken_as_public_is_said(self, name: str, words: str) -> None:
+        promise, public, *_ = guarantee(SOUND | {"not_accounted": [name]})
+        assert promise.startswith(
+            "Guarantee: (8, 1e-06)-differential privacy for each whole client"
+        )
+        assert public.startswith("This takes as public what was read off the ratings: ")
+        assert words in public
 
     def test_each_of_them(self) -> None:
         _, rest = guarantee(SOUND | {"not_accounted": ["item-ids", "context"]})
