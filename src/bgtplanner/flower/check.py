@@ -81,7 +81,7 @@ def _installed() -> Finding:
 def _modes(client: Client) -> Finding:
     """Whether others on this machine could read the ratings or change what was agreed."""
     file = client.file
-    secret = [file.ratings, file.state, file.ledger, file.state / "answers", file.state / "head"]
+    secret = [file.ratings, file.state]
     fixed = [file.policy, file.policy.parent, file.ratings.parent]
     for paths, forbidden, fault in (
         (secret, stat.S_IRWXO, "others may read or change it: chmod o-rwx"),
