@@ -15,12 +15,12 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from bgtplanner.federation.programs import padding_of
 from bgtplanner.recsys.model import Edges, Local, Model, Shared, client_gradients
 from bgtplanner.recsys.ratings import Ratings
 
 __all__ = ["as_shared", "coordinates_of", "flat_upload", "predictions_of", "upload_of"]
 
-_FEWEST_EDGES = 64
 _NEVER = np.iinfo(np.int32).max
 
 
@@ -85,11 +85,10 @@ def _nothing_kept(model: Model, edges: Edges) -> Local:
 def _edges_of(ratings: Ratings) -> Edges:
     """The client's edges, with as many that never come as make the number a power of two.
 
-    Programs are compiled for a number of edges: like this there are few of them, however many
-    clients are tried in one process, and one more rating compiles nothing anew.
+    However many clients are tried in one process, there are few programs, and one more rating
+    compiles nothing anew.
     """
-    number = max(_FEWEST_EDGES, 1 << max(len(ratings) - 1, 0).bit_length())
-    missing = number - len(ratings)
+    missing = padding_of(len(ratings))
     padded = replace(
         ratings,
         user=np.pad(ratings.user, (0, missing)),

@@ -12,9 +12,23 @@ from pathlib import Path
 
 import jax
 
-__all__ = ["let_programs_go", "map_limit", "memory_maps"]
+__all__ = ["let_programs_go", "map_limit", "memory_maps", "padding_of"]
 
+_FEWEST = 64
 _USUAL_LIMIT = 65_530
+
+
+def padding_of(number: int) -> int:
+    """How many entries to add to these, so that there are a power of two, and at least 64.
+
+    A program is compiled for a number of entries: like this there are few of them, however many
+    numbers of entries come.
+
+    Example:
+        >>> [number + padding_of(number) for number in (0, 64, 65, 1000)]
+        [64, 64, 128, 1024]
+    """
+    return max(_FEWEST, 1 << max(number - 1, 0).bit_length()) - number
 
 
 def memory_maps() -> int:

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.federation.expansion import believed, item_tokens, match, matching_key
+from bgtplanner.federation.programs import padding_of
 from bgtplanner.federation.protection import Terms
 from bgtplanner.federation.rounds import Federation, Heldout, Outcome, Shown, State
 from bgtplanner.federation.validation import Aside
@@ -30,8 +31,6 @@ __all__ = [
     "restored_state",
     "state_arrays",
 ]
-
-_FEWEST_PAIRS = 64  # that a program for predictions is compiled for
 
 
 class RoundRecord(NamedTuple):
@@ -250,11 +249,11 @@ class Simulation:
     def predict(self, user: ArrayLike, item: ArrayLike) -> NDArray[np.float32]:
         """Predicted ratings in [0, 1] of user-item index pairs, with what is known by now.
 
-        A program is compiled for a number of pairs: they are filled up to a power of two, so that
-        whoever asks for every user, with other unrated items each, needs a few programs only.
+        They are filled up to a power of two, so that whoever asks for every user, with other
+        unrated items each, needs a few programs only.
         """
         users, items = (np.asarray(index, dtype=np.int32) for index in (user, item))
-        missing = (1 << max(len(users) - 1, _FEWEST_PAIRS - 1).bit_length()) - len(users)
+        missing = padding_of(len(users))
         known = self._edges.at(max(self.next_round - 1, 0))
         with jax.default_device(self._device):
             predicted = _predict(
