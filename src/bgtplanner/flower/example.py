@@ -80,6 +80,7 @@ def write_example(
         "smallest_noise_multiplier": f"{float(rule.noise_multiplier(2 * even)):.2g}",
         "low": f"{float(ratings.low)}",
         "high": f"{float(ratings.high)}",
+        "hardening": _filled("hardening", {}).rstrip("\n"),  # the same for both services
     }
     try:
         if folder.exists() and any(folder.iterdir()):
