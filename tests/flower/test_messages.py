@@ -105,6 +105,7 @@ def test_only_equal_requests_have_equal_digests(request_of_server: Request) -> N
         changed("model", catalogue=""),
         changed("model", catalogue="\n".join(["one"] * 30)),
         changed("model", catalogue="one"),
+        changed("model", catalogue="\n".join(["x" * 257, *map(str, range(29))])),
         changed("model", settings="{"),
         changed("model", settings="[" * 100_000),
         changed("model", settings="[]"),
@@ -126,6 +127,12 @@ def test_a_request_that_is_not_as_agreed_is_not_read(
     change(content)
     with pytest.raises(MessageError):
         Request.read(content)
+
+
+def test_a_name_as_long_as_a_table_may_have_is_read(request_of_server: Request) -> None:
+    names = ("x" * 256, *map(str, range(29)))
+    sent = replace(request_of_server, model=replace(request_of_server.model, catalogue=names))
+    assert Request.read(sent.record()).model.catalogue == names
 
 
 def test_an_upload_comes_to_the_last_bit() -> None:

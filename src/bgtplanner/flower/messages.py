@@ -27,6 +27,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from bgtplanner.errors import MessageError
+from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE
 
 __all__ = [
     "HELLO",
@@ -51,8 +52,6 @@ PROTOCOL = 1
 HELLO, TRAIN, KEEP = "query.hello", "train", "query.keep"
 
 _LONGEST_NAME = 200
-_LONGEST_ITEM = 1000  # characters of an item's name
-_LONGEST_TEXT = 2**26  # of a catalogue, or of settings
 
 Floats = NDArray[np.float64]
 
@@ -116,10 +115,11 @@ class SentModel:
         _unless(about["protocol"] == PROTOCOL, "another protocol")
         low, high = about["low"], about["high"]
         _unless(math.isfinite(low) and math.isfinite(high) and low < high, "no scale of ratings")
-        short = max(len(about["catalogue"]), len(about["settings"])) <= _LONGEST_TEXT
-        _unless(short, "a catalogue that is too long")
+        # Whatever passes by the byte, where a catalogue is read, passes by the letter here.
+        longest = max(len(about["catalogue"]), len(about["settings"]))
+        _unless(longest <= MOST_BYTES_OF_A_CATALOGUE, "a catalogue that is too long")
         catalogue = tuple(about["catalogue"].split("\n"))
-        _unless(max(map(len, catalogue)) <= _LONGEST_ITEM, "an item with too long a name")
+        _unless(max(map(len, catalogue)) <= LONGEST_LABEL, "an item with too long a name")
         _unless(len(set(catalogue)) == len(catalogue) and all(catalogue), "no catalogue of items")
         try:
             settings = json.loads(about["settings"])
