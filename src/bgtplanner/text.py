@@ -31,6 +31,7 @@ __all__ = [
     "MOST_BYTES_OF_SETTINGS",
     "MOST_LABELS",
     "csv_text",
+    "is_sha256",
     "read_bytes",
     "visible",
 ]
@@ -108,6 +109,16 @@ def _cell(value: Any) -> Any:
     text = visible(value)
     formula = value.lstrip(" ").startswith(_FORMULA) and not _NUMBER.fullmatch(value)
     return f"'{text}" if formula else text
+
+
+def is_sha256(text: str) -> bool:
+    """Whether this is a SHA-256 as it is written: 64 hexadecimal digits, small letters.
+
+    Example:
+        >>> is_sha256("0f" * 32), is_sha256("0F" * 32), is_sha256("0f")
+        (True, False, False)
+    """
+    return len(text) == 64 and set(text) <= set("0123456789abcdef")
 
 
 def read_bytes(path: Path, most: int, *, plain: bool = True) -> bytes:

@@ -21,6 +21,7 @@ from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.recsys.layout import TableFormat
 from bgtplanner.recsys.ratings import Ratings
 from bgtplanner.recsys.tables import Table, read_table
+from bgtplanner.text import is_sha256
 
 __all__ = ["ClientFile", "ClientPolicy", "load_client"]
 
@@ -84,8 +85,8 @@ class ClientPolicy(_File):
             self.scale[0] < self.scale[1], "scale", list(self.scale), "the lower rating first"
         )
         for text in self.catalogues:
-            digest = len(text) == 64 and set(text) <= set("0123456789abcdef")
-            ConfigError.unless(digest, "catalogues", text, "SHA-256 as 64 hexadecimal digits")
+            expected = "SHA-256 as 64 hexadecimal digits"
+            ConfigError.unless(is_sha256(text), "catalogues", text, expected)
         return self
 
     @property

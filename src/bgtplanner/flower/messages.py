@@ -27,7 +27,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from bgtplanner.errors import MessageError
-from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE
+from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE, is_sha256
 
 __all__ = [
     "HELLO",
@@ -251,8 +251,7 @@ def read_hello(message: Message) -> Hello:
     """
     about = _config(_content(message), "reply", {"status": str, "name": str, "rule": str})
     name = about["name"]
-    hexadecimal = len(name) == 64 and set(name) <= set("0123456789abcdef")
-    _unless(about["status"] == "here" and hexadecimal, "no name")
+    _unless(about["status"] == "here" and is_sha256(name), "no name")
     return Hello(name=name, rule=about["rule"])
 
 
