@@ -164,12 +164,12 @@ def test_a_client_is_named_by_its_label(call: Any, tmp_path: Path) -> None:
 def made_run(path: Path, dataset: str) -> None:
     """A run's folder with a ledger, as a run with a budget leaves it behind."""
     from bgtplanner.experiments.config import load_config
-    from bgtplanner.experiments.runner import _fingerprint, ratings_of, split_of
+    from bgtplanner.experiments.runner import fingerprint_of, ratings_of, split_of
     from bgtplanner.experiments.store import RunFolder
 
     config = load_config(settings={"data.dataset": dataset, "federation.rounds": 2})
     ratings = ratings_of(config)
-    mark = _fingerprint(split_of(config, ratings))
+    mark = fingerprint_of(split_of(config, ratings))
     budgets = Budgets.per_client([1.0 + index for index in range(ratings.n_clients)], 1e-5)
     with (
         RunFolder.create(path, config, fingerprint=mark) as folder,

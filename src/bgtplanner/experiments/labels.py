@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from bgtplanner.errors import BGTPlannerError, RunFolderError
-from bgtplanner.experiments.runner import _fingerprint, ratings_of, split_of
+from bgtplanner.experiments.runner import fingerprint_of, ratings_of, split_of
 from bgtplanner.experiments.store import RunFolder
 
 __all__ = ["labels_of_run"]
@@ -27,7 +27,7 @@ def labels_of_run(path: Path | str) -> list[list[str]]:
         return [[str(name)] for name in (folder.clients() or {}).get("clients", [])]
     try:
         ratings = ratings_of(config)
-        same = _fingerprint(split_of(config, ratings)) == notes.get("data")
+        same = fingerprint_of(split_of(config, ratings)) == notes.get("data")
     except BGTPlannerError as error:
         raise RunFolderError(f"{path}: its ratings cannot be loaded ({error})") from error
     if not same:

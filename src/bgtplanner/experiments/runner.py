@@ -44,6 +44,7 @@ __all__ = [
     "Observer",
     "Result",
     "execute",
+    "fingerprint_of",
     "load",
     "ratings_of",
     "resume",
@@ -114,7 +115,7 @@ def execute(
     if out is None:
         run.open_ledger(None)
         return run.train()
-    mark = _fingerprint(run.split)
+    mark = fingerprint_of(run.split)
     if run.config.privacy.mechanism != "none":
         check_planning(run.config, ratings.n_clients)  # before there is a folder
     with RunFolder.create(
@@ -146,7 +147,7 @@ def resume(
         config = folder.config()
         ratings = _ratings_of_folder(path, config, "resume") if ratings is None else ratings
         run = _Run(_with_schedule(config, ratings, observer), ratings, observer)
-        if _fingerprint(run.split) != folder.notes().get("data"):
+        if fingerprint_of(run.split) != folder.notes().get("data"):
             raise RunFolderError(
                 f"{path}: the ratings of '{config.data.dataset}' are not those it was started "
                 "with; bring those back, or start a new run"
@@ -183,7 +184,7 @@ def load(path: Path | str, *, ratings: Ratings | None = None) -> Result:
     ratings = _ratings_of_folder(path, config, "load") if ratings is None else ratings
     run = _Run(config, ratings, None)
     checkpoint = folder.checkpoint()
-    if _fingerprint(run.split) != notes.get("data") or checkpoint is None:
+    if fingerprint_of(run.split) != notes.get("data") or checkpoint is None:
         raise RunFolderError(
             f"{path}: has no checkpoint, or the ratings of '{config.data.dataset}' are not those "
             "it was started with; bring both back, or run it anew"
@@ -309,7 +310,7 @@ class _Run(Run):
         """Get ready to plan and pay, where something is to be paid."""
         if self.config.privacy.mechanism != "none":
             path = None if folder is None else folder.path / "ledger.sqlite"
-            mark = _fingerprint(self.split)
+            mark = fingerprint_of(self.split)
             self.planned = planned_of(self.config, self.simulation, mark, path)
 
     def step(self) -> dict[str, Any] | None:
@@ -353,7 +354,7 @@ class _Run(Run):
             )
 
 
-def _fingerprint(split: Split) -> str:
+def fingerprint_of(split: Split) -> str:
     """One hash over all that a run is trained and tested on."""
     digest = hashlib.sha256()
     for part in (split.train, split.test):
