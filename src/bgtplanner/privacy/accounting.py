@@ -275,6 +275,29 @@ def _sum_itself(spent: Floats, _: float) -> Floats:
     return spent
 
 
+def _of_epsilons(
+    mechanism: Literal["laplace", "privunit"],
+    squares: Literal["either", "zcdp"],
+    multiplier_of: Callable[[Floats], Floats],
+    charge_of: Callable[[Floats], Floats],
+) -> Rule:
+    """A rule for releases of pure epsilons: by their sum, or by their squares."""
+    capacity, epsilon = {
+        "either": (conversions.filter_capacity, conversions.filter_epsilon),
+        "zcdp": (conversions.squares_capacity, conversions.squares_epsilon),
+    }[squares]
+    return Rule(
+        name=f"{mechanism}/{squares}",
+        mechanism=mechanism,
+        sound=True,
+        powers=(1, 2),
+        limits=(_itself, capacity),
+        readings=(_sum_itself, epsilon),
+        multiplier_of=multiplier_of,
+        charge_of=charge_of,
+    )
+
+
 RULES: dict[str, Rule] = {
     rule.name: rule
     for rule in (
@@ -318,46 +341,10 @@ RULES: dict[str, Rule] = {
             multiplier_of=_inverse_root,
             charge_of=_inverse_square,
         ),
-        Rule(
-            name="laplace/either",
-            mechanism="laplace",
-            sound=True,
-            powers=(1, 2),
-            limits=(_itself, conversions.filter_capacity),
-            readings=(_sum_itself, conversions.filter_epsilon),
-            multiplier_of=_inverse,
-            charge_of=_inverse,
-        ),
-        Rule(
-            name="laplace/zcdp",
-            mechanism="laplace",
-            sound=True,
-            powers=(1, 2),
-            limits=(_itself, conversions.squares_capacity),
-            readings=(_sum_itself, conversions.squares_epsilon),
-            multiplier_of=_inverse,
-            charge_of=_inverse,
-        ),
-        Rule(
-            name="privunit/either",
-            mechanism="privunit",
-            sound=True,
-            powers=(1, 2),
-            limits=(_itself, conversions.filter_capacity),
-            readings=(_sum_itself, conversions.filter_epsilon),
-            multiplier_of=_multiplier_of_cap,
-            charge_of=_cap_of_multiplier,
-        ),
-        Rule(
-            name="privunit/zcdp",
-            mechanism="privunit",
-            sound=True,
-            powers=(1, 2),
-            limits=(_itself, conversions.squares_capacity),
-            readings=(_sum_itself, conversions.squares_epsilon),
-            multiplier_of=_multiplier_of_cap,
-            charge_of=_cap_of_multiplier,
-        ),
+        _of_epsilons("laplace", "either", _inverse, _inverse),
+        _of_epsilons("laplace", "zcdp", _inverse, _inverse),
+        _of_epsilons("privunit", "either", _multiplier_of_cap, _cap_of_multiplier),
+        _of_epsilons("privunit", "zcdp", _multiplier_of_cap, _cap_of_multiplier),
         # For the reproduction only: the authors' code books epsilon as Renyi divergence at order 2
         # and never converts it, so its "10" is the gdp rule's mu^2 = 10.
         Rule(
