@@ -6,15 +6,14 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
-from bgtplanner.flower.messages import Request, SentModel
+from bgtplanner.flower.messages import Request
 from bgtplanner.recsys.ratings import Ratings
 from bgtplanner.recsys.synthetic import synthetic_ratings
-from flower.doubles import item_names, write_federation
+from flower.doubles import first_request, write_federation
 
 
 @pytest.fixture
@@ -48,16 +47,4 @@ def client(federation: tuple[Path, list[Path]]) -> Client:
 @pytest.fixture
 def request_of_server(few: Ratings) -> Request:
     """What an honest server asks for in the first round."""
-    model = SentModel(
-        name="biases",
-        settings={"mean": 0.7},
-        low=few.low,
-        high=few.high,
-        catalogue=item_names(few),
-        items=np.zeros((30, 3), dtype=np.float32),
-        dense=np.zeros(0, dtype=np.float32),
-    )
-    return Request(
-        run="first", round=0, rule="gaussian/gdp", trust="local", unit="client", charge=1.0,
-        clip=0.1, model=model,
-    )  # fmt: skip
+    return first_request(few, {"mean": 0.7})

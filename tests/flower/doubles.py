@@ -15,7 +15,7 @@ from bgtplanner.experiments.runner import split_of
 from bgtplanner.federation.rounds import Draw
 from bgtplanner.flower.client import Client, NoiseFor
 from bgtplanner.flower.clientfile import ClientFile, load_client
-from bgtplanner.flower.messages import Request, catalogue_hash
+from bgtplanner.flower.messages import Request, SentModel, catalogue_hash
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.recsys.ratings import Ratings
 
@@ -59,6 +59,24 @@ def agreed(ratings: Ratings, changes: Mapping[str, Any] | None = None) -> dict[s
 def item_names(ratings: Ratings) -> tuple[str, ...]:
     """What the items are called in these federations."""
     return tuple(f"i{label}" for label in ratings.item_labels)
+
+
+def first_request(ratings: Ratings, settings: Mapping[str, float]) -> Request:
+    """What an honest server asks for in the first round."""
+    names = item_names(ratings)
+    model = SentModel(
+        name="biases",
+        settings=settings,
+        low=ratings.low,
+        high=ratings.high,
+        catalogue=names,
+        items=np.zeros((len(names), 3), dtype=np.float32),
+        dense=np.zeros(0, dtype=np.float32),
+    )
+    return Request(
+        run="first", round=0, rule="gaussian/gdp", trust="local", unit="client", charge=1.0,
+        clip=0.1, model=model,
+    )  # fmt: skip
 
 
 class SimulatedNoise:

@@ -14,10 +14,10 @@ import scipy.stats
 from bgtplanner.errors import BGTPlannerError
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
-from bgtplanner.flower.messages import Request, SentModel
+from bgtplanner.flower.messages import Request
 from bgtplanner.recsys.ratings import Ratings
 from bgtplanner.recsys.synthetic import synthetic_ratings
-from flower.doubles import agreed, item_names, write_client
+from flower.doubles import agreed, first_request, write_client
 from games.worlds import (
     DEFENCELESS,
     ReplaysIfNothingChanged,
@@ -46,19 +46,7 @@ def home(few: Ratings, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def honest(few: Ratings) -> Request:
-    model = SentModel(
-        name="biases",
-        settings={},
-        low=few.low,
-        high=few.high,
-        catalogue=item_names(few),
-        items=np.zeros((30, 3), dtype=np.float32),
-        dense=np.zeros(0, dtype=np.float32),
-    )
-    return Request(
-        run="first", round=0, rule="gaussian/gdp", trust="local", unit="client", charge=1.0,
-        clip=0.1, model=model,
-    )  # fmt: skip
+    return first_request(few, {})
 
 
 @pytest.fixture
