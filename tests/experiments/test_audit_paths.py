@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-from bgtplanner.errors import DataError
 from bgtplanner.experiments import clientdoor
 from bgtplanner.experiments.audits import audit
 from bgtplanner.experiments.clientdoor import ClientDoor
@@ -26,6 +23,7 @@ from bgtplanner.privacy.accounting import default_rule
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.mechanisms import Mechanism
 from bgtplanner.privacy.noise import SeededNoise
+from games.worlds import RefusesWithoutRatings, ReplaysIfNothingChanged
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -184,29 +182,6 @@ def test_a_client_with_broken_noise_is_refuted(kind: str, monkeypatch: pytest.Mo
     assert (SMALLER if kind == "less" else again) in found.faults
 
 
-class Oracle(Client):
-    """Repeats an answer while the ratings are the same, and releases anew when they are not."""
-
-    kept: ClassVar[dict[tuple[bytes, bytes], Any]] = {}
-
-    def answer(self, request: Request) -> Any:
-        ratings = hashlib.sha256(self.file.ratings.read_bytes()).hexdigest()
-        place = (str(self.file.state).encode() + request.digest, ratings.encode())
-        if place not in self.kept:
-            self.kept[place] = super().answer(replace(request, run=request.run + ratings[:8]))
-        return self.kept[place]
-
-
-class Shy(Client):
-    """Refuses when there is nothing to say, as clients once did."""
-
-    def answer(self, request: Request) -> Any:
-        text = self.file.ratings.read_text(encoding="utf-8")
-        if text.count("\n") < 2:
-            raise DataError("no ratings")
-        return super().answer(request)
-
-
 class Generous(Client):
     """Answers every second request without asking its ledger."""
 
@@ -218,7 +193,11 @@ class Generous(Client):
 
 @pytest.mark.parametrize(
     ("broken", "name"),
-    [(Oracle, "same request again"), (Shy, "no ratings"), (Generous, "paid for")],
+    [
+        (ReplaysIfNothingChanged, "same request again"),
+        (RefusesWithoutRatings, "no ratings"),
+        (Generous, "paid for"),
+    ],
 )
 def test_a_client_that_tells_without_noise_is_refuted(
     broken: Any, name: str, monkeypatch: pytest.MonkeyPatch

@@ -298,6 +298,7 @@ DEFENCELESS = (
 __all__ = [
     "DEFENCELESS",
     "Move",
+    "RefusesWithoutRatings",
     "ReplaysIfNothingChanged",
     "World",
     "both",
