@@ -6,7 +6,8 @@ fixed part of what it may spend in all. Two settings of the same planner:
 * the default: rewards and contexts standardised, one price in the unit of the rewards, kept right
   by replaying the latest contexts, a level that skips the round, levels below an even share, and
   no initial stage but trying each level once;
-* :meth:`BGTPlanner.of_paper`: the paper's constants, with which levels are drawn almost uniformly.
+* :meth:`BGTPlanner.of_paper`: the paper's constants, with which levels are drawn almost uniformly,
+  and its formulas repaired; as they stand they are in :mod:`bgtplanner.planning.literal`.
 
 The printed sign of the penalty rewards spending; this is the one that penalises it (Han et al.
 2023): score = predicted reward + price * (allowance - cost).
@@ -140,11 +141,15 @@ class BGTPlanner(LedgerPolicy):
         clients: int | None = None,
         *,
         rounds: int = 100,
-        min_rounds: int = 70,
+        min_rounds: int | None = None,
         ledger: Ledger | None = None,
         **options: Any,
     ) -> Self:
-        """The planner with the paper's constants: A = 5, T0 = 5, s = 0.2, alpha = 0.001."""
+        """The planner with the paper's constants: A = 5, T0 = 5, s = 0.2, alpha = 0.001.
+
+        Its formulas are repaired; :mod:`bgtplanner.planning.literal` has them as they stand. By
+        default the dearest level costs an even share of 0.7 of the rounds.
+        """
         number = clients or len(budget if isinstance(budget, Budgets) else ledger or ())
         settings: dict[str, Any] = {
             "levels": 5,
@@ -156,8 +161,9 @@ class BGTPlanner(LedgerPolicy):
             "step": 2 * np.log(2) / np.sqrt(rounds),
             "gamma": gamma_of_paper(5, rounds, number),
             "predictor": {"standardize": False, "noise": 0.1},
+            "min_rounds": max(1, round(0.7 * rounds)) if min_rounds is None else min_rounds,
         }
-        settings |= {"rounds": rounds, "min_rounds": min_rounds, "ledger": ledger} | options
+        settings |= {"rounds": rounds, "ledger": ledger} | options
         return cls(budget, clients, **settings)
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:

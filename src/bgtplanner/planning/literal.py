@@ -402,7 +402,7 @@ class AsPrinted(_Literal):
 
     def _bounded(self, logs: Floats) -> Floats:
         most = np.log(max(self.radius or 0.0, 1e-300))
-        return logs - max(float(np.logaddexp.reduce(logs)) - most, 0.0)
+        return np.asarray(logs - max(float(np.logaddexp.reduce(logs)) - most, 0.0))
 
 
 class AsCoded(_Literal):
