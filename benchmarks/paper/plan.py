@@ -122,7 +122,7 @@ class Method:
 
 METHODS = (
     Method(label="BGTplanner", policy="bgt"),
-    Method(label="BGTplanner, the authors' own levels", policy="bgt", grid="bgt-authors"),
+    Method(label="BGTplanner, as its authors coded it", policy="bgt", grid="bgt-authors"),
     Method(label="DPSGD (`uniform`)", policy="uniform"),
     Method(label="ADPML, geometric, until it is spent", policy="adpml"),
     Method(label="ADPML, saturating, until it is spent", policy="adpml", grid="adpml-saturating"),

@@ -12,11 +12,13 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.experiments.assembly import (
     budgets_of,
     federation_of,
-    levels_of_authors,
     policy_of,
     rule_of,
 )
 from bgtplanner.experiments.config import Config, load_config
+from bgtplanner.planning.baselines import Uniform
+from bgtplanner.planning.bgt import BGTPlanner
+from bgtplanner.planning.literal import AsCoded, AsPrinted
 from bgtplanner.planning.policy import LedgerPolicy, Policy
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.recsys.biases import Biases
@@ -182,7 +184,7 @@ class TestPolicy:
         assert plan.noise_multiplier == pytest.approx(5.5)
 
     @pytest.mark.parametrize("name", ["uniform", "bgt", "adap", "random"])
-    @pytest.mark.parametrize("constants", ["own", "paper"])
+    @pytest.mark.parametrize("constants", ["own", "repaired", "paper", "authors"])
     def test_an_option_that_is_none(self, name: str, constants: str) -> None:
         options = {"no_such_thing": 1}
         with pytest.raises(ConfigError, match=f"planning.options: {name} takes no such"):
@@ -211,21 +213,48 @@ class TestPolicy:
         # From an even share of 10 over 20 rounds to one over 14.
         assert 0.5 * (1 - 1e-9) <= plan.charge <= 10 / 14 * (1 + 1e-9)
 
-    def test_levels_of_the_authors_stop_short_of_the_largest(self) -> None:
-        found = levels_of_authors(100, 70)
-        assert found[0] == 1
-        assert len(found) == 5
-        np.testing.assert_allclose(np.diff(found), (100 / 70 - 1) / 5)
-        assert found[-1] < 100 / 70
-        drawn = set()
-        for seed in range(3):
-            of_authors = policy(
-                "paper", planning__constants="authors", planning__min_rounds=14, run__seed=seed
-            )
-            for _ in range(4):
-                plan = of_authors.ask(np.ones(5))
-                assert plan is not None
-                of_authors.tell(plan, reward=0.0)
-                drawn.add(round(plan.charge, 6))
-        allowed = np.round(0.5 * levels_of_authors(20, 14), 6)
-        assert drawn <= set(allowed.tolist())
+    @pytest.mark.parametrize(
+        ("constants", "kind"),
+        [
+            ("own", BGTPlanner),
+            ("repaired", BGTPlanner),
+            ("paper", AsPrinted),
+            ("authors", AsCoded),
+        ],
+    )
+    @pytest.mark.parametrize("preset", ["paper", "recommended"])
+    def test_constants(self, preset: str, constants: str, kind: type) -> None:
+        """Which planner, in the paper's setting and in the sound one.
+
+        The preset's 70 rounds are cut to the 20 of the run, but by our own planner.
+        """
+        fewer = {"planning__min_rounds": 14} if constants == "own" else {}
+        found = policy(preset, planning__policy="bgt", planning__constants=constants, **fewer)
+        assert type(found) is kind
+        repaired = isinstance(found, BGTPlanner) and found.stage == "paper"
+        assert repaired == (constants == "repaired")
+        plan = found.ask(np.ones(5))
+        assert plan is not None
+        found.tell(plan, reward=0.0)
+
+    def test_constants_are_those_of_bgt(self) -> None:
+        found = policy("paper", planning__policy="uniform", planning__constants="authors")
+        assert isinstance(found, Uniform)
+
+    @pytest.mark.parametrize(
+        ("constants", "given", "fewest", "dearest"),
+        [
+            ("repaired", None, 14, 1.0),
+            ("paper", None, 14, 1.0),
+            ("authors", None, 16, 0.8),  # the code's default; its upper end is never reached
+            ("repaired", 10, 10, 1.0),
+            ("paper", 10, 10, 1.0),
+            ("authors", 10, 10, 0.8),
+        ],
+    )
+    def test_levels_of_the_paper_and_of_its_authors(
+        self, constants: str, given: int | None, fewest: int, dearest: float
+    ) -> None:
+        found: Any = policy("paper", planning__constants=constants, planning__min_rounds=given)
+        steps = dearest * np.arange(5) / 4
+        np.testing.assert_allclose(found.levels[0], 0.5 + steps * (10 / fewest - 0.5))

@@ -12,10 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 from bgtplanner import Result, resume, simulate
-from bgtplanner.errors import ConfigError
+from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.experiments.config import load_config
 from bgtplanner.experiments.results import CLIENT_LEVEL_DELTA
-from bgtplanner.experiments.runner import ratings_of, split_of
+from bgtplanner.experiments.runner import load, ratings_of, split_of
 from bgtplanner.experiments.store import RunFolder
 from bgtplanner.privacy.exposure import client_level
 from bgtplanner.privacy.ledger import Ledger
@@ -262,6 +262,14 @@ def timeless(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+SOON: dict[str, Any] = {  # the paper's setting, with an initial stage of three rounds
+    "preset": "paper",
+    "planning__min_rounds": 5,
+    "planning__levels": 2,
+    "planning__options": {"initial_rounds": 1},
+}
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -269,8 +277,10 @@ def timeless(record: Mapping[str, Any]) -> dict[str, Any]:
         {"privacy__mechanism": "laplace", "privacy__trust": "local", "planning__policy": "adap"},
         {"privacy__budgets": "1:0.5,6:0.5", "planning__context": "usage"},
         {"preset": "paper", "planning__min_rounds": 6, "model__expansions": 3},
+        {**SOON, "planning__constants": "paper"},
+        {**SOON, "planning__constants": "authors"},
     ],
-    ids=["some take part", "adap", "classes", "expansion"],
+    ids=["some take part", "adap", "classes", "expansion", "as printed", "as coded"],
 )
 def test_interrupted_runs_spend_the_same(changes: dict[str, Any], tmp_path: Path) -> None:
     whole = tiny(tmp_path / "whole", **changes)
@@ -287,6 +297,33 @@ def test_interrupted_runs_spend_the_same(changes: dict[str, Any], tmp_path: Path
     with Ledger.open(folder / "ledger.sqlite", read_only=True) as ledger:
         ledger.verify()
         assert str(ledger.head) == again.summary["ledger_head"]
+
+
+@pytest.mark.parametrize("constants", ["paper", "authors"])
+def test_runs_from_before_the_planner_was_called_repaired(constants: str, tmp_path: Path) -> None:
+    """They are read as ever. One that was cut short goes on under the new name."""
+
+    def call_it(name: str, folder: Path) -> None:
+        file = folder / "config.toml"
+        text = file.read_text()
+        for old in ("repaired", constants):
+            text = text.replace(f'constants = "{old}"', f'constants = "{name}"')
+        file.write_text(text)
+
+    repaired = {**SOON, "planning__constants": "repaired"}
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    result = tiny(whole, **repaired)
+    call_it(constants, whole)
+    assert RunFolder(whole).config().planning.constants == constants
+    assert load(whole).summary == result.summary
+    with pytest.raises(_PowerCut):
+        tiny(cut, observer=Cut(3), **repaired)
+    call_it(constants, cut)
+    with pytest.raises(RunFolderError, match=r'set planning.constants to "repaired" to go on'):
+        resume(cut)
+    call_it("repaired", cut)
+    again = resume(cut)
+    assert [timeless(r) for r in again.rounds] == [timeless(r) for r in result.rounds]
 
 
 MANY: dict[str, Any] = {

@@ -117,17 +117,31 @@ class TestFigures:
         assert pairs({}) == {(50, 35), (75, 52), (100, 70), (150, 105)}
         assert {least for _, least in pairs({"planning.min_rounds": 40})} == {40}
 
-    def test_what_is_not_varied_of_the_predictor_stays_the_paper_s(self) -> None:
-        policies, studies = figure_named("small")
-        base = Request(policies=policies, seeds=(0,), preset="paper")
+    @pytest.mark.parametrize(
+        ("preset", "expected"),
+        [
+            ("paper", {"forgetting": 0.0001}),
+            (
+                "recommended",
+                {
+                    "predictor": {
+                        "fit": True,
+                        "noise": 3.0,
+                        "length_scale": 4.0,
+                        "forgetting": 0.0001,
+                    }
+                },
+            ),
+        ],
+    )
+    def test_what_is_not_varied_of_the_predictor_stays(
+        self, preset: str, expected: dict[str, Any]
+    ) -> None:
+        policies, studies = figure_named("small", preset)
+        base = Request(policies=policies, seeds=(0,), preset=preset)
         cells = Sweep(base=base, studies=studies).cells().items()
-        given = [of.planning.options["predictor"] for cell, of in cells if "forg" in cell.variant]
-        assert given[0] == {
-            "standardize": False,
-            "noise": 0.1,
-            "length_scale": 0.2,
-            "forgetting": 0.0001,
-        }
+        given = [of.planning.options for cell, of in cells if "forg" in cell.variant]
+        assert given[0] == expected
 
     def test_unknown(self) -> None:
         with pytest.raises(ConfigError, match="--figure = 'none': expected one of budget"):

@@ -196,7 +196,7 @@ def best_rmse(dataset: str, data_dir: Path, **settings: Any) -> float:
         seed=0,
         settings={"data.data_dir": str(data_dir), **settings},
     )
-    assert result.summary["rounds_run"] == (100 if "privacy.mechanism" in settings else 86)
+    assert result.summary["rounds_run"] == (100 if "privacy.mechanism" in settings else 84)
     return float(result.summary["rmse_best"])
 
 

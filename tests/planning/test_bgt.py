@@ -12,6 +12,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.constrainer import margin_of_paper, solve_programme
 from bgtplanner.planning.policy import Plan
+from bgtplanner.planning.predictor import Predictor
 from bgtplanner.privacy.budget import Budget, Budgets
 
 BUDGET = Budget(10.0, 1e-5)
@@ -161,24 +162,45 @@ def test_the_initial_stage_of_the_paper_in_its_order() -> None:
     assert 70 <= len(plans) <= 100
 
 
-def test_the_radius_comes_from_the_programme() -> None:
+def test_the_radius_comes_from_all_rounds_of_the_initial_stage() -> None:
+    """Errors are those of predictions made beforehand; the programme knows all 30 rewards."""
     planner = BGTPlanner.of_paper(BUDGET, 943, seed=3)
-    played(planner, rounds=30)
-    errors = [error for _, error in planner._trials]
-    contexts = np.stack([context for context, _ in planner._trials])
-    assert len(errors) == 5
+    before = Predictor(standardize=False, noise=0.1)
+    generator = np.random.default_rng(0)
+    contexts, errors, radii = [], [], []
+    for at in range(30):
+        context = 0.1 * generator.normal(size=2)
+        plan = planner.ask(context)
+        assert plan is not None
+        reward = float(generator.normal())
+        inputs = np.append(float(plan.level or 0) + 1, context)
+        if at >= 25:
+            contexts.append(context)
+            errors.append((float(before.expect(inputs[None], time=at)[0]) - reward) ** 2)
+        radii.append(planner.constrainer.radius)
+        planner.tell(plan, reward)
+        before.observe(inputs, time=at, reward=reward)
     margin = margin_of_paper(
         float(np.mean(errors)), levels=5, rounds=100, clients=943, initial_rounds=5
     )
-    # By then the stage's last reward was not yet learned, nor had a round passed: far from all
-    # that was seen, as here, predictions are 0 either way.
-    allowance = 1 / (100 * planner._unit)
-    best = solve_programme(
-        np.zeros((5, 5)), planner._costs, allowance + 2 * margin / planner._unit
-    )
-    expected = (best.optimum + margin) / float(allowance[0])
-    assert planner.constrainer.radius == pytest.approx(expected, rel=0.05)
-    assert len(contexts) == 5
+    asked = np.array([[level + 1.0, *context] for context in contexts for level in range(5)])
+    predicted = before.expect(asked, time=30).reshape(5, 5)
+    costs = planner.levels[0] / planner.levels[0, -1]
+    limit = planner.levels[0, 0] / planner.levels[0, -1]  # an even share, in the dearest level
+    best = solve_programme(predicted, costs, limit + 2 * margin / planner._unit[0])
+    assert len(set(radii)) == 1  # not before the last of them was told
+    expected = (best.optimum + margin) / limit
+    assert planner.constrainer.radius == pytest.approx(expected, rel=1e-9)
+    assert planner.constrainer.radius != pytest.approx(margin / limit, rel=0.01)
+
+
+def test_rewards_that_are_worth_nothing_leave_a_radius_of_nothing() -> None:
+    planner = BGTPlanner.of_paper(BUDGET, 9, rounds=50, seed=3)
+    while (plan := planner.ask([0.0])) is not None:
+        planner.tell(plan, -100.0)
+        if planner.round == 30:
+            assert planner.constrainer.radius == 0.0
+    assert planner.round > 30
 
 
 def test_of_paper_may_be_told_otherwise() -> None:
@@ -186,6 +208,8 @@ def test_of_paper_may_be_told_otherwise() -> None:
     planner = BGTPlanner.of_paper(ledger=ledger, rounds=20, min_rounds=10, levels=3)
     assert planner.levels.shape == (1, 3)
     assert planner.rounds == 20
+    dearest = BGTPlanner.of_paper(BUDGET, 3, rounds=20).levels[0, -1]
+    assert dearest == pytest.approx(planner.rule.even_charge(BUDGET, 14))
     assert BGTPlanner.of_paper(Budgets.same(BUDGET, 605)).gamma == pytest.approx(0.85, abs=0.005)
 
 

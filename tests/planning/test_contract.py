@@ -19,6 +19,7 @@ from bgtplanner.planning.baselines import (
     Unlimited,
 )
 from bgtplanner.planning.bgt import BGTPlanner
+from bgtplanner.planning.literal import AsCoded, AsPrinted
 from bgtplanner.testing import PolicyContract
 
 
@@ -37,7 +38,7 @@ class TestBGTPlannerWithoutSkipping(PolicyContract):
     }
 
 
-class TestPaper(PolicyContract):
+class TestRepaired(PolicyContract):
     policy = BGTPlanner
     options: ClassVar[Mapping[str, Any]] = {
         "stage": "paper",
@@ -49,6 +50,15 @@ class TestPaper(PolicyContract):
         "min_rounds": 8,
         "predictor": {"standardize": False},
     }
+
+
+class TestAsPrinted(PolicyContract):
+    policy = AsPrinted
+    options: ClassVar[Mapping[str, Any]] = {"initial_rounds": 1, "min_rounds": 8}
+
+
+class TestAsCoded(TestAsPrinted):
+    policy = AsCoded
 
 
 class TestUniform(PolicyContract):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from bgtplanner.errors import BGTPlannerError, ConfigError, LedgerError
 from bgtplanner.planning.baselines import Adap, Adpml, Fixed, Hong, Random, Uniform, Unlimited
 from bgtplanner.planning.bgt import BGTPlanner
+from bgtplanner.planning.literal import AsCoded, AsPrinted
 from bgtplanner.planning.patient import Patient
 from bgtplanner.privacy.budget import Budgets
 
@@ -24,7 +25,9 @@ BUDGETS = Budgets.per_client([1.0, 10.0, 10.0], 1e-5)
 ROUNDS = 12
 POLICIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "bgt": (BGTPlanner, {}),
-    "paper": (BGTPlanner, {"stage": "paper", "skip": False, "gamma": 0.7, "min_rounds": 10}),
+    "repaired": (BGTPlanner, {"stage": "paper", "skip": False, "gamma": 0.7, "min_rounds": 10}),
+    "paper": (AsPrinted, {"levels": 2, "initial_rounds": 1}),
+    "authors": (AsCoded, {"levels": 2, "initial_rounds": 1}),
     "uniform": (Uniform, {"trust": "secagg"}),
     "random": (Random, {}),
     "adap": (Adap, {}),

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.planning.baselines import Adap, Fixed, Random, Uniform
 from bgtplanner.planning.bgt import BGTPlanner
+from bgtplanner.planning.literal import AsCoded, AsPrinted
 from bgtplanner.privacy.budget import Budgets
 from bgtplanner.privacy.ledger import Ledger
 
@@ -55,6 +56,8 @@ LOOPS = [released_by_normal, released_by_product, released_in_place, released_on
 POLICIES: list[tuple[Any, dict[str, Any]]] = [
     (BGTPlanner, {}),
     (BGTPlanner, {"skip": False}),
+    (AsPrinted, {"initial_rounds": 1}),
+    (AsCoded, {"initial_rounds": 1}),
     (Uniform, {}),
     (Random, {}),
     (Adap, {"noise_multiplier": 9.0}),  # one charge for all, until the poorest can pay no more

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.experiments.config import Config
@@ -19,6 +19,7 @@ from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.catalog import policy_named
+from bgtplanner.planning.literal import AsCoded, AsPrinted
 from bgtplanner.planning.policy import Policy
 from bgtplanner.privacy.accounting import Rule, default_rule, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
@@ -36,7 +37,7 @@ __all__ = [
     "rule_of",
 ]
 
-_LEVELS_OF_AUTHORS = 5
+_AS_IT_STANDS: Mapping[str, type[Policy]] = {"paper": AsPrinted, "authors": AsCoded}
 
 
 def federation_of(config: Config, n_items: int) -> Federation:
@@ -179,16 +180,15 @@ def policy_of(config: Config, budgets: Budgets, rule: Rule) -> Policy:
     wide = {"levels": planning.levels, "min_rounds": planning.min_rounds}
     if planning.policy in ("bgt", "random"):
         options |= {name: value for name, value in wide.items() if value is not None}
+    make: Callable[..., Policy] = kind
+    if kind is BGTPlanner and planning.constants != "own":
+        kind = _AS_IT_STANDS.get(planning.constants, kind)
+        make = BGTPlanner.of_paper if planning.constants == "repaired" else kind
+        if planning.min_rounds is not None:  # the preset's, in a run that is shorter
+            options["min_rounds"] = min(planning.min_rounds, config.federation.rounds)
     options |= planning.options
     try:
-        if kind is BGTPlanner and planning.constants != "own":
-            rounds = config.federation.rounds
-            least = min(planning.min_rounds or round(0.7 * rounds), rounds)
-            options |= {"min_rounds": least}
-            if planning.constants == "authors":  # the largest is never reached
-                options["levels"] = levels_of_authors(rounds, least).tolist()
-            return BGTPlanner.of_paper(budgets, len(budgets), **options)
-        policy: Policy = kind(budgets, **options)  # type: ignore[call-arg]
+        policy = make(budgets, **options)
     except TypeError as error:
         known = ", ".join(_options_of(kind))
         raise ConfigError(
@@ -207,9 +207,3 @@ def _options_of(kind: type) -> list[str]:
                 if parameter.kind is not inspect.Parameter.VAR_KEYWORD and name not in told:
                     found[name] = None
     return list(found)
-
-
-def levels_of_authors(rounds: int, min_rounds: int) -> NDArray[np.float64]:
-    """The authors' levels, in even shares: the spacing is a fifth of the range, not a quarter."""
-    steps = np.arange(_LEVELS_OF_AUTHORS) / _LEVELS_OF_AUTHORS
-    return np.asarray(1 + steps * (rounds / min_rounds - 1))

@@ -170,8 +170,9 @@ class PlanningSection(_Section):
 
     Attributes:
         policy: One of those that come with the package, or ``package.module:Class``.
-        constants: For `bgt`: the planner's ``own``, the ``paper``'s, or the paper's with its
-            ``authors``' levels.
+        constants: For `bgt`: the planner's ``own``; the paper's with the formulas ``repaired``;
+            every formula as it stands in the ``paper``, or in its ``authors``' code. The last two
+            are for comparison: what is wrong with them is left as it is.
         levels: How many levels `bgt` and `random` choose from, A.
         min_rounds: Fewest rounds that the budget may be spent in: sets the dearest level.
         context: What the policy gets to look at. ``usage``: singular values of the matrix of who
@@ -188,7 +189,7 @@ class PlanningSection(_Section):
     """
 
     policy: str = "bgt"
-    constants: Literal["own", "paper", "authors"] = "own"
+    constants: Literal["own", "repaired", "paper", "authors"] = "own"
     levels: int | None = Field(default=None, ge=1, le=1000)
     min_rounds: int | None = Field(default=None, ge=1)
     context: Literal["none", "usage", "released", "forecast"] = "released"

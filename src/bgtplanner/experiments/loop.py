@@ -73,6 +73,7 @@ class Run:
                 self.planned.load_state_dict(state)
             except (ArithmeticError, LookupError, *_NOT_OF_THIS_RUN) as error:
                 message = "checkpoint entry 'planned' is not one of this run"
+                message += f": {error}" if isinstance(error, ConfigError) else ""
                 raise RunFolderError(message) from error
 
     def _arrays(self, seconds: float) -> dict[str, NDArray[Any]]:

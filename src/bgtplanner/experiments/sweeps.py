@@ -253,24 +253,23 @@ def figure_named(name: str, preset: str = "paper") -> tuple[tuple[str, ...], tup
         rounds = Axis(key="federation.rounds", values=(50, 75, 100, 150), along=along)
         return ("bgt",), (Study(axes=(budget, rounds)),)
     length = 0.2 if paper else 4.0
-    predictor = {"standardize": False, "noise": 0.1} if paper else {"fit": True, "noise": 3.0}
-    predictor |= {"length_scale": length}
     plain: dict[str, tuple[float, ...]] = {
         "planning.levels": (3, 5, 7, 9),
         "planning.options.initial_rounds": (3, 5, 7),
         "planning.context_size": (3, 5, 10),
         "planning.options.gamma": (0.7, 7, 70, 700),
     }
+    # The paper's planner takes them as they are, ours has a predictor with settings of its own.
+    under = "planning.options" if paper else "planning.options.predictor"
+    predictor = {"fit": True, "noise": 3.0, "length_scale": length}
+    settings = {} if paper else {"planning.options.predictor": predictor}
     kernel: dict[str, tuple[float, ...]] = {
-        "planning.options.predictor.length_scale": (length / 2, length, 2 * length, 4 * length),
-        "planning.options.predictor.forgetting": (0.0001, 0.001, 0.01, 0.1),
+        f"{under}.length_scale": (length / 2, length, 2 * length, 4 * length),
+        f"{under}.forgetting": (0.0001, 0.001, 0.01, 0.1),
     }
     single = [Study(axes=(Axis(key=key, values=values),)) for key, values in plain.items()]
     single += [
-        Study(
-            axes=(Axis(key=key, values=values),),
-            settings={"planning.options.predictor": predictor},
-        )
+        Study(axes=(Axis(key=key, values=values),), settings=settings)
         for key, values in kernel.items()
     ]
     return ("bgt",), tuple(single)

@@ -6,7 +6,8 @@ fixed part of what it may spend in all. Two settings of the same planner:
 * the default: rewards and contexts standardised, one price in the unit of the rewards, kept right
   by replaying the latest contexts, a level that skips the round, levels below an even share, and
   no initial stage but trying each level once;
-* :meth:`BGTPlanner.of_paper`: the paper's constants, with which levels are drawn almost uniformly.
+* :meth:`BGTPlanner.of_paper`: the paper's constants, with which levels are drawn almost uniformly,
+  and its formulas repaired; as they stand they are in :mod:`bgtplanner.planning.literal`.
 
 The printed sign of the penalty rewards spending; this is the one that penalises it (Han et al.
 2023): score = predicted reward + price * (allowance - cost).
@@ -140,11 +141,15 @@ class BGTPlanner(LedgerPolicy):
         clients: int | None = None,
         *,
         rounds: int = 100,
-        min_rounds: int = 70,
+        min_rounds: int | None = None,
         ledger: Ledger | None = None,
         **options: Any,
     ) -> Self:
-        """The planner with the paper's constants: A = 5, T0 = 5, s = 0.2, alpha = 0.001."""
+        """The planner with the paper's constants: A = 5, T0 = 5, s = 0.2, alpha = 0.001.
+
+        Its formulas are repaired; :mod:`bgtplanner.planning.literal` has them as they stand. By
+        default the dearest level costs an even share of 0.7 of the rounds.
+        """
         number = clients or len(budget if isinstance(budget, Budgets) else ledger or ())
         settings: dict[str, Any] = {
             "levels": 5,
@@ -156,8 +161,9 @@ class BGTPlanner(LedgerPolicy):
             "step": 2 * np.log(2) / np.sqrt(rounds),
             "gamma": gamma_of_paper(5, rounds, number),
             "predictor": {"standardize": False, "noise": 0.1},
+            "min_rounds": max(1, round(0.7 * rounds)) if min_rounds is None else min_rounds,
         }
-        settings |= {"rounds": rounds, "min_rounds": min_rounds, "ledger": ledger} | options
+        settings |= {"rounds": rounds, "ledger": ledger} | options
         return cls(budget, clients, **settings)
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
@@ -171,7 +177,7 @@ class BGTPlanner(LedgerPolicy):
         if self.round < tried:
             level = first + self.round // self.initial_rounds
             return self._choice(level, Why("trying out every level"))
-        if self.stage == "paper" and self.round < tried + self.initial_rounds:
+        if self._is_trial(self.round):
             level = first + int(self._generator.integers(number - first))
             return self._choice(level, Why("any level: finding out what budget is worth"))
         predicted = self._predict(context[None])[0]
@@ -202,12 +208,15 @@ class BGTPlanner(LedgerPolicy):
         if reward is not None and not plan.skip:
             inputs = np.append(self._position[level], context)
             reward = min(max(reward, -_LARGEST), _LARGEST)
-            if self.stage == "paper":
-                self._end_stage(plan.round, context, inputs, reward)
+            if self._is_trial(plan.round):  # the error of what was expected before it was seen
+                expected = float(self.predictor.expect(inputs[None], time=plan.round)[0])
+                self._trials.append((context, (expected - reward) ** 2))
             usual = self._usual[level]
             self.predictor.observe(
                 inputs, time=plan.round, reward=reward / usual, doubt=1 / usual**2
             )
+            if self._is_trial(plan.round) and not self._is_trial(plan.round + 1):
+                self._set_radius()
         if self.stage == "paper":
             self.constrainer.update(self._costs[:, level], self._allowance())
 
@@ -321,19 +330,16 @@ class BGTPlanner(LedgerPolicy):
         mean, spread = self.predictor.reward_scale()
         return 1.0 if self.stage == "paper" else max(abs(mean) + 2 * spread, 1e-12)
 
-    def _end_stage(self, index: int, context: Floats, inputs: Floats, reward: float) -> None:
-        """The paper's initial stage: collect its second part, then set the radius from it."""
-        number = self.levels.shape[1] - int(self.skip)
-        first, last = number * self.initial_rounds, (number + 1) * self.initial_rounds - 1
-        if not first <= index <= last:
-            return
-        expected = float(self.predictor.expect(inputs[None], time=index)[0])
-        self._trials.append((context, (expected - reward) ** 2))
-        if index < last:
-            return
+    def _is_trial(self, index: int) -> bool:
+        """Whether a round is of the second part of the paper's initial stage."""
+        first = self._tried * self.initial_rounds
+        return self.stage == "paper" and first <= index < first + self.initial_rounds
+
+    def _set_radius(self) -> None:
+        """The paper's radius, from all rounds of its initial stage."""
         margin = margin_of_paper(
             float(np.mean([error for _, error in self._trials])),
-            levels=number,
+            levels=self._tried,
             rounds=self.rounds,
             clients=len(self.budgets),
             initial_rounds=self.initial_rounds,
@@ -341,7 +347,7 @@ class BGTPlanner(LedgerPolicy):
         allowance = 1 / (self.rounds * self._unit)
         predicted = self._predict(np.stack([seen for seen, _ in self._trials]))
         best = solve_programme(predicted, self._costs, allowance + 2 * margin / self._unit)
-        radius = (best.optimum + margin) / float(allowance.min())
+        radius = max(best.optimum + margin, 0.0) / float(allowance.min())
         self.constrainer = Constrainer(
             resources=len(allowance), radius=radius, step=self.constrainer.step
         )

@@ -1,0 +1,481 @@
+"""The planner as it is printed, and as its authors coded it: for comparison, not for use.
+
+Both have the paper's two stages and constants. They differ in most formulas, from each other and
+from :meth:`bgtplanner.planning.bgt.BGTPlanner.of_paper`, in which the formulas are repaired;
+``docs/paper.md`` says what is wrong with them. Here nothing is repaired:
+
+==================  ======================================  =====================================
+what                :class:`AsPrinted`                      :class:`AsCoded`
+==================  ======================================  =====================================
+levels              A, from epsilon/T up to epsilon/T_min   the same range in A steps, without
+                                                            its upper end
+initial stage       from the cheapest level up              from the dearest level down
+kernel              exp(-|z - z'| / (2 s^2))                exp(-|z - z'|^2 / (2 s^2))
+age of a record     in rounds                               in records told since
+noise of a reward   sigma^2 on the diagonal                 sigma^2 in every entry
+mean                as it is                                rounded to 4 decimals
+E(T0)               of a predictor that was taught all      of one that was taught the round in
+                    of the initial stage                    question and those before it
+programme           a mixture of levels for each of T0      every level taken or not in each of
+                    contexts, by its mean cost              T0 rounds, by the sum of their costs;
+                                                            A predictions of the first rounds
+multipliers         in the ball of radius Lambda; at        on the simplex, with a slack; at
+                    first anywhere in it                    first all equal; Lambda is left out
+allowance           epsilon/T                               what the initial stage has left over
+                                                            the number of rounds after it
+score               mean - (allowance - cost) lambda        mean + (allowance - cost) lambda
+slope of the dual   cost - allowance                        allowance - cost
+==================  ======================================  =====================================
+
+Where the text is silent (sigma, the step of mirror descent), the code's value is taken. Epsilon is
+what adds up under the accounting rule: a release's own epsilon in the paper's setting.
+
+The paper and the code have a multiplier for each client. All clients of a class pay the same, so
+their multipliers are multiplied by the same number in every step, and the score depends on nothing
+but their sum. The sum for each class is kept: it is what a multiplier for each client adds up to.
+
+One difference remains, in both: a round is paid before it is played, and the ledger refuses what
+does not fit. The last charge is capped to what is left, where the authors' code looks at the
+budget after the round and overspends. The kernel matrix is solved anew in each round, which costs
+the cube of the number of rounds.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.spatial.distance import cdist
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.planning.allocator import gamma_of_paper, probabilities
+from bgtplanner.planning.constrainer import margin_of_paper, solve_programme
+from bgtplanner.planning.given import context_of, floats, number, whole
+from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan, Why
+from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.ledger import Ledger
+
+__all__ = ["AsCoded", "AsPrinted"]
+
+Floats = NDArray[np.float64]
+
+_NOISE = 0.1  # sigma of the authors' code; the text has no value
+_LARGEST = 1e90  # rewards and contexts count as no larger: their squares must be numbers
+_MOST = 1e15  # of logarithms of multipliers in a state
+
+
+class _Record(NamedTuple):
+    """A round that was told: what was seen, what was played, what it brought."""
+
+    round: int
+    level: int
+    context: Floats
+    reward: float
+
+
+class _Literal(LedgerPolicy):
+    """What both have in common: the two stages, the draw, and what they keep.
+
+    Args:
+        budget: What every client may spend, or all clients' budgets.
+        clients: How many clients, U.
+        rounds: Most rounds there can be, T.
+        levels: How many levels, A.
+        min_rounds: T_min, which sets the dearest level; by default a share of `rounds`, 0.7 as
+            printed and 0.8 as coded.
+        initial_rounds: How often each level is tried at first, T0.
+        gamma: How much the best level is preferred; by default 2 sqrt(A T / ((U + 2) log T)).
+        length_scale: s in the kernel.
+        forgetting: alpha in the kernel.
+        **options: See :class:`bgtplanner.planning.policy.LedgerPolicy`.
+    """
+
+    _fewest: ClassVar[float]  # T_min by default, as a share of T
+    _power: ClassVar[int]  # of the distance in the kernel
+    _sign: ClassVar[float]  # of the allowance less the cost, in the score and in the slope
+    _slack: ClassVar[int]  # how many multipliers there are that belong to nobody
+
+    def __init__(
+        self,
+        budget: Budget | Budgets | None = None,
+        clients: int | None = None,
+        *,
+        rounds: int,
+        levels: int = 5,
+        min_rounds: int | None = None,
+        initial_rounds: int = 5,
+        gamma: float | None = None,
+        length_scale: float = 0.2,
+        forgetting: float = 0.001,
+        ledger: Ledger | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(budget, clients, rounds=rounds, ledger=ledger, **options)
+        levels = whole("levels", levels, 1, 1000)
+        if min_rounds is None:
+            min_rounds = max(1, round(self._fewest * self.rounds))
+        fewest = whole("min_rounds", min_rounds, 1, self.rounds)
+        everybody = len(self.budgets)
+        self.initial_rounds = whole("initial_rounds", initial_rounds, 1, 10**9)
+        self.gamma = gamma_of_paper(levels, self.rounds, everybody)
+        if gamma is not None:
+            self.gamma = number("gamma", gamma, 0.0)
+        self.length_scale = number("length_scale", length_scale, 1e-6, 1e6)
+        self.forgetting = number("forgetting", forgetting, 1e-6, 0.999)
+        self.step = float(2 * np.log(everybody) / np.sqrt(self.rounds))
+        steps = self._steps(levels)
+        self.levels = np.outer(self._even, 1 - steps)
+        self.levels += np.outer(self.even_charges(fewest), steps)
+        self.radius: float | None = None
+        """Lambda; None before the initial stage is over."""
+        # Epsilon of each class, and of its levels: what adds up under the rule.
+        self._totals = self.rounds * self._even
+        shares = np.stack([self.share_of(row) for row in self.levels.T], axis=1)
+        self._costs = self._totals[:, None] * shares
+        self._allowance = np.zeros(len(self._even))
+        self._logs = np.zeros(len(self._even) + self._slack)  # of the sums of multipliers
+        self._records: list[_Record] = []
+        self._contexts: dict[int, Floats] = {}  # of plans that were not told yet
+        self._generator = np.random.default_rng([self.seed, 0x117])
+
+    @staticmethod
+    @abstractmethod
+    def _steps(levels: int) -> Floats:
+        """Where the levels lie between an even share of T and one of T_min, 0 to 1."""
+
+    @abstractmethod
+    def _tried(self, turn: int) -> int:
+        """The level that is tried at first, in a turn."""
+
+    @abstractmethod
+    def _noise(self, records: int) -> Floats:
+        """What is added to the kernel matrix."""
+
+    @abstractmethod
+    def _predict(self, context: Floats) -> Floats:
+        """Mean reward of every level in a context, in the round that is planned."""
+
+    @abstractmethod
+    def _look_back(self) -> tuple[float, float]:
+        """Lambda's two parts after the initial stage: the programme's optimum, and M(T0)."""
+
+    @abstractmethod
+    def _begin(self, radius: float, each: Floats) -> None:
+        """Allowance and first multipliers.
+
+        Args:
+            radius: Lambda, or 0 where that is negative.
+            each: How many clients each class has.
+        """
+
+    @abstractmethod
+    def _bounded(self, logs: Floats) -> Floats:
+        """The nearest multipliers among those that are allowed, in logarithms."""
+
+    @property
+    def multipliers(self) -> Floats:
+        """Sum of the multipliers of each class's clients, once the initial stage is over."""
+        return np.asarray(np.exp(self._logs[: len(self._even)]))
+
+    @property
+    def _least(self) -> float:
+        """The smallest budget of all."""
+        return float(self._totals.min())
+
+    def choose(self, context: Floats, left: Floats) -> Choice | None:
+        """Try out levels in the initial stage, then draw one by its score."""
+        del left  # what does not fit is capped, whatever it was wished for
+        width = self._width()
+        same = width is None or len(context) == width
+        ConfigError.unless(same, "context", len(context), f"{width} numbers, as before")
+        context = np.clip(context, -_LARGEST, _LARGEST)
+        self._contexts[self.round] = context
+        levels = self.levels.shape[1]
+        turn = self.round // self.initial_rounds
+        if turn < levels:
+            return self._choice(self._tried(turn), Why("trying out every level"))
+        if turn == levels:
+            level = int(self._generator.integers(levels))
+            return self._choice(level, Why("any level: finding out what budget is worth"))
+        if self.radius is None:
+            self._end_stage()
+        predicted = self._predict(context)
+        weights = self._sign * self.multipliers
+        score = predicted + weights @ (self._allowance[:, None] - self._costs)
+        chance = probabilities(score, self.gamma)
+        why = Why(
+            note="drawn by score",
+            charges=tuple(self.levels.max(axis=0).tolist()),
+            predicted=tuple(predicted.tolist()),
+            price=tuple((weights @ self._costs).tolist()),
+            score=tuple(score.tolist()),
+            probability=tuple(chance.tolist()),
+        )
+        return self._choice(int(self._generator.choice(levels, p=chance)), why)
+
+    def learn(self, plan: Plan, reward: float | None) -> None:
+        """Keep what the round brought, and let the multipliers follow what it cost."""
+        context, level = self._contexts.pop(plan.round, np.zeros(0)), plan.level or 0
+        if reward is not None:
+            reward = min(max(reward, -_LARGEST), _LARGEST)
+            self._records.append(_Record(plan.round, level, context, reward))
+        if self.radius is not None and plan.round >= self._planned_from:
+            slope = self._sign * (self._allowance - self._costs[:, level])
+            logs = self._logs.copy()
+            logs[: len(slope)] -= self.step * slope
+            self._logs = self._bounded(logs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything it is and has learned, as plain data that JSON can hold."""
+        return super().state_dict() | {
+            "records": [[*row[:2], row.context.tolist(), row.reward] for row in self._records],
+            "contexts": {str(key): value.tolist() for key, value in self._contexts.items()},
+            "radius": self.radius,
+            "allowance": self._allowance.tolist(),
+            "logs": self._logs.tolist(),
+            "random": self._generator.bit_generator.state,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], *, ledger: Ledger | None = None) -> Self:
+        """The same policy again, from what :meth:`state_dict` gave.
+
+        Raises:
+            LedgerError: If the ledger is missing, or has lost what was written down then.
+            ConfigError: If the state is of another version or policy, or is no state.
+        """
+        options = state.get("options") if isinstance(state, Mapping) else None
+        repaired = isinstance(options, Mapping) and "stage" in options
+        ConfigError.unless(
+            not repaired,
+            "state: stage",
+            "that of BGTPlanner.of_paper",
+            f'{cls.__name__}\'s own. Planners with constants = "paper" or "authors" had repaired '
+            'formulas before: set planning.constants to "repaired" to go on with this one',
+        )
+        return super().from_state(state, ledger=ledger)
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        super()._load(state)
+        last, levels = self.rounds - 1, self.levels.shape[1]
+        self._records = [
+            _Record(
+                whole("state: records", at, 0, last),
+                whole("state: records", level, 0, levels - 1),
+                np.clip(context_of(row), -_LARGEST, _LARGEST),
+                number("state: records", reward, -_LARGEST, _LARGEST),
+            )
+            for at, level, row, reward in state["records"]
+        ]
+        self._contexts = {int(key): context_of(row) for key, row in state["contexts"].items()}
+        rows = [*self._contexts.values(), *(row.context for row in self._records)]
+        same = all(len(row) == self._width() for row in rows)
+        ConfigError.unless(same, "state: contexts", "rows", f"of {self._width()} numbers each")
+        if state["radius"] is not None:
+            self.radius = number("state: radius", state["radius"], -1e200, 1e200)
+        self._logs = floats("state: logs", state["logs"], self._logs.shape, -_MOST, 1e3)
+        self._allowance = floats(
+            "state: allowance", state["allowance"], self._allowance.shape, 0.0, 1e100
+        )
+        self._generator.bit_generator.state = state["random"]
+
+    def _width(self) -> int | None:
+        """How many numbers a context has, by those seen so far; None if there were none."""
+        if self._records:
+            return len(self._records[0].context)
+        return next((len(row) for row in self._contexts.values()), None)
+
+    @property
+    def _planned_from(self) -> int:
+        """The first round after the initial stage."""
+        return (self.levels.shape[1] + 1) * self.initial_rounds
+
+    def _initial(self, *, second: bool) -> list[tuple[int, _Record]]:
+        """The records of one part of the initial stage, with their places among all records."""
+        bound = self._planned_from - self.initial_rounds
+        low, high = (bound, self._planned_from) if second else (0, bound)
+        return [(at, one) for at, one in enumerate(self._records) if low <= one.round < high]
+
+    def _choice(self, level: int, why: Why) -> Choice:
+        return Choice(charges=self.levels[:, level], level=level, why=why)
+
+    def _means(
+        self, records: Sequence[_Record], when: Floats, context: Floats, now: float
+    ) -> Floats:
+        """The process's mean for every level in a context, from some records made at some times.
+
+        Args:
+            records: What it is taught.
+            when: When each of them was.
+            context: Where.
+            now: When.
+        """
+        levels = np.arange(self.levels.shape[1])
+        if not records:
+            return np.zeros(len(levels))
+        seen = np.stack([np.append(float(one.level), one.context) for one in records])
+
+        def kernel(inputs: Floats, times: Floats) -> Floats:
+            ages = np.abs(times[:, None] - when)
+            distances = cdist(inputs, seen) ** self._power
+            near = np.exp(-distances / (2 * self.length_scale**2))
+            return np.asarray((1 - self.forgetting) ** (ages / 2) * near)
+
+        asked = np.column_stack([levels, np.tile(context, (len(levels), 1))])
+        matrix = kernel(seen, when) + self._noise(len(records))
+        weights = np.linalg.solve(matrix, np.array([one.reward for one in records]))
+        return np.asarray(kernel(asked, np.full(len(levels), float(now))) @ weights)
+
+    def _margin(self, squared_error: float) -> float:
+        """M(T0)."""
+        return margin_of_paper(
+            squared_error,
+            levels=self.levels.shape[1],
+            rounds=self.rounds,
+            clients=len(self.budgets),
+            initial_rounds=self.initial_rounds,
+        )
+
+    def _end_stage(self) -> None:
+        """Lambda from the initial stage, and where the multipliers begin."""
+        optimum, margin = self._look_back()
+        self.radius = self.rounds / self._least * (optimum + margin)
+        each = np.bincount(self.budgets.class_of_client, minlength=len(self._even))
+        self._begin(max(self.radius, 0.0), np.maximum(each, 1e-300))
+
+
+class AsPrinted(_Literal):
+    """Every formula of the paper as it is printed, wrong signs and all.
+
+    What the text leaves open is read as follows. The set of the linear programme is a distribution
+    over the levels for each round, as in the definition of OPT; its constraint holds for every
+    client. E(T0) and the predictions of the programme come from the predictor that was taught all
+    of the initial stage, as Algorithm 1 has it. The first multipliers are drawn uniformly from
+    the ball. The divergence is that of the negative entropy, so a step multiplies each multiplier
+    by exp(-step * slope), and scales all of them down where their sum exceeds Lambda.
+
+    Example:
+        >>> planner = AsPrinted(Budget(10, 1e-5), clients=943, rounds=3, seed=0)
+        >>> plan = planner.ask([160.0, 60.0])
+        >>> plan.level, plan.why.note
+        (0, 'trying out every level')
+    """
+
+    _fewest, _power, _sign, _slack = 0.7, 1, -1.0, 0
+
+    @staticmethod
+    def _steps(levels: int) -> Floats:
+        return np.linspace(0.0, 1.0, levels)
+
+    def _tried(self, turn: int) -> int:
+        return turn
+
+    def _noise(self, records: int) -> Floats:
+        return np.asarray(_NOISE**2 * np.eye(records))
+
+    def _predict(self, context: Floats) -> Floats:
+        return self._at(context, self.round)
+
+    def _at(self, context: Floats, now: int) -> Floats:
+        when = np.array([float(one.round) for one in self._records])
+        return self._means(self._records, when, context, now)
+
+    def _look_back(self) -> tuple[float, float]:
+        trials = [one for _, one in self._initial(second=True)]
+        if not trials:
+            return 0.0, self._margin(0.0)
+        predicted = np.stack([self._at(one.context, one.round) for one in trials])
+        errors = [row[one.level] - one.reward for row, one in zip(predicted, trials, strict=True)]
+        margin = self._margin(float(np.mean(np.square(errors))))
+        limits = np.full(len(self._even), self._least / self.rounds + 2 * margin)
+        return solve_programme(predicted, self._costs, limits).optimum, margin
+
+    def _begin(self, radius: float, each: Floats) -> None:
+        self._allowance = self._totals / self.rounds
+        # Uniform in the ball: a flat Dirichlet over the clients and a slack, summed by class.
+        shares = self._generator.dirichlet(np.append(each, 1.0))[:-1]
+        self._logs = np.log(np.maximum(radius * shares, 1e-300))
+
+    def _bounded(self, logs: Floats) -> Floats:
+        most = np.log(max(self.radius or 0.0, 1e-300))
+        return np.asarray(logs - max(float(np.logaddexp.reduce(logs)) - most, 0.0))
+
+
+class AsCoded(_Literal):
+    """Every step as the authors' published code has it.
+
+    The code knows one budget; where budgets differ, each class has its own cost and allowance, and
+    the programme holds for every class with the smallest budget, as in the text.
+
+    Example:
+        >>> planner = AsCoded(Budget(10, 1e-5), clients=943, rounds=3, seed=0)
+        >>> plan = planner.ask([160.0, 60.0])
+        >>> plan.level, plan.why.note
+        (4, 'trying out every level')
+    """
+
+    _fewest, _power, _sign, _slack = 0.8, 2, 1.0, 1
+
+    @staticmethod
+    def _steps(levels: int) -> Floats:
+        return np.arange(levels) / levels
+
+    def _tried(self, turn: int) -> int:
+        return self.levels.shape[1] - 1 - turn
+
+    def _noise(self, records: int) -> Floats:
+        return np.full((records, records), _NOISE**2)
+
+    def _predict(self, context: Floats) -> Floats:
+        return self._after(len(self._records), context)
+
+    def _after(self, records: int, context: Floats) -> Floats:
+        """By the first of the records, as a round that comes right after them."""
+        when = np.arange(float(records))
+        means = self._means(self._records[:records], when, context, records)
+        return np.asarray(np.round(means, 4))
+
+    def _look_back(self) -> tuple[float, float]:
+        def expected(at: int, one: _Record) -> float:
+            """Of a round that the predictor has just been taught."""
+            return float(self._after(at + 1, one.context)[one.level])
+
+        errors = [expected(at, one) - one.reward for at, one in self._initial(second=True)]
+        margin = self._margin(float(np.sum(np.square(errors))) / self.initial_rounds)
+        first = self._initial(second=False)[: self.levels.shape[1]]
+        predicted = np.zeros(self.levels.shape[1])
+        predicted[: len(first)] = [expected(at, one) for at, one in first]
+        limit = self._least / self.rounds + 2 * margin
+        return _yes_or_no(predicted, self._costs, limit, self.initial_rounds), margin
+
+    def _begin(self, radius: float, each: Floats) -> None:
+        del radius  # computed, and left out
+        rounds_left = max(self.rounds - self._planned_from, 1)
+        self._allowance = self.share_left() * self._totals / rounds_left
+        self._logs = np.log(np.append(each, 1.0) / (each.sum() + 1))
+
+    def _bounded(self, logs: Floats) -> Floats:
+        return np.asarray(logs - np.logaddexp.reduce(logs))
+
+
+def _yes_or_no(predicted: Floats, costs: Floats, limit: float, rounds: int) -> float:
+    """Best mean reward of `rounds` rounds in each of which every level is taken or not.
+
+    A level is predicted the same and costs the same in all of them, so what matters is in how many
+    it is taken: a whole number for each level.
+    """
+    unit = float(np.abs(predicted).max()) or 1.0
+    found = milp(
+        -predicted / unit,
+        integrality=np.ones(len(predicted)),
+        bounds=Bounds(0, rounds),
+        constraints=LinearConstraint(costs, ub=limit),
+        options={"mip_rel_gap": 0.0},
+    )
+    if found.x is None:
+        return 0.0
+    return float(predicted @ np.rint(found.x) / rounds)

@@ -1,0 +1,375 @@
+"""The planner as printed and as coded, beside a plain restatement of either, number by number.
+
+The restatements below know nothing of the package: one multiplier for each client, a matrix that
+is inverted, a programme that is solved by its dual or by trying everything. They are given what
+was drawn at random (levels, and the first multipliers of the paper), and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.planning.bgt import BGTPlanner
+from bgtplanner.planning.literal import AsCoded, AsPrinted
+from bgtplanner.planning.plan import Plan
+from bgtplanner.privacy.budget import Budget, Budgets
+
+Floats = NDArray[np.float64]
+BOTH = pytest.mark.parametrize("kind", [AsPrinted, AsCoded])
+
+T, A, T0 = 100, 5, 5
+S, ALPHA, SIGMA = 0.2, 0.001, 0.1
+EQUAL = [10.0] * 943
+UNEQUAL = [10.0, 3.0, 10.0, 10.0, 3.0, 20.0, 10.0]
+DEAR = [400.0] * 6  # so dear that the programme of the code cannot afford everything,
+DEARER = [4000.0] * 6  # and that of the paper not the best levels
+
+
+def near(round_: int) -> Floats:
+    """Contexts that come back: the predictor has something to go by."""
+    return 0.15 * np.array([math.sin(round_ / 4), math.cos(round_ / 3)])
+
+
+def far(round_: int) -> Floats:
+    """Singular values as on ML-100K: every round is a stranger."""
+    return np.array([160.0, 60.0, 50.0, 40.0, 30.0]) + round_ * np.array([0.9, 0.5, 0.4, 0.2, 0.1])
+
+
+def reward_of(level: int, round_: int) -> float:
+    """Falls over the rounds, better for dearer levels, sometimes negative."""
+    return 0.05 / (1 + round_ / 20) + 0.01 * level + 0.03 * math.sin(1.7 * round_)
+
+
+class Game:
+    """A whole game of a policy, with what it said and what it had after each round."""
+
+    def __init__(self, kind: Any, epsilons: list[float], context: Any, fewest: int = 70) -> None:
+        budgets = Budgets.per_client(epsilons, 1e-5)
+        self.policy = kind(
+            budgets, rounds=T, min_rounds=fewest, accounting="laplace/basic", seed=2
+        )
+        self.class_of_client = budgets.class_of_client
+        self.plans: list[Plan] = []
+        self.first: Floats | None = None  # multipliers before the first of them was updated
+        self.after: list[Floats] = []
+        while (plan := self.policy.ask(context(len(self.plans)))) is not None:
+            if self.first is None and plan.why.score:
+                self.first = self.policy.multipliers
+            self.policy.tell(plan, reward_of(plan.level or 0, plan.round))
+            self.plans.append(plan)
+            self.after.append(self.policy.multipliers)
+        self.levels = [plan.level or 0 for plan in self.plans]
+        self.rewards = [reward_of(level, at) for at, level in enumerate(self.levels)]
+        self.contexts = [context(at) for at in range(len(self.plans))]
+
+    def by_class(self, each: Floats) -> Floats:
+        """Sum over the clients of every class."""
+        return np.bincount(self.class_of_client, weights=each)
+
+
+def inverse_gap(scores: list[float], gamma: float) -> list[float]:
+    best = max(range(len(scores)), key=scores.__getitem__)
+    chances = [1 / (len(scores) + gamma * (scores[best] - score)) for score in scores]
+    chances[best] = 1 - sum(chances[:best]) - sum(chances[best + 1 :])
+    return chances
+
+
+def margin(error: float, clients: int) -> float:
+    return math.sqrt(A * error + 4 * math.log(T * clients) / T0)
+
+
+def check(plan: Plan, means: Any, scores: list[float], clients: int) -> None:
+    gamma = 2 * math.sqrt(A * T / ((clients + 2) * math.log(T)))
+    np.testing.assert_allclose(plan.why.predicted, means, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(plan.why.score, scores, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(plan.why.probability, inverse_gap(scores, gamma), atol=1e-9)
+
+
+GAMES = pytest.mark.parametrize(
+    ("epsilons", "context"),
+    [(EQUAL, near), (EQUAL, far), (UNEQUAL, near), (DEAR, near), (DEARER, near)],
+    ids=["equal", "far", "unequal", "dear", "dearer"],
+)
+
+
+# ---- as printed
+
+
+def best_mixture(rewards: Floats, costs: Floats, limit: float) -> float:
+    """Of one level's mixture for each row, by the dual: its least value lies at a breakpoint."""
+    gaps = (rewards[:, :, None] - rewards[:, None, :]).ravel()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        breaks = gaps / np.tile((costs[:, None] - costs).ravel(), len(rewards))
+    tried = np.append(breaks[np.isfinite(breaks) & (breaks > 0)], 0.0)
+    return float(
+        min(price * limit + (rewards - price * costs).max(axis=1).mean() for price in tried)
+    )
+
+
+@GAMES
+def test_every_number_of_a_game_as_printed(epsilons: list[float], context: Any) -> None:
+    game = Game(AsPrinted, epsilons, context)
+    totals, clients = np.array(epsilons), len(epsilons)
+    # C_u(a): evenly from epsilon / T to epsilon / T_min, both included.
+    costs = np.stack([total / T + np.arange(A) / (A - 1) * (total / 70 - total / T)
+                      for total in totals])  # fmt: skip
+    every = np.array([[level, *x] for level, x in zip(game.levels, game.contexts, strict=True)])
+
+    def mean(level: int, now: int, taught: int) -> float:
+        seen, when = every[:taught], np.arange(taught)
+        z = np.array([level, *game.contexts[now]])
+        between = np.linalg.norm(seen[:, None] - seen[None], axis=2)
+        matrix = (1 - ALPHA) ** (np.abs(when[:, None] - when) / 2)
+        matrix = matrix * np.exp(-between / (2 * S**2)) + SIGMA**2 * np.eye(taught)
+        row = (1 - ALPHA) ** (np.abs(now - when) / 2)
+        row = row * np.exp(-np.linalg.norm(seen - z, axis=1) / (2 * S**2))
+        return float(row @ np.linalg.inv(matrix) @ np.array(game.rewards[:taught]))
+
+    assert game.levels[: A * T0] == [level for level in range(A) for _ in range(T0)]
+    stage = range(A * T0, (A + 1) * T0)
+    predicted = np.array([[mean(a, t, 30) for a in range(A)] for t in stage])
+    error = np.mean([(predicted[t - 25, game.levels[t]] - game.rewards[t]) ** 2 for t in stage])
+    slack = margin(float(error), clients)
+    limit = totals.min() / T + 2 * slack
+    optimum = best_mixture(predicted, costs[totals.argmax()], limit)  # the dearest client's binds
+    radius = T / totals.min() * (optimum + slack)
+    assert game.policy.radius == pytest.approx(radius, rel=1e-9)
+    if epsilons is DEARER:
+        assert optimum < predicted.max(axis=1).mean() - 1e-4
+
+    assert game.first is not None
+    assert 0 < game.first.sum() <= radius
+    # Any split of a class's sum among its clients will do: nobody can see the difference.
+    uneven = np.random.default_rng(0).uniform(0.5, 1.5, clients)
+    shares = uneven / game.by_class(uneven)[game.class_of_client]
+    multipliers = game.first[game.class_of_client] * shares
+    step = 2 * math.log(clients) / math.sqrt(T)
+    for t in range(30, len(game.plans)):
+        means = [mean(a, t, t) for a in range(A)]
+        scores = [means[a] - (totals / T - costs[:, a]) @ multipliers for a in range(A)]
+        check(game.plans[t], means, scores, clients)
+        slope = -(totals / T - costs[:, game.levels[t]])
+        multipliers = multipliers * np.exp(-step * slope)
+        multipliers *= min(1.0, radius / multipliers.sum())
+        np.testing.assert_allclose(game.after[t], game.by_class(multipliers), rtol=1e-9)
+    assert len(game.plans) >= 70
+
+
+def test_a_step_of_the_paper_s_multipliers_is_the_minimiser_that_is_printed() -> None:
+    """<slope, l> + B(l, before) / step over the ball, beside many other points of the ball."""
+    policy = AsPrinted(Budgets.per_client([10.0, 3.0, 3.0], 1e-5), rounds=T)
+    generator = np.random.default_rng(1)
+    for slope in ([0.3, 0.2], [-0.9, 0.1], [-0.5, -0.7]):  # the last two leave the ball
+        policy.radius = 4.0
+        before = np.array([2.0, 1.5])
+        after = np.exp(policy._bounded(np.log(before) - policy.step * np.array(slope)))
+
+        def value(point: Floats, slope: Any = slope, before: Any = before) -> Any:
+            divergence = (point * np.log(point / before) - point + before).sum(axis=-1)
+            return point @ np.array(slope) + divergence / policy.step
+
+        assert after.sum() <= 4.0 * (1 + 1e-12)
+        others = 4.0 * generator.dirichlet([1.0, 1.0, 1.0], 20_000)[:, :2]
+        close = np.abs(after + generator.normal(0, 1e-3, (20_000, 2)))
+        others = np.vstack([others, close[close.sum(axis=1) <= 4.0]])
+        assert value(after) <= value(others).min() + 1e-12
+
+
+def test_the_first_multipliers_of_the_paper_lie_anywhere_in_the_ball() -> None:
+    """The flat distribution over the ball, summed by class: a Dirichlet of their numbers."""
+    policy = AsPrinted(Budgets.per_client([10.0, 3.0, 3.0], 1e-5), rounds=T)
+    policy.radius = 5.0
+    found = []
+    for _ in range(4000):
+        policy._begin(5.0, np.array([1.0, 2.0]))
+        found.append(policy.multipliers / 5.0)
+    # Means 1/4 and 2/4, variances m (1 - m) / 5: within seven standard errors.
+    np.testing.assert_allclose(np.mean(found, axis=0), [0.25, 0.5], atol=7 * 0.224 / 4000**0.5)
+    np.testing.assert_allclose(np.var(found, axis=0), [0.0375, 0.05], rtol=0.15)
+
+
+def test_as_printed_spending_is_rewarded() -> None:
+    """The sign that is printed: of equal predictions the dearest level is the best."""
+    game = Game(AsPrinted, EQUAL, far)
+    for plan in game.plans[30:]:
+        assert (np.diff(plan.why.score) > 0).all()
+        assert (np.diff(plan.why.price) < 0).all()
+
+
+# ---- as coded
+
+
+@GAMES
+def test_every_number_of_a_game_as_coded(epsilons: list[float], context: Any) -> None:
+    game = Game(AsCoded, epsilons, context)
+    totals, clients = np.array(epsilons), len(epsilons)
+    step_of_levels = (totals / 70 - totals / T) / A
+    costs = np.stack([totals / T + step_of_levels * a for a in range(A)], axis=1)
+    every = np.array([[level, *x] for level, x in zip(game.levels, game.contexts, strict=True)])
+
+    def predictions(records: int, now: int) -> Floats:
+        seen = every[:records]
+        ages = np.arange(records, 0, -1)  # of the newest: 1
+        matrix = np.exp(-0.5 * ((seen[:, None] - seen[None]) ** 2).sum(axis=2) / S**2)
+        matrix *= (1 - ALPHA) ** (np.abs(ages[:, None] - ages) / 2)
+        inverse = np.linalg.inv(matrix + SIGMA**2)  # to every entry
+        found = []
+        for a in range(A):
+            distances = np.sqrt(((seen - np.array([a, *game.contexts[now]])) ** 2).sum(axis=1))
+            row = np.exp(-0.5 * (distances / S) ** 2) * (1 - ALPHA) ** (ages / 2)
+            found.append(np.round(row @ inverse @ np.array(game.rewards[:records]), 4))
+        return np.array(found)
+
+    assert game.levels[: A * T0] == [a for a in reversed(range(A)) for _ in range(T0)]
+    spent = costs[:, game.levels[:30]].sum(axis=1)
+    guesses = [float(predictions(t + 1, t)[game.levels[t]]) for t in range(30)]
+    error = sum((game.rewards[t] - guesses[t]) ** 2 for t in range(25, 30))
+    slack = margin(error / T0, clients)
+    # Each of five levels in none to all of five rounds: everything there is.
+    counts = np.indices((T0 + 1,) * A).reshape(A, -1)
+    fits = (costs @ counts).max(axis=0) <= totals.min() / T + 2 * slack
+    gains = np.array(guesses[:A]) @ counts / T0
+    optimum = float(gains[fits].max())
+    radius = T / totals.min() * (optimum + slack)
+    assert game.policy.radius == pytest.approx(radius, rel=1e-9)
+    if epsilons is DEAR:
+        assert 0 < optimum < float(gains.max())
+
+    allowance = (totals - spent) / (T - 30)
+    step = 2 * math.log(clients) / math.sqrt(T)
+    multipliers = np.full(clients + 1, 1 / (clients + 1))
+    for t in range(30, len(game.plans)):
+        means = predictions(t, t)
+        scores = [
+            float(means[a] + (allowance - costs[:, a]) @ multipliers[:clients]) for a in range(A)
+        ]
+        check(game.plans[t], means, scores, clients)
+        slope = np.append(allowance - costs[:, game.levels[t]], 0.0)
+        multipliers = multipliers * np.exp(-step * slope)
+        multipliers /= multipliers.sum()
+        expected = game.by_class(multipliers[:clients])
+        np.testing.assert_allclose(game.after[t], expected, rtol=1e-9)
+    assert len(game.plans) >= 70
+
+
+# ---- both
+
+
+@pytest.mark.parametrize(("kind", "low", "high"), [(AsPrinted, 0.15, 0.30), (AsCoded, 0.19, 0.21)])
+def test_levels_are_drawn_almost_uniformly_in_the_paper_s_setting(
+    kind: Any, low: float, high: float
+) -> None:
+    planner = kind(Budget(10.0, 1e-5), 943, rounds=100, min_rounds=70, seed=1)
+    generator, context = np.random.default_rng(0), far(0)
+    chances: list[float] = []
+    while (plan := planner.ask(context)) is not None:
+        planner.tell(plan, float(generator.normal(0.0, 0.01)))
+        context = context + generator.uniform(0, 1, 5)
+        chances += plan.why.probability
+    assert len(chances) > 5 * 40
+    assert low < min(chances) < 0.2 < max(chances) < high
+
+
+@BOTH
+def test_it_ends_with_all_of_the_budget_spent_and_no_more(kind: Any) -> None:
+    game = Game(kind, EQUAL, near)
+    wished = [game.policy.levels[0, level] for level in game.levels]
+    paid = [plan.charge for plan in game.plans]
+    assert paid[:-1] == wished[:-1]  # only the last is capped, and there the code overspends
+    assert sum(wished) > 10.0
+    assert sum(paid) == pytest.approx(10.0, abs=1e-9)
+    assert sum(paid) <= 10.0
+
+
+@BOTH
+def test_in_the_middle_of_a_game_it_goes_on_bit_for_bit(kind: Any) -> None:
+    straight = Game(kind, UNEQUAL, near).plans
+    policy = kind(
+        Budgets.per_client(UNEQUAL, 1e-5), rounds=T, min_rounds=70, accounting="laplace/basic",
+        seed=2,
+    )  # fmt: skip
+    for expected in straight:
+        if expected.round % 10 in (0, 9) or expected.round in (28, 31):
+            policy = kind.from_state(json.loads(json.dumps(policy.state_dict())))
+        plan = policy.ask(near(expected.round))
+        assert plan is not None
+        assert plan.level == expected.level
+        assert plan.why == expected.why  # to the last bit
+        policy.tell(plan, reward_of(plan.level, plan.round))
+
+
+@BOTH
+def test_rounds_without_rewards_are_no_records(kind: Any) -> None:
+    """Whether some or all of the initial stage is missing."""
+    for told in (lambda _: False, lambda at: at >= 25, lambda at: at % 2 == 0, lambda at: at < 3):
+        policy = kind(Budget(10.0, 1e-5), 9, rounds=50, seed=1)
+        while (plan := policy.ask([0.0])) is not None:
+            policy.tell(plan, 0.01 if told(plan.round) else None)
+        assert policy.round >= 31
+        assert policy.radius is not None
+        assert policy.radius > 0
+
+
+@BOTH
+def test_rewards_of_any_size_leave_numbers(kind: Any) -> None:
+    for size in (-1e300, 1e300, -50.0):
+        policy = kind(Budget(10.0, 1e-5), 9, rounds=20, levels=2, initial_rounds=1, seed=1)
+        while (plan := policy.ask([1e300, -1e300])) is not None:
+            policy.tell(plan, size)
+            assert np.isfinite(plan.why.score).all()
+            assert all(0 <= chance <= 1 for chance in plan.why.probability)
+        assert policy.round > 10
+
+
+@BOTH
+def test_one_client_and_one_level(kind: Any) -> None:
+    policy = kind(Budget(10.0, 1e-5), 1, rounds=4, levels=1, initial_rounds=1)
+    while (plan := policy.ask()) is not None:
+        policy.tell(plan, 0.1)
+        assert plan.level == 0
+    assert policy.round == 4
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("levels", 0),
+        ("levels", 1.5),
+        ("levels", [1.0, 2.0]),
+        ("min_rounds", 0),
+        ("min_rounds", 6),
+        ("initial_rounds", 0),
+        ("gamma", -1.0),
+        ("gamma", float("nan")),
+        ("length_scale", 0.0),
+        ("forgetting", 0.0),
+        ("forgetting", 1.0),
+    ],
+)
+def test_bad_options_are_named(kind: Any, name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} = "):
+        kind(Budget(10.0, 1e-5), 3, **({"rounds": 5} | {name: value}))
+
+
+@BOTH
+def test_a_context_of_another_length_is_refused(kind: Any) -> None:
+    policy = kind(Budget(10.0, 1e-5), 3, rounds=5)
+    policy.tell(policy.ask([1.0, 2.0]), 0.1)
+    with pytest.raises(ConfigError, match=r"^context = 3: expected 2 numbers, as before"):
+        policy.ask([1.0, 2.0, 3.0])
+
+
+@BOTH
+def test_the_state_of_the_repaired_planner_is_refused_with_what_to_do(kind: Any) -> None:
+    """Runs that were begun when `paper` and `authors` were that one."""
+    state = BGTPlanner.of_paper(Budget(10.0, 1e-5), 3, rounds=5).state_dict()
+    with pytest.raises(ConfigError, match=r'set planning.constants to "repaired" to go on'):
+        kind.from_state(state)
