@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -455,9 +456,8 @@ class TestReward:
         assert self.rewards(rounds) == [None, None]
 
 
-@pytest.mark.parametrize(("unit", "blocks"), [("client", 1), ("row", ITEMS)])
-def test_adap_is_told_the_norm_it_clips_by(split: Split, unit: Any, blocks: int) -> None:
-    """Of all that one clip is for: the whole upload, or a typical one of the rows."""
+def of_adap(split: Split, unit: Any) -> tuple[PlannedRound, PlannedRound]:
+    """Two rounds of ADAP with Laplace noise."""
     protection = Protection(mechanism="laplace", unit=unit)
     federation = Federation(model=FEDERATION.model, server=SERVER, protection=protection)
     simulation = Simulation(federation, split, seed=5, device="cpu")
@@ -465,12 +465,53 @@ def test_adap_is_told_the_norm_it_clips_by(split: Split, unit: Any, blocks: int)
     ledger = Ledger.in_memory(SAME, RULE)
     rounds = PlannedRounds(simulation, policy, ledger, trust="local", run="run", mark=b"")
     one, two = played(rounds, 2)
+    return one, two
+
+
+def test_adap_clips_all_clients_alike_where_only_their_mean_is_seen(split: Split) -> None:
+    one, two = of_adap(split, "client")
     assert two.plan is not None
-    norm = float(np.linalg.norm(one.seen.aggregate)) / blocks**0.5
-    assert two.plan.clip == pytest.approx(norm, rel=1e-5)
-    if unit == "client":
-        scale = rule_named(RULE).noise_multiplier(two.plan.charge) * 2 * two.plan.clip
-        assert two.seen.noise_std == pytest.approx(2**0.5 * scale / CLIENTS**0.5, rel=1e-5)
+    assert two.plan.clip == pytest.approx(float(np.linalg.norm(one.seen.aggregate)), rel=1e-5)
+    scale = rule_named(RULE).noise_multiplier(two.plan.charge) * 2 * two.plan.clip
+    assert two.seen.noise_std == pytest.approx(2**0.5 * scale / CLIENTS**0.5, rel=1e-5)
+
+
+def test_adap_clips_every_client_by_its_own_noisy_gradient(
+    split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The norm of what it released, averaged over the rows that were clipped one by one."""
+    sent: list[tuple[Any, Any, Terms]] = []
+    noise_rows = Protection.noise_rows
+
+    def noted(self: Protection, key: Any, upload: Any, edges: Any, terms: Any, *more: Any) -> Any:
+        noised = noise_rows(self, key, upload, edges, terms, *more)
+        jax.debug.callback(lambda *seen: sent.append(seen), noised.rows, edges.present, terms)
+        return noised
+
+    monkeypatch.setattr(Protection, "noise_rows", noted)
+    jax.clear_caches()
+    try:
+        one, two = of_adap(split, "row")
+        jax.effects_barrier()
+    finally:
+        jax.clear_caches()
+    pairs = split.pairs()
+    known = pairs.first <= 0
+    squares = np.bincount(
+        pairs.client[known], (np.asarray(sent[0][0])[known] ** 2).sum(1), minlength=CLIENTS
+    )
+    number = np.bincount(pairs.client[known], minlength=CLIENTS)
+    expected = squares[number > 0] ** 0.5 / number[number > 0]
+    assert two.plan is not None
+    clip = np.asarray(two.plan.clip)[:, 0][number > 0]
+    assert clip == pytest.approx(expected, rel=1e-5)
+    assert np.ptp(clip) > 0.1 * clip.mean()
+    scale = np.asarray(two.plan.noise_scale)[:, 0][number > 0]
+    assert scale / clip == pytest.approx(np.full(len(clip), 20.0))
+    last = sent[1][2]
+    assert np.asarray(last.clip)[0] * np.asarray(last.own)[number > 0] == pytest.approx(clip)
+    assert one.plan is not None
+    assert two.plan.charge == one.plan.charge
 
 
 # ---- forecasts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -207,6 +209,24 @@ def test_the_clip_of_adap_follows_the_last_average() -> None:
         assert plan.charge == pytest.approx(1 / 9)
     again = Adap.from_state(policy.state_dict())
     assert again.clip == 6.0
+
+
+def test_every_client_of_adap_can_have_a_clip_of_its_own() -> None:
+    policy = Adap(BUDGET, 3, rounds=9, clip=2.0, factor=2.0)
+    policy.saw(np.array([0.25, np.nan, 1e30]))
+    for planner in (policy, Adap.from_state(json.loads(json.dumps(policy.state_dict())))):
+        plan = planner.ask()
+        assert plan is not None
+        assert np.asarray(plan.clip)[:, 0] == pytest.approx([0.5, 2.0, 1e9])
+        assert np.asarray(plan.noise_std)[:, 0] == pytest.approx([3.0, 12.0, 6e9])
+        assert plan.charge == pytest.approx(1 / 9)  # the noise grows with the clip
+        assert plan.noise_multiplier == pytest.approx(3.0)
+        one = plan.of(0)
+        assert (one.clip, one.noise_std) == pytest.approx((0.5, 3.0))
+        changed = replace(plan, own_clip=np.ones(3))
+        with pytest.raises(ConfigError, match="not another's or a changed one"):
+            planner.tell(changed)
+        planner.tell(plan)
 
 
 # ---- hindsight, unlimited

@@ -195,7 +195,7 @@ class PlannedRounds:
         if terms is not None and seen.noise_std > 0 and np.isfinite(seen.aggregate).all():
             self._released.released(seen.aggregate, seen.noise_std)
         if isinstance(self.policy, Adap) and terms is not None:
-            self.policy.saw(self._norm_of_block(seen))
+            self.policy.saw(_norm_of(seen))
         self.policy.tell(plan, reward=reward)
         paid = 0 if reservation is None else int(reservation.granted.sum())
         return PlannedRound(plan, record, seen, reward, paid, late, self.validation.estimate)
@@ -223,9 +223,17 @@ class PlannedRounds:
         answers = reservation.granted & self._answers(index) & ~late
         terms = terms_of(
             self.ledger.rule, self.trust, plan.largest_clip, plan.charge_by_class, answers,
-            budgets.class_of_client,
+            budgets.class_of_client, self._own_clips(plan),
         )  # fmt: skip
         return terms, reservation, int(late.sum())
+
+    def _own_clips(self, plan: Plan) -> NDArray[np.float64] | None:
+        """Each client's own clip over that of its class, for a policy that follows their norms."""
+        protection = self.simulation.federation.protection
+        by_row = protection is not None and protection.unit == "row"
+        if plan.own_clip is None and by_row and isinstance(self.policy, Adap):
+            return np.ones(len(self.ledger))
+        return plan.own_clip
 
     def _invited(self, index: int) -> NDArray[np.bool_]:
         """Who is asked, out of those that can be reached."""
@@ -252,15 +260,6 @@ class PlannedRounds:
         own = np.random.default_rng([self.seed, 0x510]).standard_normal(number)
         luck = np.random.default_rng([self.seed, 0x1A7E, index]).standard_normal(number)
         return np.asarray((own + luck) / 2**0.5 > ndtri(1 - self.stragglers))
-
-    def _norm_of_block(self, seen: Seen) -> float:
-        """Norm of what the noisy mean has for one clip: all of it, or a typical row."""
-        protection = self.simulation.federation.protection
-        rows = 1
-        if protection is not None and protection.unit == "row":
-            rows = self.simulation.n_items + len(self.simulation.federation.model.dense_blocks)
-        size = float(np.sqrt((seen.aggregate.astype(np.float64) ** 2).sum()))
-        return size / float(rows**0.5)
 
     def _context(self) -> NDArray[np.float64] | None:
         if self.context == "usage":
@@ -305,7 +304,7 @@ class PlannedRounds:
             before, self._last = self._last, now
             return None if before is None else before - now
         if self.reward == "released":
-            aggregate, noise_std, _ = self.simulation.seen
+            aggregate, noise_std = self.simulation.seen[:2]
             power = float(aggregate @ aggregate)
             signal = power - len(aggregate) * noise_std**2
             if not np.isfinite(signal):
@@ -339,3 +338,10 @@ class PlannedRounds:
         self.validation.load_state_dict(state["validation"])
         self._last, self._first_signal = state["last"], state["first_signal"]
         self.over = bool(state["over"])
+
+
+def _norm_of(seen: Seen) -> float | NDArray[np.float64]:
+    """Norm of each client's own release where the server sees them, else of their noisy mean."""
+    if seen.norms is not None:
+        return seen.norms.astype(np.float64)
+    return float(np.linalg.norm(seen.aggregate.astype(np.float64)))

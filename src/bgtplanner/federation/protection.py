@@ -48,6 +48,8 @@ class Terms(NamedTuple):
         scale: Scale of the noise, for each class of budgets.
         class_of_client: ``[n_clients]``.
         cap: With ``privunit``: threshold and chance of each class's cap, ``[n_classes, 2]``.
+        own: With unit ``row``, each client's own clip and noise over those of its class,
+            ``[n_clients]``; None: 1.
     """
 
     granted: Array
@@ -55,6 +57,7 @@ class Terms(NamedTuple):
     scale: Array
     class_of_client: Array
     cap: Array | None = None
+    own: Array | None = None
 
 
 class Released(NamedTuple):
@@ -80,6 +83,7 @@ def terms_of(
     charges: Floats,
     granted: NDArray[np.bool_],
     class_of_client: NDArray[np.int32],
+    own: Floats | None = None,
 ) -> Terms:
     """The terms that make a round cost each class its charge.
 
@@ -98,6 +102,7 @@ def terms_of(
         scale=jnp.asarray(scales, dtype=jnp.float32),
         class_of_client=jnp.asarray(class_of_client),
         cap=cap,
+        own=None if own is None else jnp.asarray(own, dtype=jnp.float32),
     )
 
 
@@ -414,24 +419,24 @@ class Protection:
     ) -> Upload:
         """Each item row and each dense tensor clipped and noised on its own, as the authors do."""
         row_key, dense_key = jax.random.split(key)
-        known = jax.ops.segment_max(edges.present, edges.pair, edges.pair_item.shape[0])
-        of_pair = terms.class_of_client[edges.pair_client]
-        rows = self._noise_block(row_key, upload.rows, terms.clip[of_pair], terms.scale[of_pair])
-        parts, start = [], 0
-        for number, size in enumerate(blocks):
-            part = upload.dense[:, start : start + size]
-            start += size
-            of_client = terms.class_of_client
-            parts.append(
-                self._noise_block(
-                    jax.random.fold_in(dense_key, number),
-                    part,
-                    terms.clip[of_client],
-                    terms.scale[of_client],
-                )
-            )
+        clip, scale = terms.clip[terms.class_of_client], terms.scale[terms.class_of_client]
+        if terms.own is not None:
+            clip, scale = clip * terms.own, scale * terms.own
+        of_pair = edges.pair_client
+        rows = self._noise_block(row_key, upload.rows, clip[of_pair], scale[of_pair])
+        parts = [
+            self._noise_block(jax.random.fold_in(dense_key, number), part, clip, scale)
+            for number, part in enumerate(_split(upload.dense, blocks))
+        ]
         dense = jnp.concatenate(parts, axis=1) if parts else upload.dense
-        return Upload(rows * known[:, None], dense)
+        return Upload(rows * _known(edges)[:, None], dense)
+
+    def norm_of_average(self, noised: Upload, edges: Edges, blocks: tuple[int, ...]) -> Array:
+        """L2 norm of each client's own noisy gradient, averaged over the blocks it clips."""
+        own = jax.ops.segment_sum((noised.rows**2).sum(1), edges.pair_client, edges.n_clients)
+        number = jax.ops.segment_sum(_known(edges), edges.pair_client, edges.n_clients)
+        size = jnp.sqrt(own + (noised.dense**2).sum(1))
+        return size / jnp.maximum(number + len(blocks), 1.0)
 
     def noise_users(self, key: Array, own: Array, edges: Edges, terms: Terms) -> Array:
         """Each user's embedding clipped and noised on its own: one block more a user."""
@@ -448,6 +453,17 @@ class Protection:
         norm = sizes.sum(1) if self.mechanism == "laplace" else jnp.sqrt(sizes.sum(1))
         clipped: Array = block * clip_factor(norm, clip)[:, None]
         return clipped
+
+
+def _known(edges: Edges) -> Array:
+    """1 for each pair of a client and an item whose rating has arrived, else 0."""
+    return jax.ops.segment_max(edges.present, edges.pair, edges.pair_item.shape[0])
+
+
+def _split(dense: Array, blocks: tuple[int, ...]) -> list[Array]:
+    """The dense part of uploads, tensor by tensor."""
+    ends = np.cumsum(blocks)
+    return [dense[:, end - size : end] for size, end in zip(blocks, ends, strict=True)]
 
 
 def _sum_of(rows: Array, dense: Array, edges: Edges) -> Shared:

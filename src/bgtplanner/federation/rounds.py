@@ -102,6 +102,8 @@ class Outcome(NamedTuple):
         validation: What was released of the validation ratings after the step, and the standard
             deviation of its noise; None if nothing was.
         shown: What went to the third party, in a round that expands graphs.
+        norms: Norm of each client's own noisy gradient, averaged over its blocks, where every
+            client has a clip of its own (unit ``row``).
     """
 
     scores: tuple[Array, ...]
@@ -112,6 +114,7 @@ class Outcome(NamedTuple):
     dropped: Array
     validation: tuple[Array, Array] | None
     shown: Shown | None = None
+    norms: Array | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +206,7 @@ class Federation:
             row_key = jax.random.fold_in(key, Draw.PSEUDO_ROWS)
             rows = pseudo_rows(row_key, upload.rows, edges, self.pseudo_items)
             pseudo = PseudoRows(pretended, rows)
-        noise_std, dropped, validation = jnp.zeros(()), jnp.zeros(()), None
+        noise_std, dropped, validation, norms = jnp.zeros(()), jnp.zeros(()), None, None
         sound = self._sound
         summarises = isinstance(self.model, Summarising)
         how = "clients" if summarises else self.server.aggregation
@@ -217,6 +220,8 @@ class Federation:
                 blocks = self.model.dense_blocks
                 upload = self.protection.noise_rows(noise_key, upload, edges, terms, blocks)
                 noise_std = jnp.full((), jnp.nan)
+                if terms.own is not None:
+                    norms = self.protection.norm_of_average(upload, edges, blocks)
                 if own is not None:
                     own = self.protection.noise_users(noise_key, own, edges, terms)
             aggregated = aggregate(upload, edges, takes_part, how, pseudo)
@@ -245,6 +250,7 @@ class Federation:
             dropped=dropped,
             validation=validation,
             shown=None if own is None else Shown(own, takes_part[edges.client_of_user] > 0),
+            norms=norms,
         )
         return after, outcome
 

@@ -60,11 +60,13 @@ class Seen(NamedTuple):
         aggregate: What it stepped by: the released gradient, flat; empty if there was none.
         noise_std: Standard deviation of the noise on each of its coordinates; NaN if it differs.
         validation: What it was told of the validation ratings, and how noisy that is.
+        norms: Norm of each client's own noisy gradient, where each has a clip of its own.
     """
 
     aggregate: NDArray[np.float32]
     noise_std: float
     validation: tuple[float, float] | None
+    norms: NDArray[np.float32] | None = None
 
 
 def pick_device(name: str) -> jax.Device:
@@ -200,6 +202,7 @@ class Simulation:
             np.asarray(outcome.aggregate),
             float(outcome.noise_std),
             validation,
+            None if outcome.norms is None else np.asarray(outcome.norms),
         )
         return RoundRecord(
             round=index,

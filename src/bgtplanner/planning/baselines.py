@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.given import number, reward_of, whole
+from bgtplanner.planning.given import floats, number, reward_of, whole
 from bgtplanner.planning.plan import Plan, Untold, Why
 from bgtplanner.planning.policy import STATE_VERSION, Choice, LedgerPolicy, reading_state
 from bgtplanner.privacy.accounting import default_rule, rule_named
@@ -33,6 +33,8 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 Who = Budget | Budgets | None
+
+_CLIPS = (1e-9, 1e9)  # that follow a norm
 
 
 class Unlimited:
@@ -390,10 +392,15 @@ class Adpml(LedgerPolicy):
 class Adap(LedgerPolicy):
     """Adaptive clip, and noise that falls while the loss falls (Fu, Chen and Han 2022).
 
+    The source clips one sample's gradient at a time, adds noise to their sum and divides by their
+    number; a client's next clip is the norm of what results. Where each tensor and item row is
+    clipped on its own, these take the place of the samples.
+
     Args:
         noise_multiplier: Of the first round, over the clip as in the source (not over 2 * clip).
+            6 is the source's default; the code that was published with the paper has 2.
         decay: Factor of the noise after three improvements in a row.
-        factor: The clip is this times the norm of the last noisy average (see :meth:`saw`).
+        factor: The clip is this times the norm of the last noisy gradient (see :meth:`saw`).
         **options: See :class:`LedgerPolicy`.
     """
 
@@ -415,18 +422,31 @@ class Adap(LedgerPolicy):
         super().__init__(budget, clients, rounds=rounds, **options)
         self._sigma, self._decay, self._factor = float(noise_multiplier), float(decay), factor
         self._gains: list[float] = []
+        self._own: Floats | None = None
 
-    def saw(self, norm: float) -> None:
-        """The norm of the last noisy average, from which the next clip follows at no charge."""
-        if np.isfinite(norm) and norm > 0:  # noise that feeds on itself must not end in infinity
-            self.clip = float(np.clip(self._factor * norm, 1e-9, 1e9))
+    def saw(self, norm: float | Floats) -> None:
+        """The norm of the last noisy gradient, from which the next clip follows at no charge.
+
+        Args:
+            norm: Of each client's own, as in the source: every client then has a clip of its own.
+                Where only the mean of all can be seen, of that one: then all have the same clip.
+        """
+        # Noise that feeds on itself must not end in infinity.
+        clip = np.clip(self._factor * np.asarray(norm, np.float64), *_CLIPS)
+        if np.ndim(norm) == 0:
+            self.clip = float(clip) if np.isfinite(norm) and norm > 0 else self.clip
+            return
+        before = np.ones(len(self.budgets)) if self._own is None else self._own
+        fits = np.isfinite(norm) & (np.asarray(norm) > 0)
+        self._own = np.where(fits, clip / self.clip, before)
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """The charge of the present noise."""
         del context, left
         charge = float(self.rule.charge(self._sigma / 2))
         every = np.full(len(self.budgets.classes), charge)
-        return Choice(every, clip=self.clip, why=Why(f"noise {self._sigma:.4g} over the clip"))
+        why = Why(f"noise {self._sigma:.4g} over the clip")
+        return Choice(every, clip=self.clip, own_clip=self._own, why=why)
 
     def learn(self, plan: Plan, reward: float | None) -> None:
         """After three improvements in a row, less noise."""
@@ -438,6 +458,7 @@ class Adap(LedgerPolicy):
     def state_dict(self) -> dict[str, Any]:
         """What every policy has, the noise, the clip and the latest rewards."""
         own = {"sigma": self._sigma, "clip": self.clip, "gains": self._gains}
+        own["own"] = None if self._own is None else self._own.tolist()
         return super().state_dict() | own
 
     def _load(self, state: Mapping[str, Any]) -> None:
@@ -445,3 +466,5 @@ class Adap(LedgerPolicy):
         self._sigma = number("state: sigma", state["sigma"], 1e-300, 1e6)
         self.clip = number("state: clip", state["clip"], 1e-80, 1e80)
         self._gains = [number("state: gains", gain) for gain in state["gains"]]
+        if (own := state.get("own")) is not None:
+            self._own = floats("state: own", own, (len(self.budgets),), 1e-300, 1e300)

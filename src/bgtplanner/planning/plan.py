@@ -234,6 +234,9 @@ class Plan:
         class_of_client: Class of each client; None for one class of all.
         trust: ``local``: each client adds its own noise. ``secagg``: the server sees a sum, and
             the noise is in there once; who pays less clips harder.
+        own_clip: Each client's own clip over that of its class, where policies give clients
+            different ones (trust ``local`` only); its noise is larger or smaller by as much, and
+            it pays the same.
         level: Which level was chosen, for policies that have levels.
         why: The numbers behind it.
         reservation: The ledger's leave; None if nothing was charged.
@@ -247,6 +250,7 @@ class Plan:
     participants: Mask
     class_of_client: NDArray[np.int32] | None = None
     trust: Trust = "local"
+    own_clip: Floats | None = None
     level: int | None = None
     why: Why = field(default=Why())
     reservation: Reservation | None = None
@@ -273,7 +277,8 @@ class Plan:
     @cached_property
     def clip(self) -> float | PerClient:
         """Bound on the norm of each client's whole upload."""
-        return self._each(self.noise_by_class.clip, 0.0 if self.trust == "secagg" else None)
+        absent = 0.0 if self.trust == "secagg" else None
+        return self._each(self.noise_by_class.clip, absent, self.own_clip)
 
     @cached_property
     def noise_multiplier(self) -> float | PerClient:
@@ -288,7 +293,8 @@ class Plan:
         upload, with its `clip` and its `charge` as :meth:`of` has them, to
         :func:`bgtplanner.privacy.privunit.randomise`.
         """
-        return self._each(self.noise_by_class.scale, None if self.trust == "secagg" else np.inf)
+        absent = None if self.trust == "secagg" else np.inf
+        return self._each(self.noise_by_class.scale, absent, self.own_clip)
 
     @cached_property
     def noise_std(self) -> float | PerClient:
@@ -297,7 +303,8 @@ class Plan:
         With trust ``secagg``, of the noise in the sum: one number for all. Infinite for who sits
         the round out, so that nothing of its upload could be of use.
         """
-        return self._each(self.noise_by_class.std, None if self.trust == "secagg" else np.inf)
+        absent = None if self.trust == "secagg" else np.inf
+        return self._each(self.noise_by_class.std, absent, self.own_clip)
 
     def of(self, client: int) -> ClientPlan:
         """What the plan means for one client, in plain numbers.
@@ -316,9 +323,10 @@ class Plan:
             scales = (float(noise.scale[index]), float(noise.std[index]))
             clip = 0.0 if together else float(noise.clip[index])
             return ClientPlan(False, 0.0, clip, np.inf, *(scales if together else (np.inf,) * 2))
-        return ClientPlan(
-            True, float(self.charge_by_class[index]), *(float(part[index]) for part in noise)
-        )
+        own = 1.0 if self.own_clip is None else float(self.own_clip[client])
+        clip, multiplier, scale, std = (float(part[index]) for part in noise)
+        charge = float(self.charge_by_class[index])
+        return ClientPlan(True, charge, own * clip, multiplier, own * scale, own * std)
 
     def __repr__(self) -> str:
         noise = self.noise_by_class
@@ -330,20 +338,25 @@ class Plan:
     def _everybody(self) -> bool:
         return bool(self.participants.all())
 
-    def _each(self, by_class: Floats, absent: float | None) -> float | PerClient:
+    def _each(
+        self, by_class: Floats, absent: float | None, own: Floats | None = None
+    ) -> float | PerClient:
         """A class's number for each of its clients; one number if it is the same for everybody.
 
         Args:
             by_class: One for each class.
             absent: For who does not take part; None: as for the others.
+            own: What each client's number is multiplied by; None: nothing.
         """
         first = float(by_class[0])
         same = bool((by_class == first).all())
-        if same and (absent is None or first == absent or self._everybody):
+        if own is None and same and (absent is None or first == absent or self._everybody):
             return first  # the usual case: nothing is made that grows with the clients
         each = np.full(len(self.participants), first)
         if self.class_of_client is not None:
             each = by_class[self.class_of_client]
+        if own is not None:
+            each = each * own
         if absent is not None:
             each = np.where(self.participants, each, absent)
         return float(each[0]) if (each == each[0]).all() else PerClient.of(each)
@@ -418,6 +431,7 @@ def _mark(plan: Plan) -> str:
         plan.rule,
         plan.trust,
         plan.largest_clip,
+        None if plan.own_clip is None else plan.own_clip.tobytes(),
         plan.level,
         np.asarray(plan.charge_by_class, dtype=np.float64).tobytes(),
         paid and (paid.run, paid.round, paid.attempt, paid.number),

@@ -55,12 +55,14 @@ class Choice(NamedTuple):
         charges: Charge for each class of budgets; all zero: sit the round out.
         level: Which level that is, if there are levels.
         clip: Bound for the uploads, if the policy changes it.
+        own_clip: Each client's own bound over that one, if they differ (trust ``local`` only).
         why: The numbers behind it.
     """
 
     charges: Floats
     level: int | None = None
     clip: float | None = None
+    own_clip: Floats | None = None
     why: Why = Why()
 
 
@@ -329,6 +331,7 @@ class LedgerPolicy:
             participants=nobody if reservation is None else reservation.granted,
             class_of_client=self.budgets.class_of_client,
             trust=self.trust,
+            own_clip=choice.own_clip,
             level=choice.level,
             why=choice.why,
             reservation=reservation,
