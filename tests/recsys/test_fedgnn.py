@@ -245,6 +245,15 @@ class TestStalePredictions:
         rested = step(model, (shared, local), edges, slope, after, active=~ALL)
         np.testing.assert_array_equal(rested.graph_embedding, moved.graph_embedding)
 
+    def test_before_the_first_round_they_are_those_of_the_initial_parameters(self) -> None:
+        """Of zeros every prediction would be the mean, and the first reward would start there."""
+        model = FedGNN(dim=4, bias=False, mean=0.2, stale_predictions=True)
+        edges = some_edges(arrival=[0, 1, 0, 0, 2, 0, 0, 1, 0])
+        key = jax.random.key(3)
+        state = Federation(model=model, server=Server()).initial(key, edges.at(2))
+        expected = attention(model, state.shared, state.local, edges.at(0))
+        np.testing.assert_allclose(state.local.graph_embedding, expected, rtol=1e-5, atol=1e-6)
+
     def test_fresh_ones_use_everything_new(self) -> None:
         model = FedGNN(dim=4, bias=False, mean=0.2)
         shared, local = some_point(model)

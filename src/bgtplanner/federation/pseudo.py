@@ -80,9 +80,12 @@ def pseudo_rows(key: Array, rows: Array, edges: Edges, number: int) -> Array:
     """Gradients for the pseudo items, ``[n_clients, number, width]``.
 
     Drawn from a normal distribution with the mean and the standard deviation of the entries of the
-    client's real rows, as the authors do.
+    client's real rows, as the authors do. A row that is not a number is left out: it must not
+    reach the server by way of others.
     """
     known = jax.ops.segment_max(edges.present, edges.pair, edges.pair_item.shape[0])[:, None]
+    finite = jnp.isfinite(rows).all(1, keepdims=True)
+    known, rows = known * finite, jnp.where(finite, rows, 0.0)
     width = rows.shape[1]
 
     def total(entries: Array) -> Array:

@@ -33,6 +33,7 @@ from bgtplanner.recsys.model import (
     Local,
     Model,
     Neighbours,
+    Remembering,
     Shared,
     Summarising,
     client_gradients,
@@ -169,6 +170,8 @@ class Federation:
                 jnp.zeros((edges.n_users, most, dim)), jnp.zeros((edges.n_users, most))
             )
             local = self._expandable.attach(local, nobody)
+        if isinstance(self.model, Remembering):
+            local = self.model.remember(shared, local, edges.at(0))
         return State(shared, local, self.server.initial(shared))
 
     def round(

@@ -236,7 +236,8 @@ class Simulation:
     def shown_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Client and item of all that the clients will name in the coming round.
 
-        The items they train on and, among them, those they only pretend to have rated.
+        The items they train on and, among them, those they only pretend to have rated. A client
+        that has no rating yet uploads nothing, and so names no item either.
         """
         known = self._pairs.first <= self.next_round
         client, item = self._pairs.client[known], self._pairs.item[known]
@@ -246,7 +247,9 @@ class Simulation:
             pretended = np.asarray(
                 _pseudo_items(self.federation, self._edges, jnp.int32(self.next_round), self._key)
             )
-        who, place = np.nonzero(pretended >= 0)
+        trains = np.zeros(self.n_clients, dtype=bool)
+        trains[client] = True
+        who, place = np.nonzero((pretended >= 0) & trains[:, None])
         return np.r_[client, who], np.r_[item, pretended[who, place]]
 
     def predict(self, user: ArrayLike, item: ArrayLike) -> NDArray[np.float32]:

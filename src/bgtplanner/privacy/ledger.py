@@ -606,10 +606,12 @@ class Ledger:
         Raises:
             LedgerTamperedError: If a row is not the one that was written, or the newest is gone.
         """
-        newest = self._journal.newest()
+        known, newest = self._book.head, self._journal.newest()
         self._read_on()
         head = self._book.head
-        if newest != head and (newest is None or self._journal.head_at(newest.number) != newest):
+        gone = newest is None or self._journal.head_at(newest.number) != newest
+        # What this ledger has read before must still be there: the file may have been replaced.
+        if newest != head and (gone or self._journal.head_at(known.number) != known):
             raise LedgerTamperedError(
                 "the newest row is not the one that was noted: rows were cut, or the file is "
                 "damaged"

@@ -35,7 +35,8 @@ class FedGNNLocal(NamedTuple):
     Attributes:
         embedding: User embeddings, ``[n_users, dim]``.
         moments: State of the local optimiser, one entry a user.
-        graph_embedding: ``h_u`` before the last step; used only with ``stale_predictions``.
+        graph_embedding: ``h_u`` before the last step, or by the initial parameters before the
+            first; used only with ``stale_predictions``.
         neighbours: Other users in each user's graph; None: there never are any.
     """
 
@@ -187,6 +188,16 @@ class FedGNN:
             graph_embedding = self._embed(before, local, edges)
         return FedGNNLocal(embedding, moments, graph_embedding, local.neighbours)
 
+    def remember(self, shared: Shared, local: Local, edges: Edges) -> Local:
+        """``h_u`` by the initial parameters, where predictions are made with a remembered one.
+
+        Without it every prediction before the first round would be one half, and the reward of
+        the first round would be measured from there.
+        """
+        if not self.stale_predictions:
+            return local
+        return local._replace(graph_embedding=_embedded(self, shared, local, edges))
+
     def own(self, local: Local) -> Array:
         """The user embeddings."""
         embedding: Array = local.embedding
@@ -280,6 +291,11 @@ class FedGNN:
 
     def _link(self, score: Array) -> Array:
         return jax.nn.sigmoid(score) if self.score == "sigmoid" else score
+
+
+_embedded = jax.jit(
+    FedGNN._embed, static_argnums=0
+)  # at once: one operation after another is slow
 
 
 def _adam_step(

@@ -27,6 +27,7 @@ __all__ = [
     "Local",
     "Model",
     "Neighbours",
+    "Remembering",
     "Shared",
     "Summarising",
     "Upload",
@@ -271,6 +272,21 @@ class Expandable(Model, Protocol):
 
     def attach(self, local: Local, neighbours: Neighbours) -> Local:
         """What the clients keep, with other neighbours than before."""
+        ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A model whose users predict with what they remember of the last round."""
+
+    def remember(self, shared: Shared, local: Local, edges: Edges) -> Local:
+        """What the clients keep before the first round, when there is no last one.
+
+        Args:
+            shared: Parameters before the first round.
+            local: What the clients keep, with nothing remembered.
+            edges: The ratings that are known in the first round.
+        """
         ...
 
 
