@@ -14,25 +14,26 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-import click
 
 from benchmarks.paper.figures import figure_part
 from benchmarks.paper.findings import closeness, gains
 from benchmarks.paper.guarantees import guarantee, theorem
 from benchmarks.paper.page import NOT_RUN, blank, body_of, put
-from benchmarks.paper.plan import DATASETS, FIGURES, RUNS, TABLE, Job, jobs_of
+from benchmarks.paper.plan import DATASETS, FIGURES, RUNS, Job, jobs_of
 from benchmarks.paper.results import Results, finished
 from benchmarks.paper.table import deviations, how_to_run, table2
-from bgtplanner.cli import app
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
+from bgtplanner.experiments.cells import Cell, one_by_one, side_by_side
+from bgtplanner.experiments.config import Config
 from bgtplanner.experiments.grid import parse_seeds, write_whole
 from bgtplanner.report.comparison import duration
 
 TABLES = {
-    TABLE: table2,
+    "table2": table2,
     "deviations": deviations,
     "closeness": closeness,
     "gains": gains,
@@ -40,7 +41,7 @@ TABLES = {
     "guarantee": guarantee,
 }
 TITLES = {
-    TABLE: "Table 2",
+    "table2": "Table 2",
     "deviations": "Deviations",
     "closeness": "How near the paper's figures are",
     "gains": "The headline gains",
@@ -49,7 +50,7 @@ TITLES = {
     **{figure.name: figure.title for figure in FIGURES},
 }
 # Seconds for a run of 100 rounds on one core, to guess by until some have been seen.
-_SECONDS = {"filmtrust": 6.0, "ml-100k": 8.0, "ml-1m": 40.0}
+_SECONDS = {"filmtrust": 6.0, "ml-100k": 8.0, "ml-1m": 40.0, "ml-1m-merged": 40.0}
 
 
 def write_page(results: Results, docs: Path) -> list[str]:
@@ -93,8 +94,19 @@ def tell(jobs: Sequence[Job], runs: Path, side_by_side: int) -> None:
     print(f"{total:,} runs in {len(jobs)} grids, {left:,} of them to do{rest}", flush=True)
 
 
-def run(jobs: Sequence[Job], runs: Path, side_by_side: int) -> bool:
-    """Run everything that is not finished, one command after the other.
+@dataclass(frozen=True, kw_only=True)
+class _Placed(Cell):
+    """A cell of one of many grids, which are run together."""
+
+    folder: str
+
+    @property
+    def place(self) -> Path:
+        return Path(self.folder, super().place)
+
+
+def run(jobs: Sequence[Job], runs: Path, at_once: int) -> bool:
+    """Run everything that is not finished, all grids together: no core waits for a grid's end.
 
     Returns:
         Whether all went well; what fails does not keep the others from being run.
@@ -102,19 +114,36 @@ def run(jobs: Sequence[Job], runs: Path, side_by_side: int) -> bool:
     Raises:
         InterruptedRunError: If it was stopped; the same call goes on.
     """
-    good = True
-    for number, job in enumerate(jobs, start=1):
-        print(f"\n[{number}/{len(jobs)}] {job.command(runs, side_by_side)}", flush=True)
-        try:
-            code = app(job.words(runs, side_by_side), standalone_mode=False)
-        except InterruptedRunError:
-            raise
-        except (BGTPlannerError, click.ClickException) as error:
-            print(f"error: {error}", file=sys.stderr)
-            code = 1
-        if code == 130:  # what typer makes of Ctrl-C
-            raise KeyboardInterrupt
-        good = good and not code
+    todo: dict[Cell, Config] = {}
+    for job in jobs:
+        folder, asked = job.folder(runs), job.asked
+        folder.mkdir(parents=True, exist_ok=True)
+        asked.write(folder)
+        done = {outcome.cell for outcome in finished(asked, folder)}
+        where = str(folder.relative_to(runs))
+        todo |= {
+            _Placed(**vars(cell), folder=where): config
+            for cell, config in asked.cells().items()
+            if cell not in done
+        }
+    cells = list(todo)
+    good, begun, number = True, time.monotonic(), 0
+    outcomes = (
+        one_by_one(cells, todo, runs, None)
+        if at_once == 1
+        else side_by_side(cells, todo, runs, "loky", at_once)
+    )
+    for outcome in outcomes:
+        if outcome.interrupted:
+            continue
+        number += 1
+        good = good and outcome.error is None
+        left = duration((time.monotonic() - begun) / number * (len(cells) - number))
+        what = f"FAILED: {outcome.error}" if outcome.error else f"{outcome.seconds:.0f} s"
+        place = outcome.cell.place
+        print(f"{number}/{len(cells)} {place}: {what}; {left} left", flush=True)
+    if number < len(cells):
+        raise InterruptedRunError(f"stopped after {number} of {len(cells)} runs; go on likewise")
     return good
 
 

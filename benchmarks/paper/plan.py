@@ -1,8 +1,8 @@
-"""What is run: the table, other readings of its baselines, the figures; and by which commands.
+"""What is run: every reading of the table's methods, the figures; and by which commands.
 
 Below the runs folder every part has a folder, and in it one for each data set::
 
-    table2/filmtrust/    table2/ml-100k/    adpml-saturating/filmtrust/    figure-budget/ml-1m/
+    bgt/filmtrust/    bgt/ml-100k/    adpml-geometric-literal/filmtrust/    figure-budget/ml-100k/
 """
 
 from __future__ import annotations
@@ -16,34 +16,119 @@ from typing import Any
 from bgtplanner.experiments.grid import Request
 from bgtplanner.experiments.sweeps import Axis, Study, Sweep, figure_named, in_words
 
-DATASETS = {"filmtrust": "FilmTrust", "ml-100k": "ML-100K", "ml-1m": "ML-1M"}
+DATASETS = {"filmtrust": "FilmTrust", "ml-100k": "ML-100K", "ml-1m-merged": "ML-1M"}
+"""Those of the table, by name; the last as the authors' code has it, one user for each client."""
+TEN_USERS = "ml-1m"  # the other reading of the last: a client's ten users stay apart
 MECHANISMS = {"gaussian": "G", "laplace": "L"}
 SEEDS = (0, 1, 2, 3, 4)
-# As the authors' code has it: 60:40, and nothing arrives later.
-OF_DATASET: Mapping[str, Mapping[str, Any]] = {
-    "filmtrust": {"data.train_share": 0.6, "data.initial_share": 1.0}
-}
-TABLE = "table2"
 RUNS = Path("runs/paper")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
-    """Policies that are compared with the same settings, and the name of their folder."""
+class Reading:
+    """A row of the table: one way to read one of its methods, and the name of its folder.
+
+    Attributes:
+        name: Of the folder.
+        method: As the paper calls it; empty for what it does not have.
+        label: Of the row.
+        policy: That plays it.
+        settings: What is set otherwise than by the preset.
+        mechanisms: With which it is run.
+        printed: Whether this is the reading that the sources' text supports for Table 2.
+    """
 
     name: str
-    policies: tuple[str, ...]
+    method: str
+    label: str
+    policy: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    mechanisms: tuple[str, ...] = tuple(MECHANISMS)
+    printed: bool = False
 
     def asked(self, dataset: str, seeds: Sequence[int]) -> Request:
         return Request(
             datasets=(dataset,),
-            mechanisms=tuple(MECHANISMS),
-            policies=self.policies,
+            mechanisms=self.mechanisms,
+            policies=(self.policy,),
             seeds=tuple(seeds),
             preset="paper",
-            settings={**OF_DATASET.get(dataset, {}), **self.settings},
+            settings=dict(self.settings),
         )
+
+
+def _bgt(name: str, label: str, printed: bool = False, **planning: Any) -> Reading:
+    settings = {f"planning.{key}": value for key, value in planning.items()}
+    return Reading(
+        name=name, method="BGTplanner", label=label, policy="bgt", settings=settings,
+        printed=printed,
+    )  # fmt: skip
+
+
+def _adpml(shape: str, mode: str) -> Reading:
+    lasts = "until it is spent" if mode == "literal" else "over all rounds"
+    return Reading(
+        name=f"adpml-{shape}-{mode}",
+        method="ADPML",
+        label=f"ADPML, {shape}, {lasts}",
+        policy="adpml",
+        settings={"planning.options.shape": shape, "planning.options.mode": mode},
+        printed=(shape, mode) == ("saturating", "literal"),
+    )
+
+
+def _dpsgd(name: str, label: str, printed: bool = False, **privacy: Any) -> Reading:
+    return Reading(
+        name=name,
+        method="DPSGD",
+        label=label,
+        policy="uniform",
+        settings={f"privacy.{key}": value for key, value in privacy.items()},
+        mechanisms=("gaussian",) if privacy else tuple(MECHANISMS),
+        printed=printed,
+    )
+
+
+def _adap(noise: int) -> Reading:
+    return Reading(
+        name=f"adap-noise-{noise}",
+        method="ADAP",
+        label=f"ADAP, noise {noise} over the clip",
+        policy="adap",
+        settings={"planning.options.noise_multiplier": noise},
+        printed=noise == 2,
+    )
+
+
+READINGS = (
+    _bgt("bgt", "BGTplanner, as printed", printed=True),
+    _bgt("bgt-authors", "BGTplanner, as its authors coded it", constants="authors", min_rounds=80),
+    _bgt("bgt-repaired", "BGTplanner, its formulas repaired", constants="repaired"),
+    _bgt("bgt-own", "BGTplanner, ours", constants="own"),
+    _dpsgd(
+        "dpsgd-moments", "DPSGD, moments accountant", accounting="gaussian/rdp", delta=1e-5,
+        printed=True,
+    ),
+    _dpsgd("dpsgd", "DPSGD, as BGTplanner is accounted for"),
+    _dpsgd("dpsgd-basic", "DPSGD, basic composition", accounting="gaussian/basic"),
+    _adpml("saturating", "literal"),
+    _adpml("geometric", "literal"),
+    _adpml("saturating", "normalised"),
+    _adpml("geometric", "normalised"),
+    _adap(2),
+    _adap(6),
+    Reading(
+        name="fedsgd", method="FedSGD", label="FedSGD, no noise", policy="unlimited",
+        mechanisms=("gaussian",), printed=True,
+    ),
+    Reading(
+        name="clip", method="", label="*even charges, clip 0.001 instead of 0.1*",
+        policy="uniform", settings={"privacy.clip": 0.001},
+    ),
+)  # fmt: skip
+PRINTED = {reading.method: reading for reading in READINGS if reading.printed}
+"""The reading of each of the table's methods that is laid beside print."""
+AUTHORS_EVEN = next(reading for reading in READINGS if reading.name == "dpsgd")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +151,6 @@ class Figure:
             policies=policies,
             seeds=tuple(seeds),
             preset="paper",
-            settings=dict(OF_DATASET.get(dataset, {})),
         )
         if not self.corner:
             return Sweep(base=base, studies=studies, figure=self.figure)
@@ -75,33 +159,11 @@ class Figure:
         return Sweep(base=base, studies=(Study(axes=self.corner),))
 
 
-GRIDS = (
-    Grid(name=TABLE, policies=("bgt", "unlimited", "adpml", "adap", "uniform")),
-    Grid(
-        name="bgt-authors",
-        policies=("bgt",),
-        settings={"planning.constants": "authors", "planning.min_rounds": 80},
-    ),
-    Grid(
-        name="adpml-saturating",
-        policies=("adpml",),
-        settings={"planning.options.shape": "saturating"},
-    ),
-    Grid(
-        name="adpml-normalised",
-        policies=("adpml",),
-        settings={"planning.options.mode": "normalised"},
-    ),
-    Grid(
-        name="adap-noise-2",
-        policies=("adap",),
-        settings={"planning.options.noise_multiplier": 2},
-    ),
-)
 FIGURES = (
     Figure(figure="budget", title="Total budget"),
     Figure(figure="min-rounds", title="Least number of rounds"),
     Figure(figure="rounds", title="Number of rounds"),
+    Figure(figure="small", title="Appendix F: the small constants"),
 )
 _TEN = Axis(key="privacy.epsilon", values=(10,))
 CORNERS = (
@@ -112,32 +174,10 @@ CORNERS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method:
-    """A row of the table: a policy of one of the grids."""
-
-    label: str
-    policy: str
-    grid: str = TABLE
-
-
-METHODS = (
-    Method(label="BGTplanner", policy="bgt"),
-    Method(label="BGTplanner, as its authors coded it", policy="bgt", grid="bgt-authors"),
-    Method(label="DPSGD (`uniform`)", policy="uniform"),
-    Method(label="ADPML, geometric, until it is spent", policy="adpml"),
-    Method(label="ADPML, saturating, until it is spent", policy="adpml", grid="adpml-saturating"),
-    Method(label="ADPML, geometric, over all rounds", policy="adpml", grid="adpml-normalised"),
-    Method(label="ADAP, noise 6", policy="adap"),
-    Method(label="ADAP, noise 2", policy="adap", grid="adap-noise-2"),
-    Method(label="FedSGD, no noise", policy="unlimited"),
-)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Job:
     """One command: a part on one data set."""
 
-    part: Grid | Figure
+    part: Reading | Figure
     dataset: str
     seeds: tuple[int, ...]
 
@@ -181,7 +221,9 @@ def _range(seeds: Sequence[int]) -> str:
 def jobs_of(
     datasets: Sequence[str], seeds: Sequence[int], *, quick: bool = False
 ) -> Iterator[Job]:
-    """Everything, the table first."""
-    for part in (*GRIDS, *(CORNERS if quick else FIGURES)):
-        for dataset in datasets:
-            yield Job(part=part, dataset=dataset, seeds=tuple(seeds))
+    """Everything, the table first; of the other reading of ML-1M the table's methods only."""
+    for part in (*READINGS, *(CORNERS if quick else FIGURES)):
+        for dataset in (*datasets, *([TEN_USERS] if "ml-1m-merged" in datasets else [])):
+            printed = isinstance(part, Reading) and part.printed
+            if dataset != TEN_USERS or printed:
+                yield Job(part=part, dataset=dataset, seeds=tuple(seeds))

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from benchmarks.paper.plan import (
-    DATASETS,
-    FIGURES,
-    GRIDS,
-    MECHANISMS,
-    METHODS,
-    SEEDS,
-    TABLE,
-    Method,
-)
+from benchmarks.paper.plan import DATASETS, FIGURES, MECHANISMS, READINGS, SEEDS, Reading
 from bgtplanner.experiments.cells import Outcome, outcome_of
 from bgtplanner.experiments.comparison import Estimate, estimate
 from bgtplanner.experiments.grid import Asked, Request
@@ -25,88 +16,77 @@ Summaries = Mapping[int, Mapping[str, Any]]
 Read = TypeVar("Read", Request, Sweep)
 
 
-class Place(NamedTuple):
-    """Where a cell stands: which grid, data set, mechanism and policy."""
-
-    grid: str
-    dataset: str
-    mechanism: str
-    policy: str
-
-
 class Results:
     """The finished cells below a runs folder.
 
     Attributes:
-        settings: Of every grid and data set, what was set otherwise than by the preset.
         sweeps: By name of the figure; one for each folder that has something finished.
     """
 
     def __init__(self, runs: Path) -> None:
-        self.settings: dict[tuple[str, str], Mapping[str, Any]] = {}
         self.sweeps: dict[str, list[Sensitivity]] = {}
-        self._cells: dict[Place, dict[int, Mapping[str, Any]]] = {}
-        for grid in GRIDS:
-            for request, outcomes in _read(runs / grid.name, Request):
-                self._add(grid.name, request, outcomes)
+        self._cells: dict[tuple[str, str, str], dict[int, Mapping[str, Any]]] = {}
+        for reading in READINGS:
+            for _, outcomes in _read(runs / reading.name, Request):
+                self._add(reading.name, outcomes)
         for figure in FIGURES:
             found = [evaluate(*each) for each in _read(runs / figure.name, Sweep)]
             if found:
                 self.sweeps[figure.name] = sorted(found, key=_first_dataset)
 
-    def _add(self, grid: str, request: Request, outcomes: Sequence[Outcome]) -> None:
+    def _add(self, reading: str, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
-            cell = outcome.cell
-            self.settings[grid, cell.dataset] = request.settings
-            place = Place(grid, cell.dataset, cell.mechanism, cell.policy)
-            self._cells.setdefault(place, {})[cell.seed] = outcome.summary or {}
+            place = (reading, outcome.cell.dataset, outcome.cell.mechanism)
+            self._cells.setdefault(place, {})[outcome.cell.seed] = outcome.summary or {}
 
-    def of(self, method: Method, dataset: str, mechanism: str) -> Summaries:
-        """The summaries of one cell by seed. What needs no mechanism is there for all."""
-        kind = "none" if method.policy == "unlimited" else mechanism
-        return self._cells.get(Place(method.grid, dataset, kind, method.policy), {})
+    def of(self, reading: Reading, dataset: str, mechanism: str) -> Summaries:
+        """The summaries of one cell by seed. FedSGD, which has no noise, stands under Gaussian."""
+        if reading.policy == "unlimited":
+            if mechanism != "gaussian":
+                return {}
+            mechanism = "none"
+        return self._cells.get((reading.name, dataset, mechanism), {})
 
-    def figure(self, method: Method, dataset: str, mechanism: str, name: str) -> Estimate | None:
+    def figure(self, reading: Reading, dataset: str, mechanism: str, name: str) -> Estimate | None:
         """Mean and deviation over seeds of one figure of the summaries."""
-        found = self.of(method, dataset, mechanism).values()
+        found = self.of(reading, dataset, mechanism).values()
         return estimate([summary[name] for summary in found if summary.get(name) is not None])
 
     def reference(self, dataset: str, name: str) -> Estimate | None:
         """Of a predictor that shares nothing: by seed the same in every cell."""
         by_seed: dict[int, float] = {}
-        for place, found in self._cells.items():
-            if place.dataset == dataset:
+        for (_, where, _), found in self._cells.items():
+            if where == dataset:
                 for seed, summary in found.items():
                     by_seed.setdefault(seed, summary[name])
         return estimate(list(by_seed.values()))
 
-    def clients(self, dataset: str) -> int | None:
-        """How many clients the data set has."""
-        for place, found in self._cells.items():
+    def number(self, dataset: str, name: str) -> int | None:
+        """How many clients or items the data set has."""
+        for (_, where, _), found in self._cells.items():
             for summary in found.values():
-                if place.dataset == dataset and "clients" in summary:
-                    return int(summary["clients"])
+                if where == dataset and name in summary:
+                    return int(summary[name])
         return None
 
     @property
     def columns(self) -> list[tuple[str, str]]:
         """Data sets and mechanisms of which there is anything, in the table's order."""
-        known = {place.dataset for place, found in self._cells.items() if found}
-        return [(name, kind) for name in DATASETS if name in known for kind in MECHANISMS]
+        return [(name, kind) for name in self.datasets for kind in MECHANISMS]
 
     @property
     def datasets(self) -> list[str]:
-        """The data sets of which there is anything."""
-        return list(dict.fromkeys(dataset for dataset, _ in self.columns))
+        """The table's data sets of which there is anything."""
+        known = {dataset for (_, dataset, _), found in self._cells.items() if found}
+        return [name for name in DATASETS if name in known]
 
     def complete(self) -> bool:
-        """Whether all of the table is there, with every seed; other readings may be missing."""
+        """Whether every reading is there, with every seed, on the table's data sets."""
         return all(
-            len(self.of(method, dataset, mechanism)) >= len(SEEDS)
-            for method in METHODS
-            if method.grid == TABLE
+            len(self.of(reading, dataset, mechanism)) >= len(SEEDS)
+            for reading in READINGS
             for dataset in DATASETS
-            for mechanism in MECHANISMS
+            for mechanism in reading.mechanisms
         )
 
 

@@ -345,6 +345,8 @@ def load_config(
     merge(given, from_file)
     merge(given, _checked_keys(single))
     merged = _packaged(_variant(wanted, given))
+    for name in _readings(wanted, given):
+        merge(merged, _packaged(name))
     merge(merged, given)
     merged["preset"] = wanted
     _agree(merged, given)
@@ -412,6 +414,14 @@ def _variant(preset: str, given: Mapping[str, Any]) -> str:
     if _without_privacy(given):
         return preset if model == "biases" else "recommended-unlimited"
     return preset if model in (None, "biases") else "recommended-gradients"
+
+
+def _readings(preset: str, given: Mapping[str, Any]) -> list[str]:
+    """What the preset `paper` adds for a data set and for a policy, so that they are Table 2's."""
+    if preset != "paper":
+        return []
+    wanted = (given.get("data", {}).get("dataset"), given.get("planning", {}).get("policy"))
+    return [f"paper-{name}" for name in wanted if name in ("filmtrust", "adpml", "adap")]
 
 
 def _best_mechanism(privacy: Mapping[str, Any], planning: Mapping[str, Any]) -> str:

@@ -57,6 +57,7 @@ class Dataset:
         split_within: Whether ratings are held out user by user or over all at once.
         pseudo_items: Items a client adds to hide which it rated, as the paper sets it.
         clients: Clients that the users are dealt to, or None for one client a user.
+        merged: Whether the users of a client are taken for one.
         citation: What to cite.
         terms: What the owner asks for.
     """
@@ -70,6 +71,7 @@ class Dataset:
     split_within: Literal["user", "all"] = "user"
     pseudo_items: int = 50
     clients: int | None = None
+    merged: bool = False
     citation: str = ""
     terms: str = ""
 
@@ -127,6 +129,12 @@ DATASETS: dict[str, Dataset] = {
             name="ml-1m-users",
             description="MovieLens 1M: 6,040 users, a client each",
             clients=None,
+        ),
+        replace(
+            _MOVIELENS_1M,
+            name="ml-1m-merged",
+            description="MovieLens 1M: 605 clients, each with ten users taken as one",
+            merged=True,
         ),
     )
 }

@@ -14,7 +14,7 @@ from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.recsys.datasets import DATASETS, Dataset, dataset_info, find_files, with_home
 from bgtplanner.recsys.layout import Column, TableFormat
 from bgtplanner.recsys.ratings import Duplicates, Ratings, Scale
-from bgtplanner.recsys.split import deal_users
+from bgtplanner.recsys.split import deal_users, merge_users
 from bgtplanner.recsys.synthetic import demo_ratings, synthetic_ratings
 from bgtplanner.recsys.tables import Table, read_table
 
@@ -63,7 +63,8 @@ def load_ratings(
     Args:
         name: One of `DATASETS`, or ``csv:`` and the path of a table.
         data_dir: Folder to look in first for real data.
-        seed: Draws ``synthetic``, and deals the users of ``ml-1m`` to clients; nothing else.
+        seed: Draws ``synthetic``, and deals the users of ``ml-1m`` and ``ml-1m-merged`` to
+            clients; nothing else.
         duplicates: Which rating stays when a user rated an item twice: by default the latest by
             time where there is one, else the last in the file.
         delimiter: Of a table; found out by default, like all that follows but the scale.
@@ -98,7 +99,10 @@ def load_ratings(
         return demo_ratings() if name == "demo" else synthetic_ratings(seed=seed)
     paths = find_files(name, data_dir)
     ratings = _READERS[info.folder](info, paths, duplicates)
-    return ratings if info.clients is None else deal_users(ratings, info.clients, seed=seed)
+    if info.clients is None:
+        return ratings
+    dealt = deal_users(ratings, info.clients, seed=seed)
+    return merge_users(dealt) if info.merged else dealt
 
 
 def _load_csv(info: Dataset, options: dict[str, Any], duplicates: Duplicates) -> Ratings:

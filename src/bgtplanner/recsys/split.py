@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.recsys.ratings import IntArray, Ratings
 
-__all__ = ["Pairs", "Split", "deal_users", "split_ratings"]
+__all__ = ["Pairs", "Split", "deal_users", "merge_users", "split_ratings"]
 
 
 def deal_users(ratings: Ratings, clients: int, *, seed: int) -> Ratings:
@@ -27,6 +27,20 @@ def deal_users(ratings: Ratings, clients: int, *, seed: int) -> Ratings:
     client_of_user[shuffled] = np.arange(ratings.n_users) % clients
     order = np.lexsort((ratings.item, ratings.user, client_of_user[ratings.user]))
     return replace(ratings.take(order), client_of_user=client_of_user)
+
+
+def merge_users(ratings: Ratings) -> Ratings:
+    """Take all users of a client for one user, who has then rated some items several times.
+
+    The authors' code has one user for each of its 605 clients of MovieLens 1M.
+    """
+    clients = ratings.n_clients
+    return replace(
+        ratings,
+        user=ratings.client.astype(np.int32),
+        client_of_user=np.arange(clients, dtype=np.int32),
+        user_labels=np.arange(clients),
+    )
 
 
 class Pairs(NamedTuple):
