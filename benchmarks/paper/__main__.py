@@ -13,40 +13,67 @@ instead of `docs/paper.md`, unless told otherwise by --docs.
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.paper.claims import claims
 from benchmarks.paper.figures import figure_part
-from benchmarks.paper.findings import closeness, gains
+from benchmarks.paper.findings import clip_effect, closeness, gains, misses
 from benchmarks.paper.guarantees import guarantee, theorem
 from benchmarks.paper.page import NOT_RUN, blank, body_of, put
-from benchmarks.paper.plan import DATASETS, FIGURES, RUNS, Job, jobs_of
-from benchmarks.paper.results import Results, finished
-from benchmarks.paper.table import deviations, how_to_run, table2
+from benchmarks.paper.plan import DATASETS, FIGURES, RUNS, SEEDS, TEN_USERS, Job, jobs_of
+from benchmarks.paper.results import Results, finished, write_halves
+from benchmarks.paper.table import commands, deviations, how_to_run, table2
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
 from bgtplanner.experiments.cells import Cell, one_by_one, side_by_side
 from bgtplanner.experiments.config import Config
 from bgtplanner.experiments.grid import parse_seeds, write_whole
 from bgtplanner.report.comparison import duration
 
+
+def provenance(results: Results) -> str | None:
+    """By which commit and from how many runs the page was written."""
+    if not results.columns:
+        return None
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    commit = found.stdout.strip() or "not known"
+    return (
+        f"Written by `make paper` at commit {commit} from {results.runs:,} runs, seeds "
+        f"{SEEDS[0]} to {SEEDS[-1]}."
+    )
+
+
 TABLES = {
     "table2": table2,
     "deviations": deviations,
+    "commands": commands,
     "closeness": closeness,
+    "misses": misses,
+    "clip": clip_effect,
     "gains": gains,
     "theorem": theorem,
     "guarantee": guarantee,
+    "claims": claims,
+    "provenance": provenance,
 }
 TITLES = {
     "table2": "Table 2",
     "deviations": "Deviations",
-    "closeness": "How near the paper's figures are",
+    "commands": "The commands",
+    "closeness": "How near print is",
+    "misses": "What is far from print",
+    "clip": "What the clip does",
     "gains": "The headline gains",
     "theorem": "The theorem's condition",
     "guarantee": "What is guaranteed",
+    "claims": "Claim by claim",
+    "provenance": "Where this comes from",
     **{figure.name: figure.title for figure in FIGURES},
 }
 # Seconds for a run of 100 rounds on one core, to guess by until some have been seen.
@@ -179,6 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if given.run:
             good = run(jobs, runs, given.jobs)
+            write_halves(runs, [*datasets, TEN_USERS], seeds)
         results = Results(runs)
     except (BGTPlannerError, KeyboardInterrupt) as error:
         print(str(error) or "interrupted; the same command goes on", file=sys.stderr)

@@ -12,7 +12,7 @@ from benchmarks.paper.table import NOTHING, not_run, short, table
 from bgtplanner.experiments.cells import folder_name
 from bgtplanner.experiments.comparison import Estimate
 from bgtplanner.experiments.grid import write_whole
-from bgtplanner.experiments.sweeps import Sensitivity, in_words
+from bgtplanner.experiments.sweeps import Sensitivity, Study, in_words
 from bgtplanner.experiments.table2 import EPSILON
 from bgtplanner.report.sensitivity import picture
 
@@ -21,29 +21,48 @@ _SHOWN = "ml-100k"  # the picture that is on the page itself, if it is there
 
 
 def figure_part(figure: Figure, results: Results, docs: Path) -> str | None:
-    """The table of a figure; its pictures are written into ``figures/`` beside the page."""
+    """The tables of a figure; its pictures are written into ``figures/`` beside the page."""
     sweeps = results.sweeps.get(figure.name, [])
     if not sweeps:
         return None
-    *fixed, shown = sweeps[0].sweep.studies[0].axes
-    names = list(
-        dict.fromkeys(
-            in_words(value)
-            for found in sweeps
-            for axis in found.sweep.studies[0].axes
-            if axis.key == shown.key
-            for value in axis.values
-        )
-    )
-    rows = [["", f"policy \\ {shown.key}", *names, "range", "deviation"]]
     pictures: dict[tuple[str, str], str] = {}
+    for found in sweeps:
+        for dataset, mechanism in dict.fromkeys(place[:2] for place in _places(found)):
+            pictures[dataset, mechanism] = _draw(figure, found, dataset, mechanism, docs)
+    studies = {study.axes[-1].key: study for study in sweeps[0].sweep.studies}
+    lines = [_study(sweeps, study, pictures) for study in studies.values()]
+    alt = next((place for place in pictures if place[0] == _SHOWN), next(iter(pictures)))
+    lines.append(f"![{DATASETS.get(alt[0], alt[0])}, {alt[1]}]({pictures[alt]})")
+    if said := trend(results, figure.figure):
+        lines.append(said)
+    known = {dataset for dataset, _ in pictures}
+    lines += not_run(
+        [Job(part=figure, dataset=name, seeds=SEEDS) for name in DATASETS if name not in known]
+    )
+    return "\n\n".join(lines)
+
+
+def _places(found: Sensitivity) -> list[tuple[str, str, str]]:
+    return [(row.dataset, row.mechanism, row.policy) for _, row in found.rows()]
+
+
+def _study(
+    sweeps: Sequence[Sensitivity], study: Study, pictures: dict[tuple[str, str], str]
+) -> str:
+    *fixed, shown = study.axes
+    values = dict.fromkeys(
+        in_words(value)
+        for found in sweeps
+        for one in found.sweep.studies
+        for axis in one.axes
+        if axis.key == shown.key
+        for value in axis.values
+    )
+    names = list(values)
+    rows = [["", f"policy \\ {shown.key}", *names, "range", "deviation"]]
     seeds: set[int] = set()
     for found in sweeps:
         for (dataset, mechanism, policy), line in _lines(found, shown.key).items():
-            place = pictures.get((dataset, mechanism))
-            if place is None:
-                place = _draw(figure, found, dataset, mechanism, docs)
-                pictures[dataset, mechanism] = place
             means = [one.mean for one in line.values()]
             spread = [one.std for one in line.values() if one.std is not None]
             seeds |= {one.seeds for one in line.values()}
@@ -51,22 +70,64 @@ def figure_part(figure: Figure, results: Results, docs: Path) -> str | None:
             cells = [short(line[name].mean) if name in line else NOTHING for name in names]
             cells.append(short(max(means) - min(means)))
             cells.append(short(statistics.median(spread)) if spread else NOTHING)
-            rows.append([f"[{title}]({place})", policy, *cells])
+            rows.append([f"[{title}]({pictures[dataset, mechanism]})", policy, *cells])
     held = "".join(f" at `{axis.key}` = {_held(axis.values)}" for axis in fixed)
     number = f"{min(seeds)} to {max(seeds)} seeds" if len(seeds) > 1 else _plural(max(seeds))
-    alt = next((place for place in pictures if place[0] == _SHOWN), next(iter(pictures)))
-    lines = [
+    about = (
         f"RMSE of the best round{held}, mean of {number}; *range* is from the lowest to the "
         "highest of a row, *deviation* the median standard deviation over seeds. The links lead "
-        "to pictures, with F1" + (" and all budgets." if fixed else "."),
-        table(rows),
-        f"![{DATASETS.get(alt[0], alt[0])}, {alt[1]}]({pictures[alt]})",
-    ]
-    known = {dataset for dataset, _ in pictures}
-    lines += not_run(
-        [Job(part=figure, dataset=name, seeds=SEEDS) for name in DATASETS if name not in known]
+        "to pictures, with F1" + (" and all budgets." if fixed else ".")
     )
-    return "\n\n".join(lines)
+    return f"{about}\n\n{table(rows)}"
+
+
+def lines_of(results: Results, figure: str, key: str) -> Lines:
+    """The rows of a figure's table, of all data sets."""
+    found: Lines = {}
+    for sweep in results.sweeps.get(f"figure-{figure}", []):
+        found |= _lines(sweep, key)
+    return found
+
+
+KEYS = {
+    "budget": "privacy.epsilon",
+    "min-rounds": "planning.min_rounds",
+    "rounds": "federation.rounds",
+}
+
+
+def falls(line: dict[str, Estimate]) -> bool:
+    """Whether the RMSE is lower at the last value than at the first."""
+    means = [one.mean for one in line.values()]
+    return means[-1] < means[0]
+
+
+def differs(line: dict[str, Estimate]) -> bool:
+    """Whether it differs by more than the intervals of the first and the last value allow."""
+    ends = list(line.values())
+    apart = abs(ends[-1].mean - ends[0].mean)
+    halves = [0.0 if one.high is None else one.high - one.mean for one in (ends[0], ends[-1])]
+    return bool(apart > (halves[0] ** 2 + halves[1] ** 2) ** 0.5)
+
+
+def trend(results: Results, figure: str) -> str | None:
+    """One sentence on each mechanism: how often the RMSE falls along the figure."""
+    if figure not in KEYS:
+        return None
+    lines = {
+        place: line for place, line in lines_of(results, figure, KEYS[figure]).items()
+        if len(line) > 1
+    }  # fmt: skip
+    said = []
+    for mechanism, name in (("gaussian", "Gaussian"), ("laplace", "Laplace")):
+        some = [line for place, line in lines.items() if place[1] == mechanism]
+        if some:
+            down, sure = sum(map(falls, some)), sum(map(differs, some))
+            said.append(
+                f"With {name} noise the RMSE falls from the first to the last value in {down} of "
+                f"{len(some)} rows, and differs by more than its 95 % intervals in {sure}."
+            )
+    return " ".join(said)
 
 
 def _lines(found: Sensitivity, key: str) -> Lines:

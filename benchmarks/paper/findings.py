@@ -1,63 +1,142 @@
-"""What Table 2 says: how near the paper is, and what the planner gains."""
+"""What Table 2 says: how near each cell is to print, and what the planner gains."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from benchmarks.paper.plan import DATASETS, MECHANISMS, METHODS, Method
+from benchmarks.paper.plan import (
+    AUTHORS_EVEN,
+    DATASETS,
+    MECHANISMS,
+    PRINTED,
+    READINGS,
+    Reading,
+)
 from benchmarks.paper.results import Results
-from benchmarks.paper.table import NOTHING, column, short, signed, table
+from benchmarks.paper.table import NOTHING, column, print_of, short, signed, table
 from bgtplanner.experiments.comparison import Estimate, estimate
-from bgtplanner.experiments.table2 import HEADLINE, published
+from bgtplanner.experiments.table2 import HEADLINE
 
-BGT, AUTHORS, DPSGD, ADPML, _, _, ADAP, _, FEDSGD = METHODS
-PRIVATE = METHODS[:-1]
-BASELINES = [method for method in PRIVATE if method not in (BGT, AUTHORS)]
+BGT = PRINTED["BGTplanner"]
+RIVALS = [PRINTED[name] for name in ("DPSGD", "ADPML", "ADAP")]
+OTHERS = [reading for reading in READINGS if reading.method in ("DPSGD", "ADPML", "ADAP")]
+WITHIN = (3, 5, 10)
+"""Per cent by which cells are counted."""
+
+
+class Miss(NamedTuple):
+    """One cell of the table, ours beside print."""
+
+    reading: Reading
+    dataset: str
+    mechanism: str
+    ours: Estimate
+    theirs: float
+
+    @property
+    def percent(self) -> float:
+        return 100 * (self.ours.mean / self.theirs - 1)
+
+
+def cells(results: Results, kind: str) -> Iterator[Miss]:
+    """All cells that are there and in print, under the readings that are compared with it."""
+    for reading in PRINTED.values():
+        for place in results.columns:
+            ours = results.figure(reading, *place, f"{kind}_best")
+            theirs = print_of(reading, *place)
+            if ours is not None and theirs is not None:
+                yield Miss(reading, *place, ours, getattr(theirs, kind))
 
 
 def closeness(results: Results) -> str | None:
-    """How near the paper's figures are, and how near a constant is."""
+    """How near every cell is to the paper's, with counts."""
     if not results.columns:
         return None
-    lines = []
-    for method, name in ((BGT, "BGTplanner"), (FEDSGD, "FedSGD")):
-        for kind, digits in (("rmse", 4), ("f1", 3)):
-            apart = {}
-            for dataset, mechanism in results.columns:
-                if method == FEDSGD and mechanism != "gaussian":
-                    continue
-                ours = results.figure(method, dataset, mechanism, f"{kind}_best")
-                place = "none" if method == FEDSGD else mechanism
-                theirs = published(dataset, place, method.policy)
-                if ours is not None and theirs is not None:
-                    where = DATASETS[dataset] if method == FEDSGD else column(dataset, mechanism)
-                    apart[where] = ours.mean - getattr(theirs, kind)
-            if apart:
-                far = max(apart, key=lambda where: abs(apart[where]))
-                near = statistics.median(abs(value) for value in apart.values())
-                what = "RMSE" if kind == "rmse" else "F1"
-                lines.append([f"{name}, {what}", str(len(apart)), short(near, digits), far])
-                lines[-1].append(signed(apart[far], digits))
-    head = ["", "cells", "median distance to the paper", "furthest", "there, ours less theirs"]
-    worse, cells, theirs_worse, theirs_cells = 0, 0, 0, 0
+    text, counts = [], []
+    for kind, label in (("rmse", "RMSE"), ("f1", "F1")):
+        found = list(cells(results, kind))
+        rows = [[f"{label}, ours against print", *(column(*place) for place in results.columns)]]
+        for reading in PRINTED.values():
+            rows.append([reading.label])
+            for place in results.columns:
+                one = [c for c in found if c.reading == reading and c[1:3] == place]
+                rows[-1].append(f"{one[0].percent:+.1f} %" if one else "")
+        text.append(table(rows))
+        near = [str(sum(abs(one.percent) <= limit for one in found)) for limit in WITHIN]
+        counts.append([label, str(len(found)), *near])
+    head = ["", "cells", *(f"within {limit} %" for limit in WITHIN)]
+    return "\n\n".join([*text, table([head, *counts]), _against_constant(results)])
+
+
+def _against_constant(results: Results) -> str:
+    worse, number, theirs_worse, theirs_number = 0, 0, 0, 0
     for dataset, mechanism in results.columns:
         constant = results.reference(dataset, "rmse_constant")
-        for method in PRIVATE:
-            ours = results.figure(method, dataset, mechanism, "rmse_best")
-            if ours is not None and constant is not None:
-                cells += 1
+        if constant is None:
+            continue
+        for reading in READINGS:
+            ours = results.figure(reading, dataset, mechanism, "rmse_best")
+            if ours is not None and reading.method not in ("", "FedSGD"):
+                number += 1
                 worse += ours.mean > constant.mean
-        for policy in dict.fromkeys(method.policy for method in PRIVATE):
-            theirs = published(dataset, mechanism, policy)
-            if theirs is not None and constant is not None:
-                theirs_cells += 1
+        for reading in (BGT, *RIVALS):
+            theirs = print_of(reading, dataset, mechanism)
+            if theirs is not None:
+                theirs_number += 1
                 theirs_worse += theirs.rmse > constant.mean
     return (
-        f"{table([head, *lines])}\n\nPrivate cells with a higher RMSE than one constant for all: "
-        f"{worse} of {cells} of ours, {theirs_worse} of {theirs_cells} of the paper's."
+        "Private cells with a higher RMSE than one constant for all: "
+        f"{worse} of {number} of ours, {theirs_worse} of {theirs_number} of the paper's."
     )
+
+
+def misses(results: Results) -> str | None:
+    """A paragraph for each method that has cells more than five per cent from print."""
+    if not results.columns:
+        return None
+    text = []
+    for reading in PRINTED.values():
+        far = [
+            (one, label)
+            for kind, label in (("rmse", "RMSE"), ("f1", "F1"))
+            for one in cells(results, kind)
+            if one.reading == reading and abs(one.percent) > 5
+        ]
+        if far:
+            listed = ", ".join(
+                f"{label} on {column(*one[1:3])} {one.percent:+.1f} %" for one, label in far
+            )
+            text.append(f"**{reading.method}.** {listed}. {_KNOWN[reading.method]}")
+    return "\n\n".join(text) or "Every cell lies within 5 % of print."
+
+
+_KNOWN = {
+    "BGTplanner": (
+        "F1 on FilmTrust is higher than print with every policy of ours, and with a plain loop "
+        "over clients that shares no code with the package (.6995): the cause is not known. It is "
+        "not the split, which is the authors' own file."
+    ),
+    "DPSGD": (
+        "The paper names an accountant and a code base, but neither sensitivity nor delta. Print "
+        "on FilmTrust lies between the moments accountant and basic composition; no single "
+        "reading fits all three sets."
+    ),
+    "ADPML": (
+        "The formula is in no source that we could read. Of the four readings the saturating one "
+        "that stops when the budget is spent is nearest in most cells. Where it is far from print "
+        "all four are: print gets worse from ML-100K to ML-1M, while all readings get better."
+    ),
+    "ADAP": (
+        "A clip that follows the norm of an average over a client's own blocks shrinks where a "
+        "client has many of them. A client of ML-1M has about a thousand, so the clip falls from "
+        "round to round, and the noise with it; print suggests that it grew there. With noise 6 "
+        "the Laplace cell is nearer. The source clips samples, the paper rows; how its authors "
+        "carried one over to the other is not written down."
+    ),
+    "FedSGD": "",
+}
 
 
 class Gains(NamedTuple):
@@ -68,21 +147,21 @@ class Gains(NamedTuple):
     f1: float | None
 
 
-Lookup = Callable[[Method, str, str, str], float | None]
+Lookup = Callable[[Reading, str, str, str], float | None]
 
 
-def gains_of(lookup: Lookup, baselines: Sequence[Method], datasets: Sequence[str]) -> Gains:
+def gains_of(lookup: Lookup, baselines: Sequence[Reading], datasets: Sequence[str]) -> Gains:
     """By how much BGTplanner is better than the best of some baselines, cell by cell, averaged.
 
     Args:
-        lookup: RMSE or F1 of a method on a data set with a mechanism; None where there is none.
+        lookup: RMSE or F1 of a reading on a data set with a mechanism; None where there is none.
         baselines: Of which the best is taken; at least one must be there in every cell.
         datasets: Over which to average.
     """
 
     def gain(kind: str, dataset: str, mechanism: str) -> float | None:
         ours = lookup(BGT, dataset, mechanism, kind)
-        found = [lookup(method, dataset, mechanism, kind) for method in baselines]
+        found = [lookup(reading, dataset, mechanism, kind) for reading in baselines]
         theirs = [value for value in found if value is not None]
         if ours is None or not theirs:
             return None
@@ -99,62 +178,75 @@ def gains_of(lookup: Lookup, baselines: Sequence[Method], datasets: Sequence[str
     return Gains(rmse["gaussian"], rmse["laplace"], f1)
 
 
+def of_print(reading: Reading, dataset: str, mechanism: str, kind: str) -> float | None:
+    """A figure as the paper has it."""
+    found = print_of(reading, dataset, mechanism)
+    return None if found is None else float(getattr(found, kind))
+
+
 def gains(results: Results) -> str | None:
     """The headline: as printed, from the paper's table, and from ours."""
     datasets = results.datasets
     if not datasets:
         return None
 
-    def theirs(method: Method, dataset: str, mechanism: str, kind: str) -> float | None:
-        found = published(dataset, mechanism, method.policy)
-        return None if found is None else float(getattr(found, kind))
-
-    def ours(method: Method, dataset: str, mechanism: str, kind: str) -> float | None:
-        found = results.figure(method, dataset, mechanism, f"{kind}_best")
+    def ours(reading: Reading, dataset: str, mechanism: str, kind: str) -> float | None:
+        found = results.figure(reading, dataset, mechanism, f"{kind}_best")
         return None if found is None else found.mean
 
     def line(label: str, found: Gains) -> list[str]:
-        return [label, *(NOTHING if one is None else f"{one:.2f} %" for one in found)]
+        return [label, *(NOTHING if one is None else f"{one:+.2f} %" for one in found)]
 
-    every = [DPSGD, ADPML, ADAP]
     rows = [["", "RMSE, Gaussian", "RMSE, Laplace", "F1, both"]]
     rows.append(line("as the paper says", Gains(*HEADLINE)))
-    rows.append(line("from the paper's table", gains_of(theirs, every, list(DATASETS))))
+    rows.append(line("from the paper's table", gains_of(of_print, RIVALS, list(DATASETS))))
     for label, some in (
-        ("ours, against DPSGD alone", [DPSGD]),
-        ("ours, against DPSGD and ADPML", [DPSGD, ADPML]),
-        ("ours, against DPSGD, ADPML and ADAP", every),
-        ("ours, against the best of all readings", BASELINES),
+        ("ours, under the readings in bold", RIVALS),
+        ("ours, against even charges under the same accountant", [AUTHORS_EVEN]),
+        ("ours, against the best of all readings", OTHERS),
     ):
         rows.append(line(label, gains_of(ours, some, datasets)))
     text = [
-        "Average gain of BGTplanner over the best baseline of each cell; below zero it is worse. "
-        f"{_over(datasets)}",
+        "Average gain of BGTplanner over the best baseline of each cell; below zero it is worse."
+        + ("" if len(datasets) == len(DATASETS) else f" **Ours over {_names(datasets)} only.**"),
         table(rows),
         *_apart(results),
     ]
     return "\n\n".join(text)
 
 
-def _over(datasets: Sequence[str]) -> str:
-    names = ", ".join(DATASETS[name] for name in datasets)
-    whole = len(datasets) == len(DATASETS)
-    return "ADPML and ADAP are as by default." if whole else f"**Ours over {names} only.**"
+def _names(datasets: Sequence[str]) -> str:
+    return ", ".join(DATASETS[name] for name in datasets)
 
 
 def _apart(results: Results) -> list[str]:
-    """BGTplanner less DPSGD, seed by seed."""
+    """BGTplanner minus even charges under the same accountant, seed by seed."""
     found: dict[str, Estimate] = {}
     for place in results.columns:
-        ours, theirs = results.of(BGT, *place), results.of(DPSGD, *place)
+        ours, theirs = results.of(BGT, *place), results.of(AUTHORS_EVEN, *place)
         both = [seed for seed in ours if seed in theirs]
         apart = estimate([ours[seed]["rmse_best"] - theirs[seed]["rmse_best"] for seed in both])
         if apart is not None:
             found[column(*place)] = apart
     if not found:
         return []
-    rows = [["RMSE of BGTplanner less DPSGD", *found]]
+    rows = [["RMSE of BGTplanner minus even charges", *found]]
     rows.append(["mean, seed by seed", *(signed(one.mean) for one in found.values())])
-    halves = [NOTHING if one.half is None else f"± {short(one.half)}" for one in found.values()]
+    halves = [
+        NOTHING if one.high is None else f"± {short(one.high - one.mean)}"
+        for one in found.values()
+    ]
     rows.append(["half of the 95 % interval", *halves])
     return [table(rows)]
+
+
+def clip_effect(results: Results) -> str | None:
+    """What the clip alone does, beside what planning does."""
+    even, small = AUTHORS_EVEN, next(one for one in READINGS if one.name == "clip")
+    rows = [["RMSE of the best round", *(column(*place) for place in results.columns)]]
+    for label, reading in (("clip 0.1, as published", even), ("clip 0.001", small)):
+        found = [results.figure(reading, *place, "rmse_best") for place in results.columns]
+        rows.append([label, *(NOTHING if one is None else short(one.mean) for one in found)])
+    if not results.columns or all(cell == NOTHING for cell in rows[-1][1:]):
+        return None
+    return table(rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from benchmarks.paper.plan import DATASETS, METHODS
+from benchmarks.paper.plan import DATASETS, PRINTED
 from benchmarks.paper.results import Results
 from benchmarks.paper.table import NOTHING, column, table
 from bgtplanner import BGTPlanner, Budget
@@ -12,7 +12,7 @@ from bgtplanner.experiments.config import load_config
 from bgtplanner.experiments.results import CLIENT_LEVEL_DELTA
 from bgtplanner.privacy.budget import Budgets
 
-BGT = METHODS[0]
+BGT = PRINTED["BGTplanner"]
 
 
 def least_bias(rounds: int, clients: int, tries: int) -> float:
@@ -30,7 +30,9 @@ def theorem(results: Results) -> str | None:
     config = load_config(preset="paper")
     rounds, fewest = config.federation.rounds, config.planning.min_rounds or 1
     budget = Budget(config.privacy.epsilon, config.privacy.delta)
-    sizes = {name: number for name in results.datasets if (number := results.clients(name))}
+    sizes = {
+        name: number for name in results.datasets if (number := results.number(name, "clients"))
+    }
     if not sizes:
         return None
     rows = [["", "clients U", "(A + 2) T0", "T M(T0), at least", "budget", "scaled", "holds"]]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from benchmarks.paper.plan import DATASETS, FIGURES, MECHANISMS, READINGS, SEEDS, Reading
 from bgtplanner.experiments.cells import Outcome, outcome_of
 from bgtplanner.experiments.comparison import Estimate, estimate
-from bgtplanner.experiments.grid import Asked, Request
+from bgtplanner.experiments.config import load_config
+from bgtplanner.experiments.grid import Asked, Request, write_whole
+from bgtplanner.experiments.runner import ratings_of, split_of
 from bgtplanner.experiments.sweeps import Sensitivity, Sweep, evaluate
 
+_HALVES = "half.json"
 Summaries = Mapping[int, Mapping[str, Any]]
 Read = TypeVar("Read", Request, Sweep)
 
@@ -25,6 +31,7 @@ class Results:
 
     def __init__(self, runs: Path) -> None:
         self.sweeps: dict[str, list[Sensitivity]] = {}
+        self._halves = _halves(runs)
         self._cells: dict[tuple[str, str, str], dict[int, Mapping[str, Any]]] = {}
         for reading in READINGS:
             for _, outcomes in _read(runs / reading.name, Request):
@@ -54,6 +61,8 @@ class Results:
 
     def reference(self, dataset: str, name: str) -> Estimate | None:
         """Of a predictor that shares nothing: by seed the same in every cell."""
+        if name == "rmse_half":
+            return estimate(self._halves.get(dataset, []))
         by_seed: dict[int, float] = {}
         for (_, where, _), found in self._cells.items():
             if where == dataset:
@@ -80,6 +89,13 @@ class Results:
         known = {dataset for (_, dataset, _), found in self._cells.items() if found}
         return [name for name in DATASETS if name in known]
 
+    @property
+    def runs(self) -> int:
+        """How many runs are there."""
+        single = sum(map(len, self._cells.values()))
+        swept = (of for some in self.sweeps.values() for one in some for _, of in one.points)
+        return single + sum(len(of.outcomes) for of in swept)
+
     def complete(self) -> bool:
         """Whether every reading is there, with every seed, on the table's data sets."""
         return all(
@@ -88,6 +104,27 @@ class Results:
             for dataset in DATASETS
             for mechanism in reading.mechanisms
         )
+
+
+def write_halves(runs: Path, datasets: Sequence[str], seeds: Sequence[int]) -> None:
+    """Note the RMSE of predicting 0.5 everywhere, which no run has in its summary."""
+    found = _halves(runs)
+    for name in datasets:
+        if len(found.get(name, [])) < len(seeds):
+            found[name] = [_half(name, seed) for seed in seeds]
+    write_whole(runs / _HALVES, json.dumps(found, indent=1) + "\n")
+
+
+def _half(dataset: str, seed: int) -> float:
+    config = load_config(preset="paper", settings={"data.dataset": dataset, "run.seed": seed})
+    values = split_of(config, ratings_of(config)).test.value.astype(np.float64)
+    return float(np.sqrt(np.mean((values - 0.5) ** 2)))
+
+
+def _halves(runs: Path) -> dict[str, list[float]]:
+    path = runs / _HALVES
+    found: dict[str, list[float]] = json.loads(path.read_text()) if path.exists() else {}
+    return found
 
 
 def finished(asked: Asked, out: Path) -> list[Outcome]:

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import ROUND_HALF_UP, Decimal
-from typing import Any
 
 from benchmarks.paper.plan import (
     DATASETS,
     FIGURES,
-    GRIDS,
     MECHANISMS,
-    METHODS,
-    OF_DATASET,
+    PRINTED,
+    READINGS,
     RUNS,
     SEEDS,
+    TEN_USERS,
     Job,
-    Method,
+    Reading,
 )
 from benchmarks.paper.results import Results
 from bgtplanner.experiments.comparison import Estimate
-from bgtplanner.experiments.table2 import published
+from bgtplanner.experiments.table2 import Published, published
 
-FEDSGD = METHODS[-1]
 REFERENCES = {
+    "half": "*0.5 for everything*",
     "constant": "*one constant for all*",
     "user_mean": "*each user's own mean, nothing shared*",
 }
@@ -55,40 +54,62 @@ def table(rows: Iterable[Sequence[str]]) -> str:
 
 def column(dataset: str, mechanism: str) -> str:
     """Head of a column."""
-    return f"{DATASETS[dataset]} {MECHANISMS[mechanism]}"
+    return f"{DATASETS.get(dataset, 'ML-1M')} {MECHANISMS[mechanism]}"
+
+
+def print_of(reading: Reading, dataset: str, mechanism: str) -> Published | None:
+    """What the paper has for a reading's method, in a column."""
+    if not reading.method:
+        return None
+    if reading.policy == "unlimited":
+        return published(dataset, "none", reading.policy) if mechanism == "gaussian" else None
+    return published(dataset, mechanism, reading.policy)
 
 
 def table2(results: Results) -> str | None:
-    """RMSE and F1, ours / theirs; then what is not there, or with fewer seeds."""
+    """RMSE and F1 of every reading, ours / theirs; then what is not there, or with fewer seeds."""
     if not results.columns:
         return None
     text = [
         f"**RMSE** of the best round, ours / theirs; {_seeds(results)}. G is Gaussian noise, "
-        "L Laplace.",
-        _beside(results, "rmse", 4),
+        "L Laplace. In bold: the reading of each method that is compared with print.",
+        _beside(results, "rmse", 4, results.columns),
         "**F1** of the best round, ours / theirs:",
-        _beside(results, "f1", 3),
+        _beside(results, "f1", 3, results.columns),
     ]
+    ten = [(TEN_USERS, mechanism) for mechanism in MECHANISMS]
+    if any(results.of(reading, *place) for reading in READINGS for place in ten):
+        text += [
+            "**ML-1M with ten users in each client**, who stay apart; RMSE and F1:",
+            _beside(results, "rmse", 4, ten, tuple(PRINTED.values())),
+            _beside(results, "f1", 3, ten, tuple(PRINTED.values())),
+        ]
     return "\n\n".join([*text, *_missing(results)])
 
 
-def _beside(results: Results, kind: str, digits: int) -> str:
-    rows = [["", *(column(*place) for place in results.columns)]]
-    for method in METHODS:
-        rows.append([method.label])
-        for dataset, mechanism in results.columns:
-            once = method == FEDSGD
-            if once and mechanism != "gaussian":
+def _beside(
+    results: Results,
+    kind: str,
+    digits: int,
+    places: Sequence[tuple[str, str]],
+    readings: Sequence[Reading] = READINGS,
+) -> str:
+    rows = [["", *(column(*place) for place in places)]]
+    for reading in readings:
+        rows.append([f"**{reading.label}**" if reading.printed else reading.label])
+        for place in places:
+            ours = results.figure(reading, *place, f"{kind}_best")
+            theirs = print_of(reading, *place)
+            if ours is None:
                 rows[-1].append("")
                 continue
-            ours = results.figure(method, dataset, mechanism, f"{kind}_best")
-            cell = NOTHING if ours is None else short(ours.mean, digits)
-            theirs = published(dataset, "none" if once else mechanism, method.policy)
-            value = None if theirs is None else getattr(theirs, kind)
-            rows[-1].append(f"{cell} / {NOTHING if value is None else short(value, digits)}")
+            beside = "" if theirs is None else f" / {short(getattr(theirs, kind), digits)}"
+            rows[-1].append(f"{short(ours.mean, digits)}{beside}")
     for name, label in REFERENCES.items():
+        if kind == "f1" and name == "half":
+            continue
         rows.append([label])
-        for dataset, mechanism in results.columns:
+        for dataset, mechanism in places:
             found = results.reference(dataset, f"{kind}_{name}")
             shown = found is not None and mechanism == "gaussian"
             rows[-1].append(short(found.mean, digits) if found is not None and shown else "")
@@ -100,14 +121,11 @@ def deviations(results: Results) -> str | None:
     if not results.columns:
         return None
     rows = [["", *(column(*place) for place in results.columns)]]
-    for method in METHODS:
-        rows.append([method.label])
+    for reading in READINGS:
+        rows.append([reading.label])
         for place in results.columns:
-            if method == FEDSGD and place[1] != "gaussian":
-                rows[-1].append("")
-                continue
             found = [
-                results.figure(method, *place, name)
+                results.figure(reading, *place, name)
                 for name in ("rmse_best", "f1_best", "rounds_run")
             ]
             rows[-1].append(_varies(*found))
@@ -116,7 +134,7 @@ def deviations(results: Results) -> str | None:
 
 def _varies(rmse: Estimate | None, f1: Estimate | None, rounds: Estimate | None) -> str:
     if rmse is None or f1 is None or rounds is None:
-        return NOTHING
+        return ""
     spread = [
         NOTHING if found.std is None else short(found.std, digits)
         for found, digits in ((rmse, 4), (f1, 3))
@@ -124,11 +142,11 @@ def _varies(rmse: Estimate | None, f1: Estimate | None, rounds: Estimate | None)
     return ", ".join([*spread, f"{rounds.mean:.0f}"])
 
 
-def _counts(results: Results) -> dict[tuple[Method, str], int]:
-    """Seeds done, the fewest of both mechanisms, of every method and data set."""
+def _counts(results: Results) -> dict[tuple[Reading, str], int]:
+    """Seeds done, the fewest of its mechanisms, of every reading and data set."""
     return {
-        (method, dataset): min(len(results.of(method, dataset, kind)) for kind in MECHANISMS)
-        for method in METHODS
+        (reading, dataset): min(len(results.of(reading, dataset, k)) for k in reading.mechanisms)
+        for reading in READINGS
         for dataset in results.datasets
     }
 
@@ -139,48 +157,25 @@ def _seeds(results: Results) -> str:
 
 
 def _missing(results: Results) -> list[str]:
-    """Which cells have fewer seeds, which grids are not there, and how to come by them."""
+    """Which cells have fewer seeds, which are not there at all, and how to come by them."""
     counts = _counts(results)
     most = max(counts.values())
     fewer = [
-        f"{method.label} on {DATASETS[dataset]} ({done})"
-        for (method, dataset), done in counts.items()
-        if done < most and any(results.of(method, dataset, kind) for kind in MECHANISMS)
+        f"{reading.label} on {DATASETS[dataset]} ({done})"
+        for (reading, dataset), done in counts.items()
+        if 0 < done < most
     ]
     text = [f"Fewer seeds: {', '.join(fewer)}."] if fewer else []
-    absent = [
-        Job(part=grid, dataset=dataset, seeds=SEEDS)
-        for grid in GRIDS
-        for dataset in results.datasets
-        if not any(
-            results.of(method, dataset, kind)
-            for method in METHODS
-            if method.grid == grid.name
-            for kind in MECHANISMS
-        )
-    ]
-    text += not_run(absent)
+    text += not_run(
+        [
+            Job(part=reading, dataset=dataset, seeds=SEEDS)
+            for (reading, dataset), done in counts.items()
+            if not done
+        ]
+    )
     if whole := [name for key, name in DATASETS.items() if key not in results.datasets]:
         text.append(f"Nothing of {' and '.join(whole)} yet; `make paper` runs it.")
-    return text + [
-        f"{grid} on {DATASETS.get(dataset, dataset)} was run with {', '.join(other)}."
-        for (grid, dataset), settings in results.settings.items()
-        if (other := _other(grid, dataset, settings))
-    ]
-
-
-def _other(grid: str, dataset: str, settings: Mapping[str, Any]) -> list[str]:
-    """What was set otherwise than planned."""
-    planned = {**OF_DATASET.get(dataset, {})}
-    planned |= next(dict(one.settings) for one in GRIDS if one.name == grid)
-    keys = [
-        key for key in {**planned, **settings} if not key.startswith(("data.data_dir", "run."))
-    ]
-    return [
-        f"`{key} = {settings.get(key, 'as in the preset')}`"
-        for key in keys
-        if settings.get(key) != planned.get(key)
-    ]
+    return text
 
 
 def not_run(jobs: Sequence[Job]) -> list[str]:
@@ -193,5 +188,16 @@ def not_run(jobs: Sequence[Job]) -> list[str]:
 
 def how_to_run(name: str) -> str:
     """For a part of which there is nothing."""
-    part = next((one for one in (*GRIDS, *FIGURES) if one.name == name), GRIDS[0])
+    part = next((one for one in FIGURES if one.name == name), READINGS[0])
     return "\n\n".join(not_run([Job(part=part, dataset=key, seeds=SEEDS) for key in DATASETS]))
+
+
+def commands(results: Results) -> str | None:
+    """The command behind every cell of the table."""
+    if not results.columns:
+        return None
+    lines = []
+    for reading in READINGS:
+        words = Job(part=reading, dataset="DATASET", seeds=SEEDS).plain_words()
+        lines.append(f"| {reading.label} | `bgtplanner {words}` |")
+    return "\n".join(["| row | command |", "| --- | --- |", *lines])

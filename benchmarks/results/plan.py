@@ -224,7 +224,14 @@ class Removal(NamedTuple):
     seeds: tuple[int, ...]
 
 
-PARTS = ("table", "planner", "ablation")
+PARTS = ("table", "planner", "ablation", "constants")
+CONSTANTS = {
+    "bgt own": "ours",
+    "bgt repaired": "repaired",
+    "bgt paper": "as printed",
+    "bgt authors": "as coded",
+}
+"""The paper's planner in all its forms, by name of the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,6 +270,12 @@ class Study:
         return {name: weights.tolist() for name, weights in found.items()}
 
     @property
+    def sound(self) -> list[Place]:
+        """Where the forms of the paper's planner are compared."""
+        rows = [row for row in self.table if (row.trust, row.mechanism) == ("secagg", "gaussian")]
+        return [row.place(dataset) for row in rows for dataset in self.datasets]
+
+    @property
     def others(self) -> tuple[str, ...]:
         """Rivals that are not the planner itself."""
         return tuple(name for name in self.rivals if name != self.planner)
@@ -285,6 +298,9 @@ class Study:
         elif name in self.schedules:
             weights = self.schedules[name]
             own |= {"planning.policy": "fixed", "planning.options": {"weights": weights}}
+        elif name in CONSTANTS:
+            policy, constants = name.split()
+            own |= {"planning.policy": policy, "planning.constants": constants}
         else:
             own |= {"planning.policy": name}
         return Run(place=place, name=name, seed=seed, settings=own)
@@ -305,6 +321,11 @@ class Study:
             for place, seeds in self.cells:
                 for seed in seeds:
                     for name in (self.planner, *self.others, *self.schedules):
+                        yield self.run(place, name, seed)
+        elif part == "constants":
+            for place in self.sound:
+                for seed in self.seeds:
+                    for name in ("uniform", *CONSTANTS):
                         yield self.run(place, name, seed)
         else:
             for ablation, place, seeds in self.removals:

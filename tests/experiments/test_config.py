@@ -574,3 +574,23 @@ class TestRoundTrip:
 def test_flags_are_keys() -> None:
     assert set(FLAGS) <= set(EVERY_KEY)
     assert all(flag.startswith("--") for flag in FLAGS.values())
+
+
+def test_the_papers_preset_reads_its_data_set_and_its_baselines_as_table_2_does() -> None:
+    def of(**settings: object) -> Config:
+        named = {key.replace("__", "."): value for key, value in settings.items()}
+        return load_config(preset="paper", settings=named)
+
+    film = of(data__dataset="filmtrust")
+    assert (film.data.train_share, film.data.initial_share) == (0.6, 1.0)
+    assert of(data__dataset="filmtrust", data__train_share=0.8).data.train_share == 0.8
+    other = of(data__dataset="ml-100k")
+    assert (other.data.train_share, other.data.initial_share) == (0.8, 0.5)
+    growing = of(planning__policy="adpml").planning.options
+    assert growing == {"shape": "saturating", "mode": "literal"}
+    options = {"planning__policy": "adpml", "planning__options__shape": "geometric"}
+    assert of(**options).planning.options == {"shape": "geometric", "mode": "literal"}
+    assert of(planning__policy="adap").planning.options == {"noise_multiplier": 2.0}
+    recommended = load_config(settings={"data.dataset": "filmtrust", "planning.policy": "adap"})
+    assert recommended.data.train_share == 0.8
+    assert recommended.planning.options == {}

@@ -1417,6 +1417,21 @@ def test_an_emptied_ledger_is_found(filled: tuple[Path, Head]) -> None:
         Ledger.open(path)
 
 
+def test_an_older_copy_that_is_put_over_an_open_ledger_is_noticed(tmp_path: Path) -> None:
+    """What an open ledger has read before must still be there, before anything is granted."""
+    path = tmp_path / "ledger.sqlite"
+    with Ledger.create(path, Budgets.same(Budget(1.0, 0.0), 3), "laplace/basic") as ledger:
+        ledger.reserve(0.25, run="a", round=0)
+        older = path.read_bytes()
+        ledger.reserve(0.25, run="a", round=1)
+        with path.open("r+b") as file:  # in place: the same file, and so the same locks
+            file.write(older)
+            file.truncate()
+        noted = "the newest row is not the one that was noted: rows were cut, or the file is"
+        with pytest.raises(LedgerTamperedError, match=noted):
+            ledger.reserve(0.25, run="a", round=2)
+
+
 @pytest.mark.parametrize("kept", range(1, ROWS))
 def test_a_cut_tail_is_found_by_who_knows_the_head(filled: tuple[Path, Head], kept: int) -> None:
     path, head = filled

@@ -15,7 +15,10 @@ from bgtplanner.recsys.datasets import data_folders, find_files
 from bgtplanner.recsys.ratings import Ratings
 from bgtplanner.recsys.sources import DATASETS, dataset_info, load_ratings, parse_scale
 
-NAMES = ["demo", "synthetic", "filmtrust", "filmtrust-full", "ml-100k", "ml-1m", "ml-1m-users"]
+NAMES = [
+    "demo", "synthetic", "filmtrust", "filmtrust-full", "ml-100k", "ml-1m", "ml-1m-users",
+    "ml-1m-merged",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -54,6 +57,7 @@ class TestRegistry:
             "ml-100k": (*movies, 50, "ml-100k"),
             "ml-1m": (*movies, 400, "ml-1m"),
             "ml-1m-users": (*movies, 400, "ml-1m"),
+            "ml-1m-merged": (*movies, 400, "ml-1m"),
         }
 
     def test_csv(self) -> None:
@@ -165,6 +169,14 @@ class TestNamedSets:
         assert np.bincount(dealt.client_of_user).tolist() == [2] * 605
         assert np.array_equal(dealt.client_of_user, again.client_of_user)
         assert not np.array_equal(dealt.client_of_user, other.client_of_user)
+
+    def test_ml_1m_with_the_users_of_a_client_taken_as_one(self, folder: Path) -> None:
+        dealt, merged = (load_ratings(name, data_dir=folder) for name in ("ml-1m", "ml-1m-merged"))
+        assert (merged.n_users, merged.n_clients) == (605, 605)
+        assert np.array_equal(merged.user, dealt.client)
+        assert np.array_equal(merged.item, dealt.item)
+        assert np.array_equal(merged.value, dealt.value)
+        assert np.array_equal(merged.client, dealt.client)
 
     def test_ml_1m_gzipped(self, folder: Path) -> None:
         plain = folder / "ml-1m" / "ratings.dat"

@@ -68,4 +68,5 @@ def published(dataset: str, mechanism: str, policy: str) -> Published | None:
         >>> published("ml-100k", "gaussian", "bgt")
         Published(rmse=0.3223, f1=0.6444)
     """
-    return _TABLE.get((dataset, mechanism, policy))
+    known = "ml-1m" if dataset == "ml-1m-merged" else dataset
+    return _TABLE.get((known, mechanism, policy))

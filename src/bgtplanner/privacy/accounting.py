@@ -15,7 +15,6 @@ laplace/zcdp        1 / multiplier; two sums          epsilon, or 2 rho for squa
 privunit/either     epsilon of the cap; two sums      epsilon, or s for the squares   yes
 privunit/zcdp       epsilon of the cap; two sums      epsilon, or 2 rho for squares   yes
 gaussian/authors    1 / multiplier^2                  epsilon, unconverted            no promise
-gaussian/basic      classic epsilon, delta 1e-5 each  epsilon                         no promise
 ==================  ================================  ==============================  ==========
 
 The multiplier is the noise's scale (standard deviation for Gaussian, scale for Laplace) over the
@@ -268,9 +267,6 @@ def _cap_of_multiplier(multiplier: Floats) -> Floats:
     return epsilon_of(0.5 / multiplier)
 
 
-_CLASSIC = math.sqrt(2 * math.log(1.25 / 1e-5))  # Dwork and Roth (2014), at a delta of 1e-5
-
-
 def _itself(epsilon: float, _: float) -> float:
     return epsilon
 
@@ -360,18 +356,6 @@ RULES: dict[str, Rule] = {
             readings=(_sum_itself,),
             multiplier_of=_inverse_root,
             charge_of=_inverse_square,
-        ),
-        # The paper's theorem on composition, with the classic bound on Gaussian noise: epsilons
-        # add up, but the delta of every release is lost on the way.
-        Rule(
-            name="gaussian/basic",
-            mechanism="gaussian",
-            sound=False,
-            powers=(1,),
-            limits=(_itself,),
-            readings=(_sum_itself,),
-            multiplier_of=lambda charge: _CLASSIC / charge,
-            charge_of=lambda multiplier: _CLASSIC / multiplier,
         ),
     )
 }

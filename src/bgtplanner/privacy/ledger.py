@@ -609,9 +609,11 @@ class Ledger:
         known, newest = self._book.head, self._journal.newest()
         self._read_on()
         head = self._book.head
-        gone = newest is None or self._journal.head_at(newest.number) != newest
         # What this ledger has read before must still be there: the file may have been replaced.
-        if newest != head and (gone or self._journal.head_at(known.number) != known):
+        if newest != head and (
+            newest is None
+            or any(self._journal.head_at(one.number) != one for one in (newest, known))
+        ):
             raise LedgerTamperedError(
                 "the newest row is not the one that was noted: rows were cut, or the file is "
                 "damaged"
