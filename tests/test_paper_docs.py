@@ -97,6 +97,14 @@ def test_the_docs_have_all_parts() -> None:
         assert body_of(text, name), name
 
 
+def test_other_pages_say_what_this_one_does() -> None:
+    """How many cells are near print, wherever that is said."""
+    number, _, near, _ = row(body_of(DOCS.read_text(encoding="utf-8"), "closeness"), "RMSE")
+    for name in ("README.md", "docs/concepts/published-setting.md"):
+        text = " ".join((DOCS.parents[1] / name).read_text(encoding="utf-8").split())
+        assert f"{near} of the {number} RMSE cells" in text, name
+
+
 def test_examples() -> None:
     for module in (table, guarantees):
         assert doctest.testmod(module).failed == 0
