@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from benchmarks.paper.figures import differs, falls, lines_of
+from benchmarks.paper.figures import SMALL, differs, falls, lines_of
 from benchmarks.paper.findings import BGT, OTHERS, RIVALS, gains_of, of_print
 from benchmarks.paper.plan import DATASETS, MECHANISMS, Reading
 from benchmarks.paper.results import Results
@@ -216,13 +216,9 @@ def _figures(results: Results) -> Iterator[Verdict]:
         )
     small = {
         (key, *place): line
-        for key in (
-            "planning.levels", "planning.options.initial_rounds", "planning.context_size",
-            "planning.options.gamma", "planning.options.length_scale",
-            "planning.options.forgetting",
-        )
+        for key in SMALL
         for place, line in lines_of(results, "small", key).items()
-    }  # fmt: skip
+    }
     if small:
         sure = sum(map(differs, small.values()))
         yield Verdict(
