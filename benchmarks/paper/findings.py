@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from benchmarks.paper.plan import (
     AUTHORS_EVEN,
+    COMPARED,
     DATASETS,
     MECHANISMS,
-    PRINTED,
     READINGS,
     Reading,
 )
@@ -19,8 +19,8 @@ from benchmarks.paper.table import NOTHING, column, print_of, short, signed, tab
 from bgtplanner.experiments.comparison import Estimate, estimate
 from bgtplanner.experiments.table2 import HEADLINE
 
-BGT = PRINTED["BGTplanner"]
-RIVALS = [PRINTED[name] for name in ("DPSGD", "ADPML", "ADAP")]
+BGT = COMPARED["BGTplanner"]
+RIVALS = [COMPARED[name] for name in ("DPSGD", "ADPML", "ADAP")]
 OTHERS = [reading for reading in READINGS if reading.method in ("DPSGD", "ADPML", "ADAP")]
 WITHIN = (3, 5, 10)
 """Per cent by which cells are counted."""
@@ -42,7 +42,7 @@ class Miss(NamedTuple):
 
 def cells(results: Results, kind: str) -> Iterator[Miss]:
     """All cells that are there and in print, under the readings that are compared with it."""
-    for reading in PRINTED.values():
+    for reading in COMPARED.values():
         for place in results.columns:
             ours = results.figure(reading, *place, f"{kind}_best")
             theirs = print_of(reading, *place)
@@ -58,7 +58,7 @@ def closeness(results: Results) -> str | None:
     for kind, label in (("rmse", "RMSE"), ("f1", "F1")):
         found = list(cells(results, kind))
         rows = [[f"{label}, ours against print", *(column(*place) for place in results.columns)]]
-        for reading in PRINTED.values():
+        for reading in COMPARED.values():
             rows.append([reading.label])
             for place in results.columns:
                 one = [c for c in found if c.reading == reading and c[1:3] == place]
@@ -97,7 +97,7 @@ def misses(results: Results) -> str | None:
     if not results.columns:
         return None
     text = []
-    for reading in PRINTED.values():
+    for reading in COMPARED.values():
         far = [
             (one, label)
             for kind, label in (("rmse", "RMSE"), ("f1", "F1"))

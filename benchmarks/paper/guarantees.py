@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from benchmarks.paper.plan import DATASETS, PRINTED
+from benchmarks.paper.plan import COMPARED, DATASETS
 from benchmarks.paper.results import Results
 from benchmarks.paper.table import NOTHING, column, table
 from bgtplanner import BGTPlanner, Budget
@@ -12,7 +12,7 @@ from bgtplanner.experiments.config import load_config
 from bgtplanner.experiments.results import CLIENT_LEVEL_DELTA
 from bgtplanner.privacy.budget import Budgets
 
-BGT = PRINTED["BGTplanner"]
+BGT = COMPARED["BGTplanner"]
 
 
 def least_bias(rounds: int, clients: int, tries: int) -> float:

@@ -36,7 +36,7 @@ class Reading:
         policy: That plays it.
         settings: What is set otherwise than by the preset.
         mechanisms: With which it is run.
-        printed: Whether this is the reading that the sources' text supports for Table 2.
+        compared: Whether this is the reading that is laid beside print, as the sources have it.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Reading:
     policy: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     mechanisms: tuple[str, ...] = tuple(MECHANISMS)
-    printed: bool = False
+    compared: bool = False
 
     def asked(self, dataset: str, seeds: Sequence[int]) -> Request:
         return Request(
@@ -58,11 +58,11 @@ class Reading:
         )
 
 
-def _bgt(name: str, label: str, printed: bool = False, **planning: Any) -> Reading:
+def _bgt(name: str, label: str, compared: bool = False, **planning: Any) -> Reading:
     settings = {f"planning.{key}": value for key, value in planning.items()}
     return Reading(
         name=name, method="BGTplanner", label=label, policy="bgt", settings=settings,
-        printed=printed,
+        compared=compared,
     )  # fmt: skip
 
 
@@ -74,11 +74,11 @@ def _adpml(shape: str, mode: str) -> Reading:
         label=f"ADPML, {shape}, {lasts}",
         policy="adpml",
         settings={"planning.options.shape": shape, "planning.options.mode": mode},
-        printed=(shape, mode) == ("saturating", "literal"),
+        compared=(shape, mode) == ("saturating", "literal"),
     )
 
 
-def _dpsgd(name: str, label: str, printed: bool = False, **privacy: Any) -> Reading:
+def _dpsgd(name: str, label: str, compared: bool = False, **privacy: Any) -> Reading:
     return Reading(
         name=name,
         method="DPSGD",
@@ -86,7 +86,7 @@ def _dpsgd(name: str, label: str, printed: bool = False, **privacy: Any) -> Read
         policy="uniform",
         settings={f"privacy.{key}": value for key, value in privacy.items()},
         mechanisms=("gaussian",) if privacy else tuple(MECHANISMS),
-        printed=printed,
+        compared=compared,
     )
 
 
@@ -97,7 +97,7 @@ def _adap(noise: int) -> Reading:
         label=f"ADAP, noise {noise} over the clip",
         policy="adap",
         settings={"planning.options.noise_multiplier": noise},
-        printed=noise == 2,
+        compared=noise == 2,
     )
 
 
@@ -107,13 +107,16 @@ def _adap(noise: int) -> Reading:
 BASIC_EPSILON = round(100 * (0.1 / math.sqrt(2 * math.log(1.25 / 1e-5))) ** 2, 6)
 
 READINGS = (
-    _bgt("bgt", "BGTplanner, as printed", printed=True),
-    _bgt("bgt-authors", "BGTplanner, as its authors coded it", constants="authors", min_rounds=80),
+    _bgt(
+        "bgt-authors", "BGTplanner, as its authors coded it", compared=True,
+        constants="authors", min_rounds=80,
+    ),
+    _bgt("bgt", "BGTplanner, as printed"),
     _bgt("bgt-repaired", "BGTplanner, its formulas repaired", constants="repaired"),
     _bgt("bgt-own", "BGTplanner, ours", constants="own"),
     _dpsgd(
         "dpsgd-moments", "DPSGD, moments accountant", accounting="gaussian/rdp", delta=1e-5,
-        printed=True,
+        compared=True,
     ),
     _dpsgd("dpsgd", "DPSGD, as BGTplanner is accounted for"),
     _dpsgd("dpsgd-basic", "DPSGD, basic composition", epsilon=BASIC_EPSILON),
@@ -125,14 +128,14 @@ READINGS = (
     _adap(6),
     Reading(
         name="fedsgd", method="FedSGD", label="FedSGD, no noise", policy="unlimited",
-        mechanisms=("gaussian",), printed=True,
+        mechanisms=("gaussian",), compared=True,
     ),
     Reading(
         name="clip", method="", label="*even charges, clip 0.001 instead of 0.1*",
         policy="uniform", settings={"privacy.clip": 0.001},
     ),
 )  # fmt: skip
-PRINTED = {reading.method: reading for reading in READINGS if reading.printed}
+COMPARED = {reading.method: reading for reading in READINGS if reading.compared}
 """The reading of each of the table's methods that is laid beside print."""
 AUTHORS_EVEN = next(reading for reading in READINGS if reading.name == "dpsgd")
 
@@ -234,6 +237,6 @@ def jobs_of(
     """Everything, the table first; of the other reading of ML-1M the table's methods only."""
     for part in (*READINGS, *(CORNERS if quick else FIGURES)):
         for dataset in (*datasets, *([TEN_USERS] if "ml-1m-merged" in datasets else [])):
-            printed = isinstance(part, Reading) and part.printed
-            if dataset != TEN_USERS or printed:
+            compared = isinstance(part, Reading) and part.compared
+            if dataset != TEN_USERS or compared:
                 yield Job(part=part, dataset=dataset, seeds=tuple(seeds))

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 
 from benchmarks.paper.plan import (
+    COMPARED,
     DATASETS,
     FIGURES,
     MECHANISMS,
-    PRINTED,
     READINGS,
     RUNS,
     SEEDS,
@@ -81,8 +81,8 @@ def table2(results: Results) -> str | None:
     if any(results.of(reading, *place) for reading in READINGS for place in ten):
         text += [
             "**ML-1M with ten users in each client**, who stay apart; RMSE and F1:",
-            _beside(results, "rmse", 4, ten, tuple(PRINTED.values())),
-            _beside(results, "f1", 3, ten, tuple(PRINTED.values())),
+            _beside(results, "rmse", 4, ten, tuple(COMPARED.values())),
+            _beside(results, "f1", 3, ten, tuple(COMPARED.values())),
         ]
     return "\n\n".join([*text, *_missing(results)])
 
@@ -96,7 +96,7 @@ def _beside(
 ) -> str:
     rows = [["", *(column(*place) for place in places)]]
     for reading in readings:
-        rows.append([f"**{reading.label}**" if reading.printed else reading.label])
+        rows.append([f"**{reading.label}**" if reading.compared else reading.label])
         for place in places:
             ours = results.figure(reading, *place, f"{kind}_best")
             theirs = print_of(reading, *place)
