@@ -109,10 +109,11 @@ def test_a_folder_knows_what_was_asked(call: Call, fake: Fake) -> None:
 def test_by_default(call: Call, fake: Fake) -> None:
     done = call()
     assert done.code == 0
-    assert len(fake.configs) == 5 * 5
+    assert len(fake.configs) == 6 * 5
+    assert "patient" in {config.planning.policy for config in fake.configs}
     (folder,) = Path("runs").iterdir()
     assert folder.name.startswith("compare-")
-    assert (folder / "grid.json").is_file()
+    assert (folder / "study.json").is_file()
 
 
 def test_failed_cells(call: Call, fake: Fake) -> None:
