@@ -6,6 +6,7 @@ nothing more. Differences are taken seed by seed, since cells with the same seed
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -229,46 +230,38 @@ def summed_up(study: Study, outcomes: Sequence[Outcome]) -> Comparison:
     for point in study.points():
         here = values.get(point.name, {})
         for dataset in dict.fromkeys(study.datasets):
-            rows += _policies(point, dataset, here)
-            rows += _references(point, dataset, here)
+            rows += _rows(point, dataset, here)
             differences += _differences(point, dataset, here)
     return Comparison(study=study, outcomes=outcomes, rows=rows, differences=differences)
 
 
-def _policies(point: Point, dataset: str, values: _Values) -> Iterator[Row]:
+def _rows(point: Point, dataset: str, values: _Values) -> Iterator[Row]:
+    """The policies, and then the predictors that share nothing."""
+    row = functools.partial(
+        Row, dataset=dataset, asked=len(set(point.study.seeds)), varied=point.values
+    )
+    by_seed: dict[int, Mapping[str, Any]] = {}
     for mechanism, policy in point.study.pairs():
-        done = values.get((dataset, mechanism, policy), {}).values()
-        yield Row(
-            dataset=dataset,
+        done = values.get((dataset, mechanism, policy), {})
+        by_seed = {**done, **by_seed}
+        yield row(
             mechanism=mechanism,
             policy=policy,
             reference=False,
-            asked=len(set(point.study.seeds)),
-            figures={m: estimate([summary[m] for summary in done]) for m in METRICS},
+            figures={m: estimate([summary[m] for summary in done.values()]) for m in METRICS},
             paper=_published(point.study, dataset, mechanism, policy),
-            varied=point.values,
         )
-
-
-def _references(point: Point, dataset: str, values: _Values) -> Iterator[Row]:
-    """The predictors that share nothing: by seed the same in every cell, so any will do."""
-    by_seed: dict[int, Mapping[str, Any]] = {}
-    for (of, _, _), done in values.items():
-        if of == dataset:
-            by_seed |= {seed: summary for seed, summary in done.items() if seed not in by_seed}
+    # Those are by seed the same in every cell, so any will do.
     for name in REFERENCES:
         found = {
             kind: estimate([by_seed[seed][f"{kind}_{name}"] for seed in sorted(by_seed)])
             for kind in ("rmse", "f1")
         }
-        yield Row(
-            dataset=dataset,
+        yield row(
             mechanism="none",
             policy=name,
             reference=True,
-            asked=len(set(point.study.seeds)),
             figures={metric: found[metric.partition("_")[0]] for metric in METRICS},
-            varied=point.values,
         )
 
 

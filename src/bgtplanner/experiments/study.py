@@ -56,7 +56,9 @@ FIGURES = ("budget", "min-rounds", "rounds", "small")
 _SCHEMA = 1
 _FILE = "study.json"
 _FILES = (_FILE, "grid.json", "vary.json")  # the last two are of comparisons and sweeps before
-_TOO_MUCH = (ArithmeticError, RecursionError)
+_UNREADABLE = (
+    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError,
+)  # fmt: skip
 
 
 def in_words(value: Any) -> str:
@@ -201,9 +203,8 @@ class Study:
         What needs no mechanism is shown beside the others, whichever they have.
         """
         limited = any(name != "unlimited" for name in self.policies)
-        return list(
-            itertools.product(dict.fromkeys(self.datasets), self.noisy if limited else ["none"])
-        )
+        kinds = self.noisy if limited else ["none"]
+        return list(itertools.product(dict.fromkeys(self.datasets), kinds))
 
     def points(self) -> Iterator[Point]:
         """Every combination of what is varied; a comparison has one, in which nothing is."""
@@ -245,35 +246,21 @@ class Study:
 
     def _configs(self, variant: str = "") -> dict[Cell, Config]:
         """The cells of one combination."""
-        return {
-            cell: load_config(
-                preset=self.preset,
-                settings={
-                    **self.settings,
-                    "data.dataset": cell.dataset,
-                    "privacy.mechanism": cell.mechanism,
-                    "planning.policy": cell.policy,
-                    "run.seed": cell.seed,
-                },
+        found = {}
+        for seed, dataset, (mechanism, policy) in itertools.product(
+            self.seeds, self.datasets, self.pairs()
+        ):
+            cell = Cell(
+                dataset=dataset, mechanism=mechanism, policy=policy, seed=seed, variant=variant
             )
-            for seed in self.seeds
-            for dataset in self.datasets
-            for mechanism, policy in self.pairs()
-            for cell in [
-                Cell(
-                    dataset=dataset, mechanism=mechanism, policy=policy, seed=seed, variant=variant
-                )
-            ]
-        }
+            own = dict(zip(AXES, (dataset, mechanism, policy, seed), strict=True))
+            found[cell] = load_config(preset=self.preset, settings={**self.settings, **own})
+        return found
 
     def _check(self) -> None:
         """Refuse what no value of a varied setting could mend."""
-        for flag, values in (
-            ("--dataset", self.datasets),
-            ("--mechanism", self.mechanisms),
-            ("--policy", self.policies),
-            ("--seeds", self.seeds),
-        ):
+        own = (self.datasets, self.mechanisms, self.policies, self.seeds)
+        for flag, values in zip(AXES.values(), own, strict=True):
             ConfigError.unless(bool(values), flag, list(values), "at least one")
         for key in self.settings:
             if key in AXES:
@@ -282,16 +269,15 @@ class Study:
             ("--dataset", dataset_info, self.datasets),
             ("--policy", policy_named, self.policies),
         )
-        for flag, check, values in checks:
-            for value in values:
-                try:
-                    check(value)
-                except ConfigError as error:
-                    raise ConfigError(f"{flag}: {error}") from error
+        for flag, check, names in checks:
+            try:
+                for name in names:
+                    check(name)
+            except ConfigError as error:
+                raise ConfigError(f"{flag}: {error}") from error
+        listed = ", ".join(self.policies)
         known = self.baseline is None or self.baseline in self.policies
-        ConfigError.unless(
-            known, "--baseline", self.baseline, f"one of {', '.join(self.policies)}"
-        )
+        ConfigError.unless(known, "--baseline", self.baseline, f"one of {listed}")
 
     def _check_varied(self) -> str:
         """Refuse keys that cannot be varied; the flag that mistakes in their values are due to."""
@@ -326,23 +312,15 @@ class Study:
                         "--out"
                     )
                 if file.name == "vary.json":
-                    tree = tree["base"] | {
-                        "variations": tree["studies"], "figure": tree["figure"],
-                    }  # fmt: skip
+                    own = {"variations": tree["studies"], "figure": tree["figure"]}
+                    tree = tree["base"] | own
                 found = cls._of_tree(tree)
                 found.cells()
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except RunFolderError:
                 raise
-            except (
-                OSError,
-                ValueError,
-                LookupError,
-                TypeError,
-                AttributeError,
-                *_TOO_MUCH,
-            ) as error:
+            except _UNREADABLE as error:
                 raise RunFolderError(
                     f"{file}: cannot be read: {error}; delete it and say anew what is wanted"
                 ) from error

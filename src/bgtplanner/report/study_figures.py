@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from bgtplanner.report.drawing import (
     mark_series,
     shades,
 )
+from bgtplanner.report.rounds import by_round
 from bgtplanner.report.story import REFERENCES
 from bgtplanner.report.study import cut, group_name, short_key
 from bgtplanner.text import visible
@@ -59,7 +61,7 @@ def _comparison_pictures(
         for row in found.rows
         if row.dataset == dataset and (row.reference or row.mechanism in (mechanism, "none"))
     ]
-    apart = [
+    differences = [
         entry
         for entry in found.differences
         if entry.dataset == dataset and entry.mechanism == mechanism
@@ -72,13 +74,12 @@ def _comparison_pictures(
     drawn = []
     for metric in found.reported:
         kind = metric.partition("_")[0]
-        some = []
-        if any(row.figures[metric] is not None for row in rows if not row.reference):
-            some.append(_levels(rows, metric, kind))
-        if any(entry.figures[metric] is not None for entry in apart):
-            some.append(_differences(apart, metric, kind))
-        if here:
-            some.append(_curves(here, rows, kind))
+        levels = _known((row for row in rows if not row.reference), metric)
+        beside = _known((row for row in rows if row.reference), metric)
+        apart = _known(differences, metric)
+        some = [_levels(levels, beside, kind)] if levels else []
+        some += [_differences(apart, differences[0].baseline, kind)] if apart else []
+        some += [_curves(here, beside.get("client_alone"), kind)] if here else []
         drawn += [replace(picture, view=kind) for picture in some]
     if any(curve.left.size for curve in here.values()):
         drawn.append(_spending(here))
@@ -86,71 +87,76 @@ def _comparison_pictures(
         yield replace(picture, name=f"{picture.name}-{folder_name(dataset)}-{mechanism}")
 
 
-def _levels(rows: Sequence[Row], metric: str, kind: str) -> Picture:
-    known = [(row, found) for row in rows if (found := row.figures[metric]) is not None]
-    policies = {row.policy: found for row, found in known if not row.reference}
-    # Clients of one user each have nothing better than its mean: then one line is enough.
-    beside = {found.mean: row.policy for row, found in known if row.reference}
+def _known(entries: Iterable[Row | Difference], metric: str) -> dict[str, Estimate]:
+    """The figures that there are, by policy."""
+    return {of.policy: found for of in entries if (found := of.figures[metric]) is not None}
 
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        _draw_intervals(axes, policies)
+
+def _levels(values: Mapping[str, Estimate], beside: Mapping[str, Estimate], kind: str) -> Picture:
+    # Clients of one user each have nothing better than its mean: then one line is enough.
+    lines = {found.mean: name for name, found in beside.items()}
+
+    def draw(axes: Axes) -> None:
         handles = []
-        for value, name in beside.items():
-            line = axes.axvline(value, color=GREY, ls=_BESIDE[name], lw=1.4)
-            mark_series(line, name)
-            handles.append((line, REFERENCES[name]))
-        axes.set_xlabel(f"{_NAMES[kind]} ({_BETTER[kind]} is better)")
+        for value, name in lines.items():
+            handles.append(axes.axvline(value, color=GREY, ls=_BESIDE[name], lw=1.4))
+            mark_series(handles[-1], name)
         if handles:
             axes.legend(
-                *zip(*handles, strict=True), loc="lower left", bbox_to_anchor=(-0.12, 1), ncols=3,
-                fontsize=8, columnspacing=1.0, handlelength=1.6, borderaxespad=0.1,
+                handles, [REFERENCES[name] for name in lines.values()], loc="lower left",
+                bbox_to_anchor=(-0.12, 1), ncols=3, fontsize=8, columnspacing=1.0,
+                handlelength=1.6, borderaxespad=0.1,
             )  # fmt: skip
 
     return Picture(
         name=kind,
         title=f"{_NAMES[kind]}: mean and 95 % interval over seeds",
-        alt=f"{_NAMES[kind]} of each policy: {_said(policies, '.4f')}.",
-        draw=draw,
-        size=(WIDE[0], 1.5 + 0.32 * max(3, len(policies))),
+        alt=f"{_NAMES[kind]} of each policy: {_said(values, '.4f')}.",
+        draw=_intervals(values, f"{_NAMES[kind]} ({_BETTER[kind]} is better)", draw),
+        size=_tall(values),
     )
 
 
-def _differences(entries: Sequence[Difference], metric: str, kind: str) -> Picture:
-    shown = {
-        entry.policy: found for entry in entries if (found := entry.figures[metric]) is not None
-    }
-    baseline = entries[0].baseline
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
+def _differences(values: Mapping[str, Estimate], baseline: str, kind: str) -> Picture:
+    def draw(axes: Axes) -> None:
         axes.axvline(0, color=look_of(baseline).colour, lw=1.4)
-        _draw_intervals(axes, shown)
-        axes.set_xlabel(f"{_NAMES[kind]} less that of {_short(baseline)}")
 
     return Picture(
         name=f"difference-{kind}",
         title=f"{_NAMES[kind]} against {baseline}, seed by seed ({_BETTER[kind]} is better)",
         alt=f"Difference of {_NAMES[kind]} to {baseline}, with 95 % intervals: "
-        f"{_said(shown, '+.4f')}.",
-        draw=draw,
-        size=(WIDE[0], 1.5 + 0.32 * max(3, len(shown))),
+        f"{_said(values, '+.4f')}.",
+        draw=_intervals(values, f"{_NAMES[kind]} less that of {_short(baseline)}", draw),
+        size=_tall(values),
     )
 
 
-def _draw_intervals(axes: Axes, values: Mapping[str, Estimate]) -> None:
-    """A line for each policy, the first on top."""
-    for place, (policy, found) in enumerate(reversed(list(values.items()))):
-        look = look_of(policy)
-        bars = axes.errorbar(
-            found.mean, place, xerr=found.half or 0.0, color=look.colour, marker=look.mark,
-            ms=7, capsize=4, lw=2,
-        )  # fmt: skip
-        mark_series([bars.lines[0], *bars.lines[1], *bars.lines[2]], policy)
-    axes.set_yticks(range(len(values)), [_short(policy) for policy in reversed(list(values))])
-    axes.set_ylim(-0.6, len(values) - 0.4)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
-    axes.grid(axis="x", alpha=0.25, lw=0.7)
+def _tall(values: Mapping[str, Estimate]) -> tuple[float, float]:
+    return WIDE[0], 1.5 + 0.32 * max(3, len(values))
+
+
+def _intervals(
+    values: Mapping[str, Estimate], label: str, also: Callable[[Axes], None]
+) -> Callable[[Figure], None]:
+    """A line for each policy, the first on top, and what is drawn beside them."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        also(axes)
+        for place, (policy, found) in enumerate(reversed(list(values.items()))):
+            look = look_of(policy)
+            bars = axes.errorbar(
+                found.mean, place, xerr=found.half or 0.0, color=look.colour, marker=look.mark,
+                ms=7, capsize=4, lw=2,
+            )  # fmt: skip
+            mark_series([bars.lines[0], *bars.lines[1], *bars.lines[2]], policy)
+        axes.set_yticks(range(len(values)), [_short(policy) for policy in reversed(list(values))])
+        axes.set_ylim(-0.6, len(values) - 0.4)
+        axes.set_xlabel(label)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+        axes.grid(axis="x", alpha=0.25, lw=0.7)
+
+    return draw
 
 
 def _said(values: Mapping[str, Estimate], digits: str) -> str:
@@ -160,33 +166,22 @@ def _said(values: Mapping[str, Estimate], digits: str) -> str:
     )
 
 
-def _curves(here: Mapping[str, Curve], rows: Sequence[Row], kind: str) -> Picture:
-    beside = {
-        row.policy: found.mean
-        for row in rows
-        if row.reference and (found := row.figures[f"{kind}_final"]) is not None
-    }
+def _curves(here: Mapping[str, Curve], alone: Estimate | None, kind: str) -> Picture:
+    lines = {policy: getattr(curve, kind) for policy, curve in here.items()}
 
     def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        ends = []
-        for policy, curve in here.items():
-            values, look = getattr(curve, kind), look_of(policy)
-            line = axes.plot(
-                np.arange(1, len(values) + 1), values, color=look.colour, ls=look.dashes
-            )
-            mark_series(line, policy)
+        axes, ends = by_round(figure, label=_NAMES[kind]), []
+        for policy, values in lines.items():
+            look = look_of(policy)
+            places = np.arange(1, len(values) + 1)
+            mark_series(axes.plot(places, values, color=look.colour, ls=look.dashes), policy)
             ends.append((float(values[-1]), _short(policy), look.colour, policy))
-        if "client_alone" in beside:
-            alone = beside["client_alone"]
-            mark_series(axes.axhline(alone, color=GREY, ls="-.", lw=1.2), "client_alone")
-            ends.append((alone, "client alone", GREY, "client_alone"))
-        _of_rounds(figure, _NAMES[kind])
+        if alone is not None:
+            mark_series(axes.axhline(alone.mean, color=GREY, ls="-.", lw=1.2), "client_alone")
+            ends.append((alone.mean, "client alone", GREY, "client_alone"))
         label_ends(axes, ends)
 
-    said = "; ".join(
-        f"{policy} ends at {getattr(of, kind)[-1]:.4f}" for policy, of in here.items()
-    )
+    said = "; ".join(f"{policy} ends at {values[-1]:.4f}" for policy, values in lines.items())
     return Picture(
         name=f"rounds-{kind}",
         title=f"{_NAMES[kind]} by round, mean over seeds",
@@ -199,8 +194,7 @@ def _spending(here: Mapping[str, Curve]) -> Picture:
     paid = {policy: curve.left for policy, curve in here.items() if curve.left.size}
 
     def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        ends = []
+        axes, ends = by_round(figure, label="budget left"), []
         for policy, left in paid.items():
             look = look_of(policy)
             line = axes.step(
@@ -211,7 +205,6 @@ def _spending(here: Mapping[str, Curve]) -> Picture:
             ends.append((float(left[-1]), _short(policy), look.colour, policy))
         axes.set_ylim(-0.02, 1.05)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-        _of_rounds(figure, "budget left")
         label_ends(axes, ends)
 
     said = "; ".join(
@@ -224,14 +217,6 @@ def _spending(here: Mapping[str, Curve]) -> Picture:
         alt=f"Share of the budget left by round: {said}.",
         draw=draw,
     )
-
-
-def _of_rounds(figure: Figure, label: str) -> None:
-    axes = figure.axes[0]
-    axes.set_xlabel("round")
-    axes.set_ylabel(label)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-    axes.grid(axis="y", alpha=0.25, lw=0.7)
 
 
 def _short(policy: str) -> str:
@@ -359,12 +344,11 @@ def _looks(lines: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Look]:
     for policy in dict.fromkeys(policy for policy, _ in lines):
         look = look_of(policy)
         own = [line for line in lines if line[0] == policy]
-        tints = shades(look.colour, len(own)) if len(own) > 1 else [look.colour]
-        for number, (line, tint) in enumerate(zip(own, tints, strict=True)):
-            same = len(own) == 1
-            found[line] = Look(
-                tint,
-                look.mark if same else _MARKS[number % len(_MARKS)],
-                look.dashes if same else _DASHES[number % len(_DASHES)],
-            )
+        if len(own) == 1:
+            found[own[0]] = look
+            continue
+        for line, tint, mark, dashes in zip(
+            own, shades(look.colour, len(own)), itertools.cycle(_MARKS), itertools.cycle(_DASHES)
+        ):
+            found[line] = Look(tint, mark, dashes)
     return found
