@@ -210,8 +210,8 @@ def sheets(found: Comparison) -> Iterator[Sheet]:
             cells = [f"{row.policy} ({NAMES[row.policy]})"]
             for metric, theirs in (("rmse_best", row.paper.rmse), ("f1_best", row.paper.f1)):
                 ours, minus = row.figures[metric], row.minus_paper(metric)
-                cells.append(_NOTHING if ours is None else f"{ours.mean:.4f}")
-                cells += [f"{theirs:.4f}", _NOTHING if minus is None else f"{minus:+.4f}"]
+                cells.append(_figure(None if ours is None else ours.mean))
+                cells += [_figure(theirs), _figure(minus, "+.4f")]
             beside.add(group_name(row.dataset, row.mechanism), cells)
         yield beside
 
@@ -222,12 +222,15 @@ def _means(found: Comparison, variation: Variation) -> Sheet:
     best = rmse.endswith("best")
     when = "best round by the test set, as the paper reports" if best else "last round"
     keys = variation.keys
-    parts, said = ["sd", "±95 %"], "mean, standard deviation, half of the t-interval"
+    shown, said = (
+        {"sd": "std", "±95 %": "half"},
+        "mean, standard deviation, half of the t-interval",
+    )
     if keys:
-        parts, said = ["sd"], "mean and standard deviation over them"
+        shown, said = {"sd": "std"}, "mean and standard deviation over them"
     sheet = Sheet(
         title=f"{' x '.join(keys) or 'Error and F1'} ({when})",
-        columns=("policy", *map(short_key, keys), "n", "RMSE", *parts, "F1", *parts),
+        columns=("policy", *map(short_key, keys), "n", "RMSE", *shown, "F1", *shown),
         note=f"n seeds done of those asked for; {said}.",
     )
     for row in found.rows_of(variation) if keys else found.rows:
@@ -236,9 +239,11 @@ def _means(found: Comparison, variation: Variation) -> Sheet:
         cells += [cut(in_words(row.varied[key])) for key in keys]
         cells.append(f"{0 if ours is None else ours.seeds}/{row.asked}")
         for metric in (rmse, f1):
-            some = _figures(row.figures[metric])
-            failed = ours is None and not row.reference
-            cells += ["failed", *("" for _ in parts)] if failed else some[: 1 + len(parts)]
+            if ours is None and not row.reference:
+                cells += ["failed", *("" for _ in shown)]
+            else:
+                of = row.figures[metric]
+                cells += [_figure(getattr(of, name, None)) for name in ("mean", *shown.values())]
         place = f"{row.dataset}, no sharing" if row.reference else None
         sheet.add(place or group_name(row.dataset, row.mechanism), cells)
     return sheet
@@ -256,21 +261,16 @@ def group_name(dataset: str, mechanism: str) -> str:
     return f"{dataset}, {'no privacy' if mechanism == 'none' else mechanism}"
 
 
-def _figures(found: Estimate | None) -> list[str]:
-    if found is None:
-        return [_NOTHING] * 3
-    rest = [_NOTHING if value is None else f"{value:.4f}" for value in (found.std, found.half)]
-    return [f"{found.mean:.4f}", *rest]
+def _figure(value: float | None, form: str = ".4f") -> str:
+    return _NOTHING if value is None else f"{value:{form}}"
 
 
 def _difference(found: Estimate | None) -> list[str]:
-    if found is None:
-        return [_NOTHING] * 2
-    if found.half is None:
-        return [f"{found.mean:+.4f}", _NOTHING]
+    if found is None or found.half is None:
+        return [_figure(None if found is None else found.mean, "+.4f"), _NOTHING]
     visible = abs(found.mean) >= 0.00005  # what rounds to zero is marked by no star
     mark = "*" if visible and abs(found.mean) > found.half else " "
-    return [f"{found.mean:+.4f}", f"{found.half:.4f}{mark}"]
+    return [_figure(found.mean, "+.4f"), _figure(found.half) + mark]
 
 
 def tables(found: Comparison) -> Iterator[Table]:
