@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.speed.made_runs import make_grid, make_run
+from benchmarks.speed.made_runs import make_run, make_study
 
 from bgtplanner.errors import StorageError
 from bgtplanner.experiments import store
-from bgtplanner.experiments.grid import Request
+from bgtplanner.experiments.study import Study
 from bgtplanner.recsys import download
 from command_line import Call, Done
 
@@ -198,8 +198,8 @@ REFUSED: list[tuple[str, str]] = [
     ("compare --seeds x", "--seeds = 'x'"),
     ("compare --jobs 0", "--jobs = 0"),
     ("compare --backend mpi", "--backend = 'mpi'"),
-    ("compare --baseline x", "--baseline = 'x': expected one of bgt, uniform"),
-    ("compare --mechanism none", "--policy = 'bgt': expected unlimited"),
+    ("compare --baseline x", "--baseline = 'x': expected one of patient, bgt, uniform"),
+    ("compare --mechanism none", "--policy = 'patient': expected unlimited"),
     ("compare --set run.seed=3", "--set run.seed"),
     ("compare --rounds 0", "--rounds (federation.rounds) = 0"),
     ("compare --out {tmp}/file", "--out {tmp}/file: cannot be used"),
@@ -373,7 +373,7 @@ class TestNoDisk:
         self.check(done, f"{tmp_path}/run/config.toml: no space left", "then 'bgtplanner resume'")
 
     def test_report(self, call: Call, odd_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(Path, "write_text", full)
+        monkeypatch.setattr(store.os, "fsync", full)
         done = call("report", odd_files / "done")
         self.check(done, "report.html: no space left on the disk; free some, then give the same")
 
@@ -429,16 +429,16 @@ def test_no_network(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 class TestGridsOfOtherTimes:
-    ASKED = Request(policies=("uniform",), seeds=(0,), settings={"federation.rounds": 3})
+    ASKED = Study(policies=("uniform",), seeds=(0,), settings={"federation.rounds": 3})
 
     def test_other_settings(self, call: Call, tmp_path: Path) -> None:
-        make_grid(tmp_path / "grid", self.ASKED)
+        make_study(tmp_path / "grid", self.ASKED)
         done = call("compare", "--out", tmp_path / "grid", "--epsilon", 3)
         assert (done.code, done.out) == (2, "")
         assert "was run there with other settings (privacy.epsilon); choose another" in done.err
 
     def test_a_cell_of_another_version(self, call: Call, tmp_path: Path) -> None:
-        folder = make_grid(tmp_path / "grid", self.ASKED)
+        folder = make_study(tmp_path / "grid", self.ASKED)
         config = folder / "demo/gaussian/uniform/seed-0/config.toml"
         config.write_text(config.read_text().replace("schema = 1", "schema = 7"))
         done = call("compare", "--out", folder)
@@ -447,7 +447,7 @@ class TestGridsOfOtherTimes:
         assert "Use that version, or run anew" in done.err
 
     def test_nothing_to_draw(self, call: Call, tmp_path: Path) -> None:
-        folder = make_grid(tmp_path / "grid", self.ASKED, leave_out=1)
+        folder = make_study(tmp_path / "grid", self.ASKED, leave_out=1)
         done = call("report", folder, "--figures", tmp_path / "x")
         assert (done.code, done.out) == (2, "")
         assert "no cell is finished; go on with: bgtplanner compare --out" in done.err

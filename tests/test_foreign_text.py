@@ -17,11 +17,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from benchmarks.speed.made_runs import make_grid, make_run
+from benchmarks.speed.made_runs import make_run, make_study
 
 from bgtplanner import Budget, Budgets, Ledger, simulate
-from bgtplanner.experiments.grid import Request
-from bgtplanner.experiments.sweeps import Axis, Study, Sweep
+from bgtplanner.experiments.study import Axis, Study, Variation
 from bgtplanner.report import page
 from bgtplanner.report.drawing import as_file, as_page
 from bgtplanner.text import visible
@@ -136,11 +135,9 @@ def test_pictures(name: str, tmp_path: Path) -> None:
     file = folder / "rounds.jsonl"
     file.write_text(file.read_text().replace("an even share", json.dumps(name)[1:-1]))
     drawn = [of for of in page.pictures_of(folder) if of.name == "choices"]
-    sweep = Sweep(
-        base=Request(policies=("uniform",), seeds=(0,), settings=FIGURES),
-        studies=(Study(axes=(Axis(key="data.delimiter", values=(name, "x")),)),),
-    )
-    drawn += list(page.pictures_of(make_grid(tmp_path / "grid", sweep)))[:1]
+    varied = Variation(axes=(Axis(key="data.delimiter", values=(name, "x")),))
+    sweep = Study(policies=("uniform",), seeds=(0,), settings=FIGURES, variations=(varied,))
+    drawn += list(page.pictures_of(make_study(tmp_path / "grid", sweep)))[:1]
     for picture in drawn:
         for text in (as_file(picture), as_page(picture)):
             plain(text)
@@ -152,13 +149,13 @@ def test_pictures(name: str, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("undrawn")
 @each
 def test_a_comparison(name: str, tmp_path: Path, command_line: Call) -> None:
-    request = Request(
+    request = Study(
         datasets=(f"csv:{name}", f"csv:{name}2"),
         policies=("bgt", "uniform"),
         seeds=(0,),
         settings=FIGURES | {"data.delimiter": name},
     )
-    folder = make_grid(tmp_path / "grid", request)
+    folder = make_study(tmp_path / "grid", request)
     done = shown(command_line("compare", "--out", folder))
     assert done.code == 0
     safe_csv(folder / "comparison.csv")
@@ -173,14 +170,14 @@ def test_a_comparison(name: str, tmp_path: Path, command_line: Call) -> None:
 @pytest.mark.parametrize("name", [ALL, NASTY["formula"]], ids=["all", "formula"])
 @pytest.mark.usefixtures("undrawn")
 def test_a_sweep(name: str, tmp_path: Path, command_line: Call) -> None:
-    varied = Study(axes=(Axis(key="data.delimiter", values=(name, "x")),))
-    sweep = Sweep(
-        base=Request(
-            datasets=(f"csv:{name}",), policies=("uniform",), seeds=(0,), settings=FIGURES
-        ),
-        studies=(varied,),
+    sweep = Study(
+        datasets=(f"csv:{name}",),
+        policies=("uniform",),
+        seeds=(0,),
+        settings=FIGURES,
+        variations=(Variation(axes=(Axis(key="data.delimiter", values=(name, "x")),)),),
     )
-    folder = make_grid(tmp_path / "sweep", sweep)
+    folder = make_study(tmp_path / "sweep", sweep)
     assert shown(command_line("sweep", "--out", folder)).code == 0
     safe_csv(folder / "sweep.csv")
     plain((folder / "sweep.md").read_text())

@@ -33,7 +33,7 @@ from benchmarks.paper.results import Results
 
 from bgtplanner.cli import app
 from bgtplanner.errors import InterruptedRunError
-from bgtplanner.experiments import grid as grids
+from bgtplanner.experiments import execute
 from bgtplanner.experiments.cells import Cell, Outcome
 from bgtplanner.experiments.table2 import HEADLINE
 
@@ -323,7 +323,7 @@ def test_commands_ask_for_what_is_planned(
         asked.append((request, out))
         raise InterruptedRunError("stopped")
 
-    monkeypatch.setattr(grids, "run_grid", instead)
+    monkeypatch.setattr(execute, "run_study", instead)
     jobs = list(jobs_of(list(DATASETS), (0, 1, 2), quick=quick))
     parts = len(READINGS) + (3 if quick else 4)
     assert len(jobs) == 3 * parts + len(COMPARED)  # and the other reading of ML-1M
@@ -377,7 +377,7 @@ def test_all_runs_are_carried_out_together_and_only_once(
         assert "2/2 bgt/ml-100k/ml-100k/laplace/bgt/seed-0: FAILED: no memory" in (
             capsys.readouterr().out
         )
-        assert (tmp_path / "bgt" / "ml-100k" / "grid.json").exists()
+        assert (tmp_path / "bgt" / "ml-100k" / "study.json").exists()
 
 
 def test_what_was_stopped_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,9 @@ from benchmarks.paper.table import commands, deviations, how_to_run, table2
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
 from bgtplanner.experiments.cells import Cell, one_by_one, side_by_side
 from bgtplanner.experiments.config import Config
-from bgtplanner.experiments.grid import parse_seeds, write_whole
-from bgtplanner.report.comparison import duration
+from bgtplanner.experiments.store import write_whole
+from bgtplanner.experiments.study import parse_seeds
+from bgtplanner.report.study import duration
 
 
 def provenance(results: Results) -> str | None:

@@ -10,11 +10,11 @@ from benchmarks.paper.plan import DATASETS, MECHANISMS, SEEDS, Figure, Job
 from benchmarks.paper.results import Results
 from benchmarks.paper.table import NOTHING, not_run, short, table
 from bgtplanner.experiments.cells import folder_name
-from bgtplanner.experiments.comparison import Estimate
-from bgtplanner.experiments.grid import write_whole
-from bgtplanner.experiments.sweeps import Sensitivity, Study, in_words
+from bgtplanner.experiments.comparison import Comparison, Estimate
+from bgtplanner.experiments.store import write_whole
+from bgtplanner.experiments.study import Variation, in_words
 from bgtplanner.experiments.table2 import EPSILON
-from bgtplanner.report.sensitivity import picture
+from bgtplanner.report.study import picture
 
 Lines = dict[tuple[str, str, str], dict[str, Estimate]]
 _SHOWN = "ml-100k"  # the picture that is on the page itself, if it is there
@@ -29,8 +29,8 @@ def figure_part(figure: Figure, results: Results, docs: Path) -> str | None:
     for found in sweeps:
         for dataset, mechanism in dict.fromkeys(place[:2] for place in _places(found)):
             pictures[dataset, mechanism] = _draw(figure, found, dataset, mechanism, docs)
-    studies = {study.axes[-1].key: study for study in sweeps[0].sweep.studies}
-    lines = [_study(sweeps, study, pictures) for study in studies.values()]
+    varied = {one.keys[-1]: one for one in sweeps[0].study.variations}
+    lines = [_varied(sweeps, one, pictures) for one in varied.values()]
     alt = next((place for place in pictures if place[0] == _SHOWN), next(iter(pictures)))
     lines.append(f"![{DATASETS.get(alt[0], alt[0])}, {alt[1]}]({pictures[alt]})")
     if said := trend(results, figure.figure):
@@ -42,18 +42,18 @@ def figure_part(figure: Figure, results: Results, docs: Path) -> str | None:
     return "\n\n".join(lines)
 
 
-def _places(found: Sensitivity) -> list[tuple[str, str, str]]:
-    return [(row.dataset, row.mechanism, row.policy) for _, row in found.rows()]
+def _places(found: Comparison) -> list[tuple[str, str, str]]:
+    return [(row.dataset, row.mechanism, row.policy) for row in found.rows if not row.reference]
 
 
-def _study(
-    sweeps: Sequence[Sensitivity], study: Study, pictures: dict[tuple[str, str], str]
+def _varied(
+    sweeps: Sequence[Comparison], variation: Variation, pictures: dict[tuple[str, str], str]
 ) -> str:
-    *fixed, shown = study.axes
+    *fixed, shown = variation.axes
     values = dict.fromkeys(
         in_words(value)
         for found in sweeps
-        for one in found.sweep.studies
+        for one in found.study.variations
         for axis in one.axes
         if axis.key == shown.key
         for value in axis.values
@@ -159,17 +159,17 @@ def trend(results: Results, figure: str) -> str | None:
     return " ".join(said) if len(said) > 1 else None
 
 
-def _lines(found: Sensitivity, key: str) -> Lines:
+def _lines(found: Comparison, key: str) -> Lines:
     """Estimates by value, of every data set, mechanism and policy; at the table's budget."""
     metric, _ = found.reported
     lines: Lines = {}
-    for point, row in found.rows():
-        others = {name: value for name, value in point.values.items() if name != key}
-        fixed = {axis.key: _held(axis.values) for axis in point.study.axes if axis.key in others}
-        estimate = row.figures[metric]
-        if estimate is not None and key in point.values and others == fixed:
-            name = in_words(point.values[key])
-            lines.setdefault((row.dataset, row.mechanism, row.policy), {})[name] = estimate
+    for variation in found.study.variations:
+        held = {axis.key: _held(axis.values) for axis in variation.axes if axis.key != key}
+        for row in found.rows_of(variation) if key in variation.keys else ():
+            estimate = row.figures[metric]
+            if estimate is not None and row.varied == {key: row.varied[key]} | held:
+                name = in_words(row.varied[key])
+                lines.setdefault((row.dataset, row.mechanism, row.policy), {})[name] = estimate
     return lines
 
 
@@ -178,7 +178,7 @@ def _held(values: Sequence[object]) -> object:
     return next((value for value in values if value == EPSILON), values[0])
 
 
-def _draw(figure: Figure, found: Sensitivity, dataset: str, mechanism: str, docs: Path) -> str:
+def _draw(figure: Figure, found: Comparison, dataset: str, mechanism: str, docs: Path) -> str:
     """Draw a picture; its place as seen from the page."""
     place = f"figures/{figure.figure}-{folder_name(dataset)}-{mechanism}.svg"
     path = docs.parent / place

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bgtplanner.experiments.grid import Request
-from bgtplanner.experiments.sweeps import Axis, Study, Sweep, figure_named, in_words
+from bgtplanner.experiments.study import Axis, Study, Variation, figure_named, in_words
 
 DATASETS = {"filmtrust": "FilmTrust", "ml-100k": "ML-100K", "ml-1m-merged": "ML-1M"}
 """Those of the table, by name; the last as the authors' code has it, one user for each client."""
@@ -47,8 +46,8 @@ class Reading:
     mechanisms: tuple[str, ...] = tuple(MECHANISMS)
     compared: bool = False
 
-    def asked(self, dataset: str, seeds: Sequence[int]) -> Request:
-        return Request(
+    def asked(self, dataset: str, seeds: Sequence[int]) -> Study:
+        return Study(
             datasets=(dataset,),
             mechanisms=self.mechanisms,
             policies=(self.policy,),
@@ -152,20 +151,15 @@ class Figure:
     def name(self) -> str:
         return f"figure-{self.figure}"
 
-    def asked(self, dataset: str, seeds: Sequence[int]) -> Sweep:
-        policies, studies = figure_named(self.figure)
-        base = Request(
-            datasets=(dataset,),
-            mechanisms=tuple(MECHANISMS),
-            policies=policies,
-            seeds=tuple(seeds),
-            preset="paper",
-        )
+    def asked(self, dataset: str, seeds: Sequence[int]) -> Study:
+        study = replace(figure_named(self.figure), datasets=(dataset,), seeds=tuple(seeds))
         if not self.corner:
-            return Sweep(base=base, studies=studies, figure=self.figure)
-        some = tuple(name for name in policies if name in ("bgt", "uniform"))
-        base = replace(base, policies=some, mechanisms=("gaussian",))
-        return Sweep(base=base, studies=(Study(axes=self.corner),))
+            return study
+        some = tuple(name for name in study.policies if name in ("bgt", "uniform"))
+        varied = (Variation(axes=self.corner),)
+        return replace(
+            study, policies=some, mechanisms=("gaussian",), variations=varied, figure=None
+        )
 
 
 FIGURES = (
@@ -191,7 +185,7 @@ class Job:
     seeds: tuple[int, ...]
 
     @property
-    def asked(self) -> Request | Sweep:
+    def asked(self) -> Study:
         return self.part.asked(self.dataset, self.seeds)
 
     def folder(self, runs: Path) -> Path:
@@ -200,18 +194,17 @@ class Job:
     def words(self, runs: Path, jobs: int = 1) -> list[str]:
         """What to type after ``bgtplanner``."""
         asked = self.asked
-        base = asked.base if isinstance(asked, Sweep) else asked
         words = [asked.command]
-        if isinstance(asked, Sweep) and asked.figure is not None:
+        if asked.figure is not None:
             words += ["--figure", asked.figure]
-        elif isinstance(asked, Sweep):
-            for axis in asked.studies[0].axes:
+        else:
+            for axis in (axis for variation in asked.variations for axis in variation.axes):
                 values = ",".join(map(in_words, axis.values))
                 words += ["--vary", f"{axis.key}={values}"]
-        words += ["--preset", base.preset, "--dataset", ",".join(base.datasets)]
-        words += ["--mechanism", ",".join(base.mechanisms), "--policy", ",".join(base.policies)]
-        words += ["--seeds", _range(base.seeds)]
-        for key, value in base.settings.items():
+        words += ["--preset", asked.preset, "--dataset", ",".join(asked.datasets)]
+        words += ["--mechanism", ",".join(asked.mechanisms), "--policy", ",".join(asked.policies)]
+        words += ["--seeds", _range(asked.seeds)]
+        for key, value in asked.settings.items():
             words += ["--set", f"{key}={in_words(value)}"]
         words += ["--jobs", str(jobs)] if jobs > 1 else []
         return [*words, "--out", str(self.folder(runs))]

@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from benchmarks.paper.plan import DATASETS, FIGURES, MECHANISMS, READINGS, SEEDS, Reading
 from bgtplanner.experiments.cells import Outcome, outcome_of
-from bgtplanner.experiments.comparison import Estimate, estimate
+from bgtplanner.experiments.comparison import Comparison, Estimate, estimate, summed_up
 from bgtplanner.experiments.config import load_config
-from bgtplanner.experiments.grid import Asked, Request, write_whole
 from bgtplanner.experiments.runner import ratings_of, split_of
-from bgtplanner.experiments.sweeps import Sensitivity, Sweep, evaluate
+from bgtplanner.experiments.store import write_whole
+from bgtplanner.experiments.study import Study
 
 _HALVES = "half.json"
 Summaries = Mapping[int, Mapping[str, Any]]
-Read = TypeVar("Read", Request, Sweep)
 
 
 class Results:
@@ -30,14 +29,14 @@ class Results:
     """
 
     def __init__(self, runs: Path) -> None:
-        self.sweeps: dict[str, list[Sensitivity]] = {}
+        self.sweeps: dict[str, list[Comparison]] = {}
         self._halves = _halves(runs)
         self._cells: dict[tuple[str, str, str], dict[int, Mapping[str, Any]]] = {}
         for reading in READINGS:
-            for _, outcomes in _read(runs / reading.name, Request):
+            for _, outcomes in _read(runs / reading.name):
                 self._add(reading.name, outcomes)
         for figure in FIGURES:
-            found = [evaluate(*each) for each in _read(runs / figure.name, Sweep)]
+            found = [summed_up(*each) for each in _read(runs / figure.name)]
             if found:
                 self.sweeps[figure.name] = sorted(found, key=_first_dataset)
 
@@ -93,8 +92,7 @@ class Results:
     def runs(self) -> int:
         """How many runs are there."""
         single = sum(map(len, self._cells.values()))
-        swept = (of for some in self.sweeps.values() for one in some for _, of in one.points)
-        return single + sum(len(of.outcomes) for of in swept)
+        return single + sum(len(of.outcomes) for some in self.sweeps.values() for of in some)
 
     def complete(self) -> bool:
         """Whether every reading is there, with every seed, on the table's data sets."""
@@ -127,22 +125,22 @@ def _halves(runs: Path) -> dict[str, list[float]]:
     return found
 
 
-def finished(asked: Asked, out: Path) -> list[Outcome]:
+def finished(asked: Study, out: Path) -> list[Outcome]:
     """The cells in a folder that are done, by their summaries."""
     places = {cell: out / cell.place for cell in asked.cells()}
     done = [cell for cell, place in places.items() if (place / "summary.json").exists()]
     return [found for cell in done if (found := outcome_of(cell, places[cell])).summary]
 
 
-def _read(folder: Path, kind: type[Read]) -> Iterator[tuple[Read, list[Outcome]]]:
+def _read(folder: Path) -> Iterator[tuple[Study, list[Outcome]]]:
     """What was asked for in a folder and those in it, with what is finished."""
     below = sorted(entry for entry in folder.glob("*") if entry.is_dir())
     for place in (folder, *below):
-        asked = kind.read(place)
+        asked = Study.read(place)
         if asked is not None and (outcomes := finished(asked, place)):
             yield asked, outcomes
 
 
-def _first_dataset(found: Sensitivity) -> int:
-    order = [*DATASETS, *found.sweep.base.datasets]
-    return order.index(found.sweep.base.datasets[0])
+def _first_dataset(found: Comparison) -> int:
+    order = [*DATASETS, *found.study.datasets]
+    return order.index(found.study.datasets[0])

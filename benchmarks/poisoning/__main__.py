@@ -22,7 +22,7 @@ from benchmarks.paper.table import short, signed, table
 from benchmarks.poisoning.attacks import ATTACKS, TARGETED
 from benchmarks.poisoning.world import Played, World
 from bgtplanner.errors import DataError
-from bgtplanner.experiments.grid import write_whole
+from bgtplanner.experiments.store import write_whole
 from bgtplanner.federation.screening import FALSE_ALARM
 
 PART = "poisoning"

@@ -14,9 +14,9 @@ import numpy as np
 
 from bgtplanner.experiments.assembly import budgets_of, policy_of, rule_of
 from bgtplanner.experiments.config import Config, load_config
-from bgtplanner.experiments.grid import Asked
 from bgtplanner.experiments.results import facts_of, most_spent, summarise
 from bgtplanner.experiments.store import RunFolder
+from bgtplanner.experiments.study import Study
 from bgtplanner.planning.policy import LedgerPolicy, Plan
 
 CLIENTS, ITEMS, RATINGS = 300, 300, 15_000
@@ -158,7 +158,7 @@ def spending_of(
     return found
 
 
-def make_grid(out: Path, asked: Asked, leave_out: int = 0) -> Path:
+def make_study(out: Path, asked: Study, leave_out: int = 0) -> Path:
     """Write the folder of a comparison or a sweep, all cells done but the last few."""
     out.mkdir(parents=True, exist_ok=True)
     asked.write(out)

@@ -9,15 +9,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.made_runs import make_grid
+from benchmarks.speed.made_runs import make_study
 from bgtplanner.experiments.comparison import summed_up
 from bgtplanner.experiments.curves import mean_curves
-from bgtplanner.experiments.grid import Request, read_grid
+from bgtplanner.experiments.execute import read_study
+from bgtplanner.experiments.study import Study
 from bgtplanner.report.page import write_report
 
 TARGET_BYTES = 3_000_000
 TURNS = 3
-GRID = Request(
+GRID = Study(
     datasets=("filmtrust", "ml-100k", "ml-1m"),
     mechanisms=("gaussian", "laplace"),
     policies=("bgt", "uniform", "adpml", "adap"),
@@ -25,14 +26,14 @@ GRID = Request(
 )
 
 
-def run(asked: Request = GRID, turns: int = TURNS) -> dict[str, Any]:
+def run(asked: Study = GRID, turns: int = TURNS) -> dict[str, Any]:
     """Read the runs and make the page, by turns."""
     seconds: dict[str, list[float]] = {"reading the runs": [], "drawing and writing the page": []}
     with tempfile.TemporaryDirectory() as name:
-        folder = make_grid(Path(name) / "grid", asked)
+        folder = make_study(Path(name) / "grid", asked)
         for _ in range(turns):
             begun = time.perf_counter()
-            outcomes = read_grid(asked, folder)
+            outcomes = read_study(asked, folder)
             summed_up(asked, outcomes)
             mean_curves(folder, outcomes)
             read = time.perf_counter() - begun

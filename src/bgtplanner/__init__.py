@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bgtplanner.recsys.model import Model
     from bgtplanner.recsys.ratings import Ratings
     from bgtplanner.recsys.sources import load_ratings
-    from bgtplanner.report.comparison import compare
+    from bgtplanner.report.study import compare
 
 __version__ = "0.1.0"
 __all__ = [
@@ -51,7 +51,7 @@ _HOMES = {
     "Policy": "bgtplanner.planning.policy",
     "Ratings": "bgtplanner.recsys.ratings",
     "Result": "bgtplanner.experiments.results",
-    "compare": "bgtplanner.report.comparison",
+    "compare": "bgtplanner.report.study",
     "load_ratings": "bgtplanner.recsys.sources",
     "resume": "bgtplanner.experiments.runner",
     "simulate": "bgtplanner.experiments.runner",

@@ -18,13 +18,12 @@ import typer
 import bgtplanner
 from bgtplanner.commands import (
     audit,
-    compare,
     data,
     deploy,
     privacy,
     recommend,
     report,
-    sweep,
+    study,
     train,
 )
 from bgtplanner.commands.options import say
@@ -44,8 +43,8 @@ app = typer.Typer(
 app.command()(train.run)
 app.command()(train.resume)
 app.command()(report.report)
-app.command()(compare.compare)
-app.command()(sweep.sweep)
+app.command()(study.compare)
+app.command()(study.sweep)
 app.command()(recommend.recommend)
 app.command()(recommend.predict)
 app.add_typer(data.data_app, name="data")

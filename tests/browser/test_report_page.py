@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.speed.made_runs import make_grid, make_run
+from benchmarks.speed.made_runs import make_run, make_study
 
-from bgtplanner.experiments.grid import Request
-from bgtplanner.experiments.sweeps import Study, Sweep, parse_axis
+from bgtplanner.experiments.study import Study, Variation, parse_axis
 from bgtplanner.report.page import write_report
 from processes import PATIENCE, Processes, wait_until
 
@@ -108,7 +107,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     make_run(folder / "bgt", short | gradients | {"privacy.budgets": "3:0.4,10:0.6"} | long_name)
     make_run(folder / "paper", short, preset="paper")
     make_run(folder / "unlimited", short | {"privacy.mechanism": "none"})
-    asked = Request(
+    asked = Study(
         datasets=("filmtrust",),
         mechanisms=("gaussian", "laplace"),
         policies=("bgt", "uniform", "adap", "unlimited"),
@@ -116,10 +115,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         preset="paper",
         settings=short,
     )
-    make_grid(folder / "grid", asked, leave_out=1)
-    study = Study(axes=(parse_axis("privacy.epsilon=1,3,10"),))
-    base = Request(policies=("patient", "uniform"), seeds=(0, 1), settings=short)
-    make_grid(folder / "sweep", Sweep(base=base, studies=(study,)))
+    make_study(folder / "grid", asked, leave_out=1)
+    varied = Variation(axes=(parse_axis("privacy.epsilon=1,3,10"),))
+    asked = Study(
+        policies=("patient", "uniform"), seeds=(0, 1), settings=short, variations=(varied,)
+    )
+    make_study(folder / "sweep", asked)
     return {kind: write_report(folder / kind) for kind in KINDS}
 
 

@@ -109,10 +109,50 @@ def test_a_folder_knows_what_was_asked(call: Call, fake: Fake) -> None:
 def test_by_default(call: Call, fake: Fake) -> None:
     done = call()
     assert done.code == 0
-    assert len(fake.configs) == 5 * 5
+    assert len(fake.configs) == 6 * 5
+    assert "patient" in {config.planning.policy for config in fake.configs}
     (folder,) = Path("runs").iterdir()
     assert folder.name.startswith("compare-")
-    assert (folder / "grid.json").is_file()
+    assert (folder / "study.json").is_file()
+
+
+def test_a_folder_of_an_earlier_version(call: Call, fake: Fake) -> None:
+    first = call("--policy", "bgt,adap", "--seeds", "0,1", "--out", "g", "--json")
+    asked = json.loads(Path("g/study.json").read_text())
+    del asked["variations"], asked["figure"]
+    Path("g/study.json").unlink()
+    Path("g/grid.json").write_text(json.dumps(asked))
+    fake.configs = []
+    assert call("--out", "g", "--json") == first
+    assert not fake.configs
+    assert json.loads(Path("g/study.json").read_text())["seeds"] == [0, 1]
+
+
+def test_a_folder_of_a_sweep(call: Call, fake: Fake, command_line: Call) -> None:
+    varied = ("--vary", "privacy.epsilon=5,20", "--seeds", "0", "--out", "g")
+    assert command_line("sweep", *varied).code == 0
+    before = Path("g/study.json").read_bytes()
+    done = call("--out", "g")
+    assert (done.code, done.out) == (2, "")
+    assert "--out g: holds other things than a comparison; choose an empty folder" in done.err
+    assert Path("g/study.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "policy"),
+    [
+        ((), "patient"),
+        (("--preset", "paper"), "bgt"),
+        (("--set", "model.name=factorization"), "bgt"),
+    ],
+)
+def test_the_default_policy_comes_first(
+    call: Call, fake: Fake, flags: tuple[str, ...], policy: str
+) -> None:
+    assert call(*flags, "--seeds", "0", "--out", "g", "--quiet").code == 0
+    policies = [config.planning.policy for config in fake.configs]
+    assert policies[0] == policy
+    assert len(policies) == len(set(policies)) == (6 if policy == "patient" else 5)
 
 
 def test_failed_cells(call: Call, fake: Fake) -> None:

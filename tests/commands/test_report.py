@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import typer
-from benchmarks.speed.made_runs import make_grid, make_run
+from benchmarks.speed.made_runs import make_run, make_study
 
-from bgtplanner.experiments.grid import Request
+from bgtplanner.experiments.study import Study
 from bgtplanner.report import live
 from command_line import Call
 
@@ -37,8 +37,8 @@ def test_of_a_run(call: Call, run: Path) -> None:
 
 
 def test_of_a_grid(call: Call, tmp_path: Path) -> None:
-    asked = Request(policies=("uniform", "adap"), seeds=(0,), settings=SHORT)
-    folder = make_grid(tmp_path / "grid", asked)
+    asked = Study(policies=("uniform", "adap"), seeds=(0,), settings=SHORT)
+    folder = make_study(tmp_path / "grid", asked)
     assert call(folder).out == f"Report: {folder}/report.html\n"
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from benchmarks.speed.made_runs import make_grid
+from benchmarks.speed.made_runs import make_study
 
 from bgtplanner.experiments.curves import mean_curves
-from bgtplanner.experiments.grid import Request, read_grid
+from bgtplanner.experiments.execute import read_study
 from bgtplanner.experiments.store import RunFolder
+from bgtplanner.experiments.study import Study
 
-ASKED = Request(policies=("uniform", "unlimited"), seeds=(0, 1), settings={"federation.rounds": 6})
+ASKED = Study(policies=("uniform", "unlimited"), seeds=(0, 1), settings={"federation.rounds": 6})
 
 
 def test_means(tmp_path: Path) -> None:
-    make_grid(tmp_path, ASKED)
-    found = mean_curves(tmp_path, read_grid(ASKED, tmp_path))
+    make_study(tmp_path, ASKED)
+    found = mean_curves(tmp_path, read_study(ASKED, tmp_path))
     uniform, unlimited = found["demo", "gaussian", "uniform"], found["demo", "none", "unlimited"]
     assert (uniform.seeds, len(uniform.rmse), len(unlimited.left)) == (2, 6, 0)
     seeds = [RunFolder(tmp_path / f"demo/gaussian/uniform/seed-{n}").rounds() for n in (0, 1)]
@@ -26,25 +27,25 @@ def test_means(tmp_path: Path) -> None:
 
 
 def test_only_rounds_that_all_have(tmp_path: Path) -> None:
-    make_grid(tmp_path, ASKED)
+    make_study(tmp_path, ASKED)
     rounds = tmp_path / "demo/gaussian/uniform/seed-1/rounds.jsonl"
     rounds.write_text("".join(rounds.read_text().splitlines(keepends=True)[:4]))
-    found = mean_curves(tmp_path, read_grid(ASKED, tmp_path))
+    found = mean_curves(tmp_path, read_study(ASKED, tmp_path))
     assert len(found["demo", "gaussian", "uniform"].rmse) == 4
 
 
 def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
-    make_grid(tmp_path, ASKED)
+    make_study(tmp_path, ASKED)
     for seed, text in ((0, "no json\n"), (1, '{"round": 0}\n')):
         (tmp_path / f"demo/gaussian/uniform/seed-{seed}/rounds.jsonl").write_text(text)
-    assert list(mean_curves(tmp_path, read_grid(ASKED, tmp_path))) == [
+    assert list(mean_curves(tmp_path, read_study(ASKED, tmp_path))) == [
         ("demo", "none", "unlimited")
     ]
 
 
 def test_cells_that_are_not_done(tmp_path: Path) -> None:
-    make_grid(tmp_path, ASKED, leave_out=3)
-    assert len(read_grid(ASKED, tmp_path)) == 1
+    make_study(tmp_path, ASKED, leave_out=3)
+    assert len(read_study(ASKED, tmp_path)) == 1
     before = sorted(tmp_path.rglob("*"))
-    read_grid(ASKED, tmp_path)
+    read_study(ASKED, tmp_path)
     assert sorted(tmp_path.rglob("*")) == before

@@ -24,8 +24,9 @@ import pytest
 from bgtplanner import simulate
 from bgtplanner.errors import BGTPlannerError, RunFolderError
 from bgtplanner.experiments.curves import mean_curves
-from bgtplanner.experiments.grid import Request, read_grid
+from bgtplanner.experiments.execute import read_study
 from bgtplanner.experiments.runner import load, resume
+from bgtplanner.experiments.study import Study
 from bgtplanner.report import page
 from bgtplanner.report.page import render
 from bgtplanner.report.story import read_story
@@ -409,14 +410,14 @@ class TestOldFolders:
 
 def test_a_grid_with_edited_cells(tmp_path: Path) -> None:
     """A cell that cannot be read has failed; the others are shown."""
-    from benchmarks.speed.made_runs import make_grid
+    from benchmarks.speed.made_runs import make_study
 
-    asked = Request(policies=("uniform",), seeds=(0, 1, 2), settings={"federation.rounds": 3})
-    folder = make_grid(tmp_path / "grid", asked)
+    asked = Study(policies=("uniform",), seeds=(0, 1, 2), settings={"federation.rounds": 3})
+    folder = make_study(tmp_path / "grid", asked)
     cells = [folder / cell.place for cell in asked.cells()]
     (cells[0] / "summary.json").write_text('{"rmse_final": "low"}')
     (cells[1] / "rounds.jsonl").write_text('{"round": 0, "rmse": [], "f1": 1}\n')
-    outcomes = read_grid(asked, folder)
+    outcomes = read_study(asked, folder)
     assert [outcome.error is None for outcome in outcomes] == [False, True, True]
     assert mean_curves(folder, outcomes)["demo", "gaussian", "uniform"].seeds == 1
     assert "expected a number of at least 0" in render(folder)

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from bgtplanner import simulate
-from bgtplanner.experiments.grid import Request, run_grid
+from bgtplanner.experiments.execute import run_study
 from bgtplanner.experiments.results import Result
+from bgtplanner.experiments.study import Study
 from bgtplanner.federation import programs
 from bgtplanner.federation.programs import let_programs_go, memory_maps
 
@@ -87,7 +88,7 @@ def test_cells_of_a_grid(room: int, tmp_path: Path) -> None:
     """As `compare` and `sweep` run them; in a pool every process does the same."""
 
     class Watch:
-        def grid_started(self, *_: object) -> None: ...
+        def study_started(self, *_: object) -> None: ...
 
         def cell_round(self, *_: object) -> None: ...
 
@@ -96,14 +97,14 @@ def test_cells_of_a_grid(room: int, tmp_path: Path) -> None:
 
     for clients in range(6, 9):
         settings = TINY | {"synthetic.clients": clients, "federation.rounds": 1}
-        request = Request(
+        request = Study(
             datasets=("synthetic",),
             mechanisms=("none",),
             policies=("unlimited",),
             seeds=(0,),
             settings=settings,
         )
-        run_grid(request, tmp_path / str(clients), observer=Watch())
+        run_study(request, tmp_path / str(clients), observer=Watch())
 
 
 @pytest.mark.usefixtures("cleared")

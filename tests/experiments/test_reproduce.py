@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from bgtplanner.experiments.config import FLAGS, Config, load_config, parse_assignment
-from bgtplanner.experiments.grid import Request
-from bgtplanner.experiments.reproduce import command_of, command_of_grid
-from bgtplanner.experiments.sweeps import Study, Sweep, parse_axis
+from bgtplanner.experiments.reproduce import command_of, command_of_study
+from bgtplanner.experiments.study import Study, Variation, parse_axis
 
 
 def understood(line: str) -> Config:
@@ -74,20 +73,20 @@ def test_what_cannot_be_typed() -> None:
 
 
 def test_grids() -> None:
-    asked = Request(
+    asked = Study(
         policies=("bgt", "uniform"),
         seeds=(0, 1),
         baseline="uniform",
         settings={"federation.rounds": 7, "data.data_dir": "/home/ann"},
     )
-    assert command_of_grid(asked) == (
+    assert command_of_study(asked) == (
         "bgtplanner compare --dataset demo --mechanism gaussian --policy bgt --policy uniform "
         "--seeds 0,1 --preset recommended --baseline uniform --set federation.rounds=7"
     )
     axis = parse_axis("server.optimizer=sgd,adam")
-    sweep = Sweep(base=replace(asked, baseline=None), studies=(Study(axes=(axis,)),))
-    words = shlex.split(command_of_grid(sweep))
+    sweep = replace(asked, baseline=None, variations=(Variation(axes=(axis,)),))
+    words = shlex.split(command_of_study(sweep))
     assert words[:3] == ["bgtplanner", "sweep", "--vary"]
     assert parse_axis(words[3]) == axis
     figure = replace(sweep, figure="budget")
-    assert command_of_grid(figure).startswith("bgtplanner sweep --figure budget --dataset demo")
+    assert command_of_study(figure).startswith("bgtplanner sweep --figure budget --dataset demo")

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from benchmarks.speed.made_runs import make_grid, make_run
+from benchmarks.speed.made_runs import make_run, make_study
 
 from bgtplanner.errors import ConfigError, RunFolderError
-from bgtplanner.experiments.grid import Request
+from bgtplanner.experiments.study import Study
 from bgtplanner.report import live
 from bgtplanner.report.live import LivePage, LiveServer
 from processes import PATIENCE, Processes
@@ -234,12 +234,12 @@ class TestPage:
             LivePage(tmp_path).page()
 
     def test_a_grid(self, tmp_path: Path) -> None:
-        asked = Request(policies=("uniform",), seeds=(0, 1), settings=SHORT)
-        folder = make_grid(tmp_path / "grid", asked, leave_out=1)
+        asked = Study(policies=("uniform",), seeds=(0, 1), settings=SHORT)
+        folder = make_study(tmp_path / "grid", asked, leave_out=1)
         page = LivePage(folder)
         before = page.version()
         assert "1 of 2" in page.page()
-        make_grid(tmp_path / "other", asked)
+        make_study(tmp_path / "other", asked)
         place = "demo/gaussian/uniform/seed-1"
         (tmp_path / "other" / place).rename(folder / place)
         assert page.version() != before

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks.speed import report
-from benchmarks.speed.made_runs import make_grid, make_run
+from benchmarks.speed.made_runs import make_run, make_study
 
 from bgtplanner import simulate
 from bgtplanner.errors import RunFolderError
-from bgtplanner.experiments.grid import Request
-from bgtplanner.experiments.sweeps import Study, Sweep, parse_axis
+from bgtplanner.experiments.study import Study, Variation, parse_axis
 from bgtplanner.report.page import pictures_of, render, write_report
 
 SHORT = {"federation.rounds": 12}
@@ -265,7 +264,7 @@ class TestUnfinished:
         assert "Round 3 of 12" in render(folder, live="events")
 
 
-GRID = Request(
+GRID = Study(
     datasets=("demo", "csv:a <b>.csv"),
     mechanisms=("gaussian", "laplace"),
     policies=("patient", "uniform", "unlimited"),
@@ -276,7 +275,7 @@ GRID = Request(
 
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_grid(tmp_path_factory.mktemp("grids") / "grid", GRID, leave_out=1)
+    return make_study(tmp_path_factory.mktemp("grids") / "grid", GRID, leave_out=1)
 
 
 class TestGrid:
@@ -310,16 +309,16 @@ class TestGrid:
             assert not drawn & {"#d55e00", "#0072b2", "#009e73"} - {colour}
 
     def test_the_papers_figures(self, tmp_path: Path) -> None:
-        asked = Request(
+        asked = Study(
             datasets=("filmtrust",), policies=("bgt",), seeds=(0,), preset="paper", settings=SHORT
         )
-        text = read(write_report(make_grid(tmp_path / "grid", asked))).text
+        text = read(write_report(make_study(tmp_path / "grid", asked))).text
         assert "Beside the paper's Table 2" in text
         assert "0.3746" in text
 
     def test_nothing_is_finished(self, tmp_path: Path) -> None:
-        asked = Request(policies=("uniform", "adap"), seeds=(0,), settings=SHORT)
-        folder = make_grid(tmp_path / "grid", asked, leave_out=2)
+        asked = Study(policies=("uniform", "adap"), seeds=(0,), settings=SHORT)
+        folder = make_study(tmp_path / "grid", asked, leave_out=2)
         assert "0 of 2" in render(folder)
         with pytest.raises(RunFolderError, match="no cell is finished; go on with: bgtplanner"):
             pictures_of(folder)
@@ -331,7 +330,7 @@ class TestGrid:
         assert found["page_bytes"] < report.TARGET_BYTES
 
     def test_failed_cells(self, grid: Path, tmp_path: Path) -> None:
-        folder = make_grid(tmp_path / "grid", Request(policies=("uniform",), settings=SHORT))
+        folder = make_study(tmp_path / "grid", Study(policies=("uniform",), settings=SHORT))
         (folder / "demo/gaussian/uniform/seed-0/summary.json").write_text("{}")
         page = render(folder)
         assert "What failed" in page
@@ -340,11 +339,13 @@ class TestGrid:
 
 class TestSweep:
     def test_page(self, tmp_path: Path) -> None:
-        asked = Sweep(
-            base=Request(policies=("patient", "uniform"), seeds=(0, 1), settings=SHORT),
-            studies=(Study(axes=(parse_axis("privacy.epsilon=1,10"),)),),
+        asked = Study(
+            policies=("patient", "uniform"),
+            seeds=(0, 1),
+            settings=SHORT,
+            variations=(Variation(axes=(parse_axis("privacy.epsilon=1,10"),)),),
         )
-        outline = read(write_report(make_grid(tmp_path / "sweep", asked)))
+        outline = read(write_report(make_study(tmp_path / "sweep", asked)))
         assert outline.tags.count("svg") == len(outline.labels) == 2
         assert "What privacy.epsilon does: the lowest error" in outline.text
         assert "privacy.epsilon (last round)" in outline.text
@@ -352,9 +353,11 @@ class TestSweep:
         assert "privacy.epsilon=10" in outline.labels[0]
 
     def test_nothing_is_finished(self, tmp_path: Path) -> None:
-        asked = Sweep(
-            base=Request(policies=("uniform",), seeds=(0,), settings=SHORT),
-            studies=(Study(axes=(parse_axis("privacy.epsilon=1,10"),)),),
+        asked = Study(
+            policies=("uniform",),
+            seeds=(0,),
+            settings=SHORT,
+            variations=(Variation(axes=(parse_axis("privacy.epsilon=1,10"),)),),
         )
-        folder = make_grid(tmp_path / "sweep", asked, leave_out=2)
+        folder = make_study(tmp_path / "sweep", asked, leave_out=2)
         assert "no cell is finished yet" in render(folder)

@@ -6,39 +6,27 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from bgtplanner.errors import ConfigError, MissingExtraError
-from bgtplanner.report.screen import Screen, words
 from bgtplanner.text import visible
 
 if TYPE_CHECKING:
-    from bgtplanner.experiments.cells import Outcome
     from bgtplanner.flower.client import Client
 
 __all__ = [
-    "AssignAll",
-    "Backend",
     "DataDir",
-    "Datasets",
-    "Jobs",
     "Json",
-    "Mechanisms",
-    "Policies",
     "Quiet",
-    "Seeds",
-    "listed",
     "local_client",
     "named_by_flags",
     "need_flower",
     "need_simulator",
     "print_json",
-    "print_tables",
     "say",
 ]
 
@@ -47,24 +35,6 @@ DataDir = Annotated[
     str | None, typer.Option(help="Folder with real data sets; then $BGTPLANNER_DATA, the cache.")
 ]
 
-# Of the commands that run a grid of cells.
-Datasets = Annotated[
-    list[str] | None, typer.Option(help="Names from 'bgtplanner data list', or csv:PATH.")
-]
-Mechanisms = Annotated[list[str] | None, typer.Option(help="gaussian | laplace | privunit | none")]
-Policies = Annotated[
-    list[str] | None,
-    typer.Option(help="patient | bgt | uniform | adpml | adap | unlimited | hong | two-phase"),
-]
-Seeds = Annotated[str | None, typer.Option(help="Such as 0-4 or 0,1,2.")]
-AssignAll = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Any config key for all cells, as SECTION.KEY=VALUE."),
-]
-Jobs = Annotated[int, typer.Option(help="How many cells at a time.")]
-Backend = Annotated[
-    str, typer.Option(help="loky (processes here) | ray | dask (a cluster that shares DIR)")
-]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the result.")]
 
 
@@ -119,26 +89,3 @@ def local_client(path: Path | str) -> Client:
     from bgtplanner.flower.clientfile import load_client
 
     return Client(load_client(path))
-
-
-def listed(given: list[str] | None, flag: str) -> tuple[str, ...]:
-    """Repeated flags and lists with commas as one; a path may have commas of its own."""
-    found: list[Any] = []
-    for text in given or []:
-        found += [text] if text.startswith("csv:") else text.split(",")
-    names = [name.strip() for name in found]
-    ConfigError.unless(all(names), flag, ",".join(given or []), "names")
-    return tuple(dict.fromkeys(names))
-
-
-def print_tables(tables: Iterable[Table], failed: Iterable[Outcome]) -> None:
-    """What a grid has come to, and which of its cells have come to nothing."""
-    console = Screen()
-    for table in tables:
-        console.print(table)
-        console.print()
-    for outcome in failed:
-        console.print(
-            words(("failed", "red"), f": {outcome.cell.name}: {outcome.error or ''}"),
-            highlight=False,
-        )

@@ -1,4 +1,4 @@
-"""The command that shows what came of a run or a grid: `report`."""
+"""The command that shows what came of a run or a study: `report`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def report(
     port: Annotated[int, typer.Option(help="For --live; 0: any that is free.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Write a page about a run or a grid that opens anywhere, online or not.
+    """Write a page about a run or a study that opens anywhere, online or not.
 
     Example: `bgtplanner report runs/first --open`
 

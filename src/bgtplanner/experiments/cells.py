@@ -1,4 +1,4 @@
-"""Carry out the cells of a grid, one by one or side by side, and keep them apart.
+"""Carry out the cells of a study, one by one or side by side, and keep them apart.
 
 What goes wrong in a cell is its outcome and no concern of the others.
 """
@@ -62,7 +62,7 @@ Tell = Callable[["Cell", int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One run of a grid. In a sweep its variant says which settings are varied, and how."""
+    """One run of a study. In a sweep its variant says which settings are varied, and how."""
 
     dataset: str
     mechanism: str
@@ -78,7 +78,7 @@ class Cell:
 
     @property
     def place(self) -> Path:
-        """Its run folder, below that of the grid."""
+        """Its run folder, below that of the study."""
         names = (self.dataset, self.mechanism, self.policy)
         above = [folder_name(self.variant, "-_=.,")] if self.variant else []
         return Path(*above, *map(folder_name, names), f"seed-{self.seed}")
@@ -254,14 +254,14 @@ def _run_cell(cell: Cell, config: Config, place: Path, view: _CellView) -> Outco
 
 
 class _ObserverError(Exception):
-    """What an observer raised: the grid's affair, not that of the cell."""
+    """What an observer raised: the study's affair, not that of the cell."""
 
     def __init__(self, cause: BaseException) -> None:
         self.cause = cause
 
 
 class _CellView:
-    """Watches one cell for the grid: passes its rounds on, and passes a stop in."""
+    """Watches one cell for the study: passes its rounds on, and passes a stop in."""
 
     def __init__(
         self,

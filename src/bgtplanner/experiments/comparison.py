@@ -1,4 +1,4 @@
-"""What a grid has shown: means over seeds, how sure they are, and what sets policies apart.
+"""What a study has shown: means over seeds, how sure they are, and what sets policies apart.
 
 Intervals are Student's t at 95 % over seeds: how much the split, the noise and the start vary, and
 nothing more. Differences are taken seed by seed, since cells with the same seed share their split.
@@ -6,16 +6,17 @@ nothing more. Differences are taken seed by seed, since cells with the same seed
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from scipy.stats import t as student
 
 from bgtplanner.experiments.cells import METRICS, REFERENCES, Outcome
-from bgtplanner.experiments.grid import Request
+from bgtplanner.experiments.study import Point, Study, Variation, in_words
 from bgtplanner.experiments.table2 import EPSILON, Published, published
 from bgtplanner.text import csv_text
 
@@ -98,6 +99,7 @@ class Row:
         asked: Number of seeds asked for.
         figures: By metric; None where no seed is done.
         paper: What the paper reports, where it does and where that can be compared.
+        varied: Settings that are varied, with their values here.
     """
 
     dataset: str
@@ -107,6 +109,7 @@ class Row:
     asked: int
     figures: Mapping[str, Estimate | None]
     paper: Published | None = None
+    varied: Mapping[str, Any] = field(default_factory=dict)
 
     def minus_paper(self, metric: str) -> float | None:
         """Our mean less the paper's figure. The paper reports the best round."""
@@ -126,20 +129,21 @@ class Difference:
     policy: str
     baseline: str
     figures: Mapping[str, Estimate | None]
+    varied: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What a grid has shown.
+    """What a study has shown.
 
     Attributes:
-        request: What was asked for.
+        study: What was asked for.
         outcomes: What came of every cell.
-        rows: Means over seeds, data set by data set.
+        rows: Means over seeds: for each combination of varied settings, data set by data set.
         differences: To the baseline, over the seeds that both have.
     """
 
-    request: Request
+    study: Study
     outcomes: Sequence[Outcome]
     rows: Sequence[Row]
     differences: Sequence[Difference]
@@ -152,8 +156,13 @@ class Comparison:
     @property
     def reported(self) -> tuple[str, str]:
         """The metrics to look at: the best round as the paper has it, else the last."""
-        when = "best" if self.request.preset == "paper" else "final"
+        when = "best" if self.study.preset == "paper" else "final"
         return f"rmse_{when}", f"f1_{when}"
+
+    def rows_of(self, variation: Variation) -> list[Row]:
+        """The policies' rows in every combination of settings that are varied together."""
+        keys = variation.keys
+        return [row for row in self.rows if list(row.varied) == keys and not row.reference]
 
     def as_json(self) -> dict[str, Any]:
         """All of it, for machines."""
@@ -167,8 +176,8 @@ class Comparison:
                 }
             rows.append(asdict(row) | {"paper": paper})
         return {
-            "request": asdict(self.request),
-            "baseline": self.request.against,
+            "request": asdict(self.study),
+            "baseline": self.study.against,
             "reported": list(self.reported),
             "cells": len(self.outcomes),
             "rows": rows,
@@ -180,122 +189,114 @@ class Comparison:
         }
 
     def as_csv(self) -> str:
-        """One line a metric; kind is policy, reference or difference."""
+        """One line for each metric; kind is policy, reference or difference.
+
+        What is varied comes first, a column for each key.
+        """
+        keys = dict.fromkeys(key for one in self.study.variations for key in one.keys)
         lines: list[dict[str, Any]] = []
-        for row in self.rows:
-            kind = "reference" if row.reference else "policy"
-            for metric, found in row.figures.items():
-                line = {"kind": kind, **_where(row), **_line(metric, found)}
-                if (minus := row.minus_paper(metric)) is not None and row.paper is not None:
-                    line["paper"] = row.paper._asdict()[metric.removesuffix("_best")]
-                    line["minus_paper"] = minus
-                lines.append(line)
-        for entry in self.differences:
+        entries: list[Row | Difference] = [*self.rows, *self.differences]
+        for entry in entries:
+            place: dict[str, Any] = {key: in_words(value) for key, value in entry.varied.items()}
+            place |= {name: getattr(entry, name) for name in ("dataset", "mechanism", "policy")}
+            if isinstance(entry, Difference):
+                place |= {"kind": "difference", "baseline": entry.baseline}
+            else:
+                place["kind"] = "reference" if entry.reference else "policy"
             for metric, found in entry.figures.items():
-                place = {"kind": "difference", "baseline": entry.baseline, **_where(entry)}
-                lines.append(place | _line(metric, found))
-        return csv_text(_COLUMNS, lines)
-
-
-def summed_up(request: Request, outcomes: Sequence[Outcome]) -> Comparison:
-    """Means, intervals and differences of the cells that are done."""
-    values: dict[tuple[str, str, str], dict[int, Mapping[str, Any]]] = {}
-    for outcome in outcomes:
-        if outcome.summary is not None:
-            cell = outcome.cell
-            place = values.setdefault((cell.dataset, cell.mechanism, cell.policy), {})
-            place[cell.seed] = outcome.summary
-    rows, differences = [], []
-    for dataset in dict.fromkeys(request.datasets):
-        for mechanism, policy in request.pairs():
-            done = values.get((dataset, mechanism, policy), {})
-            rows.append(
-                Row(
-                    dataset=dataset,
-                    mechanism=mechanism,
-                    policy=policy,
-                    reference=False,
-                    asked=len(set(request.seeds)),
-                    figures={
-                        metric: estimate([summary[metric] for summary in done.values()])
-                        for metric in METRICS
-                    },
-                    paper=_published(request, dataset, mechanism, policy),
-                )
-            )
-        rows += _references(request, dataset, values)
-        differences += list(_differences(request, dataset, values))
-    return Comparison(request=request, outcomes=outcomes, rows=rows, differences=differences)
+                line = place | {"metric": metric}
+                line |= {"seeds": 0} if found is None else asdict(found)
+                if isinstance(entry, Row) and (minus := entry.minus_paper(metric)) is not None:
+                    line["minus_paper"] = minus
+                    line["paper"] = getattr(entry.paper, metric.removesuffix("_best"))
+                lines.append(line)
+        return csv_text([*keys, *_COLUMNS], lines)
 
 
 _Values = Mapping[tuple[str, str, str], Mapping[int, Mapping[str, Any]]]
 
 
-def _references(request: Request, dataset: str, values: _Values) -> Iterator[Row]:
-    """The predictors that share nothing: by seed the same in every cell, so any will do."""
+def summed_up(study: Study, outcomes: Sequence[Outcome]) -> Comparison:
+    """Means, intervals and differences of the cells that are done."""
+    values: dict[str, dict[tuple[str, str, str], dict[int, Mapping[str, Any]]]] = {}
+    for outcome in outcomes:
+        if outcome.summary is not None:
+            cell = outcome.cell
+            here = values.setdefault(cell.variant, {})
+            place = here.setdefault((cell.dataset, cell.mechanism, cell.policy), {})
+            place[cell.seed] = outcome.summary
+    rows: list[Row] = []
+    differences: list[Difference] = []
+    for point in study.points():
+        here = values.get(point.name, {})
+        for dataset in dict.fromkeys(study.datasets):
+            rows += _rows(point, dataset, here)
+            differences += _differences(point, dataset, here)
+    return Comparison(study=study, outcomes=outcomes, rows=rows, differences=differences)
+
+
+def _rows(point: Point, dataset: str, values: _Values) -> Iterator[Row]:
+    """The policies, and then the predictors that share nothing."""
+    row = functools.partial(
+        Row, dataset=dataset, asked=len(set(point.study.seeds)), varied=point.values
+    )
     by_seed: dict[int, Mapping[str, Any]] = {}
-    for (of, _, _), done in values.items():
-        if of == dataset:
-            by_seed |= {seed: summary for seed, summary in done.items() if seed not in by_seed}
+    for mechanism, policy in point.study.pairs():
+        done = values.get((dataset, mechanism, policy), {})
+        by_seed = {**done, **by_seed}
+        yield row(
+            mechanism=mechanism,
+            policy=policy,
+            reference=False,
+            figures={m: estimate([summary[m] for summary in done.values()]) for m in METRICS},
+            paper=_published(point.study, dataset, mechanism, policy),
+        )
+    # Those are by seed the same in every cell, so any will do.
     for name in REFERENCES:
         found = {
             kind: estimate([by_seed[seed][f"{kind}_{name}"] for seed in sorted(by_seed)])
             for kind in ("rmse", "f1")
         }
-        yield Row(
-            dataset=dataset,
+        yield row(
             mechanism="none",
             policy=name,
             reference=True,
-            asked=len(set(request.seeds)),
             figures={metric: found[metric.partition("_")[0]] for metric in METRICS},
         )
 
 
-def _differences(request: Request, dataset: str, values: _Values) -> Iterator[Difference]:
+def _differences(point: Point, dataset: str, values: _Values) -> Iterator[Difference]:
     """Every policy against the baseline; what needs no mechanism, in each of them."""
-    baseline = request.against
-    noisy = [name for name in dict.fromkeys(request.mechanisms) if name != "none"]
-    for mechanism in noisy if baseline is not None else ():
-
-        def done(policy: str, within: str = mechanism) -> Mapping[int, Mapping[str, Any]]:
-            kind = "none" if policy == "unlimited" else within
-            return values.get((dataset, kind, policy), {})
-
-        theirs = done(baseline or "")
-        for policy in dict.fromkeys(request.policies):
-            if policy == baseline:
-                continue
-            ours = done(policy)
+    baseline = point.study.against
+    if baseline is None:
+        return
+    for mechanism in point.study.noisy:
+        by_policy = {
+            policy: values.get(
+                (dataset, "none" if policy == "unlimited" else mechanism, policy), {}
+            )
+            for policy in point.study.policies
+        }
+        theirs = by_policy.pop(baseline, {})
+        for policy, ours in by_policy.items():
             both = [seed for seed in ours if seed in theirs]
             yield Difference(
                 dataset=dataset,
                 mechanism=mechanism,
                 policy=policy,
-                baseline=baseline or "",
+                baseline=baseline,
                 figures={
                     metric: estimate([ours[seed][metric] - theirs[seed][metric] for seed in both])
                     for metric in METRICS
                 },
+                varied=point.values,
             )
 
 
-def _published(request: Request, dataset: str, mechanism: str, policy: str) -> Published | None:
+def _published(study: Study, dataset: str, mechanism: str, policy: str) -> Published | None:
     """The paper's figure, where the settings are the paper's."""
-    settings = request.settings
+    settings = study.settings
     same = settings.get("privacy.epsilon", EPSILON) == EPSILON
-    if request.preset != "paper" or not same or settings.get("privacy.budgets") is not None:
+    if study.preset != "paper" or not same or settings.get("privacy.budgets") is not None:
         return None
     return published(dataset, mechanism, policy)
-
-
-def _where(place: Row | Difference) -> dict[str, Any]:
-    return {
-        "dataset": place.dataset,
-        "mechanism": place.mechanism,
-        "policy": place.policy,
-    }
-
-
-def _line(metric: str, found: Estimate | None) -> dict[str, Any]:
-    return {"metric": metric} | ({"seeds": 0} if found is None else asdict(found))

@@ -27,7 +27,17 @@ from bgtplanner.recsys.fedgnn import FedGNN
 from bgtplanner.recsys.ratings import Duplicates
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
-__all__ = ["FLAGS", "PRESETS", "Config", "load_config", "merge", "parse_assignment", "to_toml"]
+__all__ = [
+    "FLAGS",
+    "INDIFFERENT",
+    "PRESETS",
+    "Config",
+    "differences",
+    "load_config",
+    "merge",
+    "parse_assignment",
+    "to_toml",
+]
 
 PRESETS = ("recommended", "paper")
 
@@ -50,6 +60,9 @@ FLAGS = {
     "run.device": "--device",
 }
 """Config keys that have a flag of their own; all others are set with ``--set KEY=VALUE``."""
+
+INDIFFERENT = ("data.data_dir", "run.device", "run.checkpoint_every")
+"""Where a run is carried out and how often it is saved: that does not change what comes of it."""
 
 
 class _Section(BaseModel):
@@ -453,6 +466,18 @@ def _agree(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
     ConfigError.unless(fits, "--mechanism", mechanism, "none, for --policy unlimited")
     merged.setdefault("planning", {})["policy"] = "unlimited"
     merged.setdefault("privacy", {})["mechanism"] = "none"
+
+
+def differences(one: Config, other: Config) -> dict[str, Any]:
+    """What another config has otherwise, by dotted key, as far as it matters to the outcome."""
+    mine, theirs = one.model_dump(mode="json"), other.model_dump(mode="json")
+    changed = {} if mine.pop("preset") == theirs.pop("preset") else {"preset": other.preset}
+    return changed | {
+        f"{section}.{key}": theirs[section][key]
+        for section, values in mine.items()
+        for key, value in values.items()
+        if value != theirs[section][key] and f"{section}.{key}" not in INDIFFERENT
+    }
 
 
 def merge(target: dict[str, Any], extra: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""How the runs of a grid went, round by round: means over seeds."""
+"""How the runs of a study went, round by round: means over seeds."""
 
 from __future__ import annotations
 

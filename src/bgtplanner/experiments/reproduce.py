@@ -1,4 +1,4 @@
-"""How to get a run or a grid again: the one line to type."""
+"""How to get a run or a study again: the one line to type."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.experiments.config import FLAGS, Config, load_config
-from bgtplanner.experiments.grid import AXES, Request
-from bgtplanner.experiments.sweeps import Sweep, in_words
+from bgtplanner.experiments.config import FLAGS, INDIFFERENT, Config, differences, load_config
+from bgtplanner.experiments.study import AXES, Study, in_words
 from bgtplanner.recsys.datasets import dataset_info
 
-__all__ = ["command_of", "command_of_grid"]
+__all__ = ["command_of", "command_of_study"]
 
-# Where a run is carried out does not change what comes of it.
-_INDIFFERENT = ("data.data_dir", "run.device", "run.checkpoint_every")
 _FIRST = ("model.name", "planning.policy", "privacy.mechanism")  # presets depend on these
 _LONGEST = 600  # letters that are still one line
 
@@ -28,13 +25,13 @@ def command_of(config: Config) -> str:
         >>> command_of(load_config(settings={"federation.rounds": 50, "server.momentum": 0.5}))
         'bgtplanner run --preset recommended --rounds 50 --set server.momentum=0.5'
     """
-    given = _different(load_config(preset=config.preset), config)
+    given = differences(load_config(preset=config.preset), config)
     settings = {key: given[key] for key in _FIRST if key in given}
-    settings |= _different(load_config(preset=config.preset, settings=settings), config)
+    settings |= differences(load_config(preset=config.preset, settings=settings), config)
     fallback = "bgtplanner run --config config.toml --out NEW_FOLDER"
     try:
         dataset_info(config.data.dataset)
-        same = not _different(load_config(preset=config.preset, settings=settings), config)
+        same = not differences(load_config(preset=config.preset, settings=settings), config)
     except ConfigError:  # ratings that were given in Python have any name
         return f"{fallback}  # from this folder; its ratings were given in Python"
     line = " ".join(["bgtplanner run", f"--preset {config.preset}", *_flags(settings, FLAGS)])
@@ -42,26 +39,25 @@ def command_of(config: Config) -> str:
     return line if typed else fallback
 
 
-def command_of_grid(asked: Request | Sweep) -> str:
-    """The command that carries out the same comparison or sweep."""
-    base = asked.base if isinstance(asked, Sweep) else asked
-    line = [f"bgtplanner {asked.command}"]
-    if isinstance(asked, Sweep) and asked.figure is not None:
-        line.append(f"--figure {asked.figure}")
-    elif isinstance(asked, Sweep):
-        for axis in (axis for study in asked.studies for axis in study.axes):
+def command_of_study(study: Study) -> str:
+    """The command that carries out the same study."""
+    line = [f"bgtplanner {study.command}"]
+    if study.figure is not None:
+        line.append(f"--figure {study.figure}")
+    else:
+        for axis in (axis for variation in study.variations for axis in variation.axes):
             values = json.dumps(list(axis.values))[1:-1].replace(", ", ",").replace('"', "'")
             line.append(f"--vary {shlex.quote(f'{axis.key}={values}')}")
     for flag, names in (
-        ("--dataset", base.datasets),
-        ("--mechanism", base.mechanisms),
-        ("--policy", base.policies),
+        ("--dataset", study.datasets),
+        ("--mechanism", study.mechanisms),
+        ("--policy", study.policies),
     ):
         line += [f"{flag} {shlex.quote(name)}" for name in names]
-    line.append(f"--seeds {','.join(map(str, base.seeds))} --preset {base.preset}")
-    if base.baseline is not None:
-        line.append(f"--baseline {shlex.quote(base.baseline)}")
-    own = {key: of for key, of in base.settings.items() if key not in (*AXES, *_INDIFFERENT)}
+    line.append(f"--seeds {','.join(map(str, study.seeds))} --preset {study.preset}")
+    if study.baseline is not None:
+        line.append(f"--baseline {shlex.quote(study.baseline)}")
+    own = {key: of for key, of in study.settings.items() if key not in (*AXES, *INDIFFERENT)}
     return " ".join([*line, *_flags(own, {})])
 
 
@@ -78,15 +74,3 @@ def _value(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key} = {_value(of)}" for key, of in value.items()) + "}"
     return in_words(value)
-
-
-def _different(preset: Config, config: Config) -> dict[str, Any]:
-    """What the config has otherwise, by dotted key."""
-    theirs, ours = preset.model_dump(mode="json"), config.model_dump(mode="json")
-    return {
-        f"{section}.{key}": value
-        for section, values in ours.items()
-        if section != "preset"
-        for key, value in values.items()
-        if value != theirs[section][key] and f"{section}.{key}" not in _INDIFFERENT
-    }

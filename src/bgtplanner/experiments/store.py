@@ -69,7 +69,7 @@ from bgtplanner.text import (
     visible,
 )
 
-__all__ = ["SCHEMA", "RunFolder"]
+__all__ = ["SCHEMA", "RunFolder", "write_whole"]
 
 SCHEMA = 1
 """Version of the folder's layout. Raise it with a migration, never without."""
@@ -420,6 +420,18 @@ class RunFolder:
         target = self.path / name
         with _disk_errors(target):
             replace_file(target, content)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a text file as a whole, or leave it as it was.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    try:
+        replace_file(path, text.encode())
+    except OSError as error:
+        raise StorageError.of(path, error, "give the same command again") from error
 
 
 def _of_an_older_run(summary: Mapping[str, Any], config: Config, deployed: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a grid has shown, in one sentence and a few figures."""
+"""What a study has shown, in one sentence and a few figures."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from collections import Counter
 from collections.abc import Sequence
 
 from bgtplanner.experiments.comparison import Comparison, Row
-from bgtplanner.experiments.sweeps import Sensitivity, in_words
-from bgtplanner.report.grid_figures import group_name
+from bgtplanner.experiments.study import in_words
 from bgtplanner.report.story import Tile
+from bgtplanner.report.study import group_name
 
-__all__ = ["comparison_headline", "grid_tiles", "sweep_headline"]
+__all__ = ["headline", "tiles"]
+
+
+def headline(found: Comparison) -> str:
+    """Which policy has the lowest error and where, or at which values of what is varied."""
+    return _of_sweep(found) if found.study.variations else _of_comparison(found)
 
 
 def _private_groups(rows: Sequence[Row], metric: str) -> dict[str, list[tuple[float, Row]]]:
@@ -24,8 +29,7 @@ def _private_groups(rows: Sequence[Row], metric: str) -> dict[str, list[tuple[fl
     return groups
 
 
-def comparison_headline(comparison: Comparison) -> str:
-    """Which policy has the lowest error, and where."""
+def _of_comparison(comparison: Comparison) -> str:
     metric, _ = comparison.reported
     groups = _private_groups(comparison.rows, metric)
     contested = {name: min(rows, key=_error) for name, rows in groups.items() if len(rows) > 1}
@@ -60,35 +64,34 @@ def _below_alone(comparison: Comparison, dataset: str, error: float, metric: str
     return ""
 
 
-def sweep_headline(found: Sensitivity) -> str:
-    """What was varied, and where the error was lowest."""
-    keys = ", ".join(
-        dict.fromkeys(axis.key for study in found.sweep.studies for axis in study.axes)
-    )
+def _of_sweep(found: Comparison) -> str:
+    keys = ", ".join(dict.fromkeys(key for of in found.study.variations for key in of.keys))
     metric, _ = found.reported
     known = [
-        (value.mean, point, row)
-        for point, row in found.rows()
+        (value.mean, row)
+        for row in found.rows
         if (value := row.figures[metric]) is not None and row.mechanism != "none"
     ]
     if not known:
         return f"What {keys} does: no cell is finished yet."
-    error, point, row = min(known, key=lambda entry: entry[0])
-    where = ", ".join(f"{key} = {in_words(value)}" for key, value in point.values.items())
+    error, row = min(known, key=_error)
+    where = ", ".join(f"{key} = {in_words(value)}" for key, value in row.varied.items())
     return f"What {keys} does: the lowest error, RMSE {error:.4f}, is {row.policy}'s at {where}."
 
 
-def grid_tiles(found: Comparison | Sensitivity, done: int, cells: int) -> list[Tile]:
+def tiles(found: Comparison, cells: int) -> list[Tile]:
     """How much of it is done, how sure it is, what failed."""
-    tiles = [Tile("Cells finished", f"{done} of {cells}", "one run each", warn=done < cells)]
-    request = found.request if isinstance(found, Comparison) else found.sweep.base
-    seeds = len(set(request.seeds))
+    done, seeds = len(found.outcomes), len(set(found.study.seeds))
     said = "intervals are over them" if seeds > 1 else "one says nothing about chance"
-    tiles.append(Tile("Seeds", str(seeds), said, warn=seeds < 2))
-    if isinstance(found, Comparison):
-        tiles += _apart(found)
+    tiles = [
+        Tile("Cells finished", f"{done} of {cells}", "one run each", warn=done < cells),
+        Tile("Seeds", str(seeds), said, warn=seeds < 2),
+    ]
+    if found.study.variations:
+        number = sum(1 for _ in found.study.points())
+        tiles.append(Tile("Combinations", str(number), "of the settings varied"))
     else:
-        tiles.append(Tile("Combinations", str(len(found.points)), "of the settings varied"))
+        tiles += _apart(found)
     if found.failed:
         tiles.append(Tile("Failed", str(len(found.failed)), "see below why", warn=True))
     return tiles
@@ -110,7 +113,7 @@ def _apart(found: Comparison) -> list[Tile]:
     better = sum(value.mean < -(value.half or 0.0) for value in apart)
     return [
         Tile(
-            f"Against {found.request.against}",
+            f"Against {found.study.against}",
             f"{better} better, {worse} worse",
             f"of {len(apart)} differences, at 95 %; the rest could be chance",
         )

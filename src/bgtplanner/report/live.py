@@ -46,7 +46,7 @@ class LivePage:
         """What the folder holds now; another word after every round, and after every cell."""
         if (self.folder / "config.toml").exists():
             names = [self.folder / name for name in ("rounds.jsonl", "summary.json")]
-        else:  # of a grid, the cells that are done
+        else:  # of a study, the cells that are done
             names = sorted(self.folder.rglob("summary.json"))
         marks = []
         for name in names:

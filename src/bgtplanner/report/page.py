@@ -19,18 +19,17 @@ from bgtplanner.errors import RunFolderError
 from bgtplanner.experiments.comparison import Comparison, summed_up
 from bgtplanner.experiments.config import to_toml
 from bgtplanner.experiments.curves import mean_curves
-from bgtplanner.experiments.grid import Request, read_grid, write_whole
-from bgtplanner.experiments.reproduce import command_of, command_of_grid
-from bgtplanner.experiments.sweeps import Sensitivity, Sweep, evaluate
-from bgtplanner.report import comparison as compared
-from bgtplanner.report import sensitivity as swept
+from bgtplanner.experiments.execute import read_study
+from bgtplanner.experiments.reproduce import command_of, command_of_study
+from bgtplanner.experiments.store import write_whole
+from bgtplanner.experiments.study import Study
 from bgtplanner.report.drawing import Picture, as_page, look_of, series_name
 from bgtplanner.report.figures import run_pictures
-from bgtplanner.report.grid_figures import comparison_pictures
 from bgtplanner.report.guarantee import is_sound
-from bgtplanner.report.headlines import comparison_headline, grid_tiles, sweep_headline
+from bgtplanner.report.headlines import headline, tiles
 from bgtplanner.report.story import REFERENCES, Story, read_story
-from bgtplanner.report.sweep_figures import sweep_pictures
+from bgtplanner.report.study import sheets
+from bgtplanner.report.study_figures import study_pictures
 from bgtplanner.text import visible
 
 __all__ = ["pictures_of", "render", "write_report"]
@@ -50,10 +49,10 @@ _CHAPTERS = (
 
 
 def write_report(path: Path | str) -> Path:
-    """Write ``report.html`` into the folder of a run or a grid and return where it is.
+    """Write ``report.html`` into the folder of a run or a study and return where it is.
 
     Raises:
-        RunFolderError: If the folder holds no finished run and no grid.
+        RunFolderError: If the folder holds no finished run and no study.
         StorageError: If it cannot be written.
     """
     folder = Path(path)
@@ -65,12 +64,14 @@ def write_report(path: Path | str) -> Path:
 def pictures_of(path: Path | str) -> list[Picture]:
     """Every picture of the page, to be written as files."""
     folder = Path(path)
-    asked = _asked(folder)
-    if asked is None:
+    study = Study.read(folder)
+    if study is None:
         return list(run_pictures(read_story(folder)))
-    found, pictures = _shown(folder, asked)
+    _, pictures = _shown(folder, study)
     if not pictures:
-        raise RunFolderError(f"{folder}: no cell is finished; go on with: {_go_on(found)}")
+        raise RunFolderError(
+            f"{folder}: no cell is finished; go on with: bgtplanner {study.command} --out FOLDER"
+        )
     return pictures
 
 
@@ -82,27 +83,19 @@ def render(folder: Path, *, live: str = "", version: str = "") -> str:
         live: Where the page hears of changes; an unfinished run will do then.
         version: Of what is in the folder now, for the same purpose.
     """
-    asked = _asked(folder)
-    if asked is None:
+    study = Study.read(folder)
+    if study is None:
         story = read_story(folder, unfinished=bool(live))
         return _page("run.html.j2", live, version, **_run_content(story))
-    found, pictures = _shown(folder, asked)
-    return _page("grid.html.j2", live, version, **_grid_content(found, pictures))
+    found, pictures = _shown(folder, study)
+    return _page("study.html.j2", live, version, **_study_content(found, pictures))
 
 
-def _asked(folder: Path) -> Request | Sweep | None:
-    """What kind of grid a folder holds, if it is one."""
-    return Request.read(folder) or Sweep.read(folder)
-
-
-def _shown(folder: Path, asked: Request | Sweep) -> tuple[Comparison | Sensitivity, list[Picture]]:
-    outcomes = read_grid(asked, folder)
-    if isinstance(asked, Request):
-        comparison = summed_up(asked, outcomes)
-        curves = mean_curves(folder, outcomes)
-        return comparison, list(comparison_pictures(comparison, curves))
-    found = evaluate(asked, outcomes)
-    return found, list(sweep_pictures(found)) if outcomes else []
+def _shown(folder: Path, study: Study) -> tuple[Comparison, list[Picture]]:
+    outcomes = read_study(study, folder)
+    found = summed_up(study, outcomes)
+    curves = {} if study.variations else mean_curves(folder, outcomes)
+    return found, list(study_pictures(found, curves)) if outcomes else []
 
 
 def _run_content(story: Story) -> dict[str, Any]:
@@ -153,31 +146,24 @@ def _rows(story: Story) -> list[tuple[str, float, float, bool]]:
     return rows
 
 
-def _grid_content(found: Comparison | Sensitivity, pictures: Sequence[Picture]) -> dict[str, Any]:
-    if isinstance(found, Comparison):
-        asked: Request | Sweep = found.request
-        base, done = found.request, len(found.outcomes)
-        headline, sheets = comparison_headline(found), compared.sheets(found)
-    else:
-        asked, base = found.sweep, found.sweep.base
-        done = sum(len(of.outcomes) for _, of in found.points)
-        headline, sheets = sweep_headline(found), swept.sheets(found)
-    cells = len(asked.cells())
+def _study_content(found: Comparison, pictures: Sequence[Picture]) -> dict[str, Any]:
+    study, done = found.study, len(found.outcomes)
+    cells = len(study.cells())
     groups: dict[str, list[Picture]] = {}
     for picture in pictures:
         groups.setdefault(picture.group, []).append(picture)
     views = [
         (name, text) for name, text in _VIEWS.items() if any(p.view == name for p in pictures)
     ]
-    policies = list(dict.fromkeys(base.policies))
+    policies = list(dict.fromkeys(study.policies))
     toggles: list[tuple[str, str, str]] = [
         (series_name(name), name, look_of(name).colour) for name in policies if len(policies) > 1
     ]
     return {
-        "kind": "comparison" if isinstance(found, Comparison) else "sweep",
-        "names": f"{', '.join(base.datasets)} · {', '.join(policies)} · preset {base.preset}",
-        "headline": headline,
-        "tiles": grid_tiles(found, done, cells),
+        "kind": study.kind,
+        "names": f"{', '.join(study.datasets)} · {', '.join(policies)} · preset {study.preset}",
+        "headline": headline(found),
+        "tiles": tiles(found, cells),
         "cells": cells,
         "done": done,
         "running": done < cells,
@@ -185,16 +171,11 @@ def _grid_content(found: Comparison | Sensitivity, pictures: Sequence[Picture]) 
         "views": views,
         "known_policies": policies,
         "chapters": list(groups.items()),
-        "sheets": list(sheets) if done else [],
+        "sheets": list(sheets(found)) if done else [],
         "failed": found.failed,
-        "again": command_of_grid(asked),
-        "asked": json.dumps(asdict(asked), indent=2),
+        "again": command_of_study(study),
+        "asked": json.dumps(asdict(study), indent=2),
     }
-
-
-def _go_on(found: Comparison | Sensitivity) -> str:
-    command = "compare" if isinstance(found, Comparison) else "sweep"
-    return f"bgtplanner {command} --out FOLDER"
 
 
 def _shown_text(value: Any) -> Any:

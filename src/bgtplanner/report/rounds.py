@@ -13,11 +13,13 @@ from bgtplanner.report.story import Story
 __all__ = ["by_round", "single"]
 
 
-def by_round(figure: Figure, story: Story) -> Axes:
-    """Axes over all rounds that there are to be."""
+def by_round(figure: Figure, story: Story | None = None, label: str = "") -> Axes:
+    """Axes over all rounds that there are to be in a run, or over those that are drawn."""
     axes = figure.subplots()
     axes.set_xlabel("round")
-    axes.set_xlim(0, story.total + 1)
+    axes.set_ylabel(label)
+    if story is not None:
+        axes.set_xlim(0, story.total + 1)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     axes.grid(axis="y", alpha=0.25, lw=0.7)
     axes.set_axisbelow(True)

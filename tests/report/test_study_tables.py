@@ -1,29 +1,34 @@
-"""A comparison as it is shown: tables of 80 columns, Markdown, CSV, JSON and progress."""
+"""A study as it is shown: tables of 80 columns, Markdown, CSV, JSON and progress."""
 
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import itertools
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
 
+from bgtplanner.errors import MissingExtraError
 from bgtplanner.experiments import runner
 from bgtplanner.experiments.cells import Cell, Outcome
 from bgtplanner.experiments.comparison import Comparison, summed_up
 from bgtplanner.experiments.config import Config
-from bgtplanner.experiments.grid import Request
 from bgtplanner.experiments.store import RunFolder
-from bgtplanner.report.comparison import (
-    GridView,
+from bgtplanner.experiments.study import Study, Variation, parse_axis
+from bgtplanner.report.study import (
+    StudyView,
     compare,
-    comparison_tables,
     duration,
     markdown,
+    need_pictures,
+    picture,
+    tables,
     write_files,
 )
 
@@ -52,7 +57,7 @@ def comparison_of(fails: tuple[tuple[str, int], ...] = (), **changes: Any) -> Co
         "policies": ("bgt", "uniform", "unlimited"),
         "seeds": (0, 1, 2),
     }
-    request = Request(**(given | changes))
+    request = Study(**(given | changes))
     outcomes = [
         Outcome(cell=cell, error="training diverged | in round 3")
         if (cell.policy, cell.seed) in fails
@@ -64,7 +69,7 @@ def comparison_of(fails: tuple[tuple[str, int], ...] = (), **changes: Any) -> Co
 
 def shown(comparison: Comparison) -> list[str]:
     console = Console(file=io.StringIO(), width=80)
-    for table in comparison_tables(comparison):
+    for table in tables(comparison):
         console.print(table)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return [line.rstrip() for line in text.splitlines()]
@@ -198,6 +203,108 @@ class TestFiles:
         assert tree["rows"][0]["figures"]["rmse_best"]["seeds"] == 3
 
 
+def swept(*axes: str, lost: str = "", **changes: Any) -> Comparison:
+    """A sweep with made-up figures; what has `lost` in its name has failed."""
+    given: dict[str, Any] = {"policies": ("bgt", "uniform"), "seeds": (0, 1)} | changes
+    sweep = Study(**given, variations=(Variation(axes=tuple(map(parse_axis, axes))),))
+    names = ("final", "best", "constant", "user_mean", "client_alone")
+    outcomes = []
+    for cell in sweep.cells():
+        summary = {
+            f"{kind}_{name}": 0.3 + 0.1 * cell.seed + 0.2 * (name == "best")
+            for kind in ("rmse", "f1")
+            for name in names
+        }
+        failed = bool(lost) and lost in cell.name
+        outcomes.append(
+            Outcome(cell=cell, error="lost") if failed else Outcome(cell=cell, summary=summary)
+        )
+    return summed_up(sweep, outcomes)
+
+
+def printed(found: Comparison) -> str:
+    return "\n".join(shown(found))
+
+
+class TestSweep:
+    def test_a_terminal_of_80_columns_has_all(self) -> None:
+        found = swept(
+            *("planning.options.initial_rounds=3,5", "privacy.epsilon=5,20"),
+            datasets=("ml-100k", "filmtrust"),
+            lost="ml-100k gaussian uniform",
+        )
+        text = printed(found)
+        lines = [line.split() for line in text.splitlines()]
+        assert ["bgt", "3", "20", "2/2", "0.3500", "0.0707", "0.3500", "0.0707"] in lines
+        assert ["uniform", "3", "5", "0/2", "failed", "failed"] in lines
+        assert "(last round)" in text
+        assert "…" not in text
+        assert max(map(len, text.splitlines())) <= 80
+
+    def test_best_round_with_the_paper_and_no_deviation_of_one_seed(self) -> None:
+        text = printed(swept("privacy.epsilon=5", preset="paper", seeds=(0,)))
+        assert "best round" in text
+        assert "0.5000" in text
+        assert "–" in text
+
+    def test_markdown_says_what_failed(self) -> None:
+        text = markdown(swept("privacy.epsilon=5,20", lost="epsilon=20"))
+        assert "| demo, gaussian | bgt | 5 | 2/2 | 0.3500 | 0.0707 | 0.3500 | 0.0707 |" in text
+        assert "- demo gaussian bgt seed 0, privacy.epsilon=20: lost" in text
+
+    def test_files(self, tmp_path: Path) -> None:
+        found = swept(
+            "privacy.epsilon=5,20",
+            mechanisms=("gaussian", "laplace"),
+            policies=("bgt", "unlimited"),
+        )
+        assert write_files(found, tmp_path) == ["demo-gaussian.svg", "demo-laplace.svg"]
+        names = {"sweep.json", "sweep.csv", "sweep.md", "demo-gaussian.svg", "demo-laplace.svg"}
+        assert {file.name for file in tmp_path.iterdir()} == names
+        assert "![demo, laplace](demo-laplace.svg)" in (tmp_path / "sweep.md").read_text()
+        assert "unlimited" in words((tmp_path / "demo-laplace.svg").read_text())
+
+    def test_files_without_any_mechanism(self, tmp_path: Path) -> None:
+        found = swept("federation.rounds=2,3", policies=("unlimited",))
+        assert write_files(found, tmp_path) == ["demo-none.svg"]
+
+
+def words(svg: str) -> list[str]:
+    tree = ElementTree.fromstring(svg)
+    return ["".join(entry.itertext()).strip() for entry in tree.iter() if entry.tag[-4:] == "text"]
+
+
+class TestPicture:
+    def test_a_line_a_policy(self) -> None:
+        found = words(picture(swept("privacy.epsilon=5,20"), "demo", "gaussian"))
+        assert {"bgt", "uniform", "RMSE", "F1", "privacy.epsilon", "5", "20"} <= set(found)
+
+    def test_a_line_a_value_of_the_second_key(self) -> None:
+        found = swept("privacy.epsilon=5,20", "planning.min_rounds=2,3", policies=("bgt",))
+        said = words(picture(found, "demo", "gaussian"))
+        assert {"min_rounds 2", "min_rounds 3"} <= set(said)
+
+    def test_values_that_are_no_numbers_and_wide_ranges(self) -> None:
+        text = picture(swept("planning.context=none,released"), "demo", "gaussian")
+        assert {"none", "released"} <= set(words(text))
+        text = picture(swept("privacy.clip=0.001,0.01,1"), "demo", "gaussian")
+        assert {"0.001", "0.01", "1"} <= set(words(text))
+
+    def test_nothing_done_and_names_like_formulas(self) -> None:
+        found = swept("privacy.epsilon=5", lost="demo")
+        assert "demo, gaussian" in words(picture(found, "demo", "gaussian"))
+        assert "csv:$_$.csv, laplace" in words(picture(found, "csv:$_$.csv", "laplace"))
+
+    def test_the_same_twice(self) -> None:
+        found = swept("privacy.epsilon=5,20")
+        assert picture(found, "demo", "gaussian") == picture(found, "demo", "gaussian")
+
+    def test_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(MissingExtraError, match=r"pictures of a sweep .*bgtplanner\[report\]"):
+            need_pictures(swept("privacy.epsilon=5").study)
+
+
 class TestFunction:
     def test_compare(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def execute(config: Config, *, out: Path, observer: Any) -> None:
@@ -222,8 +329,8 @@ class TestProgress:
     def watch(self, **options: Any) -> str:
         quiet = options.pop("quiet", False)
         console = Console(file=io.StringIO(), width=80, **options)
-        view = GridView(console, quiet)
-        view.grid_started(3, 0, None)
+        view = StudyView(console, quiet)
+        view.study_started(3, 0, None)
         view.cell_round(self.cell, 5, 10)
         done = Outcome(cell=self.cell, summary=summary_of("bgt", 0), seconds=4.0)
         view.cell_finished(done, 400.0)
@@ -252,7 +359,7 @@ class TestProgress:
 
     def test_going_on(self) -> None:
         console = Console(file=io.StringIO(), width=80)
-        GridView(console).grid_started(6, 4, 130.0)
+        StudyView(console).study_started(6, 4, 130.0)
         text = console.file.getvalue()  # type: ignore[attr-defined]
         assert text == "6 cells, 4 of them finished before, about 2 min left\n"
 

@@ -1,4 +1,4 @@
-"""Grids of runs: what is run, what is not run again, what is left when something goes wrong."""
+"""Studies that are carried out: what is run, what is not run again, what is left of failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from bgtplanner.errors import (
     ConfigError,
     InterruptedRunError,
     MissingExtraError,
-    RunFolderError,
     StorageError,
     TrainingDivergedError,
 )
@@ -29,8 +28,9 @@ from bgtplanner.experiments import runner
 from bgtplanner.experiments.cells import Cell, Outcome, _CellView, check_backend
 from bgtplanner.experiments.comparison import estimate, summed_up
 from bgtplanner.experiments.config import Config
-from bgtplanner.experiments.grid import Request, _Clock, parse_seeds, run_grid, write_whole
-from bgtplanner.experiments.store import RunFolder
+from bgtplanner.experiments.execute import _Clock, run_study
+from bgtplanner.experiments.store import RunFolder, write_whole
+from bgtplanner.experiments.study import Study
 from bgtplanner.experiments.table2 import NAMES, published
 from processes import wait_until
 
@@ -43,9 +43,9 @@ TINY = {
 }
 
 
-def request_of(**changes: Any) -> Request:
+def request_of(**changes: Any) -> Study:
     given: dict[str, Any] = {"policies": ("bgt", "uniform"), "seeds": (0, 1)} | changes
-    return Request(**given)
+    return Study(**given)
 
 
 def summary_of(cell: Cell, shift: float = 0.0) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Watcher:
         self.finished: list[tuple[Outcome, float | None]] = []
         self.interrupt = False
 
-    def grid_started(self, total: int, finished: int, left: float | None) -> None:
+    def study_started(self, total: int, finished: int, left: float | None) -> None:
         self.started.append((total, finished, left))
 
     def cell_round(self, cell: Cell, done: int, total: int) -> None:
@@ -131,114 +131,7 @@ def times(out: Path) -> dict[str, int]:
     }
 
 
-class TestRequest:
-    def test_seeds_come_last_to_their_end(self) -> None:
-        request = request_of(datasets=("demo", "synthetic"), mechanisms=("gaussian", "laplace"))
-        cells = list(request.cells())
-        assert len(cells) == 2 * 2 * 2 * 2
-        assert [cell.seed for cell in cells] == [0] * 8 + [1] * 8
-        assert [cell.dataset for cell in cells[:8]] == ["demo"] * 4 + ["synthetic"] * 4
-
-    def test_settings_of_a_cell(self) -> None:
-        request = request_of(settings={"privacy.epsilon": 3.0}, preset="paper")
-        cell, config = list(request.cells().items())[-1]
-        assert cell == Cell(dataset="demo", mechanism="gaussian", policy="uniform", seed=1)
-        assert (config.preset, config.privacy.epsilon) == ("paper", 3.0)
-        assert (config.planning.policy, config.run.seed) == ("uniform", 1)
-
-    def test_unlimited_is_run_once_and_without_mechanism(self) -> None:
-        request = request_of(
-            mechanisms=("gaussian", "laplace"), policies=("unlimited", "bgt"), seeds=(3,)
-        )
-        found = {(cell.mechanism, cell.policy) for cell in request.cells()}
-        assert found == {("none", "unlimited"), ("gaussian", "bgt"), ("laplace", "bgt")}
-        config = next(c for cell, c in request.cells().items() if cell.policy == "unlimited")
-        assert config.privacy.mechanism == "none"
-
-    def test_what_is_named_twice_is_run_once(self) -> None:
-        request = request_of(policies=("bgt", "bgt"), seeds=(1, 1), mechanisms=("gaussian",) * 2)
-        assert len(request.cells()) == 1
-
-    def test_unlimited_alone(self) -> None:
-        for mechanisms in (("gaussian",), ("none",)):
-            request = request_of(policies=("unlimited",), mechanisms=mechanisms, seeds=(0,))
-            assert [cell.mechanism for cell in request.cells()] == ["none"]
-
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"datasets": ()}, "--dataset = "),
-            ({"seeds": ()}, "--seeds = "),
-            ({"datasets": ("ml100k",)}, "--dataset: .*Did you mean 'ml-100k'"),
-            ({"policies": ("bgd",)}, "--policy: .*expected one of patient"),
-            ({"mechanisms": ("gauss",)}, "--mechanism"),
-            ({"mechanisms": ("none",)}, "--policy = 'bgt': expected unlimited"),
-            ({"mechanisms": ("gaussian", "none")}, "--mechanism = 'none'"),
-            ({"seeds": (-1,)}, "--seed"),
-            ({"preset": "papers"}, "--preset"),
-            ({"baseline": "adap"}, "--baseline = 'adap'"),
-            ({"settings": {"planning.policy": "bgt"}}, "--set planning.policy: .*--policy"),
-            ({"settings": {"run.seed": 1}}, "--set run.seed: .*--seeds"),
-            ({"settings": {"privacy.epsilon": -1}}, "--epsilon"),
-            ({"settings": {"privacy.epsilom": 1}}, "did you mean .*epsilon"),
-        ],
-    )
-    def test_errors_name_the_flag(self, changes: dict[str, Any], message: str) -> None:
-        with pytest.raises(ConfigError, match=message):
-            request_of(**changes).cells()
-
-    @pytest.mark.parametrize(
-        ("policies", "baseline", "against"),
-        [
-            (("bgt", "uniform", "adap"), None, "uniform"),
-            (("uniform", "bgt"), None, "uniform"),
-            (("unlimited", "bgt", "adap"), None, "adap"),
-            (("bgt", "unlimited"), None, "unlimited"),
-            (("bgt",), None, None),
-            (("bgt", "uniform"), "bgt", "bgt"),
-        ],
-    )
-    def test_baseline(
-        self, policies: tuple[str, ...], baseline: str | None, against: str | None
-    ) -> None:
-        assert request_of(policies=policies, baseline=baseline).against == against
-
-    def test_read_what_was_written(self, tmp_path: Path) -> None:
-        assert Request.read(tmp_path) is None
-        request = request_of(settings={"federation.rounds": 3}, baseline="bgt", preset="paper")
-        request.write(tmp_path)
-        assert Request.read(tmp_path) == request
-
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            ("{", "cannot be read"),
-            ("[]", "cannot be read"),
-            ("{}", "cannot be read"),
-            ('{"schema": 99}', "schema 99"),
-            ('{"schema": 1, "seeds": ["x"]}', "cannot be read"),
-            ('{"schema": 1, "policies": ["bgd"]}', "cannot be read.*--policy"),
-        ],
-    )
-    def test_damaged_notes(self, tmp_path: Path, text: str, message: str) -> None:
-        (tmp_path / "grid.json").write_text(text)
-        with pytest.raises(RunFolderError, match=message):
-            Request.read(tmp_path)
-
-
 class TestNames:
-    @pytest.mark.parametrize(
-        ("text", "seeds"),
-        [("0-4", (0, 1, 2, 3, 4)), ("0,1,2", (0, 1, 2)), ("7", (7,)), ("3, 0-1,1", (3, 0, 1))],
-    )
-    def test_seeds(self, text: str, seeds: tuple[int, ...]) -> None:
-        assert parse_seeds(text) == seeds
-
-    @pytest.mark.parametrize("text", ["", "a", "1-", "-1", "4-2", "0-99999", "1.5", "²", "0,,1"])
-    def test_no_seeds(self, text: str) -> None:
-        with pytest.raises(ConfigError, match="--seeds"):
-            parse_seeds(text)
-
     def test_places(self) -> None:
         cell = Cell(dataset="ml-100k", mechanism="gaussian", policy="two-phase", seed=3)
         assert cell.place == Path("ml-100k/gaussian/two-phase/seed-3")
@@ -257,7 +150,7 @@ class TestNames:
 class TestRunning:
     def test_every_cell_is_a_run_folder(self, tmp_path: Path, fake: Fake) -> None:
         watcher = Watcher()
-        found = run_grid(request_of(), tmp_path / "grid", observer=watcher)
+        found = run_study(request_of(), tmp_path / "grid", observer=watcher)
         assert [outcome.cell for outcome in found] == list(request_of().cells())
         assert all(outcome.summary and outcome.error is None for outcome in found)
         for outcome in found:
@@ -268,13 +161,13 @@ class TestRunning:
         assert lefts == pytest.approx([6.0, 4.0, 2.0, 0.0], abs=0.5)
 
     def test_finished_cells_are_left_alone(self, tmp_path: Path, fake: Fake) -> None:
-        run_grid(request_of(), tmp_path)
+        run_study(request_of(), tmp_path)
         for name in ("rounds.jsonl", "checkpoint.npz", "ledger.sqlite"):
             for folder in tmp_path.rglob("seed-*"):
                 (folder / name).write_text("never read")
         before, fake.ran = times(tmp_path), []
         watcher = Watcher()
-        found = run_grid(request_of(seeds=(0, 1, 2)), tmp_path, observer=watcher)
+        found = run_study(request_of(seeds=(0, 1, 2)), tmp_path, observer=watcher)
         assert fake.ran == [("bgt", 2), ("uniform", 2)]
         assert watcher.started == [(6, 4, 4.0)]
         assert len(found) == 6
@@ -282,19 +175,19 @@ class TestRunning:
         assert {name: after[name] for name in before} == before
 
     def test_other_settings_are_another_grid(self, tmp_path: Path, fake: Fake) -> None:
-        run_grid(request_of(), tmp_path)
+        run_study(request_of(), tmp_path)
         before, fake.ran = times(tmp_path), []
         for changes in ({"settings": {"privacy.epsilon": 2.0}}, {"preset": "paper"}):
             with pytest.raises(ConfigError, match=r"--out .*demo gaussian bgt seed 0 .*other set"):
-                run_grid(request_of(**changes), tmp_path)
+                run_study(request_of(**changes), tmp_path)
         assert not fake.ran
         assert times(tmp_path) == before
-        assert Request.read(tmp_path) == request_of()
+        assert Study.read(tmp_path) == request_of()
 
     def test_where_it_runs_is_no_other_setting(self, tmp_path: Path, fake: Fake) -> None:
-        run_grid(request_of(), tmp_path)
+        run_study(request_of(), tmp_path)
         fake.ran = []
-        run_grid(
+        run_study(
             request_of(settings={"run.device": "cpu", "data.data_dir": str(tmp_path)}), tmp_path
         )
         assert not fake.ran
@@ -302,19 +195,19 @@ class TestRunning:
     def test_somebody_elses_folder(self, tmp_path: Path, fake: Fake) -> None:
         (tmp_path / "thesis.tex").touch()
         with pytest.raises(ConfigError, match=r"--out .*other things"):
-            run_grid(request_of(), tmp_path)
+            run_study(request_of(), tmp_path)
         with pytest.raises(ConfigError, match=r"--out .*cannot be used"):
-            run_grid(request_of(), tmp_path / "thesis.tex")
+            run_study(request_of(), tmp_path / "thesis.tex")
         with pytest.raises((ConfigError, StorageError)):
-            run_grid(request_of(), tmp_path / "thesis.tex" / "grid")
+            run_study(request_of(), tmp_path / "thesis.tex" / "grid")
         assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
     def test_a_folder_that_was_barely_begun(self, tmp_path: Path, fake: Fake) -> None:
-        run_grid(request_of(seeds=(0,)), tmp_path)
+        run_study(request_of(seeds=(0,)), tmp_path)
         begun = tmp_path / "demo/gaussian/bgt/seed-1"
         begun.mkdir()
         (begun / ".lock").touch()
-        assert all(outcome.summary for outcome in run_grid(request_of(), tmp_path))
+        assert all(outcome.summary for outcome in run_study(request_of(), tmp_path))
 
     def test_failed_cells_do_not_stop_the_others(self, tmp_path: Path, fake: Fake) -> None:
         fake.fails = {
@@ -322,21 +215,21 @@ class TestRunning:
             "adap": RuntimeError("out\nof " + "memory " * 99),
         }
         request = request_of(policies=("bgt", "adap", "uniform"))
-        found = {(o.cell.policy, o.cell.seed): o for o in run_grid(request, tmp_path)}
+        found = {(o.cell.policy, o.cell.seed): o for o in run_study(request, tmp_path)}
         assert len(found) == 6
         assert found["bgt", 0].error == "training diverged in round 3"
         assert str(found["adap", 1].error).startswith("RuntimeError: out of memory")
         assert len(str(found["adap", 1].error)) <= 300
         assert found["uniform", 1].error is None
         fake.fails, fake.ran = {}, []
-        assert all(outcome.summary for outcome in run_grid(request, tmp_path))
+        assert all(outcome.summary for outcome in run_study(request, tmp_path))
         assert sorted(fake.ran) == [("adap", 0), ("adap", 1), ("bgt", 0), ("bgt", 1)]
 
     @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"rmse_final": null}', '{"f1_best": 1}'])
     def test_damaged_summary_is_a_failed_cell(self, tmp_path: Path, fake: Fake, text: str) -> None:
-        run_grid(request_of(seeds=(0,)), tmp_path)
+        run_study(request_of(seeds=(0,)), tmp_path)
         (tmp_path / "demo/gaussian/bgt/seed-0/summary.json").write_text(text)
-        first, second = run_grid(request_of(seeds=(0,)), tmp_path)
+        first, second = run_study(request_of(seeds=(0,)), tmp_path)
         assert "summary.json" in str(first.error)
         assert second.error is None
 
@@ -346,7 +239,7 @@ class TestRunning:
     )
     def test_how_to_run(self, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
         with pytest.raises(ConfigError, match=message):
-            run_grid(request_of(), tmp_path / "grid", **changes)
+            run_study(request_of(), tmp_path / "grid", **changes)
         assert not (tmp_path / "grid").exists()
 
     def test_disk_errors(self, tmp_path: Path) -> None:
@@ -356,13 +249,13 @@ class TestRunning:
         assert [path.name for path in tmp_path.iterdir()] == ["folder.json"]
 
 
-SMALL = Request(datasets=("synthetic",), policies=("uniform", "bgt"), seeds=(0,), settings=TINY)
+SMALL = Study(datasets=("synthetic",), policies=("uniform", "bgt"), seeds=(0,), settings=TINY)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
     """What comes of the small grid when nothing goes wrong."""
-    return run_grid(SMALL, tmp_path_factory.mktemp("whole"))
+    return run_study(SMALL, tmp_path_factory.mktemp("whole"))
 
 
 class TestInterruption:
@@ -378,11 +271,11 @@ class TestInterruption:
 
     def test_between_cells(self, tmp_path: Path, whole: list[Outcome]) -> None:
         with pytest.raises(RuntimeError, match="the power went out"):
-            run_grid(SMALL, tmp_path, observer=Watcher(after_cells=1))
+            run_study(SMALL, tmp_path, observer=Watcher(after_cells=1))
         before = times(tmp_path)
         assert sum(name.endswith("summary.json") for name in before) == 1
         watcher = Watcher()
-        found = run_grid(SMALL, tmp_path, observer=watcher)
+        found = run_study(SMALL, tmp_path, observer=watcher)
         after = times(tmp_path)
         assert {name: after[name] for name in before} == before
         assert [outcome.cell.policy for outcome, _ in watcher.finished] == ["bgt"]
@@ -401,7 +294,7 @@ class TestInterruption:
         watcher.interrupt = interrupt
         kind: type[Exception] = InterruptedRunError if interrupt else RuntimeError
         with pytest.raises(kind) as caught:
-            run_grid(SMALL, tmp_path, observer=watcher)
+            run_study(SMALL, tmp_path, observer=watcher)
         if interrupt:
             assert "1 of 2 cells finished" in str(caught.value)
             assert f"bgtplanner compare --out {tmp_path}" in str(caught.value)
@@ -416,20 +309,20 @@ class TestInterruption:
 
         monkeypatch.setattr(runner, "resume", spy)
         monkeypatch.delattr(runner, "execute")
-        found = run_grid(SMALL, tmp_path)
+        found = run_study(SMALL, tmp_path)
         assert resumed == [tmp_path / "synthetic/gaussian/bgt/seed-0"]
         assert times(tmp_path / "synthetic/gaussian/uniform") == before
         assert self.figures(found) == self.figures(whole)
 
     def test_in_other_processes(self, tmp_path: Path, whole: list[Outcome], no_data: Path) -> None:
-        request = Request(
+        request = Study(
             datasets=("synthetic", f"csv:{tmp_path}/missing.csv"),
             policies=("uniform", "bgt"),
             seeds=(0,),
             settings=TINY,
         )
         handlers = signal.getsignal(signal.SIGINT)
-        found = run_grid(request, tmp_path / "grid", jobs=2)
+        found = run_study(request, tmp_path / "grid", jobs=2)
         assert self.figures(found[:2]) == self.figures(whole)
         assert all("missing.csv" in str(outcome.error) for outcome in found[2:])
         assert signal.getsignal(signal.SIGINT) is handlers
@@ -455,7 +348,7 @@ class TestSideBySide:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         taken = self.results(monkeypatch, 2, 2)
-        found = run_grid(request_of(), tmp_path, jobs=2)
+        found = run_study(request_of(), tmp_path, jobs=2)
         assert [len(batch) for batch in taken] == [2, 2]
         assert [outcome.error is None for outcome in found] == [True, False, True, False]
         assert "its process died (MemoryError)" in str(found[1].error)
@@ -469,7 +362,7 @@ class TestSideBySide:
 
         monkeypatch.setattr(cells_module, "_results", results)
         with pytest.raises(OSError, match="no more processes"):
-            run_grid(request_of(), tmp_path, jobs=2)
+            run_study(request_of(), tmp_path, jobs=2)
         assert not (tmp_path / ".stop").exists()
 
     def test_stop_is_passed_on(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -483,7 +376,7 @@ class TestSideBySide:
 
         monkeypatch.setattr(cells_module, "_results", results)
         with pytest.raises(InterruptedRunError, match="0 of 4 cells"):
-            run_grid(request_of(), tmp_path, jobs=2)
+            run_study(request_of(), tmp_path, jobs=2)
         assert not (tmp_path / ".stop").exists()
 
     def test_a_cell_sees_the_stop_once(self, tmp_path: Path) -> None:
@@ -544,7 +437,7 @@ class TestSideBySide:
             importlib.util, "find_spec", lambda name: real(name) if name == "joblib" else None
         )
         with pytest.raises(ConfigError, match=message):
-            run_grid(request_of(), tmp_path / "grid", backend=backend)
+            run_study(request_of(), tmp_path / "grid", backend=backend)
         assert not (tmp_path / "grid").exists()
 
     def test_without_joblib(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -626,7 +519,7 @@ class TestStatistics:
         assert same is not None
         assert (same.std, same.low, same.high) == (0, 0.5, 0.5)
 
-    def outcomes(self, request: Request) -> tuple[list[Outcome], dict[Any, float]]:
+    def outcomes(self, request: Study) -> tuple[list[Outcome], dict[Any, float]]:
         rng = np.random.default_rng(7)
         drawn = {cell: float(rng.normal(0, 0.02)) for cell in request.cells()}
         found = [

@@ -1,7 +1,9 @@
-"""A comparison to look at: progress over its grid, tables for terminals and for Markdown."""
+"""A study to look at: its progress, its tables for terminals and for Markdown, its files."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import json
 import re
 import tempfile
@@ -14,44 +16,44 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from bgtplanner.experiments.cells import Cell, Outcome
+from bgtplanner.errors import MissingExtraError
+from bgtplanner.experiments.cells import Cell, Outcome, folder_name
 from bgtplanner.experiments.comparison import Comparison, Estimate, summed_up
-from bgtplanner.experiments.grid import GridObserver, Request, run_grid, write_whole
-from bgtplanner.experiments.sweeps import in_words
+from bgtplanner.experiments.execute import StudyObserver, run_study
+from bgtplanner.experiments.store import write_whole
+from bgtplanner.experiments.study import Study, Variation, default_policies, in_words
 from bgtplanner.experiments.table2 import NAMES
 from bgtplanner.report.screen import words
+from bgtplanner.report.story import REFERENCES
 from bgtplanner.text import visible
 
 __all__ = [
     "Comparison",
-    "GridView",
     "Sheet",
+    "StudyView",
     "as_code",
-    "asked_line",
     "compare",
-    "comparison_tables",
+    "cut",
     "duration",
-    "failed_lines",
+    "group_name",
     "in_markdown",
     "markdown",
-    "sheet_lines",
+    "need_pictures",
+    "picture",
     "sheets",
+    "short_key",
     "tables",
     "write_files",
 ]
 
 _NOTHING = "–"
 _WIDEST = 27  # what 80 columns leave for names
-_LABELS = {
-    "constant": "one constant for all",
-    "user_mean": "each user's own mean",
-    "client_alone": "each client alone",
-}
+_LONGEST = 12  # and for a value
 
 
 def compare(
     datasets: str | Iterable[str] = "demo",
-    policies: str | Iterable[str] = ("bgt", "uniform", "adpml", "adap", "unlimited"),
+    policies: str | Iterable[str] | None = None,
     *,
     mechanisms: str | Iterable[str] = "gaussian",
     seeds: Iterable[int] = range(5),
@@ -62,15 +64,16 @@ def compare(
     out: Path | str | None = None,
     jobs: int = 1,
     backend: str = "loky",
-    observer: GridObserver | None = None,
+    observer: StudyObserver | None = None,
 ) -> Comparison:
     """Run every policy on every data set, with every mechanism and seed, and compare them.
 
-    A cell of the grid that fails is in the result's `failed` and does not stop the others.
+    A cell of the study that fails is in the result's `failed` and does not stop the others.
 
     Args:
         datasets: Names of data sets, or ``csv:PATH``.
-        policies: Names of policies, or ``package.module:Class``.
+        policies: Names of policies, or ``package.module:Class``; by default the one that a run
+            has by default, ``bgt``, ``uniform``, ``adpml``, ``adap`` and ``unlimited``.
         mechanisms: Out of ``gaussian`` and ``laplace``; ``unlimited`` is run once, without.
         seeds: Of the split and of all that is drawn at random.
         preset: ``recommended`` or ``paper``.
@@ -92,38 +95,65 @@ def compare(
         >>> found.rows[0].policy, found.rows[0].figures["rmse_final"].seeds
         ('unlimited', 1)
     """
-    given = dict(settings or {})
-    if epsilon is not None:
-        given["privacy.epsilon"] = epsilon
-    request = Request(
+    given = dict(settings or {}) | ({} if epsilon is None else {"privacy.epsilon": epsilon})
+    study = Study(
         datasets=_names(datasets),
         mechanisms=_names(mechanisms),
-        policies=_names(policies),
+        policies=default_policies(preset, given) if policies is None else _names(policies),
         seeds=tuple(seeds),
         preset=preset,
         settings=given,
         baseline=baseline,
     )
-    if out is None:
-        with tempfile.TemporaryDirectory(prefix="bgtplanner-") as folder:
-            found = run_grid(request, Path(folder), jobs=jobs, backend=backend, observer=observer)
-            return summed_up(request, found)
-    found = run_grid(request, Path(out), jobs=jobs, backend=backend, observer=observer)
-    comparison = summed_up(request, found)
-    write_files(comparison, Path(out))
-    return comparison
+    with contextlib.ExitStack() as stack:
+        if out is None:
+            out = stack.enter_context(tempfile.TemporaryDirectory(prefix="bgtplanner-"))
+        place = Path(out)
+        done = run_study(study, place, jobs=jobs, backend=backend, observer=observer)
+        found = summed_up(study, done)
+        write_files(found, place)
+    return found
 
 
 def _names(given: str | Iterable[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-def write_files(comparison: Comparison, out: Path) -> None:
-    """Write ``comparison.json``, ``.csv`` and ``.md`` into a folder."""
-    text = json.dumps(comparison.as_json(), indent=2, allow_nan=False) + "\n"
-    write_whole(out / "comparison.json", text)
-    write_whole(out / "comparison.csv", comparison.as_csv())
-    write_whole(out / "comparison.md", markdown(comparison))
+def need_pictures(study: Study) -> None:
+    """Say which extra is missing for the pictures of a sweep, before hours are spent.
+
+    Raises:
+        MissingExtraError: If there are pictures to be drawn, and nothing to draw them with.
+    """
+    if study.variations and importlib.util.find_spec("matplotlib") is None:
+        raise MissingExtraError("report", "The pictures of a sweep")
+
+
+def write_files(found: Comparison, out: Path) -> list[str]:
+    """Write ``comparison.json``, ``.csv`` and ``.md``; of a sweep ``sweep.*``, with pictures.
+
+    Returns:
+        The names of the pictures.
+    """
+    study, drawn = found.study, {}
+    for dataset, mechanism in study.places() if study.variations else ():
+        name = f"{folder_name(dataset)}-{mechanism}.svg"
+        write_whole(out / name, picture(found, dataset, mechanism))
+        drawn[name] = f"![{in_markdown(f'{dataset}, {mechanism}')}]({name})\n"
+    text = json.dumps(found.as_json(), indent=2, allow_nan=False) + "\n"
+    write_whole(out / f"{study.kind}.json", text)
+    write_whole(out / f"{study.kind}.csv", found.as_csv())
+    write_whole(out / f"{study.kind}.md", "\n".join([markdown(found), *drawn.values()]))
+    return list(drawn)
+
+
+def picture(found: Comparison, dataset: str, mechanism: str) -> str:
+    """RMSE and F1 over the first key of each variation, as SVG for light or dark paper."""
+    need_pictures(found.study)
+    from bgtplanner.report.drawing import as_file
+    from bgtplanner.report.study_figures import sweep_picture
+
+    return as_file(sweep_picture(found, dataset, mechanism))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,100 +172,110 @@ class Sheet:
     groups: dict[str, list[list[str]]] = field(default_factory=dict)
     note: str = ""
 
+    def add(self, group: str, cells: list[str]) -> None:
+        """Another row, under the others of its group."""
+        self.groups.setdefault(group, []).append(cells)
 
-def sheets(comparison: Comparison) -> Iterator[Sheet]:
-    """What is to be shown, one after the other."""
-    rmse, f1 = comparison.reported
-    best = rmse.endswith("best")
-    when = "best round by the test set, as the paper reports" if best else "last round"
-    figures = Sheet(
-        title=f"Error and F1 ({when})",
-        columns=("policy", "n", "RMSE", "sd", "±95 %", "F1", "sd", "±95 %"),
-        note="n seeds done of those asked for; mean, standard deviation, half of the t-interval.",
-    )
-    for row in comparison.rows:
-        cells = [_LABELS.get(row.policy, row.policy) if row.reference else row.policy]
-        ours = row.figures[rmse]
-        cells.append(f"{0 if ours is None else ours.seeds}/{row.asked}")
-        failed = ours is None and not row.reference
-        for metric in (rmse, f1):
-            found = row.figures[metric]
-            cells += ["failed", "", ""] if failed else _figures(found)
-        group = f"{row.dataset}, "
-        group += "no sharing" if row.reference else _mechanism(row.mechanism)
-        figures.groups.setdefault(group, []).append(cells)
-    yield figures
-    if any(entry.figures[rmse] is not None for entry in comparison.differences):
-        against = comparison.request.against
+
+def sheets(found: Comparison) -> Iterator[Sheet]:
+    """What is to be shown, one after the other: of a sweep, a table for each variation."""
+    for variation in found.study.variations or (Variation(),):
+        yield _means(found, variation)
+    if found.study.variations:
+        return
+    rmse, f1 = found.reported
+    if any(entry.figures[rmse] is not None for entry in found.differences):
         apart = Sheet(
-            title=f"Difference to {against}, seed by seed",
+            title=f"Difference to {found.study.against}, seed by seed",
             columns=("policy", "n", "RMSE", "±95 %", "F1", "±95 %"),
             note="A lower RMSE and a higher F1 are better. * marks intervals without zero.",
         )
-        for entry in comparison.differences:
-            found = entry.figures[rmse]
-            cells = [entry.policy, str(0 if found is None else found.seeds)]
+        for entry in found.differences:
+            ours = entry.figures[rmse]
+            cells = [entry.policy, str(0 if ours is None else ours.seeds)]
             for metric in (rmse, f1):
                 cells += _difference(entry.figures[metric])
-            group = f"{entry.dataset}, {_mechanism(entry.mechanism)}"
-            apart.groups.setdefault(group, []).append(cells)
+            apart.add(group_name(entry.dataset, entry.mechanism), cells)
         yield apart
-    if any(row.paper is not None for row in comparison.rows):
+    if any(row.paper is not None for row in found.rows):
         beside = Sheet(
             title="Beside the paper's Table 2",
             columns=("policy", "RMSE", "paper", "diff.", "F1", "paper", "diff."),
             note="Ours is the mean over seeds of the best round; the difference is ours less its."
-            + _changed(comparison.request),
+            + _changed(found.study),
         )
-        for row in comparison.rows:
+        for row in found.rows:
             if row.paper is None:
                 continue
             cells = [f"{row.policy} ({NAMES[row.policy]})"]
             for metric, theirs in (("rmse_best", row.paper.rmse), ("f1_best", row.paper.f1)):
                 ours, minus = row.figures[metric], row.minus_paper(metric)
-                cells.append(_NOTHING if ours is None else f"{ours.mean:.4f}")
-                cells += [f"{theirs:.4f}", _NOTHING if minus is None else f"{minus:+.4f}"]
-            group = f"{row.dataset}, {_mechanism(row.mechanism)}"
-            beside.groups.setdefault(group, []).append(cells)
+                cells.append(_figure(None if ours is None else ours.mean))
+                cells += [_figure(theirs), _figure(minus, "+.4f")]
+            beside.add(group_name(row.dataset, row.mechanism), cells)
         yield beside
 
 
-def _changed(request: Request) -> str:
+def _means(found: Comparison, variation: Variation) -> Sheet:
+    """Means over seeds; where settings are varied, these take the place of the intervals."""
+    rmse, f1 = found.reported
+    best = rmse.endswith("best")
+    when = "best round by the test set, as the paper reports" if best else "last round"
+    keys = variation.keys
+    shown, said = (
+        {"sd": "std", "±95 %": "half"},
+        "mean, standard deviation, half of the t-interval",
+    )
+    if keys:
+        shown, said = {"sd": "std"}, "mean and standard deviation over them"
+    sheet = Sheet(
+        title=f"{' x '.join(keys) or 'Error and F1'} ({when})",
+        columns=("policy", *map(short_key, keys), "n", "RMSE", *shown, "F1", *shown),
+        note=f"n seeds done of those asked for; {said}.",
+    )
+    for row in found.rows_of(variation) if keys else found.rows:
+        ours = row.figures[rmse]
+        cells = [REFERENCES[row.policy] if row.reference else row.policy]
+        cells += [cut(in_words(row.varied[key])) for key in keys]
+        cells.append(f"{0 if ours is None else ours.seeds}/{row.asked}")
+        for metric in (rmse, f1):
+            if ours is None and not row.reference:
+                cells += ["failed", *("" for _ in shown)]
+            else:
+                of = row.figures[metric]
+                cells += [_figure(getattr(of, name, None)) for name in ("mean", *shown.values())]
+        place = f"{row.dataset}, no sharing" if row.reference else None
+        sheet.add(place or group_name(row.dataset, row.mechanism), cells)
+    return sheet
+
+
+def _changed(study: Study) -> str:
     """What is not as the paper has it, or is at least given anew."""
     own = ("data.data_dir", "run.", "privacy.epsilon")
-    names = [key for key in request.settings if not key.startswith(own)]
+    names = [key for key in study.settings if not key.startswith(own)]
     return f" Run with other settings than the preset's: {', '.join(names)}." if names else ""
 
 
-def _mechanism(name: str) -> str:
-    return "no privacy" if name == "none" else name
+def group_name(dataset: str, mechanism: str) -> str:
+    """A data set with what protected the uploads, as headings have it."""
+    return f"{dataset}, {'no privacy' if mechanism == 'none' else mechanism}"
 
 
-def _figures(found: Estimate | None) -> list[str]:
-    if found is None:
-        return [_NOTHING] * 3
-    rest = [_NOTHING if value is None else f"{value:.4f}" for value in (found.std, found.half)]
-    return [f"{found.mean:.4f}", *rest]
+def _figure(value: float | None, form: str = ".4f") -> str:
+    return _NOTHING if value is None else f"{value:{form}}"
 
 
 def _difference(found: Estimate | None) -> list[str]:
-    if found is None:
-        return [_NOTHING] * 2
-    if found.half is None:
-        return [f"{found.mean:+.4f}", _NOTHING]
+    if found is None or found.half is None:
+        return [_figure(None if found is None else found.mean, "+.4f"), _NOTHING]
     visible = abs(found.mean) >= 0.00005  # what rounds to zero is marked by no star
     mark = "*" if visible and abs(found.mean) > found.half else " "
-    return [f"{found.mean:+.4f}", f"{found.half:.4f}{mark}"]
+    return [_figure(found.mean, "+.4f"), _figure(found.half) + mark]
 
 
-def comparison_tables(comparison: Comparison) -> Iterator[Table]:
-    """The tables for a terminal, 80 columns wide at most."""
-    yield from tables(sheets(comparison))
-
-
-def tables(shown: Iterable[Sheet]) -> Iterator[Table]:
-    """Sheets as tables for a terminal."""
-    for sheet in shown:
+def tables(found: Comparison) -> Iterator[Table]:
+    """The same for a terminal, 80 columns wide at most: long heads are broken."""
+    for sheet in sheets(found):
         table = Table(
             title=words(sheet.title),
             caption=words(sheet.note),
@@ -247,50 +287,52 @@ def tables(shown: Iterable[Sheet]) -> Iterator[Table]:
         )
         for number, head in enumerate(sheet.columns):
             table.add_column(
-                words(head, keep="\n"),
+                words(head.replace("_", "_\n"), keep="\n"),
                 justify="right" if number else "left",
                 no_wrap=True,
                 overflow="ellipsis",
                 max_width=None if number else _WIDEST,
             )
         for group, rows in sheet.groups.items():
-            table.add_row(words((_shortened(group, _WIDEST), "bold")))
+            table.add_row(words((cut(group, _WIDEST), "bold")))
             for row in rows:
-                first = words(f"  {_shortened(row[0], _WIDEST - 2)}")
+                first = words(f"  {cut(row[0], _WIDEST - 2)}")
                 table.add_row(first, *(words(cell) for cell in row[1:]))
         yield table
 
 
-def _shortened(name: str, most: int) -> str:
+def cut(name: str, most: int = _LONGEST) -> str:
     """The end of a long name says most: of a path, and of a class in its module."""
     name = visible(name)
     return name if len(name) <= most else f"…{name[1 - most :]}"
 
 
-def markdown(comparison: Comparison) -> str:
+def short_key(key: str) -> str:
+    """A config key without its section."""
+    return key.rpartition(".")[2]
+
+
+def markdown(found: Comparison) -> str:
     """The same tables as Markdown, with what was asked for and what failed."""
-    request = comparison.request
-    lines = ["# Comparison", "", asked_line(request), ""]
-    for sheet in sheets(comparison):
-        lines += sheet_lines(sheet)
-    if comparison.failed:
-        lines += failed_lines(comparison.failed)
-    return "\n".join(lines)
-
-
-def asked_line(request: Request) -> str:
-    """Preset, seeds and settings of all cells, as a line of Markdown."""
+    study = found.study
     settings = "".join(
-        f", {as_code(f'{key} = {in_words(of)}')}" for key, of in request.settings.items()
+        f", {as_code(f'{key} = {in_words(of)}')}" for key, of in study.settings.items()
     )
-    seeds = ", ".join(map(str, request.seeds))
-    return f"Preset {as_code(request.preset)}, seeds {seeds}{settings}."
-
-
-def failed_lines(failed: Iterable[Outcome]) -> list[str]:
-    """What failed and why, as lines of Markdown."""
-    said = [f"- {in_markdown(f'{outcome.cell.name}: {outcome.error}')}" for outcome in failed]
-    return ["## Failed", "", *said, ""]
+    seeds = ", ".join(map(str, study.seeds))
+    asked = f"Preset {as_code(study.preset)}, seeds {seeds}{settings}."
+    lines = [f"# {study.kind.capitalize()}", "", asked, ""]
+    for sheet in sheets(found):
+        lines += _sheet_lines(sheet)
+    for axis in (axis for variation in study.variations for axis in variation.axes):
+        lines += [
+            f"{as_code(key)} is {share:g} of {as_code(axis.key)}.\n"
+            for key, share in axis.along.items()
+            if key not in study.settings
+        ]
+    if found.failed:
+        said = [f"- {in_markdown(f'{of.cell.name}: {of.error}')}" for of in found.failed]
+        lines += ["## Failed", "", *said, ""]
+    return "\n".join(lines)
 
 
 def in_markdown(text: str) -> str:
@@ -304,7 +346,7 @@ def as_code(text: str) -> str:
     return f"`{visible(text).replace('`', chr(39))}`"
 
 
-def sheet_lines(sheet: Sheet) -> list[str]:
+def _sheet_lines(sheet: Sheet) -> list[str]:
     """A sheet as lines of Markdown."""
     columns = ["data set", *sheet.columns]
     marks = ["---", "---", *["---:"] * (len(sheet.columns) - 1)]
@@ -330,8 +372,8 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-class GridView:
-    """Tells the user how a grid is going: on a terminal a live line, elsewhere a line a cell.
+class StudyView:
+    """Tells the user how a study is going: on a terminal a live line, elsewhere a line a cell.
 
     Args:
         console: Where to write.
@@ -347,7 +389,7 @@ class GridView:
         self._total = 0
         self._told = False
 
-    def grid_started(self, total: int, finished: int, left: float | None) -> None:
+    def study_started(self, total: int, finished: int, left: float | None) -> None:
         """Say how much there is to do."""
         self._done, self._total = finished, total
         if self.quiet:
@@ -370,7 +412,7 @@ class GridView:
     def cell_round(self, cell: Cell, done: int, total: int) -> None:
         """Say where the present cell is."""
         if self._live is not None:
-            where = f"{_shortened(cell.name, 34)}, {done}/{total}"
+            where = f"{cut(cell.name, 34)}, {done}/{total}"
             self._live.update(self._task, description=where)
 
     def cell_finished(self, outcome: Outcome, left: float | None) -> None:

@@ -1,0 +1,238 @@
+"""The commands that run a study: `compare`, and `sweep`, which varies settings, too."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bgtplanner.commands.options import (
+    DataDir,
+    Json,
+    Quiet,
+    need_simulator,
+    print_json,
+    say,
+)
+from bgtplanner.commands.train import new_folder
+from bgtplanner.errors import ConfigError
+from bgtplanner.report.screen import Screen, words
+
+if TYPE_CHECKING:
+    from bgtplanner.experiments.study import Study
+
+__all__ = ["compare", "sweep"]
+
+_Datasets = Annotated[
+    list[str] | None, typer.Option(help="Names from 'bgtplanner data list', or csv:PATH.")
+]
+_Mechanisms = Annotated[
+    list[str] | None, typer.Option(help="gaussian | laplace | privunit | none")
+]
+_Policies = Annotated[
+    list[str] | None,
+    typer.Option(help="patient | bgt | uniform | adpml | adap | unlimited | hong | two-phase"),
+]
+_Seeds = Annotated[str | None, typer.Option(help="Such as 0-4 or 0,1,2.")]
+_AssignAll = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any config key for all cells, as SECTION.KEY=VALUE."),
+]
+_Jobs = Annotated[int, typer.Option(help="How many cells at a time.")]
+_Backend = Annotated[
+    str, typer.Option(help="loky (processes here) | ray | dask (a cluster that shares DIR)")
+]
+
+
+def compare(
+    dataset: _Datasets = None,
+    mechanism: _Mechanisms = None,
+    policy: _Policies = None,
+    seeds: _Seeds = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="Policy that the others are compared with.")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help="recommended | paper")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="What a client may spend in all.")] = None,
+    trust: Annotated[str | None, typer.Option(help="secagg | local")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of training, at most.")] = None,
+    data_dir: DataDir = None,
+    assign: _AssignAll = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Folder; default runs/compare-TIME.")
+    ] = None,
+    jobs: _Jobs = 1,
+    backend: _Backend = "loky",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare policies: every data set x mechanism x policy x seed, in one table.
+
+    Example: `bgtplanner compare --policy bgt,uniform,unlimited --seeds 0-4 --out runs/first`
+
+    `--dataset`, `--mechanism` and `--policy` may be repeated or be lists with commas. Ctrl-C ends
+    it after the present rounds; `bgtplanner compare --out DIR` goes on. Finished cells are never
+    run again, so seeds, policies or data sets can be added to a folder later.
+    """
+    folder, before = _begun("compare", out)
+    if before is not None:
+        before = replace(before, variations=(), figure=None)
+    flags = {"privacy.epsilon": epsilon, "privacy.trust": trust, "federation.rounds": rounds}
+    given = _given(dataset, mechanism, policy, seeds)
+    given |= {} if baseline is None else {"baseline": baseline}
+    given |= {} if preset is None else {"preset": preset}
+    study = _with(before, given, assign, flags | {"data.data_dir": data_dir})
+    _carry_out(study, folder, jobs, backend, as_json, quiet)
+
+
+def sweep(
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SECTION.KEY=V1,V2,...", help="A config key and its values."),
+    ] = None,
+    figure: Annotated[
+        str | None, typer.Option(help="Ready-made: budget | min-rounds | rounds | small")
+    ] = None,
+    dataset: _Datasets = None,
+    mechanism: _Mechanisms = None,
+    policy: _Policies = None,
+    seeds: _Seeds = None,
+    preset: Annotated[
+        str | None, typer.Option(help="recommended | paper (the default with --figure)")
+    ] = None,
+    data_dir: DataDir = None,
+    assign: _AssignAll = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Folder; default runs/sweep-TIME.")
+    ] = None,
+    jobs: _Jobs = 1,
+    backend: _Backend = "loky",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Vary settings: every combination of their values x data set x mechanism x policy x seed.
+
+    Example: `bgtplanner sweep --vary privacy.epsilon=5,10,20 --policy bgt,uniform --out runs/eps`
+
+    `--vary` may be repeated. `--figure` names one of the paper's sensitivity studies, with both
+    mechanisms unless told otherwise. Ctrl-C ends it after the present rounds; `bgtplanner sweep
+    --out DIR` goes on. Finished cells are never run again, so values can be added later.
+    """
+    folder, before = _begun("sweep", out)
+    start = _varied(before, vary, figure, preset)
+    given = _given(dataset, mechanism, policy, seeds)
+    _carry_out(
+        _with(start, given, assign, {"data.data_dir": data_dir}),
+        folder, jobs, backend, as_json, quiet,
+    )  # fmt: skip
+
+
+def _begun(command: str, out: str | None) -> tuple[Path, Study | None]:
+    """The folder, and what was asked for there before."""
+    need_simulator()
+    from bgtplanner.experiments.study import Study
+
+    ConfigError.unless(out != "", "--out", out, "a path")
+    folder = new_folder(command) if out is None else Path(out)
+    return folder, Study.read(folder)
+
+
+def _given(
+    dataset: list[str] | None,
+    mechanism: list[str] | None,
+    policy: list[str] | None,
+    seeds: str | None,
+) -> dict[str, Any]:
+    """What was told now, of what every study has."""
+    from bgtplanner.experiments.study import parse_seeds
+
+    named = {
+        "datasets": _listed(dataset, "--dataset"),
+        "mechanisms": _listed(mechanism, "--mechanism"),
+        "policies": _listed(policy, "--policy"),
+        "seeds": () if seeds is None else parse_seeds(seeds),
+    }
+    return {name: values for name, values in named.items() if values}
+
+
+def _with(
+    before: Study | None, given: dict[str, Any], assign: list[str] | None, flags: dict[str, Any]
+) -> Study:
+    """A study as it was, but for what was told now."""
+    from bgtplanner.experiments.config import parse_assignment
+    from bgtplanner.experiments.study import Study
+
+    settings = {} if before is None else dict(before.settings)
+    settings |= dict(parse_assignment(text) for text in assign or [])
+    settings |= {key: value for key, value in flags.items() if value is not None}
+    given = given | {"settings": settings}
+    return Study(**given) if before is None else replace(before, **given)
+
+
+def _listed(given: list[str] | None, flag: str) -> tuple[str, ...]:
+    """Repeated flags and lists with commas as one; a path may have commas of its own."""
+    found: list[str] = []
+    for text in given or []:
+        found += [text] if text.startswith("csv:") else text.split(",")
+    names = [name.strip() for name in found]
+    ConfigError.unless(all(names), flag, ",".join(given or []), "names")
+    return tuple(dict.fromkeys(names))
+
+
+def _varied(
+    before: Study | None, vary: list[str] | None, figure: str | None, preset: str | None
+) -> Study:
+    """What is varied: as told now, else as the folder has it from before."""
+    from bgtplanner.experiments.study import Study, Variation, figure_named, parse_axis
+
+    if vary and figure is not None:
+        raise ConfigError("--vary and --figure exclude each other; give one of them")
+    told: dict[str, Any] = {} if preset is None else {"preset": preset}
+    if vary:
+        varied = (Variation(axes=tuple(map(parse_axis, vary))),)
+        start = Study(policies=("bgt",)) if before is None else before
+        return replace(start, variations=varied, figure=None, **told)
+    if before is not None and before.variations and figure in (None, before.figure):
+        if preset in (None, before.preset) or before.figure is None:
+            return replace(before, **told)
+        figure = before.figure  # what it varies depends on the preset
+    if figure is None:
+        raise ConfigError("--vary: expected SECTION.KEY=V1,V2,..., or a name with --figure")
+    return figure_named(figure, **told)
+
+
+def _carry_out(
+    study: Study, folder: Path, jobs: int, backend: str, as_json: bool, quiet: bool
+) -> None:
+    """Run what is not finished, write the tables, and show them."""
+    from bgtplanner.experiments import execute
+    from bgtplanner.experiments.comparison import summed_up
+    from bgtplanner.report.study import StudyView, need_pictures, tables, write_files
+
+    need_pictures(study)
+    view = StudyView(Screen(stderr=as_json), quiet or as_json)
+    try:
+        outcomes = execute.run_study(study, folder, jobs=jobs, backend=backend, observer=view)
+    finally:
+        view.close()
+    found = summed_up(study, outcomes)
+    pictures = write_files(found, folder)
+    if as_json:
+        print_json(found.as_json())
+    else:
+        console, place = Screen(), shlex.quote(str(folder))
+        for table in tables(found):
+            console.print(table)
+            console.print()
+        for outcome in found.failed:
+            said = words(("failed", "red"), f": {outcome.cell.name}: {outcome.error or ''}")
+            console.print(said, highlight=False)
+        say(f"Tables: {place}/{study.kind}.md, .csv, .json")
+        if pictures:
+            say(f"Pictures: {', '.join(pictures)}")
+        say(f"To look at it: bgtplanner report {place} --open")
+    if found.failed:
+        raise typer.Exit(1)
