@@ -179,6 +179,6 @@ class TestFiguresAgree:
     def test_what_is_wrong_quotes_the_paper_page(self) -> None:
         page = (DOCS / "concepts" / "published-setting.md").read_text(encoding="utf-8")
         paper = numbers((DOCS / "paper.md").read_text(encoding="utf-8"))
-        for figure in ("287", "2,373", "404", "3,719", "297", "21"):
+        for figure in ("294", "2,439", "415", "3,797", "297", "21"):
             assert figure in numbers(page), figure
             assert figure in paper, figure

@@ -105,6 +105,8 @@ class TestAsked:
         [
             (("bgt", "uniform", "adap"), None, "uniform"),
             (("uniform", "bgt"), None, "uniform"),
+            (("patient", "adap", "uniform"), None, "uniform"),
+            (("patient", "bgt", "adap"), None, "adap"),
             (("unlimited", "bgt", "adap"), None, "adap"),
             (("bgt", "unlimited"), None, "unlimited"),
             (("bgt",), None, None),

@@ -141,8 +141,8 @@ class Study:
         seeds: Of the runs.
         preset: ``recommended`` or ``paper``.
         settings: Config keys for all cells, such as ``{"federation.rounds": 50}``.
-        baseline: The policy that all others are compared with; by default the first that is
-            neither ``bgt`` nor ``unlimited``.
+        baseline: The policy that all others are compared with; by default ``uniform``, or the
+            first that is neither a planner nor ``unlimited``.
         variations: Settings that are varied, one variation after the other; none in a comparison.
         figure: Name of the ready-made sweep that this is.
     """
@@ -176,7 +176,9 @@ class Study:
         """The baseline, given or by default; None where there is nothing to compare with."""
         if self.baseline is not None or len(self.policies) < 2:
             return self.baseline
-        others = [name for name in self.policies if name not in ("bgt", "unlimited")]
+        if "uniform" in self.policies:  # an even schedule: what planning has to beat
+            return "uniform"
+        others = [name for name in self.policies if name not in ("bgt", "patient", "unlimited")]
         return others[0] if others else self.policies[1]
 
     @property
