@@ -286,7 +286,7 @@ class TestGrid:
         for words in (
             "19 of 20",
             "Error and F1 (last round)",
-            "Difference to patient, seed by seed",
+            "Difference to uniform, seed by seed",
             "demo, laplace",
             "csv:a <b>.csv, gaussian",
             "has the lowest mean error in",
