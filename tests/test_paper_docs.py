@@ -32,9 +32,10 @@ from benchmarks.paper.plan import (
 from benchmarks.paper.results import Results
 
 from bgtplanner.cli import app
-from bgtplanner.errors import InterruptedRunError
+from bgtplanner.errors import ConfigError, InterruptedRunError
 from bgtplanner.experiments import execute
 from bgtplanner.experiments.cells import Cell, Outcome
+from bgtplanner.experiments.store import RunFolder
 from bgtplanner.experiments.table2 import HEADLINE
 
 DOCS = Path(__file__).parents[1] / "docs" / "paper.md"
@@ -270,6 +271,31 @@ def test_seeds_that_are_missing_are_told(tmp_path: Path, page: Path) -> None:
     assert "mean of 3 seeds" in text
     assert "Fewer seeds: ADAP, noise 6 over the clip on ML-100K (1)." in text
     assert "--policy uniform --seeds 0-4 --out runs/paper/dpsgd/ml-100k" in text
+
+
+def test_other_settings_are_told(tmp_path: Path, page: Path) -> None:
+    short = Reading(
+        name="bgt", method="BGTplanner", label="", policy="bgt",
+        settings={"federation.rounds": 20, "data.data_dir": "elsewhere"},
+    )  # fmt: skip
+    finish(tmp_path, short, "ml-100k", (0,))
+    command.write_page(Results(tmp_path), page)
+    said = "BGTplanner, as printed on ML-100K was run with `federation.rounds = 20`."
+    assert said in part(page, "table2")
+
+
+def test_a_folder_with_runs_of_other_settings_is_not_gone_on_with(tmp_path: Path) -> None:
+    job = Job(part=READINGS[0], dataset="ml-100k", seeds=(0,))
+    cell, config = next(iter(job.asked.cells().items()))
+    other = config.model_copy(
+        update={"federation": config.federation.model_copy(update={"rounds": 7})}
+    )
+    place = job.folder(tmp_path) / cell.place
+    with RunFolder.create(place, other, fingerprint="of some data"):
+        pass
+    with pytest.raises(ConfigError, match=r"with other settings \(federation\.rounds\)"):
+        command.run([job], tmp_path, 1)
+    assert not (job.folder(tmp_path) / "study.json").exists()
 
 
 @pytest.mark.parametrize("lost", ["<!-- begin: gains -->", "<!-- end: gains -->"])

@@ -31,6 +31,7 @@ from benchmarks.paper.table import commands, deviations, how_to_run, table2
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
 from bgtplanner.experiments.cells import Cell, one_by_one, side_by_side
 from bgtplanner.experiments.config import Config
+from bgtplanner.experiments.execute import check_settings
 from bgtplanner.experiments.store import write_whole
 from bgtplanner.experiments.study import parse_seeds
 from bgtplanner.report.study import duration
@@ -140,8 +141,12 @@ def run(jobs: Sequence[Job], runs: Path, at_once: int) -> bool:
         Whether all went well; what fails does not keep the others from being run.
 
     Raises:
+        ConfigError: If a run is there with other settings, before anything is done.
         InterruptedRunError: If it was stopped; the same call goes on.
     """
+    for job in jobs:
+        for cell, config in job.asked.cells().items():
+            check_settings(cell, config, job.folder(runs))
     todo: dict[Cell, Config] = {}
     for job in jobs:
         folder, asked = job.folder(runs), job.asked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from benchmarks.paper.figures import SMALL, differs, falls, lines_of
+from benchmarks.paper.figures import differs, falls, lines_of, small_constants
 from benchmarks.paper.findings import BGT, OTHERS, RIVALS, gains_of, of_print
 from benchmarks.paper.plan import DATASETS, MECHANISMS, Reading
 from benchmarks.paper.results import Results
@@ -214,13 +214,8 @@ def _figures(results: Results) -> Iterator[Verdict]:
             YES if agree == len(some) else NO,
             f"from 50 to 150 RMSE {'falls' if better else 'rises'} on {agree} of {len(some)} sets",
         )
-    small = {
-        (key, *place): line
-        for key in SMALL
-        for place, line in lines_of(results, "small", key).items()
-    }
-    if small:
-        sure = sum(map(differs, small.values()))
+    if small := small_constants(results):
+        sure = sum(map(differs, small))
         yield Verdict(
             "Appendix F: how the small constants matter (its text is not public)",
             OPEN,

@@ -127,29 +127,25 @@ def differs(line: dict[str, Estimate]) -> bool:
     return bool(apart > (halves[0] ** 2 + halves[1] ** 2) ** 0.5)
 
 
+def small_constants(results: Results) -> list[dict[str, Estimate]]:
+    """The rows of all tables of Appendix F."""
+    return [line for key in SMALL for line in lines_of(results, "small", key).values()]
+
+
 def trend(results: Results, figure: str) -> str | None:
     """What the paper sees in a figure, and how often the RMSE falls along ours."""
     if figure not in KEYS:
-        lines = {
-            (key, *place): line
-            for key in SMALL
-            for place, line in lines_of(results, figure, key).items()
-        }
-        sure = sum(map(differs, lines.values()))
+        rows = small_constants(results)
+        if not rows or any(map(differs, rows)):
+            return None
         return (
             "The RMSE differs by more than its 95 % intervals from the first to the last value in "
-            f"{sure} of {len(lines)} rows: these constants make no difference here."
-            if lines and not sure
-            else None
+            f"0 of {len(rows)} rows: these constants make no difference here."
         )
-    lines_here = {
-        place: line
-        for place, line in lines_of(results, figure, KEYS[figure]).items()
-        if len(line) > 1
-    }
+    lines = lines_of(results, figure, KEYS[figure])
     said = [_IN_THE_PAPER[figure]]
     for mechanism, name in (("gaussian", "Gaussian"), ("laplace", "Laplace")):
-        some = [line for place, line in lines_here.items() if place[1] == mechanism]
+        some = [line for place, line in lines.items() if place[1] == mechanism and len(line) > 1]
         if some:
             down, sure = sum(map(falls, some)), sum(map(differs, some))
             said.append(

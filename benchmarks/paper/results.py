@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.paper.plan import DATASETS, FIGURES, MECHANISMS, READINGS, SEEDS, Reading
-from bgtplanner.experiments.cells import Outcome, outcome_of
+from bgtplanner.experiments.cells import Outcome
 from bgtplanner.experiments.comparison import Comparison, Estimate, estimate, summed_up
 from bgtplanner.experiments.config import load_config
+from bgtplanner.experiments.execute import read_study
 from bgtplanner.experiments.runner import ratings_of, split_of
 from bgtplanner.experiments.store import write_whole
 from bgtplanner.experiments.study import Study
@@ -25,16 +26,20 @@ class Results:
     """The finished cells below a runs folder.
 
     Attributes:
+        settings: Of every reading and data set, what was set otherwise than by the preset.
         sweeps: By name of the figure; one for each folder that has something finished.
     """
 
     def __init__(self, runs: Path) -> None:
         self.sweeps: dict[str, list[Comparison]] = {}
+        self.settings: dict[tuple[Reading, str], Mapping[str, Any]] = {}
         self._halves = _halves(runs)
         self._cells: dict[tuple[str, str, str], dict[int, Mapping[str, Any]]] = {}
         for reading in READINGS:
-            for _, outcomes in _read(runs / reading.name):
+            for asked, outcomes in _read(runs / reading.name):
                 self._add(reading.name, outcomes)
+                for dataset in asked.datasets:
+                    self.settings[reading, dataset] = asked.settings
         for figure in FIGURES:
             found = [summed_up(*each) for each in _read(runs / figure.name)]
             if found:
@@ -127,9 +132,7 @@ def _halves(runs: Path) -> dict[str, list[float]]:
 
 def finished(asked: Study, out: Path) -> list[Outcome]:
     """The cells in a folder that are done, by their summaries."""
-    places = {cell: out / cell.place for cell in asked.cells()}
-    done = [cell for cell, place in places.items() if (place / "summary.json").exists()]
-    return [found for cell in done if (found := outcome_of(cell, places[cell])).summary]
+    return [found for found in read_study(asked, out) if found.summary]
 
 
 def _read(folder: Path) -> Iterator[tuple[Study, list[Outcome]]]:

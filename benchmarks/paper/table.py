@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
 
 from benchmarks.paper.plan import (
     COMPARED,
@@ -19,6 +20,7 @@ from benchmarks.paper.plan import (
 )
 from benchmarks.paper.results import Results
 from bgtplanner.experiments.comparison import Estimate
+from bgtplanner.experiments.config import INDIFFERENT
 from bgtplanner.experiments.table2 import Published, published
 
 REFERENCES = {
@@ -175,7 +177,20 @@ def _missing(results: Results) -> list[str]:
     )
     if whole := [name for key, name in DATASETS.items() if key not in results.datasets]:
         text.append(f"Nothing of {' and '.join(whole)} yet; `make paper` runs it.")
-    return text
+    return text + [
+        f"{reading.label} on {DATASETS.get(dataset, dataset)} was run with {', '.join(other)}."
+        for (reading, dataset), settings in results.settings.items()
+        if (other := _other(reading, settings))
+    ]
+
+
+def _other(reading: Reading, settings: Mapping[str, Any]) -> list[str]:
+    """What was set otherwise than planned."""
+    return [
+        f"`{key} = {settings.get(key, 'as in the preset')}`"
+        for key in {**reading.settings, **settings}
+        if settings.get(key) != reading.settings.get(key) and key not in INDIFFERENT
+    ]
 
 
 def not_run(jobs: Sequence[Job]) -> list[str]:
@@ -196,8 +211,8 @@ def commands(results: Results) -> str | None:
     """The command behind every cell of the table."""
     if not results.columns:
         return None
-    lines = []
+    rows = [["row", "command"]]
     for reading in READINGS:
         words = Job(part=reading, dataset="DATASET", seeds=SEEDS).plain_words()
-        lines.append(f"| {reading.label} | `bgtplanner {words}` |")
-    return "\n".join(["| row | command |", "| --- | --- |", *lines])
+        rows.append([reading.label, f"`bgtplanner {words}`"])
+    return table(rows)

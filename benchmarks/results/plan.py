@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from bgtplanner.experiments.config import Config, load_config
+from bgtplanner.experiments.config import INDIFFERENT, Config, load_config
 from bgtplanner.planning.baselines import Hindsight
 
 PRESET = "recommended"
@@ -24,9 +24,6 @@ ROUNDS = 100
 RIVALS = ("uniform", "adpml", "adap", "hong", "two-phase", "bgt")
 WITHOUT_PRIVACY = {"ml-100k": 0.2017, "filmtrust": 0.2905, "ml-1m": 0.2006}
 """RMSE of the paper's model without privacy, as the paper reports it."""
-
-# Where a run is carried out and how often it is saved does not change what comes of it.
-_INDIFFERENT = (("data", "data_dir"), ("run", "device"), ("run", "checkpoint_every"))
 
 
 class Place(NamedTuple):
@@ -80,7 +77,8 @@ class Run:
     def mark(self) -> str:
         """A hash of all settings that decide what comes out."""
         tree = self.config.model_dump(mode="json")
-        for section, name in _INDIFFERENT:
+        for key in INDIFFERENT:
+            section, name = key.split(".")
             tree[section].pop(name)
         text = json.dumps(_rounded(tree), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -26,7 +26,7 @@ from bgtplanner.experiments.config import Config, differences
 from bgtplanner.experiments.store import RunFolder
 from bgtplanner.experiments.study import Study
 
-__all__ = ["StudyObserver", "read_study", "run_study"]
+__all__ = ["StudyObserver", "check_settings", "read_study", "run_study"]
 
 
 class _Clock:
@@ -146,9 +146,20 @@ def _finished(cell: Cell, config: Config, out: Path) -> Outcome | None:
     Raises:
         ConfigError: If the folder holds a run with other settings.
     """
+    place = out / cell.place
+    begun = check_settings(cell, config, out)
+    return outcome_of(cell, place) if begun and (place / "summary.json").exists() else None
+
+
+def check_settings(cell: Cell, config: Config, out: Path) -> bool:
+    """See that what was begun of a cell has its settings; return whether anything was.
+
+    Raises:
+        ConfigError: If the folder holds a run with other settings.
+    """
     folder = RunFolder(out / cell.place)
     if not (folder.path / "config.toml").exists():
-        return None
+        return False
     folder.notes()
     different = sorted(differences(folder.config(), config))
     if different:
@@ -156,9 +167,7 @@ def _finished(cell: Cell, config: Config, out: Path) -> Outcome | None:
             f"--out {out}: {cell.name} was run there with other settings "
             f"({', '.join(different[:3])}); choose another folder"
         )
-    if not (folder.path / "summary.json").exists():
-        return None
-    return outcome_of(cell, folder.path)
+    return True
 
 
 def _check_folder(out: Path, study: Study) -> None:

@@ -293,9 +293,8 @@ class FedGNN:
         return jax.nn.sigmoid(score) if self.score == "sigmoid" else score
 
 
-_embedded = jax.jit(
-    FedGNN._embed, static_argnums=0
-)  # at once: one operation after another is slow
+# Compiled as a whole: one operation after another is slow.
+_embedded = jax.jit(FedGNN._embed, static_argnums=0)
 
 
 def _adam_step(
