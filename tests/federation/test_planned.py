@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from bgtplanner.errors import ConfigError
 from bgtplanner.federation.planned import PlannedRound, PlannedRounds
 from bgtplanner.federation.posterior import forecast
 from bgtplanner.federation.protection import Protection, Terms, noise_of_mean
@@ -512,6 +513,24 @@ def test_adap_clips_every_client_by_its_own_noisy_gradient(
     assert np.asarray(last.clip)[0] * np.asarray(last.own)[number > 0] == pytest.approx(clip)
     assert one.plan is not None
     assert two.plan.charge == one.plan.charge
+
+
+class OwnClips(Scripted):
+    """Wants a clip of its own for every client."""
+
+    def choose(self, context: NDArray[np.float64], left: NDArray[np.float64]) -> Choice | None:
+        found = super().choose(context, left)
+        return None if found is None else found._replace(own_clip=np.full(CLIENTS, 0.5))
+
+
+def test_clips_that_would_be_passed_over_are_refused_before_anything_is_paid(split: Split) -> None:
+    simulation = Simulation(FEDERATION, split, seed=5, device="cpu")
+    ledger = Ledger.in_memory(SAME, RULE)
+    policy = OwnClips(SAME, script=[0.25], accounting=RULE)
+    rounds = PlannedRounds(simulation, policy, ledger, trust="local", run="run", mark=b"")
+    with pytest.raises(ConfigError, match="own_clip = 'one a client': expected none, but with"):
+        rounds.step()
+    assert not ledger.least_spent_by_class().any()
 
 
 # ---- forecasts

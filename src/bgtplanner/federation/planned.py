@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from bgtplanner.errors import BudgetExceeded
+from bgtplanner.errors import BudgetExceeded, ConfigError
 from bgtplanner.federation.posterior import Posterior, forecast
 from bgtplanner.federation.protection import Terms, noise_of_mean, terms_of
 from bgtplanner.federation.rounds import Federation, State
@@ -210,7 +210,7 @@ class PlannedRounds:
         Returns:
             The terms, the reservation, and how many have paid and answer too late.
         """
-        asked = plan.participants & self._invited(index)
+        own, asked = self._own_clips(plan), plan.participants & self._invited(index)
         try:
             reservation = self.ledger.reserve(
                 plan.charge_by_class, run=self.run, round=index, clients=asked, by_class=True,
@@ -223,16 +223,22 @@ class PlannedRounds:
         answers = reservation.granted & self._answers(index) & ~late
         terms = terms_of(
             self.ledger.rule, self.trust, plan.largest_clip, plan.charge_by_class, answers,
-            budgets.class_of_client, self._own_clips(plan),
+            budgets.class_of_client, own,
         )  # fmt: skip
         return terms, reservation, int(late.sum())
 
     def _own_clips(self, plan: Plan) -> NDArray[np.float64] | None:
-        """Each client's own clip over that of its class, for a policy that follows their norms."""
+        """Each client's own clip over that of its class, for a policy that follows their norms.
+
+        Raises:
+            ConfigError: If a policy asks for such clips where they would be passed over.
+        """
         protection = self.simulation.federation.protection
         by_row = protection is not None and protection.unit == "row"
         if plan.own_clip is None and by_row and isinstance(self.policy, Adap):
             return np.ones(len(self.ledger))
+        fits = plan.own_clip is None or by_row
+        ConfigError.unless(fits, "own_clip", "one a client", "none, but with privacy.unit = row")
         return plan.own_clip
 
     def _invited(self, index: int) -> NDArray[np.bool_]:
