@@ -24,9 +24,10 @@ import typer
 import bgtplanner
 from bgtplanner import cli
 from bgtplanner.commands import train
-from bgtplanner.experiments import loop, runner
-from bgtplanner.experiments.config import load_config
-from bgtplanner.recsys.datasets import DATASETS
+from bgtplanner.data.datasets import DATASETS
+from bgtplanner.runs import loop
+from bgtplanner.runs import run as runner
+from bgtplanner.runs.config import load_config
 from command_line import Call, Done
 from processes import Processes
 

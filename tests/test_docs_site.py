@@ -19,7 +19,7 @@ sys.path.insert(0, str(DOCS))
 from writing import reference  # noqa: E402
 
 import bgtplanner  # noqa: E402
-from bgtplanner.experiments.config import FLAGS, Config  # noqa: E402
+from bgtplanner.runs.config import FLAGS, Config  # noqa: E402
 from processes import Processes  # noqa: E402
 
 

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 from benchmarks.speed.made_runs import make_run, make_study
 
+from bgtplanner.data import download
 from bgtplanner.errors import StorageError
-from bgtplanner.experiments import store
-from bgtplanner.experiments.study import Study
-from bgtplanner.recsys import download
+from bgtplanner.runs import folder as store
+from bgtplanner.runs.study import Study
 from command_line import Call, Done
 
 ADVICE = re.compile(

@@ -20,9 +20,9 @@ import pytest
 from benchmarks.speed.made_runs import make_run, make_study
 
 from bgtplanner import Budget, Budgets, Ledger, simulate
-from bgtplanner.experiments.study import Axis, Study, Variation
 from bgtplanner.report import page
 from bgtplanner.report.drawing import as_file, as_page
+from bgtplanner.runs.study import Axis, Study, Variation
 from bgtplanner.text import visible
 from command_line import Call, Done
 

@@ -33,10 +33,10 @@ from benchmarks.paper.results import Results
 
 from bgtplanner.cli import app
 from bgtplanner.errors import ConfigError, InterruptedRunError
-from bgtplanner.experiments import execute
-from bgtplanner.experiments.cells import Cell, Outcome
-from bgtplanner.experiments.store import RunFolder
-from bgtplanner.experiments.table2 import HEADLINE
+from bgtplanner.paper.table2 import HEADLINE
+from bgtplanner.runs import execute
+from bgtplanner.runs.cells import Cell, Outcome
+from bgtplanner.runs.folder import RunFolder
 
 DOCS = Path(__file__).parents[1] / "docs" / "paper.md"
 Of = Callable[[Cell], dict[str, Any]]

@@ -28,10 +28,10 @@ from benchmarks.results.store import Store
 from benchmarks.results.study import counts, findings, verdict
 from benchmarks.results.tables import TITLES, excess
 
-from bgtplanner.experiments.comparison import estimate
-from bgtplanner.experiments.config import load_config
 from bgtplanner.privacy.accounting import rule_named
 from bgtplanner.privacy.budget import Budget
+from bgtplanner.runs.config import load_config
+from bgtplanner.runs.statistics import estimate
 
 DOCS = Path(__file__).parents[1] / "docs" / "results.md"
 SEEDS = (0, 1, 2)

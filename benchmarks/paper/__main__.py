@@ -29,12 +29,12 @@ from benchmarks.paper.plan import DATASETS, FIGURES, RUNS, SEEDS, TEN_USERS, Job
 from benchmarks.paper.results import Results, finished, write_halves
 from benchmarks.paper.table import commands, deviations, how_to_run, table2
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
-from bgtplanner.experiments.cells import Cell, one_by_one, side_by_side
-from bgtplanner.experiments.config import Config
-from bgtplanner.experiments.execute import check_settings
-from bgtplanner.experiments.store import write_whole
-from bgtplanner.experiments.study import parse_seeds
 from bgtplanner.report.study import duration
+from bgtplanner.runs.cells import Cell, one_by_one, side_by_side
+from bgtplanner.runs.config import Config
+from bgtplanner.runs.execute import check_settings
+from bgtplanner.runs.folder import write_whole
+from bgtplanner.runs.study import parse_seeds
 
 
 def provenance(results: Results) -> str | None:

@@ -10,7 +10,7 @@ from benchmarks.paper.findings import BGT, OTHERS, RIVALS, gains_of, of_print
 from benchmarks.paper.plan import DATASETS, MECHANISMS, Reading
 from benchmarks.paper.results import Results
 from benchmarks.paper.table import column, short, table
-from bgtplanner.experiments.table2 import HEADLINE
+from bgtplanner.paper.table2 import HEADLINE
 
 YES, NO, DEPENDS, OPEN = (
     "reproduced",

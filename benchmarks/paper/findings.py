@@ -16,8 +16,8 @@ from benchmarks.paper.plan import (
 )
 from benchmarks.paper.results import Results
 from benchmarks.paper.table import NOTHING, column, print_of, short, signed, table
-from bgtplanner.experiments.comparison import Estimate, estimate
-from bgtplanner.experiments.table2 import HEADLINE
+from bgtplanner.paper.table2 import HEADLINE
+from bgtplanner.runs.statistics import Estimate, estimate
 
 BGT = COMPARED["BGTplanner"]
 RIVALS = [COMPARED[name] for name in ("DPSGD", "ADPML", "ADAP")]

@@ -8,9 +8,9 @@ from benchmarks.paper.plan import COMPARED, DATASETS
 from benchmarks.paper.results import Results
 from benchmarks.paper.table import NOTHING, column, table
 from bgtplanner import BGTPlanner, Budget
-from bgtplanner.experiments.config import load_config
-from bgtplanner.experiments.results import CLIENT_LEVEL_DELTA
 from bgtplanner.privacy.budget import Budgets
+from bgtplanner.runs.config import load_config
+from bgtplanner.runs.summary import CLIENT_LEVEL_DELTA
 
 BGT = COMPARED["BGTplanner"]
 

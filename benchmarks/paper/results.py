@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.paper.plan import DATASETS, FIGURES, MECHANISMS, READINGS, SEEDS, Reading
-from bgtplanner.experiments.cells import Outcome
-from bgtplanner.experiments.comparison import Comparison, Estimate, estimate, summed_up
-from bgtplanner.experiments.config import load_config
-from bgtplanner.experiments.execute import read_study
-from bgtplanner.experiments.runner import ratings_of, split_of
-from bgtplanner.experiments.store import write_whole
-from bgtplanner.experiments.study import Study
+from bgtplanner.runs.cells import Outcome
+from bgtplanner.runs.config import load_config
+from bgtplanner.runs.execute import read_study
+from bgtplanner.runs.folder import write_whole
+from bgtplanner.runs.run import ratings_of, split_of
+from bgtplanner.runs.statistics import Comparison, Estimate, estimate, summed_up
+from bgtplanner.runs.study import Study
 
 _HALVES = "half.json"
 Summaries = Mapping[int, Mapping[str, Any]]

@@ -19,9 +19,9 @@ from benchmarks.paper.plan import (
     Reading,
 )
 from benchmarks.paper.results import Results
-from bgtplanner.experiments.comparison import Estimate
-from bgtplanner.experiments.config import INDIFFERENT
-from bgtplanner.experiments.table2 import Published, published
+from bgtplanner.paper.table2 import Published, published
+from bgtplanner.runs.config import INDIFFERENT
+from bgtplanner.runs.statistics import Estimate
 
 REFERENCES = {
     "half": "*0.5 for everything*",

@@ -22,8 +22,8 @@ from benchmarks.paper.table import short, signed, table
 from benchmarks.poisoning.attacks import ATTACKS, TARGETED
 from benchmarks.poisoning.world import Played, World
 from bgtplanner.errors import DataError
-from bgtplanner.experiments.store import write_whole
 from bgtplanner.federation.screening import FALSE_ALARM
+from bgtplanner.runs.folder import write_whole
 
 PART = "poisoning"
 SHARES = (0.001, 0.01, 0.05)

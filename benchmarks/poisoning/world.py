@@ -18,17 +18,17 @@ from jax import Array
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from bgtplanner.experiments.assembly import federation_of, rule_of
-from bgtplanner.experiments.config import load_config
-from bgtplanner.experiments.runner import ratings_of, split_of
 from bgtplanner.federation.client import flat_upload
 from bgtplanner.federation.protection import Terms, terms_of
 from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.screening import Limits, Screen
+from bgtplanner.models.bias import Biases
+from bgtplanner.models.learner import Edges, Shared, client_gradients
+from bgtplanner.models.metrics import Metrics, tally
 from bgtplanner.privacy.mechanisms import clip_factor
-from bgtplanner.recsys.biases import Biases
-from bgtplanner.recsys.metrics import Metrics, tally
-from bgtplanner.recsys.model import Edges, Shared, client_gradients
+from bgtplanner.runs.assembly import federation_of, rule_of
+from bgtplanner.runs.config import load_config
+from bgtplanner.runs.run import ratings_of, split_of
 
 Floats = NDArray[np.float64]
 

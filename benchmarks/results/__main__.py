@@ -28,8 +28,8 @@ from benchmarks.results.play import SECONDS, Failure, estimate, pieces_of, play_
 from benchmarks.results.store import Store
 from benchmarks.results.tables import TABLES, TITLES, how_to_run
 from bgtplanner.errors import BGTPlannerError
-from bgtplanner.experiments.store import write_whole
 from bgtplanner.report.study import duration
+from bgtplanner.runs.folder import write_whole
 
 _TITLE = "# The preset `recommended`, measured"
 _EVERY = 30.0  # seconds between two lines where there is no bar

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from bgtplanner.experiments.config import INDIFFERENT, Config, load_config
 from bgtplanner.planning.baselines import Hindsight
+from bgtplanner.runs.config import INDIFFERENT, Config, load_config
 
 PRESET = "recommended"
 DATASETS = {"ml-100k": "ML-100K", "filmtrust": "FilmTrust", "ml-1m": "ML-1M"}

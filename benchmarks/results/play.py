@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 from benchmarks.results.plan import Run
 from benchmarks.results.store import fingerprint
-from bgtplanner.experiments.config import Config
-from bgtplanner.experiments.runner import execute, ratings_of
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.privacy.accounting import rule_named
 from bgtplanner.privacy.budget import Budget
-from bgtplanner.recsys.ratings import Ratings
+from bgtplanner.runs.config import Config
+from bgtplanner.runs.run import execute, ratings_of
 
 FIGURES = (
     "rmse_final",

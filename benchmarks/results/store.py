@@ -14,7 +14,7 @@ from typing import Any
 import bgtplanner
 from benchmarks.results.plan import Run
 
-_FOLDERS = ("privacy", "planning", "recsys", "federation", "experiments")
+_FOLDERS = ("privacy", "planning", "data", "models", "federation", "paper", "runs")
 
 
 @cache

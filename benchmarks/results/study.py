@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.results.plan import Cell, Place, Study
 from benchmarks.results.store import Store
-from bgtplanner.experiments.comparison import Estimate, estimate
+from bgtplanner.runs.statistics import Estimate, estimate
 
 WORTH = 0.005  # share of the client's own RMSE that hindsight has to gain
 CLOSED, CLOSED_IN = 0.80, 0.90

@@ -21,8 +21,8 @@ from benchmarks.results.plan import (
 )
 from benchmarks.results.store import Store
 from benchmarks.results.study import counts, findings, paired, verdict
-from bgtplanner.experiments.comparison import Estimate, estimate
-from bgtplanner.experiments.config import load_config
+from bgtplanner.runs.config import load_config
+from bgtplanner.runs.statistics import Estimate, estimate
 
 _SIGNS = {"better": "+", "same": "=", "worse": "**−**"}
 

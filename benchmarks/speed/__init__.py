@@ -49,7 +49,7 @@ to every ratio stand its quartiles over the turns; when they are far apart the m
 the run should be repeated. The tables are written to ``build/bench/speed.md``, all the single
 measurements to ``build/bench/speed.json``. The exit code is 1 if a target was missed.
 
-The data are synthetic (`bgtplanner.recsys.synthetic`), so that nothing has to be downloaded: same
+The data are synthetic (`bgtplanner.data.synthetic`), so that nothing has to be downloaded: same
 numbers of users, items and ratings as the sets they stand for, a few busy users and items, many
 quiet ones. Speed does not depend on what the ratings are.
 """

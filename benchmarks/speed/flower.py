@@ -24,11 +24,11 @@ WHAT = {
 
 def prepare(folder: Path) -> Any:
     """Write the federation, if it is not there yet; returns its ratings."""
-    from bgtplanner.experiments.config import load_config, to_toml
+    from bgtplanner.data.synthetic import synthetic_ratings
     from bgtplanner.flower.client import Client
     from bgtplanner.flower.clientfile import load_client
     from bgtplanner.flower.example import write_example
-    from bgtplanner.recsys.synthetic import synthetic_ratings
+    from bgtplanner.runs.config import load_config, to_toml
 
     ratings = synthetic_ratings(
         clients=CLIENTS, items=ITEMS, ratings_per_client=RATINGS_PER_CLIENT
@@ -46,8 +46,8 @@ def prepare(folder: Path) -> Any:
 
 
 def in_simulation(folder: Path) -> list[dict[str, Any]]:
-    from bgtplanner.experiments.config import load_config
-    from bgtplanner.experiments.runner import execute
+    from bgtplanner.runs.config import load_config
+    from bgtplanner.runs.run import execute
 
     ratings = prepare(folder)
     config = load_config(
@@ -62,9 +62,9 @@ def on_engine(folder: Path) -> list[dict[str, Any]]:
     from flwr.serverapp import Grid, ServerApp
     from flwr.simulation import run_simulation
 
-    from bgtplanner.experiments.deployed import carry_out
-    from bgtplanner.experiments.store import RunFolder
     from bgtplanner.flower.client import make_client_app
+    from bgtplanner.runs.deployed import carry_out
+    from bgtplanner.runs.folder import RunFolder
 
     prepare(folder)
     home = folder / "federation"

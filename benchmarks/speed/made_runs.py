@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from bgtplanner.experiments.assembly import budgets_of, policy_of, rule_of
-from bgtplanner.experiments.config import Config, load_config
-from bgtplanner.experiments.results import facts_of, most_spent, summarise
-from bgtplanner.experiments.store import RunFolder
-from bgtplanner.experiments.study import Study
 from bgtplanner.planning.policy import LedgerPolicy, Plan
+from bgtplanner.runs.assembly import budgets_of, policy_of, rule_of
+from bgtplanner.runs.config import Config, load_config
+from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.study import Study
+from bgtplanner.runs.summary import facts_of, most_spent, summarise
 
 CLIENTS, ITEMS, RATINGS = 300, 300, 15_000
 BESIDE = {

@@ -35,7 +35,7 @@ class PeakAfterEachRound:
 def run(model: str) -> dict[str, Any]:
     """Train as a user would, from ratings to summary, and look at this process's memory."""
     from bgtplanner import simulate
-    from bgtplanner.recsys.synthetic import synthetic_ratings
+    from bgtplanner.data.synthetic import synthetic_ratings
 
     ratings = synthetic_ratings(
         clients=CLIENTS,

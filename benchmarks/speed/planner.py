@@ -92,13 +92,13 @@ def training(model: str) -> Simulation:
     import numpy as np
 
     from benchmarks.speed.round import SIZES
+    from bgtplanner.data.split import Split, split_ratings
+    from bgtplanner.data.synthetic import synthetic_ratings
     from bgtplanner.federation.rounds import Federation
     from bgtplanner.federation.server import Server
     from bgtplanner.federation.simulation import Simulation
-    from bgtplanner.recsys.factorization import Factorization
-    from bgtplanner.recsys.fedgnn import FedGNN
-    from bgtplanner.recsys.split import Split, split_ratings
-    from bgtplanner.recsys.synthetic import synthetic_ratings
+    from bgtplanner.models.factorization import Factorization
+    from bgtplanner.models.fedgnn import FedGNN
 
     size = SIZES["ML-100K"]
     ratings = synthetic_ratings(

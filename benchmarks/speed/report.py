@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speed.made_runs import make_study
-from bgtplanner.experiments.comparison import summed_up
-from bgtplanner.experiments.curves import mean_curves
-from bgtplanner.experiments.execute import read_study
-from bgtplanner.experiments.study import Study
 from bgtplanner.report.page import write_report
+from bgtplanner.runs.curves import mean_curves
+from bgtplanner.runs.execute import read_study
+from bgtplanner.runs.statistics import summed_up
+from bgtplanner.runs.study import Study
 
 TARGET_BYTES = 3_000_000
 TURNS = 3

@@ -10,9 +10,9 @@ from benchmarks.speed.child import quartiles, stay_on, stopwatch
 
 if TYPE_CHECKING:
     from benchmarks.speed.torch_loop import TorchLoop
+    from bgtplanner.data.ratings import Ratings
     from bgtplanner.federation.rounds import State
-    from bgtplanner.recsys.fedgnn import FedGNN
-    from bgtplanner.recsys.ratings import Ratings
+    from bgtplanner.models.fedgnn import FedGNN
 
 
 class Size(NamedTuple):
@@ -55,12 +55,12 @@ def compare(name: str, threads: int) -> dict[str, Any]:
     import torch
 
     from benchmarks.speed.torch_loop import TorchLoop
+    from bgtplanner.data.split import Split, split_ratings
+    from bgtplanner.data.synthetic import synthetic_ratings
     from bgtplanner.federation.rounds import Federation
     from bgtplanner.federation.server import Server
     from bgtplanner.federation.simulation import Simulation
-    from bgtplanner.recsys.fedgnn import FedGNN
-    from bgtplanner.recsys.split import Split, split_ratings
-    from bgtplanner.recsys.synthetic import synthetic_ratings
+    from bgtplanner.models.fedgnn import FedGNN
 
     size = SIZES[name]
     ratings = synthetic_ratings(
@@ -122,7 +122,7 @@ def gradient_difference(model: FedGNN, state: State, train: Ratings, loop: Torch
     import jax
     import numpy as np
 
-    from bgtplanner.recsys.model import Edges, client_gradients
+    from bgtplanner.models.learner import Edges, client_gradients
 
     gradients = jax.jit(client_gradients, static_argnums=0)(
         model, state.shared, state.local, Edges.of(train)

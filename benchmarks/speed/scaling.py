@@ -34,7 +34,7 @@ def prepare(folder: Path) -> dict[str, Any]:
     """Make the ratings of all sizes once, and keep them as plain arrays."""
     import numpy as np
 
-    from bgtplanner.recsys.synthetic import synthetic_ratings
+    from bgtplanner.data.synthetic import synthetic_ratings
 
     with stopwatch() as seconds:
         for size in (NEXT_TO_NOTHING, *SIZES):
@@ -51,13 +51,13 @@ def simulation(model: str, size: int, folder: Path) -> Simulation:
     """All ratings in training, known from the start, and no evaluation."""
     import numpy as np
 
+    from bgtplanner.data.ratings import Ratings
+    from bgtplanner.data.split import Split
     from bgtplanner.federation.rounds import Federation
     from bgtplanner.federation.server import Server
     from bgtplanner.federation.simulation import Simulation
-    from bgtplanner.recsys.factorization import Factorization
-    from bgtplanner.recsys.fedgnn import FedGNN
-    from bgtplanner.recsys.ratings import Ratings
-    from bgtplanner.recsys.split import Split
+    from bgtplanner.models.factorization import Factorization
+    from bgtplanner.models.fedgnn import FedGNN
 
     with np.load(folder / f"{size}.npz") as stored:
         user, item, value = stored["u"], stored["i"], stored["v"]

@@ -1,6 +1,6 @@
 """The other side of the comparison: FedGNN as a loop over the clients, in torch with autograd.
 
-The same model as `bgtplanner.recsys.fedgnn` with one head, a linear score and biases, written the
+The same model as `bgtplanner.models.fedgnn` with one head, a linear score and biases, written the
 way one writes it for a single client. What can be done once for all clients is done once: index
 tensors are made beforehand, the attention layer's parameters are not copied for every client, the
 number of ratings of each item is counted once, and the local step is taken for all users together.
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.federation.rounds import State
 from bgtplanner.federation.server import Server
-from bgtplanner.recsys.fedgnn import FedGNN
-from bgtplanner.recsys.ratings import Ratings
+from bgtplanner.models.fedgnn import FedGNN
 
 
 class Client(NamedTuple):

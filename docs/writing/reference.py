@@ -14,7 +14,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from bgtplanner.cli import app
-from bgtplanner.experiments.config import FLAGS, Config, load_config
+from bgtplanner.runs.config import FLAGS, Config, load_config
 
 __all__ = ["VARIANTS", "commands", "commands_page", "meanings", "settings_page"]
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 from bgtplanner import errors
 
 if TYPE_CHECKING:
-    from bgtplanner.experiments.results import Result
-    from bgtplanner.experiments.runner import resume, simulate
+    from bgtplanner.data.ratings import Ratings
+    from bgtplanner.data.sources import load_ratings
+    from bgtplanner.models.learner import Model
     from bgtplanner.planning.bgt import BGTPlanner
     from bgtplanner.planning.policy import Plan, Policy
     from bgtplanner.privacy.budget import Budget, Budgets
     from bgtplanner.privacy.ledger import Ledger
-    from bgtplanner.recsys.model import Model
-    from bgtplanner.recsys.ratings import Ratings
-    from bgtplanner.recsys.sources import load_ratings
     from bgtplanner.report.study import compare
+    from bgtplanner.runs.run import resume, simulate
+    from bgtplanner.runs.summary import Result
 
 __version__ = "0.1.0"
 __all__ = [
@@ -46,15 +46,15 @@ _HOMES = {
     "Budget": "bgtplanner.privacy.budget",
     "Budgets": "bgtplanner.privacy.budget",
     "Ledger": "bgtplanner.privacy.ledger",
-    "Model": "bgtplanner.recsys.model",
+    "Model": "bgtplanner.models.learner",
     "Plan": "bgtplanner.planning.policy",
     "Policy": "bgtplanner.planning.policy",
-    "Ratings": "bgtplanner.recsys.ratings",
-    "Result": "bgtplanner.experiments.results",
+    "Ratings": "bgtplanner.data.ratings",
+    "Result": "bgtplanner.runs.summary",
     "compare": "bgtplanner.report.study",
-    "load_ratings": "bgtplanner.recsys.sources",
-    "resume": "bgtplanner.experiments.runner",
-    "simulate": "bgtplanner.experiments.runner",
+    "load_ratings": "bgtplanner.data.sources",
+    "resume": "bgtplanner.runs.run",
+    "simulate": "bgtplanner.runs.run",
 }
 
 

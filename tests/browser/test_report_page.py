@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from benchmarks.speed.made_runs import make_run, make_study
 
-from bgtplanner.experiments.study import Study, Variation, parse_axis
 from bgtplanner.report.page import write_report
+from bgtplanner.runs.study import Study, Variation, parse_axis
 from processes import PATIENCE, Processes, wait_until
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install it")

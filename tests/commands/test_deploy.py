@@ -20,14 +20,14 @@ from typer.testing import CliRunner
 
 from bgtplanner.cli import app
 from bgtplanner.errors import ConfigError, LedgerError, MissingExtraError, RunFolderError
-from bgtplanner.experiments.config import load_config
-from bgtplanner.experiments.deployable import catalogue_of, check_deployable
-from bgtplanner.experiments.deployed import carry_out
 from bgtplanner.flower import check
 from bgtplanner.flower.check import check_client
 from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import SentModel
+from bgtplanner.runs.config import load_config
+from bgtplanner.runs.deployable import catalogue_of, check_deployable
+from bgtplanner.runs.deployed import carry_out
 from flower.in_process import InProcessGrid
 
 pytestmark = pytest.mark.usefixtures("compiled_once")

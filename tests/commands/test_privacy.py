@@ -163,9 +163,9 @@ def test_a_client_is_named_by_its_label(call: Any, tmp_path: Path) -> None:
 
 def made_run(path: Path, dataset: str) -> None:
     """A run's folder with a ledger, as a run with a budget leaves it behind."""
-    from bgtplanner.experiments.config import load_config
-    from bgtplanner.experiments.runner import fingerprint_of, ratings_of, split_of
-    from bgtplanner.experiments.store import RunFolder
+    from bgtplanner.runs.config import load_config
+    from bgtplanner.runs.folder import RunFolder
+    from bgtplanner.runs.run import fingerprint_of, ratings_of, split_of
 
     config = load_config(settings={"data.dataset": dataset, "federation.rounds": 2})
     ratings = ratings_of(config)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from bgtplanner import Ratings, simulate
 from bgtplanner.cli import app
 from bgtplanner.errors import ConfigError, DataError, RunFolderError, StorageError
-from bgtplanner.experiments.runner import load
+from bgtplanner.runs.run import load
 
 SETTINGS = {
     "synthetic.clients": 12,

@@ -11,8 +11,8 @@ import pytest
 import typer
 from benchmarks.speed.made_runs import make_run, make_study
 
-from bgtplanner.experiments.study import Study
 from bgtplanner.report import live
+from bgtplanner.runs.study import Study
 from command_line import Call
 
 SHORT = {"federation.rounds": 4}

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from bgtplanner.errors import TrainingDivergedError
-from bgtplanner.experiments import runner
-from bgtplanner.experiments.config import Config
-from bgtplanner.experiments.store import RunFolder
+from bgtplanner.runs import run as runner
+from bgtplanner.runs.config import Config
+from bgtplanner.runs.folder import RunFolder
 from command_line import Call
 
 

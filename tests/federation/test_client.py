@@ -8,6 +8,8 @@ import jax
 import numpy as np
 import pytest
 
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.client import (
     as_shared,
@@ -19,11 +21,9 @@ from bgtplanner.federation.client import (
 from bgtplanner.federation.protection import Protection, terms_of
 from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.server import Server
+from bgtplanner.models.bias import Biases
+from bgtplanner.models.learner import Edges, Shared, client_gradients
 from bgtplanner.privacy.accounting import rule_named
-from bgtplanner.recsys.biases import Biases
-from bgtplanner.recsys.model import Edges, Shared, client_gradients
-from bgtplanner.recsys.ratings import Ratings
-from bgtplanner.recsys.synthetic import synthetic_ratings
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

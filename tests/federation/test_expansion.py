@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.split import Split, deal_users, split_ratings
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation import expansion, simulation
 from bgtplanner.federation.expansion import Expansion, believed, item_tokens, match, matching_key
@@ -21,14 +23,12 @@ from bgtplanner.federation.protection import Protection, Released, Terms
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
+from bgtplanner.models.factorization import Factorization
+from bgtplanner.models.fedgnn import FedGNN
+from bgtplanner.models.learner import Edges, Upload
 from bgtplanner.planning.policy import Choice, LedgerPolicy
 from bgtplanner.privacy.budget import Budgets
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.recsys.factorization import Factorization
-from bgtplanner.recsys.fedgnn import FedGNN
-from bgtplanner.recsys.model import Edges, Upload
-from bgtplanner.recsys.ratings import Ratings
-from bgtplanner.recsys.split import Split, deal_users, split_ratings
 
 Float = NDArray[np.float64]
 USERS, ITEMS, ROUNDS, DIM = 12, 30, 6, 4

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.split import Split, split_ratings
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.planned import PlannedRound, PlannedRounds
 from bgtplanner.federation.posterior import forecast
@@ -18,16 +20,14 @@ from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.federation.validation import rmse_of
+from bgtplanner.models.bias import Biases
+from bgtplanner.models.factorization import Factorization
 from bgtplanner.planning.baselines import Adap
 from bgtplanner.planning.context import ReleasedContext
 from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan
 from bgtplanner.privacy.accounting import rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.recsys.biases import Biases
-from bgtplanner.recsys.factorization import Factorization
-from bgtplanner.recsys.ratings import Ratings
-from bgtplanner.recsys.split import Split, split_ratings
 
 CLIENTS, ITEMS, ROUNDS = 12, 8, 6
 RULE = "laplace/basic"  # charges are epsilons: what is spent can be told at a glance

@@ -22,10 +22,10 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.federation.posterior import Noise, Posterior
 from bgtplanner.federation.screening import FALSE_ALARM, Limits, Screen, limits_of
 from bgtplanner.federation.server import Server
+from bgtplanner.models.learner import Shared
 from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.privacy.noise import SeededNoise
 from bgtplanner.privacy.privunit import cap_of, randomise
-from bgtplanner.recsys.model import Shared
 
 Floats = NDArray[np.float64]
 MECHANISMS = ["gaussian", "laplace", "privunit"]

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from bgtplanner import simulate
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.federation import posterior
 from bgtplanner.federation.posterior import NO_NOISE, Noise, Posterior, forecast
 from bgtplanner.federation.protection import Protection, Terms
 from bgtplanner.federation.rounds import Federation, Heldout, State
 from bgtplanner.federation.server import Server
-from bgtplanner.recsys.alone import references
-from bgtplanner.recsys.biases import COUNT_WEIGHT, Biases
-from bgtplanner.recsys.model import Edges, Shared
-from bgtplanner.recsys.ratings import Ratings
+from bgtplanner.models.bias import COUNT_WEIGHT, Biases
+from bgtplanner.models.learner import Edges, Shared
+from bgtplanner.models.references import references
 
 Float = NDArray[np.float64]
 CLIP, CLIENTS, RATINGS, ITEMS = 0.1, 1000, 40, 40

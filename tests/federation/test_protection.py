@@ -13,22 +13,22 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.split import deal_users
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.guard import Guard
 from bgtplanner.federation.protection import Protection, Released, Terms, terms_of
 from bgtplanner.federation.rounds import Federation, Heldout
 from bgtplanner.federation.server import Server
+from bgtplanner.models.factorization import Factorization
+from bgtplanner.models.fedgnn import FedGNN
+from bgtplanner.models.learner import Edges, Upload
 from bgtplanner.privacy.accounting import rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.privacy.noise import SeededNoise
 from bgtplanner.privacy.privunit import cap_of
-from bgtplanner.recsys.factorization import Factorization
-from bgtplanner.recsys.fedgnn import FedGNN
-from bgtplanner.recsys.model import Edges, Upload
-from bgtplanner.recsys.ratings import Ratings
-from bgtplanner.recsys.split import deal_users
 
 Float = NDArray[np.float64]
 N_CLIENTS, WIDTH, DENSE = 6, 2, 3

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from jax import Array
 
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.split import deal_users
 from bgtplanner.federation import rounds
 from bgtplanner.federation.protection import Protection, Terms
 from bgtplanner.federation.rounds import Draw, Federation, Heldout, Outcome, State
 from bgtplanner.federation.server import Server
-from bgtplanner.recsys.fedgnn import FedGNN
-from bgtplanner.recsys.metrics import Metrics, metrics
-from bgtplanner.recsys.model import Edges, Shared, Upload
-from bgtplanner.recsys.ratings import Ratings
-from bgtplanner.recsys.split import deal_users
+from bgtplanner.models.fedgnn import FedGNN
+from bgtplanner.models.learner import Edges, Shared, Upload
+from bgtplanner.models.metrics import Metrics, metrics
 
 # These programs run once: most of the time would go into optimising them.
 QUICK = {"xla_backend_optimization_level": 0}

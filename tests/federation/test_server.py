@@ -12,14 +12,14 @@ import optax
 import pytest
 from numpy.typing import NDArray
 
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.split import deal_users
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.posterior import Noise
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Aggregate, PseudoRows, Server, Shrunk, aggregate
-from bgtplanner.recsys.fedgnn import FedGNN
-from bgtplanner.recsys.model import Edges, Shared, Upload
-from bgtplanner.recsys.ratings import Ratings
-from bgtplanner.recsys.split import deal_users
+from bgtplanner.models.fedgnn import FedGNN
+from bgtplanner.models.learner import Edges, Shared, Upload
 
 Float = NDArray[np.float64]
 N_ITEMS, WIDTH, DENSE = 6, 2, 3

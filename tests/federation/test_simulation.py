@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from bgtplanner.data.split import Split, deal_users, split_ratings
+from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import RoundRecord, Simulation, pick_device
-from bgtplanner.recsys.factorization import Factorization
-from bgtplanner.recsys.fedgnn import FedGNN
-from bgtplanner.recsys.metrics import metrics
-from bgtplanner.recsys.split import Split, deal_users, split_ratings
-from bgtplanner.recsys.synthetic import synthetic_ratings
+from bgtplanner.models.factorization import Factorization
+from bgtplanner.models.fedgnn import FedGNN
+from bgtplanner.models.metrics import metrics
 
 # Everything that is drawn at random or kept from round to round is in one of these.
 FEDGNN = Federation(

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.split import deal_users, split_ratings
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.protection import Protection, Terms
 from bgtplanner.federation.validation import (
@@ -20,9 +22,7 @@ from bgtplanner.federation.validation import (
     errors_of_clients,
     rmse_of,
 )
-from bgtplanner.recsys.model import Edges, Upload
-from bgtplanner.recsys.ratings import Ratings
-from bgtplanner.recsys.split import deal_users, split_ratings
+from bgtplanner.models.learner import Edges, Upload
 
 
 def some_ratings(seed: int = 0, clients: int | None = None) -> Ratings:

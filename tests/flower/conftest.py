@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request
-from bgtplanner.recsys.ratings import Ratings
-from bgtplanner.recsys.synthetic import synthetic_ratings
 from flower.doubles import first_request, write_federation
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from bgtplanner.experiments.config import load_config, to_toml
-from bgtplanner.experiments.runner import split_of
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.federation.rounds import Draw
 from bgtplanner.flower.client import Client, NoiseFor
 from bgtplanner.flower.clientfile import ClientFile, load_client
 from bgtplanner.flower.messages import Request, SentModel, catalogue_hash
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.recsys.ratings import Ratings
+from bgtplanner.runs.config import load_config, to_toml
+from bgtplanner.runs.run import split_of
 
 SETTINGS: dict[str, Any] = {
     "model.name": "biases",

@@ -14,8 +14,8 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from bgtplanner.experiments.deployed import carry_out
 from bgtplanner.flower.client import make_client_app
+from bgtplanner.runs.deployed import carry_out
 from flower.doubles import noise_of_simulation
 
 

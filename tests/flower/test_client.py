@@ -14,6 +14,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import (
     BudgetExceeded,
     ConfigError,
@@ -27,7 +28,6 @@ from bgtplanner.flower import client as module
 from bgtplanner.flower.client import Client, client_app, make_client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import HELLO, KEEP, TRAIN, Request, hello_request
-from bgtplanner.recsys.ratings import Ratings
 from flower.doubles import POLICY, agreed, spent, write_client, write_toml
 
 pytestmark = pytest.mark.usefixtures("compiled_once")

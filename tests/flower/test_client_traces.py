@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, RecordDict
 
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError, LedgerError, MessageError
 from bgtplanner.flower.client import Client, _file_of
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import HELLO, KEEP, TRAIN, Request, hello_request
-from bgtplanner.recsys.ratings import Ratings
 from flower.doubles import agreed, spent, write_toml
 from flower.test_client import of_model, rate, send
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bgtplanner.experiments.runner import simulate
-from bgtplanner.recsys.ratings import Ratings
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.runs.run import simulate
 from flower.doubles import SETTINGS, write_federation
 from flower.test_equal import same_ledgers, same_model
 from processes import PATIENCE

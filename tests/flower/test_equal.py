@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bgtplanner.experiments.deployed import carry_out
-from bgtplanner.experiments.runner import Result, simulate
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.flower.client import client_app, make_client_app
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.recsys.ratings import Ratings
-from bgtplanner.recsys.synthetic import synthetic_ratings
+from bgtplanner.runs.deployed import carry_out
+from bgtplanner.runs.run import Result, simulate
 from flower.doubles import SETTINGS, noise_of_simulation, write_federation
 from flower.in_process import InProcessGrid
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bgtplanner.experiments.config import load_config, to_toml
-from bgtplanner.experiments.runner import simulate
-from bgtplanner.experiments.store import RunFolder
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.recsys.ratings import Ratings
-from bgtplanner.recsys.synthetic import synthetic_ratings
+from bgtplanner.runs.config import load_config, to_toml
+from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.run import simulate
 from flower.doubles import POLICY, SETTINGS, spent, write_federation
 from flower.loopback import Loopback
 from flower.test_equal import same_ledgers, same_model

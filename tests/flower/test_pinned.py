@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from flwr.supernode.runtime import run_clientapp
 
-from bgtplanner.experiments.store import RunFolder
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.flower import pinned
 from bgtplanner.flower.client import client_app
-from bgtplanner.recsys.ratings import Ratings
+from bgtplanner.runs.folder import RunFolder
 from flower.doubles import spent, write_federation
 from flower.loopback import Loopback
 from processes import wait_until

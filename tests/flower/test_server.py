@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError, DataError, InterruptedRunError, RunFolderError
-from bgtplanner.experiments import runner
-from bgtplanner.experiments.config import load_config, to_toml
-from bgtplanner.experiments.deployable import catalogue_of, check_deployable
-from bgtplanner.experiments.deployed import carry_out, server_app
-from bgtplanner.experiments.store import RunFolder
 from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import TRAIN, upload_record
 from bgtplanner.privacy.accounting import rule_named
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.recsys.ratings import Ratings
 from bgtplanner.report.page import write_report
+from bgtplanner.runs import run as runner
+from bgtplanner.runs.config import load_config, to_toml
+from bgtplanner.runs.deployable import catalogue_of, check_deployable
+from bgtplanner.runs.deployed import carry_out, server_app
+from bgtplanner.runs.folder import RunFolder
 from flower.doubles import agreed, spent, write_client, write_federation, write_toml
 from flower.in_process import InProcessGrid, Tamper
 from flower.test_messages import bad_uploads

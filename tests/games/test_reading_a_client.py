@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import BGTPlannerError
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request
-from bgtplanner.recsys.ratings import Ratings
-from bgtplanner.recsys.synthetic import synthetic_ratings
 from flower.doubles import agreed, first_request, write_client
 from games.worlds import (
     DEFENCELESS,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bgtplanner.experiments.runner import simulate
+from bgtplanner.runs.run import simulate
 
 
 def best_rmse(dataset: str, data_dir: Path, **settings: Any) -> float:

@@ -22,14 +22,14 @@ import pytest
 from authors import DECAY, RATE, After, Draws, Float, Parameters, Rating, Terms, World
 from numpy.typing import ArrayLike
 
-from bgtplanner.experiments.assembly import federation_of, planned_of
-from bgtplanner.experiments.config import Config, load_config
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.split import Split
 from bgtplanner.federation.planned import PlannedRound, PlannedRounds
 from bgtplanner.federation.rounds import Draw, Federation
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.planning.policy import Plan
-from bgtplanner.recsys.ratings import Ratings
-from bgtplanner.recsys.split import Split
+from bgtplanner.runs.assembly import federation_of, planned_of
+from bgtplanner.runs.config import Config, load_config
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

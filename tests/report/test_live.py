@@ -22,9 +22,9 @@ import pytest
 from benchmarks.speed.made_runs import make_run, make_study
 
 from bgtplanner.errors import ConfigError, RunFolderError
-from bgtplanner.experiments.study import Study
 from bgtplanner.report import live
 from bgtplanner.report.live import LivePage, LiveServer
+from bgtplanner.runs.study import Study
 from processes import PATIENCE, Processes
 
 SHORT = {"federation.rounds": 6}

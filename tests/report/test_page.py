@@ -14,8 +14,8 @@ from benchmarks.speed.made_runs import make_run, make_study
 
 from bgtplanner import simulate
 from bgtplanner.errors import RunFolderError
-from bgtplanner.experiments.study import Study, Variation, parse_axis
 from bgtplanner.report.page import pictures_of, render, write_report
+from bgtplanner.runs.study import Study, Variation, parse_axis
 
 SHORT = {"federation.rounds": 12}
 

@@ -15,12 +15,6 @@ import pytest
 from rich.console import Console
 
 from bgtplanner.errors import MissingExtraError
-from bgtplanner.experiments import runner
-from bgtplanner.experiments.cells import Cell, Outcome
-from bgtplanner.experiments.comparison import Comparison, summed_up
-from bgtplanner.experiments.config import Config
-from bgtplanner.experiments.store import RunFolder
-from bgtplanner.experiments.study import Study, Variation, parse_axis
 from bgtplanner.report.study import (
     StudyView,
     compare,
@@ -31,6 +25,12 @@ from bgtplanner.report.study import (
     tables,
     write_files,
 )
+from bgtplanner.runs import run as runner
+from bgtplanner.runs.cells import Cell, Outcome
+from bgtplanner.runs.config import Config
+from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.statistics import Comparison, summed_up
+from bgtplanner.runs.study import Study, Variation, parse_axis
 
 
 def summary_of(policy: str, seed: int) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bgtplanner.experiments.config import load_config
-from bgtplanner.experiments.description import describe
-from bgtplanner.experiments.results import Result
-from bgtplanner.recsys.ratings import Ratings
-from bgtplanner.recsys.split import Split, split_ratings
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.split import Split, split_ratings
 from bgtplanner.report.blocks import bar, sparkline
 from bgtplanner.report.progress import LiveTable
 from bgtplanner.report.terminal import RunView, description_view, summary_table
+from bgtplanner.runs.config import load_config
+from bgtplanner.runs.description import describe
+from bgtplanner.runs.summary import Result
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 BLOCKS = "▁▂▃▄▅▆▇█"

@@ -66,8 +66,8 @@ def audit(
         ConfigError.unless(value in known, flag, value, " or ".join(known))
     if path != "guard":
         (need_flower if path == "client" else need_simulator)()
-    from bgtplanner.experiments.audits import audit as attack
     from bgtplanner.report.audited import audit_view
+    from bgtplanner.runs.audits import audit as attack
 
     console = Screen(stderr=True)
     with (

@@ -25,8 +25,8 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
     """
     from rich.table import Table
 
+    from bgtplanner.data.datasets import DATASETS, find_files
     from bgtplanner.errors import DataError
-    from bgtplanner.recsys.datasets import DATASETS, find_files
 
     rows = []
     for info in DATASETS.values():
@@ -68,9 +68,9 @@ def data_info(
     Example: `bgtplanner data info ml-100k`
     """
     need_simulator()
-    from bgtplanner.experiments.config import load_config, parse_assignment
-    from bgtplanner.experiments.description import describe
     from bgtplanner.report.terminal import description_view
+    from bgtplanner.runs.config import load_config, parse_assignment
+    from bgtplanner.runs.description import describe
 
     settings = dict(parse_assignment(text) for text in assign or [])
     settings |= {"data.dataset": dataset, "run.seed": seed}
@@ -95,8 +95,8 @@ def data_fetch(
     """
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
-    from bgtplanner.recsys.datasets import dataset_info
-    from bgtplanner.recsys.download import fetch_dataset
+    from bgtplanner.data.datasets import dataset_info
+    from bgtplanner.data.download import fetch_dataset
 
     info = dataset_info(dataset)
     console = Screen(stderr=True)

@@ -87,8 +87,8 @@ def check(
     Example: `bgtplanner deploy check clients/1/client.toml --superlink 127.0.0.1:8443`
     """
     need_flower()
-    from bgtplanner.experiments.deployable import check_server
     from bgtplanner.flower.check import check_client
+    from bgtplanner.runs.deployable import check_server
 
     if Path(file).name == "config.toml":
         found = check_server(Path(file))

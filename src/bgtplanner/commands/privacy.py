@@ -291,7 +291,7 @@ def _labels(path: Path) -> list[list[str]] | None:
     if not (folder / "config.toml").is_file():
         return None
     need_simulator()
-    from bgtplanner.experiments.labels import labels_of_run
+    from bgtplanner.runs.labels import labels_of_run
 
     return labels_of_run(folder)
 

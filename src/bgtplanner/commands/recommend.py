@@ -81,7 +81,7 @@ def _show(user: str, best: list[Any], written: str | None, as_json: bool) -> Non
 
 def _load(folder: str) -> Any:
     need_simulator()
-    from bgtplanner.experiments.runner import load
+    from bgtplanner.runs.run import load
 
     ConfigError.unless(folder != "", "FOLDER", folder, "a run folder")
     return load(folder)

@@ -22,7 +22,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.report.screen import Screen, words
 
 if TYPE_CHECKING:
-    from bgtplanner.experiments.study import Study
+    from bgtplanner.runs.study import Study
 
 __all__ = ["compare", "sweep"]
 
@@ -133,7 +133,7 @@ def sweep(
 def _begun(command: str, out: str | None) -> tuple[Path, Study | None]:
     """The folder, and what was asked for there before."""
     need_simulator()
-    from bgtplanner.experiments.study import Study
+    from bgtplanner.runs.study import Study
 
     ConfigError.unless(out != "", "--out", out, "a path")
     folder = new_folder(command) if out is None else Path(out)
@@ -147,7 +147,7 @@ def _given(
     seeds: str | None,
 ) -> dict[str, Any]:
     """What was told now, of what every study has."""
-    from bgtplanner.experiments.study import parse_seeds
+    from bgtplanner.runs.study import parse_seeds
 
     named = {
         "datasets": _listed(dataset, "--dataset"),
@@ -162,8 +162,8 @@ def _with(
     before: Study | None, given: dict[str, Any], assign: list[str] | None, flags: dict[str, Any]
 ) -> Study:
     """A study as it was, but for what was told now."""
-    from bgtplanner.experiments.config import parse_assignment
-    from bgtplanner.experiments.study import Study
+    from bgtplanner.runs.config import parse_assignment
+    from bgtplanner.runs.study import Study
 
     settings = {} if before is None else dict(before.settings)
     settings |= dict(parse_assignment(text) for text in assign or [])
@@ -186,7 +186,7 @@ def _varied(
     before: Study | None, vary: list[str] | None, figure: str | None, preset: str | None
 ) -> Study:
     """What is varied: as told now, else as the folder has it from before."""
-    from bgtplanner.experiments.study import Study, Variation, figure_named, parse_axis
+    from bgtplanner.runs.study import Study, Variation, figure_named, parse_axis
 
     if vary and figure is not None:
         raise ConfigError("--vary and --figure exclude each other; give one of them")
@@ -208,9 +208,9 @@ def _carry_out(
     study: Study, folder: Path, jobs: int, backend: str, as_json: bool, quiet: bool
 ) -> None:
     """Run what is not finished, write the tables, and show them."""
-    from bgtplanner.experiments import execute
-    from bgtplanner.experiments.comparison import summed_up
     from bgtplanner.report.study import StudyView, need_pictures, tables, write_files
+    from bgtplanner.runs import execute
+    from bgtplanner.runs.statistics import summed_up
 
     need_pictures(study)
     view = StudyView(Screen(stderr=as_json), quiet or as_json)

@@ -17,9 +17,9 @@ from bgtplanner.errors import ConfigError, MissingExtraError
 from bgtplanner.report.screen import Screen, words
 
 if TYPE_CHECKING:
-    from bgtplanner.experiments.results import Result
-    from bgtplanner.experiments.tracking import Observer
     from bgtplanner.report.terminal import RunView
+    from bgtplanner.runs.observers import Observer
+    from bgtplanner.runs.summary import Result
 
 __all__ = ["resume", "run"]
 
@@ -89,8 +89,8 @@ def run(
     Ctrl-C ends it after the present round; `bgtplanner resume FOLDER` goes on.
     """
     need_simulator()
-    from bgtplanner.experiments.config import load_config, parse_assignment, to_toml
-    from bgtplanner.experiments.runner import execute
+    from bgtplanner.runs.config import load_config, parse_assignment, to_toml
+    from bgtplanner.runs.run import execute
 
     flags = {
         "data.dataset": dataset,
@@ -141,7 +141,7 @@ def resume(
     Example: `bgtplanner resume runs/first`
     """
     need_simulator()
-    from bgtplanner.experiments.runner import resume as go_on
+    from bgtplanner.runs.run import resume as go_on
 
     ConfigError.unless(folder != "", "FOLDER", folder, "a run folder")
     view = _view(as_json, verbose, quiet)
@@ -154,8 +154,8 @@ def resume(
 @contextlib.contextmanager
 def _watching(view: RunView, track: list[str] | None, folder: Path) -> Iterator[Observer]:
     """The terminal and whoever else is to be told, until it is over."""
-    from bgtplanner.experiments.trackers import tracker_named
-    from bgtplanner.experiments.tracking import Several
+    from bgtplanner.integrations.trackers import tracker_named
+    from bgtplanner.runs.observers import Several
 
     trackers = [tracker_named(name, folder) for name in dict.fromkeys(track or [])]
     try:

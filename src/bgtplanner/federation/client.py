@@ -15,9 +15,9 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.federation.programs import padding_of
-from bgtplanner.recsys.model import Edges, Local, Model, Shared, client_gradients
-from bgtplanner.recsys.ratings import Ratings
+from bgtplanner.models.learner import Edges, Local, Model, Shared, client_gradients
 
 __all__ = ["as_shared", "coordinates_of", "flat_upload", "predictions_of", "upload_of"]
 

@@ -20,11 +20,11 @@ from bgtplanner.federation.protection import Terms, noise_of_mean, terms_of
 from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.simulation import RoundRecord, Seen
 from bgtplanner.federation.validation import Validated, Validation, rmse_of
+from bgtplanner.models.metrics import Metrics
 from bgtplanner.planning.baselines import Adap
 from bgtplanner.planning.context import ReleasedContext, UsageContext
 from bgtplanner.planning.policy import LedgerPolicy, Plan, Policy
 from bgtplanner.privacy.ledger import Ledger, Reservation
-from bgtplanner.recsys.metrics import Metrics
 
 __all__ = ["Carrier", "PlannedRound", "PlannedRounds"]
 

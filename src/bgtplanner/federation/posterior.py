@@ -1,7 +1,7 @@
 """A server that knows its own noise: quality and popularity of items from noisy sums.
 
 Clients upload, for each item, the sum of their residuals and the number of their ratings, all of
-it scaled to the same length (:mod:`bgtplanner.recsys.biases`). The mean over clients has, by item,
+it scaled to the same length (:mod:`bgtplanner.models.bias`). The mean over clients has, by item,
 
     count      A = M + noise                   M: weighted number of ratings behind it
     residual   B = M (theta - q) + noise       theta: its quality as the ratings have it,
@@ -31,8 +31,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from bgtplanner.recsys.biases import COUNT_WEIGHT
-from bgtplanner.recsys.model import Shared
+from bgtplanner.models.bias import COUNT_WEIGHT
+from bgtplanner.models.learner import Shared
 
 __all__ = ["NO_NOISE", "Noise", "Posterior", "forecast"]
 

@@ -26,11 +26,11 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.federation.client import as_shared, flat_upload
 from bgtplanner.federation.screening import LEAST_SCALE, Limits, limits_of
 from bgtplanner.federation.server import Aggregate
+from bgtplanner.models.learner import Edges, Shared, Upload
 from bgtplanner.planning.plan import noise_of
 from bgtplanner.privacy.accounting import TICK, Rule
 from bgtplanner.privacy.mechanisms import clip_factor, mechanism_named
 from bgtplanner.privacy.privunit import cap_of
-from bgtplanner.recsys.model import Edges, Shared, Upload
 
 __all__ = ["Protection", "Released", "Terms", "noise_of_mean", "terms_of"]
 

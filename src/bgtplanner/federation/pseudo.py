@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from bgtplanner.recsys.model import Edges
+from bgtplanner.models.learner import Edges
 
 __all__ = ["pseudo_items", "pseudo_rows"]
 

@@ -26,8 +26,7 @@ from bgtplanner.federation.protection import Protection, Released, Terms
 from bgtplanner.federation.pseudo import pseudo_items, pseudo_rows
 from bgtplanner.federation.server import Aggregate, PseudoRows, Server, aggregate
 from bgtplanner.federation.validation import Aside, errors_of_clients
-from bgtplanner.recsys.metrics import tally
-from bgtplanner.recsys.model import (
+from bgtplanner.models.learner import (
     Edges,
     Expandable,
     Local,
@@ -39,6 +38,7 @@ from bgtplanner.recsys.model import (
     client_gradients,
     copies,
 )
+from bgtplanner.models.metrics import tally
 
 __all__ = ["Draw", "Federation", "Heldout", "Outcome", "Shown", "State"]
 
@@ -93,7 +93,7 @@ class Outcome(NamedTuple):
     """What a round brought, still on the device.
 
     Attributes:
-        scores: The sums of :func:`bgtplanner.recsys.metrics.tally` on the held-out ratings.
+        scores: The sums of :func:`bgtplanner.models.metrics.tally` on the held-out ratings.
         loss: Mean loss of the clients that took part, at the parameters before the step.
         clients: How many clients took part.
         aggregate: What the server stepped by, flat: the released gradient.

@@ -12,7 +12,7 @@ from jax import Array
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.posterior import NO_NOISE, Noise, Posterior
-from bgtplanner.recsys.model import Edges, Shared, Upload
+from bgtplanner.models.learner import Edges, Shared, Upload
 
 __all__ = ["Aggregate", "PseudoRows", "Server", "aggregate"]
 

@@ -12,16 +12,16 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
+from bgtplanner.data.split import Pairs, Split
 from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.federation.expansion import believed, item_tokens, match, matching_key
 from bgtplanner.federation.programs import padding_of
 from bgtplanner.federation.protection import Terms
 from bgtplanner.federation.rounds import Federation, Heldout, Outcome, Shown, State
 from bgtplanner.federation.validation import Aside
+from bgtplanner.models.learner import Edges, Neighbours
+from bgtplanner.models.metrics import Metrics, tally
 from bgtplanner.planning.policy import Plan
-from bgtplanner.recsys.metrics import Metrics, tally
-from bgtplanner.recsys.model import Edges, Neighbours
-from bgtplanner.recsys.split import Pairs, Split
 
 __all__ = [
     "RoundRecord",

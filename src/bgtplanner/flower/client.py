@@ -36,6 +36,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.durable import replace_file
 from bgtplanner.errors import BGTPlannerError, ConfigError, LedgerError, MessageError
 from bgtplanner.federation.answers import Answers
@@ -54,13 +55,12 @@ from bgtplanner.flower.messages import (
     reply,
     upload_record,
 )
+from bgtplanner.models.bias import Biases
+from bgtplanner.models.learner import Model, Shared
 from bgtplanner.privacy.journal import Head
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.noise import NoiseSource
 from bgtplanner.privacy.witness import Witness
-from bgtplanner.recsys.biases import Biases
-from bgtplanner.recsys.model import Model, Shared
-from bgtplanner.recsys.ratings import Ratings
 
 __all__ = ["MODELS", "Client", "client_app", "make_client_app"]
 

@@ -15,12 +15,12 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from bgtplanner.data.columns import TableFormat
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.tables import Table, read_table
 from bgtplanner.errors import ConfigError, quoted
 from bgtplanner.privacy.accounting import rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
-from bgtplanner.recsys.layout import TableFormat
-from bgtplanner.recsys.ratings import Ratings
-from bgtplanner.recsys.tables import Table, read_table
 from bgtplanner.text import is_sha256
 
 __all__ = ["ClientFile", "ClientPolicy", "load_client"]

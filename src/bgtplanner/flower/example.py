@@ -10,13 +10,13 @@ from string import Template
 
 from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.sources import load_ratings
+from bgtplanner.data.split import deal_users
 from bgtplanner.errors import ConfigError, RunFolderError, StorageError
 from bgtplanner.flower.messages import catalogue_hash
 from bgtplanner.privacy.accounting import default_rule
 from bgtplanner.privacy.budget import Budget
-from bgtplanner.recsys.ratings import Ratings
-from bgtplanner.recsys.sources import load_ratings
-from bgtplanner.recsys.split import deal_users
 
 __all__ = ["write_example"]
 

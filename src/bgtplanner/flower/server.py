@@ -29,9 +29,9 @@ from bgtplanner.federation.screening import Limits, Screen
 from bgtplanner.federation.simulation import RoundRecord, Seen, restored_state, state_arrays
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import KEEP, TRAIN, Request, SentModel, read_upload
+from bgtplanner.models.metrics import Metrics
 from bgtplanner.planning.policy import Plan
 from bgtplanner.privacy.accounting import Rule
-from bgtplanner.recsys.metrics import Metrics
 
 __all__ = ["Catalogue", "DeployedRounds", "Deployment", "Pace"]
 

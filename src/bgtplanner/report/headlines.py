@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from bgtplanner.experiments.comparison import Comparison, Row
-from bgtplanner.experiments.study import in_words
 from bgtplanner.report.story import Tile
 from bgtplanner.report.study import group_name
+from bgtplanner.runs.statistics import Comparison, Row
+from bgtplanner.runs.study import in_words
 
 __all__ = ["headline", "tiles"]
 

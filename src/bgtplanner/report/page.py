@@ -16,13 +16,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from bgtplanner.errors import RunFolderError
-from bgtplanner.experiments.comparison import Comparison, summed_up
-from bgtplanner.experiments.config import to_toml
-from bgtplanner.experiments.curves import mean_curves
-from bgtplanner.experiments.execute import read_study
-from bgtplanner.experiments.reproduce import command_of, command_of_study
-from bgtplanner.experiments.store import write_whole
-from bgtplanner.experiments.study import Study
 from bgtplanner.report.drawing import Picture, as_page, look_of, series_name
 from bgtplanner.report.figures import run_pictures
 from bgtplanner.report.guarantee import is_sound
@@ -30,6 +23,13 @@ from bgtplanner.report.headlines import headline, tiles
 from bgtplanner.report.story import REFERENCES, Story, read_story
 from bgtplanner.report.study import sheets
 from bgtplanner.report.study_figures import study_pictures
+from bgtplanner.runs.config import to_toml
+from bgtplanner.runs.curves import mean_curves
+from bgtplanner.runs.execute import read_study
+from bgtplanner.runs.folder import write_whole
+from bgtplanner.runs.reproduce import command_of, command_of_study
+from bgtplanner.runs.statistics import Comparison, summed_up
+from bgtplanner.runs.study import Study
 from bgtplanner.text import visible
 
 __all__ = ["pictures_of", "render", "write_report"]

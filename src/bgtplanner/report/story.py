@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.errors import RunFolderError
-from bgtplanner.experiments.assembly import rule_of
-from bgtplanner.experiments.config import Config
-from bgtplanner.experiments.results import identity_of, not_accounted, readings, summarise
-from bgtplanner.experiments.store import RunFolder
 from bgtplanner.report.guarantee import guarantee, is_sound, not_covered
+from bgtplanner.runs.assembly import rule_of
+from bgtplanner.runs.config import Config
+from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.summary import identity_of, not_accounted, readings, summarise
 
 __all__ = ["Story", "Tile", "against", "read_story"]
 

@@ -17,14 +17,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from bgtplanner.errors import MissingExtraError
-from bgtplanner.experiments.cells import Cell, Outcome, folder_name
-from bgtplanner.experiments.comparison import Comparison, Estimate, summed_up
-from bgtplanner.experiments.execute import StudyObserver, run_study
-from bgtplanner.experiments.store import write_whole
-from bgtplanner.experiments.study import Study, Variation, default_policies, in_words
-from bgtplanner.experiments.table2 import NAMES
+from bgtplanner.paper.table2 import NAMES
 from bgtplanner.report.screen import words
 from bgtplanner.report.story import REFERENCES
+from bgtplanner.runs.cells import Cell, Outcome, folder_name
+from bgtplanner.runs.execute import StudyObserver, run_study
+from bgtplanner.runs.folder import write_whole
+from bgtplanner.runs.statistics import Comparison, Estimate, summed_up
+from bgtplanner.runs.study import Study, Variation, default_policies, in_words
 from bgtplanner.text import visible
 
 __all__ = [

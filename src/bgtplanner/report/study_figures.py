@@ -12,10 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from bgtplanner.experiments.cells import folder_name
-from bgtplanner.experiments.comparison import Comparison, Difference, Estimate, Row
-from bgtplanner.experiments.curves import Curve
-from bgtplanner.experiments.study import Variation, in_words
 from bgtplanner.report.drawing import (
     GREY,
     WIDE,
@@ -29,6 +25,10 @@ from bgtplanner.report.drawing import (
 from bgtplanner.report.rounds import by_round
 from bgtplanner.report.story import REFERENCES
 from bgtplanner.report.study import cut, group_name, short_key
+from bgtplanner.runs.cells import folder_name
+from bgtplanner.runs.curves import Curve
+from bgtplanner.runs.statistics import Comparison, Difference, Estimate, Row
+from bgtplanner.runs.study import Variation, in_words
 from bgtplanner.text import visible
 
 __all__ = ["study_pictures", "sweep_picture"]

@@ -15,9 +15,9 @@ from bgtplanner.report.progress import LiveTable
 from bgtplanner.report.screen import words
 
 if TYPE_CHECKING:  # only their names: this file must do without the simulator
-    from bgtplanner.experiments.config import Config
-    from bgtplanner.experiments.results import Result
-    from bgtplanner.recsys.split import Split
+    from bgtplanner.data.split import Split
+    from bgtplanner.runs.config import Config
+    from bgtplanner.runs.summary import Result
 
 __all__ = ["RunView", "description_view", "summary_table"]
 

@@ -1,0 +1,242 @@
+"""Fetching a data set from its official home, once, whole and checked.
+
+The archive is streamed to a ``.part`` file that a later attempt resumes, compared with a known
+checksum, and only the files needed are taken out of it, each renamed into place when complete. A
+file that the user put there is never touched: checksums bind downloads only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import http.client
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, NoReturn
+from urllib.parse import urlsplit
+
+from bgtplanner.data.archives import ARCHIVES, Archive, sha256_of, unpack
+from bgtplanner.data.datasets import data_folders, dataset_info, existing_file, with_home
+from bgtplanner.errors import ConfigError, DownloadError
+
+__all__ = ["fetch_dataset"]
+
+_CHUNK_BYTES = 1 << 16
+_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class _BrokenTransferError(Exception):
+    """The transfer broke in a way that another attempt may mend."""
+
+
+def fetch_dataset(
+    name: str,
+    data_dir: Path | str | None = None,
+    *,
+    on_progress: Callable[[int, int | None], None] | None = None,
+    url: str | None = None,
+    attempts: int = 5,
+    timeout: float = 30.0,
+    backoff: float = 1.0,
+) -> Path:
+    """Download a data set, unless its files are there already, and return its folder.
+
+    Safe to run twice at once: the second waits for the first and finds the files.
+
+    Args:
+        name: Data set, as for `load_ratings`.
+        data_dir: Folder to put ``<set>/<file>`` into; made if need be. By default
+            ``$BGTPLANNER_DATA``, else the user's cache.
+        on_progress: Called with the bytes had so far and the total, if known.
+        url: A mirror, https only; the checksum still binds.
+        attempts: How often to try in all. A broken transfer is resumed where it broke.
+        timeout: Seconds without a byte after which a transfer counts as broken.
+        backoff: Seconds before the second attempt; doubles with each one.
+
+    Raises:
+        ConfigError: If the name is not one of a real data set, or an argument is out of range.
+        DownloadError: If it cannot be had; says what to do by hand.
+    """
+    info = dataset_info(name)
+    if info.folder is None or info.folder not in ARCHIVES:
+        raise ConfigError(f"dataset={name!r}: nothing to fetch: use it as it is")
+    if attempts < 1 or not timeout > 0 or not backoff >= 0:
+        raise ConfigError("expected attempts >= 1, timeout > 0 and backoff >= 0")
+    archive = ARCHIVES[info.folder]
+    address = _checked_url(url or archive.url)
+    root = data_folders()[0] if data_dir is None else with_home(data_dir)
+    folder = root / info.folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _lock(root / f".{info.folder}.lock"):
+            missing = [file for file in archive.files if existing_file(folder / file) is None]
+            if set(missing) & set(info.files):
+                part = folder / (PurePosixPath(urlsplit(archive.url).path).name + ".part")
+                _download(address, part, archive, on_progress, attempts, timeout, backoff)
+                wanted = {file: archive.files[file] for file in missing}
+                unpack(part, folder, replace(archive, files=wanted))
+    except DownloadError as error:
+        _give_up(str(error), archive, folder, error)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        what = "the disk is full" if full else error.strerror or type(error).__name__
+        _give_up(f"cannot write in {folder}: {what}", archive, folder, error)
+    return folder
+
+
+def _give_up(problem: str, archive: Archive, folder: Path, cause: Exception) -> NoReturn:
+    files = " and ".join(archive.files)
+    raise DownloadError(
+        f"{problem}. By hand: get {archive.url}, take out {files} and put into {folder}"
+    ) from cause
+
+
+def _checked_url(url: str) -> str:
+    parts = urlsplit(url)
+    local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")
+    if not (parts.scheme == "https" or local) or not parts.hostname:
+        raise ConfigError(f"url={url!r}: expected an https address")
+    return url
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """One process at a time; the system lets go of the lock when its holder dies."""
+    with path.open("ab") as file:
+        if sys.platform == "win32":
+            import msvcrt
+
+            file.seek(0)
+            while True:
+                try:
+                    msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)  # gives up after 10 seconds
+                    break
+                except OSError:
+                    continue
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows a redirect only to an address that would have been allowed itself."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: Any,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        try:
+            _checked_url(newurl)
+        except ConfigError:
+            raise DownloadError(f"{req.full_url} redirects to an address without https") from None
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _download(
+    url: str,
+    part: Path,
+    archive: Archive,
+    on_progress: Callable[[int, int | None], None] | None,
+    attempts: int,
+    timeout: float,
+    backoff: float,
+) -> None:
+    """Fill `part` from `url`, resuming; at the end it has the archive's checksum."""
+    opener = urllib.request.build_opener(_SafeRedirects())
+    for attempt in range(attempts):
+        try:
+            _transfer(opener, url, part, archive.max_bytes, on_progress, timeout)
+            break
+        except _BrokenTransferError as error:
+            if attempt == attempts - 1:
+                raise DownloadError(
+                    f"{url}: gave up after {attempts} attempts: {error}"
+                ) from error
+            time.sleep(backoff * 2**attempt)
+    if archive.sha256 is not None and (found := sha256_of(part)) != archive.sha256:
+        part.unlink()
+        raise DownloadError(
+            f"{url}: wrong checksum; the part file was deleted. "
+            f"Expected SHA-256 {archive.sha256}, found {found}"
+        )
+
+
+def _transfer(
+    opener: urllib.request.OpenerDirector,
+    url: str,
+    part: Path,
+    max_bytes: int,
+    on_progress: Callable[[int, int | None], None] | None,
+    timeout: float,
+) -> None:
+    """One attempt; raises `_BrokenTransferError` where another may help."""
+    had = part.stat().st_size if part.exists() else 0
+    # The scheme was checked when the address came in.
+    request = urllib.request.Request(url, headers={"User-Agent": "bgtplanner"})  # noqa: S310
+    if had:
+        request.add_header("Range", f"bytes={had}-")
+    try:
+        with opener.open(request, timeout=timeout) as reply:
+            resumed = reply.status == 206 and _range_start(reply) == had
+            if reply.status == 206 and not resumed:
+                part.unlink()
+                raise _BrokenTransferError("the server sent another part than asked for")
+            had = had if resumed else 0
+            length = reply.headers.get("Content-Length", "")
+            total = had + int(length) if length.isdigit() else None
+            with part.open("ab" if resumed else "wb") as file:
+                while True:
+                    if had > max_bytes or (total or 0) > max_bytes:
+                        raise DownloadError(f"{url}: larger than the {max_bytes} bytes allowed")
+                    if on_progress is not None:
+                        on_progress(had, total)
+                    chunk = _read(reply)
+                    if not chunk:
+                        break
+                    file.write(chunk)
+                    had += len(chunk)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416 and had:  # nothing left to send: whole already, or not the same file
+            if error.headers.get("Content-Range", "").endswith(f"/{had}"):
+                return
+            part.unlink()
+            raise _BrokenTransferError("the server has no such part") from error
+        if error.code in _RETRIED:
+            raise _BrokenTransferError(f"the server answers {error.code}") from error
+        raise DownloadError(f"{url}: the server answers {error.code} {error.reason}") from error
+    except (
+        urllib.error.URLError,
+        http.client.HTTPException,
+        TimeoutError,
+        ConnectionError,
+    ) as error:
+        raise _BrokenTransferError(f"no connection ({getattr(error, 'reason', error)})") from error
+    if total is not None and had < total:
+        raise _BrokenTransferError(f"the connection broke after {had} of {total} bytes")
+
+
+def _read(reply: http.client.HTTPResponse) -> bytes:
+    """A chunk; an error of the network must not look like one of the disk."""
+    try:
+        return reply.read(_CHUNK_BYTES)
+    except (http.client.HTTPException, OSError) as error:
+        raise _BrokenTransferError(f"the connection broke ({type(error).__name__})") from error
+
+
+def _range_start(reply: http.client.HTTPResponse) -> int | None:
+    unit, _, rest = reply.headers.get("Content-Range", "").partition(" ")
+    start = rest.partition("-")[0]
+    return int(start) if unit == "bytes" and start.isdigit() else None

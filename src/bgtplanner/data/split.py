@@ -1,0 +1,171 @@
+"""How ratings are divided: among clients, into training and test, and over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgtplanner.data.ratings import IntArray, Ratings
+from bgtplanner.errors import ConfigError, DataError
+
+__all__ = ["Pairs", "Split", "deal_users", "merge_users", "split_ratings"]
+
+
+def deal_users(ratings: Ratings, clients: int, *, seed: int) -> Ratings:
+    """Deal the users at random to `clients` clients of (almost) equal size.
+
+    This is how the paper makes 605 clients of MovieLens 1M's 6,040 users. The client, with all
+    its users, is then what privacy protects.
+    """
+    if not 1 <= clients <= max(ratings.n_users, 1):
+        raise ConfigError(f"clients={clients}: expected 1 to {ratings.n_users} (the users)")
+    shuffled = np.random.default_rng([seed, 0xC11E]).permutation(ratings.n_users)
+    client_of_user = np.empty(ratings.n_users, dtype=np.int32)
+    client_of_user[shuffled] = np.arange(ratings.n_users) % clients
+    order = np.lexsort((ratings.item, ratings.user, client_of_user[ratings.user]))
+    return replace(ratings.take(order), client_of_user=client_of_user)
+
+
+def merge_users(ratings: Ratings) -> Ratings:
+    """Take all users of a client for one user, who has then rated some items several times.
+
+    The authors' code has one user for each of its 605 clients of MovieLens 1M.
+    """
+    clients = ratings.n_clients
+    return replace(
+        ratings,
+        user=ratings.client.astype(np.int32),
+        client_of_user=np.arange(clients, dtype=np.int32),
+        user_labels=np.arange(clients),
+    )
+
+
+class Pairs(NamedTuple):
+    """Client-item pairs.
+
+    Attributes:
+        client: Of each pair.
+        item: Of each pair.
+        first: First round in which one of its ratings is known.
+    """
+
+    client: NDArray[np.int64]
+    item: NDArray[np.int64]
+    first: NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Split:
+    """Training and test ratings, and when each training rating becomes known to its client.
+
+    Attributes:
+        train: Training ratings, sorted by client.
+        test: Held-out ratings, sorted by client.
+        arrival: First round (from 0) in which each training rating can be used. Shapes never
+            change while ratings arrive; the mask ``arrival <= round`` does.
+    """
+
+    train: Ratings
+    test: Ratings
+    arrival: IntArray
+
+    def present(self, round_index: int) -> NDArray[np.bool_]:
+        """Which training ratings are known in this round."""
+        return self.arrival <= round_index
+
+    def pairs(self) -> Pairs:
+        """Every client-item pair there is a training rating for, by client, then by item."""
+        train = self.train
+        key = train.client.astype(np.int64) * train.n_items + train.item
+        distinct, index = np.unique(key, return_inverse=True)
+        first = np.full(len(distinct), np.iinfo(np.int32).max)
+        np.minimum.at(first, index, self.arrival)
+        return Pairs(distinct // train.n_items, distinct % train.n_items, first)
+
+    def set_aside(self, share: float, *, seed: int) -> tuple[Split, Split]:
+        """The same split without part of the training ratings, and that part on its own.
+
+        Every client sets aside the same share of its ratings, rounded down, drawn at random: it
+        never trains on them, and can validate on them.
+        """
+        ConfigError.unless(0 < share < 1, "share", share, "above 0 and below 1")
+        draw = np.random.default_rng([seed, 0xA51D]).random(len(self.train))
+        rank, size = _rank_within(self.train.client, draw, self.train.n_clients)
+        aside = rank < np.floor(share * size + 1e-9)
+        kept, kept_aside = (
+            replace(self, train=self.train.take(mask), arrival=self.arrival[mask])
+            for mask in (~aside, aside)
+        )
+        return kept, kept_aside
+
+
+def split_ratings(
+    ratings: Ratings,
+    *,
+    seed: int,
+    rounds: int,
+    train_share: float = 0.8,
+    within: Literal["user", "all"] = "user",
+    initial_share: float = 0.5,
+) -> Split:
+    """Hold out ratings for the test, and let part of the training ratings arrive over time.
+
+    Args:
+        ratings: What to split.
+        seed: Same seed, same split, whatever is trained on it later.
+        rounds: Rounds over which the late ratings arrive.
+        train_share: Share of the ratings that is trained on (the paper: 4 of 5).
+        within: ``"user"`` keeps floor(share * n) of every user's ratings for training
+            (MovieLens); ``"all"`` draws over all ratings at once (FilmTrust).
+        initial_share: Share of each client's training ratings that is there at the start
+            (rounded up); the rest arrives evenly over the rounds. 1 turns arrival off.
+
+    Example:
+        >>> ratings = Ratings.from_arrays([1] * 10, range(10), range(10))
+        >>> split = split_ratings(ratings, seed=0, rounds=5)
+        >>> len(split.train), len(split.test), int(split.present(0).sum())
+        (8, 2, 4)
+    """
+    for name, share in (("train_share", train_share), ("initial_share", initial_share)):
+        if not 0 < share <= 1:
+            raise ConfigError(f"{name}={share}: expected a number above 0 and at most 1")
+    if rounds < 1:
+        raise ConfigError(f"rounds={rounds}: expected at least 1")
+    if within not in ("user", "all"):
+        raise ConfigError(f"within={within!r}: expected 'user' or 'all'")
+    if not len(ratings):
+        raise DataError(f"{ratings.name} has no ratings to split")
+    generator = np.random.default_rng([seed, 0x5917])
+    draw = generator.random(len(ratings))
+    if within == "user":
+        rank, size = _rank_within(ratings.user, draw, ratings.n_users)
+    else:
+        rank, size = _rank_within(np.zeros_like(ratings.user), draw, 1)
+    in_training = rank < np.floor(train_share * size + 1e-9)
+    train, test = ratings.take(in_training), ratings.take(~in_training)
+
+    client = train.client
+    rank, size = _rank_within(client, generator.random(len(train)), train.n_clients)
+    initial = np.ceil(initial_share * size - 1e-9)
+    late = rank >= initial
+    # A random phase for each client, so that all clients' first late ratings do not come at once.
+    phase = generator.random(train.n_clients)[client]
+    step = (rank - initial + phase) * (rounds - 1) / np.maximum(size - initial, 1)
+    # The minimum matters with one round, and where rounding lifts the last step to a whole round.
+    arrival = np.where(late, np.minimum(1 + np.floor(step), rounds - 1), 0)
+    return Split(train=train, test=test, arrival=arrival.astype(np.int32))
+
+
+def _rank_within(
+    group: IntArray, draw: NDArray[np.float64], n_groups: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rank of each row's draw inside its group, and the size of its group."""
+    order = np.lexsort((draw, group))
+    sizes = np.bincount(group, minlength=n_groups)
+    starts = np.cumsum(sizes) - sizes
+    rank = np.empty(len(group), dtype=np.int64)
+    rank[order] = np.arange(len(group)) - starts[group[order]]
+    return rank, sizes[group]

@@ -1,0 +1,248 @@
+"""Ratings made up from a known model, at any size, that look like MovieLens.
+
+A rating is ``3.65 + user bias + item bias + user factors . item factors + noise``, rounded to one
+of 1..5. Few items get most of the ratings and few users give most of them. The spreads are chosen
+so that on a held-out fifth the constant, the user mean, user and item biases, and a factorization
+come out in the proportions of MovieLens 100K: there is something to learn, and about as much.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.errors import ConfigError
+
+__all__ = ["demo_ratings", "synthetic_ratings"]
+
+_MEAN = 3.65
+_USER_SPREAD = 0.50
+_ITEM_SPREAD = 0.54
+_TASTE_SPREAD = 0.45
+_ACTIVITY_SPREAD = 0.9  # standard deviation of the logarithm of a user's number of ratings
+_BLOCK_RATINGS = 1 << 21  # pairs are drawn for this many ratings at a time: bounds the memory
+_DENSE_SHARE = 8  # a user who rated over 1/8 of the items is drawn from all items at once
+_MAX_REDRAWS = 60
+
+
+def synthetic_ratings(
+    *,
+    clients: int = 1000,
+    items: int = 500,
+    ratings_per_client: int = 40,
+    dim: int = 4,
+    users_per_client: int = 1,
+    noise: float = 0.87,
+    seed: int = 0,
+    name: str = "synthetic",
+) -> Ratings:
+    """Ratings of `clients` clients that are a function of the arguments alone.
+
+    Time and memory grow with the number of ratings, not with clients times items.
+
+    Args:
+        clients: Number of clients.
+        items: Number of items; the rare ones may get no rating.
+        ratings_per_client: Mean number of ratings of a client. The total is exactly
+            ``clients * ratings_per_client``; single clients differ widely.
+        dim: Length of the hidden user and item factors; 0 leaves biases only.
+        users_per_client: Users behind each client.
+        noise: Standard deviation, in stars, of what nobody can predict.
+        seed: Same arguments and seed, same ratings.
+        name: What to call the set in reports.
+
+    Raises:
+        ConfigError: If an argument is out of range.
+
+    Example:
+        >>> ratings = synthetic_ratings(clients=50, items=30, ratings_per_client=10)
+        >>> ratings
+        Ratings(synthetic: 500 ratings, 50 users, 30 items, 50 clients)
+        >>> sorted({round(float(v), 1) for v in ratings.value})
+        [0.2, 0.4, 0.6, 0.8, 1.0]
+    """
+    _check(clients, items, ratings_per_client, dim, users_per_client, noise, seed)
+    generator = np.random.default_rng([seed, 0x5E7])
+    users = clients * users_per_client
+    counts = _activity(generator, users, items, clients * ratings_per_client)
+    popularity = _popularity(generator, items)
+    user_bias = generator.normal(0, _USER_SPREAD, users)
+    # What many have rated is on the whole liked better, as in every real set.
+    liking = np.log(popularity) - np.log(popularity).mean()
+    liking /= max(float(liking.std()), 1e-12)
+    item_bias = _ITEM_SPREAD * (0.5 * liking + np.sqrt(0.75) * generator.normal(0, 1, items))
+    strength = 1.0 / np.arange(1, dim + 1)  # one taste leads, as singular values fall off in life
+    strength *= _TASTE_SPREAD / max(float(np.linalg.norm(strength)), 1e-12)
+    user_factors = generator.normal(0, np.sqrt(strength), (users, dim)).astype(np.float32)
+    item_factors = generator.normal(0, np.sqrt(strength), (items, dim)).astype(np.float32)
+
+    ends = np.cumsum(counts)
+    total = int(ends[-1])
+    user = np.repeat(np.arange(users, dtype=np.int32), counts)
+    item = np.empty(total, dtype=np.int32)
+    value = np.empty(total, dtype=np.float32)
+    typical_item_bias = float(popularity @ item_bias)  # popular items would shift the mean
+    for first, last in _blocks(counts):
+        rows = slice(int(ends[first] - counts[first]), int(ends[last - 1]))
+        item[rows] = _draw_items(generator, counts[first:last], popularity)
+        who, what = user[rows], item[rows]
+        stars = user_bias[who] + (item_bias[what] - typical_item_bias) + _MEAN
+        for factor in range(dim):
+            stars += user_factors[who, factor] * item_factors[what, factor]
+        stars += generator.normal(0, noise, len(stars))
+        value[rows] = np.clip(np.rint(stars), 1, 5) / 5
+    return Ratings(
+        user=user,
+        item=item,
+        value=value,
+        time=None,
+        client_of_user=np.repeat(np.arange(clients, dtype=np.int32), users_per_client),
+        n_items=items,
+        low=0.0,
+        high=5.0,
+        user_labels=np.arange(users),
+        item_labels=np.arange(items),
+        name=name,
+        public=frozenset({"scale", "catalogue"}),  # both are settings, and nobody rated anything
+    )
+
+
+def demo_ratings() -> Ratings:
+    """The default data set: always the same 15,000 ratings, small enough for a laptop minute.
+
+    Example:
+        >>> demo_ratings()
+        Ratings(demo: 15000 ratings, 300 users, 300 items, 300 clients)
+    """
+    return synthetic_ratings(
+        clients=300, items=300, ratings_per_client=50, seed=20_250_101, name="demo"
+    )
+
+
+def _check(
+    clients: int,
+    items: int,
+    ratings_per_client: int,
+    dim: int,
+    users_per_client: int,
+    noise: float,
+    seed: int,
+) -> None:
+    smallest = {
+        "clients": (clients, 1),
+        "items": (items, 1),
+        "users_per_client": (users_per_client, 1),
+        "dim": (dim, 0),
+        "seed": (seed, 0),
+    }
+    for argument, (given, least) in smallest.items():
+        if int(given) != given or given < least:
+            raise ConfigError(f"{argument}={given!r}: expected a whole number, at least {least}")
+    most = items * users_per_client
+    if int(ratings_per_client) != ratings_per_client or not (
+        users_per_client <= ratings_per_client <= most
+    ):
+        raise ConfigError(
+            f"ratings_per_client={ratings_per_client!r}: expected a whole number from "
+            f"{users_per_client} (one for each user) to {most} (every item)"
+        )
+    if clients * users_per_client > np.iinfo(np.int32).max or items > np.iinfo(np.int32).max:
+        raise ConfigError(
+            "synthetic: expected clients * users_per_client and items each below 2**31"
+        )
+    if not (np.isfinite(noise) and noise >= 0):
+        raise ConfigError(f"noise={noise!r}: expected a finite number, at least 0")
+
+
+def _activity(
+    generator: np.random.Generator, users: int, items: int, total: int
+) -> NDArray[np.int64]:
+    """Ratings of each user: log-normal, none below a fifth of the mean, adding up to `total`."""
+    weight = generator.lognormal(0, _ACTIVITY_SPREAD, users)
+    least = max(1, total // users // 5)
+
+    def wanted(scale: float) -> NDArray[np.float64]:
+        return np.clip(weight * scale, least, items)
+
+    low, high = 0.0, items / float(weight.min())
+    for _ in range(100):  # bisection: cutting at both ends moves the mean
+        middle = (low + high) / 2
+        low, high = (middle, high) if wanted(middle).sum() < total else (low, middle)
+    exact = wanted(high)
+    counts = np.floor(exact).astype(np.int64)
+    missing = total - int(counts.sum())
+    if missing > 0:
+        raised = np.argsort(-np.where(counts < items, exact - counts, -1.0), kind="stable")
+        counts[raised[:missing]] += 1
+    elif missing < 0:  # only by rounding in the bisection's last digit
+        lowered = np.argsort(-counts, kind="stable")
+        counts[lowered[:-missing]] -= 1
+    return counts
+
+
+def _popularity(generator: np.random.Generator, items: int) -> NDArray[np.float64]:
+    """Chance of each item to be rated, Zipf-like with a flat head, in random item order."""
+    weight = 1.0 / (np.arange(items) + 0.02 * items + 1.0)
+    generator.shuffle(weight)
+    return np.asarray(weight / weight.sum())
+
+
+def _blocks(counts: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Runs of users with about `_BLOCK_RATINGS` ratings each, as (first, last + 1)."""
+    block = (np.cumsum(counts) - counts) // _BLOCK_RATINGS
+    starts = np.flatnonzero(np.r_[True, block[1:] != block[:-1]])
+    return list(zip(starts.tolist(), [*starts[1:].tolist(), len(counts)], strict=True))
+
+
+def _draw_items(
+    generator: np.random.Generator, counts: NDArray[np.int64], popularity: NDArray[np.float64]
+) -> NDArray[np.int32]:
+    """Distinct items for each user, ``counts[user]`` of them, by popularity; sorted by user.
+
+    Light users draw with replacement and draw again what they had already; users with a large
+    share of the items take part in a race of all items instead. Both give the same distribution
+    (one item after another, each by popularity among those left), and both cost time in
+    proportion to the ratings.
+    """
+    items = len(popularity)
+    edges = np.cumsum(popularity)
+    edges[-1] = 1.0
+    light = counts * _DENSE_SHARE <= items
+    pairs = np.empty(0, dtype=np.int64)  # user * items + item, sorted
+    missing = np.where(light, counts, 0)
+    for _ in range(_MAX_REDRAWS):
+        if not missing.any():
+            break
+        who = np.repeat(np.arange(len(counts)), missing)
+        drawn = np.searchsorted(edges, generator.random(len(who)), side="right")
+        fresh = np.unique(who * items + np.minimum(drawn, items - 1))
+        at = np.minimum(np.searchsorted(pairs, fresh), max(len(pairs) - 1, 0))
+        fresh = fresh[pairs[at] != fresh] if len(pairs) else fresh
+        pairs = np.sort(np.concatenate([pairs, fresh]), kind="stable")
+        missing = missing - np.bincount(fresh // items, minlength=len(counts))
+    racing = np.flatnonzero(~light | (missing > 0))
+    if len(racing):
+        unfinished = np.isin(pairs // items, racing)
+        raced = _race(generator, racing, counts[racing], popularity)
+        pairs = np.sort(np.concatenate([pairs[~unfinished], raced]), kind="stable")
+    return (pairs % items).astype(np.int32)
+
+
+def _race(
+    generator: np.random.Generator,
+    racing: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    popularity: NDArray[np.float64],
+) -> NDArray[np.int64]:
+    """Pairs of the users `racing`: the items with the smallest exponential arrival times."""
+    items = len(popularity)
+    height = max(1, _BLOCK_RATINGS // items)
+    pairs = []
+    for first in range(0, len(racing), height):
+        who, wanted = racing[first : first + height], counts[first : first + height]
+        arrival = generator.exponential(size=(len(who), items)) / popularity
+        order = np.argsort(arrival, axis=1)
+        row, place = np.nonzero(np.arange(items) < wanted[:, None])
+        pairs.append(who[row] * items + order[row, place])
+    return np.concatenate(pairs)

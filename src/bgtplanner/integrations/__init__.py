@@ -1,0 +1,1 @@
+"""A run where people already look: TensorBoard and MLflow."""

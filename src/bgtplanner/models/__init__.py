@@ -1,0 +1,1 @@
+"""What is learned: models, metrics, and what needs nobody else. Never sees a budget."""

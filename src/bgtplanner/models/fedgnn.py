@@ -1,0 +1,310 @@
+"""FedGNN: every user is a star graph, and attention over the rated items makes its embedding.
+
+User node ``u`` with embedding ``e_u`` (kept on the client) is joined to the items it rated, with
+embeddings ``e_j`` (shared). One graph-attention layer (Velickovic et al. 2018) gives
+
+    a_j = softmax_j( leaky_relu( e_j . W'a_item + e_u . W'a_user ) )   over the items and u itself
+    h_u = W sum_j a_j e_j + b                                          head by head, concatenated
+
+and a rating is predicted from ``h_u . e_i``. Since the layer is linear in its values, ``W`` acts
+once a user instead of once an edge. Other users that it was told of (graph expansion) join the
+softmax with what they sent, and stay as they are until the next time. The options at the end make
+it the variant that the paper's authors ran (reference for the reproduction, not a recommendation).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.models.learner import Edges, Local, Neighbours, Shared, Upload, copies
+
+__all__ = ["FedGNN", "FedGNNLocal"]
+
+_SLOPE = 0.2  # of leaky_relu, as in the graph-attention paper and in DGL
+
+
+class FedGNNLocal(NamedTuple):
+    """What FedGNN keeps on the clients.
+
+    Attributes:
+        embedding: User embeddings, ``[n_users, dim]``.
+        moments: State of the local optimiser, one entry a user.
+        graph_embedding: ``h_u`` before the last step, or by the initial parameters before the
+            first; used only with ``stale_predictions``.
+        neighbours: Other users in each user's graph; None: there never are any.
+    """
+
+    embedding: Array
+    moments: tuple[Array, Array, Array]
+    graph_embedding: Array
+    neighbours: Neighbours | None = None
+
+
+class _Layer(NamedTuple):
+    """The attention layer's parameters, one copy a user, heads first."""
+
+    weight: Array  # [n_users, heads, dim / heads, dim]
+    item_query: Array  # [n_users, heads, dim]: W'a_item
+    user_query: Array  # [n_users, heads, dim]: W'a_user
+    bias: Array  # [n_users, dim]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedGNN:
+    """One graph-attention layer on each user's star graph.
+
+    Attributes:
+        dim: Size of the embeddings, a multiple of `heads`.
+        heads: Attention heads, concatenated.
+        bias: Add an item bias (shared) and a user bias (solved on the client).
+        mean: Score when nothing is known: a public constant, never the data's mean. (The
+            authors' variant: 0, so that the sigmoid starts at one half.)
+        bias_shrinkage: Ridge weight of the user bias, in ratings.
+        score: ``"linear"``: the dot product; ``"sigmoid"``: its sigmoid.
+        init_scale: Standard deviation of the initial embeddings.
+        loss_kind: ``"mse"``, or ``"rmse"`` as the authors have it.
+        decay: Weight of the squared embeddings in the loss, per rating: of the items and, where a
+            user bias takes the user's mean off them, of the users.
+        local_learning_rate: Step size of the user embeddings.
+        local_optimizer: ``"adam"`` with a memory across rounds, or ``"sign"``: what the authors'
+            new Adam in every round amounts to.
+        local_weight_decay: Added to the user embeddings' gradient, times the embedding.
+        self_loops: How often the user node is its own neighbour (the authors' graph: twice).
+        stale_predictions: Predict with ``h_u`` from before the step, as the authors' code does.
+    """
+
+    dim: int = 8
+    heads: int = 1
+    bias: bool = True
+    mean: float = 0.7
+    bias_shrinkage: float = 5.0
+    score: Literal["linear", "sigmoid"] = "linear"
+    init_scale: float = 0.1
+    loss_kind: Literal["mse", "rmse"] = "mse"
+    decay: float = 0.1
+    local_learning_rate: float = 0.01
+    local_optimizer: Literal["adam", "sign"] = "adam"
+    local_weight_decay: float = 0.0
+    self_loops: int = 1
+    stale_predictions: bool = False
+
+    def __post_init__(self) -> None:
+        unless = ConfigError.unless
+        unless(1 <= self.dim <= 1024, "dim", self.dim, "1 to 1024")
+        for name, known in (
+            ("score", ("linear", "sigmoid")),
+            ("loss_kind", ("mse", "rmse")),
+            ("local_optimizer", ("adam", "sign")),
+        ):
+            unless(getattr(self, name) in known, name, getattr(self, name), " or ".join(known))
+        divides = self.heads >= 1 and self.dim % self.heads == 0
+        unless(divides, "heads", self.heads, f"a divisor of dim = {self.dim}")
+        unless(abs(self.mean) <= 100, "mean", self.mean, "a number from -100 to 100")
+        unless(0 < self.bias_shrinkage <= 1e6, "bias_shrinkage", self.bias_shrinkage, "above 0")
+        unless(0 < self.init_scale <= 10, "init_scale", self.init_scale, "above 0, at most 10")
+        # Without one, a user who has no rating yet would have no neighbour at all.
+        unless(1 <= self.self_loops <= 1000, "self_loops", self.self_loops, "1 to 1000")
+        for name in ("decay", "local_learning_rate", "local_weight_decay"):
+            value = getattr(self, name)
+            unless(0 <= value <= 1e6, name, value, "a number from 0 to 1e6")
+
+    @property
+    def dense_blocks(self) -> tuple[int, ...]:
+        """The layer's weight, its two attention vectors and its bias."""
+        return (self.dim * self.dim, self.dim, self.dim, self.dim)
+
+    def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Local]:
+        """Embeddings N(0, init_scale), the layer by Glorot with gain sqrt(2), biases at zero."""
+        item_key, user_key, weight_key, query_key = jax.random.split(key, 4)
+        items = self.init_scale * jax.random.normal(item_key, (n_items, self.dim))
+        if self.bias:
+            items = jnp.concatenate([items, jnp.zeros((n_items, 1))], axis=1)
+        size = self.dim // self.heads
+        weight = jax.random.normal(weight_key, (self.dim * self.dim,)) * (2 / self.dim) ** 0.5
+        queries = jax.random.normal(query_key, (2 * self.dim,)) * (4 / (self.dim + size)) ** 0.5
+        dense = jnp.concatenate([weight, queries, jnp.zeros(self.dim)])
+        embedding = self.init_scale * jax.random.normal(user_key, (n_users, self.dim))
+        zeros = jnp.zeros_like(embedding)
+        moments = (jnp.zeros(n_users), zeros, zeros)
+        return Shared(items, dense), FedGNNLocal(embedding, moments, zeros)
+
+    def loss(self, copies: Upload, local: Local, edges: Edges) -> Array:
+        """Each client's mean squared error (halved), or its root as the authors have it."""
+        rows = edges.of_edges(copies.rows)
+        layer = self._layer(copies.dense[edges.client_of_user])
+        embedding = self._graph_embedding(rows, layer, local, edges)
+        score = self._raw_score(embedding[edges.user], rows)
+        if self.bias:
+            user_bias = self._user_bias(score, edges)
+            score = score + jax.lax.stop_gradient(user_bias)[edges.user]
+        error = edges.value - self._link(score)
+        ratings = jnp.maximum(edges.ratings_of_clients, 1.0)
+        mse = edges.sum_by_client(edges.present * error**2) / ratings
+        if self.loss_kind == "rmse":
+            positive = mse > 1e-12  # the root has no gradient at zero: such a client rests
+            value = jnp.where(positive, jnp.sqrt(jnp.where(positive, mse, 1.0)), 0.0)
+        else:
+            value = 0.5 * mse
+        if self.decay:
+            squares = edges.sum_by_client(edges.present * (rows**2).sum(1))
+            if self.bias:  # once a user, not once an edge
+                of_users = edges.sum_by_user(edges.present) * (local.embedding**2).sum(1)
+                squares += jax.ops.segment_sum(of_users, edges.client_of_user, edges.n_clients)
+            value += 0.5 * self.decay * squares / ratings
+        return value
+
+    def update_local(
+        self,
+        local: Local,
+        gradient: Local,
+        before: Shared,
+        after: Shared,
+        edges: Edges,
+        active: Array,
+    ) -> Local:
+        """One step of every user embedding on its own device."""
+        del after
+        slope = gradient.embedding + self.local_weight_decay * local.embedding
+        if self.local_optimizer == "sign":
+            step, moments = slope / (jnp.abs(slope) + 1e-8), local.moments
+        else:
+            step, moments = _adam_step(slope, local.moments)
+        # A user without a rating has nothing to learn from and must not drift.
+        moves = active & (edges.sum_by_user(edges.present) > 0)
+        embedding = local.embedding - self.local_learning_rate * step
+        embedding, moments = jax.tree.map(
+            lambda new, old: jnp.where(moves.reshape(-1, *[1] * (new.ndim - 1)), new, old),
+            (embedding, moments),
+            (local.embedding, local.moments),
+        )
+        graph_embedding = local.graph_embedding
+        if self.stale_predictions:
+            graph_embedding = self._embed(before, local, edges)
+        return FedGNNLocal(embedding, moments, graph_embedding, local.neighbours)
+
+    def remember(self, shared: Shared, local: Local, edges: Edges) -> Local:
+        """``h_u`` by the initial parameters, where predictions are made with a remembered one.
+
+        Without it every prediction before the first round would be one half, and the reward of
+        the first round would be measured from there.
+        """
+        if not self.stale_predictions:
+            return local
+        return local._replace(graph_embedding=_embedded(self, shared, local, edges))
+
+    def own(self, local: Local) -> Array:
+        """The user embeddings."""
+        embedding: Array = local.embedding
+        return embedding
+
+    def attach(self, local: Local, neighbours: Neighbours) -> Local:
+        """The same with other neighbours; ``h_u`` changes with the next round."""
+        return local._replace(neighbours=neighbours)
+
+    def predict(
+        self,
+        shared: Shared,
+        local: Local,
+        edges: Edges,
+        user: Array,
+        item: Array,
+    ) -> Array:
+        """Predictions from each user's graph embedding, clipped to the scale of the ratings."""
+        stale = self.stale_predictions
+        embedding = local.graph_embedding if stale else self._embed(shared, local, edges)
+        score = self._raw_score(embedding[user], shared.items[item])
+        if self.bias:
+            known = self._raw_score(embedding[edges.user], shared.items[edges.item])
+            score = score + self._user_bias(known, edges)[user]
+        return jnp.clip(self._link(score), 0.0, 1.0)
+
+    def _embed(self, shared: Shared, local: FedGNNLocal, edges: Edges) -> Array:
+        own = copies(shared, edges)
+        layer = self._layer(own.dense[edges.client_of_user])
+        rows = edges.of_edges(own.rows)
+        return self._graph_embedding(rows, layer, local, edges)
+
+    def _layer(self, dense: Array) -> _Layer:
+        users, dim, heads = dense.shape[0], self.dim, self.heads
+        parts = jnp.split(dense, [dim * dim, dim * dim + dim, dim * dim + 2 * dim], axis=1)
+        weight = parts[0].reshape(users, heads, dim // heads, dim)
+        queries = [
+            jnp.einsum("uhdk,uhd->uhk", weight, part.reshape(users, heads, dim // heads))
+            for part in parts[1:3]
+        ]
+        return _Layer(weight, queries[0], queries[1], parts[3])
+
+    def _graph_embedding(
+        self, rows: Array, layer: _Layer, local: FedGNNLocal, edges: Edges
+    ) -> Array:
+        """``h_u`` of every user: softmax over its present items, itself and its neighbours."""
+        items, users = rows[:, : self.dim], local.embedding
+        from_user = jnp.einsum("uk,uhk->uh", users, layer.user_query)
+        from_item = (items[:, None, :] * layer.item_query[edges.user]).sum(2)
+        own = jnp.einsum("uk,uhk->uh", users, layer.item_query) + from_user
+        logits = jax.nn.leaky_relu(from_item + from_user[edges.user], _SLOPE)
+        own_logits = jax.nn.leaky_relu(own, _SLOPE)
+        # Any shift leaves the softmax as it is; the largest logit keeps it finite.
+        largest = jax.ops.segment_max(
+            jnp.where(edges.present[:, None] > 0, logits, -jnp.inf), edges.user, edges.n_users
+        )
+        largest = jnp.maximum(largest, own_logits)
+        if local.neighbours is not None:
+            others, there = jax.lax.stop_gradient(local.neighbours)
+            other_logits = jnp.einsum("unk,uhk->unh", others, layer.item_query)
+            other_logits = jax.nn.leaky_relu(other_logits + from_user[:, None, :], _SLOPE)
+            other_logits = jnp.where(there[:, :, None] > 0, other_logits, -jnp.inf)
+            largest = jnp.maximum(largest, other_logits.max(1))
+        shift = jax.lax.stop_gradient(largest)
+        # Masked before the exponential: a rating still to come may have any logit at all.
+        centred = jnp.where(edges.present[:, None] > 0, logits - shift[edges.user], -jnp.inf)
+        weights = jnp.exp(centred)
+        own_weights = self.self_loops * jnp.exp(own_logits - shift)
+        total = edges.sum_by_user(weights) + own_weights
+        values = edges.sum_by_user(weights[:, :, None] * items[:, None, :])
+        values = values + own_weights[:, :, None] * users[:, None, :]
+        if local.neighbours is not None:
+            other_weights = jnp.exp(other_logits - shift[:, None, :])
+            total = total + other_weights.sum(1)
+            values = values + jnp.einsum("unh,unk->uhk", other_weights, others)
+        values = values / total[:, :, None]
+        embedding = jnp.einsum("uhdk,uhk->uhd", layer.weight, values)
+        return embedding.reshape(users.shape[0], self.dim) + layer.bias
+
+    def _raw_score(self, embedding: Array, rows: Array) -> Array:
+        score = self.mean + (embedding * rows[:, : self.dim]).sum(1)
+        return score + rows[:, self.dim] if self.bias else score
+
+    def _user_bias(self, known: Array, edges: Edges) -> Array:
+        """Shrunk mean of each user's residuals, never uploaded: the ridge solution.
+
+        Under a sigmoid it is that of the linear score, so only a rough start.
+        """
+        residual = edges.sum_by_user(edges.present * (edges.value - known))
+        return residual / (edges.sum_by_user(edges.present) + self.bias_shrinkage)
+
+    def _link(self, score: Array) -> Array:
+        return jax.nn.sigmoid(score) if self.score == "sigmoid" else score
+
+
+# Compiled as a whole: one operation after another is slow.
+_embedded = jax.jit(FedGNN._embed, static_argnums=0)
+
+
+def _adam_step(
+    gradient: Array, moments: tuple[Array, Array, Array]
+) -> tuple[Array, tuple[Array, Array, Array]]:
+    """Adam's direction with the usual constants; every user counts its own steps."""
+    count, first, second = moments
+    count = count + 1
+    first = 0.9 * first + 0.1 * gradient
+    second = 0.999 * second + 0.001 * gradient**2
+    corrected = first / (1 - 0.9**count)[:, None]
+    scale = jnp.sqrt(second / (1 - 0.999**count)[:, None]) + 1e-8
+    return corrected / scale, (count, first, second)

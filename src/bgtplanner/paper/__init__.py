@@ -1,0 +1,1 @@
+"""Only to reproduce the paper."""

@@ -1,1 +1,0 @@
-"""What is learned: ratings, models, metrics. Never sees a budget."""

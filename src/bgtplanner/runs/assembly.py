@@ -1,0 +1,209 @@
+"""Put a run together: model, server, protection, ledger and policy, as the config has them."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bgtplanner.data.sources import dataset_info
+from bgtplanner.errors import ConfigError
+from bgtplanner.federation.expansion import Expansion
+from bgtplanner.federation.planned import Carrier, PlannedRounds
+from bgtplanner.federation.protection import Protection
+from bgtplanner.federation.rounds import Federation
+from bgtplanner.planning.bgt import BGTPlanner
+from bgtplanner.planning.catalog import policy_named
+from bgtplanner.planning.literal import AsCoded, AsPrinted
+from bgtplanner.planning.policy import Policy
+from bgtplanner.privacy.accounting import Rule, default_rule, rule_named
+from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.runs.config import Config
+from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
+
+__all__ = [
+    "budgets_of",
+    "check_planning",
+    "expansion_of",
+    "federation_of",
+    "planned_of",
+    "policy_of",
+    "rule_of",
+]
+
+_AS_IT_STANDS: Mapping[str, type[Policy]] = {"paper": AsPrinted, "authors": AsCoded}
+
+
+def federation_of(config: Config, n_items: int) -> Federation:
+    """What is learned, and how."""
+    number = config.model.pseudo_items
+    if number == "auto":
+        number = dataset_info("demo").pseudo_items
+        with contextlib.suppress(ConfigError):
+            number = dataset_info(config.data.dataset).pseudo_items
+    privacy = config.privacy
+    protection = None
+    if privacy.mechanism != "none":
+        protection = Protection(
+            mechanism=privacy.mechanism,
+            trust=privacy.trust,
+            unit=privacy.unit,
+            noise=privacy.noise,
+            validation=config.planning.validation_charge if config.validates else 0.0,
+        )
+    return Federation(
+        model=getattr(config, config.model.name),
+        server=config.server,
+        participation=config.federation.participation,
+        pseudo_items=min(number, n_items),  # there are no more to pretend with
+        fixed_pseudo_items=config.model.fixed_pseudo_items,
+        protection=protection,
+        expansion=expansion_of(config),
+    )
+
+
+def expansion_of(config: Config) -> Expansion | None:
+    """When users are told of others who rated the same, if ever."""
+    if not config.model.expansions:
+        return None
+    return Expansion(
+        times=config.model.expansions,
+        rounds=config.federation.rounds,
+        max_neighbours=config.model.max_neighbours,
+    )
+
+
+def rule_of(config: Config) -> Rule:
+    """How charges add up."""
+    mechanism, name = config.privacy.mechanism, config.privacy.accounting
+    if name == "auto":
+        return default_rule(mechanism)
+    if name == "authors":
+        name = "gaussian/authors" if mechanism == "gaussian" else "laplace/basic"
+    try:
+        rule = rule_named(name)
+    except ConfigError as error:
+        raise ConfigError(f"privacy.{error}") from error
+    fits = rule.mechanism == mechanism
+    ConfigError.unless(fits, "privacy.accounting", name, f"a rule for {mechanism} noise")
+    return rule
+
+
+def budgets_of(config: Config, n_clients: int) -> Budgets:
+    """What every client may spend."""
+    privacy = config.privacy
+    if privacy.budgets is None:
+        return Budgets.same(Budget(privacy.epsilon, privacy.delta), n_clients)
+    path = Path(privacy.budgets)
+    if ":" in privacy.budgets and not path.exists():
+        try:
+            return Budgets.shares(
+                privacy.budgets, n_clients, delta=privacy.delta, seed=config.run.seed
+            )
+        except ConfigError as error:
+            raise ConfigError(f"--{error}") from error
+    try:
+        lines = read_bytes(path, MOST_BYTES_OF_SETTINGS).decode().splitlines()
+        values = np.loadtxt(lines, dtype=np.float64, ndmin=1)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"--budgets {privacy.budgets}: expected EPSILON:SHARE,... or a file with an "
+            f"epsilon a line ({error})"
+        ) from error
+    same = values.shape == (n_clients,)
+    ConfigError.unless(same, "--budgets", str(path), f"{n_clients} numbers, one a client")
+    return Budgets.per_client(values, privacy.delta)
+
+
+def planned_of(
+    config: Config,
+    simulation: Carrier,
+    mark: str,
+    ledger_path: Path | None,
+    *,
+    run: str = "simulation",
+    kind: type[PlannedRounds] = PlannedRounds,
+) -> PlannedRounds:
+    """Policy and ledger around a federation. The ledger is made, or opened if it exists."""
+    budgets, rule = budgets_of(config, simulation.n_clients), rule_of(config)
+    if ledger_path is None:
+        ledger = Ledger.in_memory(budgets, rule)
+    elif ledger_path.exists():
+        ledger = Ledger.open(ledger_path, budgets=budgets, rule=rule)
+    else:
+        ledger = Ledger.create(ledger_path, budgets, rule)
+    planning = config.planning
+    return kind(
+        simulation,
+        policy_of(config, budgets, rule),
+        ledger,
+        trust=config.privacy.trust,
+        run=run,
+        # A round is made of nothing but the settings, what `mark` stands for, and its number.
+        mark=json.dumps([config.model_dump(mode="json"), mark]).encode(),
+        context=planning.context,
+        reward=planning.reward,
+        values=planning.context_size,
+        participation=config.federation.participation,
+        dropout=config.federation.dropout,
+        stragglers=config.federation.stragglers,
+        stops=config.federation.after_budget == "stop",
+        seed=config.run.seed,
+    )
+
+
+def check_planning(config: Config, n_clients: int) -> None:
+    """See that budgets, rule and policy go together, before anything is made of them.
+
+    Raises:
+        ConfigError: If they do not, naming the key.
+    """
+    policy_of(config, budgets_of(config, n_clients), rule_of(config))
+
+
+def policy_of(config: Config, budgets: Budgets, rule: Rule) -> Policy:
+    """The policy that the config names, with its options."""
+    planning = config.planning
+    kind = policy_named(planning.policy)
+    options: dict[str, Any] = {
+        "rounds": config.federation.rounds,
+        "accounting": rule.name,
+        "clip": config.privacy.clip,
+        "seed": config.run.seed,
+    }
+    wide = {"levels": planning.levels, "min_rounds": planning.min_rounds}
+    if planning.policy in ("bgt", "random"):
+        options |= {name: value for name, value in wide.items() if value is not None}
+    make: Callable[..., Policy] = kind
+    if kind is BGTPlanner and planning.constants != "own":
+        kind = _AS_IT_STANDS.get(planning.constants, kind)
+        make = BGTPlanner.of_paper if planning.constants == "repaired" else kind
+        if planning.min_rounds is not None:  # the preset's, in a run that is shorter
+            options["min_rounds"] = min(planning.min_rounds, config.federation.rounds)
+    options |= planning.options
+    try:
+        policy = make(budgets, **options)
+    except TypeError as error:
+        known = ", ".join(_options_of(kind))
+        raise ConfigError(
+            f"planning.options: {planning.policy} takes no such: {error}; expected out of {known}"
+        ) from error
+    return policy
+
+
+def _options_of(kind: type) -> list[str]:
+    """What a policy can be told by name, less what the run tells it."""
+    told = {"self", "budget", "clients", "ledger", "rounds", "accounting", "mechanism", "seed"}
+    found: dict[str, None] = {}
+    for part in kind.__mro__:
+        if "__init__" in vars(part) and part is not object:
+            for name, parameter in inspect.signature(vars(part)["__init__"]).parameters.items():
+                if parameter.kind is not inspect.Parameter.VAR_KEYWORD and name not in told:
+                    found[name] = None
+    return list(found)

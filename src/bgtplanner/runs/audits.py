@@ -1,0 +1,480 @@
+"""Audit the doors that uploads really go through, and say what the audit could have shown at all.
+
+Three paths are attacked: ``guard`` (ledger, clip, noise and grid of a client), ``simulation`` (the
+same inside the compiled rounds) and ``client`` (a client folder on a disk that is asked again and
+again while its ratings change). Each is attacked in two ways. *Guesses* about which of two
+neighbouring inputs was released bound epsilon from below, whatever the mechanism is; how much
+they can show is limited by the number of releases. *Checks* compare the releases with the
+mechanism that the claim rests on, and need few. All of it together is wrong about an honest door
+with probability 1 - confidence at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.privacy.accounting import default_rule
+from bgtplanner.privacy.audit import (
+    Expected,
+    Guesses,
+    Moments,
+    expected,
+    largest_epsilon,
+    one_run_bound,
+    one_run_p_value,
+    releases_needed,
+)
+from bgtplanner.privacy.budget import Budget
+from bgtplanner.privacy.exposure import client_level
+from bgtplanner.privacy.noisecheck import Check, NoiseWatch, at_least
+from bgtplanner.runs.clientdoor import ClientDoor
+from bgtplanner.runs.doors import Door, GuardDoor, Setting, SimulationDoor, Stated
+
+__all__ = ["PATHS", "RELEASES", "Audit", "audit"]
+
+Floats = NDArray[np.float64]
+Progress = Callable[[float], None]
+
+PATHS = ("guard", "simulation", "client")
+"""What can be attacked."""
+
+RELEASES = {"guard": 200_000, "simulation": 200_000, "client": 300}
+"""How many releases there are by default: seconds, and enough for a claim of 10 (client: 3)."""
+
+_DOORS: dict[str, Callable[[Setting], Door]] = {
+    "guard": GuardDoor,
+    "simulation": SimulationDoor,
+    "client": ClientDoor,
+}
+_FEWEST = {"guard": 1000, "simulation": 1000, "client": 40}
+_PILOT = 100_000  # releases at most that choose the test; else one in ten
+_NUMBERS = 4_000_000  # in memory at a time
+_BATCH = 25_000  # trials at a time
+_BITS = 30  # below the noise's scale: nothing that is released has more of them
+_ABSENT = 20_000  # releases at most without the audited clients
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What was audited, what is claimed, what was found and what could have been found.
+
+    Attributes:
+        path: Which door: ``guard``, ``simulation`` or ``client``.
+        accounting: The rule by which the claim was booked.
+        beside: Epsilon of other clients of the same rounds, where it is not the same.
+        canaries: Clients of one sum whose data were guessed.
+        claimed_epsilon: What the ledger booked and promises: the audited client's own.
+        client_level_epsilon: What the whole client really spends by the theory; differs from the
+            claim for unit ``row`` only.
+        epsilon_lower: What the experiment shows to be spent at least, with the confidence stated:
+            the best of the two below.
+        epsilon_lower_any: From right and wrong guesses alone; holds for any mechanism.
+        epsilon_lower_gaussian: Taking the noise to be Gaussian; None for other mechanisms.
+        epsilon_largest: What `epsilon_lower_any` would have been if no guess had been wrong.
+        epsilon_expected: About what `epsilon_lower` is for a door that does just what it states.
+        releases_needed: With how many releases `epsilon_largest` exceeds the claim; None if no
+            number of them is enough.
+        checks: What was compared with the stated mechanism, each with its probability if all is
+            as stated, the risk that it was given, and whether it is refuted.
+        verdict: ``refuted``: a bound is above the claim, or a check failed. ``inconclusive``:
+            nothing is refuted, but guesses could not have shown as much as is claimed. ``holds``:
+            they could have, and did not.
+    """
+
+    mechanism: str
+    trust: str
+    unit: str
+    path: str
+    accounting: str
+    rounds: int
+    blocks: int
+    canaries: int
+    beside: float | None
+    delta: float
+    releases: int
+    confidence: float
+    claimed_epsilon: float
+    client_level_epsilon: float
+    epsilon_lower: float
+    epsilon_lower_any: float
+    epsilon_lower_gaussian: float | None
+    epsilon_largest: float
+    epsilon_expected: float
+    releases_needed: int | None
+    checks: tuple[dict[str, Any], ...]
+    verdict: Literal["holds", "refuted", "inconclusive"]
+
+    @property
+    def faults(self) -> list[str]:
+        """What the checks have refuted, in words."""
+        return [check["fault"] for check in self.checks if check["refuted"]]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self) | {"checks": list(self.checks)}
+
+
+class _Risks(NamedTuple):
+    """Which share of the risk each bound and each check has."""
+
+    any: float
+    gaussian: float
+    check: float
+
+
+def audit(
+    *,
+    mechanism: Literal["gaussian", "laplace", "privunit"] = "gaussian",
+    trust: Literal["local", "secagg"] = "local",
+    unit: Literal["client", "row"] = "client",
+    path: Literal["guard", "simulation", "client"] = "guard",
+    epsilon: float = 1.0,
+    delta: float = 1e-5,
+    rounds: int = 1,
+    releases: int | None = None,
+    blocks: int = 32,
+    dimensions: int = 8,
+    canaries: int = 1,
+    beside: float | None = None,
+    confidence: float = 0.99,
+    seed: int | None = None,
+    on_progress: Progress | None = None,
+) -> Audit:
+    """Attack a door with many releases of neighbouring inputs, and compare it with what it states.
+
+    The neighbours are the worst case: a client whose upload points one way with the full norm, and
+    one whose upload points the other way (in ``path = client``, as far as ratings allow). Each
+    trial is a client, or under secagg a sum, of its own; the attacker sees all of its rounds.
+
+    Args:
+        mechanism: ``gaussian``, ``laplace`` or ``privunit``.
+        trust: ``local`` or ``secagg``.
+        unit: ``client`` or ``row``.
+        path: ``guard``, ``simulation``, or ``client``, which needs the extra `flower`.
+        epsilon: The budget to audit; in ``path = client``, what one request may cost.
+        delta: Its delta.
+        rounds: Rounds that the budget is spread over.
+        releases: Number of trials, half for each neighbour; see :data:`RELEASES`.
+        blocks: With unit ``row``: blocks in an upload.
+        dimensions: Coordinates of an upload, or of a block.
+        canaries: Under secagg: guess about so many clients of each sum, by a bound that holds
+            although their guesses may depend on each other.
+        beside: In ``path = simulation``: budget of the other clients of the same rounds.
+        confidence: Probability with which an honest door is not refuted.
+        seed: For a repeatable audit; by default the noise is secret, as on a client.
+        on_progress: Called with the share that is done.
+
+    Raises:
+        ConfigError: If this cannot be audited, naming the flag.
+        MissingExtraError: If the path needs what is not installed.
+    """
+    ConfigError.unless(path in PATHS, "--path", path, " or ".join(PATHS))
+    number = RELEASES[path] if releases is None else releases
+    ConfigError.unless(
+        number >= _FEWEST[path], "--releases", number, f"at least {_FEWEST[path]:,}"
+    )
+    for name, value in (
+        ("rounds", rounds), ("blocks", blocks), ("dimensions", dimensions), ("canaries", canaries)
+    ):  # fmt: skip
+        ConfigError.unless(value >= 1, f"--{name}", value, "at least 1")
+    ConfigError.unless(0.5 <= confidence < 1, "--confidence", confidence, "from 0.5 to below 1")
+    ConfigError.unless(seed is None or seed >= 0, "--seed", seed, "a whole number from 0")
+    many = canaries > 1
+    ConfigError.unless(not many or trust == "secagg", "--canaries", canaries, "1, unless --trust "
+                       "is secagg: one client has one budget")  # fmt: skip
+    ConfigError.unless(not many or unit == "client", "--canaries", canaries, "1, with --unit row")
+    rule = default_rule(mechanism)
+    setting = Setting(
+        mechanism=mechanism,
+        trust=trust,
+        unit=unit,
+        rule=rule,
+        budget=Budget(epsilon, delta),
+        rounds=rounds,
+        blocks=blocks if unit == "row" else 1,
+        size=canaries if many else dimensions,
+        canaries=canaries,
+        beside=None if beside is None else Budget(beside, delta),
+    )
+    return _attacked(setting, path, number, confidence, seed, on_progress or (lambda _: None))
+
+
+def _attacked(
+    setting: Setting,
+    path: str,
+    releases: int,
+    confidence: float,
+    seed: int | None,
+    on_progress: Progress,
+) -> Audit:
+    door = _DOORS[path](setting)
+    is_gaussian = setting.mechanism == "gaussian"
+    checks = 3 + door.stated.on_grid + (3 if isinstance(door, ClientDoor) else 1)
+    half = (1 - confidence) / 2
+    share = half / (checks + is_gaussian)
+    risks = _Risks(any=half, gaussian=share, check=share)
+    seen = _Seen(setting, door.stated, _expects(setting, door.stated, releases, risks))
+    done = 0
+    for batch, (trials, choosing) in enumerate(_batches(setting, door, releases)):
+        signs = _signs(setting, trials, batch, seed)
+        marks = [None if seed is None else [seed, batch, side] for side in (0, 1)]
+        values = [door.release(signs[side], mark=mark) for side, mark in enumerate(marks)]
+        seen.look(values, signs, choosing=choosing)
+        done += 2 * trials * setting.canaries
+        on_progress(min(1.0, done / releases) * 0.95)
+    games: list[Check] = []
+    if isinstance(door, ClientDoor):
+        games = door.games()  # a client that cannot pay is one of them
+    else:
+        seen.absent(door, releases, seed)
+    on_progress(1.0)
+    return _concluded(setting, path, seen, games, risks, confidence)
+
+
+def _expects(setting: Setting, stated: Stated, releases: int, risks: _Risks) -> Expected:
+    losses = np.array([setting.charge]) if stated.cap is not None else stated.losses
+    return expected(
+        setting.mechanism,
+        np.tile(losses, setting.rounds * setting.blocks),
+        releases=releases - min(releases // 10, _PILOT),
+        delta=setting.budget.delta,
+        risk=risks.any,
+        risk_gaussian=risks.gaussian if setting.mechanism == "gaussian" else 0.0,
+    )
+
+
+def _batches(setting: Setting, door: Door, releases: int) -> Iterator[tuple[int, bool]]:
+    """How many trials of either input to make at a time, and whether they choose the test."""
+    most = max(2, min(_BATCH, _NUMBERS // max(door.numbers_per_trial, 1)))
+    trials = -(-releases // (2 * setting.canaries))
+    pilot = max(1, min(-(-trials // 10), _PILOT // (2 * setting.canaries)))
+    for part, choosing in ((pilot, True), (trials - pilot, False)):
+        left = part
+        while left > 0:
+            now = min(most, left)
+            yield now, choosing
+            left -= now
+
+
+def _signs(setting: Setting, trials: int, batch: int, seed: int | None) -> tuple[Floats, Floats]:
+    """Which way the uploads point: one input and the other; canaries by the toss of a coin."""
+    if setting.canaries == 1:
+        return np.ones((trials, 1)), -np.ones((trials, 1))
+    coins = np.random.default_rng(None if seed is None else [seed, batch, 2])
+    shape = (2, trials, setting.canaries)
+    found = coins.integers(0, 2, shape) * 2.0 - 1.0
+    return found[0], found[1]
+
+
+class _Seen:
+    """All that is kept of the releases: counts and sums."""
+
+    def __init__(self, setting: Setting, stated: Stated, expects: Expected) -> None:
+        self.setting, self.stated, self.expects = setting, stated, expects
+        self.guesses: Guesses | None = None
+        self.moments = Moments()
+        laplace = setting.mechanism == "laplace"
+        self.watch = NoiseWatch("laplace" if laplace else "gaussian")
+        self.releases = 0
+        self._pilot: list[list[Floats]] = [[], []]
+        self._beyond = self._beyond_of = 0
+        self._shown = self._shown_of = 0
+        self._off_grid = 0
+        self._across = _complement(stated) if setting.mechanism == "privunit" else None
+
+    def look(self, values: list[Floats], signs: tuple[Floats, Floats], *, choosing: bool) -> None:
+        """Take in a batch of both inputs."""
+        scores = [self._scores(part) for part in values]
+        first = np.concatenate([s[sign > 0] for s, sign in zip(scores, signs, strict=True)])
+        second = np.concatenate([s[sign < 0] for s, sign in zip(scores, signs, strict=True)])
+        self.releases += first.size + second.size
+        self.moments.count(first, second)
+        if choosing:
+            self._pilot[0].append(first)
+            self._pilot[1].append(second)
+        else:
+            if self.guesses is None:
+                pilot = [np.concatenate(part) for part in self._pilot]
+                self.guesses = Guesses(
+                    *pilot, delta=self.setting.budget.delta, expected=self.expects
+                )
+                self._pilot = [[], []]
+            self.guesses.count(first, second)
+        if values[0].shape[1] >= 2:
+            self.watch.add(*(self._noise(v, s) for v, s in zip(values, signs, strict=True)))
+        for part, sign in zip(values, signs, strict=True):
+            self._reach(part, sign)
+            steps = np.ldexp(part, _BITS - int(np.floor(np.log2(self.stated.scale))))
+            self._off_grid += int((steps != np.rint(steps)).sum())
+
+    def _scores(self, values: Floats) -> Floats:
+        """How much each trial looks like the input that points ahead, ``[trials, canaries]``.
+
+        The exact privacy loss, added up over all that is seen.
+        """
+        stated = self.stated
+        if stated.mechanism == "gaussian":
+            apart = stated.ahead - stated.behind
+            middle = (stated.ahead + stated.behind) / 2
+            losses = values.sum(axis=0) @ apart.T - len(values) * (middle * apart).sum(axis=1)
+            return np.asarray(losses / stated.scale**2)
+        if stated.cap is not None:
+            inside = [
+                (values @ _unit(way).T >= float(stated.cap.threshold) * stated.scale).sum(axis=0)
+                for way in (stated.ahead, stated.behind)
+            ]
+            return np.asarray((inside[0] - inside[1]) * self.setting.charge)
+        columns = []
+        for ahead, behind in zip(stated.ahead, stated.behind, strict=True):
+            differ = ahead != behind
+            of_these = values[..., differ]
+            nearer = np.abs(of_these - behind[differ]) - np.abs(of_these - ahead[differ])
+            columns.append(nearer.sum(axis=(0, 2)) / stated.scale)
+        return np.stack(columns, axis=1)
+
+    def _centre(self, signs: Floats) -> Floats:
+        """What is stated to be under the noise of each trial."""
+        ahead = signs[:, :, None] > 0
+        both = np.where(ahead, self.stated.ahead, self.stated.behind)
+        return np.asarray(both.sum(axis=1))
+
+    def _noise(self, values: Floats, signs: Floats) -> Floats:
+        if self._across is not None:
+            return np.asarray(values @ self._across / self.stated.scale)
+        return np.asarray((values - self._centre(signs)) / self.stated.scale)
+
+    def _reach(self, values: Floats, signs: Floats) -> None:
+        """Count releases beyond what an upload within its clip exceeds half of the time."""
+        stated = self.stated
+        for canary in range(signs.shape[1]):
+            for sign, way in ((1, stated.ahead[canary]), (-1, stated.behind[canary])):
+                rows = signs[:, canary] == sign
+                length = float(np.sqrt((way**2).sum()))
+                if stated.cap is not None:
+                    length = float(stated.cap.threshold) * stated.scale
+                along = values[:, rows] @ (way / np.sqrt((way**2).sum()))
+                self._beyond += int((along >= length).sum())
+                self._beyond_of += along.size
+
+    def absent(self, door: Door, releases: int, seed: int | None) -> None:
+        """See whether clients that do not take part show all the same."""
+        trials = max(50, min(_ABSENT, releases // 10) // (2 * self.setting.canaries))
+        apart = self.stated.ahead - self.stated.behind
+        for side, signs in enumerate(_signs(self.setting, trials, 10**6, seed)):
+            mark = None if seed is None else [seed, 10**6, side]
+            values = door.release(signs, mark=mark, absent=True)
+            along = values @ apart.T * signs
+            self._shown += int((along > 0).sum())
+            self._shown_of += along.size
+
+    def checks(self) -> list[Check]:
+        """What was compared with what is stated."""
+        cap = self.stated.cap
+        chance = 0.5 if cap is None else float(cap.chance)
+        fault = "an upload reaches further than its clip allows"
+        found = [self.watch.size_check(), self.watch.fresh_check()]
+        found.append(at_least("within the clip", self._beyond, self._beyond_of, chance, fault))
+        if self.stated.on_grid:
+            off, fault = self._off_grid, "the last bits of a release are not covered by noise"
+            found.append(Check("last bits", 0.0 if off else 1.0, float(off), 0.0, fault))
+        if self._shown_of:
+            fault = "a client that does not take part shows all the same"
+            found.append(at_least("who is absent", self._shown, self._shown_of, 0.5, fault))
+        return found
+
+
+def _unit(vectors: Floats) -> Floats:
+    return np.asarray(vectors / np.sqrt((vectors**2).sum(axis=1, keepdims=True)))
+
+
+def _complement(stated: Stated) -> Floats:
+    """Orthonormal directions in which PrivUnit's release is plain noise, ``[size, columns]``."""
+    size = stated.ahead.shape[1]
+    along = np.concatenate([stated.ahead, stated.behind])
+    rank = int(np.linalg.matrix_rank(along))
+    # Coordinates that no upload has come first, and stay as they are.
+    order = np.argsort(np.abs(along).sum(axis=0), kind="stable")
+    basis, _ = np.linalg.qr(np.concatenate([along[:rank].T, np.eye(size)[:, order]], axis=1))
+    return np.asarray(basis[:, rank:size])
+
+
+def _concluded(
+    setting: Setting,
+    path: str,
+    seen: _Seen,
+    games: list[Check],
+    risks: _Risks,
+    confidence: float,
+) -> Audit:
+    guesses, delta, claim = seen.guesses, setting.budget.delta, setting.budget.epsilon
+    if guesses is None:  # cannot be: there is always a second batch
+        raise ConfigError("--releases: expected more")
+    if setting.canaries > 1:
+        number, made = guesses.releases, guesses.correct + guesses.wrong
+        any_bound = one_run_bound(number, made, guesses.correct, delta=delta, risk=risks.any)
+        largest = one_run_bound(number, number, number, delta=delta, risk=risks.any)
+    else:
+        any_bound = guesses.bound(risks.any)
+        largest = largest_epsilon(guesses.releases, delta=delta, confidence=1 - risks.any)
+    is_gaussian = setting.mechanism == "gaussian"
+    gaussian = seen.moments.bound(delta, risks.gaussian) if is_gaussian else None
+    lower = max(any_bound, gaussian or 0.0)
+    real = claim
+    if setting.unit == "row":
+        multiplier = float(setting.rule.noise_multiplier(setting.charge))
+        multipliers = [multiplier] * setting.rounds
+        real = client_level(setting.mechanism, multipliers, setting.blocks, delta).epsilon
+    checks = tuple(
+        check._asdict() | {"risk": risks.check, "refuted": check.p_value <= risks.check}
+        for check in [*seen.checks(), *games]
+    )
+    refuted = lower > claim or any(check["refuted"] for check in checks)
+    return Audit(
+        mechanism=setting.mechanism,
+        trust=setting.trust,
+        unit=setting.unit,
+        path=path,
+        accounting=setting.rule.name,
+        rounds=setting.rounds,
+        blocks=setting.blocks,
+        canaries=setting.canaries,
+        beside=None if setting.beside is None else setting.beside.epsilon,
+        delta=delta,
+        releases=seen.releases,
+        confidence=confidence,
+        claimed_epsilon=claim,
+        client_level_epsilon=real,
+        epsilon_lower=lower,
+        epsilon_lower_any=any_bound,
+        epsilon_lower_gaussian=gaussian,
+        epsilon_largest=largest,
+        epsilon_expected=max(seen.expects.epsilon, seen.expects.epsilon_gaussian),
+        releases_needed=_needed(setting, risks),
+        checks=checks,
+        verdict="refuted" if refuted else "inconclusive" if largest < claim else "holds",
+    )
+
+
+def _needed(setting: Setting, risks: _Risks) -> int | None:
+    """Releases with which more than the claim could be shown, those that choose the test too."""
+    claim, delta = setting.budget.epsilon, setting.budget.delta
+    if setting.canaries == 1:
+        judged = releases_needed(claim, delta=delta, confidence=1 - risks.any)
+    else:
+        enough = (
+            2**power
+            for power in range(30)
+            if one_run_p_value(2**power, 2**power, 2**power, epsilon=claim, delta=delta)
+            <= risks.any
+        )
+        found = next(enough, None)
+        if found is None:
+            return None
+        judged = found
+    return judged + min(-(-judged // 9), _PILOT) + 2

@@ -1,0 +1,322 @@
+"""Carry out the cells of a study, one by one or side by side, and keep them apart.
+
+What goes wrong in a cell is its outcome and no concern of the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import importlib.util
+import itertools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bgtplanner.data.split import Split
+from bgtplanner.errors import (
+    BGTPlannerError,
+    ConfigError,
+    InterruptedRunError,
+    MissingExtraError,
+    RunFolderError,
+)
+from bgtplanner.runs import run as runner
+from bgtplanner.runs.config import Config
+from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.interrupts import stop_requests
+from bgtplanner.runs.summary import Result
+
+__all__ = [
+    "BACKENDS",
+    "METRICS",
+    "REFERENCES",
+    "Cell",
+    "Outcome",
+    "Tell",
+    "check_backend",
+    "folder_name",
+    "one_by_one",
+    "outcome_of",
+    "side_by_side",
+]
+
+BACKENDS = ("loky", "ray", "dask")
+"""Where cells may run: processes on this machine, or a Ray or Dask cluster."""
+
+METRICS = ("rmse_final", "rmse_best", "f1_final", "f1_best")
+"""The figures of ``summary.json`` that are compared."""
+
+REFERENCES = ("constant", "user_mean", "client_alone")
+"""Predictors that share nothing; the same in the last round as in any."""
+
+Tell = Callable[["Cell", int, int], None]
+"""To be told that a cell has done so many of so many rounds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One run of a study. In a sweep its variant says which settings are varied, and how."""
+
+    dataset: str
+    mechanism: str
+    policy: str
+    seed: int
+    variant: str = ""
+
+    @property
+    def name(self) -> str:
+        """As messages have it."""
+        name = f"{self.dataset} {self.mechanism} {self.policy} seed {self.seed}"
+        return f"{name}, {self.variant}" if self.variant else name
+
+    @property
+    def place(self) -> Path:
+        """Its run folder, below that of the study."""
+        names = (self.dataset, self.mechanism, self.policy)
+        above = [folder_name(self.variant, "-_=.,")] if self.variant else []
+        return Path(*above, *map(folder_name, names), f"seed-{self.seed}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of a cell.
+
+    Attributes:
+        cell: Which one.
+        summary: The figures of its ``summary.json``, once it is done.
+        error: Why it failed, if it did.
+        interrupted: Whether it was stopped from outside; it can be resumed.
+        seconds: How long it took now; 0 where it was finished before.
+    """
+
+    cell: Cell
+    summary: Mapping[str, Any] | None = None
+    error: str | None = None
+    interrupted: bool = False
+    seconds: float = 0.0
+
+
+def one_by_one(
+    todo: Sequence[Cell], cells: Mapping[Cell, Config], out: Path, tell: Tell | None
+) -> Generator[Outcome, None, None]:
+    """Run cells in this process, until one is interrupted."""
+    for cell in todo:
+        outcome = _run_cell(cell, cells[cell], out / cell.place, _CellView(cell, tell))
+        yield outcome
+        if outcome.interrupted:
+            return
+
+
+def side_by_side(
+    todo: Sequence[Cell], cells: Mapping[Cell, Config], out: Path, backend: str, jobs: int
+) -> Generator[Outcome, None, None]:
+    """Run cells in other processes. A stop is passed on through a file, wherever they are.
+
+    When a process dies, all that were running with it have failed; the others go on.
+    """
+    flag = out.absolute() / ".stop"
+    flag.unlink(missing_ok=True)
+
+    def pass_on() -> None:
+        stop.wait()
+        flag.touch()
+
+    with stop_requests(active=True) as stop, _cluster(backend, jobs):
+        watcher = threading.Thread(target=pass_on, daemon=True)
+        watcher.start()
+        try:
+            left = list(todo)
+            while left and not stop.is_set():
+                yield from _in_a_pool(left, cells, out, flag, backend, jobs, stop)
+        finally:
+            stop.set()
+            watcher.join()
+            flag.unlink(missing_ok=True)
+
+
+def _in_a_pool(
+    left: list[Cell],
+    cells: Mapping[Cell, Config],
+    out: Path,
+    flag: Path,
+    backend: str,
+    jobs: int,
+    stop: threading.Event,
+) -> Iterator[Outcome]:
+    """Take cells from `left` until there are none, or the pool breaks."""
+    import joblib
+
+    threads = max(1, len(os.sched_getaffinity(0)) // jobs)
+    running: dict[Cell, None] = {}
+
+    def tasks() -> Iterator[Any]:
+        while left and not stop.is_set():
+            cell = left.pop(0)
+            running[cell] = None
+            place = out.absolute() / cell.place
+            yield joblib.delayed(_run_elsewhere)(cell, cells[cell], place, flag, threads)
+
+    own = {"inner_max_num_threads": threads} if backend == "loky" else {}
+    with joblib.parallel_config(backend, n_jobs=jobs, **own):
+        try:
+            for outcome in _results(tasks(), jobs):
+                del running[outcome.cell]
+                yield outcome
+        except Exception as error:
+            if stop.is_set():  # a process that was told to go takes the others along
+                return
+            if not running:
+                raise
+            lost = f"its process died ({type(error).__name__}); was there enough memory?"
+            yield from [Outcome(cell=cell, error=lost) for cell in running]
+
+
+def _results(tasks: Iterator[Any], jobs: int) -> Iterator[Outcome]:
+    """Outcomes as they come; from a backend that cannot say so, as many as run at a time."""
+    import joblib
+
+    try:
+        parallel = joblib.Parallel(
+            return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1
+        )
+    except ValueError:
+        with joblib.Parallel(batch_size=1) as parallel:
+            while batch := list(itertools.islice(tasks, jobs)):
+                yield from parallel(batch)
+    else:
+        with contextlib.closing(parallel(tasks)) as results:
+            yield from results
+
+
+def check_backend(backend: str) -> None:
+    """See that cells can be run beside each other, or say what to install.
+
+    Raises:
+        ConfigError: Naming the backend and its package.
+        MissingExtraError: If joblib itself is not there.
+    """
+    if importlib.util.find_spec("joblib") is None:
+        raise MissingExtraError("sim", "--jobs")
+    module, package = {
+        "loky": ("joblib", "joblib"),
+        "ray": ("ray", "ray"),
+        "dask": ("distributed", "'dask[distributed]'"),
+    }[backend]
+    if importlib.util.find_spec(module) is None:
+        raise ConfigError(f"--backend = {backend!r}: not installed; pip install {package}")
+
+
+@contextlib.contextmanager
+def _cluster(backend: str, jobs: int) -> Iterator[None]:
+    """Ray or Dask, as their own environment variables have them, else on this machine."""
+    if backend == "ray":
+        register_ray = importlib.import_module("ray.util.joblib").register_ray
+        register_ray()
+    if backend != "dask":
+        yield
+        return
+    known = importlib.import_module("dask").config.get("scheduler-address", None)
+    client = importlib.import_module("distributed").Client
+    with client() if known else client(n_workers=jobs, threads_per_worker=1):
+        yield
+
+
+def _run_elsewhere(cell: Cell, config: Config, place: Path, flag: Path, threads: int) -> Outcome:
+    """A cell in a process of its own, with its share of the cores."""
+    for name in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(threads)  # JAX looks at the first when it is first used
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    return _run_cell(cell, config, place, _CellView(cell, flag=flag))
+
+
+def _run_cell(cell: Cell, config: Config, place: Path, view: _CellView) -> Outcome:
+    begun = time.perf_counter()
+    try:
+        if (place / "config.toml").exists():
+            runner.resume(place, observer=view)
+        else:
+            runner.execute(config, out=place, observer=view)
+        outcome = outcome_of(cell, place)
+    except (InterruptedRunError, KeyboardInterrupt):
+        return Outcome(cell=cell, interrupted=True)
+    except _ObserverError as error:
+        raise error.cause from None
+    except Exception as error:  # whatever it is, the other cells can do without this one
+        outcome = Outcome(cell=cell, error=_in_words(error))
+    return replace(outcome, seconds=time.perf_counter() - begun)
+
+
+class _ObserverError(Exception):
+    """What an observer raised: the study's affair, not that of the cell."""
+
+    def __init__(self, cause: BaseException) -> None:
+        self.cause = cause
+
+
+class _CellView:
+    """Watches one cell for the study: passes its rounds on, and passes a stop in."""
+
+    def __init__(
+        self,
+        cell: Cell,
+        tell: Tell | None = None,
+        flag: Path | None = None,
+    ) -> None:
+        self.cell = cell
+        self.tell = tell
+        self.flag = flag
+
+    def searching(self, name: str, number: int, total: int) -> None:
+        """Schedules that are tried are not rounds of the cell."""
+
+    def started(self, config: Config, split: Split, first: int) -> None:
+        """Nothing to say yet."""
+
+    def round(self, record: Mapping[str, Any], total: int) -> None:
+        if self.tell is not None:
+            try:
+                self.tell(self.cell, record["round"] + 1, total)
+            except Exception as error:
+                raise _ObserverError(error) from error
+        if self.flag is not None and self.flag.exists():
+            if threading.current_thread() is not threading.main_thread():
+                raise InterruptedRunError("stopped")
+            self.flag = None  # once: a second request would end it in the middle of a round
+            signal.raise_signal(signal.SIGTERM)  # the run saves what it has after its next round
+
+    def finished(self, result: Result) -> None:
+        """The summary is on the disk."""
+
+
+def outcome_of(cell: Cell, place: Path) -> Outcome:
+    """What a finished cell has come to, by its summary alone."""
+    try:
+        needed = [*METRICS, *(f"{kind}_{name}" for kind in ("rmse", "f1") for name in REFERENCES)]
+        summary = RunFolder(place).summary(needed=needed)
+    except RunFolderError as error:
+        return Outcome(cell=cell, error=_in_words(error))
+    if summary is None:
+        return Outcome(cell=cell, error=f"{place}: has no summary.json; run it anew")
+    return Outcome(cell=cell, summary=summary)
+
+
+def folder_name(name: str, signs: str = "-_") -> str:
+    """A name that can be a folder's; where letters had to go, told apart by a hash."""
+    plain = "".join(letter if letter.isalnum() or letter in signs else "-" for letter in name)
+    if plain == name and len(name) <= 60:
+        return name
+    return f"{plain[-40:].strip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _in_words(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, BGTPlannerError):
+        return text
+    return f"{type(error).__name__}: {text}"[:300]

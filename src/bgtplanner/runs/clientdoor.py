@@ -1,0 +1,330 @@
+"""A client folder on a disk as a door: asked again and again, while its ratings change.
+
+What a server can do is played against :class:`~bgtplanner.flower.client.Client` as it is: requests
+of new rounds, the same request again, others in between, ratings that come and go, and a new
+process for every request. Beside the releases themselves an audit looks at what is *not* noise:
+whether there is an answer, and whether it has the bytes of an earlier one. That may depend on
+requests alone, so its guesses must be right half of the time and no more.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from bgtplanner.errors import BGTPlannerError, ConfigError, MissingExtraError
+from bgtplanner.privacy.accounting import to_ticks
+from bgtplanner.privacy.noise import SeededNoise
+from bgtplanner.privacy.noisecheck import Check
+from bgtplanner.privacy.privunit import cap_of
+from bgtplanner.runs.doors import Setting, Signs, Stated, stated_multiplier
+
+if TYPE_CHECKING:
+    from bgtplanner.flower.messages import Request
+
+__all__ = ["ClientDoor"]
+
+Floats = NDArray[np.float64]
+
+_EPSILON = 1e5  # enough for as many requests as anybody will make
+_CLIP = 0.1  # what one rating makes a client send is longer than this
+_KEPT = 1  # answers that a client keeps
+_TIMES = 16  # that a game is played: 2^-16 is below every risk
+_ITEMS = 4  # for each dimension that was asked for: they cost nothing here
+_RAM = Path("/dev/shm")  # noqa: S108 - nothing of this has to last, and disks are slow
+_MEAN = 0.5  # public, so that a rating of 1 and one of 0 are nearly opposite
+_EMPTY = "user,item,rating\n"
+
+
+class ClientDoor:
+    """A client with one rating, the highest or the lowest there is.
+
+    Raises:
+        MissingExtraError: If Flower is not installed.
+        ConfigError: If a client on a machine of its own cannot be asked this.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        try:
+            import flwr  # noqa: F401
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("flower", "--path client") from error
+        for name, value, only in (
+            ("trust", setting.trust, "local"),
+            ("unit", setting.unit, "client"),
+            ("rounds", setting.rounds, 1),
+            ("canaries", setting.canaries, 1),
+            ("beside", setting.beside and setting.beside.epsilon, None),
+        ):
+            ConfigError.unless(value == only, f"--{name}", value, f"{only}, with --path client")
+        self.setting = setting
+        self._items = _ITEMS * setting.size
+        self._catalogue = tuple(f"item {index}" for index in range(self._items))
+        where = _RAM if os.access(_RAM, os.W_OK) else None
+        self._folders = tempfile.TemporaryDirectory(prefix="bgtplanner-audit-", dir=where)
+        self._made = 0
+        self._desk: _Desk | None = None
+        self._unpaid = 0
+        uploads = np.stack([self._upload(value) for value in (1.0, 0.0)])
+        order = 1 if setting.mechanism == "laplace" else 2
+        uploads = _CLIP * uploads / np.linalg.norm(uploads, order, axis=1, keepdims=True)
+        self._stated = Stated(
+            mechanism=setting.mechanism,
+            scale=2 * _CLIP * stated_multiplier(setting.mechanism, setting.charge),
+            ahead=uploads[:1],
+            behind=uploads[1:],
+            cap=cap_of(setting.charge) if setting.mechanism == "privunit" else None,
+        )
+
+    def _upload(self, value: float) -> Floats:
+        """What a client with this one rating would send if it were not protected."""
+        from bgtplanner.data.ratings import Ratings
+        from bgtplanner.federation.client import upload_of
+        from bgtplanner.models.bias import Biases
+        from bgtplanner.models.learner import Shared
+
+        sent = self._request(0).model
+        items = np.arange(self._items)
+        ratings = Ratings.from_arrays([0], [0], [value], items=items, scale=(0.0, 1.0))
+        shared = Shared(sent.items, sent.dense)  # type: ignore[arg-type]
+        return np.asarray(upload_of(Biases(mean=_MEAN), shared, ratings))
+
+    @property
+    def stated(self) -> Stated:
+        """What it claims to do."""
+        return self._stated
+
+    @property
+    def numbers_per_trial(self) -> int:
+        """How many numbers one trial takes in memory."""
+        return 2 * self._items
+
+    def release(self, signs: Signs, *, mark: list[int] | None, absent: bool = False) -> Floats:
+        """A request of a new round for every trial, from a client that is started anew."""
+        del absent  # a client that cannot pay is one of the games
+        if self._desk is None:
+            self._desk = self._open(mark)
+        self._desk.mark = mark
+        seen = np.empty((1, len(signs), 2 * self._items))
+        for trial, sign in enumerate(signs[:, 0]):
+            self._desk.rate(1.0 if sign > 0 else 0.0)
+            seen[0, trial] = self._desk.must(self._request(self._desk.next_round()))
+        return seen
+
+    def games(self) -> list[Check]:
+        """What a server can try beside asking: repeats, silence, and what was not paid for."""
+        if self._desk is not None:
+            self._close(self._desk)
+        found = [self._replays(), self._silences(), self._payments()]
+        self._folders.cleanup()
+        return found
+
+    # ---- the games
+
+    def _replays(self) -> Check:
+        """Ask the same again, after the ratings have changed or have not."""
+        coins = np.random.default_rng(0)
+        outcomes = []
+        for others in (0, _KEPT + 1):
+            with self._client() as desk:
+                labels, changed = [], coins.integers(0, 2, _TIMES).astype(bool)
+                for change in changed:
+                    desk.rate(1.0)
+                    request = self._request(desk.next_round())
+                    before = desk.must(request)
+                    for _ in range(others):
+                        desk.must(self._request(desk.next_round()))
+                    desk.rate(0.0 if change else 1.0)
+                    labels.append(_label(before, desk.ask(request)))
+                outcomes.append((labels, changed))
+        fault = "whether an answer is repeated tells whether the ratings have changed"
+        return _told_apart("same request again", outcomes, fault)
+
+    def _silences(self) -> Check:
+        """Ask a client that has a rating, and one that has none or cannot read its file."""
+        coins = np.random.default_rng(1)
+        outcomes = []
+        for without in (_EMPTY, "no table at all"):
+            with self._client() as desk:
+                labels, changed = [], coins.integers(0, 2, _TIMES).astype(bool)
+                for change in changed:
+                    desk.rate(1.0)
+                    if change:
+                        desk.write(without)
+                    answer = desk.ask(self._request(desk.next_round()))
+                    labels.append("refused" if answer is None else "answered")
+                outcomes.append((labels, changed))
+        fault = "whether there is an answer tells whether there are ratings"
+        return _told_apart("no ratings", outcomes, fault)
+
+    def _payments(self) -> Check:
+        """Count answers that the ledger did not book, those after the budget was spent too."""
+        with self._client(self.setting.budget.epsilon) as desk:
+            for _ in range(4):
+                desk.rate(1.0)
+                desk.ask(self._request(desk.next_round()))
+        fault = "there are answers that the ledger did not book"
+        unpaid = self._unpaid
+        return Check("paid for", 0.0 if unpaid else 1.0, float(unpaid), 0.0, fault)
+
+    # ---- the client
+
+    def _request(self, index: int) -> Request:
+        from bgtplanner.flower.messages import Request, SentModel
+
+        model = SentModel(
+            name="biases",
+            settings={"mean": _MEAN},
+            low=0.0,
+            high=1.0,
+            catalogue=self._catalogue,
+            items=np.zeros((self._items, 3), dtype=np.float32),
+            dense=np.zeros(0, dtype=np.float32),
+        )
+        return Request(
+            run="audit",
+            round=index,
+            rule=self.setting.rule.name,
+            trust="local",
+            unit="client",
+            charge=self.setting.charge,
+            clip=_CLIP,
+            model=model,
+        )
+
+    def _open(self, mark: list[int] | None, epsilon: float = _EPSILON) -> _Desk:
+        from bgtplanner.flower.messages import catalogue_hash
+
+        self._made += 1
+        home = Path(self._folders.name) / str(self._made)
+        home.mkdir()
+        charge = self.setting.charge
+        policy = {
+            "epsilon": epsilon,
+            "delta": self.setting.budget.delta,
+            "rule": f'"{self.setting.rule.name}"',
+            "largest_charge": charge,
+            "smallest_charge": charge,
+            "smallest_noise_multiplier": 1e-9,
+            "scale": [0.0, 1.0],
+            "catalogues": f'["{catalogue_hash(self._catalogue)}"]',
+            "requests_per_hour": 1e12,
+            "answers_kept": _KEPT,
+        }
+        lines = [f"{name} = {value}" for name, value in policy.items()]
+        lines += ["[settings.biases]", f"mean = {_MEAN}"]
+        (home / "policy.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        (home / "client.toml").write_text('ratings = "ratings.csv"\n', encoding="utf-8")
+        (home / "ratings.csv").write_text(_EMPTY, encoding="utf-8")
+        desk = _Desk(home, mark)
+        desk.client().enroll()
+        return desk
+
+    @contextmanager
+    def _client(self, epsilon: float = _EPSILON) -> Iterator[_Desk]:
+        mark = None if self._desk is None or self._desk.mark is None else [*self._desk.mark, 7]
+        desk = self._open(mark, epsilon)
+        yield desk
+        self._close(desk)
+
+    def _close(self, desk: _Desk) -> None:
+        """See whether every answer was booked."""
+        with desk.client().open_ledger() as ledger:
+            booked = int(ledger.spent()[0, 0])
+        owed = len(desk.answers) * int(to_ticks(self.setting.charge))
+        self._unpaid += max(0, owed - booked) > 0
+
+
+@dataclass
+class _Desk:
+    """One client's folder, and what it has answered."""
+
+    home: Path
+    mark: list[int] | None
+
+    def __post_init__(self) -> None:
+        self.answers: set[bytes] = set()
+        self._round = 0
+        self._asked = 0
+
+    def client(self) -> Any:
+        """The client as it is when its machine is started."""
+        from bgtplanner.flower import client, clientfile
+
+        noise: Callable[..., Any] | None = None
+        if self.mark is not None:
+            seed = [*self.mark, self._asked]
+            noise = lambda *_: SeededNoise(seed)  # noqa: E731
+        return client.Client(clientfile.load_client(self.home / "client.toml"), noise=noise)
+
+    def next_round(self) -> int:
+        """A round that was never asked about."""
+        self._round += 1
+        return self._round
+
+    def rate(self, value: float) -> None:
+        """The client's one rating, from now on."""
+        self.write(f"{_EMPTY}me,item 0,{value}\n")
+
+    def write(self, text: str) -> None:
+        """The client's table of ratings, from now on."""
+        (self.home / "ratings.csv").write_text(text, encoding="utf-8")
+
+    def ask(self, request: Request) -> Floats | None:
+        """What a client that was just started answers; None if it refuses."""
+        try:
+            return self.must(request)
+        except BGTPlannerError:
+            return None
+
+    def must(self, request: Request) -> Floats:
+        """The same where there has to be an answer."""
+        self._asked += 1
+        with _quiet():  # its log is for its owner, who is not here
+            answer = np.asarray(self.client().answer(replace(request)), dtype=np.float64)
+        self.answers.add(answer.tobytes())
+        return answer
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _label(before: Floats, after: Floats | None) -> str:
+    if after is None:
+        return "refused"
+    return "same" if before.tobytes() == after.tobytes() else "other"
+
+
+def _told_apart(
+    name: str, outcomes: list[tuple[list[str], NDArray[np.bool_]]], fault: str
+) -> Check:
+    """Whether some outcome tells which of two worlds it was, more often than a coin would."""
+    worst, measured, looked = 1.0, 0.5, 0
+    for labels, worlds in outcomes:
+        for label in sorted(set(labels)):
+            guess = np.array([other == label for other in labels])
+            right = int((guess == worlds).sum())
+            best = max(right, len(worlds) - right)
+            looked += 2
+            p_value = float(binom.sf(best - 1, len(worlds), 0.5))
+            if p_value < worst:
+                worst, measured = p_value, best / len(worlds)
+    return Check(name, min(1.0, worst * looked), measured, 0.5, fault)

@@ -1,0 +1,107 @@
+"""Can these settings be run on real machines? Asked before any client is asked for anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bgtplanner.data.sources import parse_scale
+from bgtplanner.data.tables import item_names
+from bgtplanner.errors import ConfigError
+from bgtplanner.flower.check import Finding
+from bgtplanner.flower.client import MODELS
+from bgtplanner.flower.messages import catalogue_hash
+from bgtplanner.flower.server import Catalogue
+from bgtplanner.runs.assembly import rule_of
+from bgtplanner.runs.config import Config, load_config
+
+__all__ = ["catalogue_of", "check_deployable", "check_server"]
+
+
+def check_deployable(config: Config) -> None:
+    """Refuse what cannot be on real machines, or would release what nothing pays for.
+
+    Raises:
+        ConfigError: Naming the key, its value, and what is possible.
+    """
+    privacy, planning, federation = config.privacy, config.planning, config.federation
+    secagg = (
+        "local. Secure aggregation would take pairwise masks that survive clients dropping out; "
+        "Flower's SecAgg+ is tied to its old workflow, so nothing here would hide single uploads"
+    )
+    made_up = "0: real clients fail and are late by themselves"
+    for name, value, fits, expected in (
+        (
+            "privacy.mechanism",
+            privacy.mechanism,
+            privacy.mechanism != "none",
+            "one that protects: real clients release nothing as it is",
+        ),
+        ("privacy.trust", privacy.trust, privacy.trust == "local", secagg),
+        ("privacy.unit", privacy.unit, privacy.unit == "client", "client"),
+        ("privacy.budgets", privacy.budgets, privacy.budgets is None, "none: epsilon for all"),
+        ("model.name", config.model.name, config.model.name in MODELS, " or ".join(MODELS)),
+        ("planning.policy", planning.policy, planning.policy != "hindsight", "another one"),
+        (
+            "planning.context",
+            planning.context,
+            not config.learns or planning.context != "usage",
+            "none, released or forecast: nobody says which items it has rated",
+        ),
+        (
+            "planning.reward",
+            planning.reward,
+            not config.learns or planning.reward in ("none", "released"),
+            "none or released: nothing pays for what clients would say of their ratings",
+        ),
+        ("planning.target", planning.target, planning.target is None, "none: nobody knows RMSE"),
+        ("federation.dropout", federation.dropout, not federation.dropout, made_up),
+        ("federation.stragglers", federation.stragglers, not federation.stragglers, made_up),
+    ):
+        ConfigError.unless(fits, name, value, expected)
+    rule = rule_of(config)
+    ConfigError.unless(rule.sound, "privacy.accounting", rule.name, "a rule that adds up")
+    clients, least = config.deployment.clients, config.deployment.least_clients
+    ConfigError.unless(
+        least <= clients, "deployment.least_clients", least, f"deployment.clients = {clients}"
+    )
+
+
+def check_server(config_file: Path) -> list[Finding]:
+    """Look at the server's settings and its catalogue, before anybody is asked for anything.
+
+    Raises:
+        ConfigError: If a setting makes no sense on real machines.
+    """
+    config = load_config(file=config_file)
+    check_deployable(config)
+    privacy, catalogue = config.privacy, catalogue_of(config, config_file.parent)
+    promise = f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g}, {rule_of(config).name}"
+    scale = f"{len(catalogue.items)} items, ratings from {catalogue.low:g} to {catalogue.high:g}"
+    return [
+        Finding("settings", True, promise),
+        Finding("catalogue", True, scale),
+        Finding("sha256", True, catalogue_hash(catalogue.items)),
+    ]
+
+
+def catalogue_of(config: Config, home: Path) -> Catalogue:
+    """What is public about the ratings: the items by name, and the scale.
+
+    Args:
+        config: The settings.
+        home: Folder from which a relative path is taken.
+
+    Raises:
+        ConfigError: If the config does not say.
+        DataError: If the file is no list of different names.
+    """
+    items = config.deployment.items
+    if items is None:
+        raise ConfigError("deployment.items: expected a file of item names, one a line")
+    scale = None if config.data.scale is None else parse_scale(config.data.scale)
+    if not isinstance(scale, tuple):
+        raise ConfigError(
+            f"data.scale = {config.data.scale!r}: expected LOW:HIGH, such as 1:5; the largest "
+            "rating that happens to be there is not public"
+        )
+    return Catalogue(item_names(home / items), *scale)

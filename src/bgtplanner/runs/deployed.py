@@ -1,0 +1,231 @@
+"""A run on real machines: Flower's server app, around the same loop and the same run folder.
+
+The app's own settings are two paths: ``config``, a TOML file as `bgtplanner run --config` takes
+it, and ``out``, the run folder. If there is a run in that folder already, it goes on: a server
+that was killed is started again with the same command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from bgtplanner.errors import BGTPlannerError, ConfigError, RunFolderError
+from bgtplanner.flower.machines import Machines
+from bgtplanner.flower.server import Catalogue, DeployedRounds, Deployment, Pace
+from bgtplanner.models.metrics import Metrics
+from bgtplanner.runs.assembly import federation_of, planned_of, rule_of
+from bgtplanner.runs.config import Config, load_config
+from bgtplanner.runs.deployable import catalogue_of, check_deployable
+from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.loop import Run
+from bgtplanner.runs.observers import RoundObserver
+from bgtplanner.runs.summary import facts_of, spending_of, summarise
+from bgtplanner.text import visible
+
+__all__ = ["carry_out", "server_app"]
+
+server_app = ServerApp()
+
+_HELLO_SECONDS = 120.0  # a client's process has to start before it can say who it is
+
+_log = logging.getLogger("flwr")  # what `flwr run --stream` and `flwr log` show
+
+
+@server_app.main()
+def main(grid: Grid, context: Context) -> None:
+    """What Flower calls."""
+    config, out = (_path(context, name) for name in ("config", "out"))
+    try:
+        summary = carry_out(grid, config, out, observer=_Progress())
+    except BGTPlannerError as error:
+        _log.error("error: %s", error)
+        raise
+    _log.info("%d rounds done; results in %s", summary["rounds_run"], visible(out))
+
+
+def carry_out(
+    grid: Grid,
+    config_file: Path | str,
+    out: Path | str,
+    *,
+    observer: RoundObserver | None = None,
+    poll_seconds: float = 0.5,
+) -> dict[str, Any]:
+    """Run what the config says on the machines of a grid, or go on with it; the summary.
+
+    Args:
+        grid: Flower's way to the machines.
+        config_file: The settings.
+        out: The run folder, new or of this very run.
+        observer: Somebody to tell about every round.
+        poll_seconds: How often to look for answers.
+
+    Raises:
+        ConfigError: If a setting makes no sense on real machines.
+        RunFolderError: If the folder holds another run.
+        InterruptedRunError: If the run was stopped, or too few clients came; start it again.
+    """
+    config = load_config(file=config_file)
+    check_deployable(config)
+    catalogue = catalogue_of(config, Path(config_file).parent)
+    mark = hashlib.sha256(json.dumps(catalogue).encode()).hexdigest()
+    with _folder_of(Path(out), config, mark, len(catalogue.items)) as folder:
+        summary = folder.summary(whole=True)
+        if summary is not None:
+            return summary
+        noted = folder.clients() or {"run": secrets.token_hex(16), "clients": []}
+        run = _DeployedRun(config, catalogue, grid, folder, noted, observer, poll_seconds)
+        with contextlib.closing(run):
+            checkpoint = folder.checkpoint()
+            if checkpoint is not None:
+                run.restore(checkpoint)
+            run.records = folder.keep_rounds(run.simulation.next_round)
+            return run.train(folder)
+
+
+class _DeployedRun(Run):
+    """A run on real machines."""
+
+    simulation: Deployment
+
+    def __init__(
+        self,
+        config: Config,
+        catalogue: Catalogue,
+        grid: Grid,
+        folder: RunFolder,
+        noted: Mapping[str, Any],
+        observer: RoundObserver | None,
+        poll_seconds: float,
+    ) -> None:
+        rule, settings = rule_of(config), config.deployment
+        machines = Machines(
+            grid,
+            places=settings.clients,
+            rule=rule.name,
+            known=noted["clients"],
+            save=lambda clients: folder.write_clients({"run": noted["run"], "clients": clients}),
+            seconds=min(settings.round_seconds, _HELLO_SECONDS),
+            poll_seconds=poll_seconds,
+        )
+        deployment = Deployment(
+            federation_of(config, len(catalogue.items)),
+            machines,
+            catalogue,
+            model=config.model.name,
+            rule=rule,
+            run=noted["run"],
+            pace=Pace(
+                least_clients=settings.least_clients,
+                wait_seconds=settings.wait_seconds,
+                round_seconds=settings.round_seconds,
+                pause_seconds=settings.pause_seconds,
+            ),
+            seed=config.run.seed,
+        )
+        super().__init__(config, deployment, observer)
+        self.checkpoint_every = 1  # clients have paid for every round: none is played twice
+        self._rounds = planned_of(
+            config,
+            deployment,
+            noted["run"],
+            folder.path / "ledger.sqlite",
+            run=noted["run"],
+            kind=DeployedRounds,
+        )
+        self._rounds.stops = True  # without a budget the server has nothing left to do
+        self.planned = self._rounds
+
+    def step(self) -> dict[str, Any] | None:
+        record = super().step()
+        if record is None:
+            return None
+        carrier = self.simulation
+        unknown = dict.fromkeys((*Metrics._fields, "loss", "ratings"))
+        return (
+            record
+            | unknown
+            | {
+                "asked": carrier.asked,
+                "refused": carrier.refused,
+                "dropped_by_kind": dict(carrier.useless),
+            }
+        )
+
+    def train(self, folder: RunFolder) -> dict[str, Any]:
+        seconds = self.carry_out(folder)
+        kept = self.simulation.publish()
+        clients = self.simulation.machines.known
+        facts = _facts(self.config, clients, self.simulation.n_items)
+        spending = spending_of(self.config, self._rounds.ledger, None, self.records, clients)
+        spending["planner_note"] = getattr(self._rounds.policy, "note", None)
+        summary = summarise(self.config, facts, self.records, seconds, spending)
+        summary["clients_with_last_model"] = kept
+        folder.write_summary(summary)
+        return summary
+
+
+class _Progress:
+    """A line in the log for every round."""
+
+    def round(self, record: Mapping[str, Any], total: int) -> None:
+        kinds = {**record["dropped_by_kind"], "late": record["late"]}
+        dropped = "".join(f", {count} {kind}" for kind, count in kinds.items() if count)
+        _log.info(
+            "round %d/%d: %d asked, %d used, %d refused%s; charge %.4g",
+            record["round"] + 1,
+            total,
+            record["asked"],
+            record["clients"],
+            record["refused"],
+            dropped,
+            record["charge"],
+        )
+
+
+def _facts(config: Config, clients: int, items: int) -> dict[str, Any]:
+    """What is known of a run on real machines: nobody says how many ratings there are."""
+    about = {
+        "dataset": config.data.dataset,
+        "clients": clients,
+        "users": None,
+        "items": items,
+        "ratings": None,
+        "public": ("scale", "catalogue"),  # no client is asked for anything before both are given
+    }
+    return facts_of(config, about, None, simulated=False)
+
+
+def _folder_of(path: Path, config: Config, mark: str, items: int) -> RunFolder:
+    """The run folder: a new one, or that of this very run."""
+    if not (path / "config.toml").exists():
+        facts = _facts(config, config.deployment.clients, items)
+        return RunFolder.create(path, config, fingerprint=mark, facts=facts, deployed=True)
+    folder = RunFolder.open(path)
+    try:
+        if not folder.deployed or folder.config() != config or folder.notes()["data"] != mark:
+            raise RunFolderError(
+                f"{path}: holds a run with other settings or items; choose another folder (out), "
+                "or give it the settings it was started with"
+            )
+    except BaseException:
+        folder.close()
+        raise
+    return folder
+
+
+def _path(context: Context, name: str) -> Path:
+    value = context.run_config.get(name)
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{name}: expected a path; give it with flwr run -c '{name}=\"...\"'")
+    return Path(value)

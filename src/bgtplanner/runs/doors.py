@@ -1,0 +1,327 @@
+"""The doors that releases go through, opened many times: what an audit attacks.
+
+A trial is a client (under ``secagg``: a sum over a group) that is never seen again, with a budget
+of its own. Its upload is longer than the clip and points one way or the other. What comes out is
+compared with what is *stated*: worked out here from the charge alone, not with the code of the
+mechanisms, which is what is being audited.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.federation.guard import Guard
+from bgtplanner.privacy.accounting import Rule
+from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.privacy.noise import SeededNoise
+from bgtplanner.privacy.privunit import Cap, cap_of
+
+__all__ = ["Door", "GuardDoor", "Setting", "SimulationDoor", "Stated", "stated_multiplier"]
+
+Floats = NDArray[np.float64]
+Signs = NDArray[np.float64]
+
+_LOUD = 2.0  # of every coordinate that an upload points along; the clip is 1
+_TOGETHER = 4096  # trials of a program
+_POOR = 1e-9  # epsilon of a client that cannot pay
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is audited.
+
+    Attributes:
+        mechanism: ``gaussian``, ``laplace`` or ``privunit``.
+        trust: ``local`` or ``secagg``.
+        unit: ``client`` or ``row``.
+        rule: By which charges are booked.
+        budget: What the audited clients may spend: the claim.
+        rounds: Equal rounds that it is spent in, all of them seen by the attacker.
+        blocks: With unit ``row``: blocks in an upload; else 1.
+        size: Coordinates of an upload, or of a block.
+        canaries: Clients of a sum whose data are guessed, each with a coordinate of its own.
+        beside: What other clients of the same rounds may spend, where that is something else.
+    """
+
+    mechanism: Literal["gaussian", "laplace", "privunit"]
+    trust: Literal["local", "secagg"]
+    unit: Literal["client", "row"]
+    rule: Rule
+    budget: Budget
+    rounds: int
+    blocks: int
+    size: int
+    canaries: int
+    beside: Budget | None = None
+
+    @property
+    def charge(self) -> float:
+        """Of one round, for the audited clients."""
+        return self.rule.even_charge(self.budget, self.rounds)
+
+    @property
+    def charge_beside(self) -> float:
+        """Of one round, for the others."""
+        return self.rule.even_charge(self.beside or self.budget, self.rounds)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Stated:
+    """What a door claims to do to an upload.
+
+    Attributes:
+        mechanism: By which.
+        scale: Of the noise on every coordinate of what is seen.
+        ahead: What is under the noise if the upload points ahead, ``[canaries, size]``.
+        behind: The same if it points the other way.
+        cap: With ``privunit``: which part of the sphere is preferred, and how strongly.
+        on_grid: Whether releases lie on a grid that the noise covers, down to the last bit.
+    """
+
+    mechanism: str
+    scale: float
+    ahead: Floats
+    behind: Floats
+    cap: Cap | None = None
+    on_grid: bool = True
+
+    @property
+    def losses(self) -> Floats:
+        """Privacy loss of one release: by coordinate for ``laplace``, else one number."""
+        apart = self.ahead[0] - self.behind[0]
+        if self.mechanism == "laplace":
+            return np.asarray(np.abs(apart[apart != 0]) / self.scale)
+        return np.array([math.sqrt(float((apart**2).sum())) / self.scale])
+
+
+class Door(Protocol):
+    """Whatever releases go through."""
+
+    @property
+    def stated(self) -> Stated:
+        """What it claims to do."""
+        ...
+
+    @property
+    def numbers_per_trial(self) -> int:
+        """How many numbers one trial takes in memory."""
+        ...
+
+    def release(self, signs: Signs, *, mark: list[int] | None, absent: bool = False) -> Floats:
+        """What is seen of new trials, ``[releases of each, trials, coordinates]``.
+
+        Args:
+            signs: 1 where an upload points ahead and -1 where it points back,
+                ``[trials, canaries]``.
+            mark: Seed of the noise, other than that of any other call; None for secret noise.
+            absent: Whether the audited clients do not take part, since they cannot pay.
+        """
+        ...
+
+
+def stated_multiplier(mechanism: str, charge: float) -> float:
+    """Noise over sensitivity that a charge stands for, by the definition of each currency."""
+    if mechanism == "gaussian":
+        return 1 / math.sqrt(charge)
+    return 1 / charge if mechanism == "laplace" else 0.5 / float(cap_of(charge).strength)
+
+
+def _stated(
+    setting: Setting, along: Floats, bound: float, scale: float, *, on_grid: bool
+) -> Stated:
+    cap = cap_of(setting.charge) if setting.mechanism == "privunit" else None
+    order = 1 if setting.mechanism == "laplace" else 2
+    unit = along / np.linalg.norm(along, order, axis=1, keepdims=True)
+    return Stated(
+        mechanism=setting.mechanism,
+        scale=scale,
+        ahead=bound * unit,
+        behind=-bound * unit,
+        cap=cap,
+        on_grid=on_grid,
+    )
+
+
+def _along(setting: Setting, active: list[int]) -> Floats:
+    """Where each canary's upload points: ones on its coordinates."""
+    if setting.canaries > 1:
+        return np.eye(setting.canaries, setting.size)
+    along = np.zeros((1, setting.size))
+    # For Laplace one coordinate is the worst. For the others the direction makes no difference:
+    # it is spread, so that a clip of each coordinate on its own would show.
+    along[0, active[:1] if setting.mechanism == "laplace" else active] = 1.0
+    return along
+
+
+class GuardDoor:
+    """:class:`~bgtplanner.federation.guard.Guard` with its ledger: clip, noise and grid."""
+
+    def __init__(self, setting: Setting) -> None:
+        fits = setting.beside is None
+        expected = "nothing, with --path guard, which has one charge for all"
+        ConfigError.unless(fits, "--beside", setting.beside and setting.beside.epsilon, expected)
+        self.setting = setting
+        half = max(1, (setting.size + 1) // 2)
+        self._along = _along(setting, list(range(half)))
+        scale = 2 * stated_multiplier(setting.mechanism, setting.charge)
+        self._stated = _stated(setting, self._along, 1.0, scale, on_grid=True)
+        # Under secagg somebody else is in the sum.
+        self._members = 1 if setting.trust == "local" else setting.canaries + 1
+
+    @property
+    def stated(self) -> Stated:
+        """What it claims to do."""
+        return self._stated
+
+    @property
+    def numbers_per_trial(self) -> int:
+        """How many numbers one trial takes in memory."""
+        repeats = self.setting.rounds * self.setting.blocks
+        return self.setting.size * max(repeats, self._members * self.setting.blocks)
+
+    def release(self, signs: Signs, *, mark: list[int] | None, absent: bool = False) -> Floats:
+        """Every trial through one guard, round after round."""
+        setting, trials = self.setting, len(signs)
+        blocks = setting.blocks if setting.unit == "row" else 1
+        uploads = np.zeros((trials, self._members, blocks, setting.size))
+        known = signs.shape[1]
+        uploads[:, :known] = (_LOUD * signs[:, :, None] * self._along)[:, :, None, :]
+        members = uploads.reshape(trials * self._members, blocks, setting.size)
+        poor = np.zeros((trials, self._members), dtype=np.int32)
+        poor[:, :known] = absent
+        # Somebody must be able to pay, or there is no round.
+        class_of = np.append(poor.ravel(), 0).astype(np.int32)
+        members = np.concatenate([members, np.zeros((1, blocks, setting.size))])
+        groups = np.append(np.repeat(np.arange(trials), self._members), trials)
+        classes = (setting.budget, Budget(_POOR, setting.budget.delta))
+        ledger = Ledger.in_memory(Budgets(classes, class_of), setting.rule)
+        noise = None if mark is None else SeededNoise(mark)
+        guard = Guard(ledger, trust=setting.trust, unit=setting.unit, noise=noise)
+        given = members if setting.unit == "row" else members[:, 0]
+        seen = np.empty((setting.rounds * blocks, trials, setting.size))
+        for index in range(setting.rounds):
+            release = guard.release(
+                given, charge=setting.charge, clip=1.0, run="audit", round=index, groups=groups
+            )
+            guard.settle(release)
+            values = release.values[:trials].reshape(trials, blocks, setting.size)
+            seen[index * blocks : (index + 1) * blocks] = values.transpose(1, 0, 2)
+        return seen
+
+
+class SimulationDoor:
+    """The simulator's :class:`~bgtplanner.federation.protection.Protection`, inside the compiler.
+
+    Every trial is a whole round: the audited clients, one that has nothing to say, and one that
+    does not take part although it has much to say. With ``beside`` the other two have that budget.
+    The coordinates are those of rated items, of an item that nobody has rated, and of the dense
+    rest. Under local trust both ways of drawing noise take turns, all at once and client by
+    client.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        expected = "client, with --path simulation"
+        ConfigError.unless(setting.unit == "client", "--unit", setting.unit, expected)
+        self.setting = setting
+        mechanism, one = setting.mechanism, setting.canaries == 1
+        self._dense = setting.size // 4 if one else 0
+        self._items = setting.size - self._dense
+        rated = max(1, self._items - 1) if one else self._items
+        half = list(range((rated + 1) // 2)) + list(range(self._items, setting.size))[:1]
+        self._along = _along(setting, half)
+        mine = stated_multiplier(mechanism, setting.charge)
+        others = stated_multiplier(mechanism, setting.charge_beside)
+        # The noise in a sum is that of whoever pays most; who pays less is clipped harder.
+        least = min(mine, others) if setting.trust == "secagg" else mine
+        self._stated = _stated(setting, self._along, least / mine, 2 * least, on_grid=False)
+        self._rated = rated
+        self._calls = 0
+        self._programs: dict[str, Any] = {}
+
+    @property
+    def stated(self) -> Stated:
+        """What it claims to do."""
+        return self._stated
+
+    @property
+    def numbers_per_trial(self) -> int:
+        """How many numbers one trial takes in memory."""
+        return self.setting.size * self.setting.rounds
+
+    def release(self, signs: Signs, *, mark: list[int] | None, absent: bool = False) -> Floats:
+        """Every trial a round of its own, many of them in one program."""
+        import jax
+
+        setting, number = self.setting, self.setting.rounds * len(signs)
+        modes = ("sum", "per-client") if setting.trust == "local" else ("sum",)
+        mode = modes[self._calls // 2 % len(modes)]  # both inputs of a batch in the same way
+        self._calls += 1
+        if mode not in self._programs:
+            self._programs[mode] = self._compiled(mode)
+        words = np.random.SeedSequence(mark).generate_state(2)
+        base = jax.random.fold_in(jax.random.key(int(words[0])), int(words[1]))
+        every = np.tile(np.asarray(signs, dtype=np.float32), (setting.rounds, 1))
+        terms = self._terms(absent)
+        seen = np.empty((number, setting.size))
+        for start in range(0, number, _TOGETHER):  # programs are compiled for a number of trials
+            part = every[start : start + _TOGETHER]
+            padded = np.pad(part, ((0, _TOGETHER - len(part)), (0, 0)), constant_values=1.0)
+            keys = jax.random.split(jax.random.fold_in(base, start), _TOGETHER)
+            found = self._programs[mode](keys, padded, terms)
+            seen[start : start + len(part)] = np.asarray(found)[: len(part)]
+        return seen.reshape(setting.rounds, len(signs), setting.size)
+
+    def _terms(self, absent: bool) -> Any:
+        """What was agreed: who takes part, and under which clip and noise."""
+        from bgtplanner.federation.protection import terms_of
+
+        setting, known = self.setting, self.setting.canaries
+        granted = np.array([not absent] * known + [setting.trust == "secagg", False])
+        unequal = setting.beside is not None
+        charges = np.array([setting.charge, setting.charge_beside][: 1 + unequal])
+        class_of_client = np.array([0] * known + [int(unequal)] * 2, dtype=np.int32)
+        return terms_of(setting.rule, setting.trust, 1.0, charges, granted, class_of_client)
+
+    def _compiled(self, mode: str) -> Any:
+        import jax
+        import jax.numpy as jnp
+
+        from bgtplanner.data.ratings import Ratings
+        from bgtplanner.federation.protection import Protection
+        from bgtplanner.models.learner import Edges, Upload
+
+        setting = self.setting
+        pairs = np.indices((setting.canaries + 2, self._rated)).reshape(2, -1)
+        ratings = Ratings.from_arrays(
+            pairs[0],
+            pairs[1],
+            np.ones(pairs.shape[1]),
+            items=np.arange(self._items),
+            scale=(0.0, 1.0),
+        )
+        edges = Edges.of(ratings)
+        protection = Protection(
+            mechanism=setting.mechanism,
+            trust=setting.trust,
+            noise="sum" if mode == "sum" else "per-client",
+        )
+        along = jnp.asarray(_LOUD * self._along, dtype=jnp.float32)
+        others = jnp.zeros((2, setting.size)).at[1].set(30.0)  # the last one does not take part
+
+        def one(key: Any, signs: Any, terms: Any) -> Any:
+            uploads = jnp.concatenate([signs[:, None] * along, others])
+            rows = uploads[edges.pair_client, edges.pair_item][:, None]
+            upload = Upload(rows, uploads[:, self._items :])
+            released = protection.release(key, upload, edges, terms).aggregate
+            number = jnp.maximum(released.usage.max(), 1.0)
+            mean = released.gradient
+            return number * jnp.concatenate([mean.items.ravel(), mean.dense])
+
+        return jax.jit(jax.vmap(one, in_axes=(0, 0, None)))

@@ -1,0 +1,478 @@
+"""The run folder: what a run leaves behind, and how nothing in it can be half written.
+
+::
+
+    config.toml       every setting, the schema version, a fingerprint of the ratings, and what is
+                      known before the first round
+    rounds.jsonl      one line a round
+    checkpoint.npz    the whole state after some round (plain arrays, no pickle)
+    ledger.sqlite     who has spent how much; written before anything is released
+    summary.json      the result, once the run is done
+    clients.json      of a run on real machines: its name, and a hash of each client's
+    report.html       the same to look at, once it was asked for
+    .lock             held while a process writes here
+
+Files are written beside their place, flushed to the disk, then renamed over it, so a crash leaves
+the old one or the new one. Lines of ``rounds.jsonl`` past the checkpoint belong to rounds that
+will be run again; resuming cuts them off.
+
+What is read here may have been edited, or written by another version: each file has a limit, and
+what stands in it is checked (:mod:`bgtplanner.runs.contents`) before anybody works with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import io
+import json
+import os
+import platform
+import shlex
+import tomllib
+import zipfile
+from collections.abc import Collection, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+import bgtplanner
+from bgtplanner.data.datasets import DATASETS
+from bgtplanner.durable import replace_file
+from bgtplanner.errors import (
+    RunFolderError,
+    RunLockedError,
+    SchemaError,
+    StorageError,
+    quoted,
+)
+from bgtplanner.runs.assembly import rule_of
+from bgtplanner.runs.config import Config, load_config, to_toml
+from bgtplanner.runs.contents import (
+    CLIENTS,
+    NOTES,
+    ROUND,
+    SUMMARY,
+    check,
+    check_ticks,
+    needed_of_rounds,
+    needed_of_summary,
+)
+from bgtplanner.text import (
+    MOST_BYTES_OF_ROUNDS,
+    MOST_BYTES_OF_SETTINGS,
+    read_bytes,
+    visible,
+)
+
+__all__ = ["SCHEMA", "RunFolder", "write_whole"]
+
+SCHEMA = 1
+"""Version of the folder's layout. Raise it with a migration, never without."""
+
+_OWN = (
+    "config.toml",
+    "rounds.jsonl",
+    "checkpoint.npz",
+    "summary.json",
+    "report.html",
+    "ledger.sqlite",
+    "ledger.sqlite-journal",
+    "ledger.sqlite-wal",
+    "ledger.sqlite-shm",
+    "clients.json",
+    ".lock",
+)
+
+
+class RunFolder:
+    """One run's folder, locked while this object is open. Use it as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        if "\0" in str(path):
+            raise RunFolderError(f"{str(path)!r}: holds a zero byte; choose another name")
+        self.path = path
+        self._lock: int | None = None
+
+    @property
+    def resume_command(self) -> str:
+        """What to type to go on with the run in this folder."""
+        if self.deployed:
+            return "flwr run APP SUPERLINK, with the app folder that it was started from"
+        return f"bgtplanner resume {shlex.quote(str(self.path))}"
+
+    @property
+    def deployed(self) -> bool:
+        """Whether the rounds are carried out on real machines."""
+        try:
+            return self.notes().get("deployed") is True
+        except RunFolderError:
+            return False
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | str,
+        config: Config,
+        *,
+        fingerprint: str,
+        facts: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+        deployed: bool = False,
+    ) -> Self:
+        """Start a new run folder and lock it.
+
+        Args:
+            path: Where.
+            config: The settings of the run.
+            fingerprint: Of the ratings.
+            facts: What is known before the first round, for those who look on meanwhile.
+            overwrite: Replace a run that is there.
+            deployed: Whether it is run on real machines.
+
+        Raises:
+            RunFolderError: If the folder is in use for something else, or cannot be written.
+        """
+        folder = cls(Path(path))
+        folder.check_free(overwrite)  # before anything is written into somebody else's folder
+        with _disk_errors(folder.path):
+            folder.path.mkdir(parents=True, exist_ok=True)
+        folder._acquire()
+        try:
+            old = folder.check_free(overwrite)
+            with _disk_errors(folder.path):
+                for name in old:
+                    (folder.path / name).unlink()
+            notes = {
+                "schema": SCHEMA,
+                "version": bgtplanner.__version__,
+                "data": fingerprint,
+                "versions": _versions(),
+                "facts": dict(facts or {}),
+            }
+            notes |= {"deployed": True} if deployed else {}
+            folder._write("config.toml", to_toml(config, notes).encode())
+        except BaseException:
+            folder.close()
+            raise
+        return folder
+
+    @classmethod
+    def open(cls, path: Path | str) -> Self:
+        """Open an existing run folder to go on with it, and lock it.
+
+        Raises:
+            RunFolderError: If it is no run folder.
+            SchemaError: If another version wrote it.
+            RunLockedError: If a process is writing to it.
+        """
+        folder = cls(Path(path))
+        folder.notes()
+        folder._acquire()
+        with _disk_errors(folder.path):
+            for left in folder.path.glob(".tmp-*"):  # by a process that was killed
+                left.unlink(missing_ok=True)
+        return folder
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def notes(self) -> dict[str, Any]:
+        """The folder's own notes: schema, version, fingerprint of the ratings."""
+        file = self.path / "config.toml"
+        try:
+            tree = tomllib.loads(read_bytes(file, MOST_BYTES_OF_SETTINGS).decode())
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise RunFolderError(
+                f"{self.path}: no run folder (it has no config.toml); give one that 'bgtplanner "
+                "run --out' has written"
+            ) from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise RunFolderError(f"{file}: cannot be read: {error}; run it anew") from error
+        notes = tree.get("folder")
+        schema = notes.get("schema") if isinstance(notes, dict) else None
+        if not isinstance(notes, dict) or type(schema) is not int:
+            raise SchemaError(
+                f"{file}: has no [folder] schema; it was not written by a run: give it to "
+                "'bgtplanner run --config'"
+            )
+        if schema != SCHEMA:
+            age = "a newer" if schema > SCHEMA else "an older"
+            raise SchemaError(
+                f"{self.path}: written by {age} version (schema {quoted(schema)}, version "
+                f"{visible(notes.get('version', 'unknown'))[:40]}); this one reads schema "
+                f"{SCHEMA}. Use that version, or run anew with --config {file}"
+            )
+        check(f"{file}, [folder]", notes, NOTES)
+        check(f"{file}, [folder] facts", notes.get("facts", {}), SUMMARY)
+        return notes
+
+    def config(self) -> Config:
+        """The settings of the run."""
+        return load_config(file=self.path / "config.toml")
+
+    def append_round(self, record: Mapping[str, Any]) -> None:
+        """Add one line to ``rounds.jsonl``."""
+        with _disk_errors(self.path / "rounds.jsonl"), self._open_rounds() as file:
+            file.write(json.dumps(record) + "\n")
+
+    def _open_rounds(self) -> io.TextIOBase:
+        return (self.path / "rounds.jsonl").open("a", encoding="utf-8")
+
+    def rounds(self, first: int | None = None, *, whole: bool = False) -> list[dict[str, Any]]:
+        """The complete lines of ``rounds.jsonl``, or the first ones; a torn last one is left out.
+
+        Args:
+            first: How many lines.
+            whole: Whether each must have all the figures that a round of this run has.
+
+        Raises:
+            RunFolderError: If one of those lines is no record of its round; names the line.
+        """
+        file = self.path / "rounds.jsonl"
+        config = self.config() if whole else None
+        private = config is not None and config.privacy.mechanism != "none"
+        needed = needed_of_rounds(private, self.deployed) if whole else set()
+        try:
+            lines = read_bytes(file, MOST_BYTES_OF_ROUNDS).split(b"\n")[:-1]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise RunFolderError(f"{file}: cannot be read: {error}") from error
+        records: list[dict[str, Any]] = []
+        for number, line in enumerate(lines[:first], start=1):
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                record = None
+            if not isinstance(record, dict):
+                raise RunFolderError(f"{file}, line {number}: not a JSON object")
+            check(f"{file}, line {number}", record, ROUND, needed)
+            if record.get("round", number - 1) != number - 1:
+                raise RunFolderError(
+                    f"{file}, line {number}: is round {record['round']}, and {number - 1} was "
+                    "expected; the folder was changed by hand"
+                )
+            records.append(record)
+        if config is not None and private:
+            check_ticks(file, records, len(rule_of(config).powers))
+        return records
+
+    def keep_rounds(self, number: int) -> list[dict[str, Any]]:
+        """Cut ``rounds.jsonl`` to the rounds before the checkpoint, and return them."""
+        records = self.rounds(number, whole=True)  # what a crash left behind does not matter
+        if len(records) != number:
+            raise RunFolderError(
+                f"{self.path / 'rounds.jsonl'}: does not hold the {number} rounds that the "
+                "checkpoint follows; the folder was changed by hand"
+            )
+        self._write("rounds.jsonl", "".join(json.dumps(r) + "\n" for r in records).encode())
+        return records
+
+    def write_checkpoint(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Replace the checkpoint, once the lines of the rounds before it are on the disk."""
+        with _disk_errors(self.path / "rounds.jsonl"), self._open_rounds() as file:
+            os.fsync(file.fileno())
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **dict(arrays))
+        self._write("checkpoint.npz", buffer.getvalue())
+
+    def checkpoint(self) -> dict[str, NDArray[Any]] | None:
+        """The last checkpoint, or None if there was none yet."""
+        file = self.path / "checkpoint.npz"
+        try:
+            with file.open("rb") as handle:
+                with zipfile.ZipFile(handle) as archive:
+                    # Ours are not compressed, so that they take no more memory than disk.
+                    if any(entry.compress_type for entry in archive.infolist()):
+                        raise ValueError("it is compressed")
+                handle.seek(0)
+                with np.load(handle, allow_pickle=False) as stored:
+                    arrays = {name: stored[name] for name in stored.files}
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # damage makes the reader fail in a dozen ways
+            raise RunFolderError(f"{file}: damaged or no checkpoint ({error})") from error
+        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+            raise RunFolderError(f"{file}: no checkpoint: it holds other things than arrays")
+        return arrays
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write ``summary.json``: the run is done."""
+        text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
+        self._write("summary.json", text.encode())
+
+    def write_clients(self, clients: Mapping[str, Any]) -> None:
+        """Write ``clients.json``: who has which place in the ledger, before anybody pays there."""
+        self._write("clients.json", json.dumps(clients).encode())
+
+    def clients(self) -> dict[str, Any] | None:
+        """The clients of a run on real machines, or None if none was noted yet."""
+        found = self._read_json("clients.json")
+        if found is not None:
+            check(self.path / "clients.json", found, CLIENTS, CLIENTS)
+        return found
+
+    def summary(
+        self, *, whole: bool = False, needed: Collection[str] = ()
+    ) -> dict[str, Any] | None:
+        """The result, or None while the run is not done.
+
+        Args:
+            whole: Whether it must have all that a run like this one has, and fit its settings.
+            needed: Keys that must be there in any case.
+
+        Raises:
+            RunFolderError: If something in it is missing or not of its kind, or if it is the
+                summary of another run.
+        """
+        found = self._read_json("summary.json")
+        if found is None:
+            return None
+        file = self.path / "summary.json"
+        check(file, found, SUMMARY, needed)
+        if whole:
+            config, deployed = self.config(), self.deployed
+            private = config.privacy.mechanism != "none"
+            check(file, found, SUMMARY, needed_of_summary(private, deployed))
+            mine = {
+                "schema": SCHEMA,
+                "preset": config.preset,
+                "model": config.model.name,
+                "policy": config.planning.policy,
+                "mechanism": config.privacy.mechanism,
+                "seed": config.run.seed,
+            } | ({"accounting": rule_of(config).name} if private else {})
+            for name, value in mine.items():
+                if found.get(name, value) != value:
+                    raise RunFolderError(
+                        f"{file}: {name} = {quoted(found[name])}, and config.toml has "
+                        f"{quoted(value)}; the folder was changed by hand: bring the files back "
+                        "that belong together, or run it anew"
+                    )
+            if "simulated_noise" not in found:
+                found |= _of_an_older_run(found, config, deployed)
+        return found
+
+    def _read_json(self, name: str) -> dict[str, Any] | None:
+        file = self.path / name
+        try:
+            result = json.loads(read_bytes(file, MOST_BYTES_OF_SETTINGS))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError) as error:
+            raise RunFolderError(f"{file}: cannot be read: {error}") from error
+        if not isinstance(result, dict):
+            raise RunFolderError(f"{file}: cannot be read: not a JSON object")
+        return result
+
+    def _acquire(self) -> None:
+        with _disk_errors(self.path):
+            handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._lock = handle
+        try:
+            with _disk_errors(self.path):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            self.close()
+            raise
+
+    def check_free(self, overwrite: bool) -> list[str]:
+        """Names of an old run's files that may be replaced, if all is well.
+
+        Raises:
+            RunFolderError: If there is anything else in the folder, or a run that may not go.
+        """
+        with _disk_errors(self.path):
+            try:
+                names = sorted(entry.name for entry in self.path.iterdir())
+            except FileNotFoundError:
+                return []
+        entries = [name for name in names if name != ".lock"]
+        foreign = [name for name in entries if name not in _OWN and not name.startswith(".tmp-")]
+        if foreign:
+            raise RunFolderError(
+                f"{self.path}: holds other files ({', '.join(foreign[:3])}); choose an empty "
+                "folder with --out"
+            )
+        if not overwrite and any(name in _OWN for name in entries):
+            raise RunFolderError(
+                f"{self.path}: holds a run already; replace it with --overwrite, choose another "
+                f"with --out, or go on with: {self.resume_command}"
+            )
+        return entries
+
+    def _write(self, name: str, content: bytes) -> None:
+        """Replace a file as a whole, or leave it as it was."""
+        target = self.path / name
+        with _disk_errors(target):
+            replace_file(target, content)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a text file as a whole, or leave it as it was.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    try:
+        replace_file(path, text.encode())
+    except OSError as error:
+        raise StorageError.of(path, error, "give the same command again") from error
+
+
+def _of_an_older_run(summary: Mapping[str, Any], config: Config, deployed: bool) -> dict[str, Any]:
+    """What versions before ``simulated_noise`` left unsaid; where they did not know, the worst."""
+    private = config.privacy.mechanism != "none"
+    listed, data = list(summary["not_accounted"]), config.data
+    if not deployed and data.dataset not in ("demo", "synthetic"):
+        given = data.dataset in DATASETS or ":" in (data.scale or "")
+        listed += [] if given else ["scale"]
+        listed.append("catalogue")
+    return {"not_accounted": listed, "simulated_noise": private and not deployed}
+
+
+def _versions() -> dict[str, str]:
+    """What the run is carried out with, beside this package."""
+    versions = {"Python": platform.python_version()}
+    for name in ("jax", "numpy", "optax", "scipy"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
+
+
+@contextlib.contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    """Say what the disk said in words that help."""
+    try:
+        yield
+    except BlockingIOError as error:
+        raise RunLockedError(
+            f"{path}: another process is running in this folder; wait for it, or choose another "
+            "with --out"
+        ) from error
+    except OSError as error:
+        nowhere = {
+            errno.EEXIST: "is a file, not a folder; choose another with --out",
+            errno.ENOTDIR: "is a file, not a folder, or below one; choose another with --out",
+            errno.ENAMETOOLONG: "the name is too long; choose another with --out",
+            errno.ELOOP: "a link that leads back to itself; choose another with --out",
+        }.get(error.errno or 0)
+        if nowhere is not None:
+            raise RunFolderError(f"{path}: {nowhere}") from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        then = "'bgtplanner resume'" if full else "choose another folder with --out"
+        raise StorageError.of(path, error, then) from error

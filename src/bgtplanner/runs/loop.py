@@ -1,0 +1,190 @@
+"""The loop that every run goes through, in simulation or on real machines.
+
+Plan and play a round, write it down, checkpoint, stop when asked to; or go on where one stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError
+from bgtplanner.federation.planned import Carrier, PlannedRound, PlannedRounds
+from bgtplanner.federation.programs import let_programs_go
+from bgtplanner.federation.simulation import RoundRecord
+from bgtplanner.planning.policy import LedgerPolicy, Policy
+from bgtplanner.privacy.journal import Head
+from bgtplanner.runs.config import Config
+from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.interrupts import stop_requests
+from bgtplanner.runs.observers import RoundObserver
+from bgtplanner.runs.summary import most_spent, reached_target
+
+__all__ = ["Run", "record_as_json"]
+
+_MOST_SECONDS = 1e12  # longer than anything ran
+_NOT_OF_THIS_RUN = (AttributeError, RecursionError, TypeError, ValueError)
+
+
+class Run:
+    """A run in progress: who carries it out, and what is known of its past.
+
+    Args:
+        config: Every setting.
+        simulation: Who carries the rounds out.
+        observer: Somebody to tell about every round.
+    """
+
+    def __init__(
+        self, config: Config, simulation: Carrier, observer: RoundObserver | None
+    ) -> None:
+        let_programs_go()  # those of earlier runs
+        self.config, self.simulation, self.observer = config, simulation, observer
+        self.checkpoint_every = config.run.checkpoint_every
+        self.records: list[dict[str, Any]] = []
+        self.seconds_before = 0.0
+        self.planned: PlannedRounds | None = None
+
+    def close(self) -> None:
+        """Let go of the ledger."""
+        if self.planned is not None:
+            self.planned.ledger.close()
+
+    def restore(self, checkpoint: dict[str, NDArray[Any]]) -> None:
+        """Go on from a checkpoint, if it is one of this run."""
+        total = self.config.federation.rounds
+        for name, kinds, most in (("seconds", "iuf", _MOST_SECONDS), ("next_round", "iu", total)):
+            entry = checkpoint.get(name, np.zeros((), dtype=np.int64))
+            if entry.shape != () or entry.dtype.kind not in kinds or not 0 <= entry <= most:
+                raise RunFolderError(f"checkpoint entry '{name}' is not one of this run")
+        self.seconds_before = float(checkpoint.pop("seconds", np.zeros(())))
+        planned = checkpoint.pop("planned", None)
+        self.simulation.restore(checkpoint)
+        if self.planned is not None:
+            try:
+                state = json.loads(bytes(np.asarray(planned, dtype=np.uint8)))
+                self.planned.ledger.check_head(Head.parse(state.pop("head")))
+                self.planned.load_state_dict(state)
+            except (ArithmeticError, LookupError, *_NOT_OF_THIS_RUN) as error:
+                message = "checkpoint entry 'planned' is not one of this run"
+                message += f": {error}" if isinstance(error, ConfigError) else ""
+                raise RunFolderError(message) from error
+
+    def _arrays(self, seconds: float) -> dict[str, NDArray[Any]]:
+        """All that a later process needs to go on."""
+        arrays = self.simulation.arrays() | {"seconds": np.asarray(seconds)}
+        if self.planned is not None:
+            state = self.planned.state_dict() | {"head": str(self.planned.ledger.head)}
+            arrays["planned"] = np.frombuffer(json.dumps(state).encode(), dtype=np.uint8)
+        return arrays
+
+    def step(self) -> dict[str, Any] | None:
+        """Plan and play a round; what is written down of it, or None if there is none left."""
+        if self.planned is None:
+            raise ConfigError("the run has no ledger to pay from")
+        begun = time.perf_counter()
+        played = self.planned.step()
+        if played is None:
+            return None
+        plan = _plan_as_json(played, self.planned.policy)
+        if isinstance(self.planned.policy, LedgerPolicy):
+            # By the policy's ledger: the durable one knows of later rounds that are played again.
+            plan["spent"] = most_spent(self.planned.policy.ledger)
+        seconds = time.perf_counter() - begun
+        return record_as_json(played.record) | plan | {"seconds": seconds}
+
+    def check(self, record: Mapping[str, Any]) -> None:
+        """Refuse to go on after a round like this."""
+
+    def carry_out(self, folder: RunFolder | None = None) -> float:
+        """Play all rounds that are left; returns how many seconds the run has taken in all."""
+        total, every = self.config.federation.rounds, self.checkpoint_every
+        simulation = self.simulation
+        started = time.perf_counter()
+
+        def seconds() -> float:
+            return self.seconds_before + time.perf_counter() - started
+
+        with stop_requests(active=folder is not None) as stop:
+            while simulation.next_round < total and not self._reached():
+                record = self.step()
+                if record is None:
+                    if folder is not None and self.records:
+                        folder.write_checkpoint(self._arrays(seconds()))
+                    break
+                self.check(record)
+                self.records.append(record)
+                stopping = stop.is_set()  # once: a request from here on is for the next round
+                if folder is not None:
+                    folder.append_round(record)
+                    due = simulation.next_round % every == 0 or simulation.next_round == total
+                    if due or stopping or self._reached():
+                        folder.write_checkpoint(self._arrays(seconds()))
+                if self.observer is not None:
+                    self.observer.round(record, total)
+                over = simulation.next_round == total or self._reached()
+                if stopping and folder is not None and not over:
+                    raise InterruptedRunError(
+                        f"stopped after round {simulation.next_round} of {total}; go on with: "
+                        f"{folder.resume_command}"
+                    )
+        if not self.records:
+            raise ConfigError("the budget pays for no round at all; give a larger --epsilon")
+        return seconds()
+
+    def _reached(self) -> bool:
+        return bool(reached_target(self.config, self.records))
+
+
+def record_as_json(record: RoundRecord) -> dict[str, Any]:
+    """What came of a round, for ``rounds.jsonl``."""
+    return {
+        "round": record.round,
+        **record.metrics._asdict(),
+        "loss": record.loss,
+        "clients": record.clients,
+        "ratings": record.ratings,
+    }
+
+
+def _plan_as_json(played: PlannedRound, policy: Policy) -> dict[str, Any]:
+    """What was planned and paid, for ``rounds.jsonl``; nothing that was not released."""
+    plan, seen = played.plan, played.seen
+    released = None
+    if len(seen.aggregate) and math.isfinite(seen.noise_std):
+        released = float(np.linalg.norm(seen.aggregate))
+    entry: dict[str, Any] = {
+        "charge": 0.0 if plan is None or not played.paid else float(plan.charge_by_class.max()),
+        "charges": [] if plan is None else plan.charge_by_class.tolist(),
+        "paid": played.paid,
+        "late": played.late,
+        "dropped": played.record.dropped,
+        "level": None if plan is None else plan.level,
+        "clip": None if plan is None else plan.largest_clip,
+        "noise_multiplier": None
+        if plan is None or plan.skip
+        else float(plan.noise_by_class.multiplier.min()),
+        "released_norm": released,
+        "noise_norm": None
+        if released is None
+        else seen.noise_std * math.sqrt(len(seen.aggregate)),
+        "reward": played.reward,
+        "left": policy.share_left().tolist() if isinstance(policy, LedgerPolicy) else [],
+    }
+    if played.validated is not None:
+        rmse, upper = played.validated
+        entry |= {"validation_rmse": rmse, "validation_upper": upper}
+    if plan is not None:
+        why = plan.why._asdict()
+        entry["why"] = {  # lists, as the file has them
+            name: value if isinstance(value, str) else list(value)
+            for name, value in why.items()
+            if value
+        }
+    return entry

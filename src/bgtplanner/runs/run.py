@@ -1,0 +1,364 @@
+"""Carry out a run: prepare, train round by round, checkpoint, sum up; or go on with one."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.sources import dataset_info, load_ratings
+from bgtplanner.data.split import Split, deal_users, split_ratings
+from bgtplanner.data.synthetic import synthetic_ratings
+from bgtplanner.errors import (
+    ConfigError,
+    DataError,
+    RunFolderError,
+    TrainingDivergedError,
+)
+from bgtplanner.federation.simulation import Simulation
+from bgtplanner.models.references import references
+from bgtplanner.planning.baselines import Hindsight
+from bgtplanner.runs.assembly import check_planning, federation_of, planned_of
+from bgtplanner.runs.config import Config, load_config
+from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.loop import Run, record_as_json
+from bgtplanner.runs.observers import Observer
+from bgtplanner.runs.summary import (
+    Result,
+    about_ratings,
+    classes_of,
+    facts_of,
+    spending_of,
+    summarise,
+)
+
+__all__ = [
+    "Observer",
+    "Result",
+    "execute",
+    "fingerprint_of",
+    "load",
+    "ratings_of",
+    "resume",
+    "simulate",
+    "split_of",
+]
+
+
+def simulate(
+    ratings: Ratings | str = "demo",
+    *,
+    model: str | None = None,
+    mechanism: str | None = None,
+    rounds: int | None = None,
+    seed: int | None = None,
+    preset: str = "recommended",
+    settings: Mapping[str, Any] | None = None,
+    out: Path | str | None = None,
+    overwrite: bool = False,
+    observer: Observer | None = None,
+) -> Result:
+    """Train a federated recommender and say how good it got.
+
+    Args:
+        ratings: Ratings, or the name of a data set.
+        model: ``biases``, ``factorization`` or ``fedgnn``.
+        mechanism: What protects the uploads: ``gaussian``, ``laplace``,
+            ``privunit`` or ``none``.
+        rounds: How many rounds.
+        seed: Of the split and of all that is drawn at random.
+        preset: ``recommended`` or ``paper``.
+        settings: Any other config keys, such as ``{"server.learning_rate": 0.02}``.
+        out: Run folder to write; by default nothing is written.
+        overwrite: Replace a run that is in that folder.
+        observer: Somebody to tell about every round.
+
+    Example:
+        >>> result = simulate("demo", rounds=5)
+        >>> result.summary["rmse_final"] < result.summary["rmse_constant"]
+        True
+    """
+    named = {
+        "data.dataset": ratings.name if isinstance(ratings, Ratings) else ratings,
+        "model.name": model,
+        "privacy.mechanism": mechanism,
+        "federation.rounds": rounds,
+        "run.seed": seed,
+    }
+    chosen = {key: value for key, value in named.items() if value is not None}
+    config = load_config(preset=preset, settings={**chosen, **(settings or {})})
+    given = ratings if isinstance(ratings, Ratings) else None
+    return execute(config, ratings=given, out=out, overwrite=overwrite, observer=observer)
+
+
+def execute(
+    config: Config,
+    *,
+    ratings: Ratings | None = None,
+    out: Path | str | None = None,
+    overwrite: bool = False,
+    observer: Observer | None = None,
+) -> Result:
+    """Run what the config says, from the first round."""
+    if out is not None:
+        RunFolder(Path(out)).check_free(overwrite)  # before minutes are spent on loading
+    ratings = ratings_of(config) if ratings is None else ratings
+    run = _Run(_with_schedule(config, ratings, observer), ratings, observer)
+    if out is None:
+        run.open_ledger(None)
+        return run.train()
+    mark = fingerprint_of(run.split)
+    if run.config.privacy.mechanism != "none":
+        check_planning(run.config, ratings.n_clients)  # before there is a folder
+    with RunFolder.create(
+        out, config, fingerprint=mark, facts=run.facts, overwrite=overwrite
+    ) as folder:
+        run.open_ledger(folder)
+        with contextlib.closing(run):
+            return run.train(folder)
+
+
+def resume(
+    path: Path | str, *, ratings: Ratings | None = None, observer: Observer | None = None
+) -> Result:
+    """Go on with a run; it ends as if it had never been interrupted, bit for bit.
+
+    Args:
+        path: The run folder.
+        ratings: What it was started with, where that was given in Python.
+        observer: Somebody to tell about every round.
+
+    Raises:
+        RunFolderError: If the folder, its checkpoint or the ratings do not fit together.
+    """
+    with RunFolder.open(path) as folder:
+        if folder.deployed:
+            raise RunFolderError(
+                f"{path}: a run on real machines; go on with: {folder.resume_command}"
+            )
+        config = folder.config()
+        ratings = _ratings_of_folder(path, config, "resume") if ratings is None else ratings
+        run = _Run(_with_schedule(config, ratings, observer), ratings, observer)
+        if fingerprint_of(run.split) != folder.notes().get("data"):
+            raise RunFolderError(
+                f"{path}: the ratings of '{config.data.dataset}' are not those it was started "
+                "with; bring those back, or start a new run"
+            )
+        run.open_ledger(folder)
+        with contextlib.closing(run):
+            checkpoint = folder.checkpoint()
+            if checkpoint is not None:
+                run.restore(checkpoint)
+            run.records = folder.keep_rounds(run.simulation.next_round)
+            return run.train(folder)
+
+
+def load(path: Path | str, *, ratings: Ratings | None = None) -> Result:
+    """A finished run again, to predict, recommend or export with.
+
+    Args:
+        path: The run folder.
+        ratings: What it was started with, where that was given in Python.
+
+    Raises:
+        RunFolderError: If the run is not finished, or was started with other ratings.
+    """
+    folder = RunFolder(Path(path))
+    notes, summary = folder.notes(), folder.summary(whole=True)
+    if summary is None:
+        raise RunFolderError(f"{path}: not finished; go on with: {folder.resume_command}")
+    if folder.deployed:
+        raise RunFolderError(
+            f"{path}: a run on real machines, where the ratings are; ask a client there: "
+            "bgtplanner recommend CLIENT_FOLDER"
+        )
+    config = folder.config()
+    ratings = _ratings_of_folder(path, config, "load") if ratings is None else ratings
+    run = _Run(config, ratings, None)
+    checkpoint = folder.checkpoint()
+    if fingerprint_of(run.split) != notes.get("data") or checkpoint is None:
+        raise RunFolderError(
+            f"{path}: has no checkpoint, or the ratings of '{config.data.dataset}' are not those "
+            "it was started with; bring both back, or run it anew"
+        )
+    run.restore(checkpoint)
+    return Result(
+        summary=summary,
+        rounds=folder.rounds(whole=True),
+        ratings=ratings,
+        folder=folder.path,
+        simulation=run.simulation,
+    )
+
+
+def _ratings_of_folder(path: Path | str, config: Config, call: str) -> Ratings:
+    try:
+        return ratings_of(config)
+    except (ConfigError, DataError) as error:
+        raise RunFolderError(
+            f"{path}: its ratings cannot be loaded by name ({error}). If they were given "
+            f"in Python, go on there: {call}(path, ratings=...)"
+        ) from error
+
+
+def _with_schedule(config: Config, ratings: Ratings, observer: Observer | None) -> Config:
+    """For ``hindsight``, the best fixed schedule there is, found by trying all on the test set."""
+    if config.planning.policy != "hindsight" or "weights" in config.planning.options:
+        return config
+    every = Hindsight.candidates(config.federation.rounds)
+    best, least = config, math.inf
+    for number, (name, weights) in enumerate(every.items(), start=1):
+        if observer is not None:
+            observer.searching(name, number, len(every))
+        options = config.planning.options | {"weights": weights.tolist()}
+        planning = config.planning.model_copy(update={"options": options})
+        tried = config.model_copy(update={"planning": planning})
+        run = _Run(tried, ratings, None)
+        run.open_ledger(None)
+        error = run.train().summary["rmse_final"]
+        if error < least:
+            best, least = tried, error
+    return best
+
+
+def ratings_of(config: Config) -> Ratings:
+    """The ratings that a config names."""
+    data = config.data
+    if data.dataset == "synthetic":
+        ratings = synthetic_ratings(**config.synthetic.model_dump(), seed=config.run.seed)
+    else:
+        ratings = load_ratings(
+            data.dataset,
+            data_dir=data.data_dir,
+            seed=config.run.seed,
+            duplicates=data.duplicates,
+            delimiter=data.delimiter,
+            header=data.header,
+            user=data.user_column,
+            item=data.item_column,
+            rating=data.rating_column,
+            time=data.time_column,
+            client=data.client_column,
+            scale=data.scale,
+        )
+    if data.clients is not None:
+        ratings = deal_users(ratings, data.clients, seed=config.run.seed)
+    return ratings
+
+
+def split_of(config: Config, ratings: Ratings) -> Split:
+    """The ratings divided as the config says.
+
+    Raises:
+        DataError: If there are too few to train on some and test on others.
+    """
+    within = config.data.split
+    if within == "auto":
+        within = "user"
+        with contextlib.suppress(ConfigError):  # ratings given in Python have any name
+            within = dataset_info(config.data.dataset).split_within
+    split = split_ratings(
+        ratings,
+        seed=config.run.seed,
+        rounds=config.federation.rounds,
+        train_share=config.data.train_share,
+        within=within,
+        initial_share=config.data.initial_share,
+    )
+    if not len(split.test) or not len(split.train):
+        raise DataError(
+            f"{ratings.name}: too few ratings to hold out a test set "
+            f"({len(split.train)} for training, {len(split.test)} for the test); give more, or "
+            "another data.train_share"
+        )
+    return split
+
+
+class _Run(Run):
+    """A run in simulation."""
+
+    simulation: Simulation
+    observer: Observer | None
+
+    def __init__(self, config: Config, ratings: Ratings, observer: Observer | None) -> None:
+        self.ratings = ratings
+        self.split = split_of(config, ratings)
+        simulation = Simulation(
+            federation_of(config, ratings.n_items),
+            self.split,
+            seed=config.run.seed,
+            device=config.run.device,
+            validation=config.planning.validation_share if config.validates else 0.0,
+        )
+        super().__init__(config, simulation, observer)
+
+    @functools.cached_property
+    def facts(self) -> dict[str, Any]:
+        """What is known before the first round; whoever only predicts can do without."""
+        beside = references(self.split.train, self.split.test)
+        return facts_of(self.config, about_ratings(self.ratings), beside)
+
+    def open_ledger(self, folder: RunFolder | None) -> None:
+        """Get ready to plan and pay, where something is to be paid."""
+        if self.config.privacy.mechanism != "none":
+            path = None if folder is None else folder.path / "ledger.sqlite"
+            mark = fingerprint_of(self.split)
+            self.planned = planned_of(self.config, self.simulation, mark, path)
+
+    def step(self) -> dict[str, Any] | None:
+        if self.planned is not None:
+            return super().step()
+        begun = time.perf_counter()
+        record = self.simulation.step()
+        return record_as_json(record) | {"seconds": time.perf_counter() - begun}
+
+    def train(self, folder: RunFolder | None = None) -> Result:
+        if self.observer is not None:
+            self.observer.started(self.config, self.split, self.simulation.next_round)
+        seconds = self.carry_out(folder)
+        spending = None
+        if self.planned is not None:
+            ledger, test = self.planned.ledger, self.split.test
+            spending = spending_of(self.config, ledger, self.split, self.records)
+            spending["planner_note"] = getattr(self.planned.policy, "note", None)
+            if len(ledger.budgets.classes) > 1:
+                predicted = self.simulation.predict(test.user, test.item)
+                spending["classes"] = classes_of(ledger, test, predicted)
+        result = Result(
+            summary=summarise(self.config, self.facts, self.records, seconds, spending),
+            rounds=self.records,
+            ratings=self.ratings,
+            folder=None if folder is None else folder.path,
+            simulation=self.simulation,
+        )
+        if folder is not None:
+            folder.write_summary(result.summary)
+        if self.observer is not None:
+            self.observer.finished(result)
+        return result
+
+    def check(self, record: Mapping[str, Any]) -> None:
+        if not (math.isfinite(record["loss"]) and math.isfinite(record["rmse"])):
+            raise TrainingDivergedError(
+                f"training diverged in round {record['round'] + 1}: the loss is no longer a "
+                f"number. Try a smaller server.learning_rate "
+                f"(now {self.config.server.learning_rate:g})"
+            )
+
+
+def fingerprint_of(split: Split) -> str:
+    """One hash over all that a run is trained and tested on."""
+    digest = hashlib.sha256()
+    for part in (split.train, split.test):
+        for array in (part.user, part.item, part.value, part.client_of_user):
+            digest.update(np.ascontiguousarray(array).tobytes())
+    digest.update(split.arrival.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,471 @@
+"""What is to be run: data sets x mechanisms x policies x seeds, and any settings that are varied.
+
+A comparison is a study in which nothing else is varied; a sweep is one in which something is.
+A study has one folder::
+
+    study.json                                              what was asked for
+    <dataset>/<mechanism>/<policy>/seed-<s>/                a run folder for each cell, or
+    <key=value,...>/<dataset>/<mechanism>/<policy>/seed-<s>/  where settings are varied
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+import bgtplanner
+from bgtplanner.data.datasets import dataset_info
+from bgtplanner.errors import ConfigError, RunFolderError
+from bgtplanner.planning.catalog import policy_named
+from bgtplanner.runs.cells import Cell
+from bgtplanner.runs.config import Config, load_config, parse_assignment
+from bgtplanner.runs.folder import write_whole
+from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
+
+__all__ = [
+    "AXES",
+    "FIGURES",
+    "Axis",
+    "Point",
+    "Study",
+    "Variation",
+    "default_policies",
+    "figure_named",
+    "in_words",
+    "parse_axis",
+    "parse_seeds",
+]
+
+AXES = {
+    "data.dataset": "--dataset",
+    "privacy.mechanism": "--mechanism",
+    "planning.policy": "--policy",
+    "run.seed": "--seeds",
+}
+"""Config keys that every study varies, by flags of their own."""
+
+FIGURES = ("budget", "min-rounds", "rounds", "small")
+"""The paper's sensitivity studies. Its grids cannot be read off its text: these are ours."""
+
+_SCHEMA = 1
+_FILE = "study.json"
+_FILES = (_FILE, "grid.json", "vary.json")  # the last two are of comparisons and sweeps before
+_UNREADABLE = (
+    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError,
+)  # fmt: skip
+
+
+def in_words(value: Any) -> str:
+    """A value as names of folders and tables have it.
+
+    Example:
+        >>> in_words("sgd"), in_words(0.5), in_words({"gamma": 7})
+        ('sgd', '0.5', '{"gamma":7}')
+    """
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+def default_policies(preset: str, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The policies of a comparison that names none: the default one of its runs, and others.
+
+    Example:
+        >>> default_policies("recommended", {})
+        ('patient', 'bgt', 'uniform', 'adpml', 'adap', 'unlimited')
+    """
+    model = {key: settings[key] for key in ("model.name",) if key in settings}
+    own = load_config(preset=preset, settings=model).planning.policy
+    return tuple(dict.fromkeys((own, "bgt", "uniform", "adpml", "adap", "unlimited")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """A setting and the values that it takes.
+
+    Attributes:
+        key: Config key.
+        values: Without repetition.
+        along: Config keys that follow it in proportion, rounded, unless they are given.
+    """
+
+    key: str
+    values: tuple[Any, ...]
+    along: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variation:
+    """Settings that are varied together, each with each.
+
+    Attributes:
+        axes: What is varied; pictures have the first from left to right.
+        settings: What holds throughout, unless it is given otherwise.
+    """
+
+    axes: tuple[Axis, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> list[str]:
+        """The config keys that are varied."""
+        return [axis.key for axis in self.axes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One combination of the values of varied settings, and the comparison that is made there."""
+
+    values: Mapping[str, Any]
+    study: Study
+
+    @property
+    def name(self) -> str:
+        """Its folder, more or less: what is varied, and how; empty where nothing is."""
+        return ",".join(f"{key}={in_words(value)}" for key, value in self.values.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """What is to be run and compared. A policy without limit needs no mechanism: it is run once.
+
+    Attributes:
+        datasets: Names of data sets, or ``csv:PATH``.
+        mechanisms: Out of ``gaussian``, ``laplace``, ``privunit``, ``none``.
+        policies: Names of policies, or ``package.module:Class``; by default
+            :func:`default_policies`.
+        seeds: Of the runs.
+        preset: ``recommended`` or ``paper``.
+        settings: Config keys for all cells, such as ``{"federation.rounds": 50}``.
+        baseline: The policy that all others are compared with; by default ``uniform``, or the
+            first that is neither a planner nor ``unlimited``.
+        variations: Settings that are varied, one variation after the other; none in a comparison.
+        figure: Name of the ready-made sweep that this is.
+    """
+
+    datasets: tuple[str, ...] = ("demo",)
+    mechanisms: tuple[str, ...] = ("gaussian",)
+    policies: tuple[str, ...] = None  # type: ignore[assignment]  # never None once it is made
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    preset: str = "recommended"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    baseline: str | None = None
+    variations: tuple[Variation, ...] = ()
+    figure: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.policies is None:
+            object.__setattr__(self, "policies", default_policies(self.preset, self.settings))
+
+    @property
+    def kind(self) -> str:
+        """``sweep`` if settings are varied, else ``comparison``; its tables are named so."""
+        return "sweep" if self.variations else "comparison"
+
+    @property
+    def command(self) -> str:
+        """The command that runs it and goes on with it."""
+        return "sweep" if self.variations else "compare"
+
+    @property
+    def against(self) -> str | None:
+        """The baseline, given or by default; None where there is nothing to compare with."""
+        if self.baseline is not None or len(self.policies) < 2:
+            return self.baseline
+        if "uniform" in self.policies:  # an even schedule: what planning has to beat
+            return "uniform"
+        others = [name for name in self.policies if name not in ("bgt", "patient", "unlimited")]
+        return others[0] if others else self.policies[1]
+
+    @property
+    def noisy(self) -> list[str]:
+        """The mechanisms that add noise."""
+        return [name for name in dict.fromkeys(self.mechanisms) if name != "none"]
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Which policies are run with which mechanisms."""
+        limited = [policy for policy in dict.fromkeys(self.policies) if policy != "unlimited"]
+        free = "unlimited" in self.policies
+        if limited and not self.noisy:
+            raise ConfigError(
+                f"--policy = {limited[0]!r}: expected unlimited, for --mechanism none"
+            )
+        if "none" in self.mechanisms and not free:
+            raise ConfigError("--mechanism = 'none': expected with --policy unlimited")
+        pairs = [(mechanism, policy) for mechanism in self.noisy for policy in limited]
+        return [*pairs, ("none", "unlimited")] if free else pairs
+
+    def places(self) -> list[tuple[str, str]]:
+        """Data sets and mechanisms to be shown each on its own.
+
+        What needs no mechanism is shown beside the others, whichever they have.
+        """
+        limited = any(name != "unlimited" for name in self.policies)
+        kinds = self.noisy if limited else ["none"]
+        return list(itertools.product(dict.fromkeys(self.datasets), kinds))
+
+    def points(self) -> Iterator[Point]:
+        """Every combination of what is varied; a comparison has one, in which nothing is."""
+        for variation in self.variations or (Variation(),):
+            for values in itertools.product(*(axis.values for axis in variation.axes)):
+                varied = dict(zip(variation.keys, values, strict=True))
+                follow = {
+                    key: round(share * varied[axis.key])
+                    for axis in variation.axes
+                    for key, share in axis.along.items()
+                }
+                # A copy: keys may lead into tables that are values of other keys.
+                settings = copy.deepcopy(
+                    {**variation.settings, **follow, **self.settings, **varied}
+                )
+                alone = replace(self, settings=settings, variations=(), figure=None)
+                yield Point(values=varied, study=alone)
+
+    def cells(self) -> dict[Cell, Config]:
+        """Every cell with its settings, in the order in which they are run.
+
+        Seeds come last to their end: first all cells with the first seed, then all with the
+        second, so that an unfinished study says something about each.
+
+        Raises:
+            ConfigError: If any of them cannot be run, naming the flag.
+        """
+        self._check()
+        flag = self._check_varied()
+        found: dict[Cell, Config] = {}
+        for point in self.points():
+            try:
+                found |= point.study._configs(point.name)
+            except ConfigError as error:
+                self._configs()  # it may have nothing to do with what is varied
+                raise ConfigError(f"{flag} {point.name}: {error}") from error
+        turn = {seed: number for number, seed in enumerate(dict.fromkeys(self.seeds))}
+        return dict(sorted(found.items(), key=lambda entry: turn[entry[0].seed]))
+
+    def _configs(self, variant: str = "") -> dict[Cell, Config]:
+        """The cells of one combination."""
+        found = {}
+        for seed, dataset, (mechanism, policy) in itertools.product(
+            self.seeds, self.datasets, self.pairs()
+        ):
+            cell = Cell(
+                dataset=dataset, mechanism=mechanism, policy=policy, seed=seed, variant=variant
+            )
+            own = dict(zip(AXES, (dataset, mechanism, policy, seed), strict=True))
+            found[cell] = load_config(preset=self.preset, settings={**self.settings, **own})
+        return found
+
+    def _check(self) -> None:
+        """Refuse what no value of a varied setting could mend."""
+        own = (self.datasets, self.mechanisms, self.policies, self.seeds)
+        for flag, values in zip(AXES.values(), own, strict=True):
+            ConfigError.unless(bool(values), flag, list(values), "at least one")
+        for key in self.settings:
+            if key in AXES:
+                raise ConfigError(f"--set {key}: this is given by {AXES[key]}")
+        checks: tuple[tuple[str, Callable[[str], object], tuple[str, ...]], ...] = (
+            ("--dataset", dataset_info, self.datasets),
+            ("--policy", policy_named, self.policies),
+        )
+        for flag, check, names in checks:
+            try:
+                for name in names:
+                    check(name)
+            except ConfigError as error:
+                raise ConfigError(f"{flag}: {error}") from error
+        listed = ", ".join(self.policies)
+        known = self.baseline is None or self.baseline in self.policies
+        ConfigError.unless(known, "--baseline", self.baseline, f"one of {listed}")
+
+    def _check_varied(self) -> str:
+        """Refuse keys that cannot be varied; the flag that mistakes in their values are due to."""
+        flag = "--vary" if self.figure is None else f"--figure {self.figure}:"
+        for variation in self.variations:
+            for key in variation.keys:
+                if key in AXES:
+                    raise ConfigError(f"{flag} {key}: this is given by {AXES[key]}")
+                if key in self.settings:
+                    raise ConfigError(f"{flag} {key}: given by --set too; choose one of them")
+                if variation.keys.count(key) > 1:
+                    raise ConfigError(f"{flag} {key}: given twice; write {key}=V1,V2,...")
+        return flag
+
+    @classmethod
+    def read(cls, out: Path) -> Self | None:
+        """What was asked for in a folder before, by this version or an earlier one.
+
+        Returns:
+            None if nothing was asked for there.
+
+        Raises:
+            RunFolderError: If it was, and cannot be read.
+        """
+        for file in (out / name for name in _FILES):
+            try:
+                tree = json.loads(read_bytes(file, MOST_BYTES_OF_SETTINGS))
+                if tree["schema"] != _SCHEMA:
+                    raise RunFolderError(
+                        f"{file}: written by another version (schema {tree['schema']}); this one "
+                        f"reads schema {_SCHEMA}. Use that version, or choose another folder with "
+                        "--out"
+                    )
+                if file.name == "vary.json":
+                    own = {"variations": tree["studies"], "figure": tree["figure"]}
+                    tree = tree["base"] | own
+                found = cls._of_tree(tree)
+                found.cells()
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except RunFolderError:
+                raise
+            except _UNREADABLE as error:
+                raise RunFolderError(
+                    f"{file}: cannot be read: {error}; delete it and say anew what is wanted"
+                ) from error
+            return found
+        return None
+
+    @classmethod
+    def _of_tree(cls, tree: Mapping[str, Any]) -> Self:
+        known = {entry.name for entry in fields(cls)}
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in tree.items()
+            if name in known
+        }
+        values["variations"] = tuple(
+            Variation(
+                axes=tuple(
+                    Axis(**(axis | {"values": tuple(axis["values"])})) for axis in one["axes"]
+                ),
+                settings=one["settings"],
+            )
+            for one in tree.get("variations", ())
+        )
+        return cls(**values)
+
+    def write(self, out: Path) -> None:
+        """Note in the folder what is asked for."""
+        tree = {"schema": _SCHEMA, "version": bgtplanner.__version__, **asdict(self)}
+        write_whole(out / _FILE, json.dumps(tree, indent=2) + "\n")
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Seeds as a user writes them.
+
+    Raises:
+        ConfigError: If that is not what they are.
+
+    Example:
+        >>> parse_seeds("0-2,7")
+        (0, 1, 2, 7)
+    """
+    found: dict[int, None] = {}
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        fits = low.isascii() and low.isdigit() and len(low) < 11
+        fits &= not dash or (high.isascii() and high.isdigit() and len(high) < 11)
+        ConfigError.unless(fits, "--seeds", text, "such as 0-4 or 0,1,2")
+        first, last = int(low), int(high) if dash else int(low)
+        ConfigError.unless(0 <= last - first < 10_000, "--seeds", text, "such as 0-4 or 0,1,2")
+        found |= dict.fromkeys(range(first, last + 1))
+    return tuple(found)
+
+
+def parse_axis(text: str) -> Axis:
+    """``section.key=value,value`` of ``--vary``; the values as TOML has them, else as plain text.
+
+    Raises:
+        ConfigError: If that is not what it is.
+
+    Example:
+        >>> parse_axis("privacy.epsilon=5,10").values
+        (5, 10)
+        >>> parse_axis("server.optimizer=sgd,adam").values
+        ('sgd', 'adam')
+    """
+    wrong = ConfigError(
+        f"--vary {text}: expected SECTION.KEY=V1,V2,..., such as privacy.epsilon=5,10,20"
+    )
+    key, equals, listed = text.partition("=")
+    key = key.strip()
+    if not equals or "." not in key or not all(key.split(".")) or not listed.strip():
+        raise wrong
+    try:
+        tree = tomllib.loads(f"values = [{listed}]")
+    except (ValueError, RecursionError):
+        tree = {}
+    if list(tree) == ["values"]:
+        values = tree["values"]
+    else:
+        values = [parse_assignment(f"{key}={part}")[1] for part in listed.split(",")]
+    try:
+        json.dumps(values, allow_nan=False)
+        distinct = {in_words(value): value for value in values}
+    except (TypeError, ValueError, RecursionError) as error:
+        raise wrong from error
+    if not distinct or "" in distinct:
+        raise wrong
+    return Axis(key=key, values=tuple(distinct.values()))
+
+
+def figure_named(name: str, preset: str = "paper") -> Study:
+    """A ready-made sweep, with both mechanisms.
+
+    Args:
+        name: One of :data:`FIGURES`.
+        preset: The predictor's settings that are not varied are those of this preset.
+
+    Raises:
+        ConfigError: If there is none of that name.
+
+    Example:
+        >>> budget = figure_named("budget")
+        >>> budget.policies, budget.variations[0].axes[0].values
+        (('bgt', 'adpml', 'adap', 'uniform'), (5, 10, 15, 20))
+    """
+    ConfigError.unless(name in FIGURES, "--figure", name, f"one of {', '.join(FIGURES)}")
+    paper = preset == "paper"
+    # The preset's 70 of 100 rounds would leave 50 rounds no choice: the share is kept.
+    along = {"planning.min_rounds": 0.7} if paper else {}
+    budget = Axis(key="privacy.epsilon", values=(5, 10, 15, 20))
+    least = Axis(key="planning.min_rounds", values=(50, 60, 70, 80, 90))
+    rounds = Axis(key="federation.rounds", values=(50, 75, 100, 150), along=along)
+    variations = {
+        "budget": (Variation(axes=(budget,)),),
+        "min-rounds": (Variation(axes=(budget, least)),),
+        "rounds": (Variation(axes=(budget, rounds)),),
+        "small": tuple(_small_constants(paper)),
+    }
+    return Study(
+        mechanisms=("gaussian", "laplace"),
+        policies=("bgt", "adpml", "adap", "uniform") if name == "budget" else ("bgt",),
+        preset=preset,
+        variations=variations[name],
+        figure=name,
+    )
+
+
+def _small_constants(paper: bool) -> Iterator[Variation]:
+    """One after the other; the predictor's with the rest of it as the preset has it."""
+    plain: dict[str, tuple[float, ...]] = {
+        "planning.levels": (3, 5, 7, 9),
+        "planning.options.initial_rounds": (3, 5, 7),
+        "planning.context_size": (3, 5, 10),
+        "planning.options.gamma": (0.7, 7, 70, 700),
+    }
+    # The paper's planner takes them as they are, ours has a predictor with settings of its own.
+    length = 0.2 if paper else 4.0
+    under = "planning.options" if paper else "planning.options.predictor"
+    predictor = {"fit": True, "noise": 3.0, "length_scale": length}
+    kernel: dict[str, tuple[float, ...]] = {
+        f"{under}.length_scale": (length / 2, length, 2 * length, 4 * length),
+        f"{under}.forgetting": (0.0001, 0.001, 0.01, 0.1),
+    }
+    for key, values in (plain | kernel).items():
+        settings = {under: predictor} if key in kernel and not paper else {}
+        yield Variation(axes=(Axis(key=key, values=values),), settings=settings)

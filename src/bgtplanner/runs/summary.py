@@ -1,0 +1,422 @@
+"""What came of a run, as an object and as the figures of ``summary.json``."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.split import Split
+from bgtplanner.errors import ConfigError, DataError, StorageError
+from bgtplanner.federation.simulation import Simulation
+from bgtplanner.models.references import References
+from bgtplanner.privacy.accounting import RULES
+from bgtplanner.privacy.exposure import client_level
+from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.runs.assembly import budgets_of, expansion_of
+from bgtplanner.runs.config import Config
+from bgtplanner.runs.folder import SCHEMA
+
+__all__ = [
+    "CLIENT_LEVEL_DELTA",
+    "Result",
+    "about_ratings",
+    "classes_of",
+    "facts_of",
+    "identity_of",
+    "most_spent",
+    "not_accounted",
+    "reached_target",
+    "readings",
+    "spending_of",
+    "summarise",
+]
+
+CLIENT_LEVEL_DELTA = 1e-5
+"""At which the epsilon of a whole client is read, whatever delta a preset prints."""
+
+_SCORES = (
+    *("rmse_final", "rmse_best", "rmse_best_round", "f1_final", "f1_best"),
+    *("precision_final", "recall_final", "mae_final"),
+)
+
+_SPENDING = (
+    "epsilon_spent_max",
+    "epsilon_client_level",
+    "epsilon_client_level_median",
+    "epsilon_client_level_pure",
+    "rounds_paid",
+    "classes",
+    "uploads_dropped",
+    "ledger_head",
+    "planner_note",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What came of a run.
+
+    Attributes:
+        summary: The figures of ``summary.json``.
+        rounds: One mapping a round, as in ``rounds.jsonl``.
+        ratings: What was trained and tested on.
+        folder: The run folder, if there is one.
+        simulation: The trained federation.
+    """
+
+    summary: Mapping[str, Any]
+    rounds: list[dict[str, Any]]
+    ratings: Ratings
+    folder: Path | None
+    simulation: Simulation = field(repr=False)
+
+    def predict(self, user: ArrayLike, item: ArrayLike) -> NDArray[np.float64]:
+        """Predicted ratings on the source's scale, by the source's user and item labels.
+
+        Args:
+            user: Labels of users, in any shape that goes together with that of `item`.
+            item: Labels of items.
+
+        Raises:
+            DataError: If a label is not known, or the shapes do not go together.
+        """
+        found = []
+        for name, wanted, labels in (
+            ("user", user, self.ratings.user_labels),
+            ("item", item, self.ratings.item_labels),
+        ):
+            order = np.argsort(labels)
+            try:
+                array = np.atleast_1d(np.asarray(wanted))
+                place = np.searchsorted(labels, array, sorter=order)
+            except (TypeError, ValueError) as error:
+                raise DataError(f"{name}: expected labels of one kind in an array") from error
+            index = order[np.minimum(place, len(labels) - 1)]
+            if not np.array_equal(labels[index], array):
+                raise DataError(f"{name}: a label that is not among the ratings'")
+            found.append(index)
+        try:
+            users, items = np.broadcast_arrays(*found)
+        except ValueError as error:
+            shapes = " and ".join(str(index.shape) for index in found)
+            raise DataError(f"user and item have shapes {shapes}") from error
+        predicted = self.simulation.predict(users.ravel(), items.ravel())
+        return self.ratings.to_raw(predicted).reshape(users.shape)
+
+    def recommend(self, user: Any, top: int = 10) -> list[tuple[Any, float]]:
+        """The items that a user has not rated and is predicted to like best, best first.
+
+        Args:
+            user: The source's label of the user.
+            top: How many.
+
+        Returns:
+            Pairs of item label and predicted rating, on the source's scale.
+
+        Raises:
+            DataError: If the user is not known.
+            ConfigError: If `top` is not positive.
+        """
+        ConfigError.unless(top >= 1, "top", top, "at least 1")
+        labels = self.ratings.user_labels
+        found = np.flatnonzero(labels == np.asarray(user).astype(labels.dtype))
+        if len(found) != 1:
+            raise DataError("user: a label that is not among the ratings'")
+        rated = self.ratings.item[self.ratings.user == found[0]]
+        unrated = np.setdiff1d(np.arange(self.ratings.n_items), rated)
+        predicted = self.simulation.predict(np.full(len(unrated), found[0]), unrated)
+        best = np.argsort(-predicted, kind="stable")[:top]
+        values = self.ratings.to_raw(predicted[best])
+        names = self.ratings.item_labels[unrated[best]]
+        return list(zip(names.tolist(), values.tolist(), strict=True))
+
+    def export(self, path: Path | str) -> Path:
+        """Write what the server holds as a NumPy archive, without anything that clients keep.
+
+        The shared parameters, `items` and `dense`, were computed from released numbers. Beside
+        them are `item_labels` and `scale`, which make them of use. Where the catalogue and the
+        scale were not given but read off the ratings, these are facts about the ratings that no
+        budget has paid for: the summary lists them under `not_accounted`.
+        """
+        target = Path(path)
+        shared = self.simulation.state.shared
+        try:
+            with target.open("wb") as file:
+                np.savez(
+                    file,
+                    items=np.asarray(shared.items),
+                    dense=np.asarray(shared.dense),
+                    item_labels=self.ratings.item_labels,
+                    scale=np.array([self.ratings.low, self.ratings.high]),
+                )
+        except OSError as error:
+            raise StorageError(f"{target}: cannot be written ({error})") from error
+        return target
+
+
+def facts_of(
+    config: Config,
+    about: Mapping[str, Any],
+    beside: References | None,
+    *,
+    simulated: bool = True,
+) -> dict[str, Any]:
+    """What is known of a run before its first round: what it is, and what it has to beat.
+
+    Args:
+        config: Of the run.
+        about: Name of the data, how many clients, users, items and ratings there are, and what
+            about them is public, as :attr:`Ratings.public` has it.
+        beside: Predictors that share nothing; None where nobody may look at ratings.
+        simulated: Whether noise is drawn from a seed, not by clients in secret.
+    """
+    private = config.privacy.mechanism != "none"
+    budgets = budgets_of(config, about["clients"]).classes if private else ()
+    return {
+        "schema": SCHEMA,
+        **identity_of(config),
+        "dataset": about["dataset"],
+        **{name: about[name] for name in ("clients", "users", "items", "ratings")},
+        **{
+            f"{figure}_{name}": None if beside is None else getattr(getattr(beside, name), figure)
+            for figure in ("rmse", "f1")
+            for name in ("constant", "user_mean", "client_alone")
+        },
+        "not_accounted": not_accounted(config, about["public"]),
+        "simulated_noise": simulated and private,
+        "class_epsilons": [budget.epsilon for budget in budgets],
+    }
+
+
+def identity_of(config: Config) -> dict[str, Any]:
+    """What a run is, by its settings alone."""
+    return {
+        "dataset": config.data.dataset,
+        "preset": config.preset,
+        "model": config.model.name,
+        "policy": config.planning.policy,
+        "mechanism": config.privacy.mechanism,
+        "seed": config.run.seed,
+    }
+
+
+def about_ratings(ratings: Ratings) -> dict[str, Any]:
+    """What a summary says of the data."""
+    return {
+        "dataset": ratings.name,
+        "clients": ratings.n_clients,
+        "users": ratings.n_users,
+        "items": ratings.n_items,
+        "ratings": len(ratings),
+        "public": ratings.public,
+    }
+
+
+def summarise(
+    config: Config,
+    facts: Mapping[str, Any],
+    records: Sequence[Mapping[str, Any]],
+    seconds: float,
+    spending: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The figures of a run so far. What a run did not have, such as an epsilon, is null."""
+    # The first round of a process compiles; it says nothing about the others.
+    later = [record["seconds"] for record in records[1:]] or [records[-1]["seconds"]]
+    return {
+        **facts,
+        **dict.fromkeys(("trust", "unit", "accounting", "epsilon", "delta")),
+        "rounds_run": len(records),
+        "target": config.planning.target,
+        "target_reached": reached_target(config, records),
+        **_scores(records),
+        **dict.fromkeys(_SPENDING),
+        "seconds_total": seconds,
+        "seconds_per_round": statistics.median(later),
+    } | dict(spending or {})
+
+
+def _scores(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How good the model got; null where nobody may look at ratings."""
+    last = records[-1]
+    if last["rmse"] is None:
+        return dict.fromkeys(_SCORES)
+    best_rmse = min(records, key=lambda record: record["rmse"])
+    return {
+        "rmse_final": last["rmse"],
+        "rmse_best": best_rmse["rmse"],
+        "rmse_best_round": best_rmse["round"],
+        "f1_final": last["f1"],
+        "f1_best": max(record["f1"] for record in records),
+        "precision_final": last["precision"],
+        "recall_final": last["recall"],
+        "mae_final": last["mae"],
+    }
+
+
+def reached_target(config: Config, records: Sequence[Mapping[str, Any]]) -> bool | None:
+    """Whether the last round came to the target; None without one.
+
+    What is paid for is noisy, so that it has to be below the target with some confidence.
+    """
+    target = config.planning.target
+    if target is None:
+        return None
+    figure = "rmse" if config.target_from_test else "validation_upper"
+    value = records[-1].get(figure) if records else None
+    return value is not None and value <= target
+
+
+def spending_of(
+    config: Config,
+    ledger: Ledger,
+    split: Split | None,
+    records: Sequence[Mapping[str, Any]],
+    clients: int | None = None,
+) -> dict[str, Any]:
+    """What was promised, what was spent, and what that means for a whole client.
+
+    Args:
+        config: Of the run.
+        ledger: Who has spent how much.
+        split: The ratings; only where a whole client's epsilon is more than was booked does it
+            take them to say how much more.
+        records: One mapping a round.
+        clients: How many of the ledger's places are taken; by default all.
+    """
+    privacy = config.privacy
+    spent = ledger.epsilon_spent()[:clients]
+    largest = max(ledger.budgets.classes, key=lambda budget: budget.epsilon)
+    found: dict[str, Any] = {
+        "trust": privacy.trust,
+        "unit": privacy.unit,
+        "accounting": ledger.rule.name,
+        "epsilon": largest.epsilon,
+        "delta": privacy.delta,
+        "rounds_paid": sum(record["charge"] > 0 for record in records),
+        "epsilon_spent_max": float(spent.max()),
+        "epsilon_client_level": float(spent.max()),
+        "epsilon_client_level_median": float(np.median(spent)),
+        "epsilon_client_level_pure": None,
+        "ledger_head": str(ledger.head),
+        "uploads_dropped": sum(record["dropped"] for record in records),
+    }
+    if split is not None and (privacy.unit == "row" or not ledger.rule.sound):
+        found |= _client_level(config, split, records)
+    return found
+
+
+def classes_of(
+    ledger: Ledger, test: Ratings, predicted: NDArray[np.float32]
+) -> list[dict[str, Any]]:
+    """Each class of budgets on its own: who is in it, what it spent, how good it got."""
+    budgets = ledger.budgets
+    spent, index = ledger.epsilon_spent(), budgets.class_of_client
+    squares = (predicted.astype(np.float64) - test.value) ** 2
+    found = []
+    for number, budget in enumerate(budgets.classes):
+        own, rated = index == number, index[test.client] == number
+        found.append(
+            {
+                "epsilon": budget.epsilon,
+                "clients": int(own.sum()),
+                "epsilon_spent_max": float(spent[own].max(initial=0.0)),
+                "rmse_final": float(np.sqrt(squares[rated].mean())) if rated.any() else None,
+            }
+        )
+    return found
+
+
+def most_spent(ledger: Ledger) -> list[list[int]]:
+    """Largest sums of each class, in the rule's ticks, ``[sums, classes]``: cheap to note."""
+    spent, index = ledger.spent(), ledger.budgets.class_of_client
+    most = np.zeros((len(spent), len(ledger.budgets.classes)), dtype=np.int64)
+    for row, sums in zip(most, spent, strict=True):
+        np.maximum.at(row, index, sums)
+    return [[int(value) for value in row] for row in most]
+
+
+def readings(
+    accounting: str, delta: float, records: Sequence[Mapping[str, Any]]
+) -> NDArray[np.float64] | None:
+    """Epsilon after each round of a client asked in all, ``[rounds, classes]``; None if unknown.
+
+    Where not all are asked in every round nobody has spent more than that. Runs of earlier
+    versions did not note what it takes.
+    """
+    rule = RULES.get(accounting)
+    noted = [record.get("spent") for record in records]
+    if rule is None or not all(noted):
+        return None
+    spent = np.moveaxis(np.asarray(noted, dtype=np.int64), 1, 0)
+    flat, back = np.unique(spent.reshape(len(spent), -1), axis=1, return_inverse=True)
+    return np.asarray(rule.epsilon(flat, delta)[back.ravel()].reshape(spent.shape[1:]))
+
+
+def _client_level(
+    config: Config, split: Split, records: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Epsilon of whole clients, at delta 1e-5, where rows were noised on their own.
+
+    Every client is taken to have paid in every round; who dropped out has spent less than this.
+    """
+    paid = [record for record in records if record["charge"] > 0]
+    multipliers = np.array([record["noise_multiplier"] for record in paid])
+    rounds = np.array([record["round"] for record in paid])
+    # How many rows each client had released by each of the paid rounds.
+    blocks = np.zeros((len(rounds), split.train.n_clients))
+    if config.privacy.unit == "row":
+        tensors = config.fedgnn.dense_blocks if config.model.name == "fedgnn" else ()
+        pairs = split.pairs()
+        began = np.searchsorted(rounds, pairs.first)
+        inside = began < len(rounds)
+        np.add.at(blocks, (began[inside], pairs.client[inside]), 1)
+        blocks = blocks.cumsum(axis=0) + len(tensors)
+        if (expansion := expansion_of(config)) is not None:  # one embedding a user
+            users = np.bincount(split.train.client_of_user, minlength=split.train.n_clients)
+            blocks[[expansion.due(index) for index in rounds]] += users
+    else:
+        blocks += 1
+    weight = (blocks / multipliers[:, None] ** 2).sum(axis=0)
+    order = np.argsort(weight)
+    ends = {"": int(order[-1]), "_median": int(order[(len(order) - 1) // 2])}
+    found: dict[str, Any] = {}
+    for name, client in ends.items():
+        level = client_level(
+            config.privacy.mechanism, multipliers, blocks[:, client], CLIENT_LEVEL_DELTA
+        )
+        found[f"epsilon_client_level{name}"] = level.epsilon
+        if name:
+            found["epsilon_client_level_pure"] = level.pure
+    return found
+
+
+def not_accounted(config: Config, public: Collection[str]) -> list[str]:
+    """What leaves the clients without being paid for; without a mechanism, all that leaves.
+
+    Args:
+        config: Of the run.
+        public: Out of ``scale`` and ``catalogue``, what was given and not read off the ratings. A
+            neighbour whose one client rated another item, or higher than all others, has another
+            catalogue or another scale, for everybody to see.
+    """
+    protected = config.privacy.mechanism != "none"
+    rows = not protected or config.privacy.unit == "row"
+    planning, learns = config.planning, config.learns
+    leaves = {
+        "item-ids": rows or (learns and planning.context == "usage"),
+        "pseudo-rows": rows and bool(config.model.pseudo_items),
+        "context": learns and planning.context == "usage",
+        "expansion-matching": bool(config.model.expansions),
+        "reward": config.target_from_test or (learns and planning.reward in ("test", "loss")),
+        "tuning": protected and planning.policy == "hindsight",
+        "scale": "scale" not in public,
+        "catalogue": "catalogue" not in public,
+    }
+    return [name for name, is_so in leaves.items() if is_so]

@@ -1,0 +1,339 @@
+"""Data sets by name: what is known of them, where they are looked for, what they hold."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bgtplanner.data.datasets import data_folders, find_files
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.sources import DATASETS, dataset_info, load_ratings, parse_scale
+from bgtplanner.errors import ConfigError, DataError
+
+NAMES = [
+    "demo", "synthetic", "filmtrust", "filmtrust-full", "ml-100k", "ml-1m", "ml-1m-users",
+    "ml-1m-merged",
+]  # fmt: skip
+
+
+@pytest.fixture
+def folder(no_data: Path, tmp_path: Path) -> Path:
+    """A data folder with small sets in the original formats, and no other data anywhere."""
+    root = tmp_path / "data"
+    files = {
+        "ml-100k/u.data": "1\t10\t3\t100\n2\t10\t5\t50\n1\t11\t1\t7\n1\t10\t4\t99\n",
+        "ml-1m/ratings.dat": "".join(
+            f"{user}::{user % 9}::{1 + user % 5}::0\n" for user in range(1, 1211)
+        ),
+        "filmtrust/ratings.txt": "1 5 2.5\n1 6 4\n2 5 0.5\n3 7 1\n3 7 3\n",
+        "filmtrust/trust.txt": "1 2 1\n2 9 1\n",
+    }
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+    return root
+
+
+class TestRegistry:
+    def test_names(self) -> None:
+        assert list(DATASETS) == NAMES
+        assert all(DATASETS[name].name == name for name in NAMES)
+
+    def test_facts(self) -> None:
+        facts = {
+            n: (d.scale, d.split_within, d.pseudo_items, d.folder) for n, d in DATASETS.items()
+        }
+        movies, films = ((0.0, 5.0), "user"), ((0.5, 4.0), "all")
+        assert facts == {
+            "demo": (*movies, 50, None),
+            "synthetic": (*movies, 50, None),
+            "filmtrust": (*films, 50, "filmtrust"),
+            "filmtrust-full": (*films, 50, "filmtrust"),
+            "ml-100k": (*movies, 50, "ml-100k"),
+            "ml-1m": (*movies, 400, "ml-1m"),
+            "ml-1m-users": (*movies, 400, "ml-1m"),
+            "ml-1m-merged": (*movies, 400, "ml-1m"),
+        }
+
+    def test_csv(self) -> None:
+        info = dataset_info("csv:some/where.csv")
+        assert (info.name, info.split_within, info.pseudo_items) == (
+            "csv:some/where.csv",
+            "user",
+            50,
+        )
+
+    @pytest.mark.parametrize(
+        ("name", "hint"),
+        [
+            ("ml100k", "ml-100k"),
+            ("ML_1M", "ml-1m"),
+            ("film-trust", "filmtrust"),
+            ("demos", "demo"),
+            ("ratings.csv", "csv:ratings.csv"),
+        ],
+    )
+    def test_unknown_name_suggests_the_near_one(self, name: str, hint: str) -> None:
+        with pytest.raises(ConfigError, match=f"Did you mean '{hint}'") as caught:
+            load_ratings(name)
+        assert all(known in str(caught.value) for known in [*NAMES, "csv:PATH"])
+
+    @pytest.mark.parametrize("name", ["", "zzzzzz", "csv:", "csv: ", "csv:a\0b"])
+    def test_hopeless_name(self, name: str) -> None:
+        with pytest.raises(ConfigError, match="dataset="):
+            load_ratings(name)
+
+
+class TestWhereDataIs:
+    def test_order(self, no_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert data_folders() == [no_data]
+        monkeypatch.setenv("BGTPLANNER_DATA", str(tmp_path / "environment"))
+        assert data_folders(tmp_path) == [tmp_path, tmp_path / "environment", no_data]
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setenv("HOME", "/home/ann")
+        assert data_folders()[-1] == Path("/home/ann/.cache/bgtplanner")
+
+    def test_found_in_each_place(
+        self, folder: Path, no_data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        file = "ml-100k/u.data"
+        assert find_files("ml-100k", folder) == [folder / file]
+        (no_data / "ml-100k").mkdir(parents=True)
+        (folder / file).rename(no_data / file)
+        assert find_files("ml-100k", folder) == [no_data / file]
+        monkeypatch.setenv("BGTPLANNER_DATA", str(tmp_path / "environment"))
+        (tmp_path / "environment/ml-100k").mkdir(parents=True)
+        (tmp_path / "environment/ml-100k/u.data.gz").touch()
+        assert find_files("ml-100k", folder) == [tmp_path / "environment/ml-100k/u.data.gz"]
+        assert find_files("demo") == []
+
+    def test_missing_set(self, no_data: Path) -> None:
+        with pytest.raises(DataError) as caught:
+            load_ratings("ml-1m-users")
+        message = str(caught.value)
+        assert str(no_data / "ml-1m" / "ratings.dat") in message
+        assert "bgtplanner data fetch ml-1m-users" in message
+
+    def test_one_file_missing(self, folder: Path) -> None:
+        (folder / "filmtrust" / "trust.txt").unlink()
+        with pytest.raises(DataError) as caught:
+            load_ratings("filmtrust", data_dir=folder)
+        assert f"put {folder / 'filmtrust' / 'trust.txt'} in place" in str(caught.value)
+        assert len(load_ratings("filmtrust-full", data_dir=folder)) == 4
+
+    def test_data_dir_that_is_not_there(self, folder: Path) -> None:
+        for wrong in (folder / "none", folder / "ml-100k" / "u.data"):
+            with pytest.raises(ConfigError, match="--data-dir"):
+                load_ratings("ml-100k", data_dir=wrong)
+
+    def test_no_permission(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_: Any, **__: Any) -> None:
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(Path, "exists", refuse)
+        monkeypatch.setattr(Path, "open", refuse)
+        with pytest.raises(DataError, match=r"u\.data: permission to read it was denied"):
+            load_ratings("ml-100k", data_dir=folder)
+        monkeypatch.setattr(Path, "is_dir", refuse)
+        with pytest.raises(ConfigError, match="--data-dir"):
+            load_ratings("ml-100k", data_dir=folder)
+
+    def test_home_of_nobody(self) -> None:
+        with pytest.raises(DataError, match="no such file"):
+            load_ratings("csv:~no-such-user/ratings.csv")
+
+    def test_folder_in_place_of_a_file(self, folder: Path) -> None:
+        (folder / "ml-100k" / "u.data").unlink()
+        (folder / "ml-100k" / "u.data").mkdir()
+        with pytest.raises(DataError, match="is a folder"):
+            load_ratings("ml-100k", data_dir=folder)
+
+
+class TestNamedSets:
+    def test_ml_100k(self, folder: Path) -> None:
+        ratings = load_ratings("ml-100k", data_dir=folder)
+        assert repr(ratings) == "Ratings(ml-100k: 3 ratings, 2 users, 2 items, 2 clients)"
+        # The pair that occurs twice keeps the later rating, which stands first in the file.
+        np.testing.assert_allclose(ratings.value, [0.6, 0.2, 1.0])
+
+    def test_ml_1m(self, folder: Path) -> None:
+        users = load_ratings("ml-1m-users", data_dir=folder)
+        assert users.n_clients == 1210
+        dealt, again, other = (load_ratings("ml-1m", data_dir=folder, seed=s) for s in (0, 0, 1))
+        assert dealt.n_clients == 605
+        assert np.bincount(dealt.client_of_user).tolist() == [2] * 605
+        assert np.array_equal(dealt.client_of_user, again.client_of_user)
+        assert not np.array_equal(dealt.client_of_user, other.client_of_user)
+
+    def test_ml_1m_with_the_users_of_a_client_taken_as_one(self, folder: Path) -> None:
+        dealt, merged = (load_ratings(name, data_dir=folder) for name in ("ml-1m", "ml-1m-merged"))
+        assert (merged.n_users, merged.n_clients) == (605, 605)
+        assert np.array_equal(merged.user, dealt.client)
+        assert np.array_equal(merged.item, dealt.item)
+        assert np.array_equal(merged.value, dealt.value)
+        assert np.array_equal(merged.client, dealt.client)
+
+    def test_ml_1m_gzipped(self, folder: Path) -> None:
+        plain = folder / "ml-1m" / "ratings.dat"
+        (folder / "ml-1m" / "ratings.dat.gz").write_bytes(
+            gzip.compress(plain.read_bytes(), mtime=0)
+        )
+        before = load_ratings("ml-1m", data_dir=folder)
+        plain.unlink()
+        assert np.array_equal(load_ratings("ml-1m", data_dir=folder).value, before.value)
+
+    def test_filmtrust_keeps_who_is_in_the_trust_network(self, folder: Path) -> None:
+        ratings = load_ratings("filmtrust", data_dir=folder)
+        assert ratings.user_labels.tolist() == [1, 2, 9]
+        assert (len(ratings), ratings.n_items, ratings.n_clients) == (3, 2, 3)
+        np.testing.assert_allclose(ratings.value, [2 / 3.5, 1.0, 0.0], rtol=1e-6)
+
+    def test_filmtrust_full(self, folder: Path) -> None:
+        ratings = load_ratings("filmtrust-full", data_dir=folder)
+        assert ratings.user_labels.tolist() == [1, 2, 3]
+        assert ratings.value[-1] == pytest.approx(2.5 / 3.5)  # the last of the two counts
+
+    def test_made_up_sets(self) -> None:
+        assert np.array_equal(load_ratings("demo").value, load_ratings("demo", seed=9).value)
+        one, other = load_ratings("synthetic", seed=1), load_ratings("synthetic", seed=2)
+        assert not np.array_equal(one.value, other.value)
+
+    @pytest.mark.parametrize(
+        ("name", "file", "row", "line", "problem"),
+        [
+            ("ml-100k", "ml-100k/u.data", "777\t888\t9\t1\n", 5, "column 3 is out of range"),
+            ("ml-100k", "ml-100k/u.data", "777\t888\t0\t1\n", 5, "column 3 is out of range"),
+            ("ml-100k", "ml-100k/u.data", "777\t888\t4\n", 5, "expected 4 columns, found 3"),
+            ("ml-100k", "ml-100k/u.data", "777\t888\tfour\t1\n", 5, "column 3 is not a number"),
+            (
+                "ml-100k",
+                "ml-100k/u.data",
+                "777\tx888\t4\t1\n",
+                5,
+                "column 2 is not a whole number",
+            ),
+            ("ml-100k", "ml-100k/u.data", "777\t888\t4\tnan\n", 5, "column 4 is not finite"),
+            ("ml-1m", "ml-1m/ratings.dat", "777::888::4:1\n", 1211, "expected 4 columns, found 3"),
+            ("filmtrust", "filmtrust/ratings.txt", "777 888 4.5\n", 6, "column 3 is out of range"),
+            ("filmtrust", "filmtrust/trust.txt", "777 x888 1\n", 3, "column 2 is not a whole"),
+            ("filmtrust", "filmtrust/trust.txt", "777 888\n", 3, "expected 3 columns, found 2"),
+        ],
+    )
+    def test_bad_files(
+        self, folder: Path, name: str, file: str, row: str, line: int, problem: str
+    ) -> None:
+        with (folder / file).open("a") as stream:
+            stream.write(row)
+        with pytest.raises(DataError, match=problem) as caught:
+            load_ratings(name, data_dir=folder)
+        assert (caught.value.path, caught.value.line) == (folder / file, line)
+        message = str(caught.value).replace(str(folder), "")
+        assert not any(cell in message for cell in ("777", "888", "four"))
+
+    def test_header_in_a_set_that_has_none(self, folder: Path) -> None:
+        path = folder / "ml-100k" / "u.data"
+        path.write_text("user\titem\trating\ttime\n" + path.read_text())
+        with pytest.raises(DataError, match="line 1: column 1 is not a whole number"):
+            load_ratings("ml-100k", data_dir=folder)
+
+
+class TestCsv:
+    @pytest.fixture
+    def load(self, tmp_path: Path) -> Callable[..., Ratings]:
+        def load(content: str, **options: Any) -> Ratings:
+            (tmp_path / "mine.csv").write_text(content)
+            return load_ratings(f"csv:{tmp_path / 'mine.csv'}", **options)
+
+        return load
+
+    def test_labels_survive(self, load: Any) -> None:
+        ratings = load("user,item,rating\nzoe,b,2\nann,a,4\nzoe,a,1\n")
+        assert repr(ratings) == "Ratings(csv:mine.csv: 3 ratings, 2 users, 2 items, 2 clients)"
+        assert ratings.user_labels[ratings.user].tolist() == ["ann", "zoe", "zoe"]
+        assert ratings.item_labels[ratings.item].tolist() == ["a", "a", "b"]
+        assert ratings.value.tolist() == [1.0, 0.25, 0.5]
+
+    @pytest.mark.parametrize(
+        ("scale", "expected"),
+        [
+            (None, [0.5, 1.0]),
+            ("max", [0.5, 1.0]),
+            ("minmax", [0.0, 1.0]),
+            ("0:8", [0.25, 0.5]),
+            ((0, 8), [0.25, 0.5]),
+        ],
+    )
+    def test_scale(self, load: Any, scale: Any, expected: list[float]) -> None:
+        assert load("1,1,2\n1,2,4\n", scale=scale).value.tolist() == expected
+
+    def test_duplicates(self, load: Any) -> None:
+        timed = "user,item,rating,timestamp\n1,1,4,9\n1,1,2,5\n1,2,4,5\n"
+        assert load(timed).value.tolist() == [1.0, 1.0]
+        assert load("1,1,4\n1,1,2\n1,2,4\n").value.tolist() == [0.5, 1.0]
+        with pytest.raises(DataError, match=r"mine\.csv: 1 ratings repeat"):
+            load("1,1,4\n1,1,2\n", duplicates="error")
+
+    def test_clients(self, load: Any) -> None:
+        ratings = load("user,item,rating,client\n1,1,4,home\n2,1,4,home\n3,1,4,work\n")
+        assert ratings.client_of_user.tolist() == [0, 0, 1]
+        with pytest.raises(DataError, match=r"mine\.csv: a user's ratings name more than one"):
+            load("user,item,rating,client\n1,1,4,home\n1,2,4,work\n")
+
+    @pytest.mark.parametrize("scale", ["1", "5:1", "a:b", "1:2:3", "nan:5", "maximum"])
+    def test_bad_scale(self, load: Any, scale: str) -> None:
+        with pytest.raises(ConfigError, match="scale="):
+            load("1,1,2\n", scale=scale)
+        with pytest.raises(ConfigError, match="LOW:HIGH"):
+            parse_scale(scale)
+
+    def test_out_of_range_names_the_line(self, load: Any) -> None:
+        with pytest.raises(DataError, match="line 2: column 3 is out of range"):
+            load("1,1,2\n1,2,-4\n")
+        with pytest.raises(DataError, match="line 1: column 3 is out of range"):
+            load("1,1,9\n", scale="1:5")
+
+    def test_missing_file(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"none\.csv: no such file"):
+            load_ratings(f"csv:{tmp_path / 'none.csv'}")
+
+    def test_options_are_for_tables_only(self) -> None:
+        with pytest.raises(ConfigError, match="delimiter=',': only for csv:PATH, not for 'demo'"):
+            load_ratings("demo", delimiter=",")
+
+
+class TestRealData:
+    """The counts that the sets' own notes give."""
+
+    @staticmethod
+    def counts(ratings: Ratings) -> list[int]:
+        raw = ratings.to_raw(ratings.value)
+        return np.unique(np.round(raw, 3), return_counts=True)[1].tolist()
+
+    def test_filmtrust(self, real_files: Callable[..., Path]) -> None:
+        folder = real_files("filmtrust/ratings.txt", "filmtrust/trust.txt")
+        ratings = load_ratings("filmtrust", data_dir=folder)
+        assert (ratings.n_users, len(ratings), ratings.n_items) == (874, 18_662, 1_957)
+        assert len(np.unique(ratings.user)) == 740
+        assert self.counts(ratings) == [557, 687, 862, 1692, 2192, 4113, 3851, 4708]
+
+    def test_filmtrust_full(self, real_files: Callable[..., Path]) -> None:
+        ratings = load_ratings("filmtrust-full", data_dir=real_files("filmtrust/ratings.txt"))
+        assert (ratings.n_users, len(ratings), ratings.n_items) == (1_508, 35_494, 2_071)
+        assert np.bincount(ratings.user).min() == 1
+
+    def test_ml_100k(self, real_files: Callable[..., Path]) -> None:
+        ratings = load_ratings("ml-100k", data_dir=real_files("ml-100k/u.data"))
+        assert (ratings.n_users, len(ratings), ratings.n_items) == (943, 100_000, 1_682)
+        assert self.counts(ratings) == [6110, 11370, 27145, 34174, 21201]
+
+    def test_ml_1m(self, real_files: Callable[..., Path]) -> None:
+        ratings = load_ratings("ml-1m", data_dir=real_files("ml-1m/ratings.dat"))
+        assert (ratings.n_users, len(ratings), ratings.n_items) == (6_040, 1_000_209, 3_706)
+        assert self.counts(ratings) == [56174, 107557, 261197, 348971, 226310]
+        sizes = np.bincount(ratings.client_of_user)
+        assert (len(sizes), sizes.min(), sizes.max()) == (605, 9, 10)

@@ -1,0 +1,173 @@
+"""Made-up ratings: exact sizes, distinct pairs, and as much to learn as in MovieLens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bgtplanner.data import synthetic
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.split import split_ratings
+from bgtplanner.data.synthetic import demo_ratings, synthetic_ratings
+from bgtplanner.errors import ConfigError
+
+
+def check_sound(ratings: Ratings) -> None:
+    pair = ratings.user.astype(np.int64) * ratings.n_items + ratings.item
+    assert len(np.unique(pair)) == len(pair)
+    assert (np.diff(ratings.user) >= 0).all()
+    assert (np.diff(ratings.client) >= 0).all()
+    assert ratings.item.min() >= 0
+    assert ratings.item.max() < ratings.n_items
+    assert set(np.rint(ratings.value * 5).astype(int).tolist()) <= {1, 2, 3, 4, 5}
+    assert ratings.user.dtype == ratings.item.dtype == np.int32
+    assert ratings.value.dtype == np.float32
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 30), st.integers(1, 60), st.integers(1, 4), st.data())
+def test_any_size(clients: int, items: int, users_per_client: int, data: st.DataObject) -> None:
+    per_client = data.draw(st.integers(users_per_client, items * users_per_client))
+    ratings = synthetic_ratings(
+        clients=clients,
+        items=items,
+        ratings_per_client=per_client,
+        users_per_client=users_per_client,
+        dim=data.draw(st.integers(0, 5)),
+        seed=data.draw(st.integers(0, 2**32)),
+    )
+    assert len(ratings) == clients * per_client
+    assert (ratings.n_clients, ratings.n_items) == (clients, items)
+    assert ratings.n_users == clients * users_per_client
+    assert np.bincount(ratings.user, minlength=ratings.n_users).min() >= 1
+    check_sound(ratings)
+
+
+def test_blocks_and_redraws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small blocks and no patience change who draws what, not what is promised."""
+    monkeypatch.setattr(synthetic, "_BLOCK_RATINGS", 64)
+    monkeypatch.setattr(synthetic, "_MAX_REDRAWS", 1)
+    ratings = synthetic_ratings(clients=40, items=200, ratings_per_client=20)
+    assert len(ratings) == 800
+    check_sound(ratings)
+
+
+def test_by_seed() -> None:
+    one, again, other = (synthetic_ratings(clients=50, seed=seed) for seed in (3, 3, 4))
+    for name in ("user", "item", "value"):
+        assert np.array_equal(getattr(one, name), getattr(again, name))
+    assert not np.array_equal(one.value, other.value)
+
+
+def test_demo_never_changes() -> None:
+    demo = demo_ratings()
+    assert repr(demo) == "Ratings(demo: 15000 ratings, 300 users, 300 items, 300 clients)"
+    assert np.array_equal(demo.value, demo_ratings().value)
+
+
+def test_long_tails() -> None:
+    ratings = synthetic_ratings(clients=1000, items=1000, ratings_per_client=60)
+    by_item = np.sort(np.bincount(ratings.item, minlength=1000))[::-1]
+    by_user = np.bincount(ratings.user)
+    assert by_item[:100].sum() > 0.3 * len(ratings)
+    assert by_user.max() > 5 * np.median(by_user)
+    assert by_user.min() >= 10
+
+
+def rmse(predicted: np.ndarray[Any, Any], actual: np.ndarray[Any, Any]) -> float:
+    return float(np.sqrt(np.mean((predicted - actual) ** 2)))
+
+
+def scores(ratings: Ratings) -> tuple[float, float, float, float]:
+    """RMSE on a held-out fifth of: the constant, user mean, biases, biases and factors."""
+    split = split_ratings(ratings, seed=0, rounds=2)
+    train, test = split.train, split.test
+    n_users, n_items = ratings.n_users, ratings.n_items
+    mean = float(train.value.mean())
+
+    def shrunk(index: Any, residual: Any, size: int, prior: float) -> Any:
+        return np.bincount(index, residual, size) / (np.bincount(index, minlength=size) + prior)
+
+    user_only = mean + shrunk(train.user, train.value - mean, n_users, 5)
+    user, item = np.zeros(n_users), np.zeros(n_items)
+    for _ in range(10):
+        item = shrunk(train.item, train.value - mean - user[train.user], n_items, 4)
+        user = shrunk(train.user, train.value - mean - item[train.item], n_users, 5)
+    biases = mean + user[test.user] + item[test.item]
+    residual = train.value - mean - user[train.user] - item[train.item]
+
+    def solve(rows: Any, others: Any, factors: Any, size: int) -> Any:
+        """One least-squares half step, ridge 0.3, for two factors."""
+        chosen = factors[others]
+        gram = np.zeros((size, 2, 2))
+        moment = np.zeros((size, 2, 1))
+        for i in range(2):
+            moment[:, i, 0] = np.bincount(rows, chosen[:, i] * residual, size)
+            for j in range(2):
+                gram[:, i, j] = np.bincount(rows, chosen[:, i] * chosen[:, j], size)
+        return np.linalg.solve(gram + 0.3 * np.eye(2), moment)[..., 0]
+
+    item_factors = np.random.default_rng(0).normal(0, 0.3, (n_items, 2))
+    for _ in range(12):
+        user_factors = solve(train.user, train.item, item_factors, n_users)
+        item_factors = solve(train.item, train.user, user_factors, n_items)
+        balance = np.sqrt(np.linalg.norm(item_factors) / np.linalg.norm(user_factors))
+        user_factors, item_factors = user_factors * balance, item_factors / balance
+    factors = (user_factors[test.user] * item_factors[test.item]).sum(axis=1)
+    return (
+        rmse(np.full(len(test), mean), test.value),
+        rmse(user_only[test.user], test.value),
+        rmse(biases, test.value),
+        rmse(biases + factors, test.value),
+    )
+
+
+@pytest.mark.parametrize(
+    "ratings",
+    [
+        demo_ratings(),
+        synthetic_ratings(),
+        synthetic_ratings(clients=943, items=1682, ratings_per_client=106, seed=5),
+    ],
+    ids=["demo", "default", "ml-100k size"],
+)
+def test_proportions_of_movielens(ratings: Ratings) -> None:
+    """MovieLens 100K: 0.226, 0.209, 0.188 and about 0.183."""
+    constant, user_mean, biases, factors = scores(ratings)
+    assert ratings.value.mean() == pytest.approx(0.7, abs=0.03)
+    assert constant == pytest.approx(0.226, abs=0.012)
+    assert user_mean == pytest.approx(0.209, abs=0.012)
+    assert biases == pytest.approx(0.188, abs=0.012)
+    assert factors < biases - 0.001
+    assert factors > 0.165
+
+
+def test_no_noise_and_no_factors_leave_biases() -> None:
+    ratings = synthetic_ratings(clients=300, items=100, ratings_per_client=40, dim=0, noise=0.0)
+    _, _, biases, _ = scores(ratings)
+    assert biases < 0.09  # what rounding to whole stars leaves
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"clients": 0},
+        {"items": 0},
+        {"users_per_client": 0},
+        {"dim": -1},
+        {"seed": -1},
+        {"clients": 2.5},
+        {"noise": -1.0},
+        {"noise": float("nan")},
+        {"ratings_per_client": 501},
+        {"ratings_per_client": 3, "users_per_client": 4},
+        {"clients": 2**31},
+    ],
+)
+def test_bad_arguments(bad: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(bad))):
+        synthetic_ratings(**bad)

@@ -1,0 +1,370 @@
+"""Text tables: what is accepted, what is refused, and what an error may say."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bgtplanner.data import parsing as cells
+from bgtplanner.data.columns import TableFormat
+from bgtplanner.data.tables import Table, item_names, read_table
+from bgtplanner.errors import ConfigError, DataError
+
+in_one_folder = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Any:
+    def read(content: str | bytes, name: str = "table.csv", **options: Any) -> Table:
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return read_table(path, TableFormat(**options))
+
+    return read
+
+
+def users(table: Table) -> list[Any]:
+    labels = table.user_labels
+    return table.user.tolist() if labels is None else labels[table.user].tolist()
+
+
+def items(table: Table) -> list[Any]:
+    labels = table.item_labels
+    return table.item.tolist() if labels is None else labels[table.item].tolist()
+
+
+PLAIN = "1,10,3\n2,20,4.5\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        PLAIN,
+        PLAIN.replace(",", "\t"),
+        PLAIN.replace(",", ";"),
+        PLAIN.replace(",", "::"),
+        PLAIN.replace(",", " "),
+        PLAIN.replace(",", "   "),
+        PLAIN.replace(",", "|"),
+        PLAIN.replace("\n", "\r\n"),
+        PLAIN.rstrip(),
+        PLAIN.replace("\n", "\r\n").rstrip("\n"),
+        PLAIN + "\n\n\r\n  \n",
+        "\n\n" + PLAIN,
+        "1,10,3\n\n2,20,4.5\n",
+        "\ufeff" + PLAIN,
+        "user,item,rating\n" + PLAIN,
+        "\ufeffuserId,movieId,rating\r\n1,10,3\r\n2,20,4.5",
+        "who,what,stars given\n" + PLAIN,
+        "user_id:token\titem_id:token\trating:float\n" + PLAIN.replace(",", "\t"),
+        "rating,user,item\n3,1,10\n4.5,2,20\n",
+        '"1","10","3"\n"2","20","4.5"\n',
+        " 1 , 10 ,3\n2, 20,  4.5 \n",
+        " 1 10 3 \n2  20 4.5\n",
+        "1,10,+3\n2,20,45e-1\n",
+        "1,10,3.\n2,20,4.50000000000000000000\n",
+    ],
+)
+def test_accepted(read: Any, content: str) -> None:
+    table = read(content)
+    assert (users(table), items(table), table.rating.tolist()) == ([1, 2], [10, 20], [3.0, 4.5])
+    assert table.time is None
+    assert table.client is None
+
+
+def test_gzip_is_known_by_content(read: Any) -> None:
+    for name in ("table.csv.gz", "table.csv"):
+        assert read(gzip.compress(PLAIN.encode(), mtime=0), name).rating.tolist() == [3.0, 4.5]
+
+
+def test_text_ids(read: Any) -> None:
+    table = read('zoë,"a, ""b""",3\nann,x,4\nzoë,"two\nlines",5\n')
+    assert users(table) == ["zoë", "ann", "zoë"]
+    assert items(table) == ['a, "b"', "x", "two\nlines"]
+
+
+def test_ids_that_only_look_like_numbers_stay_apart(read: Any) -> None:
+    table = read("007,1,3\n7,1,4\n-7,1,5\n0,1,5\n")
+    assert users(table) == ["007", "7", "-7", "0"]
+
+
+def test_time_and_client(read: Any) -> None:
+    table = read("user,item,rating,timestamp,client\n1,2,3,100,b\n2,2,3,2001-09-09T01:46:41Z,a\n")
+    assert table.time is not None
+    assert table.time.tolist() == [100, 1_000_000_001]
+    assert table.client is not None
+    assert table.client.tolist() == [1, 0]
+    assert read("1,2,3,2000-01-02\n", time=3).time.tolist() == [946_771_200]
+
+
+def test_columns_given(read: Any) -> None:
+    content = "a,b,c,d\n3,1,10,9\n4.5,2,20,9\n"
+    by_name = read(content, user="b", item="c", rating="a")
+    by_place = read(content, user=1, item=2, rating=0)
+    for table in (by_name, by_place):
+        assert (users(table), items(table)) == ([1, 2], [10, 20])
+    assert len(read("1,2,3\n4,5,6\n", header=True).rating) == 1
+    assert len(read("1;2;3\n", delimiter="semicolon").rating) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "problem"),
+    [
+        (PLAIN, {"delimiter": ",,"}, "delimiter=',,'"),
+        (PLAIN, {"delimiter": "1"}, "delimiter='1'"),
+        (PLAIN, {"delimiter": '"'}, "delimiter="),
+        (PLAIN, {"user": -1}, "count from 0"),
+        (PLAIN, {"user": 1}, "used twice"),
+        (PLAIN, {"user": "who", "header": False}, "no header"),
+        ("a,b,c\n1,2,3\n", {"user": "who"}, "user='who': no such column; the header has 'a', 'b'"),
+        ("user,b,rating\n1,2,3\n", {}, "which column is the item"),
+        (PLAIN, {"user": "who"}, "the header has no names"),
+    ],
+)
+def test_bad_format(read: Any, content: str, options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)) as caught:
+        read(content, **options)
+    assert "20" not in str(caught.value).replace(str(caught.value).split(": ")[0], "")
+
+
+# A table of three columns in which every cell is recognisable, and one thing wrong with it.
+GOOD = "7771,8881,4.125\n7772,8882,4.125\n"
+SECRET = re.compile(r"777|888|4\.125|abc")
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "problem"),
+    [
+        (GOOD + "7773,8883\n", 3, "expected 3 columns, found 2"),
+        (GOOD + "7773,8883,4.125,1\n", 3, "expected 3 columns, found 4"),
+        (GOOD + "\n\n7773,8883\n", 5, "expected 3 columns, found 2"),
+        (GOOD + "7773,8883,abc\n", 3, "column 3 is not a number"),
+        (GOOD + "7773,8883,4.125abc\n", 3, "column 3 is not a number"),
+        (GOOD + "7773,8883,4.1.25\n", 3, "column 3 is not a number"),
+        (GOOD + "7773,8883,4_125\n", 3, "column 3 is not a number"),
+        (GOOD + "7773,8883,.\n", 3, "column 3 is not a number"),
+        (GOOD + "7773,8883,\n", 3, "column 3 is empty"),
+        (GOOD + "7773,8883,  \n", 3, "column 3 is empty"),
+        (GOOD + ",8883,4.125\n", 3, "column 1 is empty"),
+        (GOOD + '7773,"",4.125\n', 3, "column 2 is empty"),
+        (GOOD + "7773,8883,nan\n", 3, "column 3 is not finite"),
+        (GOOD + "7773,8883,-Infinity\n", 3, "column 3 is not finite"),
+        (GOOD + "7773,8883,1e999\n", 3, "column 3 is not finite"),
+        (GOOD + "7773,8883,6.125\n", 3, "column 3 is out of range: expected a rating from 0 to 5"),
+        (GOOD + "7773,8883,-4.125\n", 3, "column 3 is out of range"),
+        (GOOD + '7773,"8883,4.125\n', 3, "a quote is opened and never closed"),
+        (GOOD + '7773,88"8"3,4.125\n', 3, "column 2 has a quote inside"),
+        (GOOD + "7773,8883" + "x" * 300 + ",4.125\n", 3, "column 2 is longer than 256 bytes"),
+        (GOOD + "7773,8883,4.125\r7774,8884,4.125\n", 3, "carriage return"),
+        (GOOD.encode() + b"7773,888\xff3,4.125\n", 3, "not UTF-8"),
+        (GOOD.encode() + b"7773,888\x003,4.125\n", 3, "zero byte"),
+        (GOOD.encode("utf-16"), 1, "zero byte"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", 3, "zero byte"),
+        ('"two\nlines",8881,4.125\n7772,8882,abc\n', 3, "column 3 is not a number"),
+        ("userId,movieId,rating\n7771,8881,abc\n", 2, "column 3 is not a number"),
+        ("7771 8881\n", 1, "at least 3 columns"),
+        ("7771\n", 1, "at least 3 columns"),
+        ("", None, "empty"),
+        ("\n \n", None, "empty"),
+        ("user,item,rating\n", None, "header and no ratings"),
+        ("user,item,rating\n\n\n", None, "header and no ratings"),
+        (gzip.compress(GOOD.encode(), mtime=0)[:-12], 1, "damaged or cut short"),
+        (gzip.compress(GOOD.encode(), mtime=0)[:20] + b"\xff" * 30, 1, "damaged or cut short"),
+        (b"\x1f\x8b\xff\xff\xff\xff\xff\xff\xff\xff", 1, "damaged or cut short"),
+        (gzip.compress(b"", mtime=0), None, "empty"),
+    ],
+)
+def test_refused(read: Any, content: str | bytes, line: int | None, problem: str) -> None:
+    with pytest.raises(DataError, match=re.escape(problem)) as caught:
+        read(content, bounds=(0.0, 5.0))
+    assert caught.value.line == line
+    assert caught.value.path is not None
+    assert caught.value.path.name == "table.csv"
+    assert not SECRET.search(str(caught.value).replace(str(caught.value.path), ""))
+
+
+def test_position_that_is_not_there(read: Any) -> None:
+    with pytest.raises(
+        DataError, match=r"line 1: has 3 columns; the time was expected in column 5"
+    ):
+        read(GOOD, time=4)
+
+
+def test_date_that_is_none(read: Any) -> None:
+    with pytest.raises(DataError, match="line 1: column 4 is neither a number nor a date"):
+        read("1,2,3,yesterday\n", time=3)
+
+
+def test_whole_ids(read: Any) -> None:
+    with pytest.raises(DataError, match="line 3: column 2 is not a whole number"):
+        read(GOOD + "7773,abc,4.125\n", whole_ids=True)
+
+
+def test_not_a_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is a folder"):
+        read_table(tmp_path)
+    with pytest.raises(DataError, match="no such file"):
+        read_table(tmp_path / "none.csv")
+    (tmp_path / "plain.gz").write_text(GOOD)
+    with pytest.raises(DataError, match="is not a gzip file"):
+        read_table(tmp_path / "plain.gz")
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (PermissionError(13, "no"), "permission to read it was denied"),
+        (OSError(5, "bad disk"), "bad disk"),
+    ],
+)
+def test_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, problem: str
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(DataError, match=problem):
+        read_table(tmp_path / "table.csv")
+
+
+def test_many_small_blocks_read_the_same(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [f'{n % 7},"i{n % 11 if n > 40 else n}",{n % 5}.5\r\n' for n in range(200)]
+    content = "\ufeffuser,item,rating\n" + "".join(rows)
+    whole = read(content)
+    monkeypatch.setattr(cells, "_BLOCK_BYTES", 37)
+    parts = read(content)
+    assert users(whole) == users(parts) == [n % 7 for n in range(200)]
+    assert items(whole) == items(parts)
+    assert np.array_equal(whole.rating, parts.rating)
+    with pytest.raises(DataError, match="line 202: column 3 is not a number"):
+        read(content + "1,i1,x\n")
+
+
+def test_ids_that_turn_into_text_late(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "_BLOCK_BYTES", 16)
+    table = read("10,1,1\n9,1,2\n10,2,3\nann,1,4\n9,3,5\n")
+    assert users(table) == ["10", "9", "10", "ann", "9"]
+    assert items(table) == [1, 1, 2, 1, 3]
+
+
+def test_row_without_end(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(cells, "_LONGEST_ROW", 256)
+    with pytest.raises(DataError, match="line 2: row without end"):
+        read('1,2,3\n1,"2,3\n' + "1,2,3\n" * 200)
+
+
+@in_one_folder
+@given(
+    st.lists(
+        st.tuples(
+            st.text(
+                st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=9
+            ),
+            st.integers(0, 10**17),
+            st.floats(-1e6, 1e6) | st.integers(0, 50).map(lambda half: half / 2),
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_whatever_is_quoted_comes_back(read: Any, rows: list[tuple[str, int, float]]) -> None:
+    text = "user,item,rating\n" + "".join(
+        '"u{}",{},{!r}\n'.format(user.replace('"', '""'), item, rating)
+        for user, item, rating in rows
+    )
+    table = read(text)
+    assert [str(user) for user in users(table)] == [f"u{user}" for user, _, _ in rows]
+    assert items(table) == [item for _, item, _ in rows]
+    assert table.rating.tolist() == [rating for _, _, rating in rows]
+
+
+@in_one_folder
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(read: Any, content: bytes) -> None:
+    try:
+        read(content)
+    except (DataError, ConfigError):
+        return
+
+
+@in_one_folder
+@given(st.text(st.sampled_from("12.,;:\"\t \n\r'-eaé"), max_size=60))
+def test_near_tables_are_read_or_refused(read: Any, content: str) -> None:
+    try:
+        table = read(content)
+    except (DataError, ConfigError):
+        return
+    assert np.isfinite(table.rating).all()
+
+
+class TestLimits:
+    """What is too long is refused, with its file and its line, before it takes memory or time."""
+
+    @pytest.mark.parametrize("blank", ["\n", " \n"])
+    def test_blank_lines(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blank: str
+    ) -> None:
+        monkeypatch.setattr("bgtplanner.data.parsing.MOST_BLANK_LINES", 100)
+        path = tmp_path / "ratings.csv"
+        path.write_text("user,item,rating\na,b,1\n" + 90 * blank + "a,c,2\n")
+        assert len(read_table(path).rating) == 2
+        path.write_text("user,item,rating\na,b,1\n" + 400 * blank + "a,c,2\n")
+        with pytest.raises(DataError, match=r"ratings\.csv, line 1: more than 100 blank lines"):
+            read_table(path)
+
+    def test_labels(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("bgtplanner.data.tables.MOST_LABELS", 2)
+        path = tmp_path / "ratings.csv"
+        path.write_text("user,item,rating\na,b,1\na,c,2\na,d,2\n")
+        with pytest.raises(DataError, match=r"ratings\.csv: names more than 2 items"):
+            read_table(path)
+
+
+class TestCatalogue:
+    def test_names(self, tmp_path: Path) -> None:
+        path = tmp_path / "items.txt"
+        path.write_text("Alien\n Brazil \r\nÇa\n", encoding="utf-8")
+        assert item_names(path) == ("Alien", "Brazil", "Ça")
+
+    @pytest.mark.parametrize(
+        ("content", "problem"),
+        [
+            (b"", "the file is empty"),
+            (b"a\n\nb\n", "line 2: is empty"),
+            (b"a\nb\na\n", "line 3: repeats line 1"),
+            (b"a\n" + b"x" * 257 + b"\n", "line 2: is longer than 256 bytes"),
+            (b"a\n" + "ü".encode() * 129, "line 2: is longer than 256 bytes"),
+            (b"\xff", "cannot be read"),
+        ],
+    )
+    def test_refused(self, tmp_path: Path, content: bytes, problem: str) -> None:
+        path = tmp_path / "items.txt"
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=rf"items\.txt[:,] {problem}"):
+            item_names(path)
+
+    def test_too_long(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = tmp_path / "items.txt"
+        with path.open("wb") as file:
+            file.truncate(1 << 40)  # takes no room on the disk
+        with pytest.raises(DataError, match="is longer than 33,554,432 bytes"):
+            item_names(path)
+        monkeypatch.setattr("bgtplanner.data.tables.MOST_LABELS", 2)
+        path.write_text("a\nb\nc\n")
+        with pytest.raises(DataError, match="line 3: has more than 2 items"):
+            item_names(path)
+
+    def test_a_device(self) -> None:
+        with pytest.raises(DataError, match="is not a plain file"):
+            item_names(Path("/dev/zero"))

@@ -1,0 +1,382 @@
+"""Biases: the users' closed form, what clients add up for the server, and what they predict."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.errors import ConfigError
+from bgtplanner.federation.protection import Protection
+from bgtplanner.federation.rounds import Federation
+from bgtplanner.federation.server import Server
+from bgtplanner.models import bias as biases
+from bgtplanner.models.bias import COUNT_WEIGHT, Biases
+from bgtplanner.models.factorization import Factorization
+from bgtplanner.models.fedgnn import FedGNN
+from bgtplanner.models.learner import Edges, Model, Shared, Summarising, client_gradients
+
+Float = NDArray[np.float64]
+N_USERS, N_ITEMS = 5, 6
+MODEL = Biases(
+    mean=0.6,
+    level_shrinkage=2.0,
+    popularity_shrinkage=0.7,
+    quality_shrinkage=0.2,
+    item_shrinkage=1.5,
+    known_item_shrinkage=6.0,
+)
+
+# These programs run once: most of the time would go into optimising them.
+QUICK = {"xla_backend_optimization_level": 0}
+solve_users = jax.jit(Biases.solve_users, static_argnums=0, compiler_options=QUICK)
+summarise = jax.jit(Biases.summarise, static_argnums=0, compiler_options=QUICK)
+predict = jax.jit(Biases.predict, static_argnums=0, compiler_options=QUICK)
+find_pair = jax.jit(Edges.find_pair, compiler_options=QUICK)
+
+
+def some_ratings(several: bool) -> Ratings:
+    """Five users, behind three clients or a client each; user 4 rated nothing, user 0 all."""
+    user = [0] * 6 + [1] * 2 + [2] * 4 + [3] * 3
+    item = [0, 1, 2, 3, 4, 5, 1, 4, 0, 2, 3, 5, 1, 3, 4]
+    client = [0] * 6 + [1] * 2 + [0] * 4 + [1] * 3
+    value = np.random.default_rng(1).integers(1, 6, len(user))
+    return Ratings.from_arrays(
+        user,
+        item,
+        value,
+        client=client if several else None,
+        users=range(N_USERS),
+        items=range(N_ITEMS),
+        scale=(0, 5),
+    )
+
+
+def some_shared(spread: float = 0.5) -> Shared:
+    items = np.random.default_rng(2).normal(0, spread, (N_ITEMS, 2))
+    sure = np.random.default_rng(4).uniform(-0.2, 1.2, (N_ITEMS, 1))
+    return Shared(jnp.asarray(np.c_[items, sure], jnp.float32), jnp.zeros(0))
+
+
+def some_users(spread: float = 0.3) -> Float:
+    return np.random.default_rng(3).normal(0, spread, (N_USERS, 3))
+
+
+def score(model: Biases, row: Float, own: Float) -> float:
+    """mean + q + b + s p + t q, as it is written down."""
+    quality, popularity, _ = row
+    level, by_popularity, by_quality = own
+    return float(model.mean + quality + level + by_popularity * popularity + by_quality * quality)
+
+
+def ridge(model: Biases, items: Float, ratings: Ratings, user: int, beside: Float) -> Float:
+    """One user's ridge problem as least squares on an extended system, by LAPACK."""
+    mine = ratings.user == user
+    rated = items[ratings.item[mine]]
+    features = np.column_stack([np.ones(len(rated)), rated[:, 1], rated[:, 0]])
+    target = ratings.value[mine].astype(np.float64) - model.mean - rated[:, 0] - beside[mine]
+    shrinkage = [model.level_shrinkage, model.popularity_shrinkage, model.quality_shrinkage]
+    system = np.vstack([features, np.diag(np.sqrt(shrinkage))])
+    right = np.concatenate([target, np.zeros(3)])
+    return np.asarray(np.linalg.lstsq(system, right)[0])
+
+
+def own_views(
+    model: Biases, items: Float, ratings: Ratings, users: Float
+) -> dict[tuple[int, int], float]:
+    """What each client's ratings of an item leave unexplained, rating by rating."""
+    left: dict[tuple[int, int], list[float]] = {}
+    for user, item, value in zip(ratings.user, ratings.item, ratings.value, strict=True):
+        pair = int(ratings.client_of_user[user]), int(item)
+        left.setdefault(pair, []).append(float(value) - score(model, items[item], users[user]))
+    views = {}
+    for pair, all_ in left.items():
+        sure = min(max(items[pair[1], 2], 0.0), 1.0)
+        trusted = (1 - sure) / model.item_shrinkage + sure / model.known_item_shrinkage
+        views[pair] = sum(all_) / (len(all_) + 1 / trusted)
+    return views
+
+
+def alternated(model: Biases, items: Float, ratings: Ratings, sweeps: int) -> Float:
+    """Users given the clients' own views, these given the users, and so on."""
+    beside = np.zeros(len(ratings))
+    for _ in range(sweeps):
+        users = np.array(
+            [ridge(model, items, ratings, user, beside) for user in range(ratings.n_users)]
+        )
+        views = own_views(model, items, ratings, users)
+        pairs = zip(ratings.client.tolist(), ratings.item.tolist(), strict=True)
+        beside = np.array([views[pair] for pair in pairs])
+    return users
+
+
+def table(rows: jax.Array, edges: Edges) -> dict[tuple[int, int], Float]:
+    """Uploaded rows by client and item; those of nothing but zeros left out."""
+    pairs = zip(edges.pair_client.tolist(), edges.pair_item.tolist(), strict=True)
+    return {
+        pair: row for pair, row in zip(pairs, np.asarray(rows, float), strict=True) if row.any()
+    }
+
+
+class TestUsersPart:
+    def test_ridge_of_every_user(self) -> None:
+        ratings, shared = some_ratings(several=False), some_shared()
+        solved = np.asarray(solve_users(MODEL, shared, Edges.of(ratings)))
+        assert solved.shape == (N_USERS, 3)
+        items, nothing = np.asarray(shared.items, float), np.zeros(len(ratings))
+        for user in range(N_USERS):
+            expected = ridge(MODEL, items, ratings, user, nothing)
+            np.testing.assert_allclose(solved[user], expected, atol=1e-5)
+        assert np.abs(solved[:4]).min() > 1e-4
+        assert not solved[4].any()  # nothing rated, nothing assumed
+
+    def test_in_turn_with_a_clients_own_views(self) -> None:
+        ratings, shared = some_ratings(several=True), some_shared()
+        solved = solve_users(MODEL, shared, Edges.of(ratings))
+        items = np.asarray(shared.items, float)
+        expected = alternated(MODEL, items, ratings, sweeps=biases._SWEEPS)
+        np.testing.assert_allclose(solved, expected, atol=2e-5)
+        assert np.abs(alternated(MODEL, items, ratings, sweeps=1) - expected).max() > 1e-2
+
+    def test_before_anything_is_known_levels_are_shrunk_means(self) -> None:
+        model, ratings = Biases(), some_ratings(several=False)
+        shared, local = model.initial(jax.random.key(0), N_USERS, N_ITEMS)
+        assert not np.asarray(shared.items).any()
+        assert not np.asarray(local).any()
+        solved = np.asarray(solve_users(model, shared, Edges.of(ratings)))
+        counts = np.bincount(ratings.user, minlength=N_USERS)
+        expected = np.bincount(ratings.user, ratings.value - 0.7, N_USERS) / (counts + 5.0)
+        np.testing.assert_allclose(solved[:, 0], expected, atol=1e-6)
+        assert not solved[:, 1:].any()
+
+    def test_a_round_solves_with_the_new_items_for_everybody(self) -> None:
+        """Solving costs no privacy, so users do it whether or not their client took part."""
+        edges, after = Edges.of(some_ratings(several=True)), some_shared()
+        before, local = MODEL.initial(jax.random.key(0), N_USERS, N_ITEMS)
+        active = jnp.array([True, False, True, False, True])
+        moved = MODEL.update_local(local, local, before, after, edges, active)
+        np.testing.assert_allclose(moved, solve_users(MODEL, after, edges), atol=1e-6)
+
+
+class TestPredictions:
+    @pytest.mark.parametrize("several", [False, True])
+    def test_formula_and_clipping(self, several: bool) -> None:
+        ratings, shared, users = some_ratings(several), some_shared(), some_users(0.7)
+        user, item = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
+        edges, local = Edges.of(ratings), jnp.asarray(users, jnp.float32)
+        got = np.asarray(predict(MODEL, shared, local, edges, user, item))
+        items = np.asarray(shared.items, float)
+        views = own_views(MODEL, items, ratings, users) if several else {}
+        for k in range(len(user)):
+            client = int(ratings.client_of_user[user[k]])
+            expected = score(MODEL, items[item[k]], users[user[k]])
+            expected += views.get((client, int(item[k])), 0.0)
+            assert got[k] == pytest.approx(min(max(expected, 0.0), 1.0), abs=1e-5)
+        assert got.min() == 0
+        assert got.max() == 1
+
+    @pytest.mark.parametrize("several", [False, True])
+    def test_a_user_without_ratings_gets_mean_and_quality(self, several: bool) -> None:
+        edges, shared = Edges.of(some_ratings(several)), some_shared(0.1)
+        local = solve_users(MODEL, shared, edges)
+        item = np.arange(N_ITEMS)
+        got = predict(MODEL, shared, local, edges, np.full(N_ITEMS, 4), item)
+        np.testing.assert_allclose(got, 0.6 + np.asarray(shared.items)[:, 0], atol=1e-6)
+
+    @pytest.mark.parametrize("several", [False, True])
+    def test_nothing_rated_at_all(self, several: bool) -> None:
+        """As a split may leave it before the first ratings come in."""
+        ratings = some_ratings(several)
+        edges, shared = Edges.of(ratings, np.ones(len(ratings), np.int32)), some_shared(0.1)
+        local = solve_users(MODEL, shared, edges)
+        assert not np.asarray(local).any()
+        upload = summarise(MODEL, shared, local, edges).upload
+        assert not np.asarray(upload.rows).any()
+
+
+class TestUploads:
+    @pytest.mark.parametrize("several", [False, True])
+    def test_sums_by_hand(self, several: bool) -> None:
+        ratings, shared = some_ratings(several), some_shared()
+        edges = Edges.of(ratings)
+        items = np.asarray(shared.items, float)
+        users = alternated(MODEL, items, ratings, sweeps=biases._SWEEPS if several else 1)
+        expected: dict[tuple[int, int], Float] = {}
+        squares = np.zeros(ratings.n_clients)
+        for user, item, value in zip(ratings.user, ratings.item, ratings.value, strict=True):
+            client = int(ratings.client_of_user[user])
+            left = float(value) - score(MODEL, items[item], users[user])
+            pair = client, int(item)
+            expected.setdefault(pair, np.zeros(2))[:] += left, COUNT_WEIGHT
+            squares[client] += left**2
+        gradients = summarise(MODEL, shared, jnp.ones((N_USERS, 3)), edges)
+        got = table(gradients.upload.rows, edges)
+        assert got.keys() == expected.keys()
+        for pair, row in expected.items():
+            np.testing.assert_allclose(got[pair], row, atol=3e-5)
+        assert max(row[1] for row in expected.values()) == pytest.approx(0.2 if several else 0.1)
+        assert gradients.upload.dense.shape == (ratings.n_clients, 0)
+        counts = np.maximum(np.bincount(ratings.client, minlength=ratings.n_clients), 1)
+        np.testing.assert_allclose(gradients.loss, squares / counts / 2, atol=1e-5)
+
+    def test_are_what_a_round_asks_for(self) -> None:
+        edges, shared = Edges.of(some_ratings(several=True)), some_shared()
+        local = jnp.zeros((N_USERS, 3))
+        assert isinstance(MODEL, Summarising)
+        assert not isinstance(Factorization(), Summarising)
+        asked = client_gradients(MODEL, shared, local, edges)
+        own = summarise(MODEL, shared, local, edges)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), asked, own)
+        assert not np.asarray(asked.local).any()
+
+    @pytest.mark.parametrize("several", [False, True])
+    @settings(max_examples=25, deadline=None, derandomize=True)
+    @given(
+        values=st.lists(st.integers(0, 5), min_size=15, max_size=15),
+        spread=st.sampled_from([0.0, 0.1, 1.0]),
+    )
+    def test_never_shorter_than_the_clip(
+        self, several: bool, values: list[int], spread: float
+    ) -> None:
+        """So that all clients' count the same: the count alone makes up a tenth."""
+        ratings = some_ratings(several)
+        ratings.value[:] = np.asarray(values) / 5
+        edges = Edges.of(ratings)
+        rows = summarise(Biases(), some_shared(spread), jnp.zeros((N_USERS, 3)), edges).upload.rows
+        of_client = np.asarray(edges.pair_client)
+        for norm in (1, 2):
+            lengths = [
+                np.linalg.norm(np.asarray(rows, float)[of_client == client].ravel(), norm)
+                for client in set(ratings.client.tolist())
+            ]
+            assert min(lengths) >= COUNT_WEIGHT * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("several", [False, True])
+class TestStillToCome:
+    """A rating that is not there yet makes no difference to anything."""
+
+    def both(self, several: bool) -> tuple[Edges, Edges]:
+        """The same ratings with some still to come, and without these."""
+        ratings = some_ratings(several)
+        late = (np.arange(len(ratings)) % 3 == 0).astype(np.int32)
+        return Edges.of(ratings, late), Edges.of(ratings.take(late == 0))
+
+    def test_to_users_and_uploads(self, several: bool) -> None:
+        shared, (masked, removed) = some_shared(), self.both(several)
+        got, expected = (
+            summarise(MODEL, shared, jnp.zeros((N_USERS, 3)), edges) for edges in (masked, removed)
+        )
+        np.testing.assert_allclose(got.loss, expected.loss, atol=1e-6)
+        rows, others = table(got.upload.rows, masked), table(expected.upload.rows, removed)
+        assert rows.keys() == others.keys()
+        for pair, row in others.items():
+            np.testing.assert_allclose(rows[pair], row, atol=1e-5)
+        np.testing.assert_allclose(
+            solve_users(MODEL, shared, masked), solve_users(MODEL, shared, removed), atol=1e-5
+        )
+
+    def test_to_predictions(self, several: bool) -> None:
+        shared, (masked, removed) = some_shared(0.1), self.both(several)
+        user, item = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
+        got, expected = (
+            predict(MODEL, shared, solve_users(MODEL, shared, edges), edges, user, item)
+            for edges in (masked, removed)
+        )
+        np.testing.assert_allclose(got, expected, atol=1e-5)
+
+    def test_until_it_is_there(self, several: bool) -> None:
+        shared, (masked, _) = some_shared(), self.both(several)
+        whole = Edges.of(some_ratings(several))
+        np.testing.assert_allclose(
+            solve_users(MODEL, shared, masked.at(1)), solve_users(MODEL, shared, whole), atol=1e-6
+        )
+        before = solve_users(MODEL, shared, masked)
+        assert np.abs(np.asarray(before - solve_users(MODEL, shared, whole))).max() > 1e-3
+
+
+class TestPairs:
+    CLIENTS, ITEMS = 5, 9
+
+    @pytest.mark.parametrize("number", [1, 2, 20, 45])
+    @settings(max_examples=25, deadline=None, derandomize=True)
+    @given(data=st.data())
+    def test_as_in_a_dictionary(self, number: int, data: st.DataObject) -> None:
+        """All pairs that there are, the first and last among them, and all that there are not."""
+        every = self.CLIENTS * self.ITEMS
+        keys = data.draw(
+            st.lists(st.integers(0, every - 1), min_size=number, max_size=number, unique=True)
+        )
+        client, item = np.divmod(np.array(keys), self.ITEMS)
+        ratings = Ratings.from_arrays(
+            np.r_[client, client + self.CLIENTS],  # two users each, who rated the same
+            np.r_[item, item],
+            np.ones(2 * number),
+            client=np.r_[client, client],
+            users=range(2 * self.CLIENTS),
+            items=range(self.ITEMS),
+            scale=(0, 5),
+        )
+        edges = Edges.of(ratings)
+        pairs = zip(edges.pair_client.tolist(), edges.pair_item.tolist(), strict=True)
+        expected = {pair: index for index, pair in enumerate(pairs)}
+        assert len(expected) == number
+        who, what = np.divmod(np.arange(ratings.n_clients * self.ITEMS), self.ITEMS)
+        got = np.asarray(find_pair(edges, who, what))
+        wanted = zip(who.tolist(), what.tolist(), strict=True)
+        assert got.tolist() == [expected.get(pair, number) for pair in wanted]
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"mean": -0.1},
+            {"mean": 1.1},
+            {"mean": math.nan},
+            *(
+                {name: value}
+                for name in (
+                    "level_shrinkage",
+                    "popularity_shrinkage",
+                    "quality_shrinkage",
+                    "item_shrinkage",
+                )
+                for value in (0.0, -1.0, math.nan, math.inf)
+            ),
+        ],
+        ids=str,
+    )
+    def test_what_cannot_be(self, wrong: dict[str, Any]) -> None:
+        with pytest.raises(ConfigError, match=f"^{next(iter(wrong))} = "):
+            Biases(**wrong)
+
+    @pytest.mark.parametrize("optimizer", ["adam", "adagrad", "sgd", "sign", "shrunk"])
+    def test_sums_are_no_gradients(self, optimizer: Any) -> None:
+        server = Server(optimizer=optimizer, aggregation="clients")
+        with pytest.raises(ConfigError, match=f"^server.optimizer = '?{optimizer}.*posterior"):
+            Federation(model=Biases(), server=server)
+
+    @pytest.mark.parametrize("model", [Factorization(), FedGNN()], ids=["factorization", "fedgnn"])
+    def test_gradients_are_no_sums(self, model: Model) -> None:
+        server = Server(optimizer="posterior", aggregation="clients")
+        with pytest.raises(ConfigError, match=r"^server.optimizer = '?posterior"):
+            Federation(model=model, server=server)
+
+    @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+    def test_rows_on_their_own_would_show_the_items(self, mechanism: Any) -> None:
+        server = Server(optimizer="posterior", aggregation="clients")
+        with pytest.raises(ConfigError, match=r"^unit = '?row.*client"):
+            Federation(
+                model=Biases(),
+                server=server,
+                protection=Protection(mechanism=mechanism, unit="row"),
+            )

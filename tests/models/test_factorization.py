@@ -1,0 +1,259 @@
+"""Factorization: the users' closed form, why no gradient of it is needed, and that it learns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.split import split_ratings
+from bgtplanner.data.synthetic import synthetic_ratings
+from bgtplanner.errors import ConfigError
+from bgtplanner.federation.rounds import Federation
+from bgtplanner.federation.server import Server
+from bgtplanner.federation.simulation import Simulation
+from bgtplanner.models.factorization import Factorization
+from bgtplanner.models.learner import Edges, Shared, client_gradients
+from bgtplanner.models.references import references
+
+Float = NDArray[np.float64]
+N_USERS, N_ITEMS = 5, 6
+
+# These programs run once: most of the time would go into optimising them.
+QUICK = {"xla_backend_optimization_level": 0}
+solve_users = jax.jit(Factorization.solve_users, static_argnums=0, compiler_options=QUICK)
+gradients_of = jax.jit(client_gradients, static_argnums=0, compiler_options=QUICK)
+predict = jax.jit(Factorization.predict, static_argnums=0, compiler_options=QUICK)
+
+
+@pytest.fixture
+def double_precision() -> Iterator[None]:
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", before)
+
+
+def some_ratings() -> Ratings:
+    """Five users behind three clients; user 4 rated nothing, user 0 everything."""
+    user = [0] * 6 + [1] * 2 + [2] * 4 + [3] * 1
+    item = [0, 1, 2, 3, 4, 5, 1, 4, 0, 2, 3, 5, 3]
+    client = [0] * 6 + [1] * 2 + [0] * 4 + [1] * 1
+    value = np.random.default_rng(1).integers(1, 6, len(user))
+    return Ratings.from_arrays(
+        user,
+        item,
+        value,
+        client=client,
+        users=range(N_USERS),
+        items=range(N_ITEMS),
+        scale=(0, 5),
+    )
+
+
+def some_items(width: int, dtype: Any = np.float32) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(2).normal(0, 0.5, (N_ITEMS, width)), dtype)
+
+
+def ridge(model: Factorization, items: Float, ratings: Ratings, user: int) -> Float:
+    """One user's ridge problem as least squares on an extended system, by LAPACK."""
+    rows = ratings.user == user
+    rated = items[ratings.item[rows]]
+    features = np.column_stack([np.ones(len(rated)), rated[:, 1:]])
+    target = ratings.value[rows].astype(np.float64) - model.mean - rated[:, 0]
+    shrinkage = np.array([model.bias_shrinkage] + [model.factor_shrinkage] * model.dim)
+    system = np.vstack([features, np.diag(np.sqrt(shrinkage))])
+    right = np.concatenate([target, np.zeros(1 + model.dim)])
+    return np.asarray(np.linalg.lstsq(system, right)[0])
+
+
+class TestUsersPart:
+    @pytest.mark.parametrize("dim", [0, 1, 3])
+    def test_ridge_of_every_user(self, dim: int) -> None:
+        model = Factorization(dim=dim, mean=0.6, bias_shrinkage=2.0, factor_shrinkage=0.5)
+        ratings = some_ratings()
+        items = some_items(1 + dim)
+        solved = solve_users(model, Shared(items, jnp.zeros(0)), Edges.of(ratings))
+        assert solved.shape == (N_USERS, 1 + dim)
+        for user in range(N_USERS):
+            expected = ridge(model, np.asarray(items, float), ratings, user)
+            np.testing.assert_allclose(solved[user], expected, atol=1e-5)
+        assert not np.asarray(solved)[4].any()  # nothing rated, nothing assumed
+
+    def test_only_what_has_arrived_counts(self) -> None:
+        model, ratings = Factorization(dim=2), some_ratings()
+        shared = Shared(some_items(3), jnp.zeros(0))
+        late = (np.arange(len(ratings)) % 3 == 0).astype(np.int32)
+        masked = solve_users(model, shared, Edges.of(ratings, late))
+        removed = solve_users(model, shared, Edges.of(ratings.take(late == 0)))
+        np.testing.assert_allclose(masked, removed, atol=1e-6)
+
+    def test_biases_alone_are_shrunk_means(self) -> None:
+        model, ratings = Factorization(dim=0, mean=0.7, bias_shrinkage=5.0), some_ratings()
+        items = some_items(1)
+        solved = solve_users(model, Shared(items, jnp.zeros(0)), Edges.of(ratings))
+        left = ratings.value - 0.7 - np.asarray(items)[ratings.item, 0]
+        counts = np.bincount(ratings.user, minlength=N_USERS)
+        expected = np.bincount(ratings.user, left, N_USERS) / (counts + 5.0)
+        np.testing.assert_allclose(solved[:, 0], expected, atol=1e-6)
+
+    def test_a_round_solves_with_the_new_items_for_everybody(self) -> None:
+        """Solving costs no privacy, so users do it whether or not their client took part."""
+        model, edges = Factorization(dim=2), Edges.of(some_ratings())
+        before, local = model.initial(jax.random.key(0), N_USERS, N_ITEMS)
+        after = Shared(some_items(3), jnp.zeros(0))
+        active = jnp.array([True, False, True, False, True])
+        moved = model.update_local(local, local, before, after, edges, active)
+        np.testing.assert_array_equal(moved, model.solve_users(after, edges))
+
+
+class TestEnvelope:
+    """The users' part may be held fixed in the items' gradient, because it is optimal.
+
+    What a client's users minimise, divided as the client's loss is, by its number of ratings n:
+
+        F(items, w) = (1 / 2n) * ( sum of squared errors + sum over its users of w' diag(s) w )
+
+    The shrinkage s counts in ratings, so it is divided by n too. With w*(items) the minimiser, the
+    envelope theorem says d/d items F(items, w*(items)) = dF/d items at fixed w*. The ridge term
+    has no items in it, so that is the gradient of the squared errors alone: our row gradient. The
+    squared errors profiled *without* the ridge have another slope; the last test says so.
+    """
+
+    model = Factorization(dim=2, mean=0.6, bias_shrinkage=1.5, factor_shrinkage=0.4)
+
+    def profiled(self, items: Float, ratings: Ratings, client: int, with_ridge: bool) -> float:
+        shrinkage = np.array([1.5, 0.4, 0.4])
+        total, count = 0.0, 0
+        for user in np.flatnonzero(ratings.client_of_user == client):
+            best = ridge(self.model, items, ratings, user)
+            rows = ratings.user == user
+            rated = items[ratings.item[rows]]
+            score = 0.6 + rated[:, 0] + best[0] + rated[:, 1:] @ best[1:]
+            total += float(((ratings.value[rows] - score) ** 2).sum())
+            total += float(best @ (shrinkage * best)) if with_ridge else 0.0
+            count += int(rows.sum())
+        return 0.5 * total / count
+
+    def slope(self, items: Float, ratings: Ratings, client: int, with_ridge: bool) -> Float:
+        result = np.zeros_like(items)
+        for index in np.ndindex(items.shape):
+            step = np.zeros_like(items)
+            step[index] = 1e-5
+            up = self.profiled(items + step, ratings, client, with_ridge)
+            down = self.profiled(items - step, ratings, client, with_ridge)
+            result[index] = (up - down) / 2e-5
+        return result
+
+    def rows(self, items: jax.Array, ratings: Ratings, client: int) -> Float:
+        edges, shared = Edges.of(ratings), Shared(items, jnp.zeros(0))
+        local = solve_users(self.model, shared, edges)
+        gradients = gradients_of(self.model, shared, local, edges)
+        table = np.zeros(items.shape)
+        mine = np.asarray(edges.pair_client) == client
+        table[np.asarray(edges.pair_item)[mine]] = np.asarray(gradients.upload.rows)[mine]
+        return table
+
+    @pytest.mark.parametrize("client", [0, 1])
+    def test_row_gradient_is_the_slope_of_the_profiled_objective(
+        self, double_precision: None, client: int
+    ) -> None:
+        ratings, items = some_ratings(), some_items(3, np.float64)
+        expected = self.slope(np.asarray(items), ratings, client, with_ridge=True)
+        got = self.rows(items, ratings, client)
+        np.testing.assert_allclose(got, expected, atol=3e-8)  # ratings are in single precision
+        assert np.abs(got).max() > 1e-2
+
+    def test_the_ridge_belongs_to_the_objective(self, double_precision: None) -> None:
+        ratings, items = some_ratings(), some_items(3, np.float64)
+        without = self.slope(np.asarray(items), ratings, 0, with_ridge=False)
+        assert np.abs(self.rows(items, ratings, 0) - without).max() > 1e-3
+
+
+class TestPredictions:
+    def test_formula_and_clipping(self) -> None:
+        model = Factorization(dim=2, mean=0.5)
+        items = some_items(3)
+        users = jnp.asarray(np.random.default_rng(3).normal(0, 0.7, (N_USERS, 3)), jnp.float32)
+        user, item = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
+        edges = Edges.of(some_ratings())
+        got = np.asarray(predict(model, Shared(items, jnp.zeros(0)), users, edges, user, item))
+        table, parts = np.asarray(items), np.asarray(users)
+        for k in range(len(user)):
+            row, own = table[item[k]], parts[user[k]]
+            score = 0.5 + row[0] + own[0] + row[1] * own[1] + row[2] * own[2]
+            assert got[k] == pytest.approx(min(max(score, 0.0), 1.0), abs=1e-6)
+        assert got.min() == 0
+        assert got.max() == 1
+
+    def test_start(self) -> None:
+        model = Factorization(dim=3, mean=0.65, init_scale=0.2)
+        shared, local = model.initial(jax.random.key(0), 50, 600)
+        assert (shared.items.shape, shared.dense.shape, local.shape) == ((600, 4), (0,), (50, 4))
+        assert not np.asarray(shared.items)[:, 0].any()
+        assert not np.asarray(local).any()
+        assert np.asarray(shared.items)[:, 1:].std() == pytest.approx(0.2, rel=0.05)
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"dim": -1},
+            {"dim": 1025},
+            {"dim": math.nan},
+            {"mean": -0.1},
+            {"mean": 1.1},
+            {"mean": math.nan},
+            {"init_scale": 0.0},
+            {"init_scale": math.nan},
+            {"bias_shrinkage": 0.0},
+            {"bias_shrinkage": -1.0},
+            {"factor_shrinkage": 0.0},
+            {"factor_shrinkage": math.nan},
+            {"factor_shrinkage": math.inf},
+            {"item_decay": -0.1},
+            {"item_decay": math.nan},
+        ],
+        ids=str,
+    )
+    def test_what_cannot_be(self, wrong: dict[str, Any]) -> None:
+        with pytest.raises(ConfigError, match=f"^{next(iter(wrong))} = "):
+            Factorization(**wrong)
+
+
+@pytest.fixture
+def quick_compilation() -> Iterator[None]:
+    """Small programs, run a few dozen times: optimising them is not worth it."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.mark.usefixtures("quick_compilation")
+class TestLearning:
+    def test_ranks_in_order(self) -> None:
+        """Constant > user mean > biases > factors, where there is something for each to learn."""
+        ratings = synthetic_ratings(
+            clients=150, items=40, ratings_per_client=25, dim=2, noise=0.2, seed=2
+        )
+        split = split_ratings(ratings, seed=2, rounds=80, initial_share=1.0)
+        beside = references(split.train, split.test)
+
+        def final(dim: int) -> float:
+            model = Factorization(dim=dim, factor_shrinkage=0.1)
+            federation = Federation(model=model, server=Server(learning_rate=0.02, item_prior=0.5))
+            simulation = Simulation(federation, split, seed=2)
+            return [simulation.step() for _ in range(80)][-1].metrics.rmse
+
+        biases, factors = final(0), final(2)
+        assert biases < 0.8 * beside.user_mean.rmse < 0.8 * beside.constant.rmse
+        assert factors < 0.8 * biases

@@ -1,0 +1,428 @@
+"""FedGNN: the attention layer, the local steps, what is predicted, and that it learns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from numpy.typing import NDArray
+
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.split import split_ratings
+from bgtplanner.data.synthetic import synthetic_ratings
+from bgtplanner.errors import ConfigError
+from bgtplanner.federation.rounds import Federation
+from bgtplanner.federation.server import Server
+from bgtplanner.federation.simulation import Simulation
+from bgtplanner.models.fedgnn import FedGNN, FedGNNLocal
+from bgtplanner.models.learner import Edges, Neighbours, Shared, client_gradients
+from bgtplanner.models.references import references
+
+Float = NDArray[np.float64]
+N_USERS, N_ITEMS = 4, 5
+ALL = jnp.ones(N_USERS, bool)
+
+# These programs run once: most of the time would go into optimising them.
+QUICK = {"xla_backend_optimization_level": 0}
+update_local = jax.jit(FedGNN.update_local, static_argnums=0, compiler_options=QUICK)
+predict = jax.jit(FedGNN.predict, static_argnums=0, compiler_options=QUICK)
+gradients_of = jax.jit(client_gradients, static_argnums=0, compiler_options=QUICK)
+initial = jax.jit(FedGNN.initial, static_argnums=(0, 2, 3), compiler_options=QUICK)
+
+
+def some_edges(arrival: list[int] | None = None) -> Edges:
+    """Users 0 and 1 share client 0; user 3 rated nothing."""
+    ratings = Ratings.from_arrays(
+        [0, 0, 0, 1, 1, 2, 2, 2, 2],
+        [0, 2, 3, 2, 4, 0, 1, 3, 4],
+        [1, 4, 5, 2, 3, 5, 4, 3, 1],
+        client=[7, 7, 7, 7, 7, 9, 9, 9, 9],
+        users=range(N_USERS),
+        items=range(N_ITEMS),
+        scale=(0, 5),
+    )
+    late = None if arrival is None else np.array(arrival, np.int32)
+    return Edges.of(ratings, late)
+
+
+def some_point(model: FedGNN, scale: float = 0.5, seed: int = 1) -> tuple[Shared, FedGNNLocal]:
+    """All parameters random, none of them at a special value; nothing learned yet by Adam."""
+    generator, dim = np.random.default_rng(seed), model.dim
+
+    def drawn(*shape: int) -> jax.Array:
+        return jnp.asarray(generator.normal(0, scale, shape), jnp.float32)
+
+    shared = Shared(drawn(N_ITEMS, dim + model.bias), drawn(dim * dim + 3 * dim))
+    users, zeros = drawn(N_USERS, dim), np.zeros((N_USERS, dim), np.float32)
+    moments = [jnp.asarray(part) for part in (zeros[:, 0], zeros, zeros)]
+    return shared, FedGNNLocal(users, (moments[0], moments[1], moments[2]), jnp.asarray(zeros))
+
+
+def step(
+    model: FedGNN,
+    point: tuple[Shared, FedGNNLocal],
+    edges: Edges,
+    slope: Any,
+    after: Shared | None = None,
+    active: jax.Array = ALL,
+) -> FedGNNLocal:
+    """update_local with a given gradient of the user embeddings."""
+    shared, local = point
+    gradient = jax.tree.map(jnp.zeros_like, local)._replace(embedding=jnp.asarray(slope))
+    after = shared if after is None else after
+    result: FedGNNLocal = update_local(model, local, gradient, shared, after, edges, active)
+    return result
+
+
+def attention(model: FedGNN, shared: Shared, local: FedGNNLocal, edges: Edges) -> Float:
+    """``h_u`` of every user by the formula in the module's docstring, one number at a time."""
+    dim, size = model.dim, model.dim // model.heads
+    items, users = np.asarray(shared.items, float), np.asarray(local.embedding, float)
+    dense = np.asarray(shared.dense, float)
+    weight = dense[: dim**2].reshape(model.heads, size, dim)
+    a_item = dense[dim**2 : dim**2 + dim].reshape(model.heads, size)
+    a_user = dense[dim**2 + dim : dim**2 + 2 * dim].reshape(model.heads, size)
+    bias = dense[dim**2 + 2 * dim :]
+    result = np.zeros((len(users), dim))
+    for u, own in enumerate(users):
+        known = (np.asarray(edges.user) == u) & (np.asarray(edges.present) > 0)
+        neighbours = [items[j, :dim] for j in np.asarray(edges.item)[known]]
+        neighbours += [own] * model.self_loops
+        if local.neighbours is not None:
+            others, present = (np.asarray(part, float)[u] for part in local.neighbours)
+            neighbours += [other for other, there in zip(others, present, strict=True) if there]
+        for head in range(model.heads):
+            logits = []
+            for e_j in neighbours:
+                raw = e_j @ (weight[head].T @ a_item[head]) + own @ (weight[head].T @ a_user[head])
+                logits.append(max(raw, 0.0) + 0.2 * min(raw, 0.0))
+            top = max(logits)
+            powers = [math.exp(logit - top) for logit in logits]
+            mixed = np.zeros(dim)
+            for power, e_j in zip(powers, neighbours, strict=True):
+                mixed += power / sum(powers) * e_j
+            result[u, head * size : (head + 1) * size] = weight[head] @ mixed
+        result[u] += bias
+    return result
+
+
+class TestAttention:
+    @pytest.mark.parametrize("heads", [1, 2, 4])
+    @pytest.mark.parametrize("self_loops", [1, 2])
+    @pytest.mark.parametrize("scale", [0.5, 20.0])
+    def test_layer_by_the_formula(self, heads: int, self_loops: int, scale: float) -> None:
+        model = FedGNN(dim=4, heads=heads, self_loops=self_loops, stale_predictions=True)
+        shared, local = some_point(model, scale)
+        edges = some_edges([0, 0, 1, 0, 0, 0, 1, 0, 0])  # two ratings are still to come
+        # With stale predictions the layer's output is kept: a way to look at it from outside.
+        kept = step(model, (shared, local), edges, jnp.zeros((N_USERS, 4))).graph_embedding
+        expected = attention(model, shared, local, edges)
+        np.testing.assert_allclose(kept, expected, rtol=2e-5, atol=2e-5 * np.abs(expected).max())
+        # A user without a rating looks at itself only.
+        weight = np.asarray(shared.dense)[:16].reshape(4, 4)
+        alone = weight @ np.asarray(local.embedding)[3] + np.asarray(shared.dense)[24:]
+        np.testing.assert_allclose(kept[3], alone, rtol=1e-4, atol=1e-5 * scale**2)
+
+    @pytest.mark.parametrize("heads", [1, 2])
+    @pytest.mark.parametrize("scale", [0.5, 20.0])
+    def test_neighbours_join_the_softmax(self, heads: int, scale: float) -> None:
+        """User 0 has two, user 1 one, user 2 none, and user 3 has no rating but a neighbour."""
+        model = FedGNN(dim=4, heads=heads, stale_predictions=True)
+        shared, local = some_point(model, scale)
+        drawn = np.random.default_rng(2).normal(0, scale, (N_USERS, 2, 4))
+        present = jnp.asarray([[1, 1], [0, 1], [0, 0], [1, 0]], jnp.float32)
+        among = model.attach(local, Neighbours(jnp.asarray(drawn, jnp.float32), present))
+        edges = some_edges([0, 0, 1, 0, 0, 0, 1, 0, 0])
+        kept = step(model, (shared, among), edges, jnp.zeros((N_USERS, 4)))
+        expected = attention(model, shared, among, edges)
+        atol = 2e-5 * np.abs(expected).max()
+        np.testing.assert_allclose(kept.graph_embedding, expected, rtol=2e-5, atol=atol)
+        before = step(model, (shared, local), edges, jnp.zeros((N_USERS, 4))).graph_embedding
+        alone = [np.allclose(*pair) for pair in zip(kept.graph_embedding, before, strict=True)]
+        if scale == 0.5:  # a larger one leaves all the weight with a single node
+            assert alone == [False, False, True, False]
+
+    def test_neighbours_are_fixed_and_what_is_absent_counts_for_nothing(self) -> None:
+        model = FedGNN(dim=4)
+        shared, local = some_point(model)
+        edges = some_edges()
+        present = jnp.asarray([[1, 0]] * N_USERS, jnp.float32)
+        others = jnp.ones((N_USERS, 2, 4))
+        found = []
+        for absent in (0.0, 1e30):
+            given = Neighbours(others.at[:, 1].set(absent), present)
+            gradients = gradients_of(model, shared, model.attach(local, given), edges)
+            assert not any(np.any(part) for part in gradients.local.neighbours)
+            found.append(gradients.upload)
+        for one, other in zip(*found, strict=True):
+            assert np.array_equal(one, other)
+            assert np.isfinite(one).all()
+        alone = gradients_of(model, shared, local, edges).upload
+        assert not np.allclose(alone.dense, found[0].dense)
+        kept = step(model, (shared, model.attach(local, given)), edges, np.ones((N_USERS, 4)))
+        assert np.array_equal(kept.neighbours.embedding, given.embedding)
+
+    def test_predictions_are_scores_of_the_layer(self) -> None:
+        model = FedGNN(dim=4, heads=2, bias=False, mean=0.1, score="sigmoid")
+        shared, local = some_point(model)
+        edges = some_edges()
+        user, item = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
+        got = predict(model, shared, local, edges, jnp.asarray(user), jnp.asarray(item))
+        graph = attention(model, shared, local, edges)
+        score = 0.1 + (graph[user] * np.asarray(shared.items)[item]).sum(1)
+        np.testing.assert_allclose(got, 1 / (1 + np.exp(-score)), rtol=1e-5)
+
+    def test_biases_in_predictions(self) -> None:
+        model = FedGNN(dim=4, mean=0.6, bias_shrinkage=3.0, init_scale=0.1)
+        shared, local = some_point(model, 0.2)
+        edges = some_edges()
+        graph, items = attention(model, shared, local, edges), np.asarray(shared.items)
+
+        def score(u: int, i: int) -> float:
+            return float(0.6 + graph[u] @ items[i, :4] + items[i, 4])
+
+        for u in range(N_USERS):
+            mine = np.flatnonzero(np.asarray(edges.user) == u)
+            rated, value = np.asarray(edges.item)[mine], np.asarray(edges.value)[mine]
+            left = sum(r - score(u, i) for i, r in zip(rated, value, strict=True))
+            bias = left / (len(mine) + 3.0)
+            got = predict(model, shared, local, edges, jnp.full(5, u), jnp.arange(5))
+            expected = np.clip([score(u, i) + bias for i in range(5)], 0, 1)
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+    def test_huge_embeddings(self) -> None:
+        """Logits of about 1e9 and more: the softmax must neither overflow nor give NaN slopes."""
+        model = FedGNN(dim=4, heads=2, bias=False, stale_predictions=True)
+        shared, local = some_point(model, 1e3)
+        edges = some_edges([0, 0, 1, 0, 0, 0, 1, 0, 0])
+        gradients = gradients_of(model, shared, local, edges)
+        for leaf in jax.tree.leaves(gradients):
+            assert np.isfinite(leaf).all()
+        kept = step(model, (shared, local), edges, jnp.zeros((N_USERS, 4))).graph_embedding
+        expected = attention(model, shared, local, edges)
+        np.testing.assert_allclose(kept, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+        predicted = predict(model, shared, local, edges, jnp.arange(4), jnp.arange(4))
+        assert np.isfinite(predicted).all()
+
+    @pytest.mark.parametrize("logit", [500.0, -500.0])
+    def test_one_neighbour_that_outshines_all_others(self, logit: float) -> None:
+        """The shift is the largest logit, wherever it is: at an item or at the user itself."""
+        model = FedGNN(dim=4, bias=False, stale_predictions=True)
+        shared, local = some_point(model)
+        edges = some_edges()
+        identity, zeros = np.eye(4).ravel(), np.zeros(4)
+        # The query looks at the first coordinate: of item 2 and, with the other sign, of users.
+        dense = np.concatenate([identity, [1.0, 0, 0, 0], zeros, zeros])
+        items = shared.items.at[:, 0].set(0.0).at[2, 0].set(logit)
+        users = local.embedding.at[:, 0].set(-logit)
+        point = Shared(items, jnp.asarray(dense, jnp.float32)), local._replace(embedding=users)
+        kept = step(model, point, edges, jnp.zeros((N_USERS, 4))).graph_embedding
+        expected = items[2] if logit > 0 else users[0]  # user 0 rated items 0, 2 and 3
+        np.testing.assert_allclose(kept[0], expected, rtol=1e-6)
+
+
+class TestStalePredictions:
+    def test_old_graph_embedding_with_new_items(self) -> None:
+        model = FedGNN(dim=4, bias=False, mean=0.2, stale_predictions=True)
+        shared, local = some_point(model)
+        after, _ = some_point(model, seed=2)
+        edges = some_edges()
+        slope = jnp.ones((N_USERS, 4))
+        moved = step(model, (shared, local), edges, slope, after)
+        assert not np.allclose(moved.embedding[:3], local.embedding[:3])
+        user, item = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
+        got = predict(model, after, moved, edges, jnp.asarray(user), jnp.asarray(item))
+        old = attention(model, shared, local, edges)
+        expected = 0.2 + (old[user] * np.asarray(after.items)[item]).sum(1)
+        np.testing.assert_allclose(got, np.clip(expected, 0, 1), rtol=1e-5, atol=1e-6)
+        # A user whose client did not take part still has a graph embedding to predict with.
+        rested = step(model, (shared, local), edges, slope, after, active=~ALL)
+        np.testing.assert_array_equal(rested.graph_embedding, moved.graph_embedding)
+
+    def test_before_the_first_round_they_are_those_of_the_initial_parameters(self) -> None:
+        """Of zeros every prediction would be the mean, and the first reward would start there."""
+        model = FedGNN(dim=4, bias=False, mean=0.2, stale_predictions=True)
+        edges = some_edges(arrival=[0, 1, 0, 0, 2, 0, 0, 1, 0])
+        key = jax.random.key(3)
+        state = Federation(model=model, server=Server()).initial(key, edges.at(2))
+        expected = attention(model, state.shared, state.local, edges.at(0))
+        np.testing.assert_allclose(state.local.graph_embedding, expected, rtol=1e-5, atol=1e-6)
+
+    def test_fresh_ones_use_everything_new(self) -> None:
+        model = FedGNN(dim=4, bias=False, mean=0.2)
+        shared, local = some_point(model)
+        after, _ = some_point(model, seed=2)
+        edges = some_edges()
+        moved = step(model, (shared, local), edges, jnp.ones((N_USERS, 4)), after)
+        got = predict(model, after, moved, edges, jnp.arange(4), jnp.arange(4))
+        graph = attention(model, after, moved, edges)
+        expected = 0.2 + (graph * np.asarray(after.items)[:4]).sum(1)
+        np.testing.assert_allclose(got, np.clip(expected, 0, 1), rtol=1e-5, atol=1e-6)
+
+
+class TestLocalSteps:
+    def test_adam_is_optax_adam_for_every_user(self) -> None:
+        """Users join in different rounds; each must see its own optimiser, not a common clock."""
+        model = FedGNN(dim=4, local_learning_rate=0.03, local_weight_decay=0.1)
+        shared, local = some_point(model)
+        edges = some_edges()
+        generator = np.random.default_rng(3)
+        takes_part = np.array([[1, 1, 1, 1], [1, 0, 0, 1], [0, 0, 1, 1], [1, 1, 1, 1]], bool)
+        slopes = generator.normal(0, 1, (4, N_USERS, 4)).astype(np.float32)
+        slopes[1] *= 1e-3  # the memory has to matter
+        optimiser = optax.chain(optax.add_decayed_weights(0.1), optax.adam(0.03))
+        expected = [np.asarray(row) for row in local.embedding]
+        memory = [optimiser.init(jnp.asarray(row)) for row in expected]
+        for slope, active in zip(slopes, takes_part, strict=True):
+            local = step(model, (shared, local), edges, slope, active=jnp.asarray(active))
+            for user in range(3):
+                if active[user]:
+                    update, memory[user] = optimiser.update(
+                        jnp.asarray(slope[user]), memory[user], jnp.asarray(expected[user])
+                    )
+                    expected[user] = expected[user] + np.asarray(update)
+            np.testing.assert_allclose(local.embedding, expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(local.moments[0], [3, 2, 3, 0])
+
+    def test_sign_step(self) -> None:
+        model = FedGNN(
+            dim=4, local_learning_rate=0.05, local_weight_decay=0.01, local_optimizer="sign"
+        )
+        shared, local = some_point(model)
+        slope = np.random.default_rng(4).normal(0, 1, (N_USERS, 4)).astype(np.float32)
+        slope[0] *= 1e-8  # here it is not just the sign
+        local = local._replace(embedding=local.embedding.at[0].set(0.0))
+        moved = step(model, (shared, local), some_edges(), slope)
+        old = np.asarray(local.embedding, float)
+        total = slope + 0.01 * old
+        expected = old - 0.05 * total / (np.abs(total) + 1e-8)
+        expected[3] = old[3]  # rated nothing
+        np.testing.assert_allclose(moved.embedding, expected, rtol=1e-5, atol=1e-7)
+        assert np.abs(np.asarray(moved.embedding)[0]).max() < 0.04
+
+    @pytest.mark.parametrize("optimizer", ["adam", "sign"])
+    def test_who_does_not_move(self, optimizer: Any) -> None:
+        model = FedGNN(dim=4, local_optimizer=optimizer, local_weight_decay=1.0)
+        point = some_point(model)
+        edges = some_edges([0, 0, 0, 1, 1, 0, 0, 0, 0])  # user 1: nothing yet; user 3: never
+        active = jnp.array([True, True, False, True])
+        moved = step(model, point, edges, jnp.ones((N_USERS, 4)), active=active)
+        same = np.all(np.asarray(moved.embedding) == np.asarray(point[1].embedding), axis=1)
+        assert same.tolist() == [False, True, True, True]
+        for memory in moved.moments:  # nor does the optimiser's clock go on
+            assert not np.asarray(memory)[1:].any()
+
+
+class TestPredictions:
+    def test_clipped_to_the_scale(self) -> None:
+        model = FedGNN(dim=4)
+        shared, local = some_point(model, 5.0)
+        user, item = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
+        got = np.asarray(
+            predict(model, shared, local, some_edges(), jnp.asarray(user), jnp.asarray(item))
+        )
+        assert got.min() == 0
+        assert got.max() == 1
+
+    def test_nothing_known_gives_the_mean(self) -> None:
+        model = FedGNN(dim=4, mean=0.65)
+        shared, local = some_point(model)
+        shared = shared._replace(items=jnp.zeros_like(shared.items))
+        edges = some_edges([1] * 9)
+        got = predict(model, shared, local, edges, jnp.arange(4), jnp.arange(4))
+        np.testing.assert_allclose(got, 0.65, rtol=1e-6)
+
+
+class TestInitial:
+    def test_shapes_and_spread(self) -> None:
+        model = FedGNN(dim=8, heads=2, init_scale=0.3)
+        shared, local = initial(model, jax.random.key(0), 400, 400)
+        assert shared.items.shape == (400, 9)
+        assert shared.dense.shape == (8 * 8 + 3 * 8,)
+        assert local.embedding.shape == (400, 8)
+        assert np.asarray(shared.items)[:, :8].std() == pytest.approx(0.3, rel=0.05)
+        assert np.asarray(local.embedding).std() == pytest.approx(0.3, rel=0.05)
+        assert not np.asarray(shared.items)[:, 8].any()
+        assert not np.asarray(shared.dense)[-8:].any()
+        # Users, items and layer are drawn apart, and with another key all is different.
+        assert not np.allclose(np.asarray(shared.items)[:, :8], local.embedding)
+        other, _ = initial(model, jax.random.key(1), 400, 400)
+        assert not np.allclose(shared.items, other.items)
+        assert not np.allclose(shared.dense, other.dense)
+
+    def test_without_bias_there_is_no_bias_column(self) -> None:
+        model = FedGNN(dim=8, bias=False)
+        shared, _ = jax.eval_shape(lambda key: model.initial(key, 2, 3), jax.random.key(0))
+        assert shared.items.shape == (3, 8)
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"dim": 0},
+            {"dim": -4},
+            {"dim": 2000},
+            {"dim": math.nan},
+            {"dim": 6, "heads": 4},
+            {"heads": 0},
+            {"heads": -1},
+            {"mean": math.nan},
+            {"mean": math.inf},
+            {"bias_shrinkage": 0.0},
+            {"bias_shrinkage": -1.0},
+            {"bias_shrinkage": math.nan},
+            {"init_scale": 0.0},
+            {"init_scale": math.nan},
+            {"decay": -0.1},
+            {"decay": math.nan},
+            {"local_learning_rate": -0.1},
+            {"local_learning_rate": math.inf},
+            {"local_learning_rate": math.nan},
+            {"local_weight_decay": -1e-4},
+            {"local_weight_decay": math.nan},
+            {"self_loops": -1},
+            {"self_loops": 0},
+            {"self_loops": 1001},
+        ],
+        ids=str,
+    )
+    def test_what_cannot_be(self, wrong: dict[str, Any]) -> None:
+        name = list(wrong)[-1]
+        with pytest.raises(ConfigError, match=f"^{name} = "):
+            FedGNN(**wrong)
+
+    def test_what_can(self) -> None:
+        FedGNN(dim=1024, heads=1024, decay=0.0, local_learning_rate=0.0, self_loops=1000)
+
+
+@pytest.fixture
+def quick_compilation() -> Iterator[None]:
+    """Small programs, run a few dozen times: optimising them is not worth it."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.mark.usefixtures("quick_compilation")
+class TestLearning:
+    def test_default_without_biases_beats_the_user_mean(self) -> None:
+        ratings = synthetic_ratings(
+            clients=150, items=40, ratings_per_client=20, noise=0.3, seed=1
+        )
+        split = split_ratings(ratings, seed=1, rounds=60, initial_share=1.0)
+        beside = references(split.train, split.test)
+        federation = Federation(
+            model=FedGNN(bias=False), server=Server(learning_rate=0.03, item_prior=0.0)
+        )
+        simulation = Simulation(federation, split, seed=1)
+        records = [simulation.step() for _ in range(60)]
+        assert records[-1].metrics.rmse < 0.75 * beside.user_mean.rmse
+        assert records[-1].loss < 0.5 * records[0].loss

@@ -1,0 +1,522 @@
+"""All clients' gradients at once, against one client at a time and against finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.split import deal_users
+from bgtplanner.models.factorization import Factorization
+from bgtplanner.models.fedgnn import FedGNN, FedGNNLocal
+from bgtplanner.models.learner import Edges, Gradients, Shared, client_gradients, copies
+
+Float = NDArray[np.float64]
+N_USERS, N_ITEMS = 7, 6
+
+# Every pair of options occurs in one of these (an orthogonal array), without all 32 of them.
+FEDGNN = [
+    FedGNN(
+        dim=4,
+        heads=heads,
+        bias=bias,
+        loss_kind=loss_kind,
+        score=score,
+        self_loops=loops,
+        decay=decay,
+        mean=0.3,
+        bias_shrinkage=1.5,
+    )
+    for heads, bias, loss_kind, score, loops, decay in [
+        (1, True, "mse", "linear", 1, 0.1),
+        (1, False, "mse", "sigmoid", 2, 0.2),
+        (1, True, "rmse", "sigmoid", 2, 0.0),
+        (1, False, "rmse", "linear", 1, 0.1),
+        (2, True, "mse", "sigmoid", 1, 0.2),
+        (2, False, "mse", "linear", 2, 0.0),
+        (2, True, "rmse", "linear", 2, 0.0),
+        (2, False, "rmse", "sigmoid", 1, 0.0),
+    ]
+]
+FACTORIZATION = [Factorization(dim=3, mean=0.6, item_decay=0.3), Factorization(dim=0)]
+MODELS = [*FEDGNN, *FACTORIZATION]
+
+
+def name_of(model: Any) -> str:
+    if isinstance(model, Factorization):
+        return f"factorization-{model.dim}"
+    bias = "bias" if model.bias else "plain"
+    return f"fedgnn-{model.heads}-{bias}-{model.loss_kind}-{model.score}-{model.self_loops}"
+
+
+every_model = pytest.mark.parametrize("model", MODELS, ids=name_of)
+# For what does not depend on the options: one of each kind.
+some_models = pytest.mark.parametrize("model", [FEDGNN[4], FACTORIZATION[0]], ids=name_of)
+
+# These programs run once: most of the time would go into optimising them.
+QUICK = {"xla_backend_optimization_level": 0}
+gradients_of = jax.jit(client_gradients, static_argnums=0, compiler_options=QUICK)
+
+
+@pytest.fixture(autouse=True)
+def double_precision() -> Iterator[None]:
+    """Finite differences need more digits than training does."""
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", before)
+
+
+def some_ratings(clients: int | None = None) -> Ratings:
+    """21 ratings of seven users: users 0 to 2 rated 1, 2 and all items, user 6 none at all."""
+    generator = np.random.default_rng(3)
+    rated = [[4], [1, 5], [0, 1, 2, 3, 4, 5], [0, 2, 4], [1, 2, 3, 4], [0, 1, 2, 3, 5], []]
+    user = np.repeat(np.arange(N_USERS), [len(own) for own in rated])
+    item = np.concatenate([np.array(own, int) for own in rated])
+    ratings = Ratings.from_arrays(
+        user,
+        item,
+        generator.integers(1, 6, len(user)),
+        users=np.arange(N_USERS),
+        items=np.arange(N_ITEMS),
+        scale=(0, 5),
+    )
+    return ratings if clients is None else deal_users(ratings, clients, seed=1)
+
+
+def some_point(model: Any, seed: int = 0) -> tuple[Shared, Any]:
+    """Parameters with every entry away from zero, so that no gradient vanishes by symmetry."""
+    generator, dim = np.random.default_rng([seed, 17]), model.dim
+
+    def drawn(*shape: int) -> jax.Array:
+        return jnp.asarray(generator.normal(0, 0.5, shape))
+
+    if isinstance(model, Factorization):
+        return Shared(drawn(N_ITEMS, 1 + dim), drawn(0)), drawn(N_USERS, 1 + dim)
+    shared = Shared(drawn(N_ITEMS, dim + model.bias), drawn(dim * dim + 3 * dim))
+    moments = (drawn(N_USERS), drawn(N_USERS, dim), drawn(N_USERS, dim))
+    return shared, FedGNNLocal(drawn(N_USERS, dim), moments, drawn(N_USERS, dim))
+
+
+# --- the oracle: one client's loss, rating by rating, in plain NumPy -------------------------
+
+
+def graph_embedding(model: FedGNN, items: Float, dense: Float, own: Float, rated: Any) -> Float:
+    """The formula in the docstring of fedgnn.py, head by head and neighbour by neighbour."""
+    dim, size = model.dim, model.dim // model.heads
+    weight = dense[: dim * dim].reshape(dim, dim)
+    for_items, for_user, bias = (dense[dim * dim + k * dim :][:dim] for k in range(3))
+    neighbours = [items[j, :dim] for j in rated] + [own] * model.self_loops
+    parts = []
+    for head in range(model.heads):
+        block = slice(head * size, (head + 1) * size)
+        logits = []
+        for neighbour in neighbours:
+            raw = (weight[block] @ neighbour) @ for_items[block]
+            raw += (weight[block] @ own) @ for_user[block]
+            logits.append(raw if raw > 0 else 0.2 * raw)
+        shares = np.exp(logits) / np.exp(logits).sum()
+        parts.append(
+            sum(
+                share * (weight[block] @ neighbour)
+                for share, neighbour in zip(shares, neighbours, strict=True)
+            )
+        )
+    return np.concatenate(parts) + bias
+
+
+def loss_of_client(
+    model: Any,
+    client: int,
+    ratings: Ratings,
+    items: Float,
+    dense: Float,
+    users: Float,
+    user_bias: Float | None = None,
+) -> float:
+    """One client's loss; `user_bias` is held fixed where the model does not differentiate it."""
+    squares, penalty, count = 0.0, 0.0, 0
+    for user in np.flatnonzero(ratings.client_of_user == client):
+        rows = np.flatnonzero(ratings.user == user)
+        rated, value = ratings.item[rows], ratings.value[rows].astype(np.float64)
+        if isinstance(model, FedGNN):
+            embedding = graph_embedding(model, items, dense, users[user], rated)
+            score = model.mean + items[rated, : model.dim] @ embedding
+            if model.bias:
+                score = score + items[rated, model.dim]
+                assert user_bias is not None
+                score = score + user_bias[user]
+                penalty += model.decay * len(rows) * users[user] @ users[user]
+            if model.score == "sigmoid":
+                score = 1 / (1 + np.exp(-score))
+            penalty += model.decay * (items[rated] ** 2).sum()
+        else:
+            score = model.mean + items[rated, 0] + users[user, 0]
+            score = score + items[rated, 1:] @ users[user, 1:]
+            penalty += model.item_decay * (items[rated] ** 2).sum()
+        squares += float(((value - score) ** 2).sum())
+        count += len(rows)
+    if count == 0:
+        return 0.0
+    if isinstance(model, FedGNN) and model.loss_kind == "rmse":
+        return float(np.sqrt(squares / count) + 0.5 * penalty / count)
+    return 0.5 * (squares + penalty) / count
+
+
+def fixed_user_biases(
+    model: Any, ratings: Ratings, items: Float, dense: Float, users: Float
+) -> Float | None:
+    """Sum of a user's residuals over its ratings plus the shrinkage, where the model has one."""
+    if not (isinstance(model, FedGNN) and model.bias):
+        return None
+    biases = np.zeros(len(users))
+    for user in range(len(users)):
+        rows = np.flatnonzero(ratings.user == user)
+        rated = ratings.item[rows]
+        embedding = graph_embedding(model, items, dense, users[user], rated)
+        score = model.mean + items[rated, : model.dim] @ embedding + items[rated, model.dim]
+        residual = (ratings.value[rows] - score).sum()
+        biases[user] = residual / (len(rows) + model.bias_shrinkage)
+    return biases
+
+
+def slopes(function: Callable[[Float], float], point: Float, step: float = 1e-5) -> Float:
+    """Central differences of a function of one array."""
+    slope = np.zeros_like(point)
+    for index in np.ndindex(point.shape):
+        ends = []
+        for sign in (1, -1):
+            moved = point.copy()
+            moved[index] += sign * step
+            ends.append(function(moved))
+        slope[index] = (ends[0] - ends[1]) / (2 * step)
+    return slope
+
+
+def users_of(local: Any) -> Float:
+    return np.asarray(getattr(local, "embedding", local))
+
+
+def full_table(gradients: Gradients, edges: Edges, client: int) -> Float:
+    """A client's row gradients in the place of the items they belong to, zero elsewhere."""
+    table = np.zeros((edges.n_items, gradients.upload.rows.shape[1]))
+    mine = np.asarray(edges.pair_client) == client
+    table[np.asarray(edges.pair_item)[mine]] = np.asarray(gradients.upload.rows)[mine]
+    return table
+
+
+class TestAgainstFiniteDifferences:
+    @every_model
+    def test_every_client_of_several_users(self, model: Any) -> None:
+        ratings = some_ratings(clients=3)
+        shared, local = some_point(model)
+        edges = Edges.of(ratings)
+        gradients = gradients_of(model, shared, local, edges)
+        items, dense, users = np.asarray(shared.items), np.asarray(shared.dense), users_of(local)
+        fixed = fixed_user_biases(model, ratings, items, dense, users)
+        of_users = np.zeros_like(users)
+        for client in range(ratings.n_clients):
+
+            def loss(
+                items: Float = items,
+                dense: Float = dense,
+                users: Float = users,
+                client: int = client,
+            ) -> float:
+                return loss_of_client(model, client, ratings, items, dense, users, fixed)
+
+            np.testing.assert_allclose(gradients.loss[client], loss(), rtol=1e-9)
+            table = full_table(gradients, edges, client)
+            by_item = slopes(lambda point: loss(items=point), items)
+            np.testing.assert_allclose(table, by_item, atol=1e-8)
+            assert np.abs(by_item).max() > 1e-3  # the comparison is of something
+            by_dense = slopes(lambda point: loss(dense=point), dense)
+            np.testing.assert_allclose(gradients.upload.dense[client], by_dense, atol=1e-8)
+            of_users += slopes(lambda point: loss(users=point), users)
+        np.testing.assert_allclose(users_of(gradients.local), of_users, atol=1e-8)
+        if isinstance(model, FedGNN):
+            assert np.abs(np.asarray(gradients.upload.dense)).max() > 1e-4
+
+
+class TestAgainstOneClientAtATime:
+    @some_models
+    def test_one_client_alone_with_the_full_item_table(self, model: Any) -> None:
+        # Three clients of two users and the same shapes, so that the loop compiles once.
+        generator = np.random.default_rng(5)
+        rated = np.concatenate([generator.permutation(N_ITEMS)[:3] for _ in range(6)])
+        together = Ratings.from_arrays(
+            np.repeat(np.arange(6), 3),
+            rated,
+            generator.integers(1, 6, 18),
+            client=np.repeat([0, 1, 0, 2, 1, 2], 3),
+            items=np.arange(N_ITEMS),
+            scale=(0, 5),
+        )
+        shared, local = some_point(model)
+        local = jax.tree.map(lambda leaf: leaf[:6], local)
+        edges = Edges.of(together)
+        gradients = gradients_of(model, shared, local, edges)
+        assert not edges.one_user_each
+
+        def alone(shared: Shared, local: Any, edges: Edges) -> Any:
+            loss = model.loss(copies(shared, edges), local, edges)
+            return loss.sum()
+
+        slope_alone = jax.jit(jax.value_and_grad(alone, argnums=(0, 1)), compiler_options=QUICK)
+        for client in range(3):
+            members = np.flatnonzero(together.client_of_user == client)
+            rows = np.flatnonzero(together.client == client)
+            only = replace(
+                together.take(rows),
+                user=np.searchsorted(members, together.user[rows]).astype(np.int32),
+                client_of_user=np.zeros(len(members), np.int32),
+            )
+            own = jax.tree.map(lambda leaf, members=members: leaf[members], local)
+            # Pairs one an edge, so that shapes do not depend on which items users share.
+            tiny = replace(
+                Edges.of(only),
+                pair=jnp.arange(len(rows), dtype=jnp.int32),
+                pair_item=jnp.asarray(only.item),
+                pair_client=jnp.zeros(len(rows), jnp.int32),
+            )
+            loss, (by_shared, by_local) = slope_alone(shared, own, tiny)
+            np.testing.assert_allclose(gradients.loss[client], loss, rtol=1e-12)
+            table = full_table(gradients, edges, client)
+            np.testing.assert_allclose(table, by_shared.items, atol=1e-13)
+            np.testing.assert_allclose(gradients.upload.dense[client], by_shared.dense, atol=1e-13)
+            np.testing.assert_allclose(
+                users_of(gradients.local)[members], users_of(by_local), atol=1e-13
+            )
+
+    @some_models
+    def test_the_same_with_one_user_a_client_and_with_all_users_in_one(self, model: Any) -> None:
+        """Losses are means over a client's ratings: sums over users must agree."""
+        shared, local = some_point(model)
+        ratings = some_ratings()
+        apart, joined = Edges.of(ratings), Edges.of(some_ratings(clients=1))
+        assert apart.one_user_each
+        assert not joined.one_user_each
+        single = gradients_of(model, shared, local, apart)
+        whole = gradients_of(model, shared, local, joined)
+        counts = np.bincount(ratings.user, minlength=N_USERS)
+        np.testing.assert_allclose(
+            whole.loss[0], (np.asarray(single.loss) * counts).sum() / len(ratings), rtol=1e-12
+        )
+        summed = sum(counts[c] * full_table(single, apart, c) for c in range(N_USERS))
+        np.testing.assert_allclose(full_table(whole, joined, 0), summed / len(ratings), atol=1e-13)
+        np.testing.assert_allclose(
+            whole.upload.dense[0],
+            counts @ np.asarray(single.upload.dense) / len(ratings),
+            atol=1e-13,
+        )
+
+
+class TestArrival:
+    @some_models
+    @pytest.mark.parametrize("clients", [None, 3])
+    def test_absent_ratings_are_as_good_as_none(self, model: Any, clients: int | None) -> None:
+        ratings = some_ratings(clients)
+        late = np.random.default_rng(8).integers(0, 3, len(ratings)).astype(np.int32)
+        late[ratings.user == 1] = 2  # one user for whom nothing is there yet
+        shared, local = some_point(model)
+        masked = Edges.of(ratings, late).at(1)
+        removed = Edges.of(ratings.take(late <= 1))
+        assert 0 < len(removed.value) < len(ratings)
+        one = gradients_of(model, shared, local, masked)
+        other = gradients_of(model, shared, local, removed)
+        np.testing.assert_allclose(one.loss, other.loss, rtol=1e-12)
+        np.testing.assert_allclose(one.upload.dense, other.upload.dense, atol=1e-13)
+        np.testing.assert_allclose(users_of(one.local), users_of(other.local), atol=1e-13)
+        for client in range(ratings.n_clients):
+            np.testing.assert_allclose(
+                full_table(one, masked, client), full_table(other, removed, client), atol=1e-13
+            )
+
+    def test_the_mask_follows_the_round(self) -> None:
+        late = np.arange(21, dtype=np.int32) // 7
+        edges = Edges.of(some_ratings(), late)
+        for index in range(4):
+            known = np.asarray(edges.at(index).present)
+            np.testing.assert_array_equal(known, late <= index)
+        np.testing.assert_array_equal(edges.present, late <= 0)  # Edges.of: as in round 0
+        np.testing.assert_array_equal(edges.at(0).ratings_of_clients, [1, 2, 4, 0, 0, 0, 0])
+
+    @some_models
+    def test_garbage_that_has_not_arrived_changes_nothing(self, model: Any) -> None:
+        ratings = some_ratings()
+        late = (ratings.item == 5).astype(np.int32)
+        shared, local = some_point(model)
+        edges = Edges.of(ratings, late)
+        wild = shared._replace(items=shared.items.at[5].set(1e6))
+        one = gradients_of(model, shared, local, edges)
+        other = gradients_of(model, wild, local, edges)
+        for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
+class TestOrderAndNames:
+    @some_models
+    def test_client_order_does_not_matter(self, model: Any) -> None:
+        ratings = some_ratings(clients=3)
+        turned = np.array([2, 0, 1], np.int32)  # old client -> new client
+        client_of_user = turned[ratings.client_of_user]
+        order = np.lexsort((ratings.item, ratings.user, client_of_user[ratings.user]))
+        moved = replace(ratings.take(order), client_of_user=client_of_user)
+        shared, local = some_point(model)
+        edges, moved_edges = Edges.of(ratings), Edges.of(moved)
+        one = gradients_of(model, shared, local, edges)
+        other = gradients_of(model, shared, local, moved_edges)
+        np.testing.assert_allclose(one.loss, np.asarray(other.loss)[turned], rtol=1e-12)
+        dense = np.asarray(other.upload.dense)[turned]
+        np.testing.assert_allclose(one.upload.dense, dense, atol=1e-13)
+        np.testing.assert_allclose(users_of(one.local), users_of(other.local), atol=1e-13)
+        for client in range(3):
+            np.testing.assert_allclose(
+                full_table(one, edges, client),
+                full_table(other, moved_edges, turned[client]),
+                atol=1e-13,
+            )
+
+    @some_models
+    def test_user_and_item_names_do_not_matter(self, model: Any) -> None:
+        ratings = some_ratings()
+        generator = np.random.default_rng(2)
+        users, items = generator.permutation(N_USERS), generator.permutation(N_ITEMS)
+        renamed = Ratings.from_arrays(
+            users[ratings.user],
+            items[ratings.item],
+            ratings.value * 5,
+            users=np.arange(N_USERS),
+            items=np.arange(N_ITEMS),
+            scale=(0, 5),
+        )
+        shared, local = some_point(model)
+        moved_items = jnp.zeros_like(shared.items).at[items].set(shared.items)
+        moved = shared._replace(items=moved_items)
+        moved_local = jax.tree.map(lambda leaf: jnp.zeros_like(leaf).at[users].set(leaf), local)
+        edges, renamed_edges = Edges.of(ratings), Edges.of(renamed)
+        one = gradients_of(model, shared, local, edges)
+        other = gradients_of(model, moved, moved_local, renamed_edges)
+        np.testing.assert_allclose(one.loss, np.asarray(other.loss)[users], rtol=1e-6)
+        np.testing.assert_allclose(users_of(one.local), users_of(other.local)[users], atol=1e-7)
+        for user in range(N_USERS):
+            np.testing.assert_allclose(
+                full_table(one, edges, user),
+                full_table(other, renamed_edges, users[user])[items],
+                atol=1e-7,
+            )
+
+
+class TestExtremes:
+    @some_models
+    def test_no_rating_one_rating_all_items(self, model: Any) -> None:
+        ratings = some_ratings()
+        shared, local = some_point(model)
+        edges = Edges.of(ratings)
+        gradients = gradients_of(model, shared, local, edges)
+        for leaf in jax.tree.leaves(gradients):
+            assert np.isfinite(leaf).all()
+        assert gradients.loss[6] == 0
+        assert not np.asarray(gradients.upload.dense)[6].any()
+        assert not users_of(gradients.local)[6].any()
+        for user in range(6):
+            assert gradients.loss[user] > 0
+            assert users_of(gradients.local)[user].any()
+            rows = full_table(gradients, edges, user)
+            assert rows.any(axis=1).sum() == (ratings.user == user).sum()
+
+    def test_rmse_at_zero_error(self) -> None:
+        """The root has no derivative at zero; the client rests, and no NaN spreads to others."""
+        decay = 0.1
+        model = FedGNN(dim=2, bias=False, mean=0.5, loss_kind="rmse", decay=decay)
+        ratings = Ratings.from_arrays([0, 0, 1], [0, 1, 0], [1, 1, 2], scale=(0, 2))
+        shared, local = some_point(model)
+        # Every h_u is zero, so every score is 0.5: right for user 0, wrong for user 1.
+        shared = Shared(shared.items[:2], jnp.zeros_like(shared.dense))
+        local = jax.tree.map(lambda leaf: leaf[:2], local)
+        edges = Edges.of(ratings)
+        gradients = gradients_of(model, shared, local, edges)
+        penalty = 0.5 * decay * (np.asarray(shared.items) ** 2).sum(1)
+        np.testing.assert_allclose(gradients.loss, [penalty.mean(), 0.5 + penalty[0]], rtol=1e-9)
+        np.testing.assert_allclose(gradients.upload.rows[:2], decay * shared.items / 2, rtol=1e-9)
+        assert np.asarray(gradients.upload.dense)[1].any()
+        assert not np.asarray(gradients.upload.dense)[0].any()
+        for leaf in jax.tree.leaves(gradients):
+            assert np.isfinite(leaf).all()
+        # Nor does anything blow up close to it: the slope of a root is bounded by one.
+        for size in (1e-4, 1e-6, 1e-8):
+            near = replace(edges, value=edges.value.at[:2].set(0.5 + size))
+            for leaf in jax.tree.leaves(gradients_of(model, shared, local, near)):
+                assert np.isfinite(leaf).all()
+                assert np.abs(np.asarray(leaf)).max() < 10
+
+
+rating_lists = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(0, 7)), min_size=1, max_size=20, unique=True
+)
+
+
+class TestEdges:
+    @settings(max_examples=40, deadline=None)
+    @given(rows=rating_lists, clients=st.integers(1, 6), seed=st.integers(0, 99))
+    def test_pairs_of_dealt_clients(
+        self, rows: list[tuple[int, int]], clients: int, seed: int
+    ) -> None:
+        user, item = (np.array(column) for column in zip(*rows, strict=True))
+        value = 1 + (user * 3 + item) % 5
+        ratings = Ratings.from_arrays(
+            user, item, value, users=np.arange(6), items=np.arange(8), scale=(0, 5)
+        )
+        dealt = deal_users(ratings, clients, seed=seed)
+        edges = Edges.of(dealt)
+        assert (edges.n_clients, edges.n_users, edges.n_items) == (clients, 6, 8)
+        assert edges.one_user_each == (clients == 6)
+        of_client = np.asarray(edges.client_of_user)[np.asarray(edges.user)]
+        assert (np.diff(of_client) >= 0).all()
+        pair, pair_client, pair_item = (
+            np.asarray(array) for array in (edges.pair, edges.pair_client, edges.pair_item)
+        )
+        # Every edge points to the pair of its client and its item, ...
+        np.testing.assert_array_equal(pair_client[pair], of_client)
+        np.testing.assert_array_equal(pair_item[pair], edges.item)
+        # ... there is one pair for every client and item that occur together, and no other, ...
+        expected = sorted({(int(dealt.client_of_user[u]), i) for u, i in rows})
+        found = list(zip(pair_client.tolist(), pair_item.tolist(), strict=True))
+        assert found == expected  # sorted by client, then by item: pseudo_items relies on it
+        # ... and nothing was lost or renamed on the way.
+        triples = zip(*(np.asarray(a).tolist() for a in (edges.user, edges.item)), strict=True)
+        assert sorted(triples) == sorted(rows)
+        again = 1 + (np.asarray(edges.user) * 3 + np.asarray(edges.item)) % 5
+        np.testing.assert_allclose(edges.value, again / 5, rtol=1e-6)
+
+    def test_sums_and_rows(self) -> None:
+        ratings = some_ratings(clients=3)
+        edges = Edges.of(ratings)
+        number = jnp.arange(1.0, 22.0)
+        np.testing.assert_allclose(
+            edges.sum_by_user(number), np.bincount(ratings.user, number, N_USERS)
+        )
+        np.testing.assert_allclose(
+            edges.sum_by_client(number), np.bincount(ratings.client, number, 3)
+        )
+        rows = jnp.arange(float(len(edges.pair_item)))[:, None]
+        np.testing.assert_array_equal(edges.of_edges(rows)[:, 0], edges.pair)
+        single = Edges.of(some_ratings())
+        rows = jnp.arange(21.0)[:, None]
+        np.testing.assert_array_equal(single.of_edges(rows), rows)
+
+    def test_copies_are_of_the_right_rows(self) -> None:
+        edges = Edges.of(some_ratings(clients=3))
+        shared = Shared(jnp.arange(6.0)[:, None] * 10, jnp.array([1.0, 2.0]))
+        own = copies(shared, edges)
+        np.testing.assert_array_equal(own.rows[:, 0], 10 * np.asarray(edges.pair_item))
+        np.testing.assert_array_equal(own.dense, [[1.0, 2.0]] * 3)

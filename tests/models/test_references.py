@@ -1,0 +1,142 @@
+"""What is predicted while nothing is shared, against closed forms."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.split import deal_users, split_ratings
+from bgtplanner.data.synthetic import synthetic_ratings
+from bgtplanner.models.metrics import Metrics, metrics
+from bgtplanner.models.references import PRIOR_MEAN, PRIOR_RATINGS, references
+
+
+def table(rows: list[tuple[int, int, float]], clients: dict[int, int] | None = None) -> Ratings:
+    """Ratings of 4 users and 6 items; `clients`: client of each user that occurs."""
+    user, item, value = (list(column) for column in zip(*rows, strict=True)) if rows else ([],) * 3
+    return Ratings.from_arrays(
+        user,
+        item,
+        value,
+        client=None if clients is None else [clients[u] for u in user],
+        users=range(4),
+        items=range(6),
+        scale=(0, 1),
+    )
+
+
+def own_predictor(train: Ratings, test: Ratings) -> NDArray[np.float64]:
+    """Each client's user and item biases by one penalised least-squares problem, via LAPACK."""
+    predicted = np.full(len(test), PRIOR_MEAN)
+    for client in range(train.n_clients):
+        rows = np.flatnonzero(train.client == client)
+        users = np.flatnonzero(train.client_of_user == client)
+        items = np.unique(train.item[rows])
+        design = np.zeros((len(rows), len(users) + len(items)))
+        design[np.arange(len(rows)), np.searchsorted(users, train.user[rows])] = 1
+        design[np.arange(len(rows)), len(users) + np.searchsorted(items, train.item[rows])] = 1
+        size = design.shape[1]
+        system = np.vstack([design, np.sqrt(PRIOR_RATINGS) * np.eye(size)])
+        right = np.concatenate([train.value[rows] - PRIOR_MEAN, np.zeros(size)])
+        biases = np.linalg.lstsq(system, right)[0]
+        for k in np.flatnonzero(test.client == client):
+            predicted[k] += biases[np.searchsorted(users, test.user[k])]
+            place = np.flatnonzero(items == test.item[k])
+            if place.size:
+                predicted[k] += biases[len(users) + place[0]]
+    return np.clip(predicted, 0, 1)
+
+
+class TestUserMean:
+    def test_by_hand(self) -> None:
+        train = table([(0, 0, 1.0), (0, 1, 0.8), (1, 0, 0.2)])
+        test = table([(0, 2, 0.6), (1, 2, 0.4), (2, 2, 0.9)])
+        means = [(1.8 + 5 * 0.7) / 7, (0.2 + 5 * 0.7) / 6, 0.7]  # user 2 rated nothing
+        got = references(train, test).user_mean
+        assert got == pytest.approx(metrics(means, [0.6, 0.4, 0.9]), abs=1e-6)
+
+    def test_the_prior_is_the_documented_one(self) -> None:
+        assert (PRIOR_MEAN, PRIOR_RATINGS) == (0.7, 5.0)
+
+    @settings(max_examples=30, deadline=None)
+    @given(seed=st.integers(0, 1000))
+    def test_loop(self, seed: int) -> None:
+        ratings = synthetic_ratings(clients=8, items=10, ratings_per_client=4, seed=seed)
+        split = split_ratings(ratings, seed=seed, rounds=1)
+        train, test = split.train, split.test
+        predicted = []
+        for user in test.user:
+            own = train.value[train.user == user].astype(float)
+            predicted.append((own.sum() + 5 * 0.7) / (len(own) + 5))
+        expected = metrics(predicted, test.value)
+        got = references(train, test)
+        assert got.user_mean == pytest.approx(expected, abs=1e-9, nan_ok=True)
+        assert got.client_alone == pytest.approx(expected, abs=1e-9, nan_ok=True)
+
+
+class TestClientAlone:
+    @pytest.mark.parametrize("clients", [1, 3, 10])
+    def test_is_the_ridge_solution_of_each_client(self, clients: int) -> None:
+        ratings = synthetic_ratings(clients=30, items=25, ratings_per_client=15, seed=4)
+        split = split_ratings(deal_users(ratings, clients, seed=4), seed=4, rounds=1)
+        got = references(split.train, split.test)
+        exact = metrics(own_predictor(split.train, split.test), split.test.value)
+        assert got.client_alone.rmse == pytest.approx(exact.rmse, abs=1e-4)
+        assert got.client_alone.mae == pytest.approx(exact.mae, abs=1e-4)
+        assert got.client_alone.rmse != got.user_mean.rmse
+
+    @pytest.mark.parametrize("probe", [(0, 0), (0, 2), (1, 3), (2, 0), (2, 5), (3, 1)])
+    def test_single_predictions(self, probe: tuple[int, int]) -> None:
+        """A test set of one rating of 0 has an RMSE that is the prediction itself."""
+        rows = [(0, 0, 1.0), (0, 1, 0.9), (1, 0, 0.8), (1, 2, 0.1), (2, 3, 0.3), (3, 3, 0.9)]
+        clients = {0: 0, 1: 0, 2: 1, 3: 1}
+        train = table(rows, clients)
+        test = table([(*probe, 0.0)], clients)
+        test = replace(test, client_of_user=train.client_of_user)
+        got = references(train, test).client_alone.rmse
+        assert got == pytest.approx(own_predictor(train, test)[0], abs=1e-3)
+
+    def test_what_one_user_says_helps_another_of_the_same_client_only(self) -> None:
+        rows = [(0, 0, 0.0), (1, 0, 0.0), (2, 1, 0.7)]
+        probe = [(2, 0, 0.0)]
+        together, apart = {0: 0, 1: 0, 2: 0}, {0: 0, 1: 0, 2: 1}
+        scores = []
+        for clients in (together, apart):
+            train = table(rows, clients)
+            test = table(probe, clients)
+            test = replace(test, client_of_user=train.client_of_user)
+            scores.append(references(train, test).client_alone.rmse)
+        assert scores[1] == pytest.approx(0.7)
+        assert scores[0] < 0.6
+
+
+class TestEdgeCases:
+    def test_constant_is_the_training_mean(self) -> None:
+        train = table([(0, 0, 1.0), (0, 1, 0.5), (1, 0, 0.3)])
+        test = table([(0, 2, 0.6), (3, 2, 0.9)])
+        expected = metrics([0.6, 0.6], [0.6, 0.9])
+        assert references(train, test).constant == pytest.approx(expected, abs=1e-6)
+
+    @pytest.mark.parametrize("clients", [None, 2])
+    def test_nothing_to_train_on(self, clients: int | None) -> None:
+        ratings = table([(0, 0, 1.0), (1, 1, 0.5)])
+        if clients is not None:
+            ratings = deal_users(ratings, clients, seed=0)
+        nothing = ratings.take(np.zeros(2, bool))
+        expected = metrics([0.7, 0.7], [1.0, 0.5])
+        for scores in references(nothing, ratings):
+            assert scores == pytest.approx(expected, abs=1e-6)
+
+    def test_nothing_to_test_on(self) -> None:
+        ratings = table([(0, 0, 1.0), (1, 1, 0.5)])
+        nothing = ratings.take(np.zeros(2, bool))
+        for scores in references(ratings, nothing):
+            assert isinstance(scores, Metrics)
+            assert all(math.isnan(score) for score in scores)

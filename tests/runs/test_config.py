@@ -1,0 +1,596 @@
+"""Where a setting comes from, and what is said when it is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.runs.config import (
+    FLAGS,
+    PRESETS,
+    Config,
+    load_config,
+    merge,
+    parse_assignment,
+    to_toml,
+)
+
+
+def keys_of_sections() -> dict[str, list[str]]:
+    """Every section with its keys, read off a config and not off the code under test."""
+    return {
+        name: list(section)
+        for name, section in Config().model_dump().items()
+        if isinstance(section, dict)
+    }
+
+
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EVERY_KEY = [f"{name}.{key}" for name, keys in keys_of_sections().items() for key in keys]
+
+
+def value_of(config: Config, key: str) -> Any:
+    section, name = key.split(".")
+    return config.model_dump()[section][name]
+
+
+def default_of(key: str) -> Any:
+    return value_of(Config(), key)
+
+
+NUMBERS = [
+    key
+    for key in EVERY_KEY
+    if isinstance(default_of(key), int | float) and not isinstance(default_of(key), bool)
+]
+
+
+def toml(folder: Path, text: str | bytes) -> Path:
+    file = folder / "config.toml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return file
+
+
+def message_of(**arguments: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(**arguments)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert len(text) < 500
+    return text
+
+
+class TestPrecedence:
+    def test_defaults(self) -> None:
+        assert load_config() == load_config(preset="recommended")
+        assert load_config().preset == "recommended"
+
+    def test_preset_over_defaults(self) -> None:
+        assert Config().model.name == "factorization"
+        assert load_config(preset="paper").model.name == "fedgnn"
+        assert load_config(preset="paper").server.optimizer == "sign"
+
+    def test_file_over_preset(self, tmp_path: Path) -> None:
+        file = toml(tmp_path, 'preset = "paper"\n[server]\noptimizer = "sgd"\n')
+        config = load_config(file=file)
+        assert config.preset == "paper"
+        assert config.server.optimizer == "sgd"
+        assert config.server.learning_rate == 0.05  # the preset's, untouched by the file
+
+    def test_settings_over_file(self, tmp_path: Path) -> None:
+        file = toml(tmp_path, '[server]\noptimizer = "sgd"\nlearning_rate = 0.3\n')
+        config = load_config(file=str(file), settings={"server.optimizer": "adagrad"})
+        assert config.server.optimizer == "adagrad"
+        assert config.server.learning_rate == 0.3
+
+    def test_all_four_at_once(self, tmp_path: Path) -> None:
+        file = toml(tmp_path, "[fedgnn]\ndim = 12\nself_loops = 3\n")
+        config = load_config(preset="paper", file=file, settings={"fedgnn.dim": 24})
+        assert config.fedgnn.dim == 24  # flags
+        assert config.fedgnn.self_loops == 3  # file
+        assert config.fedgnn.score == "sigmoid"  # preset
+        assert config.fedgnn.bias_shrinkage == 5.0  # default
+
+    def test_the_preset_asked_for_wins_over_the_files(self, tmp_path: Path) -> None:
+        file = toml(tmp_path, 'preset = "paper"\n')
+        config = load_config(preset="recommended", file=file)
+        assert config.preset == "recommended"
+        assert config.model.name == "biases"
+
+    def test_whole_sections_merge(self) -> None:
+        config = load_config(settings={"server": {"momentum": 0.5}, "server.learning_rate": 0.2})
+        assert (config.server.momentum, config.server.learning_rate) == (0.5, 0.2)
+        assert config.server.optimizer == "posterior"
+
+    def test_what_the_planner_goes_by(self) -> None:
+        patient, bgt = load_config(), load_config(settings={"planning.policy": "bgt"})
+        assert (patient.planning.policy, patient.planning.context) == ("patient", "forecast")
+        assert patient.planning.reward == "none"
+        assert (bgt.planning.context, bgt.planning.reward) == ("released", "released")
+
+    def test_merge_does_not_share_what_it_takes(self) -> None:
+        extra = {"a": {"x": 1}}
+        target: dict[str, Any] = {}
+        merge(target, extra)
+        target["a"]["x"] = 2
+        assert extra == {"a": {"x": 1}}
+
+    def test_loading_changes_nothing_for_the_next(self) -> None:
+        load_config(preset="paper", settings={"server.learning_rate": 0.5})
+        assert load_config(preset="paper").server.learning_rate == 0.05
+
+    def test_frozen(self) -> None:
+        config = load_config()
+        with pytest.raises(ValueError, match="frozen"):
+            config.run.seed = 3  # type: ignore[misc]
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            config.server.learning_rate = 3.0  # type: ignore[misc]
+
+
+class TestMechanism:
+    """The preset takes what leaves least noise, unless told otherwise."""
+
+    @pytest.mark.parametrize(
+        ("given", "mechanism"),
+        [
+            ({}, "gaussian"),
+            ({"privacy.trust": "local"}, "privunit"),
+            ({"privacy.trust": "local", "privacy.mechanism": "gaussian"}, "gaussian"),
+            ({"privacy.trust": "local", "privacy.accounting": "gaussian/rdp"}, "gaussian"),
+            ({"privacy.trust": "local", "privacy.accounting": "laplace/either"}, "laplace"),
+            ({"privacy.trust": "local", "planning.target": 0.2}, "gaussian"),
+            ({"privacy.trust": "local", "planning.reward": "validation"}, "gaussian"),
+            ({"privacy.trust": "local", "privacy.unit": "row"}, "gaussian"),
+            ({"privacy.trust": "local", "model.name": "factorization"}, "gaussian"),
+            ({"planning.policy": "unlimited"}, "none"),
+        ],
+        ids=str,
+    )
+    def test_by_trust_and_what_else_leaves(self, given: dict[str, Any], mechanism: str) -> None:
+        config = load_config(settings=given)
+        assert config.privacy.mechanism == mechanism
+        assert f'mechanism = "{mechanism}"' in to_toml(config)  # never "auto" in a run folder
+
+
+class TestUnknownNames:
+    @pytest.mark.parametrize("key", EVERY_KEY)
+    def test_every_key_is_suggested_for_its_misspelling(self, key: str) -> None:
+        section, name = key.split(".")
+        wrong = f"{section}.{name[:-1]}{name[-1] * 2}"
+        message = message_of(settings={wrong: 1})
+        assert f"unknown key '{wrong}'" in message
+        assert "did you mean" in message
+        assert f"'{name}'" in message
+
+    @pytest.mark.parametrize("section", keys_of_sections())
+    def test_every_section_is_suggested_for_its_misspelling(self, section: str) -> None:
+        key = keys_of_sections()[section][0]
+        message = message_of(settings={f"{section}x.{key}": 1})
+        assert f"unknown section '{section}x'" in message
+        assert f"did you mean '{section}.{key}'?" in message
+
+    def test_nothing_near(self) -> None:
+        message = message_of(settings={"qqq.zzz": 1})
+        assert message.startswith("unknown section 'qqq'; expected one of preset, data, ")
+
+    def test_top_level_scalar_in_a_file(self, tmp_path: Path) -> None:
+        message = message_of(file=toml(tmp_path, "rounds = 5\n"))
+        assert "config.toml" in message
+        assert "unknown section 'rounds'; did you mean 'federation.rounds'?" in message
+
+    def test_section_as_a_value(self, tmp_path: Path) -> None:
+        assert "'data' is a section" in message_of(file=toml(tmp_path, "data = 5\n"))
+        assert "'data' is a section" in message_of(file=toml(tmp_path, "[[data]]\n"))
+        assert "'run' is a section" in message_of(settings={"run": 3})
+
+    def test_value_as_a_section(self) -> None:
+        message = message_of(settings={"run.seed": 1, "run.seed.x": 2})
+        assert "run.seed.x" in message
+        assert "single value" in message
+        assert "--seed (run.seed)" in message_of(settings={"run.seed.x": 2})
+
+    @pytest.mark.parametrize("key", ["preset", "preset.x"])
+    def test_preset_is_no_setting(self, key: str) -> None:
+        assert "--preset" in message_of(settings={key: "paper"})
+
+    def test_a_file_names_itself(self, tmp_path: Path) -> None:
+        message = message_of(file=toml(tmp_path, "[server]\nlerning_rate = 1\n"))
+        assert "config.toml" in message
+        assert "'learning_rate'" in message
+
+
+BAD_VALUES: list[tuple[str, Any, str]] = [
+    ("federation.rounds", 0, "greater than or equal to 1"),
+    ("federation.rounds", 10**9, "less than or equal to 1000000"),
+    ("federation.rounds", 2.5, "integer"),
+    ("federation.rounds", "many", "integer"),
+    ("federation.rounds", "", "integer"),
+    ("federation.rounds", "9" * 5000, "fewer digits"),
+    ("federation.rounds", 16**5000, "less than or equal"),
+    ("federation.participation", 0, "greater than 0"),
+    ("federation.participation", 1.0001, "less than or equal to 1"),
+    ("run.seed", 2**31, "less than 2147483648"),
+    ("run.seed", datetime.date(2000, 1, 1), "integer"),
+    ("run.device", "tpu", "'cpu'"),
+    ("run.device", "", "'cpu'"),
+    ("run.checkpoint_every", 0, "greater than or equal to 1"),
+    ("data.dataset", 5, "string"),
+    ("data.train_share", 1, "less than 1"),
+    ("data.train_share", 0, "greater than 0"),
+    ("data.initial_share", 0, "greater than 0"),
+    ("data.split", "al", "'all'"),
+    ("data.duplicates", "frist", "'first'"),
+    ("data.clients", 0, "greater than or equal to 1"),
+    ("data.header", "perhaps", "boolean"),
+    ("data.user_column", [1], "string"),
+    ("data.user_column", True, "not true or false"),
+    ("data.dataset", "csv:\udcff.csv", "UTF-8"),
+    ("data.data_dir", "\ud83d", "UTF-8"),
+    ("model.name", "fedgn", "'fedgnn'"),
+    ("model.pseudo_items", -1, "greater than or equal to 0"),
+    ("model.pseudo_items", 10**7, "less than or equal to 1000000"),
+    ("model.pseudo_items", "autoo", "'auto'"),
+    ("model.expansions", -1, "greater than or equal to 0"),
+    ("model.expansions", 3, "who rated what with whom"),
+    ("model.max_neighbours", 0, "greater than or equal to 1"),
+    ("planning.policy", "nonsense", "bgt, uniform"),
+    ("planning.policy", "nonsense:Mine", "cannot be imported"),
+    ("planning.context", "all", "'released'"),
+    ("planning.min_rounds", 0, "greater than or equal to 1"),
+    ("privacy.mechanism", "nonsense", "'none'"),
+    ("privacy.trust", "me", "'secagg'"),
+    ("privacy.epsilon", 0, "greater than 0"),
+    ("privacy.delta", 1, "less than 1"),
+    ("privacy.clip", 0, "greater than 0"),
+    ("federation.dropout", 1, "less than 1"),
+    ("server.learning_rate", 0, "above 0"),
+    ("server.learning_rate", 1e7, "above 0"),
+    ("server.momentum", 1, "below 1"),
+    ("server.optimizer", "adm", "'adam'"),
+    ("server.aggregation", "", "'clients'"),
+    ("factorization.dim", 1025, "0 to 1024"),
+    ("factorization.dim", 16**5000, "0 to 1024"),
+    ("factorization.mean", 1.5, "from 0 to 1"),
+    ("factorization.bias_shrinkage", 0, "1e-6"),
+    ("fedgnn.heads", 3, "divisor"),
+    ("fedgnn.heads", 0, "divisor"),
+    ("fedgnn.self_loops", 0, "1 to 1000"),
+    ("synthetic.clients", 0, "greater than or equal to 1"),
+    ("synthetic.dim", 10**30, "less than or equal to 1024"),
+]
+
+
+class TestBadValues:
+    @pytest.mark.parametrize(
+        ("key", "value", "expected"), BAD_VALUES, ids=[key for key, _, _ in BAD_VALUES]
+    )
+    def test_named_with_what_was_expected(self, key: str, value: Any, expected: str) -> None:
+        message = message_of(settings={key: value})
+        assert key in message
+        if key in FLAGS:
+            assert f"{FLAGS[key]} ({key})" in message
+        assert expected in message
+        assert " = " in message
+
+    @pytest.mark.parametrize("key", EVERY_KEY)
+    @pytest.mark.parametrize("value", [[], {"a": 1}, object(), b"\xff"], ids=type)
+    def test_a_wrong_type_for_every_key(self, key: str, value: Any) -> None:
+        if key == "planning.options" and isinstance(value, dict):
+            return
+        assert key in message_of(settings={key: value})
+
+    @pytest.mark.parametrize("key", NUMBERS)
+    @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "", "x", True, None])
+    def test_no_number(self, key: str, value: Any) -> None:
+        message = message_of(settings={key: value})
+        assert key in message
+        assert "expected" in message
+
+    @pytest.mark.parametrize("key", [key for key in NUMBERS if key != "fedgnn.mean"])
+    def test_negative(self, key: str) -> None:
+        message = message_of(settings={key: -1})
+        assert key in message
+        assert "-1" in message
+
+    def test_made_up_data_too_large_to_index(self) -> None:
+        message = message_of(settings={"synthetic.clients": 2 * 10**9})
+        assert "synthetic.clients" in message
+        assert "2**31" in message
+
+    def test_several_at_once_are_all_named(self) -> None:
+        message = message_of(settings={"run.seed": -1, "federation.rounds": 0})
+        assert "--seed" in message
+        assert "--rounds" in message
+
+    @pytest.mark.parametrize(
+        "preset", ["papr", "", "PAPER", "x" * 1000, "\udcff"], ids=lambda value: repr(value)[:9]
+    )
+    def test_preset(self, preset: str) -> None:
+        message = message_of(preset=preset)
+        assert message.startswith("--preset = ")
+        assert "recommended, paper" in message
+
+    def test_near_preset(self) -> None:
+        assert "did you mean 'paper'?" in message_of(preset="papr")
+
+    @pytest.mark.parametrize("value", ["5", "[1]", '"x"', "true"])
+    def test_preset_of_a_file(self, tmp_path: Path, value: str) -> None:
+        message = message_of(file=toml(tmp_path, f"preset = {value}\n"))
+        assert "config.toml: preset = " in message
+
+    def test_limits_themselves_are_allowed(self) -> None:
+        settings = {
+            "federation.rounds": 1_000_000,
+            "run.seed": 2**31 - 1,
+            "federation.participation": 1e-300,
+            "data.initial_share": 1,
+            "factorization.dim": 0,
+            "model.pseudo_items": 1_000_000,
+        }
+        config = load_config(settings=settings)
+        assert {key: value_of(config, key) for key in settings} == settings
+
+
+class TestExpansions:
+    """Allowed where nothing is promised that the matching would break."""
+
+    @pytest.mark.parametrize("mechanism", ["gaussian", "none"])
+    def test_allowed_under_paper(self, mechanism: str) -> None:
+        settings = {"model.expansions": 3, "privacy.mechanism": mechanism}
+        config = load_config(preset="paper", settings=settings)
+        assert (config.model.expansions, config.model.max_neighbours) == (3, 100)
+
+    @pytest.mark.parametrize(
+        ("preset", "key", "value", "expected"),
+        [
+            ("recommended", "model.name", "fedgnn", "0 with --preset recommended"),
+            ("recommended", "privacy.mechanism", "none", "0 with --preset recommended"),
+            ("paper", "model.name", "factorization", "--model (model.name) is fedgnn"),
+            ("paper", "privacy.trust", "secagg", "--trust (privacy.trust) is local"),
+            ("paper", "federation.rounds", 3, "fewer than --rounds (federation.rounds) = 3"),
+        ],
+    )
+    def test_refused(self, preset: str, key: str, value: Any, expected: str) -> None:
+        message = message_of(preset=preset, settings={"model.expansions": 3, key: value})
+        assert message.startswith("model.expansions = 3: expected ")
+        assert expected in message
+
+
+class TestFiles:
+    def test_missing(self, tmp_path: Path) -> None:
+        assert "no such config file" in message_of(file=tmp_path / "none.toml")
+
+    def test_folder(self, tmp_path: Path) -> None:
+        assert f"{tmp_path}: cannot be read" in message_of(file=tmp_path)
+
+    def test_zero_byte_in_the_name(self) -> None:
+        assert "cannot be read" in message_of(file="a\0b")
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            b"[server\n",
+            b"a = \n",
+            b"[run]\nseed = 1\nseed = 2\n",
+            b"\x00",
+            b"a = " + b"[" * 5000,
+            b"[run]\nseed = " + b"9" * 5000,
+        ],
+        ids=["bracket", "value", "twice", "zero", "deep", "digits"],
+    )
+    def test_no_toml(self, tmp_path: Path, text: bytes) -> None:
+        assert "config.toml: not valid TOML" in message_of(file=toml(tmp_path, text))
+
+    def test_not_utf8(self, tmp_path: Path) -> None:
+        message = message_of(file=toml(tmp_path, b'[data]\ndataset = "\xff"\n'))
+        assert "config.toml: cannot be read" in message
+
+    def test_empty(self, tmp_path: Path) -> None:
+        assert load_config(file=toml(tmp_path, "")) == load_config()
+
+    def test_byte_order_mark(self, tmp_path: Path) -> None:
+        file = toml(tmp_path, b"\xef\xbb\xbf[run]\r\nseed = 5\r\n")
+        assert load_config(file=file).run.seed == 5
+
+    def test_a_run_folders_notes_are_no_setting(self, tmp_path: Path) -> None:
+        file = toml(tmp_path, to_toml(load_config(), {"schema": 1, "data": "abc"}))
+        assert load_config(file=file) == load_config()
+
+
+class TestAssignments:
+    @pytest.mark.parametrize(
+        ("text", "value"),
+        [
+            ("run.seed=3", 3),
+            ("run.seed = 3 ", 3),
+            ("run.seed=0x10", 16),
+            ("run.seed=1_000", 1000),
+            ("run.seed=-3", -3),
+            ("run.seed=0.5", 0.5),
+            ("run.seed=1e-3", 1e-3),
+            ("run.seed=true", True),
+            ("run.seed=True", "True"),
+            ('run.seed="3"', "3"),
+            ("run.seed='3'", "3"),
+            ("run.seed=[1, 2]", [1, 2]),
+            ("run.seed={a = 1}", {"a": 1}),
+            ("run.seed=2000-01-01", datetime.date(2000, 1, 1)),
+            ("run.seed=adam", "adam"),
+            ("run.seed=a b", "a b"),
+            ("run.seed=", ""),
+            ("run.seed==", "="),
+            ("run.seed=a=b", "a=b"),
+            ("run.seed='", "'"),
+            ("run.seed=C:\\x", "C:\\x"),
+            ("run.seed=/a/b.csv", "/a/b.csv"),
+            ("run.seed=1:5", "1:5"),
+            ("run.seed=;", ";"),
+            ("run.seed=日本", "日本"),
+            ("run.seed=1\nother=2", "1\nother=2"),
+            ("run.seed=" + "9" * 5000, "9" * 5000),
+            ("run.seed=" + "[" * 5000, "[" * 5000),
+        ],
+        ids=lambda value: repr(value)[:30],
+    )
+    def test_values(self, text: str, value: Any) -> None:
+        assert parse_assignment(text) == ("run.seed", value)
+
+    def test_infinities_are_toml_and_refused_later(self) -> None:
+        key, value = parse_assignment("server.learning_rate=inf")
+        assert "finite" in message_of(settings={key: value})
+
+    @pytest.mark.parametrize(
+        "text", ["", "=", "=3", "run.seed", "seed=3", " =3", "run", "3=run.x"]
+    )
+    def test_not_an_assignment(self, text: str) -> None:
+        with pytest.raises(ConfigError, match=r"--set .*expected SECTION\.KEY=VALUE"):
+            parse_assignment(text)
+
+    @pytest.mark.parametrize("text", [".=1", "data.=1", ".rounds=1", "a.b.c.d=1", "data..x=1"])
+    def test_not_a_key(self, text: str) -> None:
+        key, value = parse_assignment(text)
+        assert "unknown" in message_of(settings={key: value})
+
+    @patient
+    @given(st.text())
+    def test_any_value_is_read(self, value: str) -> None:
+        key, _ = parse_assignment(f"data.dataset={value}")
+        assert key == "data.dataset"
+
+    @patient
+    @given(st.text())
+    def test_any_text_is_read_or_refused(self, text: str) -> None:
+        try:
+            key, _ = parse_assignment(text)
+        except ConfigError:
+            return
+        assert key in text
+
+
+WEIRD = [
+    "plain",
+    "",
+    "with space",
+    '"quoted"',
+    "it's",
+    "back\\slash\\",
+    "tab\tnew\nline\rreturn",
+    "\x00\x01\x1f\x7f\x80\x9f",
+    "ümläut ☃ 日本語",
+    "😀 beyond sixteen bits",
+    "\u2028\u2029\ufeff\uffff",
+    "#not a comment",
+    "[not.a.section]",
+    "'''\"\"\"",
+    "${HOME} %s {0}",
+]
+
+
+class TestRoundTrip:
+    @pytest.mark.parametrize("preset", PRESETS)
+    @pytest.mark.parametrize("text", WEIRD, ids=range(len(WEIRD)))
+    def test_weird_strings(self, tmp_path: Path, preset: str, text: str) -> None:
+        names = {"data.data_dir": text, "data.dataset": f"csv:{text}", "data.user_column": text}
+        config = load_config(preset=preset, settings=names)
+        file = toml(tmp_path, to_toml(config, {"schema": 1, "note": text}))
+        again = load_config(file=file)
+        assert again == config
+        assert again.data.data_dir == text
+
+    @pytest.mark.parametrize("preset", PRESETS)
+    def test_presets(self, tmp_path: Path, preset: str) -> None:
+        config = load_config(preset=preset)
+        text = to_toml(config)
+        assert load_config(file=toml(tmp_path, text)) == config
+        assert to_toml(load_config(file=tmp_path / "config.toml")) == text
+
+    def test_unset_ones_are_left_out(self) -> None:
+        text = to_toml(load_config())
+        assert "null" not in text
+        assert "data_dir" not in text
+
+    @patient
+    @given(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "data.dataset": st.text(st.characters(exclude_categories=["Cs"])),
+                "data.data_dir": st.text(st.characters(exclude_categories=["Cs"])),
+                "data.user_column": st.text(st.characters(exclude_categories=["Cs"]))
+                | st.integers(),
+                "data.header": st.booleans(),
+                "data.train_share": st.floats(0, 1, exclude_min=True, exclude_max=True),
+                "run.seed": st.integers(0, 2**31 - 1),
+                "server.learning_rate": st.floats(0, 1e6, exclude_min=True),
+                "federation.participation": st.floats(0, 1, exclude_min=True),
+                "run.checkpoint_every": st.integers(1),
+                "model.pseudo_items": st.just("auto") | st.integers(0, 1_000_000),
+            },
+        ),
+    )
+    def test_any_good_values(
+        self, tmp_path_factory: pytest.TempPathFactory, settings: dict[str, Any]
+    ) -> None:
+        config = load_config(settings=settings)
+        file = toml(tmp_path_factory.mktemp("trip"), to_toml(config))
+        assert load_config(file=file) == config
+        for key, value in settings.items():
+            assert value_of(config, key) == value
+
+    @patient
+    @given(
+        st.dictionaries(
+            st.sampled_from(EVERY_KEY) | st.text(max_size=12),
+            st.none()
+            | st.booleans()
+            | st.integers()
+            | st.floats()
+            | st.text()
+            | st.binary(max_size=4)
+            | st.lists(st.integers(), max_size=2)
+            | st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+            max_size=4,
+        )
+    )
+    def test_any_values_are_a_config_or_an_error_of_ours(
+        self, tmp_path_factory: pytest.TempPathFactory, settings: dict[str, Any]
+    ) -> None:
+        try:
+            config = load_config(settings=settings)
+        except ConfigError:
+            return
+        file = toml(tmp_path_factory.mktemp("any"), to_toml(config))
+        assert load_config(file=file) == config
+
+
+def test_flags_are_keys() -> None:
+    assert set(FLAGS) <= set(EVERY_KEY)
+    assert all(flag.startswith("--") for flag in FLAGS.values())
+
+
+def test_the_papers_preset_reads_its_data_set_and_its_baselines_as_table_2_does() -> None:
+    def of(**settings: object) -> Config:
+        named = {key.replace("__", "."): value for key, value in settings.items()}
+        return load_config(preset="paper", settings=named)
+
+    film = of(data__dataset="filmtrust")
+    assert (film.data.train_share, film.data.initial_share) == (0.6, 1.0)
+    assert of(data__dataset="filmtrust", data__train_share=0.8).data.train_share == 0.8
+    other = of(data__dataset="ml-100k")
+    assert (other.data.train_share, other.data.initial_share) == (0.8, 0.5)
+    growing = of(planning__policy="adpml").planning.options
+    assert growing == {"shape": "saturating", "mode": "literal"}
+    options = {"planning__policy": "adpml", "planning__options__shape": "geometric"}
+    assert of(**options).planning.options == {"shape": "geometric", "mode": "literal"}
+    assert of(planning__policy="adap").planning.options == {"noise_multiplier": 2.0}
+    recommended = load_config(settings={"data.dataset": "filmtrust", "planning.policy": "adap"})
+    assert recommended.data.train_share == 0.8
+    assert recommended.planning.options == {}

@@ -1,0 +1,423 @@
+"""Run folders that somebody has edited, or another version has written: refused in a sentence.
+
+A run is made once, its files are changed in hundreds of ways, and everything that reads a folder
+is let loose on each. What cannot be used must end in an error of ours: never in a traceback, and
+never in a page that shows what is not a figure.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import re
+import shutil
+import tomllib
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bgtplanner import simulate
+from bgtplanner.errors import BGTPlannerError, RunFolderError
+from bgtplanner.report import page
+from bgtplanner.report.page import render
+from bgtplanner.report.story import read_story
+from bgtplanner.runs.curves import mean_curves
+from bgtplanner.runs.execute import read_study
+from bgtplanner.runs.run import load, resume
+from bgtplanner.runs.study import Study
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+TINY = {
+    "synthetic.clients": 8,
+    "synthetic.items": 10,
+    "synthetic.ratings_per_client": 8,
+    "run.device": "cpu",
+    "planning.policy": "bgt",
+    "privacy.budgets": "3:0.5,10:0.5",
+}
+ROUNDS = 4
+
+VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    1.5,
+    2**63,
+    10**400,
+    1e308,
+    float("nan"),
+    float("inf"),
+    -float("inf"),
+    "",
+    "x" * 2000,
+    "[/]\x1b[2J\ud800",
+    "=cmd|' /C calc'!A0",
+    [],
+    [None],
+    [[1], [1, 2]],
+    [float("nan")] * 3,
+    ["a", 1],
+    {},
+    {"note": 1},
+    {"a": {"b": []}},
+    [[[[[]]]]],
+)
+"""What may stand where a figure was."""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, compiled_once: Path) -> Path:
+    folder = tmp_path_factory.mktemp("edited") / "run"
+    simulate("synthetic", rounds=ROUNDS, settings=TINY, out=folder)
+    return folder
+
+
+def paths_in(tree: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where there is a value that could be another."""
+    entries = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    for key, value in entries:
+        yield (*at, key)
+        if isinstance(value, dict | list) and len(at) < 3:
+            yield from paths_in(value, (*at, key))
+
+
+def changed(tree: Any, generator: random.Random) -> Any:
+    """The same tree with one value or one key otherwise."""
+    tree = json.loads(json.dumps(tree))
+    place = generator.choice(list(paths_in(tree)))
+    inside = tree
+    for key in place[:-1]:
+        inside = inside[key]
+    kind = generator.randrange(4)
+    if kind == 0:
+        del inside[place[-1]]
+    elif kind == 1 and isinstance(inside, dict):
+        inside[f"{place[-1]}_"] = inside.pop(place[-1])
+    else:
+        inside[place[-1]] = generator.choice(VALUES)
+    return tree
+
+
+def change_summary(folder: Path, generator: random.Random) -> None:
+    file = folder / "summary.json"
+    file.write_text(json.dumps(changed(json.loads(file.read_text()), generator)))
+
+
+def change_round(folder: Path, generator: random.Random) -> None:
+    file = folder / "rounds.jsonl"
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    number = generator.randrange(len(records))
+    records[number] = changed(records[number], generator)
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def change_bytes(folder: Path, generator: random.Random) -> None:
+    """Cut a file, turn one of its bytes, or repeat a part of it."""
+    names = ("summary.json", "rounds.jsonl", "config.toml", "checkpoint.npz")
+    file = folder / generator.choice(names)
+    content = bytearray(file.read_bytes())
+    at = generator.randrange(len(content))
+    kind = generator.randrange(3)
+    if kind == 0:
+        del content[at:]
+    elif kind == 1:
+        content[at] = generator.randrange(256)
+    else:
+        content[at:at] = content[at // 2 : at]
+    file.write_bytes(content)
+
+
+def change_settings(folder: Path, generator: random.Random) -> None:
+    """Another value for one of the settings, or of the folder's own notes."""
+    file = folder / "config.toml"
+    lines = file.read_text().splitlines()
+    number = generator.choice([n for n, line in enumerate(lines) if " = " in line])
+    name = lines[number].partition(" = ")[0]
+    values = ("true", "-1", "1e308", "nan", '""', '"x"', "[]", "{}", "[[1],[2]]", "0", "7")
+    lines[number] = f"{name} = {generator.choice(values)}"
+    file.write_text("\n".join(lines) + "\n")
+
+
+def change_checkpoint(folder: Path, generator: random.Random) -> None:
+    """Another array, or another state of the planner."""
+    file = folder / "checkpoint.npz"
+    with np.load(file) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    name = generator.choice(list(arrays))
+    if name == "planned" and generator.random() < 0.8:
+        state = changed(json.loads(bytes(arrays[name])), generator)
+        arrays[name] = np.frombuffer(json.dumps(state).encode(), dtype=np.uint8)
+    else:
+        arrays[name] = generator.choice(
+            [
+                np.zeros(0),
+                np.asarray(float("nan")),
+                np.asarray(float("inf")),
+                np.asarray(10**6),
+                np.asarray("x"),
+                np.zeros((3, 3, 3), np.int8),
+                np.frombuffer(b"[" * 9999, dtype=np.uint8),
+                np.frombuffer(b"3", dtype=np.uint8),
+            ]
+        )
+    np.savez(file, **arrays)
+
+
+def swap(folder: Path, generator: random.Random) -> None:
+    """One file in the place of another."""
+    names = ["summary.json", "rounds.jsonl", "config.toml", "checkpoint.npz", "ledger.sqlite"]
+    one, other = generator.sample(names, 2)
+    shutil.copy(folder / one, folder / other)
+
+
+def reports(folder: Path) -> None:
+    story = read_story(folder)
+    story.headline(), story.tiles(), story.promises(), story.epsilon(), story.class_epsilons()
+    render(folder)
+
+
+def reports_live(folder: Path) -> None:
+    (folder / "summary.json").unlink(missing_ok=True)
+    render(folder, live="events")
+
+
+def loads(folder: Path) -> None:
+    load(folder)
+
+
+def resumes(folder: Path) -> None:
+    (folder / "summary.json").unlink(missing_ok=True)
+    resume(folder)
+
+
+def refused_or_read(reader: Callable[[Path], None], folder: Path) -> str:
+    """What was said, if something was; anything but an error of ours fails the test."""
+    try:
+        reader(folder)
+    except BGTPlannerError as error:
+        said = str(error)
+        assert said.isprintable(), "one line, and nothing a terminal would obey"
+        assert len(said) < 1500
+        return said
+    return ""
+
+
+READERS = {"report": reports, "live": reports_live, "load": loads, "resume": resumes}
+QUICK = [change_summary, change_round, change_round, change_bytes, change_settings, swap]
+SLOW = [change_checkpoint, change_checkpoint, change_bytes, change_settings, swap, change_round]
+
+
+def let_loose(
+    reader: str, seeds: range, changes: list[Any], finished: Path, place: Path
+) -> list[str]:
+    said = []
+    for seed in seeds:
+        generator = random.Random(f"{reader} {seed}")
+        folder = place / f"{reader}-{seed}"
+        shutil.copytree(finished, folder)
+        generator.choice(changes)(folder, generator)
+        try:
+            said.append(refused_or_read(READERS[reader], folder))
+        except BaseException:
+            print(f"seed {seed}, reader {reader}")
+            raise
+        shutil.rmtree(folder)
+    return said
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages without their pictures, which take most of the time."""
+    monkeypatch.setattr(page, "as_page", lambda _: "")
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(("reader", "times"), [("report", 120), ("live", 60)])
+def test_whatever_is_changed(reader: str, times: int, finished: Path, tmp_path: Path) -> None:
+    said = let_loose(reader, range(times), QUICK, finished, tmp_path)
+    assert sum(map(bool, said)) > times // 4, "most changes matter"
+    assert not all(said), "some do not"
+
+
+@pytest.mark.parametrize(("reader", "times"), [("load", 40), ("resume", 40)])
+def test_whatever_is_changed_in_what_is_gone_on_with(
+    reader: str, times: int, finished: Path, tmp_path: Path
+) -> None:
+    said = let_loose(reader, range(times), SLOW, finished, tmp_path)
+    assert sum(map(bool, said)) > times // 4
+
+
+def test_drawn_too(finished: Path, tmp_path: Path) -> None:
+    let_loose("report", range(1000, 1012), [change_round], finished, tmp_path)
+
+
+MISSING = object()
+HUGE = 10**400
+FAILED_BEFORE: list[tuple[str, str, Any]] = [
+    ("summary.json", "not_accounted", MISSING),
+    ("summary.json", "not_accounted", True),
+    ("summary.json", "not_accounted", [None]),
+    ("summary.json", "unit", MISSING),
+    ("summary.json", "accounting", MISSING),
+    ("summary.json", "accounting", []),
+    ("summary.json", "trust", MISSING),
+    ("summary.json", "mechanism", MISSING),
+    ("summary.json", "policy", "\ud800"),
+    ("summary.json", "epsilon_spent_max", MISSING),
+    ("summary.json", "epsilon_spent_max", None),
+    ("summary.json", "epsilon_spent_max", "much"),
+    ("summary.json", "epsilon_spent_max", HUGE),
+    ("summary.json", "rounds_paid", MISSING),
+    ("summary.json", "epsilon", MISSING),
+    ("summary.json", "epsilon", []),
+    ("summary.json", "epsilon", HUGE),
+    ("summary.json", "delta", MISSING),
+    ("summary.json", "delta", "small"),
+    ("summary.json", "delta", HUGE),
+    ("summary.json", "classes", True),
+    ("summary.json", "classes", [{}]),
+    ("summary.json", "rmse_constant", HUGE),
+    ("summary.json", "rmse_final", HUGE),
+    ("summary.json", "f1_constant", HUGE),
+    ("summary.json", "seconds_total", HUGE),
+    ("rounds.jsonl", "level", "high"),
+    ("rounds.jsonl", "level", -1),
+    ("rounds.jsonl", "level", -float("inf")),
+    ("rounds.jsonl", "why", True),
+    ("rounds.jsonl", "why", {"predicted": [1e308]}),
+    ("rounds.jsonl", "left", ["a", 1]),
+    ("rounds.jsonl", "left", 1.5),
+    ("rounds.jsonl", "left", "abc"),
+    ("rounds.jsonl", "released_norm", 1e308),
+    ("rounds.jsonl", "noise_norm", "loud"),
+    ("rounds.jsonl", "paid", []),
+    ("rounds.jsonl", "paid", None),
+    ("rounds.jsonl", "paid", float("inf")),
+    ("rounds.jsonl", "late", float("nan")),
+    ("rounds.jsonl", "late", "x"),
+    ("rounds.jsonl", "clients", "x"),
+    ("rounds.jsonl", "clients", None),
+    ("rounds.jsonl", "spent", True),
+    ("rounds.jsonl", "spent", [[1], [1, 2]]),
+]
+"""What a version before this one answered with a traceback: the file, the key and its value."""
+
+
+@pytest.mark.parametrize(("name", "key", "value"), FAILED_BEFORE)
+def test_failed_before(name: str, key: str, value: Any, finished: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    lines = (folder / name).read_text().splitlines() if name.endswith("jsonl") else [""]
+    number = min(1, len(lines) - 1)
+    text = lines[number] or (folder / name).read_text()
+    tree = json.loads(text) | {key: value}
+    if value is MISSING:
+        del tree[key]
+    lines[number] = json.dumps(tree)
+    (folder / name).write_text("\n".join(lines) + "\n")
+    with pytest.raises(RunFolderError, match=rf"{re.escape(name)}.*\b{key}\b"):
+        render(folder)
+
+
+class TestFilesOfTwoRuns:
+    def test_the_summary_of_another(self, finished: Path, tmp_path: Path) -> None:
+        folder = Path(shutil.copytree(finished, tmp_path / "run"))
+        file = folder / "summary.json"
+        file.write_text(file.read_text().replace('"policy": "bgt"', '"policy": "uniform"'))
+        words = r"policy = 'uniform', and config\.toml has 'bgt'"
+        with pytest.raises(RunFolderError, match=words):
+            render(folder)
+
+    def test_rounds_in_another_order(self, finished: Path, tmp_path: Path) -> None:
+        folder = Path(shutil.copytree(finished, tmp_path / "run"))
+        lines = (folder / "rounds.jsonl").read_text().splitlines()
+        (folder / "rounds.jsonl").write_text("\n".join(reversed(lines)) + "\n")
+        with pytest.raises(RunFolderError, match=r"line 1: is round 3, and 0 was expected"):
+            render(folder)
+
+    def test_sums_of_another_rule(self, finished: Path, tmp_path: Path) -> None:
+        folder = Path(shutil.copytree(finished, tmp_path / "run"))
+        lines = (folder / "rounds.jsonl").read_text().splitlines()
+        record = json.loads(lines[2])
+        record["spent"] = [*record["spent"], record["spent"][0]]
+        lines[2] = json.dumps(record)
+        (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n")
+        with pytest.raises(RunFolderError, match="line 3: spent does not fit"):
+            render(folder)
+
+
+class TestEndless:
+    """A device, a pipe or a huge file in the place of one of ours is not read to its end."""
+
+    @pytest.mark.parametrize("name", ["summary.json", "rounds.jsonl", "config.toml"])
+    def test_a_device(self, name: str, finished: Path, tmp_path: Path) -> None:
+        folder = Path(shutil.copytree(finished, tmp_path / "run"))
+        (folder / name).unlink()
+        (folder / name).symlink_to("/dev/zero")
+        with pytest.raises(RunFolderError, match="is not a plain file"):
+            render(folder)
+
+    def test_a_long_summary(self, finished: Path, tmp_path: Path) -> None:
+        folder = Path(shutil.copytree(finished, tmp_path / "run"))
+        with (folder / "summary.json").open("r+b") as file:
+            file.truncate(1 << 40)  # takes no room on the disk
+        with pytest.raises(RunFolderError, match="is longer than"):
+            render(folder)
+
+    def test_a_checkpoint_that_unpacks_to_more(self, finished: Path, tmp_path: Path) -> None:
+        folder = Path(shutil.copytree(finished, tmp_path / "run"))
+        whole = io.BytesIO()
+        with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
+            buffer = io.BytesIO()
+            np.save(buffer, np.zeros(1 << 20))
+            archive.writestr("a.npy", buffer.getvalue())
+        (folder / "checkpoint.npz").write_bytes(whole.getvalue())
+        with pytest.raises(RunFolderError, match="it is compressed"):
+            load(folder)
+
+
+class TestOldFolders:
+    """A folder that an older version wrote, kept as it was."""
+
+    OLD = Path(__file__).parent / "assets" / "run-of-0.1"
+
+    def test_it_can_be_shown(self, tmp_path: Path) -> None:
+        folder = Path(shutil.copytree(self.OLD, tmp_path / "run"))
+        assert "noise comes from a seed" in render(folder)
+        assert read_story(folder).summary["simulated_noise"] is True
+
+    def test_it_is_used_or_refused_in_a_sentence(self, tmp_path: Path) -> None:
+        """What servers remember has grown since; no version makes up what is not there."""
+        folder = Path(shutil.copytree(self.OLD, tmp_path / "run"))
+        said = refused_or_read(loads, folder)
+        assert said == "" or "checkpoint entry 'memory/" in said
+
+    def test_what_it_left_unsaid_is_taken_for_the_worst(self, tmp_path: Path) -> None:
+        folder = Path(shutil.copytree(self.OLD, tmp_path / "run"))
+        file = folder / "config.toml"
+        assert tomllib.loads(file.read_text())["data"]["dataset"] == "synthetic"
+        file.write_text(file.read_text().replace('"synthetic"', '"csv:mine.csv"', 1))
+        story = read_story(folder)
+        assert story.summary["not_accounted"] == ["scale", "catalogue"]
+        assert story.tiles()[-1].rest.endswith("and scale and catalogue public")
+
+
+def test_a_grid_with_edited_cells(tmp_path: Path) -> None:
+    """A cell that cannot be read has failed; the others are shown."""
+    from benchmarks.speed.made_runs import make_study
+
+    asked = Study(policies=("uniform",), seeds=(0, 1, 2), settings={"federation.rounds": 3})
+    folder = make_study(tmp_path / "grid", asked)
+    cells = [folder / cell.place for cell in asked.cells()]
+    (cells[0] / "summary.json").write_text('{"rmse_final": "low"}')
+    (cells[1] / "rounds.jsonl").write_text('{"round": 0, "rmse": [], "f1": 1}\n')
+    outcomes = read_study(asked, folder)
+    assert [outcome.error is None for outcome in outcomes] == [False, True, True]
+    assert mean_curves(folder, outcomes)["demo", "gaussian", "uniform"].seeds == 1
+    assert "expected a number of at least 0" in render(folder)

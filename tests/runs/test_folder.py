@@ -1,0 +1,650 @@
+"""The run folder: what lies in it, and that nothing in it is ever half written."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import resource
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bgtplanner
+from bgtplanner.errors import (
+    InputError,
+    RunFolderError,
+    RunLockedError,
+    SchemaError,
+    StorageError,
+)
+from bgtplanner.runs.config import load_config
+from bgtplanner.runs.folder import SCHEMA, RunFolder
+from processes import Processes
+
+CONFIG = load_config(settings={"federation.rounds": 5})
+ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.asarray(7)}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def record(number: int) -> dict[str, Any]:
+    scores = dict.fromkeys(("rmse", "mae", "precision", "recall", "f1", "loss"), 0.1 * number)
+    counts = {"clients": 3, "ratings": 9, "dropped": 0}
+    return {"round": number, **scores, **counts, "seconds": 0.5, "charge": 0.1}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[RunFolder]:
+    with RunFolder.create(tmp_path / "run", CONFIG, fingerprint="abc") as opened:
+        yield opened
+
+
+class TestLayout:
+    def test_what_is_known_before_the_first_round(self, tmp_path: Path) -> None:
+        facts = {"dataset": "a 'b' \"c\" ü", "rmse_constant": 0.25, "class_epsilons": [3.0, 10.0]}
+        with RunFolder.create(tmp_path / "run", CONFIG, fingerprint="", facts=facts) as folder:
+            assert folder.notes()["facts"] == facts
+            assert folder.config() == CONFIG
+
+    def test_new(self, folder: RunFolder) -> None:
+        assert names(folder.path) == [".lock", "config.toml"]
+        assert folder.config() == CONFIG
+        notes = folder.notes()
+        assert notes.pop("versions")["numpy"] == np.__version__
+        assert notes == {
+            "schema": SCHEMA,
+            "version": bgtplanner.__version__,
+            "data": "abc",
+            "facts": {},
+        }
+        assert folder.rounds() == []
+        assert folder.checkpoint() is None
+        assert folder.summary() is None
+
+    def test_full(self, folder: RunFolder) -> None:
+        for number in range(3):
+            folder.append_round(record(number))
+        folder.write_checkpoint(ARRAYS)
+        folder.write_summary({"rmse_final": 0.5, "epsilon": None})
+        assert names(folder.path) == [
+            ".lock",
+            "checkpoint.npz",
+            "config.toml",
+            "rounds.jsonl",
+            "summary.json",
+        ]
+        lines = (folder.path / "rounds.jsonl").read_text().splitlines()
+        assert [json.loads(line) for line in lines] == [record(n) for n in range(3)]
+        assert folder.rounds() == [record(n) for n in range(3)]
+        assert folder.summary() == {"rmse_final": 0.5, "epsilon": None}
+        stored = folder.checkpoint()
+        assert stored is not None
+        for name, array in ARRAYS.items():
+            assert stored[name].dtype == array.dtype
+            assert stored[name].tobytes() == array.tobytes()
+
+    def test_parents_are_made(self, tmp_path: Path) -> None:
+        with RunFolder.create(tmp_path / "a" / "b" / "c", CONFIG, fingerprint="") as folder:
+            assert folder.path.is_dir()
+
+    def test_empty_folder_and_a_left_lock_are_free(self, tmp_path: Path) -> None:
+        (tmp_path / ".lock").touch()
+        with RunFolder.create(tmp_path, CONFIG, fingerprint=""):
+            pass
+
+    def test_reopened(self, folder: RunFolder) -> None:
+        folder.append_round(record(0))
+        folder.close()
+        folder.close()
+        with RunFolder.open(folder.path) as again:
+            assert again.config() == CONFIG
+            assert again.rounds() == [record(0)]
+
+    def test_not_a_number_is_never_in_a_summary(self, folder: RunFolder) -> None:
+        with pytest.raises(ValueError, match="JSON compliant"):
+            folder.write_summary({"rmse_final": float("nan")})
+        assert folder.summary() is None
+
+    def test_checkpoint_holds_no_pickle(self, folder: RunFolder) -> None:
+        with pytest.raises(ValueError, match=r"pickle|Object arrays"):
+            folder.write_checkpoint({"a": np.asarray([{}], dtype=object)})
+        assert folder.checkpoint() is None
+
+
+class TestAtomicWrites:
+    @pytest.fixture
+    def filled(self, folder: RunFolder) -> RunFolder:
+        folder.append_round(record(0))
+        folder.write_checkpoint(ARRAYS)
+        folder.write_summary({"n": 1})
+        return folder
+
+    def writes(self, folder: RunFolder) -> list[Any]:
+        return [
+            lambda: folder.write_checkpoint({"a": np.zeros(99)}),
+            lambda: folder.write_summary({"n": 2}),
+            lambda: folder.keep_rounds(0),
+        ]
+
+    def assert_unchanged(self, folder: RunFolder, before: dict[str, bytes]) -> None:
+        assert {e.name: e.read_bytes() for e in folder.path.iterdir()} == before
+
+    @pytest.mark.parametrize("which", range(3))
+    @pytest.mark.parametrize(
+        "failure", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()], ids=["full", "interrupt"]
+    )
+    @pytest.mark.parametrize("target", ["replace", "fsync"])
+    def test_failure_leaves_the_old_one(
+        self,
+        filled: RunFolder,
+        monkeypatch: pytest.MonkeyPatch,
+        which: int,
+        target: str,
+        failure: BaseException,
+    ) -> None:
+        before = {e.name: e.read_bytes() for e in filled.path.iterdir()}
+
+        def fail(*_: object) -> None:
+            raise failure
+
+        if target == "replace":
+            monkeypatch.setattr(Path, "replace", fail)
+            monkeypatch.setattr(os, "replace", fail)
+        else:
+            monkeypatch.setattr(os, "fsync", fail)
+        expected = StorageError if isinstance(failure, OSError) else KeyboardInterrupt
+        with pytest.raises(expected) as caught:
+            self.writes(filled)[which]()
+        if expected is StorageError:
+            assert "no space left" in str(caught.value)
+        monkeypatch.undo()
+        self.assert_unchanged(filled, before)
+
+    def test_a_real_failure_in_the_middle_of_a_write(self, filled: RunFolder) -> None:
+        before = {e.name: e.read_bytes() for e in filled.path.iterdir()}
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # Python ignores the signal
+        try:
+            with pytest.raises(StorageError, match=r"checkpoint\.npz"):
+                filled.write_checkpoint({"a": np.zeros(10_000)})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        self.assert_unchanged(filled, before)
+        filled.write_checkpoint({"a": np.zeros(10_000)})  # there is room again
+        stored = filled.checkpoint()
+        assert stored is not None
+        assert stored["a"].shape == (10_000,)
+
+    def test_bytes_are_on_the_disk_before_the_new_name(
+        self, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder.append_round(record(0))
+        order: list[str] = []
+        fsync, replace = os.fsync, Path.replace
+
+        def see_fsync(handle: int) -> None:
+            order.append("sync " + Path(f"/proc/self/fd/{handle}").readlink().name[:5])
+            fsync(handle)
+
+        def see_replace(self: Path, target: Path) -> Path:
+            order.append(f"name {target.name}")
+            return replace(self, target)
+
+        monkeypatch.setattr(os, "fsync", see_fsync)
+        monkeypatch.setattr(Path, "replace", see_replace)
+        folder.write_checkpoint(ARRAYS)
+        assert order == ["sync round", "sync .tmp-", "name checkpoint.npz", "sync run"]
+
+
+class TestDisk:
+    def test_full_disk_while_a_round_is_added(self, folder: RunFolder) -> None:
+        if not Path("/dev/full").exists():
+            pytest.skip("no /dev/full here")
+        (folder.path / "rounds.jsonl").symlink_to("/dev/full")
+        with pytest.raises(StorageError, match=r"rounds\.jsonl: no space left.*resume"):
+            folder.append_round(record(0))
+
+    @pytest.mark.parametrize(
+        ("number", "words"),
+        [
+            (errno.ENOSPC, "no space left"),
+            (errno.EDQUOT, "quota"),
+            (errno.EACCES, "no permission"),
+            (errno.EROFS, "read-only"),
+            (errno.EIO, os.strerror(errno.EIO)),
+        ],
+    )
+    def test_a_disk_that_refuses(
+        self,
+        folder: RunFolder,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+        number: int,
+        words: str,
+    ) -> None:
+        def refuse(*_: object, **__: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(Path, "open", refuse)
+        monkeypatch.setattr(Path, "mkdir", refuse)
+        for write in (
+            lambda: folder.append_round(record(0)),
+            lambda: folder.write_summary({}),
+            lambda: RunFolder.create(tmp_path / "new", CONFIG, fingerprint=""),
+        ):
+            with pytest.raises(StorageError, match=words) as caught:
+                write()
+            assert caught.value.exit_code == 1
+            assert isinstance(caught.value.__cause__, OSError)
+
+    def test_read_only_folder(
+        self, folder: RunFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        folder.close()
+        real = os.open
+
+        def refuse(path: Any, flags: int, *rest: Any, **options: Any) -> int:
+            if flags & (os.O_WRONLY | os.O_RDWR):
+                raise OSError(errno.EROFS, "Read-only file system", path)
+            return real(path, flags, *rest, **options)
+
+        monkeypatch.setattr(os, "open", refuse)
+        with pytest.raises(StorageError, match=r"read-only; choose another folder with --out"):
+            RunFolder.open(folder.path)
+
+    def test_a_folder_that_may_not_be_listed(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        def refuse(_: Path) -> None:
+            raise PermissionError(errno.EACCES, "no")
+
+        monkeypatch.setattr(Path, "iterdir", refuse)
+        with pytest.raises(StorageError, match="no permission"):
+            RunFolder(tmp_path).check_free(overwrite=True)
+
+
+class TestPaths:
+    @pytest.mark.parametrize("overwrite", [False, True])
+    def test_file_instead_of_a_folder(self, tmp_path: Path, overwrite: bool) -> None:
+        file = tmp_path / "file"
+        file.write_text("mine")
+        for path in (file, file / "below"):
+            with pytest.raises(RunFolderError, match="is a file") as caught:
+                RunFolder.create(path, CONFIG, fingerprint="", overwrite=overwrite)
+            assert caught.value.exit_code == 2
+        assert file.read_text() == "mine"
+
+    def test_names_that_cannot_be(self, tmp_path: Path) -> None:
+        (tmp_path / "loop").symlink_to(tmp_path / "loop")
+        (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+        for path, words in (
+            (tmp_path / ("x" * 300), "too long"),
+            (tmp_path / "loop", "leads back to itself"),
+            (tmp_path / "dangling", "not a folder"),
+            (tmp_path / "a\0b", "zero byte"),
+        ):
+            with pytest.raises(RunFolderError, match=words):
+                RunFolder.create(path, CONFIG, fingerprint="")
+
+    def test_odd_names_that_can(self, tmp_path: Path) -> None:
+        (tmp_path / "real").mkdir()
+        (tmp_path / "link").symlink_to(tmp_path / "real")
+        for name in ("with space", "ünï ☃ 😀", "[bold]", "-dash", "link", "\udcff"):
+            with RunFolder.create(tmp_path / name, CONFIG, fingerprint="") as folder:
+                folder.append_round(record(0))
+            with RunFolder.open(tmp_path / name) as again:
+                assert again.rounds() == [record(0)]
+
+    def test_the_command_to_go_on_can_be_pasted(self, tmp_path: Path) -> None:
+        assert RunFolder(Path("a/b")).resume_command == "bgtplanner resume a/b"
+        assert RunFolder(Path("a b")).resume_command == "bgtplanner resume 'a b'"
+        with RunFolder.create(tmp_path / "a b", CONFIG, fingerprint=""):
+            pass
+        with pytest.raises(RunFolderError, match=r"bgtplanner resume '.*a b'"):
+            RunFolder.create(tmp_path / "a b", CONFIG, fingerprint="")
+
+
+class TestForeignFolders:
+    @pytest.mark.parametrize("overwrite", [False, True])
+    @pytest.mark.parametrize("name", ["notes.txt", "sub", "config.toml.bak", ".hidden"])
+    def test_refused_and_untouched(self, tmp_path: Path, overwrite: bool, name: str) -> None:
+        (tmp_path / "config.toml").write_text("")
+        (tmp_path / name).mkdir()
+        before = names(tmp_path)
+        with pytest.raises(RunFolderError, match=f"other files \\({name}\\).*--out"):
+            RunFolder.create(tmp_path, CONFIG, fingerprint="", overwrite=overwrite)
+        assert names(tmp_path) == before
+
+    def test_many_files_are_not_all_named(self, tmp_path: Path) -> None:
+        for number in range(50):
+            (tmp_path / f"file{number:02}").touch()
+        with pytest.raises(RunFolderError) as caught:
+            RunFolder.create(tmp_path, CONFIG, fingerprint="", overwrite=True)
+        assert "file02" in str(caught.value)
+        assert "file03" not in str(caught.value)
+
+    def test_a_run_is_not_replaced_unasked(self, folder: RunFolder) -> None:
+        folder.append_round(record(0))
+        folder.close()
+        with pytest.raises(RunFolderError, match=r"--overwrite.*bgtplanner resume"):
+            RunFolder.create(folder.path, CONFIG, fingerprint="")
+        assert folder.rounds() == [record(0)]
+
+    def test_overwrite_leaves_nothing_of_the_old_run(self, folder: RunFolder) -> None:
+        folder.append_round(record(0))
+        folder.write_checkpoint(ARRAYS)
+        folder.write_summary({})
+        (folder.path / "report.html").touch()
+        (folder.path / ".tmp-0123456789abcdef").touch()  # left by a crash
+        folder.close()
+        with RunFolder.create(folder.path, CONFIG, fingerprint="new", overwrite=True) as again:
+            assert names(again.path) == [".lock", "config.toml"]
+            assert again.notes()["data"] == "new"
+
+    def test_left_by_a_process_that_was_killed(self, tmp_path: Path) -> None:
+        (tmp_path / ".lock").touch()
+        (tmp_path / ".tmp-0123456789abcdef").write_text("half")
+        with RunFolder.create(tmp_path, CONFIG, fingerprint=""):  # no run was there yet
+            assert names(tmp_path) == [".lock", "config.toml"]
+        (tmp_path / ".tmp-0123456789abcdef").write_text("half")
+        with RunFolder.open(tmp_path):
+            assert names(tmp_path) == [".lock", "config.toml"]
+
+    def test_overwrite_does_not_follow_links(self, folder: RunFolder, tmp_path: Path) -> None:
+        folder.close()
+        precious = tmp_path / "precious"
+        precious.write_text("mine")
+        (folder.path / "rounds.jsonl").symlink_to(precious)
+        with RunFolder.create(folder.path, CONFIG, fingerprint="", overwrite=True) as again:
+            again.append_round(record(0))
+        assert precious.read_text() == "mine"
+
+    def test_not_a_run_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        for path in (tmp_path, tmp_path / "none", tmp_path / "file"):
+            with pytest.raises(RunFolderError, match=r"no run folder \(it has no config.toml\)"):
+                RunFolder.open(path)
+        assert names(tmp_path) == ["file"]
+
+
+HOLDER = """
+import fcntl, os, sys
+handle = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.flock(handle, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+class TestLock:
+    def test_held_by_another_process(self, folder: RunFolder, processes: Processes) -> None:
+        folder.close()
+        holder = processes.start(
+            [sys.executable, "-c", HOLDER, folder.path / ".lock"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        for attempt in (
+            lambda: RunFolder.open(folder.path),
+            lambda: RunFolder.create(folder.path, CONFIG, fingerprint="", overwrite=True),
+        ):
+            with pytest.raises(RunLockedError, match="another process is running") as caught:
+                attempt()
+            assert caught.value.exit_code == 2
+        assert folder.config() == CONFIG
+        processes.end()  # by SIGKILL
+        RunFolder.open(folder.path).close()  # the lock died with its holder
+
+    def test_held_by_this_process(self, folder: RunFolder) -> None:
+        handles = len(list(Path("/proc/self/fd").iterdir()))
+        for _ in range(3):
+            with pytest.raises(RunLockedError):
+                RunFolder.open(folder.path)
+        assert len(list(Path("/proc/self/fd").iterdir())) == handles
+        folder.close()
+        RunFolder.open(folder.path).close()
+
+    def test_a_disk_without_locks_says_so(
+        self, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder.close()
+
+        def refuse(*_: object) -> None:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+        monkeypatch.setattr("fcntl.flock", refuse)
+        with pytest.raises(StorageError, match=r"[Ll]ocks"):
+            RunFolder.open(folder.path)
+
+    def test_let_go_when_starting_fails(
+        self, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder.close()
+
+        def fail(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(RunFolder, "_write", fail)
+        with pytest.raises(KeyboardInterrupt):
+            RunFolder.create(folder.path, CONFIG, fingerprint="", overwrite=True)
+        monkeypatch.undo()
+        with RunFolder.create(folder.path, CONFIG, fingerprint="", overwrite=True):
+            pass
+
+
+def with_schema(folder: RunFolder, line: str) -> Path:
+    folder.close()
+    file = folder.path / "config.toml"
+    file.write_text(file.read_text().replace(f"schema = {SCHEMA}", line))
+    return folder.path
+
+
+class TestSchema:
+    @pytest.mark.parametrize(
+        ("schema", "age"), [(SCHEMA - 1, "an older"), (SCHEMA + 1, "a newer"), (-(10**30), "an o")]
+    )
+    def test_other_versions(self, folder: RunFolder, schema: int, age: str) -> None:
+        path = with_schema(folder, f"schema = {schema}")
+        with pytest.raises(SchemaError) as caught:
+            RunFolder.open(path)
+        message = str(caught.value)
+        for words in (age, f"schema {schema}", f"schema {SCHEMA}", "--config", str(path)):
+            assert words in message
+        assert f"version {bgtplanner.__version__}" in message
+
+    @pytest.mark.parametrize("line", ["", 'schema = "1"', "schema = 1.0", "schema = true"])
+    def test_missing_or_garbage(self, folder: RunFolder, line: str) -> None:
+        with pytest.raises(SchemaError, match=r"config\.toml: has no \[folder\] schema"):
+            RunFolder.open(with_schema(folder, line))
+
+    @pytest.mark.parametrize("text", ["", "folder = 3\n", "folder = [1]\n", "[folder]\n"])
+    def test_not_written_by_a_run(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "config.toml").write_text(text)
+        with pytest.raises(SchemaError, match="not written by a run"):
+            RunFolder.open(tmp_path)
+
+    @pytest.mark.parametrize("text", [b"[", b"\xff", b"\x00", b"a = " + b"[" * 5000])
+    def test_no_toml(self, tmp_path: Path, text: bytes) -> None:
+        (tmp_path / "config.toml").write_bytes(text)
+        with pytest.raises(RunFolderError, match=r"config\.toml: cannot be read"):
+            RunFolder.open(tmp_path)
+
+    def test_a_setting_of_another_version(self, folder: RunFolder) -> None:
+        file = folder.path / "config.toml"
+        file.write_text(file.read_text().replace("[run]", "[run]\nfrom_the_future = 1"))
+        with pytest.raises(InputError, match=r"config\.toml: unknown key 'run\.from_the_future'"):
+            folder.config()
+
+    def test_notes_are_plain_toml(self, folder: RunFolder) -> None:
+        tree = tomllib.loads((folder.path / "config.toml").read_text(encoding="utf-8"))
+        assert tree["folder"]["schema"] == SCHEMA
+
+
+class TestRounds:
+    def test_torn_last_line(self, folder: RunFolder) -> None:
+        whole = json.dumps(record(0)) + "\n"
+        for torn in ("{", '{"round": 1', '{"round": 1}', "\x00\x00", "é"[:1]):
+            (folder.path / "rounds.jsonl").write_text(whole + torn)
+            assert folder.rounds() == [record(0)]
+
+    def test_empty(self, folder: RunFolder) -> None:
+        (folder.path / "rounds.jsonl").touch()
+        assert folder.rounds() == []
+
+    @pytest.mark.parametrize(
+        "line", [b"nonsense", b"", b"5", b"[1]", b"null", b"\xff\xfe", b"\x00", b"[" * 9999]
+    )
+    def test_a_line_that_is_no_record(self, folder: RunFolder, line: bytes) -> None:
+        whole = json.dumps(record(0)).encode() + b"\n"
+        (folder.path / "rounds.jsonl").write_bytes(whole + line + b"\n" + whole)
+        with pytest.raises(RunFolderError, match=r"rounds\.jsonl, line 2: not a JSON object"):
+            folder.rounds()
+        with pytest.raises(RunFolderError, match="line 2"):
+            folder.keep_rounds(2)
+
+    def test_a_folder_in_its_place(self, folder: RunFolder) -> None:
+        (folder.path / "rounds.jsonl").mkdir()
+        with pytest.raises(RunFolderError, match=r"rounds\.jsonl: cannot be read"):
+            folder.rounds()
+
+    @pytest.mark.parametrize("keep", range(4))
+    def test_cut_back_to_the_checkpoint(self, folder: RunFolder, keep: int) -> None:
+        for number in range(3):
+            folder.append_round(record(number))
+        with (folder.path / "rounds.jsonl").open("a") as file:
+            file.write('{"rou')
+        kept = folder.keep_rounds(keep)
+        assert kept == folder.rounds() == [record(n) for n in range(keep)]
+        folder.append_round(record(keep))
+        assert folder.rounds()[-1] == record(keep)
+
+    def test_garbage_behind_the_checkpoint_does_not_matter(self, folder: RunFolder) -> None:
+        folder.append_round(record(0))
+        with (folder.path / "rounds.jsonl").open("ab") as file:
+            file.write(b"\x00" * 100 + b"\n\xff\n{")  # what a power cut may leave
+        assert folder.keep_rounds(1) == folder.rounds() == [record(0)]
+
+    @pytest.mark.parametrize("numbers", [[0], [0, 2], [1, 0], [0, 0], [], ["0", 1], [None, 1]])
+    def test_rounds_that_do_not_fit_the_checkpoint(
+        self, folder: RunFolder, numbers: list[Any]
+    ) -> None:
+        for number in numbers:
+            folder.append_round(record(0) | {"round": number})
+        file = folder.path / "rounds.jsonl"
+        before = file.read_bytes() if numbers else b""
+        words = "does not hold the 2 rounds|line [12]: (is round|round = |has no round)"
+        with pytest.raises(RunFolderError, match=words):
+            folder.keep_rounds(2)
+        assert (file.read_bytes() if numbers else b"") == before
+
+
+def zipped(**members: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def saved(array: Any, *, allow_pickle: bool = False) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=allow_pickle)
+    return buffer.getvalue()
+
+
+class Bomb:
+    """Would write a file if it were ever unpickled."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.target,)
+
+
+class TestCheckpoint:
+    def write(self, folder: RunFolder, content: bytes) -> None:
+        (folder.path / "checkpoint.npz").write_bytes(content)
+
+    def refused(self, folder: RunFolder) -> None:
+        with pytest.raises(RunFolderError, match=r"checkpoint\.npz: .*no checkpoint"):
+            folder.checkpoint()
+
+    def test_pickles_are_refused_and_not_run(self, folder: RunFolder, tmp_path: Path) -> None:
+        target = tmp_path / "exploded"
+        array = np.asarray([Bomb(target)], dtype=object)
+        inside = saved(array, allow_pickle=True)
+        self.write(folder, zipped(**{"a.npy": inside}))
+        self.refused(folder)
+        self.write(folder, inside)
+        self.refused(folder)
+        self.write(folder, inside[inside.index(b"\n") + 1 :])  # a bare pickle
+        self.refused(folder)
+        assert not target.exists()
+
+    def test_truncated_anywhere(self, folder: RunFolder) -> None:
+        folder.write_checkpoint(ARRAYS)
+        whole = (folder.path / "checkpoint.npz").read_bytes()
+        for length in range(0, len(whole), 37):
+            self.write(folder, whole[:length])
+            self.refused(folder)
+
+    def test_flipped_bytes_are_noticed_or_harmless(self, folder: RunFolder) -> None:
+        folder.write_checkpoint(ARRAYS)
+        whole = bytearray((folder.path / "checkpoint.npz").read_bytes())
+        generator = np.random.default_rng(0)
+        for position in generator.choice(len(whole), 60, replace=False):
+            damaged = bytearray(whole)
+            damaged[position] ^= 0xFF
+            self.write(folder, bytes(damaged))
+            try:
+                stored = folder.checkpoint()
+            except RunFolderError:
+                continue
+            assert stored is not None
+            for name in set(stored) & set(ARRAYS):  # a checksum guards what is inside
+                assert stored[name].tobytes() == ARRAYS[name].tobytes()
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"",
+            b"nonsense",
+            b"\x93NUMPY",
+            saved(np.zeros(3)),
+            zipped(**{"a.npy": b"\x93NUMPY\x01\x00"}),
+            zipped(**{"a.npy": saved(np.zeros(3))[:-1]}),
+            zipped(**{"a.npy": saved(np.zeros(3)).replace(b"(3,)", b"(9,)")}),
+            zipped(**{"a.txt": b"text"}),
+            zipped(a=b"text"),
+        ],
+        ids=["empty", "text", "magic", "npy", "head", "short", "shape", "text-inside", "no-npy"],
+    )
+    def test_other_files(self, folder: RunFolder, content: bytes) -> None:
+        self.write(folder, content)
+        self.refused(folder)
+
+    def test_a_folder_in_its_place(self, folder: RunFolder) -> None:
+        (folder.path / "checkpoint.npz").mkdir()
+        self.refused(folder)
+
+
+class TestSummary:
+    @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[1]", b"3", b"[" * 99999])
+    def test_damaged(self, folder: RunFolder, text: bytes) -> None:
+        (folder.path / "summary.json").write_bytes(text)
+        with pytest.raises(RunFolderError, match=r"summary\.json: cannot be read"):
+            folder.summary()

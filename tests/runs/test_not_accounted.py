@@ -1,0 +1,128 @@
+"""What leaves the clients without being paid for is named: the scale and the catalogue, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bgtplanner import Ratings, load_ratings, simulate
+from bgtplanner.report.guarantee import guarantee, is_sound
+from bgtplanner.runs.config import load_config
+from bgtplanner.runs.summary import about_ratings, facts_of, not_accounted
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+BOTH = ("scale", "catalogue")
+
+
+def table(path: Path, last: list[tuple[str, int]]) -> Path:
+    """Five clients; what the last one rated is given."""
+    rows = [
+        (f"user {user}", f"item {item}", 1 + (user + item) % 4)
+        for user in range(4)
+        for item in range(6)
+    ]
+    rows += [("user 4", item, rating) for item, rating in last]
+    lines = ["user,item,rating", *(",".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def neighbours(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two tables that differ in one client."""
+    home = tmp_path_factory.mktemp("neighbours")
+    return (
+        table(home / "one.csv", [("item 0", 2), ("item 1", 3), ("item 2", 1)]),
+        table(home / "other.csv", [("item 0", 2), ("item 1", 5), ("a rare film", 1)]),
+    )
+
+
+def facts(ratings: Ratings, **settings: Any) -> dict[str, Any]:
+    """What a run on these ratings says before its first round."""
+    config = load_config(settings={key.replace("__", "."): of for key, of in settings.items()})
+    return facts_of(config, about_ratings(ratings), None)
+
+
+class TestNeighbours:
+    """One client's ratings can be seen in what every run takes for granted."""
+
+    def test_they_have_another_scale_and_another_catalogue(
+        self, neighbours: tuple[Path, Path]
+    ) -> None:
+        one, other = (load_ratings(f"csv:{path}") for path in neighbours)
+        assert (one.high, other.high) == (4.0, 5.0)
+        assert set(other.item_labels) - set(one.item_labels) == {"a rare film"}
+        for ratings in (one, other):
+            assert facts(ratings)["not_accounted"] == [*BOTH]
+
+    def test_whoever_gets_the_model_sees_it(
+        self, neighbours: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        result = simulate(f"csv:{neighbours[1]}", rounds=2, settings={"run.device": "cpu"})
+        with np.load(result.export(tmp_path / "model.npz")) as stored:
+            assert stored["scale"].tolist() == [0.0, 5.0]
+            assert "a rare film" in stored["item_labels"]
+        assert result.summary["not_accounted"] == [*BOTH]
+        assert result.summary["simulated_noise"] is True
+        assert is_sound(result.summary)
+        promise, public, *_ = guarantee(result.summary)
+        assert "its noise comes from a seed" in promise
+        assert public.startswith("This takes as public what was read off the ratings: ")
+        assert "the scale, which was read off the ratings" in public
+        assert "which items occur in the ratings at all" in public
+
+    def test_what_is_given_is_the_same_for_both(self, neighbours: tuple[Path, Path]) -> None:
+        for path in neighbours:
+            ratings = load_ratings(f"csv:{path}", scale="1:5")
+            assert facts(ratings)["not_accounted"] == ["catalogue"]
+            assert (ratings.low, ratings.high) == (1.0, 5.0)
+
+
+@pytest.mark.parametrize("scale", ["max", "minmax", None])
+def test_a_scale_that_is_read_off_the_ratings(neighbours: tuple[Path, Path], scale: str) -> None:
+    assert load_ratings(f"csv:{neighbours[0]}", scale=scale).public == frozenset()
+
+
+class TestArrays:
+    @pytest.mark.parametrize(
+        ("options", "public"),
+        [
+            ({}, ()),
+            ({"scale": "max"}, ()),
+            ({"scale": (1, 5)}, ("scale",)),
+            ({"items": range(9)}, ("catalogue",)),
+            ({"scale": (1, 5), "items": range(9)}, BOTH),
+        ],
+    )
+    def test_what_is_given_is_public(self, options: dict, public: tuple[str, ...]) -> None:
+        ratings = Ratings.from_arrays(["a", "b", "a"], [1, 2, 3], [1, 5, 2], **options)
+        assert ratings.public == set(public)
+        assert ratings.take(np.array([True, False, True])).public == set(public)
+        assert set(not_accounted(load_config(), ratings.public)) == set(BOTH) - set(public)
+
+    def test_a_name_makes_nothing_public(self) -> None:
+        """Whoever calls his own ratings `demo` has not given a catalogue."""
+        ratings = Ratings.from_arrays(["a", "b", "a"], [1, 2, 3], [1, 5, 2], name="demo")
+        assert facts(ratings)["not_accounted"] == [*BOTH]
+
+
+def test_made_up_ratings_have_both_by_construction() -> None:
+    """Their scale and the number of their items are settings, and nobody has rated anything."""
+    assert load_ratings("demo").public == load_ratings("synthetic", seed=3).public == set(BOTH)
+
+
+def test_public_sets_have_a_public_scale(real_files: Callable[..., Path]) -> None:
+    """Five stars are known; which films occur in the file depends on every user in it."""
+    folder = real_files("ml-100k/u.data")
+    assert load_ratings("ml-100k", data_dir=folder).public == {"scale"}
+
+
+def test_without_noise_there_is_none_to_simulate() -> None:
+    ratings = load_ratings("demo")
+    assert facts(ratings)["simulated_noise"] is True
+    assert facts(ratings, privacy__mechanism="none")["simulated_noise"] is False

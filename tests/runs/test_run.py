@@ -1,0 +1,869 @@
+"""A run from the first round to the summary, stopped anywhere and gone on with."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bgtplanner import Ratings, Result, load_ratings, resume, simulate
+from bgtplanner.errors import (
+    ConfigError,
+    DataError,
+    InterruptedRunError,
+    RunFolderError,
+    RunLockedError,
+    SchemaError,
+    StorageError,
+    TrainingDivergedError,
+)
+from bgtplanner.runs import loop
+from bgtplanner.runs import run as runner
+from bgtplanner.runs.assembly import federation_of
+from bgtplanner.runs.config import load_config
+from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.run import execute
+from processes import Processes, lines_in, wait_until
+
+TINY = {
+    "synthetic.clients": 20,
+    "synthetic.items": 15,
+    "synthetic.ratings_per_client": 8,
+    "federation.participation": 0.5,  # so that every round draws at random
+    "run.checkpoint_every": 4,
+    "run.device": "cpu",
+}
+ROUNDS = 14
+TIMES = ("seconds", "ledger_head")  # what is never the same twice
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+
+def tiny(out: Path | None = None, **changes: Any) -> Result:
+    rounds = changes.pop("rounds", ROUNDS)
+    observer = changes.pop("observer", None)
+    preset = changes.pop("preset", "recommended")
+    settings = TINY | {key.replace("__", "."): value for key, value in changes.items()}
+    return simulate(
+        "synthetic", rounds=rounds, preset=preset, settings=settings, out=out, observer=observer
+    )
+
+
+def planned_of(stored: np.ndarray) -> dict[str, Any]:
+    """What the planner knows, without its ledger, whose key and nonces are secret and random."""
+    state = json.loads(bytes(stored))
+    return {key: value for key, value in state["policy"].items() if key != "ledger"}
+
+
+def timeless(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if not key.startswith(TIMES)}
+
+
+def state_of(folder: Path) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
+    """All that a finished run is, except how long it took."""
+    with np.load(folder / "checkpoint.npz", allow_pickle=False) as stored:
+        arrays = {
+            name: (str(stored[name].dtype), stored[name].shape, stored[name].tobytes())
+            for name in stored.files
+            if name not in ("seconds", "planned")
+        }
+        if "planned" in stored.files:
+            arrays["planned"] = planned_of(stored["planned"])
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    summary = json.loads((folder / "summary.json").read_text())
+    return arrays, [timeless(json.loads(line)) for line in lines], timeless(summary)
+
+
+class Watcher:
+    """Sees everything; may do something at the end of a round."""
+
+    def __init__(self, at: int = -1, do: Callable[[], None] = lambda: None) -> None:
+        self.at, self.do = at, do
+        self.seen: list[int] = []
+        self.first: int | None = None
+        self.result: Result | None = None
+
+    def started(self, config: Any, split: Any, first: int) -> None:
+        self.first = first
+
+    def round(self, record: Mapping[str, Any], total: int) -> None:
+        self.seen.append(record["round"])
+        if record["round"] == self.at:
+            self.do()
+
+    def finished(self, result: Result) -> None:
+        self.result = result
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory, compiled_once: Path) -> Path:
+    """The folder of a run that nobody interrupted."""
+    folder = tmp_path_factory.mktemp("reference") / "run"
+    tiny(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def learned(compiled_once: Path) -> Result:
+    return tiny()
+
+
+def frame() -> dict[str, list[Any]]:
+    generator = np.random.default_rng(0)
+    pairs = [(f"user{u}", f"item {i}") for u in range(8) for i in range(10)]
+    return {
+        "user": [user for user, _ in pairs],
+        "item": [item for _, item in pairs],
+        "rating": generator.integers(1, 6, len(pairs)).tolist(),
+    }
+
+
+class TestSimulate:
+    def test_without_arguments_it_learns(self) -> None:
+        result = simulate(rounds=5)
+        summary = result.summary
+        assert summary["dataset"] == "demo"
+        assert summary["rounds_run"] == len(result.rounds) == 5
+        assert result.folder is None
+        assert (len(result.ratings), result.ratings.n_clients) == (15_000, 300)
+        assert summary["rmse_final"] < summary["rmse_client_alone"] < summary["rmse_constant"]
+
+    def test_nothing_is_written_unasked(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        tiny(rounds=1)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_ratings_of_a_frame(self) -> None:
+        ratings = Ratings.from_frame(frame(), name="mine [bold]")
+        result = simulate(ratings, rounds=2)
+        assert result.ratings is ratings
+        assert result.summary["dataset"] == "mine [bold]"
+        assert result.summary["ratings"] == 80
+        assert (result.summary["users"], result.summary["items"]) == (8, 10)
+
+    def test_the_same_ratings_by_name_and_as_an_object(self, learned: Result) -> None:
+        again = simulate(learned.ratings, rounds=ROUNDS, settings=TINY)
+        assert [timeless(r) for r in again.rounds] == [timeless(r) for r in learned.rounds]
+
+    def test_seed(self, learned: Result) -> None:
+        same = tiny()
+        other = tiny(run__seed=1)
+        assert [timeless(r) for r in same.rounds] == [timeless(r) for r in learned.rounds]
+        assert timeless(same.summary) == timeless(learned.summary)
+        assert [timeless(r) for r in other.rounds] != [timeless(r) for r in learned.rounds]
+        for mine, theirs in zip(
+            same.simulation.arrays().values(), learned.simulation.arrays().values(), strict=True
+        ):
+            assert mine.tobytes() == theirs.tobytes()
+
+    def test_settings_win_over_arguments(self) -> None:
+        settings = TINY | {"federation.rounds": 1, "run.seed": 0, "data.dataset": "synthetic"}
+        summary = simulate("demo", rounds=9, seed=5, settings=settings).summary
+        assert (summary["rounds_run"], summary["seed"]) == (1, 0)
+        assert summary["dataset"] == "synthetic"
+
+    @pytest.mark.parametrize(
+        ("arguments", "error", "words"),
+        [
+            ({"ratings": "nonsense"}, ConfigError, "nonsense"),
+            ({"ratings": "csv:/no/such/file.csv"}, DataError, "no such file"),
+            ({"rounds": 0}, ConfigError, "--rounds"),
+            ({"seed": -1}, ConfigError, "--seed"),
+            ({"model": "nonsense"}, ConfigError, "--model"),
+            ({"mechanism": "nonsense"}, ConfigError, "--mechanism"),
+            ({"preset": "nonsense"}, ConfigError, "--preset"),
+            ({"settings": {"server.lerning_rate": 1}}, ConfigError, "learning_rate"),
+            ({"out": "a\0b"}, RunFolderError, "zero byte"),
+        ],
+    )
+    def test_what_cannot_be(
+        self, arguments: dict[str, Any], error: type[Exception], words: str
+    ) -> None:
+        with pytest.raises(error, match=words):
+            simulate(**arguments)
+
+    def test_observer(self) -> None:
+        watcher = Watcher()
+        result = tiny(rounds=3, observer=watcher)
+        assert (watcher.first, watcher.seen) == (0, [0, 1, 2])
+        assert watcher.result is result
+
+    def test_more_pseudo_items_than_items(self) -> None:
+        config = load_config(settings={"model.pseudo_items": 1_000_000})
+        assert federation_of(config, 15).pseudo_items == 15
+        assert federation_of(load_config(preset="paper"), 300).pseudo_items == 50
+
+    def test_the_folder_is_looked_at_before_the_data(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(RunFolderError, match="other files"):
+            simulate("csv:/no/such/file.csv", out=tmp_path)
+
+
+class TestPredict:
+    def test_one(self, learned: Result) -> None:
+        predicted = learned.predict(3, 4)
+        assert predicted.shape == (1,)
+        assert 0 <= predicted[0] <= 5
+
+    def test_as_the_simulation_does(self, learned: Result) -> None:
+        users, items = np.arange(20), np.arange(20) % 15
+        raw = learned.simulation.predict(users, items)
+        assert np.array_equal(learned.predict(users, items), learned.ratings.to_raw(raw))
+
+    def test_broadcasting(self, learned: Result) -> None:
+        flat = learned.predict([1, 1, 2, 2, 3, 3], [4, 5, 4, 5, 4, 5])
+        assert np.array_equal(learned.predict([[1], [2], [3]], [4, 5]), flat.reshape(3, 2))
+        assert np.array_equal(learned.predict(1, [4, 5]), flat[:2])
+        assert np.array_equal(learned.predict([1, 2, 3], 4), flat[::2])
+        cube = learned.predict(np.full((2, 3, 4), 1), 4)
+        assert cube.shape == (2, 3, 4)
+        assert np.array_equal(cube, np.full((2, 3, 4), flat[0]))
+
+    def test_none_at_all(self, learned: Result) -> None:
+        assert learned.predict([], []).shape == (0,)
+
+    @pytest.mark.parametrize(
+        ("user", "item"),
+        [
+            (20, 0),
+            (-1, 0),
+            (0, 15),
+            ([0, 99], 0),
+            ("0", 0),
+            (0, "nonsense"),
+            (0.5, 0),
+            (float("nan"), 0),
+            (None, 0),
+            ([[1], [1, 2]], 0),
+            ([1, 2], [1, 2, 3]),
+        ],
+    )
+    def test_unknown_labels(self, learned: Result, user: Any, item: Any) -> None:
+        with pytest.raises(DataError) as caught:
+            learned.predict(user, item)
+        assert "99" not in str(caught.value)  # no label in a message
+
+    def test_text_labels(self, tmp_path: Path) -> None:
+        table = frame()
+        rows = list(zip(table["user"], table["item"], table["rating"], strict=True))
+        random.Random(0).shuffle(rows)  # labels are numbered as they come
+        file = tmp_path / "mine.csv"
+        file.write_text("user,item,rating\n" + "".join(f"{u},{i},{r}\n" for u, i, r in rows))
+        result = simulate(f"csv:{file}", rounds=3)
+        both = result.predict(["user7", "user0"], "item 3")
+        assert both.shape == (2,)
+        assert np.array_equal(result.predict("user0", "item 3"), both[1:])
+        place = [list(result.ratings.user_labels).index(f"user{number}") for number in range(8)]
+        item = list(result.ratings.item_labels).index("item 3")
+        direct = result.ratings.to_raw(result.simulation.predict(place, [item] * 8))
+        assert np.array_equal(result.predict([f"user{n}" for n in range(8)], "item 3"), direct)
+        for user, item in (("user8", "item 3"), ("user0", "item"), (0, "item 3"), ("user0", 3)):
+            with pytest.raises(DataError, match="not among the ratings"):
+                result.predict(user, item)
+
+
+DEMANDED = {
+    *("dataset", "policy", "mechanism", "trust", "unit", "accounting", "epsilon", "delta"),
+    *("seed", "rounds_run", "rmse_final", "rmse_best", "f1_final", "f1_best", "mae_final"),
+    *("rmse_constant", "rmse_user_mean", "rmse_client_alone", "f1_constant"),
+    *("epsilon_spent_max", "epsilon_client_level", "epsilon_client_level_median"),
+    *("not_accounted", "simulated_noise", "seconds_total", "seconds_per_round"),
+}
+
+
+class TestFiles:
+    def test_summary(self, reference: Path) -> None:
+        text = (reference / "summary.json").read_text()
+
+        def never(constant: str) -> None:
+            raise AssertionError(f"{constant} is not JSON")
+
+        summary = json.loads(text, parse_constant=never)
+        assert set(summary) >= DEMANDED
+        assert summary["dataset"] == "synthetic"
+        assert summary["rounds_run"] == ROUNDS
+        assert summary["seconds_total"] > 0
+        assert summary["seconds_per_round"] > 0
+        known = {
+            "item-ids",
+            "reward",
+            "context",
+            "pseudo-rows",
+            "user-gradients",
+            "expansion-matching",
+            "tuning",
+            "scale",
+            "catalogue",
+        }
+        assert set(summary["not_accounted"]) <= known
+
+    def test_summary_is_what_python_got(self, tmp_path: Path) -> None:
+        result = tiny(tmp_path / "run", rounds=3)
+        assert result.folder == tmp_path / "run"
+        assert json.loads((result.folder / "summary.json").read_text()) == dict(result.summary)
+        lines = (result.folder / "rounds.jsonl").read_text().splitlines()
+        assert [json.loads(line) for line in lines] == result.rounds
+
+    def test_rounds_and_summary_agree(self, reference: Path) -> None:
+        _, rounds, summary = state_of(reference)
+        assert [r["round"] for r in rounds] == list(range(ROUNDS))
+        last = rounds[-1]
+        for name in ("rmse", "f1", "mae", "precision", "recall"):
+            assert summary[f"{name}_final"] == last[name]
+        assert summary["rmse_best"] == min(r["rmse"] for r in rounds)
+        assert rounds[summary["rmse_best_round"]]["rmse"] == summary["rmse_best"]
+        assert summary["f1_best"] == max(r["f1"] for r in rounds)
+        assert all(r["clients"] <= 10 for r in rounds)
+        ratings = [r["ratings"] for r in rounds]
+        assert ratings == sorted(ratings)
+        assert ratings[-1] == len(
+            runner.split_of(config_of(reference), ratings_of(reference)).train
+        )
+
+    def test_references(self, reference: Path) -> None:
+        _, _, summary = state_of(reference)
+        split = runner.split_of(config_of(reference), ratings_of(reference))
+        train, test = split.train, split.test
+        value, actual = train.value.astype(float), test.value.astype(float)
+        error = value.mean() - actual
+        assert summary["rmse_constant"] == pytest.approx(np.sqrt((error**2).mean()))
+        own = np.asarray(
+            [
+                (value[train.user == user].sum() + 5 * 0.7) / ((train.user == user).sum() + 5)
+                for user in test.user
+            ]
+        )
+        assert summary["rmse_user_mean"] == pytest.approx(np.sqrt(((own - actual) ** 2).mean()))
+        assert summary["rmse_client_alone"] == pytest.approx(summary["rmse_user_mean"])
+
+    def test_final_figures_are_the_models(self, reference: Path) -> None:
+        _, _, summary = state_of(reference)
+        split = runner.split_of(config_of(reference), ratings_of(reference))
+        result = resume(reference)
+        predicted = result.simulation.predict(split.test.user, split.test.item)
+        error = predicted.astype(float) - split.test.value
+        assert summary["rmse_final"] == pytest.approx(np.sqrt((error**2).mean()), rel=1e-5)
+        assert summary["mae_final"] == pytest.approx(np.abs(error).mean(), rel=1e-5)
+
+    def test_settings_are_kept(self, reference: Path) -> None:
+        config = config_of(reference)
+        assert config.federation.rounds == ROUNDS
+        assert config.federation.participation == 0.5
+        assert config.run.checkpoint_every == 4
+
+    def test_the_folders_config_runs_again(self, reference: Path, tmp_path: Path) -> None:
+        execute(load_config(file=reference / "config.toml"), out=tmp_path / "again")
+        assert state_of(tmp_path / "again") == state_of(reference)
+
+    def test_overwrite(self, tmp_path: Path) -> None:
+        tiny(tmp_path / "run", rounds=3)
+        with pytest.raises(RunFolderError, match="--overwrite"):
+            tiny(tmp_path / "run", rounds=2)
+        result = simulate(
+            "synthetic", rounds=2, settings=TINY, out=tmp_path / "run", overwrite=True
+        )
+        assert len((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()) == 2
+        assert result.summary["rounds_run"] == 2
+
+
+def config_of(folder: Path) -> Any:
+    return load_config(file=folder / "config.toml")
+
+
+def ratings_of(folder: Path) -> Ratings:
+    return runner.ratings_of(config_of(folder))
+
+
+class TestResume:
+    @pytest.fixture
+    def stop(self, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+        """What a run looks at between rounds, in the hands of the test."""
+        event = threading.Event()
+
+        @contextlib.contextmanager
+        def ours(*, active: bool) -> Iterator[threading.Event]:
+            assert active
+            event.clear()
+            yield event
+
+        monkeypatch.setattr(loop, "stop_requests", ours)
+        return event
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_stopped_at_random_rounds(
+        self, tmp_path: Path, reference: Path, stop: threading.Event, seed: int
+    ) -> None:
+        folder = tmp_path / "run"
+        rounds = sorted(random.Random(seed).sample(range(0, ROUNDS - 2, 2), 3))
+        start: Callable[[Watcher], Result] = lambda w: tiny(folder, observer=w)  # noqa: E731
+        for at in rounds:
+            with pytest.raises(InterruptedRunError) as caught:
+                start(Watcher(at, stop.set))
+            done = at + 2  # it was asked to after a round, so it ends with the next one
+            assert f"after round {done} of {ROUNDS}" in str(caught.value)
+            assert f"bgtplanner resume {folder}" in str(caught.value)
+            assert caught.value.exit_code == 1
+            with np.load(folder / "checkpoint.npz") as stored:
+                assert stored["next_round"] == done
+            assert len((folder / "rounds.jsonl").read_text().splitlines()) == done
+            assert not (folder / "summary.json").exists()
+            start = lambda w: resume(folder, observer=w)  # noqa: E731
+        watcher = Watcher()
+        result = start(watcher)
+        assert watcher.seen == list(range(watcher.first or 0, ROUNDS))
+        assert state_of(folder) == state_of(reference)
+        assert [r["round"] for r in result.rounds] == list(range(ROUNDS))
+
+    def test_a_request_in_the_last_round_is_too_late(
+        self, tmp_path: Path, reference: Path, stop: threading.Event
+    ) -> None:
+        tiny(tmp_path / "run", observer=Watcher(ROUNDS - 2, stop.set))
+        assert state_of(tmp_path / "run") == state_of(reference)
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"preset": "paper", "fedgnn__local_optimizer": "adam", "server__optimizer": "adam"},
+            {"model__name": "factorization", "server__optimizer": "sgd", "data__clients": 7},
+        ],
+        ids=["paper", "sgd"],
+    )
+    def test_other_models(
+        self, tmp_path: Path, stop: threading.Event, changes: dict[str, Any]
+    ) -> None:
+        whole, parts = tmp_path / "whole", tmp_path / "parts"
+        summary = tiny(whole, rounds=8, **changes).summary
+        assert summary["preset"] == changes.get("preset", "recommended")
+        assert ("pseudo-rows" in summary["not_accounted"]) == (summary["preset"] == "paper")
+        with pytest.raises(InterruptedRunError):
+            tiny(parts, rounds=8, observer=Watcher(2, stop.set), **changes)
+        resume(parts)
+        assert state_of(parts) == state_of(whole)
+
+    @pytest.mark.usefixtures("ctrl_c")
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_real_signals(self, tmp_path: Path, reference: Path, number: signal.Signals) -> None:
+        before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+        folder = tmp_path / "run"
+        with pytest.raises(InterruptedRunError, match="after round 7 of"):
+            tiny(folder, observer=Watcher(5, lambda: os.kill(os.getpid(), number)))
+        assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
+        resume(folder)
+        assert state_of(folder) == state_of(reference)
+
+    def test_an_ignored_interrupt_stays_ignored(self, tmp_path: Path, reference: Path) -> None:
+        """As a shell has it for a run in the background; SIGTERM stops that."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            tiny(tmp_path / "one", observer=Watcher(5, lambda: signal.raise_signal(signal.SIGINT)))
+            assert state_of(tmp_path / "one") == state_of(reference)
+            with pytest.raises(InterruptedRunError, match="after round 7 of"):
+                tiny(
+                    tmp_path / "two",
+                    observer=Watcher(5, lambda: signal.raise_signal(signal.SIGTERM)),
+                )
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        finally:
+            signal.signal(signal.SIGINT, before)
+        resume(tmp_path / "two")
+        assert state_of(tmp_path / "two") == state_of(reference)
+
+    @pytest.mark.usefixtures("ctrl_c")
+    def test_the_second_interrupt_is_at_once(self, tmp_path: Path, reference: Path) -> None:
+        def twice() -> None:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        with pytest.raises(KeyboardInterrupt):
+            tiny(tmp_path / "run", observer=Watcher(5, twice))
+        resume(tmp_path / "run")
+        assert state_of(tmp_path / "run") == state_of(reference)
+
+    @pytest.mark.usefixtures("ctrl_c")
+    def test_signals_are_left_alone_without_a_folder(self) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            tiny(observer=Watcher(1, lambda: os.kill(os.getpid(), signal.SIGINT)))
+
+    def test_not_in_the_main_thread(self, tmp_path: Path, reference: Path) -> None:
+        thread = threading.Thread(target=tiny, args=(tmp_path / "run",))
+        thread.start()
+        thread.join()
+        assert state_of(tmp_path / "run") == state_of(reference)
+
+    def test_finished_run_is_left_as_it_is(self, tmp_path: Path, reference: Path) -> None:
+        folder = tmp_path / "run"
+        shutil.copytree(reference, folder)
+        for _ in range(2):
+            watcher = Watcher()
+            result = resume(folder, observer=watcher)
+            assert watcher.seen == []
+            assert watcher.first == ROUNDS
+            assert state_of(folder) == state_of(reference)
+            assert result.summary["rounds_run"] == ROUNDS
+
+    def test_before_the_first_checkpoint(self, tmp_path: Path, reference: Path) -> None:
+        folder = tmp_path / "run"
+        shutil.copytree(reference, folder)
+        (folder / "checkpoint.npz").unlink()
+        (folder / "summary.json").unlink()
+        resume(folder)
+        assert state_of(folder) == state_of(reference)
+
+    def test_seconds_add_up(self, tmp_path: Path, stop: threading.Event) -> None:
+        with pytest.raises(InterruptedRunError):
+            tiny(tmp_path, observer=Watcher(5, stop.set))
+        with np.load(tmp_path / "checkpoint.npz") as stored:
+            before = float(stored["seconds"])
+        assert resume(tmp_path).summary["seconds_total"] > before > 0
+
+    def test_given_ratings_are_needed_again(self, tmp_path: Path, stop: threading.Event) -> None:
+        whole, parts = tmp_path / "whole", tmp_path / "parts"
+        ratings = Ratings.from_frame(frame(), name="my own")
+        settings = {"run.device": "cpu"}
+        simulate(ratings, rounds=6, settings=settings, out=whole)
+        with pytest.raises(InterruptedRunError):
+            simulate(
+                ratings,
+                rounds=6,
+                settings=settings,
+                out=parts,
+                observer=Watcher(2, stop.set),
+            )
+        with pytest.raises(RunFolderError, match=r"my own.*resume\(path, ratings=\.\.\.\)"):
+            resume(parts)
+        with pytest.raises(RunFolderError, match="not those it was started with"):
+            resume(parts, ratings=load_ratings("demo"))
+        resume(parts, ratings=ratings)
+        assert state_of(parts) == state_of(whole)
+
+    @pytest.mark.parametrize("name", ["demo", "csv:mine.csv"])
+    def test_given_ratings_named_like_others(self, tmp_path: Path, name: str) -> None:
+        simulate(Ratings.from_frame(frame(), name=name), rounds=2, out=tmp_path)
+        with pytest.raises(RunFolderError, match=r"not those|resume\(path, ratings"):
+            resume(tmp_path)
+
+    def test_changed_data(self, tmp_path: Path) -> None:
+        table = frame()
+        rows = list(zip(table["user"], table["item"], table["rating"], strict=True))
+        file = tmp_path / "mine.csv"
+
+        def write(rows: list[Any]) -> None:
+            file.write_text("user,item,rating\n" + "".join(f"{u},{i},{r}\n" for u, i, r in rows))
+
+        write(rows)
+        simulate(f"csv:{file}", rounds=2, out=tmp_path / "run")
+        before = state_of(tmp_path / "run")
+        user, item, rating = rows[0]
+        for changed in ([(user, item, 6 - rating), *rows[1:]], rows[1:], [*rows, ("z", "z", 1)]):
+            write(changed)
+            with pytest.raises(RunFolderError, match="not those it was started with"):
+                resume(tmp_path / "run")
+        file.unlink()
+        with pytest.raises(RunFolderError, match="no such file"):
+            resume(tmp_path / "run")
+        assert state_of(tmp_path / "run") == before
+        write(list(reversed(rows)))  # another order is not another set
+        resume(tmp_path / "run")
+
+    def test_no_run_folder(self, tmp_path: Path) -> None:
+        for path in (tmp_path, tmp_path / "none", "a\0b"):
+            with pytest.raises(RunFolderError):
+                resume(path)
+
+    def test_two_at_once(self, tmp_path: Path, reference: Path) -> None:
+        shutil.copytree(reference, tmp_path / "run")
+        with RunFolder.open(tmp_path / "run"), pytest.raises(RunLockedError):
+            resume(tmp_path / "run")
+
+
+class TestTampering:
+    @pytest.fixture
+    def folder(self, tmp_path: Path, reference: Path) -> Path:
+        shutil.copytree(reference, tmp_path / "run")
+        return tmp_path / "run"
+
+    def change(self, folder: Path, **entries: Any) -> None:
+        with np.load(folder / "checkpoint.npz") as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        for name, value in entries.items():
+            if value is None:
+                del arrays[name]
+            else:
+                arrays[name] = np.asarray(value)
+        np.savez(folder / "checkpoint.npz", **arrays)
+
+    @pytest.mark.parametrize(
+        "entries",
+        [
+            {"next_round": None},
+            {"next_round": -1},
+            {"next_round": ROUNDS + 1},
+            {"next_round": 10**15},
+            {"next_round": [1, 2]},
+            {"next_round": "3"},
+            {"next_round": float("nan")},
+            {"seconds": -1.0},
+            {"seconds": "x"},
+            {"seconds": [1.0, 2.0]},
+            {"seconds": float("nan")},
+            {"shared/items": None},
+            {"shared/items": np.zeros(3, np.float32)},
+            {"shared/items": np.zeros((15, 5))},
+        ],
+        ids=str,
+    )
+    def test_entries_of_another_run(self, folder: Path, entries: dict[str, Any]) -> None:
+        self.change(folder, **entries)
+        before = {e.name: e.read_bytes() for e in folder.iterdir()}
+        with pytest.raises(RunFolderError, match="checkpoint entry"):
+            resume(folder)
+        assert {e.name: e.read_bytes() for e in folder.iterdir()} == before
+
+    @pytest.mark.parametrize("next_round", [0, 5])
+    def test_missing_seconds_are_forgiven(self, folder: Path, next_round: int) -> None:
+        self.change(folder, seconds=None)
+        assert resume(folder).summary["rounds_run"] == ROUNDS
+
+    @pytest.mark.parametrize(
+        "line", ["5", "{}", '{"round": 0}', "nonsense", '{"round": 0, "rmse": 1}']
+    )
+    def test_lines_that_are_no_rounds(self, folder: Path, line: str) -> None:
+        file = folder / "rounds.jsonl"
+        lines = file.read_text().splitlines()
+        file.write_text("\n".join([line, *lines[1:]]) + "\n")
+        with pytest.raises(RunFolderError, match=r"rounds\.jsonl"):
+            resume(folder)
+
+    def test_checkpoint_without_its_rounds(self, folder: Path) -> None:
+        (folder / "rounds.jsonl").unlink()
+        with pytest.raises(RunFolderError, match="changed by hand"):
+            resume(folder)
+
+    def test_another_version(self, folder: Path) -> None:
+        file = folder / "config.toml"
+        file.write_text(file.read_text().replace("schema = ", "schema = 9"))
+        with pytest.raises(SchemaError):
+            resume(folder)
+
+    def test_other_settings(self, folder: Path) -> None:
+        file = folder / "config.toml"
+        text = file.read_text()
+        file.write_text(text.replace("seed = 0", "seed = 1"))
+        with pytest.raises(RunFolderError, match="not those it was started with"):
+            resume(folder)
+        other = text.replace('name = "biases"', 'name = "factorization"')
+        file.write_text(other.replace('optimizer = "posterior"', 'optimizer = "shrunk"'))
+        with pytest.raises(RunFolderError, match="checkpoint entry"):
+            resume(folder)
+
+
+@pytest.fixture(scope="module")
+def instants(tmp_path_factory: pytest.TempPathFactory, compiled_once: Path) -> list[Path]:
+    """A copy of the folder around every write, sync and rename of a run."""
+    folder = tmp_path_factory.mktemp("crash") / "run"
+    copies: list[Path] = []
+
+    def copy() -> None:
+        if (folder / "config.toml").exists():
+            copies.append(folder.with_name(f"at-{len(copies)}"))
+            shutil.copytree(folder, copies[-1])
+
+    def around(real: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any, **options: Any) -> Any:
+            copy()
+            result = real(*arguments, **options)
+            copy()
+            return result
+
+        return watched
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", around(os.fsync))
+        patch.setattr(Path, "replace", around(Path.replace))
+        patch.setattr(RunFolder, "append_round", around(RunFolder.append_round))
+        tiny(folder)
+    return copies
+
+
+class TestCrashes:
+    """What the disk holds at any instant is enough to go on from, bit for bit."""
+
+    def test_half_written_files_were_seen(self, instants: list[Path]) -> None:
+        assert any(list(copy.glob(".tmp-*")) for copy in instants)
+        assert len(instants) > 2 * ROUNDS
+
+    @pytest.mark.parametrize("seed", range(8))
+    def test_any_instant(
+        self, instants: list[Path], reference: Path, tmp_path: Path, seed: int
+    ) -> None:
+        generator = random.Random(seed)
+        folder = tmp_path / "run"
+        shutil.copytree(generator.choice(instants), folder)
+        rounds = folder / "rounds.jsonl"
+        if generator.random() < 0.7 and rounds.exists() and not (folder / "summary.json").exists():
+            with rounds.open("a") as file:  # the line that was just being written
+                file.write('{"round": 3, "rm')
+        resume(folder)
+        assert state_of(folder) == state_of(reference)
+
+
+class TestFailures:
+    DIVERGING = {  # noqa: RUF012
+        "server__optimizer": "sgd",
+        "server__learning_rate": 10.0,
+        "privacy__mechanism": "none",
+    }
+
+    def test_divergence(self, tmp_path: Path) -> None:
+        with pytest.raises(TrainingDivergedError) as caught:
+            tiny(tmp_path, rounds=30, run__checkpoint_every=1, **self.DIVERGING)
+        assert caught.value.exit_code == 1
+        assert "server.learning_rate (now 10)" in str(caught.value)
+        assert not (tmp_path / "summary.json").exists()
+        rounds = [
+            json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()
+        ]
+        assert 1 <= len(rounds) < 30
+        assert f"in round {len(rounds) + 1}:" in str(caught.value)
+        assert all(np.isfinite(record["loss"]) for record in rounds)
+        with np.load(tmp_path / "checkpoint.npz") as stored:
+            assert stored["next_round"] == len(rounds)
+        with pytest.raises(TrainingDivergedError) as again:
+            resume(tmp_path)
+        assert str(again.value) == str(caught.value)
+
+    def test_divergence_without_a_folder(self) -> None:
+        with pytest.raises(TrainingDivergedError):
+            tiny(rounds=30, **self.DIVERGING)
+
+    def test_full_disk_in_the_middle(
+        self, tmp_path: Path, reference: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real = RunFolder.append_round
+
+        def refuse(self: RunFolder, record: Mapping[str, Any]) -> None:
+            real(self, record)
+            if record["round"] == 6:
+                with (self.path / "rounds.jsonl").open("a") as file:
+                    file.write('{"rou')
+                raise StorageError("full")
+
+        monkeypatch.setattr(RunFolder, "append_round", refuse)
+        with pytest.raises(StorageError):
+            tiny(tmp_path / "run")
+        monkeypatch.undo()
+        resume(tmp_path / "run")
+        assert state_of(tmp_path / "run") == state_of(reference)
+
+    @pytest.mark.parametrize("number", [1, 2, 4])
+    def test_too_few_ratings(self, number: int) -> None:
+        ratings = Ratings.from_arrays(range(number), [0] * number, range(number), scale=(0, 5))
+        with pytest.raises(DataError, match=f"too few ratings.*0 for training, {number} for the"):
+            simulate(ratings, rounds=1)
+
+    def test_no_ratings(self) -> None:
+        with pytest.raises(DataError, match="no ratings"):
+            simulate(Ratings.from_arrays([], [], []), rounds=1)
+
+    def test_two_equal_ratings_are_enough(self) -> None:
+        result = simulate(Ratings.from_arrays([0, 0], [0, 1], [3, 3], scale=(0, 5)), rounds=1)
+        assert result.summary["ratings"] == 2
+        assert result.summary["rmse_constant"] == pytest.approx(0, abs=1e-7)
+
+
+class TestParticipation:
+    def test_share(self, learned: Result) -> None:
+        clients = [record["clients"] for record in learned.rounds]
+        played = [count for count in clients if count]  # the others were skipped
+        assert max(played) == 10
+        assert min(played) >= 8  # some have no rating yet
+        assert len({record["loss"] for record in learned.rounds}) == ROUNDS
+
+    def test_at_least_one(self) -> None:
+        result = tiny(
+            rounds=4, federation__participation=1e-9, data__initial_share=1.0,
+            privacy__mechanism="none",
+        )  # fmt: skip
+        assert [record["clients"] for record in result.rounds] == [1] * 4
+
+
+LONG = 1000
+
+
+@pytest.fixture(scope="module")
+def long_reference(tmp_path_factory: pytest.TempPathFactory, compiled_once: Path) -> Path:
+    folder = tmp_path_factory.mktemp("long") / "run"
+    tiny(folder, rounds=LONG, run__checkpoint_every=100)
+    return folder
+
+
+class TestRealProcess:
+    """`bgtplanner run` as it is started from a shell."""
+
+    def start(self, processes: Processes, folder: Path, compiled: Path) -> subprocess.Popen[str]:
+        command = Path(sys.executable).parent / "bgtplanner"
+        settings = TINY | {"run.checkpoint_every": 100}
+        assignments = [part for k, v in settings.items() for part in ("--set", f"{k}={v}")]
+        where = ["--dataset", "synthetic", "--out", folder]
+        return processes.start(
+            [command, "run", *where, "--rounds", str(LONG), *assignments],
+            env=os.environ
+            | {
+                "JAX_COMPILATION_CACHE_DIR": str(compiled),
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+                "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    @pytest.mark.usefixtures("ctrl_c")
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+    def test_signal(
+        self,
+        processes: Processes,
+        tmp_path: Path,
+        compiled_once: Path,
+        long_reference: Path,
+        number: signal.Signals,
+    ) -> None:
+        for attempt in range(5):  # on a very busy machine it may be done before we look
+            folder = tmp_path / f"run{attempt}"
+            rounds = folder / "rounds.jsonl"
+            process = self.start(processes, folder, compiled_once)
+            wait_until(
+                lambda: process.poll() is not None or lines_in(rounds),  # noqa: B023
+                "the first round",
+            )
+            process.send_signal(number)
+            out, err = process.communicate()
+            if process.returncode != 0:
+                break
+        if number == signal.SIGKILL:
+            assert process.returncode == -signal.SIGKILL
+        else:
+            assert process.returncode == 1
+            done = len((folder / "rounds.jsonl").read_text().splitlines())
+            assert err == (
+                f"stopped after round {done} of {LONG}; go on with: bgtplanner resume {folder}\n"
+            )
+            with np.load(folder / "checkpoint.npz") as stored:
+                assert stored["next_round"] == done
+        assert "Traceback" not in out + err
+        assert not (folder / "summary.json").exists()
+        resume(folder)
+        assert state_of(folder) == state_of(long_reference)
