@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from followed import RECORDS, Done, follow
 
 from bgtplanner.errors import ConfigError, MissingExtraError, StorageError
 from bgtplanner.integrations.trackers import MLflowTracker, TensorBoardTracker, tracker_named
 from bgtplanner.runs.observers import Tracker
 from bgtplanner.runs.summary import Result
+from followed import RECORDS, Done, follow
 
 
 class TestTensorBoard:

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from followed import CONFIG, RECORDS, Done, follow
-
 from bgtplanner.data.split import Split
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.observers import Several, figures_of
 from bgtplanner.runs.summary import Result
+from followed import CONFIG, RECORDS, Done, follow
 
 
 def test_figures_are_named_and_finite() -> None:

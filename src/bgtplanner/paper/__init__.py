@@ -1,1 +1,13 @@
-"""Only to reproduce the paper."""
+"""Only to reproduce the paper: nothing of this is needed, or recommended, for anything else.
+
+The rest of the package does not know this room. It registers itself, like anybody's plugin: see
+``[project.entry-points]`` in ``pyproject.toml`` and :mod:`bgtplanner.registry`.
+"""
+
+from __future__ import annotations
+
+__all__ = ["register"]
+
+
+def register() -> None:
+    """Add the paper's own parts to the registries, by their addresses: nothing is imported."""

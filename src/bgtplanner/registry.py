@@ -1,0 +1,113 @@
+"""Things by name: those of the package, those that a plugin adds, and ``package.module:Name``.
+
+A plugin is an installed package with an entry point in the group ``bgtplanner``; what it names is
+called once, before the first lookup of anything, and adds to the registries. That is how the
+paper's own room (:mod:`bgtplanner.paper`) comes in, and how anybody else's can. An entry may be
+the address of a thing, so that adding it imports nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib import metadata
+from typing import Any, Generic, TypeVar, cast
+
+from bgtplanner.errors import ConfigError
+
+__all__ = ["Registry", "load_plugins"]
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Things of one kind by name, in the order in which they were added.
+
+    Args:
+        kind: What they are, as errors name them: ``policy``, ``model``.
+        entries: Those of the package: the things, or their addresses, ``package.module:Name``.
+        expected: What a thing of this kind is, in words.
+        fits: Whether something is one; by default anything is.
+
+    Example:
+        >>> registry = Registry("shape", {"square": "fractions:Fraction"}, expected="a class")
+        >>> registry["square"].__name__, list(registry)
+        ('Fraction', ['square'])
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        entries: Mapping[str, T | str] | None = None,
+        *,
+        expected: str,
+        fits: Callable[[Any], bool] = lambda _: True,
+    ) -> None:
+        self.kind = kind
+        self._entries: dict[str, Any] = dict(entries or {})
+        self._expected, self._fits = expected, fits
+
+    def add(self, name: str, thing: T | str) -> None:
+        """Add a thing, or its address, under a name that is still free.
+
+        Raises:
+            ConfigError: If the name is taken by another one, or could be read as an address.
+        """
+        free = self._entries.get(name, thing) == thing and ":" not in name
+        ConfigError.unless(free, self.kind, name, "a name that is not taken, without a colon")
+        self._entries[name] = thing
+
+    def __getitem__(self, name: str) -> T:
+        """Return the thing of this name, or at this address.
+
+        Raises:
+            ConfigError: If there is none; lists those there are.
+        """
+        load_plugins()
+        address = self._entries.get(name, name)
+        if not isinstance(address, str):
+            return cast(T, address)
+        module, _, attribute = address.partition(":")
+        if not (module and attribute):
+            near = difflib.get_close_matches(name, self._entries, n=1, cutoff=0.5)
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            every = f"one of {', '.join(self._entries)}, or package.module:Name for your own{hint}"
+            ConfigError.unless(False, self.kind, name, every)
+        try:
+            found = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f"{self.kind} = {name!r}: cannot be imported ({error}); is it installed, or on "
+                "PYTHONPATH?"
+            ) from error
+        ConfigError.unless(self._fits(found), self.kind, name, self._expected)
+        return cast(T, found)
+
+    def __contains__(self, name: object) -> bool:
+        load_plugins()
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        load_plugins()
+        return iter(dict(self._entries))
+
+    def __len__(self) -> int:
+        load_plugins()
+        return len(self._entries)
+
+
+@cache
+def load_plugins() -> None:
+    """Let every installed plugin add what it has; one that fails is named in a warning."""
+    for plugin in metadata.entry_points(group="bgtplanner"):
+        try:
+            plugin.load()()
+        except Exception as error:  # whatever it is, everything else still works
+            warnings.warn(
+                f"the plugin {plugin.name} ({plugin.value}) was left out: {error!r}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
