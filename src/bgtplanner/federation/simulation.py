@@ -126,7 +126,7 @@ class Simulation:
             # The old state's memory is given to the new one, so that parameters are never held
             # twice; copied first, since a model may use one array in two places.
             initial = federation.initial(initial_key, self._edges)
-            self._state: State = jax.tree.map(jnp.array, initial)
+            self._state: State = jax.tree.map(_strong, initial)
 
     @property
     def state(self) -> State:
@@ -384,3 +384,8 @@ def _predict(
     federation: Federation, state: State, edges: Edges, user: Array, item: Array
 ) -> Array:
     return federation.model.predict(state.shared, state.local, edges, user, item)
+
+
+def _strong(leaf: Array) -> Array:
+    """A copy whose type is settled: one that JAX takes for a Python number compiles all twice."""
+    return jnp.array(leaf, dtype=leaf.dtype)
