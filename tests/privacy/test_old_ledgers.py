@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StorageError
-from bgtplanner.privacy.journal import Head
+from bgtplanner.privacy._journal import Head
 from bgtplanner.privacy.ledger import Ledger
 
 ASSETS = Path(__file__).parents[1] / "assets"
@@ -86,7 +86,7 @@ def test_it_is_brought_up_to_date_as_a_whole_or_not_at_all(
     old: tuple[Path, Head], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, head = old
-    from bgtplanner.privacy import journal
+    from bgtplanner.privacy import _journal as journal
 
     real = journal._note
     for failing in range(1, 10):
@@ -116,7 +116,7 @@ def test_one_that_is_in_use_by_an_earlier_version_is_left_alone(
     old: tuple[Path, Head], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, head = old
-    from bgtplanner.privacy import journal
+    from bgtplanner.privacy import _journal as journal
 
     monkeypatch.setattr(journal, "_WAIT_SECONDS", 0.01)
     other = sqlite3.connect(path)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.accounting import RULES, Rule
+from bgtplanner.privacy.accountants import RULES, Rule
 from bgtplanner.privacy.budget import Budget
 
 __all__ = ["quotes"]

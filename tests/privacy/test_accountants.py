@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.accounting import (
+from bgtplanner.privacy.accountants import (
     CEILING,
     RULES,
     TICK,
