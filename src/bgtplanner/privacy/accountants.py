@@ -1,4 +1,4 @@
-"""How charges add up: one additive currency for each rule.
+"""How charges add up, and how a total reads as an epsilon: one class per rule.
 
 A rule turns a budget into a *capacity*, a *charge* into a noise multiplier, and what was spent
 back into an epsilon. Everything above this layer speaks of charges only.
@@ -30,15 +30,18 @@ made with it.
 
 Charges are counted in whole *ticks*: a charge is rounded up to ticks and a capacity down, and
 integers add without error, in any order. So no sum of charges is ever too small.
+
+A rule of one's own is a subclass of :class:`Rule` that is added to :data:`ACCOUNTANTS` by a
+plugin. It is looked up by its name alone: a ledger's file can never name code to be imported.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import FrozenInstanceError
+from functools import cache, lru_cache
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -47,8 +50,10 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.privacy import conversions
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.privunit import cap_of, epsilon_of
+from bgtplanner.registry import Registry
 
 __all__ = [
+    "ACCOUNTANTS",
     "CEILING",
     "RULES",
     "TICK",
@@ -61,6 +66,7 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 Ticks = NDArray[np.int64]
+Sum = tuple[Callable[[float, float], ArrayLike], Callable[[Floats, float], Floats]]
 
 TICK = 2.0**-44
 """The smallest charge, about 6e-14; a power of two, so that ticks and floats convert exactly."""
@@ -95,22 +101,18 @@ def from_ticks(ticks: ArrayLike) -> Floats:
     return np.asarray(np.asarray(ticks, dtype=np.int64) * np.float64(TICK), dtype=np.float64)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One way of adding up charges.
+    """One way of adding up charges; a subclass says by which conversions.
 
     Attributes:
         name: ``mechanism/rule``.
         mechanism: Whose noise it is for.
         sound: Whether staying within the capacity gives (epsilon, delta) for adaptively chosen
             charges, replace-one, one clip over the whole upload.
-        powers: A charge x adds x^p to the sum kept for each power p.
-        limits: The capacity of each sum, from (epsilon, delta).
-        readings: Epsilon that each sum amounts to at delta.
-        multiplier_of: Noise multiplier that makes a release cost a charge.
-        charge_of: Charge of a release with a noise multiplier.
+        sums: What is kept: the sum of the charges, and then maybe that of their squares; of each
+            the capacity from (epsilon, delta), and the epsilon that a sum amounts to at delta.
 
-    A charge fits while at least one of the sums stays within its limit.
+    A charge fits while at least one of the sums stays within its capacity.
 
     Example:
         >>> rule = rule_named("gaussian/gdp")
@@ -118,19 +120,31 @@ class Rule:
         4.99889
     """
 
-    name: str
-    mechanism: Literal["gaussian", "laplace", "privunit"]
-    sound: bool
-    powers: tuple[int, ...]
-    limits: tuple[Callable[[float, float], ArrayLike], ...]
-    readings: tuple[Callable[[Floats, float], Floats], ...]
-    multiplier_of: Callable[[Floats], Floats]
-    charge_of: Callable[[Floats], Floats]
+    name: ClassVar[str]
+    mechanism: ClassVar[str]
+    sound: ClassVar[bool] = True
+    sums: ClassVar[tuple[Sum, ...]]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")  # all share one of a kind
+
+    def multiplier_of(self, charge: Floats) -> Floats:
+        """Noise multiplier that makes a release cost a charge."""
+        return np.asarray(1 / np.sqrt(charge))
+
+    def charge_of(self, multiplier: Floats) -> Floats:
+        """Charge of a release with a noise multiplier."""
+        return np.asarray(1 / np.square(multiplier))
+
+    @property
+    def powers(self) -> tuple[int, ...]:
+        """A charge x adds x^p to the sum kept for each power p."""
+        return (1, 2)[: len(self.sums)]
 
     @property
     def counts_epsilons(self) -> bool:
         """Whether a charge is a release's own epsilon."""
-        return self.limits[0] is _itself
+        return self.sums[0] is _PURE
 
     def limit_ticks(self, budget: Budget) -> Ticks:
         """Capacity of each sum in ticks, rounded down; shape ``[sums]``.
@@ -140,7 +154,7 @@ class Rule:
         """
         if self.mechanism == "gaussian" and self.sound and budget.delta <= 0:
             raise ConfigError(f"delta = 0: expected a positive one, which {self.name} needs")
-        return np.array(_limits(self.limits, budget), dtype=np.int64)
+        return np.array(_limits(self.sums, budget), dtype=np.int64)
 
     def sum_ticks(self, charge: ArrayLike) -> Ticks:
         """What a charge adds to each sum, rounded up; shape ``[sums, ...]``."""
@@ -227,14 +241,14 @@ class Rule:
         return float(self._reading(sums * float(rounds), delta))
 
     def _reading(self, sums: Floats, delta: float) -> Floats:
-        every = [reading(row, delta) for reading, row in zip(self.readings, sums, strict=True)]
+        every = [read(row, delta) for (_, read), row in zip(self.sums, sums, strict=True)]
         return np.asarray(np.minimum.reduce(every))
 
 
 @lru_cache(maxsize=4096)
-def _limits(limits: tuple[Callable[[float, float], ArrayLike], ...], budget: Budget) -> list[int]:
+def _limits(sums: tuple[Sum, ...], budget: Budget) -> list[int]:
     """Each found once: the exact ones take milliseconds."""
-    exact = [float(np.asarray(limit(budget.epsilon, budget.delta))) for limit in limits]
+    exact = [float(np.asarray(limit(budget.epsilon, budget.delta))) for limit, _ in sums]
     return [min(math.floor(limit / TICK), _HIGHEST_LIMIT) for limit in exact]
 
 
@@ -247,119 +261,128 @@ def _root_ticks(ticks: Ticks, power: int) -> Ticks:
     return np.asarray(np.maximum(root, 0), dtype=np.int64)
 
 
-def _inverse(value: Floats) -> Floats:
-    return np.asarray(1 / value)
+def _itself(value: Any, _: float) -> Any:
+    return value
 
 
-def _inverse_root(value: Floats) -> Floats:
-    return np.asarray(1 / np.sqrt(value))
+_PURE: Sum = (_itself, _itself)
+_FILTER: Sum = (conversions.filter_capacity, conversions.filter_epsilon)
+_SQUARES: Sum = (conversions.squares_capacity, conversions.squares_epsilon)
 
 
-def _inverse_square(value: Floats) -> Floats:
-    return np.asarray(1 / np.square(value))
+class GaussianDP(Rule):
+    """Gaussian noise by its exact curve."""
+
+    name, mechanism = "gaussian/gdp", "gaussian"
+    sums = ((conversions.gdp_capacity, conversions.gdp_epsilon),)
 
 
-def _multiplier_of_cap(epsilon: Floats) -> Floats:
-    return np.asarray(0.5 / cap_of(epsilon).strength)
+class GaussianRenyi(Rule):
+    """Gaussian noise by the moments accountant."""
+
+    name, mechanism = "gaussian/rdp", "gaussian"
+    sums = ((conversions.renyi_capacity, conversions.renyi_epsilon),)
+
+    def multiplier_of(self, charge: Floats) -> Floats:
+        return super().multiplier_of(2 * charge)
+
+    def charge_of(self, multiplier: Floats) -> Floats:
+        return super().charge_of(multiplier) / 2
 
 
-def _cap_of_multiplier(multiplier: Floats) -> Floats:
-    return epsilon_of(0.5 / multiplier)
+class GaussianAuthors(Rule):
+    """For the reproduction only: epsilon as it is, booked as Renyi divergence at order 2.
+
+    The authors' code never converts it, so its "10" is the gdp rule's mu^2 = 10.
+    """
+
+    name, mechanism, sound, sums = "gaussian/authors", "gaussian", False, (_PURE,)
 
 
-def _itself(epsilon: float, _: float) -> float:
-    return epsilon
+class LaplaceFilter(Rule):
+    """Laplace noise by the sum of the squares of its epsilons."""
+
+    name, mechanism, sums = "laplace/filter", "laplace", (_FILTER,)
 
 
-def _sum_itself(spent: Floats, _: float) -> Floats:
-    return spent
+class LaplaceBasic(Rule):
+    """Laplace noise by the sum of its epsilons."""
+
+    name, mechanism = "laplace/basic", "laplace"
+    sums: ClassVar[tuple[Sum, ...]] = (_PURE,)
+
+    def multiplier_of(self, charge: Floats) -> Floats:
+        return np.asarray(1 / charge)
+
+    def charge_of(self, multiplier: Floats) -> Floats:
+        return np.asarray(1 / multiplier)
 
 
-def _of_epsilons(
-    mechanism: Literal["laplace", "privunit"],
-    squares: Literal["either", "zcdp"],
-    multiplier_of: Callable[[Floats], Floats],
-    charge_of: Callable[[Floats], Floats],
-) -> Rule:
-    """A rule for releases of pure epsilons: by their sum, or by their squares."""
-    capacity, epsilon = {
-        "either": (conversions.filter_capacity, conversions.filter_epsilon),
-        "zcdp": (conversions.squares_capacity, conversions.squares_epsilon),
-    }[squares]
-    return Rule(
-        name=f"{mechanism}/{squares}",
-        mechanism=mechanism,
-        sound=True,
-        powers=(1, 2),
-        limits=(_itself, capacity),
-        readings=(_sum_itself, epsilon),
-        multiplier_of=multiplier_of,
-        charge_of=charge_of,
-    )
+class LaplaceEither(LaplaceBasic):
+    """By the sum of the epsilons, or by that of their squares under a filter."""
+
+    name, sums = "laplace/either", (_PURE, _FILTER)
 
 
-RULES: dict[str, Rule] = {
-    rule.name: rule
-    for rule in (
-        Rule(
-            name="gaussian/gdp",
-            mechanism="gaussian",
-            sound=True,
-            powers=(1,),
-            limits=(conversions.gdp_capacity,),
-            readings=(conversions.gdp_epsilon,),
-            multiplier_of=_inverse_root,
-            charge_of=_inverse_square,
-        ),
-        Rule(
-            name="gaussian/rdp",
-            mechanism="gaussian",
-            sound=True,
-            powers=(1,),
-            limits=(conversions.renyi_capacity,),
-            readings=(conversions.renyi_epsilon,),
-            multiplier_of=lambda charge: _inverse_root(2 * charge),
-            charge_of=lambda multiplier: _inverse_square(multiplier) / 2,
-        ),
-        Rule(
-            name="laplace/basic",
-            mechanism="laplace",
-            sound=True,
-            powers=(1,),
-            limits=(_itself,),
-            readings=(_sum_itself,),
-            multiplier_of=_inverse,
-            charge_of=_inverse,
-        ),
-        Rule(
-            name="laplace/filter",
-            mechanism="laplace",
-            sound=True,
-            powers=(1,),
-            limits=(conversions.filter_capacity,),
-            readings=(conversions.filter_epsilon,),
-            multiplier_of=_inverse_root,
-            charge_of=_inverse_square,
-        ),
-        _of_epsilons("laplace", "either", _inverse, _inverse),
-        _of_epsilons("laplace", "zcdp", _inverse, _inverse),
-        _of_epsilons("privunit", "either", _multiplier_of_cap, _cap_of_multiplier),
-        _of_epsilons("privunit", "zcdp", _multiplier_of_cap, _cap_of_multiplier),
-        # For the reproduction only: the authors' code books epsilon as Renyi divergence at order 2
-        # and never converts it, so its "10" is the gdp rule's mu^2 = 10.
-        Rule(
-            name="gaussian/authors",
-            mechanism="gaussian",
-            sound=False,
-            powers=(1,),
-            limits=(_itself,),
-            readings=(_sum_itself,),
-            multiplier_of=_inverse_root,
-            charge_of=_inverse_square,
-        ),
-    )
-}
-"""All rules by name."""
+class LaplaceZCDP(LaplaceBasic):
+    """By the sum of the epsilons, or by that of their squares as concentrated privacy."""
+
+    name, sums = "laplace/zcdp", (_PURE, _SQUARES)
+
+
+class PrivUnitEither(Rule):
+    """The same for PrivUnit, whose charge is the epsilon of its cap."""
+
+    name, mechanism, sums = "privunit/either", "privunit", (_PURE, _FILTER)
+
+    def multiplier_of(self, charge: Floats) -> Floats:
+        return np.asarray(0.5 / cap_of(charge).strength)
+
+    def charge_of(self, multiplier: Floats) -> Floats:
+        return epsilon_of(0.5 / multiplier)
+
+
+class PrivUnitZCDP(PrivUnitEither):
+    """The same by the squares as concentrated privacy."""
+
+    name, sums = "privunit/zcdp", (_PURE, _SQUARES)
+
+
+_OWN: tuple[type[Rule], ...] = (GaussianDP, GaussianRenyi, LaplaceBasic, LaplaceFilter,
+                                LaplaceEither, LaplaceZCDP, PrivUnitEither, PrivUnitZCDP,
+                                GaussianAuthors)  # fmt: skip
+
+ACCOUNTANTS: Registry[type[Rule]] = Registry(
+    "accounting",
+    {rule.name: rule for rule in _OWN},
+    expected="a subclass of bgtplanner.privacy.accountants.Rule",
+    fits=lambda thing: isinstance(thing, type) and issubclass(thing, Rule),
+)
+"""All rules by name; a plugin adds its own with :meth:`~bgtplanner.registry.Registry.add`."""
+
+
+class _Rules(Mapping[str, Rule]):
+    """One rule of each kind, by name."""
+
+    def __getitem__(self, name: str) -> Rule:
+        if name not in ACCOUNTANTS:
+            raise KeyError(name)
+        return _made(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(ACCOUNTANTS)
+
+    def __len__(self) -> int:
+        return len(ACCOUNTANTS)
+
+
+@cache
+def _made(name: str) -> Rule:
+    return ACCOUNTANTS[name]()
+
+
+RULES = _Rules()
+"""All rules, made."""
 
 
 def rule_named(name: str) -> Rule:
@@ -375,11 +398,7 @@ def rule_named(name: str) -> Rule:
 
 def default_rule(mechanism: str) -> Rule:
     """The rule to use for a mechanism unless another is asked for."""
-    defaults = {
-        "gaussian": "gaussian/gdp",
-        "laplace": "laplace/zcdp",
-        "privunit": "privunit/zcdp",
-    }
+    defaults = {"gaussian": GaussianDP, "laplace": LaplaceZCDP, "privunit": PrivUnitZCDP}
     if mechanism not in defaults:
         raise ConfigError(f"mechanism = {mechanism!r}: expected one of {', '.join(defaults)}")
-    return RULES[defaults[mechanism]]
+    return RULES[defaults[mechanism].name]
