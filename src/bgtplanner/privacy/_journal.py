@@ -77,11 +77,7 @@ class Head(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Head:
-        """A head as it is printed.
-
-        Raises:
-            LedgerError: If it does not read as NUMBER:HASH.
-        """
+        """A head as it is printed."""
         number, _, digest = text.strip().partition(":")
         try:
             head = cls(int(number), bytes.fromhex(digest))
@@ -131,11 +127,7 @@ class Made(NamedTuple):
 
     @classmethod
     def by(cls, row: Row) -> Made:
-        """What a reserve row says.
-
-        Raises:
-            LedgerTamperedError: If it says nothing of the kind.
-        """
+        """What a reserve row says."""
         attempt, mark = attempt_of(named_values(row.payload))
         return cls(row.run, row.round, attempt, row.number, mark)
 
@@ -166,11 +158,7 @@ def pack(about: dict[str, Any], data: bytes = b"") -> bytes:
 
 
 def unpack(payload: bytes) -> tuple[dict[str, Any], bytes]:
-    """What :func:`pack` was given.
-
-    Raises:
-        LedgerTamperedError: If that cannot be told: damaged or edited.
-    """
+    """What :func:`pack` was given."""
     about, data = named_values(payload), payload[4 + int.from_bytes(payload[:4], "little") :]
     try:
         return about, b"" if data == _NOTHING else zlib.decompress(data)
@@ -247,25 +235,16 @@ class Journal:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Key and rows in memory as :meth:`state_dict` gave them; the chain is not checked here.
-
-        Raises:
-            LedgerTamperedError: If they cannot be read.
-        """
+        """Key and rows in memory as :meth:`state_dict` gave them; the chain is unchecked."""
         try:
-            rows = [
-                Row(
-                    int(number),
-                    str(kind),
-                    str(run),
-                    int(round_),
-                    base64.b64decode(payload, validate=True),
-                    bytes.fromhex(digest),
+            rows = []
+            for number, (place, kind, run, round_, payload, digest) in enumerate(state["rows"]):
+                if int(place) != number:
+                    raise ValueError("rows are missing, or out of order")
+                data = base64.b64decode(payload, validate=True)
+                rows.append(
+                    Row(number, str(kind), str(run), int(round_), data, bytes.fromhex(digest))
                 )
-                for number, kind, run, round_, payload, digest in state["rows"]
-            ]
-            if [row.number for row in rows] != list(range(len(rows))):
-                raise ValueError("rows are missing, or out of order")
             return cls.in_memory(rows, base64.b64decode(state["key"], validate=True))
         except (KeyError, TypeError, ValueError, OverflowError, sqlite3.Error) as error:
             raise LedgerTamperedError(
@@ -282,11 +261,7 @@ class Journal:
 
     @classmethod
     def create(cls, path: Path | str, key: bytes, first: Row) -> Self:
-        """Start a new file with its key and its first row.
-
-        Raises:
-            LedgerError: If there is a file already: a ledger is never started anew over another.
-        """
+        """Start a new file with its key and its first row."""
         path = Path(path)
         taken = f"{path}: exists already; open it instead of creating it"
         if path.exists():
@@ -312,17 +287,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path | str, *, read_only: bool = False, rebuild: bool = False) -> Self:
-        """Open a file that exists.
-
-        Args:
-            path: The file.
-            read_only: Change nothing.
-            rebuild: Derive anew from the rows what is derived from them.
-
-        Raises:
-            LedgerError: If it is not there, is no ledger, is damaged, or has another schema.
-            StorageError: If it is in use, or cannot be read without writing, and may not be.
-        """
+        """Open a file that exists; `rebuild` derives anew what is derived from the rows."""
         path = Path(path)
         if not path.is_file():
             raise LedgerError(f"{path}: no such ledger")
@@ -388,12 +353,10 @@ class Journal:
             start = found[-1][0] + 1
 
     def row(self, number: int) -> Row | None:
-        """One row, unchecked."""
         found = self._one(f"{_SELECT} WHERE number = ?", number)
         return None if found is None else _row(found)
 
     def head_at(self, number: int) -> Head | None:
-        """Number and hash of one row, unchecked."""
         found = self._one("SELECT number, hash FROM rows WHERE number = ?", number)
         return None if found is None else Head._make(found)
 
@@ -403,19 +366,14 @@ class Journal:
         return None if found is None else Head._make(found)
 
     def newest_round(self, run: str) -> int | None:
-        """The highest round of a run that has a reservation."""
-        query = "SELECT round FROM reservations WHERE run = ? ORDER BY round DESC LIMIT 1"
-        found = self._one(query, run)
-        return None if found is None else int(found[0])
+        query = "SELECT max(round) FROM reservations WHERE run = ?"
+        (newest,) = self._one(query, run)
+        return None if newest is None else int(newest)
 
     def attempts(self, run: str, round_: int) -> int:
-        """How many attempts at a round there were."""
-        query = (
-            "SELECT attempt FROM reservations WHERE run = ? AND round = ? "
-            "ORDER BY attempt DESC LIMIT 1"
-        )
-        found = self._one(query, run, round_)
-        return 0 if found is None else int(found[0]) + 1
+        query = "SELECT max(attempt) FROM reservations WHERE run = ? AND round = ?"
+        (newest,) = self._one(query, run, round_)
+        return 0 if newest is None else int(newest) + 1
 
     def made_for(self, run: str, round_: int, fingerprint: bytes) -> list[Made]:
         """The reservations of a round that were made for the same inputs, oldest first."""
@@ -426,11 +384,9 @@ class Journal:
         return list(map(Made._make, self._all(query, run, round_, fingerprint)))
 
     def unsettled(self) -> set[int]:
-        """The reservations that were never settled."""
         return {number for (number,) in self._all("SELECT number FROM unsettled")}
 
     def is_unsettled(self, number: int) -> bool:
-        """Whether a reservation was never settled."""
         return self._one("SELECT 1 FROM unsettled WHERE number = ?", number) is not None
 
     def snapshot(self) -> Snapshot | None:
@@ -448,11 +404,7 @@ class Journal:
             self._connection.execute("REPLACE INTO snapshot VALUES (1, ?, ?, ?, ?)", snapshot)
 
     def check(self) -> None:
-        """Refuse a file that SQLite finds damaged, or whose index is not what its rows say.
-
-        Raises:
-            LedgerTamperedError: If it is so.
-        """
+        """Refuse a file that SQLite finds damaged, or whose index is not what its rows say."""
         with self._lock, _sqlite_errors(self.path):
             self._connection.execute("BEGIN")  # all of it as it is at one moment
             try:
