@@ -350,8 +350,8 @@ def test_foreign_files_are_refused_and_left_as_they_are(tmp_path: Path, read_onl
         text: "damaged or no ledger: file is not a database",
         empty: "no ledger (another program's file, or cut to nothing)",
         foreign: "no ledger (another program's file, or cut to nothing)",
-        newer: "ledger of schema 3; this version reads 2; it was written by a later version: "
-        "update bgtplanner to open it",
+        newer: "ledger of schema 3; this version reads up to 2: another version wrote it, update "
+        "bgtplanner to open it",
     }
     for path, message in expected.items():
         before = path.read_bytes()

@@ -87,12 +87,7 @@ class Payment(NamedTuple):
     def over(self, columns: int, class_of_client: Classes | None = None) -> tuple[Mask, Ticks]:
         """Who pays, and ticks as one number or one per column (of no meaning for who does not).
 
-        Args:
-            columns: How many there are: one per client, or one per class for a whole payment.
-            class_of_client: Class of each client; None for a column per class.
-
-        Raises:
-            LedgerTamperedError: If it was not made for so many.
+        There is a column per client, or without `class_of_client` one per class.
         """
         who = np.ones(columns, dtype=bool) if self.clients is None else self.clients
         ticks = self.ticks
@@ -110,7 +105,6 @@ class Payment(NamedTuple):
         return who, ticks
 
     def packed(self) -> bytes:
-        """As the payload of a row."""
         about: dict[str, Any] = {
             "attempt": self.attempt,
             "fingerprint": self.fingerprint.hex(),
@@ -125,11 +119,7 @@ class Payment(NamedTuple):
 
     @classmethod
     def unpacked(cls, payload: bytes, n_clients: int) -> Payment:
-        """From the payload of a row. The nonce that older rows have is left aside.
-
-        Raises:
-            LedgerTamperedError: If it is no payment of so many clients: damaged or edited.
-        """
+        """From the payload of a row. The nonce that older rows have is left aside."""
         about, data = unpack(payload)
         attempt, mark = attempt_of(about)
         try:
@@ -152,19 +142,10 @@ class Payment(NamedTuple):
 
 
 class Spending:
-    """Sums of what was charged and their limits, a column for each who can be charged alone.
+    """Sums of what was charged and their limits, ``[sums, columns]``.
 
-    Args:
-        rule: How charges add up.
-        budgets: What each client may spend, by class.
-        spent: Sums so far, ``[sums, clients]``; nothing by default.
-
-    Attributes:
-        alike: Whether all clients of each class have spent the same: then a column is a class,
-            otherwise a client.
-        sums: Sums so far, ``[sums, columns]``.
-        limits: Capacity of each sum, ``[sums, columns]``.
-        class_of: The class of each column.
+    A column is a class while they are `alike`, all clients of each having spent the same; else it
+    is a client. `class_of` is the class of each column.
     """
 
     def __init__(self, rule: Rule, budgets: Budgets, spent: Ticks | None = None) -> None:
@@ -183,7 +164,6 @@ class Spending:
             self.sums = spent if by_class is None else by_class
 
     def by_client(self) -> Spending:
-        """The same with a column per client."""
         made = copy(self)
         if made.alike:
             made._split()
@@ -200,11 +180,9 @@ class Spending:
         return self.class_sizes > 0 if self.alike else np.ones(len(self.class_of), dtype=bool)
 
     def count(self, mask: Mask) -> int:
-        """How many clients a mask of columns stands for."""
         return int(self.class_sizes[mask].sum() if self.alike else np.count_nonzero(mask))
 
     def each(self, mask: Mask) -> Mask:
-        """A mask of columns as one of clients."""
         if not self.alike:
             return mask
         chosen = np.count_nonzero(mask)
@@ -274,19 +252,12 @@ class Spending:
 
     def adds(self, ticks: Ticks, who: Mask) -> Ticks:
         """What charges add to each sum, ``[sums, columns]``; only for `who` does it make sense."""
-        if not ticks.ndim:
-            if self.rule.powers == (1,) and 1 <= ticks <= CEILING:  # the sum of the ticks
-                return ticks.reshape(1, 1)
-            return self.rule.sum_ticks(from_ticks(ticks))[:, None]
-        return self.rule.sum_ticks(from_ticks(np.where(who, ticks, 1)))
+        if ticks.ndim:
+            return self.rule.sum_ticks(from_ticks(np.where(who, ticks, 1)))
+        return self.rule.sum_ticks(from_ticks(ticks))[:, None]
 
     def add(self, payment: Payment, adds: Ticks | None = None) -> None:
-        """Charge those who pay.
-
-        Args:
-            payment: Who pays how much.
-            adds: What that adds to each sum of the columns there are, if known.
-        """
+        """Charge those who pay; `adds` is what that adds to each sum, if it is known."""
         if self.alike and not payment.whole:
             who, ticks = payment.over(len(self.class_of_client), self.class_of_client)
             by_class = self._by_class(np.where(who, ticks, 0)[None])
@@ -305,14 +276,7 @@ class Spending:
     def payment(
         self, attempt: tuple[int, bytes], pays: Mask, ticks: Ticks, *, by_class: bool
     ) -> Payment:
-        """The shortest way to say who pays how much.
-
-        Args:
-            attempt: Its number and fingerprint.
-            pays: Which columns pay; at least one.
-            ticks: What they pay: one number, or one per client, or one per class.
-            by_class: Whether it is one per class.
-        """
+        """The shortest way to say which columns pay how much."""
         if self.alike:
             counts = np.where(pays, self.class_sizes, 0)
         elif by_class:
@@ -340,16 +304,7 @@ class Spending:
 
 
 class Request(NamedTuple):
-    """What somebody wants to reserve, checked.
-
-    Attributes:
-        run: Which run.
-        round: Which round of it.
-        ticks: What it costs: one number, or one per client, or one per class.
-        by_class: Whether it is one per class.
-        clients: Who is asked; None for everybody.
-        mark: Fingerprint of the inputs; empty if there is none.
-    """
+    """What somebody wants to reserve; ticks are one number, or one per client or class."""
 
     run: str
     round: int
@@ -368,11 +323,6 @@ class Request(NamedTuple):
         fingerprint: bytes | None,
         by_class: bool,
     ) -> Request:
-        """What :meth:`Ledger.reserve` is asked for.
-
-        Raises:
-            ConfigError: If a charge, a client, the run or the round makes no sense.
-        """
         chosen = None if clients is None else _mask(clients, len(budgets))
         run, number = place
         text = isinstance(run, str) and run.encode(errors="ignore").decode() == run
@@ -411,17 +361,7 @@ def _mask(clients: ArrayLike, n_clients: int) -> Mask:
 
 
 class Decision(NamedTuple):
-    """Who may release and who may not, by the columns of a spending.
-
-    Attributes:
-        columns: Those who can be asked.
-        wanted: What each of them was to pay: one number, or one per column.
-        adds: What it adds to the sums.
-        pays: Who pays now.
-        refused: Who cannot pay.
-        replayed: Who has paid before.
-        made: What was made before for the same inputs.
-    """
+    """Who pays now, who cannot, who has paid before; what each was to pay and adds to the sums."""
 
     columns: Spending
     wanted: Ticks
@@ -433,24 +373,12 @@ class Decision(NamedTuple):
 
 
 class Book:
-    """The state that a ledger's rows lead to.
-
-    Args:
-        first: The first row, which says by which rule and for which budgets it is kept.
-        key: The ledger's key.
+    """The state that a ledger's rows lead to, beginning with the first one.
 
     Attributes:
-        rule: How charges add up.
-        budgets: What the clients may spend by now.
-        first_budgets: What they could at first. Rows by the class mean these classes.
-        spending: Sums of what was charged.
+        first_budgets: What the clients could spend at first. Rows by the class mean these classes.
         unsettled: How many reservations were never settled.
         forgiven: Heads that were lost, of which that was stated.
-        head: The newest row that was read.
-
-    Raises:
-        LedgerTamperedError: If the first row is not as it was written, or the key is another.
-        LedgerError: If there is no first row, or a later version's.
     """
 
     def __init__(self, first: Row | None, key: bytes) -> None:
@@ -483,15 +411,9 @@ class Book:
 
     @property
     def largest_limit(self) -> int:
-        """The largest capacity of any sum under the first budgets, in ticks."""
         return int(max(self.rule.limit_ticks(one).max() for one in self.first_budgets.classes))
 
     def lower(self, budgets: Budgets) -> None:
-        """Go on with smaller budgets.
-
-        Raises:
-            LedgerError: If they are larger, or for another number of clients.
-        """
         if len(budgets) != len(self.budgets):
             raise LedgerError(f"kept for {len(self.budgets)} clients, not {len(budgets)}")
         lowered = Spending(self.rule, budgets, self.spending.spent())
@@ -511,13 +433,7 @@ class Book:
     ) -> Decision:
         """Who has paid before, who can pay now, who is refused; nothing is booked.
 
-        Args:
-            request: What somebody wants.
-            repeats: What was reserved before for the same inputs.
-            strict: Refuse all if one cannot pay.
-
-        Raises:
-            BudgetExceeded: If nobody can pay (or one cannot, if `strict`).
+        `repeats` is what was reserved before for the same inputs.
         """
         columns, wanted = self.spending, request.ticks
         evenly = request.clients is None and (request.by_class or not wanted.ndim)
@@ -552,11 +468,7 @@ class Book:
     # ---- rows
 
     def read(self, row: Row) -> None:
-        """Take in the next row, as whoever has written it.
-
-        Raises:
-            LedgerTamperedError: If it is not the row that was written next, or makes no sense.
-        """
+        """Take in the next row, as whoever has written it."""
         head = _checked(row, self.head)
         try:
             self._take_in(row)
@@ -600,7 +512,6 @@ class Book:
     # ---- snapshots
 
     def snapshot(self) -> Snapshot:
-        """What all rows so far amount to."""
         spending = self.spending
         if not self._first_classes:
             spending = Spending(self.rule, self.first_budgets, spending.spent())
@@ -614,11 +525,7 @@ class Book:
         return Snapshot(*self.head, state, self._mark(self.head, state))
 
     def go_to(self, snapshot: Snapshot) -> None:
-        """Take up where a snapshot was made, instead of reading the rows up to there.
-
-        Raises:
-            LedgerTamperedError: If it is not one that was made of this ledger.
-        """
+        """Take up where a snapshot was made, instead of reading the rows up to there."""
         head = Head(snapshot.number, snapshot.hash)
         if not hmac.compare_digest(snapshot.mark, self._mark(head, snapshot.state)):
             raise Tampered("the snapshot is not the one that was written: edited")
@@ -637,7 +544,6 @@ class Book:
 
 
 def first_row(budgets: Budgets, rule: Rule, key: bytes) -> Row:
-    """The row that a ledger begins with."""
     for budget in budgets.classes:
         rule.limit_ticks(budget)
     about = {

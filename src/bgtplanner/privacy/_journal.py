@@ -241,10 +241,8 @@ class Journal:
             for number, (place, kind, run, round_, payload, digest) in enumerate(state["rows"]):
                 if int(place) != number:
                     raise ValueError("rows are missing, or out of order")
-                data = base64.b64decode(payload, validate=True)
-                rows.append(
-                    Row(number, str(kind), str(run), int(round_), data, bytes.fromhex(digest))
-                )
+                said = (str(kind), str(run), int(round_), base64.b64decode(payload, validate=True))
+                rows.append(Row(number, *said, bytes.fromhex(digest)))
             return cls.in_memory(rows, base64.b64decode(state["key"], validate=True))
         except (KeyError, TypeError, ValueError, OverflowError, sqlite3.Error) as error:
             raise LedgerTamperedError(
@@ -300,11 +298,10 @@ class Journal:
                     raise LedgerError(
                         f"{path}: no ledger (another program's file, or cut to nothing)"
                     )
-                if schema not in (1, SCHEMA):
-                    newer = "; it was written by a later version: update bgtplanner to open it"
+                if not 1 <= schema <= SCHEMA:
                     raise LedgerError(
-                        f"{path}: ledger of schema {schema}; this version reads {SCHEMA}"
-                        + (newer if schema > SCHEMA else "")
+                        f"{path}: ledger of schema {schema}; this version reads up to {SCHEMA}: "
+                        "another version wrote it, update bgtplanner to open it"
                     )
                 if schema != SCHEMA and read_only:
                     connection = _migrated_copy(connection, path)
@@ -322,10 +319,7 @@ class Journal:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """One writer at a time, over all processes; rows appear together, or not at all.
-
-        They are in the file and on the disk at the end.
-        """
+        """One writer at a time, over all processes; all rows are on the disk then, or none."""
         if self.durable and os.getpid() != self._process:
             raise LedgerError(f"{self.path}: opened by another process; open it again in this one")
         with self._lock, _sqlite_errors(self.path):
@@ -545,16 +539,7 @@ def _refuse_cut(connection: sqlite3.Connection, path: Path) -> None:
 def sqlite_warning(
     *, write_ahead: bool = False, version: tuple[int, ...] = sqlite3.sqlite_version_info
 ) -> str | None:
-    """What there is to worry about in the SQLite that is in use, in words; None: nothing known.
-
-    Args:
-        write_ahead: Whether the file is in write-ahead mode, as ledgers once were.
-        version: Of SQLite.
-
-    Example:
-        >>> sqlite_warning(version=(3, 40, 1)) is None
-        True
-    """
+    """What there is to worry about in the SQLite that is in use, in words; None: nothing known."""
     name = ".".join(map(str, version))
     if version < (3, 37):
         return f"SQLite {name} is too old for a ledger: use 3.37 or newer"

@@ -147,11 +147,7 @@ class Rule:
         return self.sums[0] is _PURE
 
     def limit_ticks(self, budget: Budget) -> Ticks:
-        """Capacity of each sum in ticks, rounded down; shape ``[sums]``.
-
-        Raises:
-            ConfigError: If the budget has no delta and the rule needs one.
-        """
+        """Capacity of each sum in ticks, rounded down; shape ``[sums]``."""
         if self.mechanism == "gaussian" and self.sound and budget.delta <= 0:
             raise ConfigError(f"delta = 0: expected a positive one, which {self.name} needs")
         return np.array(_limits(self.sums, budget), dtype=np.int64)
@@ -167,13 +163,7 @@ class Rule:
         return np.stack([np.asarray(part, dtype=np.int64) for part in parts])
 
     def fits(self, spent: Ticks, adds: Ticks, limits: Ticks) -> NDArray[np.bool_]:
-        """Whether the sums, with this added, stay within at least one limit.
-
-        Args:
-            spent: Sums so far, ``[sums, clients]``.
-            adds: What the charge adds, ``[sums, clients]``.
-            limits: Capacity of each sum, ``[sums, clients]``.
-        """
+        """Whether sums so far, with this added, stay within at least one limit, by client."""
         return np.asarray((spent + adds <= limits).any(axis=0))
 
     def capacity(self, budget: Budget) -> float:
@@ -193,11 +183,7 @@ class Rule:
         return np.where(too_large, np.nextafter(charge, 0), charge)
 
     def even_charge(self, budget: Budget, rounds: int) -> float:
-        """Largest charge of which `rounds` equal ones fit a budget.
-
-        Raises:
-            ConfigError: If the budget is too small for so many rounds.
-        """
+        """Largest charge of which `rounds` equal ones fit a budget."""
         whole = isinstance(rounds, int | np.integer) and rounds >= 1
         ConfigError.unless(bool(whole), "rounds", rounds, "a whole number, at least 1")
         share = np.array([int(limit) // int(rounds) for limit in self.limit_ticks(budget)])
@@ -211,25 +197,17 @@ class Rule:
         return np.asarray(np.nextafter(self.multiplier_of(exact) * (1 + 1e-15), np.inf))
 
     def charge(self, noise_multiplier: ArrayLike) -> Floats:
-        """Charge of a release with this noise multiplier, in whole ticks, rounded up.
-
-        Raises:
-            ConfigError: If the multiplier is not a positive number.
-        """
+        """Charge of a release with this noise multiplier, in whole ticks, rounded up."""
         array = np.asarray(noise_multiplier, dtype=np.float64)
-        if not (np.isfinite(array) & (array > 0)).all():
-            bad = float(array[~(np.isfinite(array) & (array > 0))].flat[0])
+        good = np.isfinite(array) & (array > 0)
+        if not good.all():
+            bad = float(array[~good].flat[0])
             raise ConfigError(f"noise_multiplier = {bad!r}: expected a positive number")
         with np.errstate(over="ignore", divide="ignore"):  # infinite is too large a charge
             return from_ticks(to_ticks(self.charge_of(array)))
 
     def epsilon(self, spent: ArrayLike, delta: float) -> Floats:
-        """Epsilon that was spent, at delta: a reading, while the promise is the budget.
-
-        Args:
-            spent: Sums in ticks, ``[sums, ...]``.
-            delta: Of the reading.
-        """
+        """Epsilon that sums in ticks amount to at delta: a reading; the promise is the budget."""
         sums = from_ticks(spent)
         return self._reading(np.where(sums < _MOST, sums, np.inf), delta)
 

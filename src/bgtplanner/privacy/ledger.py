@@ -30,7 +30,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StaleRoundError
-from bgtplanner.privacy._book import Book, Mask, Payment, Request, Spending, Ticks, first_row
+from bgtplanner.privacy._book import (
+    Book,
+    Decision,
+    Mask,
+    Payment,
+    Request,
+    Spending,
+    Ticks,
+    first_row,
+)
 from bgtplanner.privacy._journal import Head, Journal, Made, Row, named_values, pack
 from bgtplanner.privacy.accountants import Rule, from_ticks, rule_named, to_ticks
 from bgtplanner.privacy.budget import Budgets
@@ -121,13 +130,7 @@ class Ledger:
         *,
         witness: Witness | None = None,
     ) -> Self:
-        """A new durable ledger.
-
-        Args:
-            path: The file.
-            budgets: What the clients may spend.
-            rule: How charges add up.
-            witness: Where every head is told, on another disk; see :meth:`open`.
+        """A new durable ledger; see :meth:`open` for the witness.
 
         Raises:
             LedgerError: If the file exists: a ledger is never silently started anew.
@@ -295,29 +298,21 @@ class Ledger:
         """
         request = Request.of(self.budgets, charge, (run, round), clients, fingerprint, by_class)
         with self._lock:
-            row = None
+            booked: tuple[Row, Payment] | None = None
             with self._journal.writing():
                 self._catch_up()
                 if rising:
                     self._refuse_stale(request)
                 decision = self._book.decide(request, self._repeats(request), strict=strict)
-                made, columns = decision.made, decision.columns
-                number, attempt = (-1, 0) if made is None else (made.number, made.attempt)
-                if made is None:
-                    attempt = self._journal.attempts(request.run, request.round)
+                made = decision.made
+                attempt = made.attempt if made else self._journal.attempts(*request[:2])
                 if decision.pays.any():
-                    payment = columns.payment(
-                        (attempt, request.mark),
-                        decision.pays,
-                        request.ticks,
-                        by_class=request.by_class,
-                    )
-                    row = self._append("reserve", *request[:2], self._book.written(payment))
-                    number = row.number
-            if row is not None:  # it is on the disk: only now does the memory follow
-                self._book.booked(row, payment, decision)
+                    booked = self._write(request, decision, attempt)
+            if booked is not None:  # it is on the disk: only now does the memory follow
+                self._book.booked(*booked, decision)
                 if self._witness is not None:
                     self._witness.append(self.head)
+        columns, number = decision.columns, made.number if made else -1
         return Reservation(
             run=request.run,
             round=request.round,
@@ -326,7 +321,7 @@ class Ledger:
             granted=columns.each(decision.pays | decision.replayed),
             refused=columns.each(decision.refused),
             replayed=columns.each(decision.replayed),
-            number=number,
+            number=booked[0].number if booked else number,
         )
 
     def _refuse_stale(self, request: Request) -> None:
@@ -335,6 +330,13 @@ class Ledger:
             raise StaleRoundError(
                 f"round = {request.round}: the run has had round {newest}; its rounds only go up"
             )
+
+    def _write(self, request: Request, decision: Decision, attempt: int) -> tuple[Row, Payment]:
+        payment = decision.columns.payment(
+            (attempt, request.mark), decision.pays, request.ticks, by_class=request.by_class
+        )
+        row = self._append("reserve", *request[:2], self._book.written(payment))
+        return row, payment
 
     def _repeats(self, request: Request) -> list[tuple[Made, Payment]]:
         """The reservations that were made for the same inputs, as their rows say.
@@ -390,15 +392,7 @@ class Ledger:
         return digest.digest()
 
     def newest_round(self, run: str) -> int | None:
-        """The highest round of a run that was ever reserved, by whichever process; None: none.
-
-        Example:
-            >>> from bgtplanner import Budget
-            >>> ledger = Ledger.in_memory(Budgets.same(Budget(1.0), clients=3), "laplace/basic")
-            >>> _ = ledger.reserve(0.25, run="a", round=7, rising=True)
-            >>> ledger.newest_round("a"), ledger.newest_round("b")
-            (7, None)
-        """
+        """The highest round of a run that was ever reserved, by whichever process; None: none."""
         with self._lock:
             return self._journal.newest_round(run)
 
@@ -505,25 +499,19 @@ class Ledger:
             return book.head.number + 1
 
     def check_head(self, head: Head) -> None:
-        """Refuse a ledger that has lost a row somebody remembers.
-
-        Raises:
-            LedgerTamperedError: If that row is not in the chain and its loss was not stated.
-        """
+        """Refuse a ledger that has lost a row somebody remembers, unless its loss was stated."""
         if head not in self._book.forgiven and self._journal.head_at(head.number) != head:
-            newest = self.head.number
             raise LedgerTamperedError(
                 f"row {head.number}, which was seen before, is not in this ledger (its newest is "
-                f"{newest}): rows were cut, or a backup was restored. State the loss first: "
-                "bgtplanner ledger restore"
+                f"{self.head.number}): rows were cut, or a backup was restored. State the loss "
+                "first: bgtplanner ledger restore"
             )
 
     def state_loss(self, head: Head, charge: float | None = None) -> None:
         """Go on with a restored backup, having charged everybody for what it has forgotten.
 
-        Args:
-            head: The newest row that somebody else remembers.
-            charge: At most what any client spent since; by default everything that is left.
+        `head` is the newest row that somebody remembers, `charge` at most what any client spent
+        since; by default everything that is left.
         """
         # A charge of 1 or more is no larger than its square: it uses up the sum of squares, too.
         everything = max(self._book.largest_limit, int(to_ticks(1.0)))
@@ -535,11 +523,7 @@ class Ledger:
             self._book.read(row)
 
     def _catch_up(self) -> None:
-        """Read and check the rows that others have written meanwhile.
-
-        Raises:
-            LedgerTamperedError: If a row is not the one that was written, or the newest is gone.
-        """
+        """Read and check the rows that others have written meanwhile."""
         known, newest = self._book.head, self._journal.newest()
         self._read_on()
         head = self._book.head

@@ -22,12 +22,6 @@ def quotes(
 ) -> dict[str, dict[str, Any]]:
     """What `rounds` equal rounds cost under every rule of a mechanism, or of both.
 
-    Args:
-        budget: What a client may spend.
-        rounds: How many equal rounds to spend it in.
-        mechanism: Only this one's rules.
-        noise_multiplier: Also say what that much noise would cost.
-
     With delta = 0 only rules that can do without one are quoted.
 
     Returns:
