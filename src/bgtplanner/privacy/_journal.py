@@ -56,6 +56,7 @@ CREATE TABLE newest (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT
 CREATE TABLE snapshot (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL,
     hash BLOB NOT NULL, state BLOB NOT NULL, mark BLOB NOT NULL) STRICT;
 """
+_TABLES = _ROWS + _DERIVED
 _CHUNK = 64  # rows that are read at once: a reader holds up a writer no longer than that
 _START = b"\0" * 32
 _WAIT_SECONDS = 30.0
@@ -228,7 +229,8 @@ class Journal:
     def in_memory(cls, rows: Iterable[Row] = (), key: bytes | None = None) -> Self:
         """Rows that live as long as the process, for simulations and plans; unchecked."""
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        _write_new(connection, secrets.token_bytes(32) if key is None else key, rows)
+        tables = _TABLES.replace("STRICT, ", "").replace("STRICT", "")  # runs on any SQLite
+        _write_new(connection, tables, secrets.token_bytes(32) if key is None else key, rows)
         made = cls(connection, None)
         weakref.finalize(made, connection.close)
         return made
@@ -269,7 +271,7 @@ class Journal:
             path.parent.mkdir(parents=True, exist_ok=True)
             draft.touch(0o600, exist_ok=False)
             with contextlib.closing(_connect(draft, "rw")) as connection, _sqlite_errors(draft):
-                _write_new(connection, key, [first])
+                _write_new(connection, _TABLES, key, [first])
             # Made aside and then given its name, whole: a crash leaves no half ledger, and of two
             # processes that create the same one only the first succeeds.
             os.link(draft, path)
@@ -476,11 +478,13 @@ def _note(connection: sqlite3.Connection, row: Row) -> None:
 # ---- how a file is made, brought to this schema, and opened
 
 
-def _write_new(connection: sqlite3.Connection, key: bytes, rows: Iterable[Row]) -> None:
+def _write_new(
+    connection: sqlite3.Connection, tables: str, key: bytes, rows: Iterable[Row]
+) -> None:
     connection.execute("PRAGMA synchronous = FULL")
     connection.executescript(
         f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {SCHEMA};"
-        f"BEGIN IMMEDIATE; {_ROWS} {_DERIVED}"
+        f"BEGIN IMMEDIATE; {tables}"
     )
     connection.execute("INSERT INTO secret VALUES (?)", (key,))
     for row in rows:
