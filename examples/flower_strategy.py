@@ -25,7 +25,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from bgtplanner import BGTPlanner, Budgets, Ledger
 from bgtplanner.errors import BudgetExceeded
 from bgtplanner.federation.guard import Guard
-from bgtplanner.privacy.accounting import default_rule
+from bgtplanner.privacy.accountants import default_rule
 
 CLIENTS, SIZE, ROUNDS, CLIP = 200, 4, 12, 0.5
 REFUSED = 100

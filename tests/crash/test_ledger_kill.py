@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from bgtplanner.errors import BudgetExceeded
+from bgtplanner.privacy._journal import Head
 from bgtplanner.privacy.accounting import TICK
 from bgtplanner.privacy.budget import Budget, Budgets
-from bgtplanner.privacy.journal import Head
 from bgtplanner.privacy.ledger import Ledger
 
 BUDGET = 2.0

@@ -26,7 +26,8 @@ from bgtplanner.flower.messages import (
     read_upload,
     upload_record,
 )
-from bgtplanner.privacy.entries import Payment, pack
+from bgtplanner.privacy._book import Payment
+from bgtplanner.privacy._journal import pack
 
 __all__ = ["TARGETS"]
 

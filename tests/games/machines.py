@@ -28,9 +28,9 @@ from bgtplanner.flower import client as module
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request, SentModel
+from bgtplanner.privacy._journal import Journal
 from bgtplanner.privacy.accounting import to_ticks
 from bgtplanner.privacy.budget import Budget, Budgets
-from bgtplanner.privacy.journal import SqliteJournal
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.noise import SeededNoise
 
@@ -82,8 +82,8 @@ class Disk:
             raise Stop
 
     @contextlib.contextmanager
-    def writing(self, journal: SqliteJournal, real: Callable[..., Any]) -> Iterator[None]:
-        """As :meth:`SqliteJournal.writing`, with a stop before and after what it writes."""
+    def writing(self, journal: Journal, real: Callable[..., Any]) -> Iterator[None]:
+        """As :meth:`Journal.writing`, with a stop before and after what it writes."""
         with real(journal):
             if self.step():
                 raise Stop
@@ -294,14 +294,14 @@ class Federation:
 def simulated(federation: Federation) -> Iterator[None]:
     """All writes of clients go to disks that may stop; the model is a stand-in."""
     patch = pytest.MonkeyPatch()
-    real = SqliteJournal.writing
+    real = Journal.writing
 
     def replace_file(target: Path, content: bytes) -> None:
         disk = federation.disk_of(target)
         assert disk is not None
         disk.replace_file(target, content)
 
-    def writing(self: SqliteJournal) -> Any:
+    def writing(self: Journal) -> Any:
         disk = federation.disk_of(self.path)
         return real(self) if disk is None else disk.writing(self, real)
 
@@ -310,7 +310,7 @@ def simulated(federation: Federation) -> Iterator[None]:
 
     for home in (module, answers, pacing):
         patch.setattr(home, "replace_file", replace_file)
-    patch.setattr(SqliteJournal, "writing", writing)
+    patch.setattr(Journal, "writing", writing)
     patch.setattr(Client, "_model_of", lambda *_: (None, None))
     patch.setattr(Client, "_upload", upload)
     try:

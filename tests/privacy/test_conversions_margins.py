@@ -143,10 +143,10 @@ def test_a_bound_that_is_no_number_is_never_the_best() -> None:
 
 def test_a_search_ends_on_the_side_that_fits() -> None:
     edge = np.array([3.0, 1e-5, 1e-200])
-    largest = conversions._largest(lambda value: value <= edge, np.full(3, 10.0))
+    largest, _ = conversions._searched(lambda value: value <= edge, np.full(3, 10.0))
     assert (largest <= edge).all()
     np.testing.assert_allclose(largest, edge, rtol=1e-15)
-    smallest = conversions._smallest(lambda value: value >= edge, np.full(3, 10.0))
+    _, smallest = conversions._searched(lambda value: value < edge, np.full(3, 10.0))
     assert (smallest >= edge).all()
     np.testing.assert_allclose(smallest, edge, rtol=1e-15)
 

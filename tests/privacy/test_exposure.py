@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.accounting import rule_named, to_ticks
+from bgtplanner.privacy.accountants import rule_named, to_ticks
 from bgtplanner.privacy.conversions import filter_epsilon, gdp_epsilon, laplace_renyi_epsilon
 from bgtplanner.privacy.exposure import Exposure, client_level
 

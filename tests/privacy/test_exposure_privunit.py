@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from bgtplanner.privacy.accounting import rule_named
+from bgtplanner.privacy.accountants import rule_named
 from bgtplanner.privacy.conversions import filter_epsilon
 from bgtplanner.privacy.exposure import client_level
 

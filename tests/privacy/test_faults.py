@@ -15,7 +15,7 @@ import pytest
 
 from bgtplanner.errors import BudgetExceeded, StorageError
 from bgtplanner.privacy import ledger as module
-from bgtplanner.privacy.accounting import TICK
+from bgtplanner.privacy.accountants import TICK
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 

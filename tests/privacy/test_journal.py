@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StorageError
-from bgtplanner.privacy import journal
-from bgtplanner.privacy.entries import pack
-from bgtplanner.privacy.journal import SCHEMA, Head, MemoryJournal, Row, SqliteJournal
+from bgtplanner.privacy import _journal as journal
+from bgtplanner.privacy._journal import SCHEMA, Head, Journal, Row, pack
 
 FIRST = Row.after(None, "open", "", 0, b"first")
 KEY = bytes(range(32))
@@ -30,9 +29,9 @@ def says(kind: type[Exception], message: str) -> Any:
     return pytest.raises(kind, match=f"^{re.escape(message)}$")
 
 
-def filled(path: Path, number: int = 3) -> SqliteJournal:
+def filled(path: Path, number: int = 3) -> Journal:
     """A journal with some rows after the first."""
-    kept = SqliteJournal.create(path, KEY, FIRST)
+    kept = Journal.create(path, KEY, FIRST)
     last = FIRST
     with kept.writing():
         for index in range(number):
@@ -41,7 +40,7 @@ def filled(path: Path, number: int = 3) -> SqliteJournal:
     return kept
 
 
-def append_and_fail(kept: MemoryJournal | SqliteJournal, row: Row, error: BaseException) -> None:
+def append_and_fail(kept: Journal, row: Row, error: BaseException) -> None:
     with kept.writing():
         kept.append(row)
         raise error
@@ -116,7 +115,7 @@ def test_a_head_of_a_wrong_size_is_refused(text: str) -> None:
 
 
 def test_rows_in_memory_appear_together_or_not_at_all() -> None:
-    kept = MemoryJournal()
+    kept = Journal.in_memory()
     other = Row.after(Head(0, FIRST.hash), "reserve", "a", 1, PAYLOAD)
     with kept.writing():
         kept.append(FIRST)
@@ -128,25 +127,37 @@ def test_rows_in_memory_appear_together_or_not_at_all() -> None:
     assert list(kept.rows(1)) == [other]
     assert list(kept.rows(2)) == []
     assert len(kept.key) == 32
-    assert MemoryJournal().key != kept.key
+    assert Journal.in_memory().key != kept.key
     kept.close()
 
 
 def test_rows_in_memory_may_be_those_of_another(tmp_path: Path) -> None:
-    kept = MemoryJournal(KEY, [FIRST])
+    kept = Journal.in_memory([FIRST], KEY)
     assert (kept.key, list(kept.rows()), kept.durable) == (KEY, [FIRST], False)
-    again = MemoryJournal.from_state(json.loads(json.dumps(kept.state_dict())))
+    again = Journal.from_state(json.loads(json.dumps(kept.state_dict())))
     assert (again.key, list(again.rows())) == (KEY, [FIRST])
     for state in ({}, kept.state_dict() | {"rows": [[0, "open"]]}, {"rows": []}):
         with says(LedgerTamperedError, "the state cannot be read: edited, damaged or no ledger's"):
-            MemoryJournal.from_state(state)
+            Journal.from_state(state)
     file = filled(tmp_path / "ledger.sqlite")
     assert file.durable
     file.close()
 
 
+def test_rows_in_memory_need_no_new_sqlite(tmp_path: Path) -> None:
+    said = "SELECT group_concat(sql) FROM sqlite_master"
+    kept = Journal.in_memory()
+    (memory,) = kept._connection.execute(said).fetchone()
+    file = filled(tmp_path / "ledger.sqlite")
+    (stored,) = file._connection.execute(said).fetchone()
+    file.close()
+    assert "STRICT" in stored  # from SQLite 3.37 on
+    assert "STRICT" not in memory
+    assert "WITHOUT ROWID" in memory
+
+
 def test_one_writer_at_a_time_in_memory() -> None:
-    kept = MemoryJournal()
+    kept = Journal.in_memory()
     order: list[str] = []
 
     def write(name: str) -> None:
@@ -169,7 +180,7 @@ def test_one_writer_at_a_time_in_memory() -> None:
 
 def test_a_new_file_holds_its_first_row_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "a [new]*folder" / "ledger[1]?.sqlite"
-    kept = SqliteJournal.create(str(path), KEY, FIRST)
+    kept = Journal.create(str(path), KEY, FIRST)
     assert list(kept.rows()) == [FIRST]
     assert kept.path == path
     kept.close()
@@ -225,7 +236,7 @@ def test_what_is_written_is_forced_to_the_disk_and_in_the_file_itself(tmp_path: 
         assert path.with_name("ledger.sqlite-journal").stat().st_size == 0
         copy = tmp_path / "copy.sqlite"
         copy.write_bytes(path.read_bytes())  # a plain copy of the file alone is whole
-        again = SqliteJournal.open(copy, read_only=True)
+        again = Journal.open(copy, read_only=True)
         assert again.head_at(row.number) == head
         again.close()
     kept.close()
@@ -249,7 +260,7 @@ def test_rows_in_a_file_appear_together_or_not_at_all(tmp_path: Path) -> None:
 
 def test_the_key_stays(tmp_path: Path) -> None:
     one = filled(tmp_path / "one")
-    again = SqliteJournal.open(tmp_path / "one", read_only=True)
+    again = Journal.open(tmp_path / "one", read_only=True)
     assert again.key == one.key == KEY
     one.close()
     again.close()
@@ -279,7 +290,7 @@ def test_nothing_is_ever_started_anew_over_something(tmp_path: Path, what: str) 
         path.symlink_to(tmp_path / "nowhere")
     before = path.read_bytes() if path.is_file() else None
     with says(LedgerError, f"{path}: exists already; open it instead of creating it"):
-        SqliteJournal.create(path, KEY, FIRST)
+        Journal.create(path, KEY, FIRST)
     assert (path.read_bytes() if path.is_file() else None) == before
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
@@ -297,8 +308,8 @@ def test_of_two_that_create_the_same_file_one_succeeds(
 
     monkeypatch.setattr(os, "link", overtaken)
     with says(LedgerError, f"{path}: exists already; open it instead of creating it"):
-        SqliteJournal.create(path, KEY, FIRST)
-    kept = SqliteJournal.open(path)
+        Journal.create(path, KEY, FIRST)
+    kept = Journal.open(path)
     assert len(list(kept.rows())) == 2
     kept.close()
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
@@ -310,7 +321,7 @@ def test_a_folder_that_cannot_be_written_is_a_storage_error(
     (tmp_path / "file").write_text("")
     inside = tmp_path / "file" / "ledger.sqlite"
     with pytest.raises(StorageError, match=": cannot be created: "):
-        SqliteJournal.create(inside, KEY, FIRST)
+        Journal.create(inside, KEY, FIRST)
 
     def read_only(*_: Any) -> None:
         raise PermissionError(13, "Permission denied")
@@ -318,7 +329,7 @@ def test_a_folder_that_cannot_be_written_is_a_storage_error(
     path = tmp_path / "ledger.sqlite"
     monkeypatch.setattr(os, "link", read_only)
     with says(StorageError, f"{path}: cannot be created: Permission denied"):
-        SqliteJournal.create(path, KEY, FIRST)
+        Journal.create(path, KEY, FIRST)
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
@@ -328,7 +339,7 @@ def test_a_folder_that_cannot_be_written_is_a_storage_error(
 def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     for path in (tmp_path / "none.sqlite", tmp_path):
         with says(LedgerError, f"{path}: no such ledger"):
-            SqliteJournal.open(path)
+            Journal.open(path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -351,12 +362,13 @@ def test_foreign_files_are_refused_and_left_as_they_are(tmp_path: Path, read_onl
         text: "damaged or no ledger: file is not a database",
         empty: "no ledger (another program's file, or cut to nothing)",
         foreign: "no ledger (another program's file, or cut to nothing)",
-        newer: "ledger of schema 3; this version reads 2",
+        newer: "ledger of schema 3; this version reads up to 2: another version wrote it, update "
+        "bgtplanner to open it",
     }
     for path, message in expected.items():
         before = path.read_bytes()
         with says(LedgerError, f"{path}: {message}"):
-            SqliteJournal.open(path, read_only=read_only)
+            Journal.open(path, read_only=read_only)
         assert path.read_bytes() == before, path.name
 
 
@@ -377,13 +389,13 @@ def test_a_file_that_has_lost_its_key_is_refused(
     connection.commit()
     connection.close()
     with says(LedgerError, f"{path}: {message}"):
-        SqliteJournal.open(path)
+        Journal.open(path)
 
 
 def test_a_reader_cannot_write(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     filled(path).close()
-    reader = SqliteJournal.open(path, read_only=True)
+    reader = Journal.open(path, read_only=True)
     assert len(list(reader.rows())) == 4
     with pytest.raises(StorageError, match="attempt to write a readonly database"):
         append_and_fail(reader, FIRST, KeyError())
@@ -436,7 +448,7 @@ def test_a_second_writer_waits_and_then_says_why(
     path = tmp_path / "ledger.sqlite"
     filled(path).close()
     monkeypatch.setattr(journal, "_WAIT_SECONDS", 0.01)
-    one, two = SqliteJournal.open(path), SqliteJournal.open(path)
+    one, two = Journal.open(path), Journal.open(path)
     with one.writing():
         message = f"{path}: another process has been using it for 0 s; try again"
         with says(StorageError, message), two.writing():
@@ -454,10 +466,10 @@ def test_readers_are_not_blocked_by_a_writer(tmp_path: Path) -> None:
     with writer.writing():
         writer.append(Row.after(Head(head.number, head.hash), "reserve", "run", 9, PAYLOAD))
         for read_only in (True, False):
-            reader = SqliteJournal.open(path, read_only=read_only)
+            reader = Journal.open(path, read_only=read_only)
             assert len(list(reader.rows())) == 4  # what is not yet committed is not seen
             reader.close()
-    reader = SqliteJournal.open(path, read_only=True)
+    reader = Journal.open(path, read_only=True)
     assert len(list(reader.rows())) == 5
     reader.close()
     writer.close()
@@ -494,9 +506,9 @@ def test_a_child_must_open_the_file_itself(tmp_path: Path) -> None:
 import os, sys
 from pathlib import Path
 from bgtplanner.errors import LedgerError
-from bgtplanner.privacy.journal import Row, SqliteJournal
+from bgtplanner.privacy._journal import Journal, Row
 path = Path(sys.argv[1])
-kept = SqliteJournal.create(path, bytes(32), Row.after(None, "open", "", 0, b""))
+kept = Journal.create(path, bytes(32), Row.after(None, "open", "", 0, b""))
 child = os.fork()
 if child == 0:
     try:

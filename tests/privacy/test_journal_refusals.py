@@ -11,17 +11,9 @@ from typing import Any
 import pytest
 
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StorageError
-from bgtplanner.privacy import journal
+from bgtplanner.privacy import _journal as journal
+from bgtplanner.privacy._journal import SCHEMA, Head, Journal, Row, pack, sqlite_warning
 from bgtplanner.privacy.budget import Budget, Budgets
-from bgtplanner.privacy.entries import pack
-from bgtplanner.privacy.journal import (
-    SCHEMA,
-    Head,
-    MemoryJournal,
-    Row,
-    SqliteJournal,
-    sqlite_warning,
-)
 from bgtplanner.privacy.ledger import Ledger
 
 KEY = bytes(range(32))
@@ -31,8 +23,8 @@ SECOND = Row.after(Head(0, FIRST.hash), "reserve", "run", 0, PAYLOAD)
 OLD = Path(__file__).parents[1] / "assets" / "ledger-schema1.sqlite"
 
 
-def made(path: Path) -> SqliteJournal:
-    kept = SqliteJournal.create(path, KEY, FIRST)
+def made(path: Path) -> Journal:
+    kept = Journal.create(path, KEY, FIRST)
     with kept.writing():
         kept.append(SECOND)
     return kept
@@ -59,13 +51,13 @@ def old(path: Path) -> Path:
 
 
 def test_there_is_no_row_in_memory_past_the_last_or_before_the_first() -> None:
-    kept = MemoryJournal(KEY, [FIRST, SECOND])
+    kept = Journal.in_memory([FIRST, SECOND], KEY)
     assert [kept.row(number) for number in (-1, 0, 1, 2)] == [None, FIRST, SECOND, None]
     assert kept.head_at(2) is None
 
 
 def test_a_reservation_that_cannot_be_read_again_is_not_taken_in() -> None:
-    kept = MemoryJournal(KEY, [FIRST])
+    kept = Journal.in_memory([FIRST], KEY)
     bad = Row.after(Head(0, FIRST.hash), "reserve", "run", 0, pack({"attempt": -1}))
     with pytest.raises(LedgerTamperedError), kept.writing():
         kept.append(bad)
@@ -79,7 +71,7 @@ def test_a_state_with_a_number_without_end_is_refused(place: int) -> None:
     state = ledger.state_dict()
     state["rows"][0][place] = float("inf")
     with pytest.raises(LedgerTamperedError, match="the state cannot be read"):
-        MemoryJournal.from_state(state)
+        Journal.from_state(state)
 
 
 # ---- created
@@ -88,12 +80,12 @@ def test_a_state_with_a_number_without_end_is_refused(place: int) -> None:
 @pytest.mark.parametrize("place", [".", "/"])
 def test_a_place_without_a_name_is_not_created(place: str) -> None:
     with pytest.raises(LedgerError, match="exists already"):
-        SqliteJournal.create(place, KEY, FIRST)
+        Journal.create(place, KEY, FIRST)
 
 
 def test_folders_on_the_way_are_made(tmp_path: Path) -> None:
     path = tmp_path / "one" / "two" / "ledger.sqlite"
-    SqliteJournal.create(path, KEY, FIRST).close()
+    Journal.create(path, KEY, FIRST).close()
     assert path.is_file()
 
 
@@ -103,7 +95,7 @@ def test_nothing_is_written_into_a_draft_that_is_there(
     monkeypatch.setattr(journal.secrets, "token_hex", lambda size: "ab" * size)
     path.with_name(".ledger.sqlite." + "ab" * 8).touch()
     with pytest.raises(StorageError, match="cannot be created: File exists"):
-        SqliteJournal.create(path, KEY, FIRST)
+        Journal.create(path, KEY, FIRST)
     assert not path.exists()
 
 
@@ -135,7 +127,7 @@ def test_everything_is_forced_to_the_disk_whatever_sqlite_does_by_itself(
     monkeypatch.setattr(sqlite3, "connect", lax)
     made(tmp_path / "new.sqlite").close()
     assert Lax.at_commit == [2, 2]  # the file as it is made, and a row of it
-    SqliteJournal.open(old).close()
+    Journal.open(old).close()
     assert Lax.at_commit == [2, 2, 2]  # brought to this schema
 
 
@@ -147,7 +139,7 @@ def test_a_file_without_its_last_byte_is_refused(path: Path) -> None:
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size - 1)
     with pytest.raises(LedgerError, match="its last 1 bytes are missing"):
-        SqliteJournal.open(path)
+        Journal.open(path)
 
 
 @pytest.mark.parametrize("values", ["1, 0, NULL, x'00', x'00'", "1, 0, x'00', 'text', x'00'"])
@@ -158,7 +150,7 @@ def test_a_snapshot_of_other_types_is_refused(path: Path, values: str) -> None:
         "DROP TABLE snapshot; CREATE TABLE snapshot (one, number, hash, state, mark);"
         f"INSERT INTO snapshot VALUES ({values})",
     )
-    kept = SqliteJournal.open(path)
+    kept = Journal.open(path)
     with pytest.raises(LedgerTamperedError, match="the snapshot cannot be read: damaged"):
         kept.snapshot()
     kept.close()
@@ -171,7 +163,7 @@ def test_a_row_of_other_types_is_refused(path: Path) -> None:
         "CREATE TABLE other AS SELECT * FROM rows; DROP TABLE rows;"
         "ALTER TABLE other RENAME TO rows; UPDATE rows SET payload = NULL WHERE number = 1",
     )
-    kept = SqliteJournal.open(path)
+    kept = Journal.open(path)
     assert kept.row(0) == FIRST
     with pytest.raises(LedgerTamperedError, match="a row cannot be read: edited or damaged"):
         kept.row(1)
@@ -287,7 +279,7 @@ def test_a_copy_that_cannot_be_brought_up_to_date_is_let_go_of(
 
     monkeypatch.setattr(journal, "_derive", fails)
     with pytest.raises(LedgerTamperedError, match="a row cannot be read"):
-        SqliteJournal.open(old, read_only=True)
+        Journal.open(old, read_only=True)
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         copies[0].execute("SELECT 1")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bgtplanner.errors import LedgerTamperedError
+from bgtplanner.privacy._journal import Journal
 from bgtplanner.privacy.budget import Budget, Budgets
-from bgtplanner.privacy.journal import MemoryJournal
 from bgtplanner.privacy.ledger import Ledger
 
 
@@ -21,7 +21,7 @@ def state() -> dict[str, Any]:
 
 
 def test_it_is_read_as_it_was_written(state: dict[str, Any]) -> None:
-    assert MemoryJournal.from_state(state).state_dict()["rows"] == state["rows"]
+    assert Journal.from_state(state).state_dict()["rows"] == state["rows"]
     assert Ledger.from_state(state).left().tolist() == [0.75, 0.75]
 
 
@@ -30,18 +30,18 @@ def test_a_stray_sign_in_key_or_payload_is_refused(state: dict[str, Any], stray:
     changed = copy.deepcopy(state)
     changed["key"] = stray + changed["key"]
     with pytest.raises(LedgerTamperedError, match="the state cannot be read"):
-        MemoryJournal.from_state(changed)
+        Journal.from_state(changed)
     changed = copy.deepcopy(state)
     changed["rows"][1][4] = stray + changed["rows"][1][4]
     with pytest.raises(LedgerTamperedError, match="the state cannot be read"):
-        MemoryJournal.from_state(changed)
+        Journal.from_state(changed)
 
 
 @pytest.mark.parametrize("missing", ["key", "rows"])
 def test_a_state_without_one_of_its_parts_is_refused(state: dict[str, Any], missing: str) -> None:
     changed = {name: value for name, value in state.items() if name != missing}
     with pytest.raises(LedgerTamperedError, match="the state cannot be read"):
-        MemoryJournal.from_state(changed)
+        Journal.from_state(changed)
 
 
 @pytest.mark.parametrize("place", range(6))
@@ -49,7 +49,7 @@ def test_a_row_with_a_wrong_value_is_refused(state: dict[str, Any], place: int) 
     changed = copy.deepcopy(state)
     del changed["rows"][1][place]
     with pytest.raises(LedgerTamperedError, match="the state cannot be read"):
-        MemoryJournal.from_state(changed)
+        Journal.from_state(changed)
     changed = copy.deepcopy(state)
     changed["rows"][1][place] = "ä"
     with pytest.raises(LedgerTamperedError):

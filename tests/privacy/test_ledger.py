@@ -34,11 +34,10 @@ from bgtplanner.errors import (
     StaleRoundError,
     StorageError,
 )
-from bgtplanner.privacy.accounting import CEILING, TICK, rule_named
+from bgtplanner.privacy._journal import Head, Row, pack, unpack
+from bgtplanner.privacy.accountants import CEILING, TICK, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.conversions import filter_capacity, gdp_epsilon
-from bgtplanner.privacy.entries import pack, unpack
-from bgtplanner.privacy.journal import Head, Row
 from bgtplanner.privacy.ledger import Ledger
 from processes import Processes
 
@@ -1844,15 +1843,15 @@ def test_a_closed_ledger_books_nothing(path: Path) -> None:
 def test_a_failed_open_lets_go_of_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[bool] = []
     Ledger.create(path, budgets_of(1.0), BASIC).close()
-    from bgtplanner.privacy.journal import SqliteJournal
+    from bgtplanner.privacy._journal import Journal
 
-    real = SqliteJournal.close
+    real = Journal.close
 
-    def counted(self: SqliteJournal) -> None:
+    def counted(self: Journal) -> None:
         closed.append(True)
         real(self)
 
-    monkeypatch.setattr(SqliteJournal, "close", counted)
+    monkeypatch.setattr(Journal, "close", counted)
     for options in ({"rule": GDP}, {"budgets": budgets_of(2.0)}, {"head": Head(5, bytes(32))}):
         with pytest.raises(BGTPlannerError):
             Ledger.open(path, **options)  # type: ignore[arg-type]

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from bgtplanner.errors import ConfigError, LedgerError, LedgerTamperedError
-from bgtplanner.privacy import journal
-from bgtplanner.privacy.accounting import CEILING, TICK, rule_named
-from bgtplanner.privacy.book import Book, first_row
+from bgtplanner.privacy import _journal as journal
+from bgtplanner.privacy._book import Book, Payment, first_row
+from bgtplanner.privacy._journal import Head, Row, pack
+from bgtplanner.privacy.accountants import CEILING, TICK, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
-from bgtplanner.privacy.entries import Payment, pack
-from bgtplanner.privacy.journal import Head, Row
 from bgtplanner.privacy.ledger import Ledger
 
 BUDGETS = Budgets((Budget(1.0), Budget(2.0)), np.array([0, 0, 1]))

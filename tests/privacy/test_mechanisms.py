@@ -20,7 +20,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.accounting import from_ticks, rule_named, to_ticks
+from bgtplanner.privacy.accountants import from_ticks, rule_named, to_ticks
 from bgtplanner.privacy.audit import lower_bound
 from bgtplanner.privacy.mechanisms import (
     MECHANISMS,

@@ -2,7 +2,8 @@
 
 ``tests/assets/ledger-schema1.sqlite`` was written and closed by version 0.1.0 at commit 29ffb3e;
 ``ledger-schema1-killed.sqlite`` was copied while it was open, with nearly everything still in its
-write-ahead log.
+write-ahead log. ``ledger-schema2.sqlite`` was written and closed by the first version that made
+classes pay, long enough to hold a snapshot.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StorageError
-from bgtplanner.privacy.journal import Head
+from bgtplanner.privacy._journal import SCHEMA, Head
 from bgtplanner.privacy.ledger import Ledger
 
 ASSETS = Path(__file__).parents[1] / "assets"
@@ -86,7 +87,7 @@ def test_it_is_brought_up_to_date_as_a_whole_or_not_at_all(
     old: tuple[Path, Head], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, head = old
-    from bgtplanner.privacy import journal
+    from bgtplanner.privacy import _journal as journal
 
     real = journal._note
     for failing in range(1, 10):
@@ -116,7 +117,7 @@ def test_one_that_is_in_use_by_an_earlier_version_is_left_alone(
     old: tuple[Path, Head], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, head = old
-    from bgtplanner.privacy import journal
+    from bgtplanner.privacy import _journal as journal
 
     monkeypatch.setattr(journal, "_WAIT_SECONDS", 0.01)
     other = sqlite3.connect(path)
@@ -135,3 +136,65 @@ def test_a_lost_log_of_an_earlier_version_is_found_by_who_knows_the_head(tmp_pat
     head = Head.parse(HEADS["ledger-schema1-killed"])
     with pytest.raises((LedgerError, LedgerTamperedError)):
         Ledger.open(path, head=head)
+
+
+# ---- schema 2, and the rule for every schema
+
+
+def test_a_ledger_of_schema_2_opens_with_the_same_balances_and_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    shutil.copy(ASSETS / "ledger-schema2.sqlite", path)
+    head = Head.parse("87:921530cd20d46974f741dd5dc63c15f2c012a12f353316250c7a6f8e61eec712")
+    spent = [
+        [6871947673600, 13194139533312, 23364622090240, 14843406974976, 6871947673600],
+        [375809638400, 1451698946048, 4900557684736, 1571958030336, 410169376768],
+    ]
+    before = path.read_bytes()
+    for read_only in (True, False):
+        with Ledger.open(path, head=head, read_only=read_only) as ledger:
+            assert ledger.spent().tolist() == spent
+            assert ledger.left().tolist() == [0.609375, 1.25, 2.671875, 1.15625, 0.609375]
+            assert ledger.epsilon_spent().tolist() == [0.390625, 0.75, 1.328125, 0.84375, 0.390625]
+            assert (ledger.head, ledger.unsettled) == (head, 2)
+            assert ledger.check_head(Head(9, bytes(range(32)))) is None  # a loss was stated
+            assert (ledger.newest_round("classes"), ledger.newest_round("second")) == (39, 1)
+            assert ledger.verify(head) == 88
+        assert path.read_bytes() == before
+    with Ledger.open(path) as ledger:
+        mark = ledger.fingerprint(b"public inputs")
+        again = ledger.reserve(
+            [0, 0.25, 0.5], run="first", round=1, by_class=True, fingerprint=mark
+        )
+        assert (again.replayed.sum(), again.number, ledger.head) == (3, 83, head)
+        ledger.settle(again)
+        ledger.settle(ledger.reserve(0.125, run="third", round=0))
+    with Ledger.open(path, head=head, rebuild=True) as ledger:
+        assert (ledger.head.number, ledger.unsettled) == (90, 1)
+        assert ledger.left()[2] == 2.671875 - 0.125
+        assert ledger.verify() == 91
+
+
+def test_every_schema_has_a_ledger_among_the_assets() -> None:
+    found = {}
+    for path in ASSETS.glob("ledger-schema*.sqlite"):
+        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)
+        (found[path.name],) = connection.execute("PRAGMA user_version").fetchone()
+        connection.close()
+    assert {f"ledger-schema{number}.sqlite": number for number in range(1, SCHEMA + 1)} == {
+        name: number for name, number in found.items() if "killed" not in name
+    }
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_ledger_of_a_later_version_is_refused_and_left_alone(
+    tmp_path: Path, read_only: bool
+) -> None:
+    path = tmp_path / "ledger.sqlite"
+    shutil.copy(ASSETS / "ledger-schema2.sqlite", path)
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(LedgerError, match="another version wrote it, update bgtplanner"):
+        Ledger.open(path, read_only=read_only)
+    assert path.read_bytes() == before

@@ -15,7 +15,7 @@ from scipy import optimize, stats
 from scipy.special import log_ndtr
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.accounting import rule_named
+from bgtplanner.privacy.accountants import rule_named
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.exposure import client_level
 from bgtplanner.privacy.mechanisms import mechanism_named

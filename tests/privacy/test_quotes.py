@@ -7,7 +7,7 @@ import re
 import pytest
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.accounting import RULES, rule_named
+from bgtplanner.privacy.accountants import RULES, rule_named
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.quotes import quotes
 

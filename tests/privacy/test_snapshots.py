@@ -12,8 +12,8 @@ import pytest
 
 from bgtplanner.errors import LedgerTamperedError, StaleRoundError
 from bgtplanner.privacy import ledger as module
+from bgtplanner.privacy._journal import Head, Journal
 from bgtplanner.privacy.budget import Budget, Budgets
-from bgtplanner.privacy.journal import Head, SqliteJournal
 from bgtplanner.privacy.ledger import SNAPSHOT_EVERY, Ledger
 
 BUDGETS = Budgets((Budget(9.0), Budget(5.0), Budget(7.0)), np.array([0, 2, 2, 0]))  # 1: nobody
@@ -104,14 +104,14 @@ def test_few_rows_are_read_and_all_is_there(path: Path, monkeypatch: pytest.Monk
     made.state_loss(Head(99, bytes(32)), 0.01)
     fill(made, range(60, 75))
     read: list[int] = []
-    real = SqliteJournal.rows
+    real = Journal.rows
 
-    def rows(self: SqliteJournal, start: int = 0) -> Any:
+    def rows(self: Journal, start: int = 0) -> Any:
         for row in real(self, start):
             read.append(row.number)
             yield row
 
-    monkeypatch.setattr(SqliteJournal, "rows", rows)
+    monkeypatch.setattr(Journal, "rows", rows)
     with Ledger.open(path) as again:
         assert len(read) <= 11
         assert facts(again) == facts(made)
@@ -229,8 +229,8 @@ def test_a_first_row_with_larger_budgets_is_noticed_though_rows_after_it_are_not
     connection = sqlite3.connect(long)
     (key,) = connection.execute("SELECT key FROM secret").fetchone()
     connection.close()
-    from bgtplanner.privacy.accounting import rule_named
-    from bgtplanner.privacy.book import first_row
+    from bgtplanner.privacy._book import first_row
+    from bgtplanner.privacy.accountants import rule_named
 
     richer = Budgets(tuple(Budget(99.0) for _ in range(3)), BUDGETS.class_of_client)
     row = first_row(richer, rule_named(RULE), key)

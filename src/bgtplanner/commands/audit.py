@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,6 +18,14 @@ from bgtplanner.report.screen import Screen
 
 EXIT_CODES = {"holds": 0, "refuted": 1, "inconclusive": 3}
 """What `audit` ends with; 2 stands for what cannot be done, as everywhere."""
+
+
+_KNOWN = {
+    "mechanism": ("gaussian", "laplace", "privunit"),
+    "trust": ("local", "secagg"),
+    "unit": ("client", "row"),
+    "path": ("guard", "simulation", "client"),
+}
 
 
 def audit(
@@ -55,43 +63,23 @@ def audit(
 
     Example: `bgtplanner audit --mechanism gaussian --epsilon 1`
     """
+    asked: dict[str, Any] = {**locals()}
+    del asked["as_json"]
     from rich.progress import Progress
 
-    for flag, value, known in (
-        ("--mechanism", mechanism, ("gaussian", "laplace", "privunit")),
-        ("--trust", trust, ("local", "secagg")),
-        ("--unit", unit, ("client", "row")),
-        ("--path", path, ("guard", "simulation", "client")),
-    ):
-        ConfigError.unless(value in known, flag, value, " or ".join(known))
+    for name, known in _KNOWN.items():
+        ConfigError.unless(asked[name] in known, f"--{name}", asked[name], " or ".join(known))
     if path != "guard":
         (need_flower if path == "client" else need_simulator)()
     from bgtplanner.report.audited import audit_view
     from bgtplanner.runs.audits import audit as attack
 
     console = Screen(stderr=True)
-    with (
-        named_by_flags(),
-        Progress(
-            console=console, transient=True, disable=as_json or not console.is_terminal
-        ) as progress,
-    ):
+    hidden = as_json or not console.is_terminal
+    with named_by_flags(), Progress(console=console, transient=True, disable=hidden) as progress:
         task = progress.add_task("releasing", total=1.0)
         found = attack(
-            mechanism=mechanism,  # type: ignore[arg-type]
-            trust=trust,  # type: ignore[arg-type]
-            unit=unit,  # type: ignore[arg-type]
-            path=path,  # type: ignore[arg-type]
-            epsilon=epsilon,
-            delta=delta,
-            rounds=rounds,
-            releases=releases,
-            blocks=blocks,
-            canaries=canaries,
-            beside=beside,
-            confidence=confidence,
-            seed=seed,
-            on_progress=lambda share: progress.update(task, completed=share),
+            **asked, on_progress=lambda share: progress.update(task, completed=share)
         ).to_json()
     if as_json:
         print_json(found)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bgtplanner.errors import BGTPlannerError, LedgerTamperedError
-from bgtplanner.privacy.journal import Head
+from bgtplanner.privacy._journal import Head
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.witness import Witness
 
@@ -18,13 +19,7 @@ __all__ = ["Kept", "check_heads", "heads_around"]
 
 
 class Kept(NamedTuple):
-    """Heads of one source.
-
-    Attributes:
-        source: Where they were found, in words.
-        heads: What was found, oldest first.
-        problem: Why nothing could be read there, in words; None if it could.
-    """
+    """Heads of one source, oldest first, or why nothing could be read there."""
 
     source: str
     heads: tuple[Head, ...] = ()
@@ -36,18 +31,15 @@ def heads_around(ledger: Path, witness: Path | None = None) -> list[Kept]:
 
     Looked at are ``head`` beside a client's ledger, ``checkpoint.npz`` and ``summary.json`` of a
     run folder, the witness given, and the one that a ``client.toml`` names.
-
-    Args:
-        ledger: The ledger's file.
-        witness: A file to which heads were appended.
     """
-    sources = [
-        (ledger.parent / "head", _in_text),
+    sources: list[tuple[Path, Callable[[Path], list[Head]]]] = [
+        (ledger.parent / "head", lambda path: [Head.parse(path.read_text(encoding="ascii"))]),
         (ledger.parent / "checkpoint.npz", _in_checkpoint),
         (ledger.parent / "summary.json", _in_summary),
     ]
     named = _witness_of_client(ledger.parent.parent / "client.toml")
-    sources += [(path, _in_witness) for path in (witness, named) if path is not None]
+    witnesses = [path for path in (witness, named) if path is not None]
+    sources += [(path, lambda path: Witness(path).heads()) for path in witnesses]
     found = []
     for path, read in dict(sources).items():
         if path != witness and not path.exists():
@@ -76,14 +68,6 @@ def check_heads(ledger: Ledger, around: list[Kept]) -> Head | None:
                 raise LedgerTamperedError(f"{kept.source}: {error}") from error
             newest = head if newest is None or head.number > newest.number else newest
     return newest
-
-
-def _in_text(path: Path) -> list[Head]:
-    return [Head.parse(path.read_text(encoding="ascii"))]
-
-
-def _in_witness(path: Path) -> list[Head]:
-    return Witness(path).heads()
 
 
 def _in_checkpoint(path: Path) -> list[Head]:

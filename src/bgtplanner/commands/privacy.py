@@ -11,8 +11,8 @@ import typer
 from bgtplanner.commands.heads import Kept, check_heads, heads_around
 from bgtplanner.commands.options import Json, named_by_flags, need_simulator, print_json, say
 from bgtplanner.errors import ConfigError, InputError, LedgerError, StorageError
+from bgtplanner.privacy._journal import Head, in_write_ahead_mode, sqlite_warning
 from bgtplanner.privacy.budget import Budget
-from bgtplanner.privacy.journal import Head, in_write_ahead_mode, sqlite_warning
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.quotes import quotes
 from bgtplanner.report.screen import Screen
@@ -55,12 +55,11 @@ def budget(
         asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rounds": rounds}
         print_json({**asked, "noise_multiplier": noise_multiplier, "rules": table})
         return
-    console = Screen()
-    console.print(
-        f"(epsilon {epsilon:g}, delta {delta:g}) per client, replace-one, {rounds:,} equal rounds",
-        highlight=False,
+    title = (
+        f"(epsilon {epsilon:g}, delta {delta:g}) per client, replace-one, {rounds:,} equal rounds"
     )
-    quotes_view(console, rounds, table)
+    Screen().print(title, highlight=False)
+    quotes_view(Screen(), rounds, table)
 
 
 @ledger_app.command("show")
@@ -123,23 +122,20 @@ def verify(
         known = check_heads(opened, around)
     warning = sqlite_warning(write_ahead=in_write_ahead_mode(file))
     if as_json:
-        heads = [
-            {"from": kept.source, "head": str(kept.heads[-1]), "heads": len(kept.heads)}
-            for kept in around
-            if kept.heads
-        ]
-        unread = {kept.source: kept.problem for kept in around if kept.problem}
-        print_json(
-            {
-                "rows": rows,
-                "head": str(newest),
-                "head_checked": known is not None,
-                "heads": heads,
-                "unread": unread,
-                "newest_known": None if known is None else known.number,
-                "warning": warning,
-            }
-        )
+        found = {
+            "rows": rows,
+            "head": str(newest),
+            "head_checked": known is not None,
+            "heads": [
+                {"from": kept.source, "head": str(kept.heads[-1]), "heads": len(kept.heads)}
+                for kept in around
+                if kept.heads
+            ],
+            "unread": {kept.source: kept.problem for kept in around if kept.problem},
+            "newest_known": None if known is None else known.number,
+            "warning": warning,
+        }
+        print_json(found)
         return
     say(f"{rows} rows, each as it was written. Head: {newest}")
     for kept in around:
@@ -307,22 +303,13 @@ def _known_labels(path: Path) -> list[list[str]] | None:
 
 def _balances(ledger: Ledger, labels: list[list[str]] | None = None) -> list[dict[str, Any]]:
     """What each client may spend, has spent and has left; by name where names are known."""
-    budgets = [ledger.budgets.classes[index] for index in ledger.budgets.class_of_client]
+    epsilons, left = ledger.epsilon_spent().tolist(), ledger.left().tolist()
     found = []
-    for index, (budget, spent, left) in enumerate(
-        zip(budgets, ledger.epsilon_spent().tolist(), ledger.left().tolist(), strict=True)
-    ):
-        named = {}
+    for index, kind in enumerate(ledger.budgets.class_of_client):
+        entry: dict[str, Any] = {"index": index}
         if labels is not None:  # a place may be nobody's yet, in a run on real machines
-            named["client"] = " ".join(labels[index]) if index < len(labels) else ""
-        found.append(
-            {
-                "index": index,
-                **named,
-                "epsilon": budget.epsilon,
-                "delta": budget.delta,
-                "epsilon_spent": spent,
-                "left": left,
-            }
-        )
+            entry["client"] = " ".join(labels[index]) if index < len(labels) else ""
+        budget = ledger.budgets.classes[kind]
+        entry |= {"epsilon": budget.epsilon, "delta": budget.delta}
+        found.append(entry | {"epsilon_spent": epsilons[index], "left": left[index]})
     return found

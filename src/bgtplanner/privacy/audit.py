@@ -58,14 +58,9 @@ _OF_MEANS = 0.8  # share of the risk for the difference of the means; the rest f
 
 
 class Finding(NamedTuple):
-    """What an audit of scores found.
+    """Lower bounds from guesses alone (for any mechanism) and for Gaussian scores.
 
-    Attributes:
-        epsilon: Lower bound from right and wrong guesses alone; holds for any mechanism.
-        epsilon_gaussian: Lower bound that takes the scores to be Gaussian.
-        largest: What `epsilon` would have been if no guess had been wrong.
-        releases: How many releases there were.
-        confidence: With which each of the two bounds holds.
+    `largest` is what `epsilon` would have been if no guess had been wrong.
     """
 
     epsilon: float
@@ -76,12 +71,9 @@ class Finding(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What theory expects of an audit.
+    """About what the two bounds will be, by theory.
 
-    Attributes:
-        epsilon: About what the bound from guesses will be.
-        epsilon_gaussian: About what the bound from Gaussian scores will be; 0 where there is none.
-        threshold: Of the best test: guess if the privacy loss is so far from zero.
+    The best test guesses if the privacy loss is farther from zero than the threshold.
     """
 
     epsilon: float
@@ -114,14 +106,7 @@ def bound_of_guesses(
 
     An (epsilon, delta)-private mechanism gives ``P[right] <= exp(epsilon) P[wrong] + delta``,
     whatever is guessed and however often nothing is: both inputs added up and halved. Each rate is
-    replaced by its exact bound.
-
-    Args:
-        correct: Right guesses.
-        wrong: Wrong ones; the rest abstains.
-        releases: Of both inputs together.
-        delta: At which epsilon is bounded.
-        risk: Probability with which the bound may be too large.
+    replaced by its exact bound; `risk` is the probability with which it may be too large.
     """
     low, _ = interval(correct, releases, risk * (1 - _OF_WRONG))
     _, high = interval(wrong, releases, risk * _OF_WRONG)
@@ -131,11 +116,6 @@ def bound_of_guesses(
 
 def largest_epsilon(releases: int, *, delta: float, confidence: float) -> float:
     """What so many releases can show at most: the bound of a test that is never wrong.
-
-    Args:
-        releases: That are judged, of both inputs together.
-        delta: Of the claim.
-        confidence: Of the bound.
 
     Example:
         >>> round(largest_epsilon(180_000, delta=1e-5, confidence=0.99), 1)
@@ -163,12 +143,13 @@ class Guesses:
     it is at most `lower`; between the two nothing is guessed. Scores are not kept: memory does not
     grow with the number of releases, and choosing costs no confidence.
 
-    Attributes:
-        correct: Right guesses.
-        wrong: Wrong ones.
-        releases: Releases that were judged.
-        upper: See above.
-        lower: See above.
+    Args:
+        scores: Of a few releases of the first input; larger means "more like this one". The test
+            that looks best on these is chosen.
+        neighbour_scores: Of releases of the second one.
+        delta: At which epsilon is bounded.
+        expected: What is expected, where scores are privacy losses. That test is taken unless
+            another one already shows more.
     """
 
     def __init__(
@@ -179,15 +160,6 @@ class Guesses:
         delta: float,
         expected: Expected | None = None,
     ) -> None:
-        """Choose the test that looks best on a few releases of either input.
-
-        Args:
-            scores: Of releases of the first input; larger means "more like this one".
-            neighbour_scores: Of releases of the second one.
-            delta: At which epsilon is bounded.
-            expected: What is expected, where scores are privacy losses. That test is taken unless
-                another one already shows more.
-        """
         self.delta = delta
         self.correct = self.wrong = self.releases = 0
         first, second = _checked(scores, neighbour_scores)
@@ -205,8 +177,11 @@ class Guesses:
         above, below = np.concatenate([upper, upper, none]), np.concatenate([lower, -none, lower])
         apart = above > below  # else some scores would be guessed to be both
         above, below = above[apart], below[apart]
-        right = _at_least(first, above) + _at_most(second, below)
-        wrong = _at_least(second, above) + _at_most(first, below)
+        guessed = [
+            (len(part) - np.searchsorted(part, above), np.searchsorted(part, below, side="right"))
+            for part in (first, second)
+        ]
+        right, wrong = guessed[0][0] + guessed[1][1], guessed[1][0] + guessed[0][1]
         # So sure that the best of all candidates is not merely the luckiest.
         values = bound_of_guesses(right, wrong, number, delta=self.delta, risk=1e-3)
         best = int(values.argmax())
@@ -225,14 +200,6 @@ class Guesses:
             return 0.0
         args = (self.correct, self.wrong, self.releases)
         return min(MOST, float(bound_of_guesses(*args, delta=self.delta, risk=risk)))
-
-
-def _at_least(ordered: Floats, thresholds: Floats) -> Floats:
-    return np.asarray(len(ordered) - np.searchsorted(ordered, thresholds, side="left"), float)
-
-
-def _at_most(ordered: Floats, thresholds: Floats) -> Floats:
-    return np.asarray(np.searchsorted(ordered, thresholds, side="right"), float)
 
 
 def _checked(*scores: ArrayLike) -> tuple[Floats, ...]:
@@ -256,13 +223,6 @@ def one_run_p_value(
     have a budget of their own each; coordinates of one client's upload are not canaries, since
     they share one budget. A delta above zero costs much: since the one release may fail for all
     canaries at once, no more than about ``log(p_value / (2 delta))`` can be refuted.
-
-    Args:
-        canaries: How many coins were tossed.
-        guesses: About how many something was guessed.
-        correct: How many of the guesses were right.
-        epsilon: The claim.
-        delta: The claim's.
 
     Example:
         >>> one_run_p_value(100, 50, 50, epsilon=1.0, delta=0.0) < 1e-6
@@ -328,9 +288,8 @@ class Moments:
             mean = float(array.mean())
             off = mean - self._mean[side]
             total = before + number
-            self._square[side] += float(((array - mean) ** 2).sum()) + off**2 * before * (
-                number / total
-            )
+            spread = float(((array - mean) ** 2).sum())
+            self._square[side] += spread + off**2 * before * (number / total)
             self._mean[side] += off * number / total
             self._number[side] = total
 
@@ -368,13 +327,8 @@ def lower_bound(
 ) -> Finding:
     """Lower bounds on epsilon from scores of releases of one input and of its neighbour.
 
-    One score in ten chooses the test, the others judge it.
-
-    Args:
-        scores: What a test gave to releases of one input; larger means "more like this one".
-        neighbour_scores: The same for as many releases of the neighbouring input.
-        delta: At which epsilon is bounded.
-        confidence: Probability with which each bound holds.
+    Larger scores mean "more like the first input". One in ten chooses the test, the others judge
+    it; each bound holds with the confidence given.
 
     Example:
         >>> noise = np.random.default_rng(0).laplace(size=(2, 20_000))
@@ -423,7 +377,7 @@ def expected(
         releases: Trials that are judged, of both inputs together.
         delta: Of the claim.
         risk: Of the bound from guesses.
-        risk_gaussian: Of the bound from Gaussian scores; 0 where that is not looked at.
+        risk_gaussian: Of the bound from Gaussian scores; 0 where there is none.
     """
     parts = np.asarray(losses, dtype=np.float64).ravel()
     mu = math.sqrt(float((parts**2).sum()))
@@ -432,13 +386,9 @@ def expected(
         right, wrong = ndtr(mu / 2 - where / mu), ndtr(-mu / 2 - where / mu)
     else:
         where, right, wrong = _tails(mechanism, parts)
-    bounds = bound_of_guesses(
-        np.minimum(releases * right, releases),  # a sum of chances may be a little above 1
-        np.minimum(releases * wrong, releases),
-        releases,
-        delta=delta,
-        risk=risk,
-    )
+    # A sum of chances may be a little above 1.
+    hits, misses = (np.minimum(releases * part, releases) for part in (right, wrong))
+    bounds = bound_of_guesses(hits, misses, releases, delta=delta, risk=risk)
     best = int(bounds.argmax())
     gaussian = 0.0
     if mechanism == "gaussian" and risk_gaussian > 0:

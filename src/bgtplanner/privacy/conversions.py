@@ -48,6 +48,11 @@ _NODES, _WEIGHTS = (part / 2 for part in np.polynomial.legendre.leggauss(10))
 _NODES = _NODES + 0.5
 
 
+def _floats(*values: ArrayLike) -> tuple[Floats, ...]:
+    """Values as arrays of one shape."""
+    return np.broadcast_arrays(*(np.asarray(value, dtype=np.float64) for value in values))
+
+
 def gaussian_delta(epsilon: ArrayLike, mu: ArrayLike) -> Floats:
     """Delta of the Gaussian mechanism with sensitivity / standard deviation = mu.
 
@@ -58,9 +63,7 @@ def gaussian_delta(epsilon: ArrayLike, mu: ArrayLike) -> Floats:
 
     The relative error is below 1e-11 for deltas down to 1e-300 (``docs/proofs/gdp.md``).
     """
-    epsilon, mu = np.broadcast_arrays(
-        np.asarray(epsilon, dtype=np.float64), np.asarray(mu, dtype=np.float64)
-    )
+    epsilon, mu = _floats(epsilon, mu)
     safe = np.where(mu > 0, mu, 1.0)
     with np.errstate(over="ignore", under="ignore"):
         low = np.minimum(epsilon / safe - safe / 2, 1e100)
@@ -91,12 +94,10 @@ def gdp_capacity(epsilon: ArrayLike, delta: ArrayLike) -> Floats:
 
     Never too large, and at most 3e-11 of itself too small.
     """
-    epsilon, delta = np.broadcast_arrays(
-        np.asarray(epsilon, dtype=np.float64), np.asarray(delta, dtype=np.float64)
-    )
+    epsilon, delta = _floats(epsilon, delta)
     # delta grows with mu; mu^2/2 is the mean loss, so mu cannot exceed this by much.
     high = np.sqrt(2 * epsilon) + 40.0
-    mu = _largest(lambda value: _delta_at_most(epsilon, value) <= delta, high)
+    mu, _ = _searched(lambda value: _delta_at_most(epsilon, value) <= delta, high)
     return np.asarray(mu**2 * (1 - _CAPACITY_SLACK))
 
 
@@ -105,14 +106,12 @@ def gdp_epsilon(spent: ArrayLike, delta: ArrayLike) -> Floats:
 
     Infinite for delta = 0: no epsilon holds without one.
     """
-    spent, delta = np.broadcast_arrays(
-        np.asarray(spent, dtype=np.float64), np.asarray(delta, dtype=np.float64)
-    )
+    spent, delta = _floats(spent, delta)
     endless = np.isinf(spent) | ((delta <= 0) & (spent > 0))
     finite = np.where(endless, 0.0, spent)
     mu = np.sqrt(finite)
     high = finite / 2 + mu * 40.0 + 1e-300  # P[loss > mean + 40 sd] is below any double's delta
-    epsilon = _smallest(lambda value: _delta_at_most(value, mu) <= delta, high)
+    _, epsilon = _searched(lambda value: ~(_delta_at_most(value, mu) <= delta), high)
     free = _delta_at_most(np.zeros_like(mu), mu) <= delta
     reading = np.where(free, 0.0, epsilon * (1 + _READING_SLACK))
     return np.asarray(np.where(endless, np.inf, reading))
@@ -162,9 +161,7 @@ def squares_capacity(epsilon: ArrayLike, delta: ArrayLike) -> Floats:
     Steinke 2016), and such bounds add up for charges chosen along the way. So the sum may reach
     twice the largest rho, over all orders.
     """
-    epsilon, delta = np.broadcast_arrays(
-        np.asarray(epsilon, dtype=np.float64), np.asarray(delta, dtype=np.float64)
-    )
+    epsilon, delta = _floats(epsilon, delta)
 
     def found(orders: Floats) -> Floats:
         offset, error = _renyi_offset(delta[..., None], orders)
@@ -179,9 +176,7 @@ def squares_epsilon(spent: ArrayLike, delta: ArrayLike) -> Floats:
 
     Infinite for delta = 0, as for an infinite sum: so it is at every order.
     """
-    spent, delta = np.broadcast_arrays(
-        np.asarray(spent, dtype=np.float64), np.asarray(delta, dtype=np.float64)
-    )
+    spent, delta = _floats(spent, delta)
 
     def found(orders: Floats) -> Floats:
         offset, error = _renyi_offset(delta[..., None], orders)
@@ -209,7 +204,7 @@ def filter_capacity(epsilon: ArrayLike, delta: ArrayLike) -> Floats:
 
     sqrt(2 ln(1/delta) s) + s/2 = epsilon (Whitehouse et al. 2023, theorem 2), solved for s.
     """
-    epsilon, delta = np.asarray(epsilon, dtype=np.float64), np.asarray(delta, dtype=np.float64)
+    epsilon, delta = _floats(epsilon, delta)
     with np.errstate(divide="ignore"):  # the logarithm of 0: nothing is allowed without a delta
         doubled = -2 * np.log(delta)
     root = 2 * epsilon / (np.sqrt(doubled + 2 * epsilon) + np.sqrt(doubled))
@@ -218,7 +213,7 @@ def filter_capacity(epsilon: ArrayLike, delta: ArrayLike) -> Floats:
 
 def filter_epsilon(spent: ArrayLike, delta: ArrayLike) -> Floats:
     """Epsilon that a sum of eps_t^2 amounts to at delta under the same theorem."""
-    spent, delta = np.asarray(spent, dtype=np.float64), np.asarray(delta, dtype=np.float64)
+    spent, delta = _floats(spent, delta)
     with np.errstate(divide="ignore", invalid="ignore"):
         epsilon = np.sqrt(-2 * np.log(delta) * spent) + spent / 2
     return np.asarray(np.where(spent > 0, epsilon * (1 + _READING_SLACK), 0.0))
@@ -250,16 +245,6 @@ def laplace_renyi_epsilon(
     offset, error = _renyi_offset(np.asarray(delta), orders)
     epsilon = float((total * (1 + _READING_SLACK) + offset + error).min())
     return max(0.0, min(epsilon, float((number * pure).sum())))
-
-
-def _largest(fits: Callable[[Floats], NDArray[np.bool_]], high: ArrayLike) -> Floats:
-    """Largest value in (0, high) that fits, entry by entry; fits must hold near 0."""
-    return _searched(fits, high)[0]
-
-
-def _smallest(fits: Callable[[Floats], NDArray[np.bool_]], high: ArrayLike) -> Floats:
-    """Smallest value in (0, high) that fits, entry by entry; fits must hold at high."""
-    return _searched(lambda value: ~fits(value), high)[1]
 
 
 def _searched(

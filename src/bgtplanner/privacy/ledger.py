@@ -22,76 +22,60 @@ import itertools
 import secrets
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bgtplanner.errors import (
-    BudgetExceeded,
-    ConfigError,
-    LedgerError,
-    LedgerTamperedError,
-    StaleRoundError,
+from bgtplanner.errors import LedgerError, LedgerTamperedError, StaleRoundError
+from bgtplanner.privacy._book import (
+    Book,
+    Decision,
+    Mask,
+    Payment,
+    Request,
+    Spending,
+    Ticks,
+    first_row,
 )
-from bgtplanner.privacy.accounting import Rule, from_ticks, rule_named, to_ticks
-from bgtplanner.privacy.book import Book, first_row
+from bgtplanner.privacy._journal import Head, Journal, Made, Row, named_values, pack
+from bgtplanner.privacy.accountants import Rule, from_ticks, rule_named, to_ticks
 from bgtplanner.privacy.budget import Budgets
-from bgtplanner.privacy.entries import Mask, Payment, Reservation, Ticks, named_values, pack
-from bgtplanner.privacy.journal import Head, Journal, Made, MemoryJournal, Row, SqliteJournal
-from bgtplanner.privacy.spending import Columns
 from bgtplanner.privacy.witness import Witness
 
-__all__ = ["SNAPSHOT_EVERY", "Ledger", "Reservation"]
+__all__ = ["SNAPSHOT_EVERY", "Head", "Ledger", "Reservation"]
 
 SNAPSHOT_EVERY = 64
 """So many rows are written before the sums are noted anew: at most twice as many are read when a
 ledger is opened."""
 
 
-class _Request(NamedTuple):
-    """What somebody wants to reserve, checked.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Reservation:
+    """Leave to release once, for the clients that could pay.
 
     Attributes:
         run: Which run.
         round: Which round of it.
-        ticks: What it costs: one number, or one a client, or one a class.
-        by_class: Whether it is one a class.
-        clients: Who is asked; None for everybody.
-        mark: Fingerprint of the inputs; empty if there is none.
+        attempt: 0 for the first; a retry on changed inputs is a new one, charged afresh.
+        charge: What each granted client pays, as granted (in whole ticks); one entry per client,
+            0 for a class that was not asked.
+        granted: Who may release.
+        refused: Who asked and could not pay.
+        replayed: Who had this very reservation already and is not charged again.
+        number: Row of the ledger, to settle it by.
     """
 
     run: str
     round: int
-    ticks: Ticks
-    by_class: bool
-    clients: Mask | None
-    mark: bytes
-
-
-class _Decision(NamedTuple):
-    """Who may release and who may not, by column (see :class:`Columns`).
-
-    Attributes:
-        columns: Those who were asked.
-        wanted: What each of them was to pay.
-        pays: Who pays now.
-        refused: Who cannot pay.
-        replayed: Who has paid before.
-        attempt: Which attempt it is.
-        number: The row that was written before for the same inputs; -1 if there is none.
-        adds: What it adds to the sums.
-    """
-
-    columns: Columns
-    wanted: Ticks
-    pays: Mask
+    attempt: int
+    charge: NDArray[np.float64]
+    granted: Mask
     refused: Mask
     replayed: Mask
-    attempt: int
     number: int
-    adds: Ticks
 
 
 class Ledger:
@@ -134,10 +118,8 @@ class Ledger:
     @classmethod
     def in_memory(cls, budgets: Budgets, rule: Rule | str) -> Self:
         """A ledger that lives as long as the process."""
-        journal = MemoryJournal()
-        with journal.writing():
-            journal.append(first_row(budgets, _rule(rule), journal.key))
-        return cls(journal)
+        key = secrets.token_bytes(32)
+        return cls(Journal.in_memory([first_row(budgets, _rule(rule), key)], key))
 
     @classmethod
     def create(
@@ -148,13 +130,7 @@ class Ledger:
         *,
         witness: Witness | None = None,
     ) -> Self:
-        """A new durable ledger.
-
-        Args:
-            path: The file.
-            budgets: What the clients may spend.
-            rule: How charges add up.
-            witness: Where every head is told, on another disk; see :meth:`open`.
+        """A new durable ledger; see :meth:`open` for the witness.
 
         Raises:
             LedgerError: If the file exists: a ledger is never silently started anew.
@@ -163,7 +139,7 @@ class Ledger:
         first = first_row(budgets, _rule(rule), key)  # checked before a file is made
         if witness is not None and witness.newest() is not None:
             raise LedgerError(f"{witness.path}: knows of a ledger already; name another file")
-        made = cls(SqliteJournal.create(path, key, first), witness=witness)
+        made = cls(Journal.create(path, key, first), witness=witness)
         if witness is not None:
             witness.append(made.head)
         return made
@@ -198,7 +174,7 @@ class Ledger:
             LedgerError: If the file is missing, foreign or damaged, or does not fit the arguments.
             LedgerTamperedError: If its chain is broken, or it has lost the head.
         """
-        journal = SqliteJournal.open(path, read_only=read_only, rebuild=rebuild)
+        journal = Journal.open(path, read_only=read_only, rebuild=rebuild)
         try:
             ledger = cls(journal, witness=witness)
             if rule is not None and _rule(rule).name != ledger.rule.name:
@@ -227,7 +203,7 @@ class Ledger:
         """
         if "rows" not in state:
             raise LedgerError("the state holds no rows: open the durable ledger file instead")
-        journal = MemoryJournal.from_state(state)
+        journal = Journal.from_state(state)
         if str(journal.head_at(len(state["rows"]) - 1)) != state.get("head"):
             raise LedgerTamperedError("the state has lost its newest rows, or was given others")
         return cls(journal)
@@ -247,9 +223,8 @@ class Ledger:
         """
         with self._lock:
             self._catch_up()
-            head = {"head": str(self.head)}
-            journal = self._journal
-            return head | (journal.state_dict() if isinstance(journal, MemoryJournal) else {})
+            rows = {} if self.durable else self._journal.state_dict()
+            return {"head": str(self.head)} | rows
 
     @property
     def durable(self) -> bool:
@@ -321,95 +296,67 @@ class Ledger:
             StaleRoundError: If the round must be above an earlier one and is not.
             ConfigError: If a charge, a client, the run or the round makes no sense.
         """
-        request = self._request(charge, run, round, clients, fingerprint, by_class)
+        request = Request.of(self.budgets, charge, (run, round), clients, fingerprint, by_class)
         with self._lock:
-            row = None
+            booked: tuple[Row, Payment] | None = None
             with self._journal.writing():
                 self._catch_up()
                 if rising:
                     self._refuse_stale(request)
-                decision = self._decide(request, strict)
+                decision = self._book.decide(request, self._repeats(request), strict=strict)
+                made = decision.made
+                attempt = made.attempt if made else self._journal.attempts(*request[:2])
                 if decision.pays.any():
-                    payment = self._book.spending.payment(
-                        (decision.attempt, request.mark),
-                        decision.columns,
-                        decision.pays,
-                        request.ticks,
-                        by_class=request.by_class,
-                    )
-                    row = self._append("reserve", *request[:2], self._book.written(payment))
-            if row is not None:  # it is on the disk: only now does the memory follow
-                reusable = decision.columns.sizes is not None or not self._book.spending.alike
-                self._book.booked(row, payment, decision.adds if reusable else None)
+                    booked = self._write(request, decision, attempt)
+            if booked is not None:  # it is on the disk: only now does the memory follow
+                self._book.booked(*booked, decision)
                 if self._witness is not None:
                     self._witness.append(self.head)
-        columns = decision.columns
+        columns, number = decision.columns, made.number if made else -1
         return Reservation(
             run=request.run,
             round=request.round,
-            attempt=decision.attempt,
+            attempt=attempt,
             charge=columns.charge(decision.wanted),
             granted=columns.each(decision.pays | decision.replayed),
             refused=columns.each(decision.refused),
             replayed=columns.each(decision.replayed),
-            number=decision.number if row is None else row.number,
+            number=booked[0].number if booked else number,
         )
 
-    def _request(
-        self,
-        charge: ArrayLike,
-        run: str,
-        round_: int,
-        clients: ArrayLike | None,
-        fingerprint: bytes | None,
-        by_class: bool,
-    ) -> _Request:
-        """What somebody wants, if it makes sense."""
-        chosen = self._mask(clients)
-        text = isinstance(run, str) and run.encode(errors="ignore").decode() == run
-        ConfigError.unless(text, "run", run, "a text")
-        whole = isinstance(round_, int | np.integer) and 0 <= round_ < 2**62
-        ConfigError.unless(bool(whole), "round", round_, "a whole number from 0")
-        ticks = self._ticks(charge, by_class)
-        mark = b"" if fingerprint is None else bytes(fingerprint)
-        return _Request(run, int(round_), ticks, by_class and ticks.ndim > 0, chosen, mark)
-
-    def _refuse_stale(self, request: _Request) -> None:
+    def _refuse_stale(self, request: Request) -> None:
         newest = self._journal.newest_round(request.run)
         if newest is not None and request.round <= newest:
             raise StaleRoundError(
                 f"round = {request.round}: the run has had round {newest}; its rounds only go up"
             )
 
-    def _decide(self, request: _Request, strict: bool) -> _Decision:
-        """Who has paid before, who can pay now, who is refused; nothing is written.
-
-        Raises:
-            BudgetExceeded: If nobody can pay (or one cannot, if `strict`).
-        """
-        ticks, spending = request.ticks, self._book.spending
-        repeats = self._with_mark(request)
-        evenly = request.clients is None and (request.by_class or not ticks.ndim)
-        columns = spending.columns(
-            by_class=evenly and all(payment.whole for _, payment in repeats)
+    def _write(self, request: Request, decision: Decision, attempt: int) -> tuple[Row, Payment]:
+        payment = decision.columns.payment(
+            (attempt, request.mark), decision.pays, request.ticks, by_class=request.by_class
         )
-        asked = columns.everybody() if request.clients is None else request.clients
-        wanted = ticks
-        if request.by_class:
-            wanted = ticks if columns.sizes is not None else ticks[columns.class_of_client]
-            asked &= wanted > 0
-        same, replayed = _made_before(repeats, columns, wanted, asked)
-        new = asked & ~replayed
-        adds = spending.adds(wanted, asked)
-        pays = new & self.rule.fits(columns.spent, adds, columns.limits)
-        refused = new & ~pays
-        if refused.any() and (strict or not (pays | replayed).any()):
-            raise self._exceeded(columns, wanted, asked, refused)
-        if same is None:
-            attempt, number = self._journal.attempts(request.run, request.round), -1
-        else:
-            attempt, number = same.attempt, same.number
-        return _Decision(columns, wanted, pays, refused, replayed, attempt, number, adds)
+        row = self._append("reserve", *request[:2], self._book.written(payment))
+        return row, payment
+
+    def _repeats(self, request: Request) -> list[tuple[Made, Payment]]:
+        """The reservations that were made for the same inputs, as their rows say.
+
+        The index only tells where to look: what counts is the row, if it is one of the chain.
+        """
+        if not request.mark:
+            return []
+        found = []
+        for made in self._journal.made_for(*request[:2], request.mark):
+            row = self._journal.row(made.number)
+            before = self._journal.head_at(made.number - 1)
+            if row is None or row.kind != "reserve" or not row.follows(before):
+                raise LedgerTamperedError(
+                    f"row {made.number}, which the index names, is not a reservation of this "
+                    "ledger: edited or damaged"
+                )
+            if Made.by(row) == made:
+                found.append((made, self._book.payment(row)))
+        return found
 
     def _append(self, kind: str, run: str, round_: int, payload: bytes) -> Row:
         """Write the next row, and before it a snapshot of all that came before if one is due."""
@@ -445,15 +392,7 @@ class Ledger:
         return digest.digest()
 
     def newest_round(self, run: str) -> int | None:
-        """The highest round of a run that was ever reserved, by whichever process; None: none.
-
-        Example:
-            >>> from bgtplanner import Budget
-            >>> ledger = Ledger.in_memory(Budgets.same(Budget(1.0), clients=3), "laplace/basic")
-            >>> _ = ledger.reserve(0.25, run="a", round=7, rising=True)
-            >>> ledger.newest_round("a"), ledger.newest_round("b")
-            (7, None)
-        """
+        """The highest round of a run that was ever reserved, by whichever process; None: none."""
         with self._lock:
             return self._journal.newest_round(run)
 
@@ -483,18 +422,14 @@ class Ledger:
 
     def epsilon_spent(self, delta: float | None = None) -> NDArray[np.float64]:
         """Each client's epsilon so far: a reading at its own delta, or at the one given."""
-        result = np.zeros(len(self))
-        alike = self._book.spending.least_spent_by_class() if self._book.spending.alike else None
-        spent = self.spent() if alike is None else alike
+        columns = self._book.spending
+        result = np.zeros(len(columns.class_of))
         for index, budget in enumerate(self.budgets.classes):
-            members = np.flatnonzero(self.budgets.class_of_client == index)
+            members = np.flatnonzero(columns.class_of == index)
             at = budget.delta if delta is None else delta
-            if alike is not None:
-                result[members] = self.rule.epsilon(alike[:, [index]], at)
-                continue
-            distinct, back = np.unique(spent[:, members], axis=1, return_inverse=True)
+            distinct, back = np.unique(columns.sums[:, members], axis=1, return_inverse=True)
             result[members] = self.rule.epsilon(distinct, at)[back]
-        return result
+        return columns.of_clients(result)
 
     @property
     def unsettled(self) -> int:
@@ -506,24 +441,17 @@ class Ledger:
         with self._lock:
             self._catch_up()
             unsettled = self._journal.unsettled()
-        classes = self._book.first_budgets.class_of_client
-        sizes = np.bincount(classes, minlength=len(self._book.first_budgets.classes))
+        classes = Spending(self.rule, self._book.first_budgets)
+        clients = classes.by_client()
         for row in itertools.islice(self._journal.rows(), self.head.number + 1):
-            entry: dict[str, Any] = {
-                "number": row.number,
-                "kind": row.kind,
-                "run": row.run,
-                "round": row.round,
-            }
+            entry: dict[str, Any] = dict(zip(Row._fields[:4], row, strict=False))
             if row.kind == "reserve":
                 payment = Payment.unpacked(row.payload, len(self))
-                whole = payment.whole
-                who, ticks = (
-                    payment.over(len(sizes)) if whole else payment.over(len(self), classes)
-                )
+                columns = classes if payment.whole else clients
+                who, ticks = columns.paid(payment)
                 paid = from_ticks(ticks[who] if ticks.ndim else ticks)
                 entry |= {
-                    "clients": int(sizes[who].sum() if whole else who.sum()),
+                    "clients": columns.count(who),
                     "charge_least": float(paid.min()),
                     "charge_most": float(paid.max()),
                     "attempt": payment.attempt,
@@ -571,25 +499,19 @@ class Ledger:
             return book.head.number + 1
 
     def check_head(self, head: Head) -> None:
-        """Refuse a ledger that has lost a row somebody remembers.
-
-        Raises:
-            LedgerTamperedError: If that row is not in the chain and its loss was not stated.
-        """
+        """Refuse a ledger that has lost a row somebody remembers, unless its loss was stated."""
         if head not in self._book.forgiven and self._journal.head_at(head.number) != head:
-            newest = self.head.number
             raise LedgerTamperedError(
                 f"row {head.number}, which was seen before, is not in this ledger (its newest is "
-                f"{newest}): rows were cut, or a backup was restored. State the loss first: "
-                "bgtplanner ledger restore"
+                f"{self.head.number}): rows were cut, or a backup was restored. State the loss "
+                "first: bgtplanner ledger restore"
             )
 
     def state_loss(self, head: Head, charge: float | None = None) -> None:
         """Go on with a restored backup, having charged everybody for what it has forgotten.
 
-        Args:
-            head: The newest row that somebody else remembers.
-            charge: At most what any client spent since; by default everything that is left.
+        `head` is the newest row that somebody remembers, `charge` at most what any client spent
+        since; by default everything that is left.
         """
         # A charge of 1 or more is no larger than its square: it uses up the sum of squares, too.
         everything = max(self._book.largest_limit, int(to_ticks(1.0)))
@@ -601,11 +523,7 @@ class Ledger:
             self._book.read(row)
 
     def _catch_up(self) -> None:
-        """Read and check the rows that others have written meanwhile.
-
-        Raises:
-            LedgerTamperedError: If a row is not the one that was written, or the newest is gone.
-        """
+        """Read and check the rows that others have written meanwhile."""
         known, newest = self._book.head, self._journal.newest()
         self._read_on()
         head = self._book.head
@@ -622,103 +540,6 @@ class Ledger:
     def _read_on(self) -> None:
         for row in self._journal.rows(self._book.head.number + 1):
             self._book.read(row)
-
-    def _with_mark(self, request: _Request) -> list[tuple[Made, Payment]]:
-        """The reservations that were made for the same inputs, as their rows say.
-
-        The index only tells where to look: what counts is the row, if it is one of the chain.
-        """
-        if not request.mark:
-            return []
-        found = []
-        for made in self._journal.made_for(*request[:2], request.mark):
-            row = self._journal.row(made.number)
-            before = self._journal.head_at(made.number - 1)
-            if row is None or row.kind != "reserve" or not row.follows(before):
-                raise LedgerTamperedError(
-                    f"row {made.number}, which the index names, is not a reservation of this "
-                    "ledger: edited or damaged"
-                )
-            if Made.by(row) == made:
-                found.append((made, self._book.payment(row)))
-        return found
-
-    def _ticks(self, charge: ArrayLike, by_class: bool) -> Ticks:
-        """Ticks of a charge: one number, or one a client (a class, if it is by the class)."""
-        if not by_class:
-            ticks = to_ticks(charge)
-            shape = ticks.shape in ((), (len(self),))
-            ConfigError.unless(shape, "charge", ticks.shape, f"one number, or {len(self)}")
-            return ticks
-        array, classes = np.asarray(charge, dtype=np.float64), len(self.budgets.classes)
-        ConfigError.unless(
-            array.shape == (classes,),
-            "charge",
-            array.shape,
-            f"one number for each of {classes} classes",
-        )
-        if array.all():  # what every class pays is said as one number
-            ticks = to_ticks(array)
-            return ticks if (ticks != ticks[0]).any() else np.asarray(ticks[0])
-        asked = array != 0
-        return np.where(asked, to_ticks(np.where(asked, array, 1.0)), 0)
-
-    def _mask(self, clients: ArrayLike | None) -> Mask | None:
-        if clients is None:
-            return None
-        array = np.asarray(clients)
-        if array.dtype == bool:
-            ConfigError.unless(
-                array.shape == (len(self),), "clients", array.shape, f"a mask of {len(self)}"
-            )
-            return array.copy()
-        fits = array.ndim == 1 and (array.size == 0 or np.issubdtype(array.dtype, np.integer))
-        fits = fits and (array.size == 0 or (array.min() >= 0 and array.max() < len(self)))
-        ConfigError.unless(bool(fits), "clients", "indices", f"numbers from 0 to {len(self) - 1}")
-        mask = np.zeros(len(self), dtype=bool)
-        mask[array.astype(np.int64)] = True
-        return mask
-
-    def _exceeded(
-        self, columns: Columns, ticks: Ticks, asked: Mask, refused: Mask
-    ) -> BudgetExceeded:
-        least = float(from_ticks(ticks[refused].min() if ticks.ndim else ticks))
-        left = float(self.rule.largest_fitting(columns.spent, columns.limits)[refused].max())
-        return BudgetExceeded(
-            f"{columns.count(refused)} of {columns.count(asked)} clients cannot pay {least:.6g}: "
-            f"at most {left:.6g} is left",
-            charge=least,
-            left=left,
-        )
-
-
-def _made_before(
-    repeats: list[tuple[Made, Payment]],
-    columns: Columns,
-    wanted: Ticks,
-    asked: Mask,
-) -> tuple[Made | None, Mask]:
-    """The reservation that was made for the same inputs, and who of those asked has it.
-
-    Where somebody paid another charge in an attempt, it is not repeated for anybody: noise that is
-    the same again (a simulation's, by its seed) would go out at two scales, whose difference has
-    none.
-    """
-    made, others = [], set()
-    for entry, payment in repeats:
-        classes = None if columns.sizes is not None else columns.class_of_client
-        who, paid = payment.over(len(asked), classes)
-        who = who & columns.everybody()
-        if (who & (wanted != paid) & (wanted > 0)).any():
-            others.add(entry.attempt)
-        made.append((entry, who))
-    found: Made | None = None
-    replayed = np.zeros(len(asked), dtype=bool)
-    for entry, who in made:
-        if entry.attempt in others or (found and entry.attempt != found.attempt):
-            continue
-        found, replayed = entry, replayed | (asked & who)
-    return found, replayed
 
 
 def _rule(rule: Rule | str) -> Rule:

@@ -27,14 +27,10 @@ _RELATIONS = ("clients", "rounds", "coordinates", "inputs", "batches")  # the fi
 
 
 class Check(NamedTuple):
-    """One property of the releases that the claim rests on.
+    """One property of the releases that the claim rests on, as measured and as stated.
 
-    Attributes:
-        name: What was looked at.
-        p_value: Probability of seeing this or worse, if it is as stated.
-        measured: The number that was seen, in the units of `stated`.
-        stated: What it should be.
-        fault: What follows if it is not so.
+    The p-value is the probability of seeing this or worse if all is as stated; if it is not so,
+    the fault follows.
     """
 
     name: str
@@ -71,12 +67,7 @@ class NoiseWatch:
         self._first: tuple[Floats, Floats] | None = None
 
     def add(self, first: Floats, second: Floats) -> None:
-        """Look at the noise on releases of either input.
-
-        Args:
-            first: ``[rounds, trials, columns]``; independent of each other, if all is well.
-            second: The same for the other input.
-        """
+        """Look at the noise on releases of either input, ``[rounds, trials, columns]``."""
         for noise in (first, second):
             self._measure(noise)
         # The difference of two trials has no mean, and is as often above zero as below it.
@@ -85,7 +76,7 @@ class NoiseWatch:
             self._compare("rounds", differences[1:], differences[:-1])
             self._compare("coordinates", differences[..., 1:], differences[..., :-1])
             self._compare("clients", differences[:, ::2], differences[:, 1::2])
-            self._zeros(differences)
+            self._count_equal("clients", differences)
         self._compare("inputs", *pair)
         if self._first is None:
             self._first = pair
@@ -110,14 +101,12 @@ class NoiseWatch:
         self._agree[relation] += int(((one > 0) == (other > 0)).sum())
         self._pairs[relation] += one.size
         if one.shape[2] == len(self._size):  # whole rows: noise may be used again now and then
-            same = (np.abs(np.abs(one) - np.abs(other)) <= _CLOSE).all(axis=2)
-            self._equal[relation] += int(same.sum())
-            self._rows[relation] += same.size
+            self._count_equal(relation, np.abs(one) - np.abs(other))
 
-    def _zeros(self, differences: Floats) -> None:
-        same = (np.abs(differences) <= _CLOSE).all(axis=2)
-        self._equal["clients"] += int(same.sum())
-        self._rows["clients"] += same.size
+    def _count_equal(self, relation: str, apart: Floats) -> None:
+        same = (np.abs(apart) <= _CLOSE).all(axis=2)
+        self._equal[relation] += int(same.sum())
+        self._rows[relation] += same.size
 
     def size_check(self) -> Check:
         """Whether there is as much noise as stated, in all and on every column.

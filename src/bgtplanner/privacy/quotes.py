@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.accounting import RULES, Rule
+from bgtplanner.privacy.accountants import RULES, Rule
 from bgtplanner.privacy.budget import Budget
 
 __all__ = ["quotes"]
@@ -21,12 +21,6 @@ def quotes(
     noise_multiplier: float | None = None,
 ) -> dict[str, dict[str, Any]]:
     """What `rounds` equal rounds cost under every rule of a mechanism, or of both.
-
-    Args:
-        budget: What a client may spend.
-        rounds: How many equal rounds to spend it in.
-        mechanism: Only this one's rules.
-        noise_multiplier: Also say what that much noise would cost.
 
     With delta = 0 only rules that can do without one are quoted.
 

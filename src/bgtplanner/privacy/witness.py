@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bgtplanner.errors import LedgerError, StorageError
-from bgtplanner.privacy.journal import Head
+from bgtplanner.privacy._journal import Head
 
 __all__ = ["Witness"]
 
@@ -43,11 +43,7 @@ class Witness:
         self.path = Path(path)
 
     def append(self, head: Head) -> None:
-        """Add a line; it is on the disk when this returns.
-
-        Raises:
-            StorageError: If that could not be done.
-        """
+        """Add a line; it is on the disk when this returns."""
         line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {head}\n".encode()
         with self._errors():
             handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -62,11 +58,7 @@ class Witness:
                 os.close(handle)
 
     def newest(self) -> Head | None:
-        """The head that was told last; None if none was. Reads the end of the file only.
-
-        Raises:
-            LedgerError: If the end of the file holds no heads.
-        """
+        """The head that was told last; None if none was. Reads the end of the file only."""
         with self._errors():
             try:
                 with self.path.open("rb") as file:
@@ -75,7 +67,7 @@ class Witness:
                     end = file.read()
             except FileNotFoundError:
                 return None
-        found = [head for head in map(_head_in, _whole_lines(end)) if head is not None]
+        found = _heads_in(end)
         if end and not found:
             raise LedgerError(f"{self.path}: expected lines with a time and NUMBER:HASH")
         return found[-1] if found else None
@@ -83,8 +75,7 @@ class Witness:
     def heads(self) -> list[Head]:
         """All heads that were told, oldest first; a line torn by a crash is left out."""
         with self._errors():
-            content = self.path.read_bytes()
-        return [head for head in map(_head_in, _whole_lines(content)) if head is not None]
+            return _heads_in(self.path.read_bytes())
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -95,14 +86,11 @@ class Witness:
             raise StorageError.of(self.path, error, then) from error
 
 
-def _whole_lines(content: bytes) -> list[bytes]:
-    return content.split(b"\n")[:-1]
-
-
-def _head_in(line: bytes) -> Head | None:
-    """The head in a line; None for a line torn by a crash."""
-    _, _, text = line.decode("ascii", errors="replace").partition(" ")
-    try:
-        return Head.parse(text)
-    except LedgerError:
-        return None
+def _heads_in(content: bytes) -> list[Head]:
+    """The heads in whole lines; a line torn by a crash has none."""
+    found = []
+    for line in content.split(b"\n")[:-1]:
+        _, _, text = line.decode("ascii", errors="replace").partition(" ")
+        with contextlib.suppress(LedgerError):
+            found.append(Head.parse(text))
+    return found

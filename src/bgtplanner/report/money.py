@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bgtplanner.privacy.accounting import from_ticks
+from bgtplanner.privacy.accountants import from_ticks
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.report.blocks import bar
 from bgtplanner.report.screen import words
@@ -19,22 +19,18 @@ __all__ = ["ledger_facts", "ledger_view", "quotes_view"]
 
 def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str, Any]]) -> None:
     """The noise of a round under every rule, side by side."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("rule")
-    headings = ["noise", "charge", "capacity", "1 round", f"{rounds:,}", f"{rounds + 1:,}"]
+    columns = {
+        "noise": "noise_multiplier",
+        "charge": "charge",
+        "capacity": "capacity",
+        "1 round": "epsilon_of_one_round",
+        f"{rounds:,}": "epsilon",
+        f"{rounds + 1:,}": "epsilon_with_one_more_round",
+    }
     given = any("at_noise_multiplier" in quote for quote in quotes.values())
-    for heading in headings + ["rounds", "epsilon"] * given:
-        table.add_column(heading, justify="right")
+    table = _table(["rule", *columns, *["rounds", "epsilon"] * given], left="rule")
     for name, quote in quotes.items():
-        cells = [
-            quote["noise_multiplier"],
-            quote["charge"],
-            quote["capacity"],
-            quote["epsilon_of_one_round"],
-            quote["epsilon"],
-            quote["epsilon_with_one_more_round"],
-        ]
-        texts = [f"{cell:.4g}" for cell in cells]
+        texts = [f"{quote[key]:.4g}" for key in columns.values()]
         if given:
             at = quote["at_noise_multiplier"]
             texts += [f"{at['rounds_affordable']:,}", f"{at['epsilon']:.4g}"]
@@ -52,6 +48,13 @@ def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str,
     console.print("\n".join(lines), highlight=False, markup=False)
 
 
+def _table(headings: list[str], left: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == left else "right")
+    return table
+
+
 def ledger_facts(ledger: Ledger) -> dict[str, Any]:
     """What a ledger says, class by class, in plain values."""
     spent, left, epsilon = ledger.spent(), ledger.left(), ledger.epsilon_spent()
@@ -60,13 +63,12 @@ def ledger_facts(ledger: Ledger) -> dict[str, Any]:
         members = np.flatnonzero(ledger.budgets.class_of_client == index)
         if not len(members):
             continue
-        capacity = ledger.rule.capacity(budget)
         classes.append(
             {
                 "epsilon": budget.epsilon,
                 "delta": budget.delta,
                 "clients": len(members),
-                "capacity": capacity,
+                "capacity": ledger.rule.capacity(budget),
                 "spent_most": float(from_ticks(spent[0, members].max())),
                 "left_least": float(left[members].min()),
                 "left_most": float(left[members].max()),
@@ -88,13 +90,10 @@ def ledger_facts(ledger: Ledger) -> dict[str, Any]:
 def ledger_view(console: Console, facts: Mapping[str, Any], history: list[dict[str, Any]]) -> None:
     """A ledger's facts with a bar a class, and its latest rounds."""
     promise = "promised" if facts["sound"] else "booked (no promise)"
-    console.print(
-        f"{facts['clients']:,} clients, rule {facts['rule']}, head {facts['head'][:20]}…",
-        highlight=False,
-    )
+    lines = [f"{facts['clients']:,} clients, rule {facts['rule']}, head {facts['head'][:20]}…"]
     for entry in facts["classes"]:
         share = entry["epsilon_spent_most"] / entry["epsilon"]
-        lines = [
+        lines += [
             f"({entry['epsilon']:g}, {entry['delta']:g}) {promise} to {entry['clients']:,} "
             "clients",
             f"  spent {bar(share, 30)} epsilon {entry['epsilon_spent_most']:.4g} at most, "
@@ -102,16 +101,13 @@ def ledger_view(console: Console, facts: Mapping[str, Any], history: list[dict[s
             f"  left  a charge of {entry['left_least']:.4g} at least; {entry['exhausted']:,} "
             "clients have nothing left",
         ]
-        console.print("\n".join(lines), highlight=False, markup=False)
     if facts["unsettled"]:
-        console.print(
-            f"{facts['unsettled']} reservations were never settled; they count as spent",
-            highlight=False,
-        )
+        lines.append(f"{facts['unsettled']} reservations were never settled; they count as spent")
+    console.print("\n".join(lines), highlight=False, markup=False)
     reserves = [entry for entry in history if entry["kind"] in ("reserve", "loss")]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("row", "run", "round", "clients", "charge", "settled"):
-        table.add_column(heading, justify="left" if heading == "run" else "right")
+    if not reserves:
+        return
+    table = _table(["row", "run", "round", "clients", "charge", "settled"], left="run")
     for entry in reserves[-10:]:
         lost = entry["kind"] == "loss"
         table.add_row(
@@ -122,6 +118,5 @@ def ledger_view(console: Console, facts: Mapping[str, Any], history: list[dict[s
             f"{entry['charge_most']:.4g}",
             "" if lost else "yes" if entry["settled"] else "no",
         )
-    if reserves:
-        console.print(f"the last {min(10, len(reserves))} of {len(reserves)} reservations:")
-        console.print(table)
+    console.print(f"the last {min(10, len(reserves))} of {len(reserves)} reservations:")
+    console.print(table)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.accounting import default_rule
+from bgtplanner.privacy.accountants import default_rule
 from bgtplanner.privacy.audit import (
     Expected,
     Guesses,
@@ -121,11 +121,10 @@ class Audit:
 
 
 class _Risks(NamedTuple):
-    """Which share of the risk each bound and each check has."""
+    """The share of the risk of guesses, and that of each other bound and of each check."""
 
     any: float
-    gaussian: float
-    check: float
+    each: float
 
 
 def audit(
@@ -176,25 +175,25 @@ def audit(
     """
     ConfigError.unless(path in PATHS, "--path", path, " or ".join(PATHS))
     number = RELEASES[path] if releases is None else releases
-    ConfigError.unless(
-        number >= _FEWEST[path], "--releases", number, f"at least {_FEWEST[path]:,}"
-    )
-    for name, value in (
-        ("rounds", rounds), ("blocks", blocks), ("dimensions", dimensions), ("canaries", canaries)
-    ):  # fmt: skip
-        ConfigError.unless(value >= 1, f"--{name}", value, "at least 1")
-    ConfigError.unless(0.5 <= confidence < 1, "--confidence", confidence, "from 0.5 to below 1")
-    ConfigError.unless(seed is None or seed >= 0, "--seed", seed, "a whole number from 0")
-    many = canaries > 1
-    ConfigError.unless(not many or trust == "secagg", "--canaries", canaries, "1, unless --trust "
-                       "is secagg: one client has one budget")  # fmt: skip
-    ConfigError.unless(not many or unit == "client", "--canaries", canaries, "1, with --unit row")
-    rule = default_rule(mechanism)
+    fewest, many = _FEWEST[path], canaries > 1
+    alone = "1, unless --trust is secagg: one client has one budget"
+    for fits, name, value, wanted in (
+        (number >= fewest, "releases", number, f"at least {fewest:,}"),
+        (rounds >= 1, "rounds", rounds, "at least 1"),
+        (blocks >= 1, "blocks", blocks, "at least 1"),
+        (dimensions >= 1, "dimensions", dimensions, "at least 1"),
+        (canaries >= 1, "canaries", canaries, "at least 1"),
+        (0.5 <= confidence < 1, "confidence", confidence, "from 0.5 to below 1"),
+        (seed is None or seed >= 0, "seed", seed, "a whole number from 0"),
+        (not many or trust == "secagg", "canaries", canaries, alone),
+        (not many or unit == "client", "canaries", canaries, "1, with --unit row"),
+    ):
+        ConfigError.unless(fits, f"--{name}", value, wanted)
     setting = Setting(
         mechanism=mechanism,
         trust=trust,
         unit=unit,
-        rule=rule,
+        rule=default_rule(mechanism),
         budget=Budget(epsilon, delta),
         rounds=rounds,
         blocks=blocks if unit == "row" else 1,
@@ -214,11 +213,10 @@ def _attacked(
     on_progress: Progress,
 ) -> Audit:
     door = _DOORS[path](setting)
-    is_gaussian = setting.mechanism == "gaussian"
-    checks = 3 + door.stated.on_grid + (3 if isinstance(door, ClientDoor) else 1)
+    is_client = isinstance(door, ClientDoor)
+    checks = 3 + door.stated.on_grid + (3 if is_client else 1)
     half = (1 - confidence) / 2
-    share = half / (checks + is_gaussian)
-    risks = _Risks(any=half, gaussian=share, check=share)
+    risks = _Risks(half, half / (checks + (setting.mechanism == "gaussian")))
     seen = _Seen(setting, door.stated, _expects(setting, door.stated, releases, risks))
     done = 0
     for batch, (trials, choosing) in enumerate(_batches(setting, door, releases)):
@@ -228,10 +226,8 @@ def _attacked(
         seen.look(values, signs, choosing=choosing)
         done += 2 * trials * setting.canaries
         on_progress(min(1.0, done / releases) * 0.95)
-    games: list[Check] = []
-    if isinstance(door, ClientDoor):
-        games = door.games()  # a client that cannot pay is one of them
-    else:
+    games = door.games()  # of a client, one that cannot pay is among them
+    if not is_client:
         seen.absent(door, releases, seed)
     on_progress(1.0)
     return _concluded(setting, path, seen, games, risks, confidence)
@@ -245,7 +241,7 @@ def _expects(setting: Setting, stated: Stated, releases: int, risks: _Risks) -> 
         releases=releases - min(releases // 10, _PILOT),
         delta=setting.budget.delta,
         risk=risks.any,
-        risk_gaussian=risks.gaussian if setting.mechanism == "gaussian" else 0.0,
+        risk_gaussian=risks.each if setting.mechanism == "gaussian" else 0.0,
     )
 
 
@@ -255,11 +251,8 @@ def _batches(setting: Setting, door: Door, releases: int) -> Iterator[tuple[int,
     trials = -(-releases // (2 * setting.canaries))
     pilot = max(1, min(-(-trials // 10), _PILOT // (2 * setting.canaries)))
     for part, choosing in ((pilot, True), (trials - pilot, False)):
-        left = part
-        while left > 0:
-            now = min(most, left)
-            yield now, choosing
-            left -= now
+        for start in range(0, part, most):
+            yield min(most, part - start), choosing
 
 
 def _signs(setting: Setting, trials: int, batch: int, seed: int | None) -> tuple[Floats, Floats]:
@@ -268,8 +261,8 @@ def _signs(setting: Setting, trials: int, batch: int, seed: int | None) -> tuple
         return np.ones((trials, 1)), -np.ones((trials, 1))
     coins = np.random.default_rng(None if seed is None else [seed, batch, 2])
     shape = (2, trials, setting.canaries)
-    found = coins.integers(0, 2, shape) * 2.0 - 1.0
-    return found[0], found[1]
+    first, second = coins.integers(0, 2, shape) * 2.0 - 1.0
+    return first, second
 
 
 class _Seen:
@@ -338,27 +331,22 @@ class _Seen:
             columns.append(nearer.sum(axis=(0, 2)) / stated.scale)
         return np.stack(columns, axis=1)
 
-    def _centre(self, signs: Floats) -> Floats:
-        """What is stated to be under the noise of each trial."""
-        ahead = signs[:, :, None] > 0
-        both = np.where(ahead, self.stated.ahead, self.stated.behind)
-        return np.asarray(both.sum(axis=1))
-
     def _noise(self, values: Floats, signs: Floats) -> Floats:
+        """What is left without what is stated to be under the noise, in units of its scale."""
         if self._across is not None:
             return np.asarray(values @ self._across / self.stated.scale)
-        return np.asarray((values - self._centre(signs)) / self.stated.scale)
+        centres = np.where(signs[:, :, None] > 0, self.stated.ahead, self.stated.behind)
+        return np.asarray((values - centres.sum(axis=1)) / self.stated.scale)
 
     def _reach(self, values: Floats, signs: Floats) -> None:
         """Count releases beyond what an upload within its clip exceeds half of the time."""
         stated = self.stated
         for canary in range(signs.shape[1]):
             for sign, way in ((1, stated.ahead[canary]), (-1, stated.behind[canary])):
-                rows = signs[:, canary] == sign
-                length = float(np.sqrt((way**2).sum()))
-                if stated.cap is not None:
-                    length = float(stated.cap.threshold) * stated.scale
-                along = values[:, rows] @ (way / np.sqrt((way**2).sum()))
+                norm = float(np.sqrt((way**2).sum()))
+                cap = stated.cap
+                length = norm if cap is None else float(cap.threshold) * stated.scale
+                along = values[:, signs[:, canary] == sign] @ (way / norm)
                 self._beyond += int((along >= length).sum())
                 self._beyond_of += along.size
 
@@ -423,7 +411,7 @@ def _concluded(
         any_bound = guesses.bound(risks.any)
         largest = largest_epsilon(guesses.releases, delta=delta, confidence=1 - risks.any)
     is_gaussian = setting.mechanism == "gaussian"
-    gaussian = seen.moments.bound(delta, risks.gaussian) if is_gaussian else None
+    gaussian = seen.moments.bound(delta, risks.each) if is_gaussian else None
     lower = max(any_bound, gaussian or 0.0)
     real = claim
     if setting.unit == "row":
@@ -431,7 +419,7 @@ def _concluded(
         multipliers = [multiplier] * setting.rounds
         real = client_level(setting.mechanism, multipliers, setting.blocks, delta).epsilon
     checks = tuple(
-        check._asdict() | {"risk": risks.check, "refuted": check.p_value <= risks.check}
+        check._asdict() | {"risk": risks.each, "refuted": check.p_value <= risks.each}
         for check in [*seen.checks(), *games]
     )
     refuted = lower > claim or any(check["refuted"] for check in checks)
@@ -465,16 +453,10 @@ def _needed(setting: Setting, risks: _Risks) -> int | None:
     """Releases with which more than the claim could be shown, those that choose the test too."""
     claim, delta = setting.budget.epsilon, setting.budget.delta
     if setting.canaries == 1:
-        judged = releases_needed(claim, delta=delta, confidence=1 - risks.any)
+        judged: int | None = releases_needed(claim, delta=delta, confidence=1 - risks.any)
     else:
-        enough = (
-            2**power
-            for power in range(30)
-            if one_run_p_value(2**power, 2**power, 2**power, epsilon=claim, delta=delta)
-            <= risks.any
-        )
-        found = next(enough, None)
-        if found is None:
-            return None
-        judged = found
-    return judged + min(-(-judged // 9), _PILOT) + 2
+        powers = (2**power for power in range(30))
+        enough = (n for n in powers if one_run_p_value(n, n, n, epsilon=claim, delta=delta)
+                  <= risks.any)  # fmt: skip
+        judged = next(enough, None)
+    return None if judged is None else judged + min(-(-judged // 9), _PILOT) + 2

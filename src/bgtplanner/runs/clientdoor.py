@@ -14,7 +14,8 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,10 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from bgtplanner.errors import BGTPlannerError, ConfigError, MissingExtraError
-from bgtplanner.privacy.accounting import to_ticks
+from bgtplanner.privacy.accountants import to_ticks
 from bgtplanner.privacy.noise import SeededNoise
 from bgtplanner.privacy.noisecheck import Check
-from bgtplanner.privacy.privunit import cap_of
-from bgtplanner.runs.doors import Setting, Signs, Stated, stated_multiplier
+from bgtplanner.runs.doors import Door, Setting, Signs, stated_multiplier
 
 if TYPE_CHECKING:
     from bgtplanner.flower.messages import Request
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["ClientDoor"]
 
 Floats = NDArray[np.float64]
+Outcomes = tuple[list[str], NDArray[np.bool_]]
 
 _EPSILON = 1e5  # enough for as many requests as anybody will make
 _CLIP = 0.1  # what one rating makes a client send is longer than this
@@ -46,7 +47,7 @@ _MEAN = 0.5  # public, so that a rating of 1 and one of 0 are nearly opposite
 _EMPTY = "user,item,rating\n"
 
 
-class ClientDoor:
+class ClientDoor(Door):
     """A client with one rating, the highest or the lowest there is.
 
     Raises:
@@ -75,16 +76,10 @@ class ClientDoor:
         self._made = 0
         self._desk: _Desk | None = None
         self._unpaid = 0
-        uploads = np.stack([self._upload(value) for value in (1.0, 0.0)])
-        order = 1 if setting.mechanism == "laplace" else 2
-        uploads = _CLIP * uploads / np.linalg.norm(uploads, order, axis=1, keepdims=True)
-        self._stated = Stated(
-            mechanism=setting.mechanism,
-            scale=2 * _CLIP * stated_multiplier(setting.mechanism, setting.charge),
-            ahead=uploads[:1],
-            behind=uploads[1:],
-            cap=cap_of(setting.charge) if setting.mechanism == "privunit" else None,
-        )
+        ahead, behind = (self._upload(value)[None] for value in (1.0, 0.0))
+        scale = 2 * _CLIP * stated_multiplier(setting.mechanism, setting.charge)
+        self.stated = self._states(ahead, behind, _CLIP, scale, on_grid=True)
+        self.numbers_per_trial = 2 * self._items
 
     def _upload(self, value: float) -> Floats:
         """What a client with this one rating would send if it were not protected."""
@@ -98,16 +93,6 @@ class ClientDoor:
         ratings = Ratings.from_arrays([0], [0], [value], items=items, scale=(0.0, 1.0))
         shared = Shared(sent.items, sent.dense)  # type: ignore[arg-type]
         return np.asarray(upload_of(Biases(mean=_MEAN), shared, ratings))
-
-    @property
-    def stated(self) -> Stated:
-        """What it claims to do."""
-        return self._stated
-
-    @property
-    def numbers_per_trial(self) -> int:
-        """How many numbers one trial takes in memory."""
-        return 2 * self._items
 
     def release(self, signs: Signs, *, mark: list[int] | None, absent: bool = False) -> Floats:
         """A request of a new round for every trial, from a client that is started anew."""
@@ -131,39 +116,44 @@ class ClientDoor:
 
     # ---- the games
 
+    def _played(self, coins: np.random.Generator, turn: Callable[[_Desk, bool], str]) -> Outcomes:
+        """What turns show of a client whose ratings change in those that a coin chooses."""
+        with self._client() as desk:
+            changed = coins.integers(0, 2, _TIMES).astype(bool)
+            return [turn(desk, change) for change in changed], changed
+
     def _replays(self) -> Check:
         """Ask the same again, after the ratings have changed or have not."""
+
+        def turn(desk: _Desk, change: bool, others: int) -> str:
+            desk.rate(1.0)
+            request = self._request(desk.next_round())
+            before = desk.must(request)
+            for _ in range(others):
+                desk.must(self._request(desk.next_round()))
+            desk.rate(0.0 if change else 1.0)
+            after = desk.ask(request)
+            if after is None:
+                return "refused"
+            return "same" if before.tobytes() == after.tobytes() else "other"
+
         coins = np.random.default_rng(0)
-        outcomes = []
-        for others in (0, _KEPT + 1):
-            with self._client() as desk:
-                labels, changed = [], coins.integers(0, 2, _TIMES).astype(bool)
-                for change in changed:
-                    desk.rate(1.0)
-                    request = self._request(desk.next_round())
-                    before = desk.must(request)
-                    for _ in range(others):
-                        desk.must(self._request(desk.next_round()))
-                    desk.rate(0.0 if change else 1.0)
-                    labels.append(_label(before, desk.ask(request)))
-                outcomes.append((labels, changed))
+        outcomes = [self._played(coins, partial(turn, others=n)) for n in (0, _KEPT + 1)]
         fault = "whether an answer is repeated tells whether the ratings have changed"
         return _told_apart("same request again", outcomes, fault)
 
     def _silences(self) -> Check:
         """Ask a client that has a rating, and one that has none or cannot read its file."""
-        coins = np.random.default_rng(1)
-        outcomes = []
-        for without in (_EMPTY, "no table at all"):
-            with self._client() as desk:
-                labels, changed = [], coins.integers(0, 2, _TIMES).astype(bool)
-                for change in changed:
-                    desk.rate(1.0)
-                    if change:
-                        desk.write(without)
-                    answer = desk.ask(self._request(desk.next_round()))
-                    labels.append("refused" if answer is None else "answered")
-                outcomes.append((labels, changed))
+
+        def turn(desk: _Desk, change: bool, without: str) -> str:
+            desk.rate(1.0)
+            if change:
+                desk.write(without)
+            answer = desk.ask(self._request(desk.next_round()))
+            return "refused" if answer is None else "answered"
+
+        coins, texts = np.random.default_rng(1), (_EMPTY, "no table at all")
+        outcomes = [self._played(coins, partial(turn, without=text)) for text in texts]
         fault = "whether there is an answer tells whether there are ratings"
         return _told_apart("no ratings", outcomes, fault)
 
@@ -251,11 +241,9 @@ class _Desk:
 
     home: Path
     mark: list[int] | None
-
-    def __post_init__(self) -> None:
-        self.answers: set[bytes] = set()
-        self._round = 0
-        self._asked = 0
+    answers: set[bytes] = field(default_factory=set)
+    _round: int = 0
+    _asked: int = 0
 
     def client(self) -> Any:
         """The client as it is when its machine is started."""
@@ -307,15 +295,7 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _label(before: Floats, after: Floats | None) -> str:
-    if after is None:
-        return "refused"
-    return "same" if before.tobytes() == after.tobytes() else "other"
-
-
-def _told_apart(
-    name: str, outcomes: list[tuple[list[str], NDArray[np.bool_]]], fault: str
-) -> Check:
+def _told_apart(name: str, outcomes: list[Outcomes], fault: str) -> Check:
     """Whether some outcome tells which of two worlds it was, more often than a coin would."""
     worst, measured, looked = 1.0, 0.5, 0
     for labels, worlds in outcomes:

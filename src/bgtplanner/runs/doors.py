@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.guard import Guard
-from bgtplanner.privacy.accounting import Rule
+from bgtplanner.privacy.accountants import Rule
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.noise import SeededNoise
+from bgtplanner.privacy.noisecheck import Check
 from bgtplanner.privacy.privunit import Cap, cap_of
 
 __all__ = ["Door", "GuardDoor", "Setting", "SimulationDoor", "Stated", "stated_multiplier"]
@@ -35,13 +36,9 @@ _POOR = 1e-9  # epsilon of a client that cannot pay
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is audited.
+    """What is audited; see :func:`bgtplanner.runs.audits.audit`.
 
     Attributes:
-        mechanism: ``gaussian``, ``laplace`` or ``privunit``.
-        trust: ``local`` or ``secagg``.
-        unit: ``client`` or ``row``.
-        rule: By which charges are booked.
         budget: What the audited clients may spend: the claim.
         rounds: Equal rounds that it is spent in, all of them seen by the attacker.
         blocks: With unit ``row``: blocks in an upload; else 1.
@@ -101,18 +98,18 @@ class Stated:
         return np.array([math.sqrt(float((apart**2).sum())) / self.scale])
 
 
-class Door(Protocol):
-    """Whatever releases go through."""
+class Door:
+    """Whatever releases go through.
 
-    @property
-    def stated(self) -> Stated:
-        """What it claims to do."""
-        ...
+    Attributes:
+        setting: What is audited.
+        stated: What the door claims to do.
+        numbers_per_trial: How many numbers one trial takes in memory.
+    """
 
-    @property
-    def numbers_per_trial(self) -> int:
-        """How many numbers one trial takes in memory."""
-        ...
+    setting: Setting
+    stated: Stated
+    numbers_per_trial: int
 
     def release(self, signs: Signs, *, mark: list[int] | None, absent: bool = False) -> Floats:
         """What is seen of new trials, ``[releases of each, trials, coordinates]``.
@@ -123,7 +120,30 @@ class Door(Protocol):
             mark: Seed of the noise, other than that of any other call; None for secret noise.
             absent: Whether the audited clients do not take part, since they cannot pay.
         """
-        ...
+        raise NotImplementedError
+
+    def games(self) -> list[Check]:
+        """What else an attacker can try; nothing, unless the door can be asked again."""
+        return []
+
+    def _states(
+        self, ahead: Floats, behind: Floats, bound: float, scale: float, *, on_grid: bool
+    ) -> Stated:
+        """What is stated of uploads in two directions, within a bound."""
+        mechanism = self.setting.mechanism
+        order = 1 if mechanism == "laplace" else 2
+
+        def clipped(ways: Floats) -> Floats:
+            return np.asarray(bound * ways / np.linalg.norm(ways, order, axis=1, keepdims=True))
+
+        return Stated(
+            mechanism=mechanism,
+            scale=scale,
+            ahead=clipped(ahead),
+            behind=clipped(behind),
+            cap=cap_of(self.setting.charge) if mechanism == "privunit" else None,
+            on_grid=on_grid,
+        )
 
 
 def stated_multiplier(mechanism: str, charge: float) -> float:
@@ -131,22 +151,6 @@ def stated_multiplier(mechanism: str, charge: float) -> float:
     if mechanism == "gaussian":
         return 1 / math.sqrt(charge)
     return 1 / charge if mechanism == "laplace" else 0.5 / float(cap_of(charge).strength)
-
-
-def _stated(
-    setting: Setting, along: Floats, bound: float, scale: float, *, on_grid: bool
-) -> Stated:
-    cap = cap_of(setting.charge) if setting.mechanism == "privunit" else None
-    order = 1 if setting.mechanism == "laplace" else 2
-    unit = along / np.linalg.norm(along, order, axis=1, keepdims=True)
-    return Stated(
-        mechanism=setting.mechanism,
-        scale=scale,
-        ahead=bound * unit,
-        behind=-bound * unit,
-        cap=cap,
-        on_grid=on_grid,
-    )
 
 
 def _along(setting: Setting, active: list[int]) -> Floats:
@@ -160,7 +164,7 @@ def _along(setting: Setting, active: list[int]) -> Floats:
     return along
 
 
-class GuardDoor:
+class GuardDoor(Door):
     """:class:`~bgtplanner.federation.guard.Guard` with its ledger: clip, noise and grid."""
 
     def __init__(self, setting: Setting) -> None:
@@ -171,25 +175,15 @@ class GuardDoor:
         half = max(1, (setting.size + 1) // 2)
         self._along = _along(setting, list(range(half)))
         scale = 2 * stated_multiplier(setting.mechanism, setting.charge)
-        self._stated = _stated(setting, self._along, 1.0, scale, on_grid=True)
+        self.stated = self._states(self._along, -self._along, 1.0, scale, on_grid=True)
         # Under secagg somebody else is in the sum.
         self._members = 1 if setting.trust == "local" else setting.canaries + 1
-
-    @property
-    def stated(self) -> Stated:
-        """What it claims to do."""
-        return self._stated
-
-    @property
-    def numbers_per_trial(self) -> int:
-        """How many numbers one trial takes in memory."""
-        repeats = self.setting.rounds * self.setting.blocks
-        return self.setting.size * max(repeats, self._members * self.setting.blocks)
+        self.numbers_per_trial = setting.size * setting.blocks * max(setting.rounds, self._members)
 
     def release(self, signs: Signs, *, mark: list[int] | None, absent: bool = False) -> Floats:
         """Every trial through one guard, round after round."""
         setting, trials = self.setting, len(signs)
-        blocks = setting.blocks if setting.unit == "row" else 1
+        blocks = setting.blocks  # 1, unless the unit is a row
         uploads = np.zeros((trials, self._members, blocks, setting.size))
         known = signs.shape[1]
         uploads[:, :known] = (_LOUD * signs[:, :, None] * self._along)[:, :, None, :]
@@ -216,7 +210,7 @@ class GuardDoor:
         return seen
 
 
-class SimulationDoor:
+class SimulationDoor(Door):
     """The simulator's :class:`~bgtplanner.federation.protection.Protection`, inside the compiler.
 
     Every trial is a whole round: the audited clients, one that has nothing to say, and one that
@@ -240,20 +234,12 @@ class SimulationDoor:
         others = stated_multiplier(mechanism, setting.charge_beside)
         # The noise in a sum is that of whoever pays most; who pays less is clipped harder.
         least = min(mine, others) if setting.trust == "secagg" else mine
-        self._stated = _stated(setting, self._along, least / mine, 2 * least, on_grid=False)
+        ways = (self._along, -self._along)
+        self.stated = self._states(*ways, least / mine, 2 * least, on_grid=False)
+        self.numbers_per_trial = setting.size * setting.rounds
         self._rated = rated
         self._calls = 0
         self._programs: dict[str, Any] = {}
-
-    @property
-    def stated(self) -> Stated:
-        """What it claims to do."""
-        return self._stated
-
-    @property
-    def numbers_per_trial(self) -> int:
-        """How many numbers one trial takes in memory."""
-        return self.setting.size * self.setting.rounds
 
     def release(self, signs: Signs, *, mark: list[int] | None, absent: bool = False) -> Floats:
         """Every trial a round of its own, many of them in one program."""
@@ -299,19 +285,13 @@ class SimulationDoor:
 
         setting = self.setting
         pairs = np.indices((setting.canaries + 2, self._rated)).reshape(2, -1)
-        ratings = Ratings.from_arrays(
-            pairs[0],
-            pairs[1],
-            np.ones(pairs.shape[1]),
-            items=np.arange(self._items),
-            scale=(0.0, 1.0),
-        )
+        items = np.arange(self._items)
+        users, rated = pairs
+        ones = np.ones(pairs.shape[1])
+        ratings = Ratings.from_arrays(users, rated, ones, items=items, scale=(0.0, 1.0))
         edges = Edges.of(ratings)
-        protection = Protection(
-            mechanism=setting.mechanism,
-            trust=setting.trust,
-            noise="sum" if mode == "sum" else "per-client",
-        )
+        noise: Any = mode
+        protection = Protection(mechanism=setting.mechanism, trust=setting.trust, noise=noise)
         along = jnp.asarray(_LOUD * self._along, dtype=jnp.float32)
         others = jnp.zeros((2, setting.size)).at[1].set(30.0)  # the last one does not take part
 

@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError
 import numpy as np
 import pytest
 
-from bgtplanner.privacy.accounting import (
+from bgtplanner.privacy.accountants import (
     CEILING,
     RULES,
     TICK,

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bgtplanner.errors import BudgetExceeded, LedgerTamperedError
+from bgtplanner.privacy._book import Payment
+from bgtplanner.privacy._journal import Head, Journal, Row, named_values, pack, settled_by, unpack
 from bgtplanner.privacy.budget import Budgets
-from bgtplanner.privacy.entries import Payment, named_values, pack, settled_by, unpack
-from bgtplanner.privacy.journal import Head, MemoryJournal, Row
 from bgtplanner.privacy.ledger import Ledger
 
 MARK = bytes(range(32))
@@ -276,14 +276,14 @@ def test_any_payload_is_a_payment_or_refused(payload: bytes) -> None:
 def test_a_forged_chain_of_any_rows_is_read_or_refused(forged: list[tuple[str, bytes]]) -> None:
     budgets = Budgets.per_client([1.0, 2.0, 2.0], 1e-5)
     state = Ledger.in_memory(budgets, "laplace/either").state_dict()
-    journal = MemoryJournal.from_state(state)
+    journal = Journal.from_state(state)
     head = journal.head_at(0)
     rows = list(journal.rows())
     for number, (kind, payload) in enumerate(forged):
         rows.append(Row.after(head, kind, "run", number, payload))
         head = Head(rows[-1].number, rows[-1].hash)
     try:
-        ledger = Ledger(MemoryJournal(journal.key, rows))
+        ledger = Ledger(Journal.in_memory(rows, journal.key))
     except LedgerTamperedError:
         return
     assert (ledger.spent() >= 0).all()

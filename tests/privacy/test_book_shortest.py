@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bgtplanner.privacy.accounting import TICK, rule_named
+from bgtplanner.privacy._book import Payment, Spending
+from bgtplanner.privacy.accountants import TICK, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
-from bgtplanner.privacy.entries import Payment
-from bgtplanner.privacy.spending import Spending
 
 RULE = rule_named("laplace/either")
 BUDGETS = Budgets((Budget(1.0), Budget(2.0), Budget(4.0)), np.array([0, 2, 2]))  # 1: nobody
@@ -23,7 +22,7 @@ def test_a_class_of_one_client_is_alike_whatever_it_pays() -> None:
     pay(spending, [True, False, False], 5)
     assert spending.alike
     assert spending.least_spent_by_class()[0].tolist() == [5, 0, 0]
-    assert spending.columns(by_class=True).everybody().tolist() == [True, False, True]
+    assert spending.everybody().tolist() == [True, False, True]
     assert Spending(RULE, BUDGETS, spending.spent()).alike
     assert spending.spent()[0].tolist() == [5, 0, 0]
 
@@ -72,8 +71,8 @@ def test_what_was_said_of_equal_sums_is_the_same_however_they_came_about() -> No
 def test_a_class_of_one_client_is_among_those_who_pay() -> None:
     spending = Spending(RULE, BUDGETS)
     for by_class in (True, False):
-        columns = spending.columns(by_class=by_class)
+        columns = spending if by_class else spending.by_client()
         pays = columns.everybody()
-        listed = spending.payment((0, b""), columns, pays, np.array([3, 0, 5]), by_class=True)
+        listed = columns.payment((0, b""), pays, np.array([3, 0, 5]), by_class=True)
         who, ticks = listed.over(3, BUDGETS.class_of_client)
         assert (who.tolist(), ticks.tolist()) == ([True, True, True], [3, 5, 5])

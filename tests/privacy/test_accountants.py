@@ -7,6 +7,7 @@ import itertools
 import math
 import re
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,18 +16,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.accounting import (
+from bgtplanner.privacy.accountants import (
+    ACCOUNTANTS,
     CEILING,
     RULES,
     TICK,
+    LaplaceBasic,
     Rule,
     default_rule,
     from_ticks,
     rule_named,
     to_ticks,
 )
-from bgtplanner.privacy.budget import Budget
+from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.conversions import filter_capacity, gdp_capacity, squares_capacity
+from bgtplanner.privacy.ledger import Ledger
 
 NAMES = ["gaussian/gdp", "gaussian/rdp", "laplace/basic", "laplace/filter", "laplace/either",
          "laplace/zcdp", "privunit/either", "privunit/zcdp", "gaussian/authors"]  # fmt: skip
@@ -65,7 +69,6 @@ def test_the_rules_are_these() -> None:
         assert rule.mechanism == name.partition("/")[0]
         assert rule.sound == (name != "gaussian/authors")
         assert rule.powers == ((1, 2) if name.endswith(("/either", "/zcdp")) else (1,))
-        assert len(rule.limits) == len(rule.readings) == len(rule.powers)
 
 
 def test_an_unknown_rule_or_mechanism_is_refused() -> None:
@@ -76,6 +79,39 @@ def test_an_unknown_rule_or_mechanism_is_refused() -> None:
     assert default_rule("gaussian").name == "gaussian/gdp"
     assert default_rule("laplace").name == "laplace/zcdp"
     assert default_rule("privunit").name == "privunit/zcdp"
+
+
+class Doubled(LaplaceBasic):
+    name = "laplace/doubled"
+
+    def charge_of(self, multiplier: Any) -> Any:
+        return 2 * super().charge_of(multiplier)
+
+    def multiplier_of(self, charge: Any) -> Any:
+        return 2 * super().multiplier_of(charge)
+
+
+def test_a_plugin_adds_a_rule_of_its_own_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ACCOUNTANTS, "_entries", dict(ACCOUNTANTS._entries))
+    address = f"{Doubled.__module__}:Doubled"
+    for unknown in ("laplace/doubled", address):  # a name alone: nothing is imported for it
+        with pytest.raises(ConfigError, match="expected one of gaussian/gdp"):
+            rule_named(unknown)
+    ACCOUNTANTS.add("laplace/doubled", address)
+    rule = rule_named("laplace/doubled")
+    assert type(rule).__name__ == "Doubled"
+    assert RULES["laplace/doubled"] is rule
+    assert list(RULES) == [*NAMES, "laplace/doubled"]
+    assert float(rule.charge(4.0)) == 0.5
+    with Ledger.create(tmp_path / "l", Budgets.same(Budget(1.0), 2), "laplace/doubled") as ledger:
+        ledger.reserve(0.25, run="a", round=0)
+    with Ledger.open(tmp_path / "l") as ledger:
+        assert ledger.left().tolist() == [0.75, 0.75]
+    ACCOUNTANTS.add("laplace/none", "fractions:Fraction")
+    with pytest.raises(ConfigError, match=r"expected a subclass of .*\.Rule"):
+        rule_named("laplace/none")
 
 
 @pytest.mark.parametrize(("epsilon", "multiplier"), MULTIPLIERS_AT_100_ROUNDS.items())

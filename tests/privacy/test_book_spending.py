@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bgtplanner.privacy.accounting import CEILING, rule_named
+from bgtplanner.privacy._book import Payment, Spending
+from bgtplanner.privacy.accountants import CEILING, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
-from bgtplanner.privacy.entries import Payment
-from bgtplanner.privacy.spending import Spending
 
 BASIC, EITHER = rule_named("laplace/basic"), rule_named("laplace/either")
 ONE = 2**44
@@ -75,7 +74,7 @@ def test_a_payment_that_splits_a_class_ends_that_for_good(
     spending.add(by_class(1, 0, 2))
     assert not spending.alike
     assert spending.spent().tolist() == [[spent[0] + 1, spent[1] + 2, spent[2] + 2, spent[3] + 1]]
-    assert spending.columns(by_class=True).sizes is None
+    assert not spending.by_client().alike
 
 
 def test_sums_stop_at_the_ceiling() -> None:
@@ -110,11 +109,11 @@ def test_a_payment_is_said_in_the_shortest_way() -> None:
     clients = 1000
     classes = np.arange(clients) % 3
     spending = Spending(BASIC, Budgets((Budget(1.0), Budget(2.0), Budget(4.0)), classes))
-    whole, single = spending.columns(by_class=True), spending.columns(by_class=False)
+    whole, single = spending, spending.by_client()
 
     def said(who: np.ndarray, ticks: np.ndarray) -> tuple[object, object, bool]:
         columns = whole if len(who) == 3 else single
-        made = spending.payment(HEAD, columns, who, ticks, by_class=bool(ticks.ndim))
+        made = columns.payment(HEAD, who, ticks, by_class=bool(ticks.ndim))
         chosen, paid = made.over(clients, classes.astype(np.int32))
         expected = who[classes] if len(who) == 3 else who
         assert (chosen == expected).all()
@@ -137,9 +136,9 @@ def test_a_payment_is_said_in_the_shortest_way() -> None:
 
 def test_few_clients_are_named_by_a_bit_each() -> None:
     spending = Spending(BASIC, BUDGETS)
-    columns = spending.columns(by_class=True)
-    made = spending.payment(
-        HEAD, columns, np.array([True, False, False]), np.array([5, 0, 6]), by_class=True
+    columns = spending
+    made = columns.payment(
+        HEAD, np.array([True, False, False]), np.array([5, 0, 6]), by_class=True
     )
     assert made.clients is not None
     assert (made.clients.tolist(), made.ticks.tolist()) == ([True, False, False, True], 5)
@@ -163,7 +162,7 @@ def test_the_sums_are_those_of_each_client_alone(made: list[Payment]) -> None:
         who, ticks = payment.over(4, BUDGETS.class_of_client)
         for client in np.flatnonzero(who):
             spent[:, client] += EITHER.sum_ticks(np.broadcast_to(ticks, 4)[client] / ONE)
-        left = EITHER.largest_fitting(spent, spending.limits())
+        left = EITHER.largest_fitting(spent, spending.by_client().limits)
         assert (spending.spent() == spent).all()
         assert (spending.left() == left).all()
         assert spending.left_by_class().tolist() == [
@@ -182,7 +181,7 @@ def test_classes_are_named_as_soon_as_that_takes_no_more_bytes(
 ) -> None:
     budgets = Budgets((Budget(1.0), Budget(2.0)), np.arange(clients) % 2)
     spending = Spending(BASIC, budgets)
-    columns = spending.columns(by_class=True)
-    made = spending.payment(HEAD, columns, np.array([True, False]), np.asarray(5), by_class=True)
+    columns = spending
+    made = columns.payment(HEAD, np.array([True, False]), np.asarray(5), by_class=True)
     assert made.by_class is classes_are_shorter
     assert (made.clients is None) is classes_are_shorter

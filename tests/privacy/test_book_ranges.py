@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from bgtplanner.errors import LedgerTamperedError
-from bgtplanner.privacy.accounting import CEILING
-from bgtplanner.privacy.entries import Payment, Reservation, attempt_of, pack, settled_by, unpack
+from bgtplanner.privacy._book import Payment
+from bgtplanner.privacy._journal import attempt_of, pack, settled_by, unpack
+from bgtplanner.privacy.accountants import CEILING
+from bgtplanner.privacy.ledger import Reservation
 
 DAMAGED = "^a row cannot be read: edited or damaged$"
 ABOUT = {"attempt": 0, "fingerprint": "", "everybody": True, "ticks": 5}

@@ -1,0 +1,594 @@
+"""What the rows of a ledger amount to: a state machine that knows nothing of files.
+
+A *payment* is what a reserve row says: who pays how much, in few bytes. A round in which everybody
+pays the same takes one short row, whether there are ten clients or a million; who pays is one bit
+per client, and different charges are listed only where they differ.
+
+*Spending* is the sums of what was paid. Clients of a class start alike, with the same budget and
+nothing spent, and stay alike while every payment covers whole classes. Until one splits a class, a
+single column stands for all its members, and a round costs as much as there are classes.
+
+A *book* reads rows one after the other, checks that each is the one that was written after the one
+before, and decides what may be reserved. Whoever reads the same rows has the same book, and what
+it amounts to at some row can be packed into a snapshot and taken up again there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from copy import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bgtplanner.errors import BudgetExceeded, ConfigError, InputError, LedgerError
+from bgtplanner.errors import LedgerTamperedError as Tampered
+from bgtplanner.privacy._journal import (
+    Head,
+    Made,
+    Row,
+    Snapshot,
+    attempt_of,
+    damaged,
+    named_values,
+    pack,
+    settled_by,
+    unpack,
+)
+from bgtplanner.privacy.accountants import CEILING, Rule, from_ticks, rule_named, to_ticks
+from bgtplanner.privacy.budget import Budget, Budgets
+
+__all__ = ["Book", "Decision", "Payment", "Request", "Spending", "first_row"]
+
+Mask = NDArray[np.bool_]
+Ticks = NDArray[np.int64]
+Classes = NDArray[np.int32]
+
+
+class Payment(NamedTuple):
+    """Who pays how much: what a reserve row says.
+
+    Attributes:
+        attempt: Which attempt at the same round.
+        fingerprint: Of the inputs; empty if none was given.
+        clients: Who pays; None for everybody, or for all of each class that pays anything.
+        ticks: What each of those pays: one number, or one per paying client, or one per class.
+        by_class: Whether `ticks` has one number per class, 0 for a class that pays nothing.
+    """
+
+    attempt: int
+    fingerprint: bytes
+    clients: Mask | None
+    ticks: Ticks
+    by_class: bool = False
+
+    @classmethod
+    def of(cls, attempt: int, fingerprint: bytes, clients: Mask, ticks: Ticks) -> Payment:
+        """The shortest way to say it; `ticks` is one number, or one for every client."""
+        everybody = bool(clients.all())
+        if ticks.ndim:
+            ticks = ticks if everybody else ticks[clients]
+            if (ticks == ticks[0]).all():
+                ticks = ticks[0]
+        return cls(attempt, fingerprint, None if everybody else clients, np.asarray(ticks))
+
+    @property
+    def whole(self) -> bool:
+        """Whether all clients of a class pay the same, or none of them pays."""
+        return self.clients is None and (self.by_class or not self.ticks.ndim)
+
+    def by_client(self, class_of_client: Classes) -> Payment:
+        """The same, said of single clients: for a ledger that is kept by other classes."""
+        who, ticks = self.over(len(class_of_client), class_of_client)
+        return Payment.of(self.attempt, self.fingerprint, who, ticks)
+
+    def over(self, columns: int, class_of_client: Classes | None = None) -> tuple[Mask, Ticks]:
+        """Who pays, and ticks as one number or one per column (of no meaning for who does not).
+
+        There is a column per client, or without `class_of_client` one per class.
+        """
+        who = np.ones(columns, dtype=bool) if self.clients is None else self.clients
+        ticks = self.ticks
+        try:
+            if self.by_class:
+                ticks = ticks if class_of_client is None else ticks[class_of_client]
+                who = who & (ticks > 0)
+            elif ticks.ndim and self.clients is not None:
+                ticks = np.zeros(columns, dtype=np.int64)
+                ticks[who] = self.ticks
+        except (IndexError, ValueError) as error:
+            raise damaged() from error
+        if ticks.ndim and ticks.shape != who.shape:
+            raise damaged()
+        return who, ticks
+
+    def packed(self) -> bytes:
+        about: dict[str, Any] = {
+            "attempt": self.attempt,
+            "fingerprint": self.fingerprint.hex(),
+            "everybody": self.clients is None,
+        }
+        if self.by_class:  # without "ticks": a reader that knows no classes stops there
+            about["by_class"] = True
+        else:
+            about["ticks"] = None if self.ticks.ndim else int(self.ticks)
+        data = b"" if self.clients is None else np.packbits(self.clients).tobytes()
+        return pack(about, data + (self.ticks.astype("<i8").tobytes() if self.ticks.ndim else b""))
+
+    @classmethod
+    def unpacked(cls, payload: bytes, n_clients: int) -> Payment:
+        """From the payload of a row. The nonce that older rows have is left aside."""
+        about, data = unpack(payload)
+        attempt, mark = attempt_of(about)
+        try:
+            size = 0 if about["everybody"] else (n_clients + 7) // 8
+            by_class = bool(about.get("by_class", False))
+            single = None if by_class else about["ticks"]
+            if len(data) < size or not (single is None or type(single) is int):
+                raise damaged()
+            bits = np.frombuffer(data[:size], dtype=np.uint8)
+            clients = np.unpackbits(bits, count=n_clients).astype(bool) if size else None
+            listed = np.frombuffer(data[size:], dtype="<i8").astype(np.int64)
+            ticks = listed if single is None else np.asarray(single, np.int64)
+        except (KeyError, ValueError, OverflowError) as error:
+            raise damaged() from error
+        somebody = ticks.size and (clients is None or clients.any())
+        somebody = somebody and (not by_class or (ticks > 0).any())
+        if not somebody or (ticks < (0 if by_class else 1)).any() or (ticks > CEILING).any():
+            raise damaged()
+        return cls(attempt, mark, clients, ticks, by_class)
+
+
+class Spending:
+    """Sums of what was charged and their limits, ``[sums, columns]``.
+
+    A column is a class while they are `alike`, all clients of each having spent the same; else it
+    is a client. `class_of` is the class of each column.
+    """
+
+    def __init__(self, rule: Rule, budgets: Budgets, spent: Ticks | None = None) -> None:
+        self.rule, self.class_of_client = rule, budgets.class_of_client
+        self.class_sizes = np.bincount(self.class_of_client, minlength=len(budgets.classes))
+        self._member = np.zeros(len(self.class_sizes), dtype=np.int64)  # somebody of each class
+        self._member[self.class_of_client] = np.arange(len(self.class_of_client))
+        self.alike = True
+        self.class_of: Classes = np.arange(len(budgets.classes), dtype=np.int32)
+        self.limits: Ticks = np.stack([rule.limit_ticks(one) for one in budgets.classes], axis=1)
+        self.sums: Ticks = np.zeros_like(self.limits)
+        if spent is not None:
+            by_class = self._by_class(spent)
+            if by_class is None:
+                self._split()
+            self.sums = spent if by_class is None else by_class
+
+    def by_client(self) -> Spending:
+        made = copy(self)
+        if made.alike:
+            made._split()
+        return made
+
+    def _split(self) -> None:
+        self.sums, self.limits = self.spent(), self.limits[:, self.class_of_client]
+        self.class_of, self.alike = self.class_of_client, False
+
+    # ---- columns
+
+    def everybody(self) -> Mask:
+        """The columns that stand for somebody."""
+        return self.class_sizes > 0 if self.alike else np.ones(len(self.class_of), dtype=bool)
+
+    def count(self, mask: Mask) -> int:
+        return int(self.class_sizes[mask].sum() if self.alike else np.count_nonzero(mask))
+
+    def each(self, mask: Mask) -> Mask:
+        if not self.alike:
+            return mask
+        chosen = np.count_nonzero(mask)
+        if chosen in (0, len(mask)):  # much cheaper for many clients
+            return np.full(len(self.class_of_client), chosen > 0)
+        return np.asarray(mask[self.class_of_client])
+
+    def charge(self, ticks: Ticks) -> NDArray[np.float64]:
+        """What each client is charged; `ticks` is one number, or one per column."""
+        charge = from_ticks(ticks)
+        if charge.ndim:
+            return self.of_clients(charge)
+        return np.broadcast_to(charge, len(self.class_of_client))
+
+    def paid(self, payment: Payment) -> tuple[Mask, Ticks]:
+        """Who of the columns pays, and how much; by the class, it must be a whole payment."""
+        return payment.over(len(self.class_of), None if self.alike else self.class_of_client)
+
+    def of_clients(self, values: NDArray[Any]) -> NDArray[Any]:
+        """What the last axis has for each column, for each client."""
+        return np.asarray(values[..., self.class_of_client]) if self.alike else values
+
+    # ---- sums
+
+    def spent(self) -> Ticks:
+        """Sums in ticks, ``[sums, clients]``; a copy."""
+        return self.of_clients(self.sums) if self.alike else self.sums.copy()
+
+    def left(self) -> NDArray[np.float64]:
+        """Largest charge that each client can still pay."""
+        return self.of_clients(self.rule.largest_fitting(self.sums, self.limits))
+
+    def left_by_class(self) -> NDArray[np.float64]:
+        """Largest charge that somebody of each class can still pay; 0 for an empty class."""
+        left = self.rule.largest_fitting(self.sums, self.limits)
+        if self.alike:
+            return np.where(self.class_sizes > 0, left, 0.0)
+        most = np.zeros(len(self.class_sizes))
+        np.maximum.at(most, self.class_of_client, left)
+        return most
+
+    def least_spent_by_class(self) -> Ticks:
+        """Sums of who can still pay the most in each class; 0 for an empty class."""
+        sums = self.sums
+        if not self.alike:
+            richest = np.flatnonzero(self.left() == self.left_by_class()[self.class_of_client])
+            chosen = np.zeros(len(self.class_sizes), dtype=np.int64)
+            chosen[self.class_of_client[richest]] = richest
+            sums = sums[:, chosen]
+        return np.where(self.class_sizes > 0, sums, 0)
+
+    def shortest(self) -> tuple[bool, Ticks]:
+        """Whether all clients of each class have spent the same, and the sums by class or client.
+
+        The same for the same sums, however they came about.
+        """
+        by_class = self.sums if self.alike else self._by_class(self.sums)
+        if by_class is None:
+            return False, self.sums
+        return True, np.where(self.class_sizes > 0, by_class, 0)
+
+    def of_shortest(self, by_class: bool, sums: Ticks) -> Spending:
+        """With the sums that :meth:`shortest` told, in one row after the other."""
+        made = copy(self) if by_class else self.by_client()
+        made.sums = sums.reshape(len(self.sums), -1).copy()
+        return made
+
+    def adds(self, ticks: Ticks, who: Mask) -> Ticks:
+        """What charges add to each sum, ``[sums, columns]``; only for `who` does it make sense."""
+        if ticks.ndim:
+            return self.rule.sum_ticks(from_ticks(np.where(who, ticks, 1)))
+        return self.rule.sum_ticks(from_ticks(ticks))[:, None]
+
+    def add(self, payment: Payment, adds: Ticks | None = None) -> None:
+        """Charge those who pay; `adds` is what that adds to each sum, if it is known."""
+        if self.alike and not payment.whole:
+            who, ticks = payment.over(len(self.class_of_client), self.class_of_client)
+            by_class = self._by_class(np.where(who, ticks, 0)[None])
+            if by_class is None:
+                self._split()
+            else:  # it happens to cover whole classes evenly
+                payment = payment._replace(clients=None, ticks=by_class[0], by_class=True)
+        who, ticks = self.paid(payment)
+        adds = self.adds(ticks, who) if adds is None else adds
+        if np.count_nonzero(who) == len(who):
+            self.sums += adds
+            np.minimum(self.sums, CEILING, out=self.sums)
+        else:
+            self.sums = np.where(who, np.minimum(self.sums + adds, CEILING), self.sums)
+
+    def payment(
+        self, attempt: tuple[int, bytes], pays: Mask, ticks: Ticks, *, by_class: bool
+    ) -> Payment:
+        """The shortest way to say which columns pay how much."""
+        if self.alike:
+            counts = np.where(pays, self.class_sizes, 0)
+        elif by_class:
+            counts = np.bincount(self.class_of_client[pays], minlength=len(self.class_sizes))
+        else:
+            return Payment.of(*attempt, pays, ticks)
+        paying, full = counts > 0, counts == self.class_sizes
+        first = ticks[paying][0] if ticks.ndim else ticks
+        even = not ticks.ndim or bool((ticks[paying] == first).all())
+        if even and full.all():
+            return Payment(*attempt, None, np.asarray(first))
+        whole = bool((full | ~paying).all())
+        # A number of 8 bytes per class, or a bit per client.
+        if even and not (whole and 64 * len(self.class_sizes) <= len(self.class_of_client)):
+            return Payment.of(*attempt, self.each(pays), np.asarray(first))
+        listed = np.where(paying, ticks, 0)
+        return Payment(*attempt, None if whole else pays, listed, by_class=True)
+
+    def _by_class(self, values: Ticks) -> Ticks | None:
+        """A column per class of what has one per client; None if clients of a class differ."""
+        if not len(self.class_of_client):
+            return np.zeros((len(values), len(self.class_sizes)), dtype=np.int64)
+        by_class = np.where(self.class_sizes > 0, values[:, self._member], 0)
+        return by_class if (by_class[:, self.class_of_client] == values).all() else None
+
+
+class Request(NamedTuple):
+    """What somebody wants to reserve; ticks are one number, or one per client or class."""
+
+    run: str
+    round: int
+    ticks: Ticks
+    by_class: bool
+    clients: Mask | None
+    mark: bytes
+
+    @classmethod
+    def of(
+        cls,
+        budgets: Budgets,
+        charge: ArrayLike,
+        place: tuple[str, int],
+        clients: ArrayLike | None,
+        fingerprint: bytes | None,
+        by_class: bool,
+    ) -> Request:
+        chosen = None if clients is None else _mask(clients, len(budgets))
+        run, number = place
+        text = isinstance(run, str) and run.encode(errors="ignore").decode() == run
+        ConfigError.unless(text, "run", run, "a text")
+        whole = isinstance(number, int | np.integer) and 0 <= number < 2**62
+        ConfigError.unless(bool(whole), "round", number, "a whole number from 0")
+        ticks = _class_ticks(charge, len(budgets.classes)) if by_class else to_ticks(charge)
+        fits = by_class or ticks.shape in ((), (len(budgets),))
+        ConfigError.unless(fits, "charge", ticks.shape, f"one number, or {len(budgets)}")
+        mark = b"" if fingerprint is None else bytes(fingerprint)
+        return cls(run, int(number), ticks, by_class and ticks.ndim > 0, chosen, mark)
+
+
+def _class_ticks(charge: ArrayLike, classes: int) -> Ticks:
+    """Ticks of each class, 0 for one that is not asked; what every class pays as one number."""
+    array = np.asarray(charge, dtype=np.float64)
+    expected = f"one number for each of {classes} classes"
+    ConfigError.unless(array.shape == (classes,), "charge", array.shape, expected)
+    asked = array != 0
+    ticks = np.where(asked, to_ticks(np.where(asked, array, 1.0)), 0)
+    return ticks if not asked.all() or (ticks != ticks[0]).any() else np.asarray(ticks[0])
+
+
+def _mask(clients: ArrayLike, n_clients: int) -> Mask:
+    array = np.asarray(clients)
+    if array.dtype == bool:
+        fits = array.shape == (n_clients,)
+        ConfigError.unless(fits, "clients", array.shape, f"a mask of {n_clients}")
+        return array.copy()
+    fits = array.ndim == 1 and (array.size == 0 or np.issubdtype(array.dtype, np.integer))
+    fits = fits and bool(((array >= 0) & (array < n_clients)).all())
+    ConfigError.unless(fits, "clients", "indices", f"numbers from 0 to {n_clients - 1}")
+    mask = np.zeros(n_clients, dtype=bool)
+    mask[array.astype(np.int64)] = True
+    return mask
+
+
+class Decision(NamedTuple):
+    """Who pays now, who cannot, who has paid before; what each was to pay and adds to the sums."""
+
+    columns: Spending
+    wanted: Ticks
+    adds: Ticks
+    pays: Mask
+    refused: Mask
+    replayed: Mask
+    made: Made | None
+
+
+class Book:
+    """The state that a ledger's rows lead to, beginning with the first one.
+
+    Attributes:
+        first_budgets: What the clients could spend at first. Rows by the class mean these classes.
+        unsettled: How many reservations were never settled.
+        forgiven: Heads that were lost, of which that was stated.
+    """
+
+    def __init__(self, first: Row | None, key: bytes) -> None:
+        nothing = "the ledger has no first row; it was never finished or was emptied"
+        if first is None:
+            raise LedgerError(nothing)
+        self.head = _checked(first, None)
+        if first.kind != "open":
+            raise LedgerError(nothing)
+        about, classes = unpack(first.payload)
+        try:
+            self.rule: Rule = rule_named(str(about["rule"]))
+            self.first_budgets = Budgets(
+                tuple(Budget(epsilon, delta) for epsilon, delta in about["budgets"]),
+                np.frombuffer(classes, dtype="<i4"),
+            )
+            same_key = about["key"] == _mark_of_key(key)
+        except InputError as error:
+            raise LedgerError(f"the ledger's first row cannot be used: {error}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise Tampered("the first row cannot be read: edited or damaged") from error
+        if not same_key:
+            raise Tampered("the ledger's key is not the one it was created with")
+        self.budgets = self.first_budgets
+        self.spending = Spending(self.rule, self.budgets)
+        self.unsettled = 0
+        self.forgiven: set[Head] = set()
+        self._first, self._key = self.head, key
+        self._first_classes = True
+
+    @property
+    def largest_limit(self) -> int:
+        return int(max(self.rule.limit_ticks(one).max() for one in self.first_budgets.classes))
+
+    def lower(self, budgets: Budgets) -> None:
+        if len(budgets) != len(self.budgets):
+            raise LedgerError(f"kept for {len(self.budgets)} clients, not {len(budgets)}")
+        lowered = Spending(self.rule, budgets, self.spending.spent())
+        if (lowered.by_client().limits > self.spending.by_client().limits).any():
+            raise LedgerError(
+                "created with a smaller budget; a budget can be lowered, never raised"
+            )
+        self._first_classes = np.array_equal(
+            budgets.class_of_client, self.first_budgets.class_of_client
+        )
+        self.spending, self.budgets = lowered, budgets
+
+    # ---- what may be reserved
+
+    def decide(
+        self, request: Request, repeats: list[tuple[Made, Payment]], *, strict: bool
+    ) -> Decision:
+        """Who has paid before, who can pay now, who is refused; nothing is booked.
+
+        `repeats` is what was reserved before for the same inputs.
+        """
+        columns, wanted = self.spending, request.ticks
+        evenly = request.clients is None and (request.by_class or not wanted.ndim)
+        if not (evenly and all(payment.whole for _, payment in repeats)) and columns.alike:
+            columns = columns.by_client()
+        asked = columns.everybody() if request.clients is None else request.clients
+        if request.by_class:
+            wanted = wanted[columns.class_of]
+            asked = asked & (wanted > 0)
+        made, replayed = _made_before(repeats, columns, wanted, asked)
+        new = asked & ~replayed
+        adds = columns.adds(wanted, asked)
+        pays = new & self.rule.fits(columns.sums, adds, columns.limits)
+        refused = new & ~pays
+        if refused.any() and (strict or not (pays | replayed).any()):
+            least = float(from_ticks(wanted[refused].min() if wanted.ndim else wanted))
+            left = float(self.rule.largest_fitting(columns.sums, columns.limits)[refused].max())
+            raise BudgetExceeded(
+                f"{columns.count(refused)} of {columns.count(asked)} clients cannot pay "
+                f"{least:.6g}: at most {left:.6g} is left",
+                charge=least,
+                left=left,
+            )
+        return Decision(columns, wanted, adds, pays, refused, replayed, made)
+
+    def booked(self, row: Row, payment: Payment, decision: Decision) -> None:
+        """Take in a reservation of one's own, once it is on the disk."""
+        known = decision.columns is self.spending
+        self._charge(payment, decision.adds if known else None)
+        self.head = Head(row.number, row.hash)
+
+    # ---- rows
+
+    def read(self, row: Row) -> None:
+        """Take in the next row, as whoever has written it."""
+        head = _checked(row, self.head)
+        try:
+            self._take_in(row)
+        except (KeyError, ValueError) as error:
+            raise Tampered(f"row {row.number} cannot be read: {error}") from error
+        self.head = head
+
+    def payment(self, row: Row) -> Payment:
+        """What a reserve row says, by the classes that are in force."""
+        payment = Payment.unpacked(row.payload, len(self.budgets))
+        if payment.by_class and not self._first_classes:
+            return payment.by_client(self.first_budgets.class_of_client)
+        return payment
+
+    def written(self, payment: Payment) -> bytes:
+        """A payment by the classes that are in force as a row says it."""
+        if payment.by_class and not self._first_classes:
+            payment = payment.by_client(self.budgets.class_of_client)
+        return payment.packed()
+
+    def _take_in(self, row: Row) -> None:
+        if row.kind == "reserve":
+            self._charge(self.payment(row))
+        elif row.kind == "settle":
+            settled_by(named_values(row.payload))
+            self.unsettled = max(0, self.unsettled - 1)
+        elif row.kind == "loss":
+            about = named_values(row.payload)
+            ticks = about["ticks"]
+            if type(ticks) is not int or not 0 < ticks <= CEILING:
+                raise ValueError("a loss of no size")
+            self.spending.add(Payment(0, b"", None, np.asarray(ticks)))
+            self.forgiven.add(Head.parse(str(about["head"])))
+        else:
+            raise ValueError(f"unknown kind {row.kind!r}")
+
+    def _charge(self, payment: Payment, adds: Ticks | None = None) -> None:
+        self.spending.add(payment, adds)
+        self.unsettled += 1
+
+    # ---- snapshots
+
+    def snapshot(self) -> Snapshot:
+        spending = self.spending
+        if not self._first_classes:
+            spending = Spending(self.rule, self.first_budgets, spending.spent())
+        by_class, sums = spending.shortest()
+        about = {
+            "by_class": by_class,
+            "unsettled": self.unsettled,
+            "forgiven": sorted(str(head) for head in self.forgiven),
+        }
+        state = pack(about, sums.astype("<i8").tobytes())
+        return Snapshot(*self.head, state, self._mark(self.head, state))
+
+    def go_to(self, snapshot: Snapshot) -> None:
+        """Take up where a snapshot was made, instead of reading the rows up to there."""
+        head = Head(snapshot.number, snapshot.hash)
+        if not hmac.compare_digest(snapshot.mark, self._mark(head, snapshot.state)):
+            raise Tampered("the snapshot is not the one that was written: edited")
+        about, sums = unpack(snapshot.state)
+        self.spending = Spending(self.rule, self.first_budgets).of_shortest(
+            about["by_class"], np.frombuffer(sums, dtype="<i8").astype(np.int64)
+        )
+        self.unsettled = about["unsettled"]
+        self.forgiven = {Head.parse(text) for text in about["forgiven"]}
+        self.head = head
+
+    def _mark(self, head: Head, state: bytes) -> bytes:
+        """By which a snapshot is known to be of this ledger: made with its key."""
+        text = f"bgtplanner ledger snapshot {self._first} {head} ".encode()
+        return hmac.digest(self._key, text + state, hashlib.sha256)
+
+
+def first_row(budgets: Budgets, rule: Rule, key: bytes) -> Row:
+    for budget in budgets.classes:
+        rule.limit_ticks(budget)
+    about = {
+        "rule": rule.name,
+        "budgets": [[budget.epsilon, budget.delta] for budget in budgets.classes],
+        "key": _mark_of_key(key),
+    }
+    payload = pack(about, budgets.class_of_client.astype("<i4").tobytes())
+    return Row.after(None, "open", "", 0, payload)
+
+
+def _mark_of_key(key: bytes) -> str:
+    """By which the key is known again; does not give it away."""
+    return hashlib.sha256(b"bgtplanner ledger key" + bytes(key)).hexdigest()
+
+
+def _checked(row: Row, head: Head | None) -> Head:
+    if not row.follows(head):
+        raise Tampered(
+            f"row {row.number} is not the one that was written after row "
+            f"{-1 if head is None else head.number}: rows were edited, removed or reordered"
+        )
+    return Head(row.number, row.hash)
+
+
+def _made_before(
+    repeats: list[tuple[Made, Payment]], columns: Spending, wanted: Ticks, asked: Mask
+) -> tuple[Made | None, Mask]:
+    """The reservation that was made for the same inputs, and who of those asked has it.
+
+    Where somebody paid another charge in an attempt, it is not repeated for anybody: noise that is
+    the same again (a simulation's, by its seed) would go out at two scales, whose difference has
+    none.
+    """
+    made, others = [], set()
+    for entry, payment in repeats:
+        who, paid = columns.paid(payment)
+        who = who & columns.everybody()
+        if (who & (wanted != paid) & (wanted > 0)).any():
+            others.add(entry.attempt)
+        made.append((entry, who))
+    found: Made | None = None
+    replayed = np.zeros(len(asked), dtype=bool)
+    for entry, who in made:
+        if entry.attempt in others or (found and entry.attempt != found.attempt):
+            continue
+        found, replayed = entry, replayed | (asked & who)
+    return found, replayed

@@ -1,0 +1,628 @@
+"""The rows of a ledger, chained by hash, and the file that never loses one.
+
+Every row's hash covers the row and the hash before it, so an edited, removed or reordered row
+breaks the chain. A chain cut at its end is still a chain: only somebody who knows the *head*
+(number and hash of the newest row) can tell, which is why the head is also kept elsewhere.
+
+The SQLite file is kept with a rollback journal and ``synchronous = FULL``: when a reservation is
+granted, it is in the file itself and on the disk, and a plain copy of the file has it. There is no
+write-ahead log, whose loss or damage SQLite would pass over in silence.
+
+Beside the rows the file has what can be derived from them, so that nothing has to read them all:
+which reservations were made for a round, which were never settled, the newest row, and a
+*snapshot* of the sums at some row. The rows say what counts; if the newest one is not where it was
+noted to be, or the snapshot is not what was written, the ledger is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import sqlite3
+import threading
+import weakref
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from bgtplanner.errors import LedgerError, LedgerTamperedError, StorageError
+
+__all__ = ["SCHEMA", "Head", "Journal", "Made", "Row", "Snapshot"]
+
+SCHEMA = 2
+"""Version of the file's layout; kept in SQLite's ``user_version``. Files of version 1, which have
+the rows alone, are brought to this one when they are opened for writing."""
+
+_APPLICATION = 0x42475450  # "BGTP", in SQLite's application_id: tells our files from others
+_INSERT = "INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?)"
+_SELECT = "SELECT number, kind, run, round, payload, hash FROM rows"
+_ROWS = """
+CREATE TABLE rows (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, run TEXT NOT NULL,
+    round INTEGER NOT NULL, payload BLOB NOT NULL, hash BLOB NOT NULL) STRICT;
+CREATE TABLE secret (key BLOB NOT NULL) STRICT;
+"""
+_DERIVED = """
+CREATE TABLE reservations (run TEXT NOT NULL, round INTEGER NOT NULL, attempt INTEGER NOT NULL,
+    number INTEGER NOT NULL, fingerprint BLOB NOT NULL,
+    PRIMARY KEY (run, round, attempt, number)) STRICT, WITHOUT ROWID;
+CREATE TABLE unsettled (number INTEGER PRIMARY KEY) STRICT;
+CREATE TABLE newest (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL,
+    hash BLOB NOT NULL) STRICT;
+CREATE TABLE snapshot (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL,
+    hash BLOB NOT NULL, state BLOB NOT NULL, mark BLOB NOT NULL) STRICT;
+"""
+_TABLES = _ROWS + _DERIVED
+_CHUNK = 64  # rows that are read at once: a reader holds up a writer no longer than that
+_START = b"\0" * 32
+_WAIT_SECONDS = 30.0
+
+
+class Head(NamedTuple):
+    """The newest row: its number and its hash. Keep it where the ledger is not.
+
+    Example:
+        >>> str(Head.parse("3:" + "ab" * 32))[:8]
+        '3:ababab'
+    """
+
+    number: int
+    hash: bytes
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.hash.hex()}"
+
+    @classmethod
+    def parse(cls, text: str) -> Head:
+        """A head as it is printed."""
+        number, _, digest = text.strip().partition(":")
+        try:
+            head = cls(int(number), bytes.fromhex(digest))
+        except ValueError as error:
+            raise LedgerError(f"--head {text}: expected NUMBER:HASH") from error
+        if not 0 <= head.number < 2**63 or len(head.hash) != 32:
+            raise LedgerError(f"--head {text}: expected NUMBER:HASH, 64 hexadecimal digits")
+        return head
+
+
+class Row(NamedTuple):
+    """One thing that happened: its kind is ``open``, ``reserve``, ``settle`` or ``loss``.
+
+    The hash covers all other parts and the hash of the row before.
+    """
+
+    number: int
+    kind: str
+    run: str
+    round: int
+    payload: bytes
+    hash: bytes
+
+    @classmethod
+    def after(cls, head: Head | None, kind: str, run: str, round_: int, payload: bytes) -> Row:
+        """The row that follows a head."""
+        number, previous = (0, _START) if head is None else (head.number + 1, head.hash)
+        texts = [part.encode() for part in (str(number), kind, run, str(round_))]
+        named = b"".join([len(text).to_bytes(8, "little") + text for text in texts])
+        digest = hashlib.sha256(previous + named)
+        digest.update(payload)
+        return cls(number, kind, run, round_, payload, digest.digest())
+
+    def follows(self, head: Head | None) -> bool:
+        """Whether this is the row that was written after that head."""
+        return self == Row.after(head, self.kind, self.run, self.round, self.payload)
+
+
+class Made(NamedTuple):
+    """A reservation as it is looked up again, without the list of who made it."""
+
+    run: str
+    round: int
+    attempt: int
+    number: int
+    fingerprint: bytes
+
+    @classmethod
+    def by(cls, row: Row) -> Made:
+        """What a reserve row says."""
+        attempt, mark = attempt_of(named_values(row.payload))
+        return cls(row.run, row.round, attempt, row.number, mark)
+
+
+class Snapshot(NamedTuple):
+    """What all rows up to one amount to, so that only later ones have to be read.
+
+    The state is packed by :class:`~bgtplanner.privacy._book.Book`; the mark is made with the
+    ledger's key over all the rest, so that an edit is noticed.
+    """
+
+    number: int
+    hash: bytes
+    state: bytes
+    mark: bytes
+
+
+# ---- payloads of rows
+
+_NOTHING = zlib.compress(b"", 1)  # most rows have no bytes: setting up zlib would cost the most
+_in_order = json.JSONEncoder(sort_keys=True).encode
+
+
+def pack(about: dict[str, Any], data: bytes = b"") -> bytes:
+    """A few named values and some bytes, as one payload."""
+    text = _in_order(about).encode()
+    return len(text).to_bytes(4, "little") + text + (zlib.compress(data, 1) if data else _NOTHING)
+
+
+def unpack(payload: bytes) -> tuple[dict[str, Any], bytes]:
+    """What :func:`pack` was given."""
+    about, data = named_values(payload), payload[4 + int.from_bytes(payload[:4], "little") :]
+    try:
+        return about, b"" if data == _NOTHING else zlib.decompress(data)
+    except zlib.error as error:
+        raise damaged() from error
+
+
+def named_values(payload: bytes) -> dict[str, Any]:
+    """The named values of a payload alone, without its bytes, which may be many."""
+    try:
+        about = json.loads(payload[4 : 4 + int.from_bytes(payload[:4], "little")])
+    except (ValueError, RecursionError) as error:
+        raise damaged() from error
+    if not isinstance(about, dict):
+        raise damaged()
+    return about
+
+
+def attempt_of(about: Mapping[str, Any]) -> tuple[int, bytes]:
+    """Which attempt a reserve row says it is, and the fingerprint of its inputs."""
+    attempt, mark = about.get("attempt"), about.get("fingerprint")
+    if type(attempt) is not int or not 0 <= attempt < 2**62 or not isinstance(mark, str):
+        raise damaged()
+    try:
+        return attempt, bytes.fromhex(mark)
+    except ValueError as error:
+        raise damaged() from error
+
+
+def settled_by(about: Mapping[str, Any]) -> int:
+    """Which reservation a settle row says was released."""
+    number = about.get("settles")
+    if type(number) is not int or not 0 < number < 2**62:
+        raise damaged()
+    return number
+
+
+def damaged() -> LedgerTamperedError:
+    """The error for a row that says nothing which could have been written."""
+    return LedgerTamperedError("a row cannot be read: edited or damaged")
+
+
+# ---- where the rows are kept
+
+
+class Journal:
+    """Rows in an SQLite file, or in memory. Use :meth:`create`, :meth:`open` or :meth:`in_memory`.
+
+    Attributes:
+        key: A secret that never leaves with the rows: for fingerprints and snapshots.
+        durable: Whether the rows outlive the process.
+        path: The file; a name for errors if it is in memory.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
+        self.durable = path is not None
+        self.path = path or Path("a ledger in memory")
+        self._connection = connection
+        self._lock = threading.RLock()
+        self._process = os.getpid()
+        found = self._one("SELECT key FROM secret")
+        if found is None or not isinstance(found[0], bytes):
+            raise LedgerError(f"{path}: damaged: it has lost its key")
+        self.key: bytes = found[0]
+
+    @classmethod
+    def in_memory(cls, rows: Iterable[Row] = (), key: bytes | None = None) -> Self:
+        """Rows that live as long as the process, for simulations and plans; unchecked."""
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        tables = _TABLES.replace("STRICT, ", "").replace("STRICT", "")  # runs on any SQLite
+        _write_new(connection, tables, secrets.token_bytes(32) if key is None else key, rows)
+        made = cls(connection, None)
+        weakref.finalize(made, connection.close)
+        return made
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """Key and rows in memory as :meth:`state_dict` gave them; the chain is unchecked."""
+        try:
+            rows = []
+            for number, (place, kind, run, round_, payload, digest) in enumerate(state["rows"]):
+                if int(place) != number:
+                    raise ValueError("rows are missing, or out of order")
+                said = (str(kind), str(run), int(round_), base64.b64decode(payload, validate=True))
+                rows.append(Row(number, *said, bytes.fromhex(digest)))
+            return cls.in_memory(rows, base64.b64decode(state["key"], validate=True))
+        except (KeyError, TypeError, ValueError, OverflowError, sqlite3.Error) as error:
+            raise LedgerTamperedError(
+                "the state cannot be read: edited, damaged or no ledger's"
+            ) from error
+
+    def state_dict(self) -> dict[str, Any]:
+        """Key and rows as plain values."""
+        rows = [
+            [*row[:4], base64.b64encode(row.payload).decode(), row.hash.hex()]
+            for row in self.rows()
+        ]
+        return {"key": base64.b64encode(self.key).decode(), "rows": rows}
+
+    @classmethod
+    def create(cls, path: Path | str, key: bytes, first: Row) -> Self:
+        """Start a new file with its key and its first row."""
+        path = Path(path)
+        taken = f"{path}: exists already; open it instead of creating it"
+        if path.exists():
+            raise LedgerError(taken)
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.touch(0o600, exist_ok=False)
+            with contextlib.closing(_connect(draft, "rw")) as connection, _sqlite_errors(draft):
+                _write_new(connection, _TABLES, key, [first])
+            # Made aside and then given its name, whole: a crash leaves no half ledger, and of two
+            # processes that create the same one only the first succeeds.
+            os.link(draft, path)
+        except OSError as error:
+            if os.path.lexists(path):
+                raise LedgerError(taken) from error
+            raise StorageError(f"{path}: cannot be created: {error.strerror}") from error
+        finally:
+            for ending in ("", "-journal"):
+                with contextlib.suppress(OSError):
+                    draft.with_name(draft.name + ending).unlink()
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path | str, *, read_only: bool = False, rebuild: bool = False) -> Self:
+        """Open a file that exists; `rebuild` derives anew what is derived from the rows."""
+        path = Path(path)
+        if not path.is_file():
+            raise LedgerError(f"{path}: no such ledger")
+        connection = _connect_to_read(path) if read_only else _connect(path, "rw")
+        try:
+            with _sqlite_errors(path):
+                (mark,) = connection.execute("PRAGMA application_id").fetchone()
+                (schema,) = connection.execute("PRAGMA user_version").fetchone()
+                if mark != _APPLICATION:  # another program's file is left as it is
+                    raise LedgerError(
+                        f"{path}: no ledger (another program's file, or cut to nothing)"
+                    )
+                if not 1 <= schema <= SCHEMA:
+                    raise LedgerError(
+                        f"{path}: ledger of schema {schema}; this version reads up to {SCHEMA}: "
+                        "another version wrote it, update bgtplanner to open it"
+                    )
+                if schema != SCHEMA and read_only:
+                    connection = _migrated_copy(connection, path)
+                elif schema != SCHEMA or rebuild:
+                    _migrate(connection, path)
+                if not read_only:
+                    connection.execute("PRAGMA journal_mode = TRUNCATE")
+                    connection.execute("PRAGMA synchronous = FULL")
+                if schema == SCHEMA:
+                    _refuse_cut(connection, path)
+            return cls(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """One writer at a time, over all processes; all rows are on the disk then, or none."""
+        if self.durable and os.getpid() != self._process:
+            raise LedgerError(f"{self.path}: opened by another process; open it again in this one")
+        with self._lock, _sqlite_errors(self.path):
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def append(self, row: Row) -> None:
+        """Add a row, inside :meth:`writing`."""
+        with _sqlite_errors(self.path):
+            _append(self._connection, row)
+
+    def rows(self, start: int = 0) -> Iterator[Row]:
+        """Rows from a number on, in order, unchecked."""
+        while True:
+            found = self._all(f"{_SELECT} WHERE number >= ? ORDER BY number LIMIT {_CHUNK}", start)
+            yield from map(_row, found)
+            if len(found) < _CHUNK:
+                return
+            start = found[-1][0] + 1
+
+    def row(self, number: int) -> Row | None:
+        found = self._one(f"{_SELECT} WHERE number = ?", number)
+        return None if found is None else _row(found)
+
+    def head_at(self, number: int) -> Head | None:
+        found = self._one("SELECT number, hash FROM rows WHERE number = ?", number)
+        return None if found is None else Head._make(found)
+
+    def newest(self) -> Head | None:
+        """The row that was noted to be the newest one."""
+        found = self._one("SELECT number, hash FROM newest")
+        return None if found is None else Head._make(found)
+
+    def newest_round(self, run: str) -> int | None:
+        query = "SELECT max(round) FROM reservations WHERE run = ?"
+        (newest,) = self._one(query, run)
+        return None if newest is None else int(newest)
+
+    def attempts(self, run: str, round_: int) -> int:
+        query = "SELECT max(attempt) FROM reservations WHERE run = ? AND round = ?"
+        (newest,) = self._one(query, run, round_)
+        return 0 if newest is None else int(newest) + 1
+
+    def made_for(self, run: str, round_: int, fingerprint: bytes) -> list[Made]:
+        """The reservations of a round that were made for the same inputs, oldest first."""
+        query = (
+            "SELECT run, round, attempt, number, fingerprint FROM reservations "
+            "WHERE run = ? AND round = ? AND fingerprint = ? ORDER BY number"
+        )
+        return list(map(Made._make, self._all(query, run, round_, fingerprint)))
+
+    def unsettled(self) -> set[int]:
+        return {number for (number,) in self._all("SELECT number FROM unsettled")}
+
+    def is_unsettled(self, number: int) -> bool:
+        return self._one("SELECT 1 FROM unsettled WHERE number = ?", number) is not None
+
+    def snapshot(self) -> Snapshot | None:
+        """The snapshot that was kept last, unchecked."""
+        found = self._one("SELECT number, hash, state, mark FROM snapshot")
+        if found is None:
+            return None
+        if [type(part) for part in found] != [int, bytes, bytes, bytes]:
+            raise LedgerTamperedError(f"{self.path}: the snapshot cannot be read: damaged")
+        return Snapshot._make(found)
+
+    def keep_snapshot(self, snapshot: Snapshot) -> None:
+        """Put a snapshot in the place of the last one, inside :meth:`writing`."""
+        with _sqlite_errors(self.path):
+            self._connection.execute("REPLACE INTO snapshot VALUES (1, ?, ?, ?, ?)", snapshot)
+
+    def check(self) -> None:
+        """Refuse a file that SQLite finds damaged, or whose index is not what its rows say."""
+        with self._lock, _sqlite_errors(self.path):
+            self._connection.execute("BEGIN")  # all of it as it is at one moment
+            try:
+                (said,) = self._one("PRAGMA integrity_check(1)")
+                if said != "ok":
+                    raise LedgerTamperedError(f"{self.path}: SQLite finds it damaged: {said}")
+                if not self._index_is_right():
+                    raise LedgerTamperedError(
+                        f"{self.path}: the index of reservations is not what the rows say: "
+                        "edited or damaged"
+                    )
+            finally:
+                self._connection.execute("ROLLBACK")
+
+    def _index_is_right(self) -> bool:
+        made, unsettled = 0, set()
+        find = (
+            "SELECT 1 FROM reservations WHERE run = ? AND round = ? AND attempt = ? "
+            "AND number = ? AND fingerprint = ?"
+        )
+        for row in self.rows():
+            if row.kind == "reserve":
+                made += 1
+                unsettled.add(row.number)
+                if self._one(find, *Made.by(row)) is None:
+                    return False
+            elif row.kind == "settle":
+                unsettled.discard(settled_by(named_values(row.payload)))
+        noted = self._one("SELECT count(*) FROM reservations")
+        return bool(noted == (made,)) and unsettled == self.unsettled()
+
+    def close(self) -> None:
+        """Let go of the file, and leave nothing beside it. What is in memory stays."""
+        if not self.durable:
+            return
+        with contextlib.suppress(sqlite3.Error):
+            if os.getpid() == self._process:  # deletes the empty journal, unless somebody writes
+                self._connection.execute("PRAGMA journal_mode = DELETE")
+        self._connection.close()
+
+    def _one(self, query: str, *values: Any) -> Any:
+        return next(iter(self._all(query, *values)), None)
+
+    def _all(self, query: str, *values: Any) -> list[Any]:
+        try:
+            with self._lock, _sqlite_errors(self.path):
+                return self._connection.execute(query, values).fetchall()
+        except MemoryError as error:  # a damaged length asks for any size
+            raise LedgerError(f"{self.path}: damaged: a row without end") from error
+
+
+def _row(values: tuple[Any, ...]) -> Row:
+    """A row as it was read. A damaged file gives NULL where the layout allows none."""
+    if [type(value) for value in values] != [int, str, str, int, bytes, bytes]:
+        raise damaged()
+    return Row._make(values)
+
+
+def _append(connection: sqlite3.Connection, row: Row) -> None:
+    connection.execute(_INSERT, row)
+    _note(connection, row)
+
+
+def _note(connection: sqlite3.Connection, row: Row) -> None:
+    """Write down what is derived from a row."""
+    connection.execute("REPLACE INTO newest VALUES (1, ?, ?)", (row.number, row.hash))
+    if row.kind == "reserve":
+        connection.execute("INSERT INTO reservations VALUES (?, ?, ?, ?, ?)", Made.by(row))
+        connection.execute("INSERT INTO unsettled VALUES (?)", (row.number,))
+    elif row.kind == "settle":
+        number = settled_by(named_values(row.payload))
+        connection.execute("DELETE FROM unsettled WHERE number = ?", (number,))
+
+
+# ---- how a file is made, brought to this schema, and opened
+
+
+def _write_new(
+    connection: sqlite3.Connection, tables: str, key: bytes, rows: Iterable[Row]
+) -> None:
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.executescript(
+        f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {SCHEMA};"
+        f"BEGIN IMMEDIATE; {tables}"
+    )
+    connection.execute("INSERT INTO secret VALUES (?)", (key,))
+    for row in rows:
+        _append(connection, row)
+    connection.execute("COMMIT")
+
+
+def _derive(connection: sqlite3.Connection) -> None:
+    """Make anew, out of the rows, all that this schema derives from them."""
+    for statement in filter(str.strip, _DERIVED.split(";")):
+        connection.execute(f"DROP TABLE IF EXISTS {statement.split()[2]}")
+        connection.execute(statement)
+    for values in connection.execute(f"{_SELECT} ORDER BY number"):
+        _note(connection, _row(values))
+    connection.execute(f"PRAGMA user_version = {SCHEMA}")
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Derive anew what this schema has and schema 1 has not: as a whole, or not at all."""
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # nobody comes in between
+    (mode,) = connection.execute("PRAGMA journal_mode = TRUNCATE").fetchone()
+    if mode == "wal":
+        raise StorageError(f"{path}: another process has it open; end that one first")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("BEGIN EXCLUSIVE")
+    _derive(connection)  # if that fails, whoever called closes the connection: all is taken back
+    connection.execute("COMMIT")
+    connection.execute("PRAGMA locking_mode = NORMAL")  # lets go of the lock when it reads next
+
+
+def _migrated_copy(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
+    """A copy in memory of a file that may not be written, brought to this schema."""
+    copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    try:
+        with _sqlite_errors(path), contextlib.closing(connection):
+            connection.backup(copy)
+            copy.execute("BEGIN")
+            _derive(copy)
+            copy.execute("COMMIT")
+            copy.execute("PRAGMA query_only = ON")
+    except BaseException:
+        copy.close()
+        raise
+    return copy
+
+
+def _refuse_cut(connection: sqlite3.Connection, path: Path) -> None:
+    """SQLite reads zeros where the end of the last page is missing: refuse that."""
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (size,) = connection.execute("PRAGMA page_size").fetchone()
+    missing = pages * size - path.stat().st_size
+    if missing > 0:
+        raise LedgerError(f"{path}: damaged: its last {missing} bytes are missing")
+
+
+def sqlite_warning(
+    *, write_ahead: bool = False, version: tuple[int, ...] = sqlite3.sqlite_version_info
+) -> str | None:
+    """What there is to worry about in the SQLite that is in use, in words; None: nothing known."""
+    name = ".".join(map(str, version))
+    if version < (3, 37):
+        return f"SQLite {name} is too old for a ledger: use 3.37 or newer"
+    mended = version >= (3, 51, 3) or (3, 50, 7) <= version < (3, 51)
+    mended = mended or (3, 44, 6) <= version < (3, 45)
+    if write_ahead and not mended:
+        return (
+            f"SQLite {name} can damage a file in write-ahead mode when two processes use it "
+            "(sqlite.org/wal.html#walresetbug); use 3.51.3 or newer, or open the ledger once for "
+            "writing, which takes it out of that mode"
+        )
+    return None
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    with _sqlite_errors(path):
+        return sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=_WAIT_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+
+
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing, wherever the file lies.
+
+    A file of schema 1 is in write-ahead mode: SQLite would make files beside it in order to read
+    it, unless it is told that nobody writes. Nobody does if there is no log. After a crash in the
+    middle of writing, the file cannot be read before the half of it is taken back, by who may.
+    """
+    log = path.with_name(path.name + "-wal")
+    if in_write_ahead_mode(path) and not (log.exists() and log.stat().st_size):
+        return _connect(path, "ro&immutable=1")
+    connection = _connect(path, "ro")
+    try:
+        connection.execute("PRAGMA schema_version")
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
+            with _sqlite_errors(path):
+                raise
+        with _sqlite_errors(path), contextlib.closing(_connect(path, "rw")) as writer:
+            writer.execute("PRAGMA schema_version")
+        return _connect(path, "ro")
+    except sqlite3.Error:
+        pass  # said better by whoever reads it
+    return connection
+
+
+def in_write_ahead_mode(path: Path) -> bool:
+    """Whether an SQLite file is in write-ahead mode, as ledgers of schema 1 are."""
+    try:
+        with path.open("rb") as file:
+            return file.read(20)[18:] == b"\2\2"
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _sqlite_errors(path: Path) -> Iterator[None]:
+    """SQLite's complaints, sorted: what the disk refuses, what is damaged, what is foreign."""
+    try:
+        yield
+    except sqlite3.IntegrityError as error:
+        raise LedgerTamperedError(f"{path}: a row is there already: {error}") from error
+    except sqlite3.OperationalError as error:
+        text = str(error)
+        if "no such table" in text or "no such column" in text:
+            raise LedgerError(f"{path}: no ledger: {text}") from error
+        if "decode" in text:
+            raise LedgerTamperedError(f"{path}: a row cannot be read: {text}") from error
+        if "locked" in text or "busy" in text:
+            raise StorageError(
+                f"{path}: another process has been using it for {_WAIT_SECONDS:.0f} s; try again"
+            ) from error
+        raise StorageError(f"{path}: {text}; nothing was reserved") from error
+    except sqlite3.ProgrammingError as error:  # used after it was closed
+        raise LedgerError(f"{path}: {error}") from error
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # of a message, even
+        raise LedgerError(f"{path}: damaged or no ledger: {error}") from error

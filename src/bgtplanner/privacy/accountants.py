@@ -1,0 +1,382 @@
+"""How charges add up, and how a total reads as an epsilon: one class per rule.
+
+A rule turns a budget into a *capacity*, a *charge* into a noise multiplier, and what was spent
+back into an epsilon. Everything above this layer speaks of charges only.
+
+==================  ================================  ==============================  ==========
+rule                charge of a release               capacity of (epsilon, delta)    adaptive
+==================  ================================  ==============================  ==========
+gaussian/gdp        1 / multiplier^2                  mu^2 of the exact curve         yes
+gaussian/rdp        1 / (2 multiplier^2)              largest rho over the orders     yes
+laplace/basic       1 / multiplier                    epsilon                         yes
+laplace/filter      1 / multiplier^2                  s: sqrt(2 ln(1/d) s)+s/2 = e    yes
+laplace/either      1 / multiplier; two sums          epsilon, or s for the squares   yes
+laplace/zcdp        1 / multiplier; two sums          epsilon, or 2 rho for squares   yes
+privunit/either     epsilon of the cap; two sums      epsilon, or s for the squares   yes
+privunit/zcdp       epsilon of the cap; two sums      epsilon, or 2 rho for squares   yes
+gaussian/authors    1 / multiplier^2                  epsilon, unconverted            no promise
+==================  ================================  ==============================  ==========
+
+The multiplier is the noise's scale (standard deviation for Gaussian, scale for Laplace) over the
+replace-one sensitivity 2 * clip, in L2 for Gaussian and L1 for Laplace. PrivUnit adds no noise to
+an upload but turns it; there the multiplier is what each coordinate of the release deviates by,
+over 2 * clip. Sub-sampling of clients claims no amplification.
+
+The rules ``either`` and ``zcdp`` hold for any releases of pure epsilons, chosen one after another.
+Their sum bounds the loss surely. Their squares bound it up to delta: under ``either`` by theorem 2
+of Whitehouse et al. (2023), under ``zcdp`` by concentrated differential privacy and its exact
+conversion, which allows for more (``docs/proofs/zcdp.md``). ``either`` stays for ledgers that were
+made with it.
+
+Charges are counted in whole *ticks*: a charge is rounded up to ticks and a capacity down, and
+integers add without error, in any order. So no sum of charges is ever too small.
+
+A rule of one's own is a subclass of :class:`Rule` that is added to :data:`ACCOUNTANTS` by a
+plugin. It is looked up by its name alone: a ledger's file can never name code to be imported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import FrozenInstanceError
+from functools import cache, lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.privacy import conversions
+from bgtplanner.privacy.budget import Budget
+from bgtplanner.privacy.privunit import cap_of, epsilon_of
+from bgtplanner.registry import Registry
+
+__all__ = [
+    "ACCOUNTANTS",
+    "CEILING",
+    "RULES",
+    "TICK",
+    "Rule",
+    "default_rule",
+    "from_ticks",
+    "rule_named",
+    "to_ticks",
+]
+
+Floats = NDArray[np.float64]
+Ticks = NDArray[np.int64]
+Sum = tuple[Callable[[float, float], ArrayLike], Callable[[Floats, float], Floats]]
+
+TICK = 2.0**-44
+"""The smallest charge, about 6e-14; a power of two, so that ticks and floats convert exactly."""
+
+CEILING = 2**61
+"""Sums stop here instead of overflowing: so many ticks or more. Every capacity is below."""
+
+_MOST = CEILING * TICK  # the largest charge, or power of a charge
+_HIGHEST_LIMIT = CEILING - 2**8  # the next double below
+
+
+def to_ticks(charge: ArrayLike) -> Ticks:
+    """Charges in whole ticks, rounded up.
+
+    Raises:
+        ConfigError: If a charge is zero, negative, NaN, infinite, below a tick or absurdly large.
+
+    Example:
+        >>> int(to_ticks(0.5)) * TICK
+        0.5
+    """
+    array = np.asarray(charge, dtype=np.float64)
+    good = np.isfinite(array) & (array >= TICK) & (array <= _MOST)
+    if not good.all():
+        bad = float(array[~good].flat[0])
+        raise ConfigError(f"charge = {bad!r}: expected a number from {TICK:.2g} to {_MOST:,.0f}")
+    return np.asarray(np.ceil(array / TICK), dtype=np.int64)
+
+
+def from_ticks(ticks: ArrayLike) -> Floats:
+    """Ticks as charges: exactly up to 2^53 of them (a charge of 512), then to 16 digits."""
+    return np.asarray(np.asarray(ticks, dtype=np.int64) * np.float64(TICK), dtype=np.float64)
+
+
+class Rule:
+    """One way of adding up charges; a subclass says by which conversions.
+
+    Attributes:
+        name: ``mechanism/rule``.
+        mechanism: Whose noise it is for.
+        sound: Whether staying within the capacity gives (epsilon, delta) for adaptively chosen
+            charges, replace-one, one clip over the whole upload.
+        sums: What is kept: the sum of the charges, and then maybe that of their squares; of each
+            the capacity from (epsilon, delta), and the epsilon that a sum amounts to at delta.
+
+    A charge fits while at least one of the sums stays within its capacity.
+
+    Example:
+        >>> rule = rule_named("gaussian/gdp")
+        >>> round(float(rule.noise_multiplier(rule.even_charge(Budget(10, 1e-5), 100))), 5)
+        4.99889
+    """
+
+    name: ClassVar[str]
+    mechanism: ClassVar[str]
+    sound: ClassVar[bool] = True
+    sums: ClassVar[tuple[Sum, ...]]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")  # all share one of a kind
+
+    def multiplier_of(self, charge: Floats) -> Floats:
+        """Noise multiplier that makes a release cost a charge."""
+        return np.asarray(1 / np.sqrt(charge))
+
+    def charge_of(self, multiplier: Floats) -> Floats:
+        """Charge of a release with a noise multiplier."""
+        return np.asarray(1 / np.square(multiplier))
+
+    @property
+    def powers(self) -> tuple[int, ...]:
+        """A charge x adds x^p to the sum kept for each power p."""
+        return (1, 2)[: len(self.sums)]
+
+    @property
+    def counts_epsilons(self) -> bool:
+        """Whether a charge is a release's own epsilon."""
+        return self.sums[0] is _PURE
+
+    def limit_ticks(self, budget: Budget) -> Ticks:
+        """Capacity of each sum in ticks, rounded down; shape ``[sums]``."""
+        if self.mechanism == "gaussian" and self.sound and budget.delta <= 0:
+            raise ConfigError(f"delta = 0: expected a positive one, which {self.name} needs")
+        return np.array(_limits(self.sums, budget), dtype=np.int64)
+
+    def sum_ticks(self, charge: ArrayLike) -> Ticks:
+        """What a charge adds to each sum, rounded up; shape ``[sums, ...]``."""
+        ticks = to_ticks(charge)
+        exact = from_ticks(ticks)
+        parts = [
+            ticks if power == 1 else np.ceil(np.minimum(exact**power, _MOST) / TICK)
+            for power in self.powers
+        ]
+        return np.stack([np.asarray(part, dtype=np.int64) for part in parts])
+
+    def fits(self, spent: Ticks, adds: Ticks, limits: Ticks) -> NDArray[np.bool_]:
+        """Whether sums so far, with this added, stay within at least one limit, by client."""
+        return np.asarray((spent + adds <= limits).any(axis=0))
+
+    def capacity(self, budget: Budget) -> float:
+        """Largest charge that a budget can pay at all, in one round."""
+        return float(self.largest_fitting(np.zeros(len(self.powers)), self.limit_ticks(budget)))
+
+    def largest_fitting(self, spent: ArrayLike, limits: ArrayLike) -> Floats:
+        """Largest charge that still fits, 0 where none does; sums and limits in ticks."""
+        left = np.maximum(np.asarray(limits, np.int64) - np.asarray(spent, np.int64), 0)
+        every = zip(left, self.powers, strict=True)
+        best = np.maximum.reduce(
+            [row if power == 1 else _root_ticks(row, power) for row, power in every]
+        )
+        charge = from_ticks(best)
+        # Past 2^53 ticks it may be rounded up; compared as a float, `best` would be as well.
+        too_large = (charge / TICK).astype(np.int64) > best
+        return np.where(too_large, np.nextafter(charge, 0), charge)
+
+    def even_charge(self, budget: Budget, rounds: int) -> float:
+        """Largest charge of which `rounds` equal ones fit a budget."""
+        whole = isinstance(rounds, int | np.integer) and rounds >= 1
+        ConfigError.unless(bool(whole), "rounds", rounds, "a whole number, at least 1")
+        share = np.array([int(limit) // int(rounds) for limit in self.limit_ticks(budget)])
+        charge = float(self.largest_fitting(np.zeros_like(share), share))
+        ConfigError.unless(charge > 0, "rounds", rounds, f"fewer, for {budget}")
+        return charge
+
+    def noise_multiplier(self, charge: ArrayLike) -> Floats:
+        """Smallest multiplier whose release costs no more than the charge (rounded up)."""
+        exact = from_ticks(to_ticks(charge))
+        return np.asarray(np.nextafter(self.multiplier_of(exact) * (1 + 1e-15), np.inf))
+
+    def charge(self, noise_multiplier: ArrayLike) -> Floats:
+        """Charge of a release with this noise multiplier, in whole ticks, rounded up."""
+        array = np.asarray(noise_multiplier, dtype=np.float64)
+        good = np.isfinite(array) & (array > 0)
+        if not good.all():
+            bad = float(array[~good].flat[0])
+            raise ConfigError(f"noise_multiplier = {bad!r}: expected a positive number")
+        with np.errstate(over="ignore", divide="ignore"):  # infinite is too large a charge
+            return from_ticks(to_ticks(self.charge_of(array)))
+
+    def epsilon(self, spent: ArrayLike, delta: float) -> Floats:
+        """Epsilon that sums in ticks amount to at delta: a reading; the promise is the budget."""
+        sums = from_ticks(spent)
+        return self._reading(np.where(sums < _MOST, sums, np.inf), delta)
+
+    def epsilon_of_rounds(self, charge: float, rounds: int, delta: float) -> float:
+        """Epsilon, at delta, of so many rounds of one charge, however much that is."""
+        adds = self.sum_ticks(charge)
+        powers = np.array([float(charge) ** power for power in self.powers])
+        sums = np.where(adds < CEILING, from_ticks(adds), powers)
+        return float(self._reading(sums * float(rounds), delta))
+
+    def _reading(self, sums: Floats, delta: float) -> Floats:
+        every = [read(row, delta) for (_, read), row in zip(self.sums, sums, strict=True)]
+        return np.asarray(np.minimum.reduce(every))
+
+
+@lru_cache(maxsize=4096)
+def _limits(sums: tuple[Sum, ...], budget: Budget) -> list[int]:
+    """Each found once: the exact ones take milliseconds."""
+    exact = [float(np.asarray(limit(budget.epsilon, budget.delta))) for limit, _ in sums]
+    return [min(math.floor(limit / TICK), _HIGHEST_LIMIT) for limit in exact]
+
+
+def _root_ticks(ticks: Ticks, power: int) -> Ticks:
+    """Ticks of the largest charge whose power fits into so many ticks."""
+    root = np.floor((from_ticks(ticks) ** (1 / power)) / TICK).astype(np.int64)
+    for _ in range(2):  # the float root may be a tick or two too large
+        over = np.ceil(from_ticks(root) ** power / TICK).astype(np.int64) > ticks
+        root = np.where(over, root - 1, root)
+    return np.asarray(np.maximum(root, 0), dtype=np.int64)
+
+
+def _itself(value: Any, _: float) -> Any:
+    return value
+
+
+_PURE: Sum = (_itself, _itself)
+_FILTER: Sum = (conversions.filter_capacity, conversions.filter_epsilon)
+_SQUARES: Sum = (conversions.squares_capacity, conversions.squares_epsilon)
+
+
+class GaussianDP(Rule):
+    """Gaussian noise by its exact curve."""
+
+    name, mechanism = "gaussian/gdp", "gaussian"
+    sums = ((conversions.gdp_capacity, conversions.gdp_epsilon),)
+
+
+class GaussianRenyi(Rule):
+    """Gaussian noise by the moments accountant."""
+
+    name, mechanism = "gaussian/rdp", "gaussian"
+    sums = ((conversions.renyi_capacity, conversions.renyi_epsilon),)
+
+    def multiplier_of(self, charge: Floats) -> Floats:
+        return super().multiplier_of(2 * charge)
+
+    def charge_of(self, multiplier: Floats) -> Floats:
+        return super().charge_of(multiplier) / 2
+
+
+class GaussianAuthors(Rule):
+    """For the reproduction only: epsilon as it is, booked as Renyi divergence at order 2.
+
+    The authors' code never converts it, so its "10" is the gdp rule's mu^2 = 10.
+    """
+
+    name, mechanism, sound, sums = "gaussian/authors", "gaussian", False, (_PURE,)
+
+
+class LaplaceFilter(Rule):
+    """Laplace noise by the sum of the squares of its epsilons."""
+
+    name, mechanism, sums = "laplace/filter", "laplace", (_FILTER,)
+
+
+class LaplaceBasic(Rule):
+    """Laplace noise by the sum of its epsilons."""
+
+    name, mechanism = "laplace/basic", "laplace"
+    sums: ClassVar[tuple[Sum, ...]] = (_PURE,)
+
+    def multiplier_of(self, charge: Floats) -> Floats:
+        return np.asarray(1 / charge)
+
+    def charge_of(self, multiplier: Floats) -> Floats:
+        return np.asarray(1 / multiplier)
+
+
+class LaplaceEither(LaplaceBasic):
+    """By the sum of the epsilons, or by that of their squares under a filter."""
+
+    name, sums = "laplace/either", (_PURE, _FILTER)
+
+
+class LaplaceZCDP(LaplaceBasic):
+    """By the sum of the epsilons, or by that of their squares as concentrated privacy."""
+
+    name, sums = "laplace/zcdp", (_PURE, _SQUARES)
+
+
+class PrivUnitEither(Rule):
+    """The same for PrivUnit, whose charge is the epsilon of its cap."""
+
+    name, mechanism, sums = "privunit/either", "privunit", (_PURE, _FILTER)
+
+    def multiplier_of(self, charge: Floats) -> Floats:
+        return np.asarray(0.5 / cap_of(charge).strength)
+
+    def charge_of(self, multiplier: Floats) -> Floats:
+        return epsilon_of(0.5 / multiplier)
+
+
+class PrivUnitZCDP(PrivUnitEither):
+    """The same by the squares as concentrated privacy."""
+
+    name, sums = "privunit/zcdp", (_PURE, _SQUARES)
+
+
+_OWN: tuple[type[Rule], ...] = (GaussianDP, GaussianRenyi, LaplaceBasic, LaplaceFilter,
+                                LaplaceEither, LaplaceZCDP, PrivUnitEither, PrivUnitZCDP,
+                                GaussianAuthors)  # fmt: skip
+
+ACCOUNTANTS: Registry[type[Rule]] = Registry(
+    "accounting",
+    {rule.name: rule for rule in _OWN},
+    expected="a subclass of bgtplanner.privacy.accountants.Rule",
+    fits=lambda thing: isinstance(thing, type) and issubclass(thing, Rule),
+)
+"""All rules by name; a plugin adds its own with :meth:`~bgtplanner.registry.Registry.add`."""
+
+
+class _Rules(Mapping[str, Rule]):
+    """One rule of each kind, by name."""
+
+    def __getitem__(self, name: str) -> Rule:
+        if name not in ACCOUNTANTS:
+            raise KeyError(name)
+        return _made(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(ACCOUNTANTS)
+
+    def __len__(self) -> int:
+        return len(ACCOUNTANTS)
+
+
+@cache
+def _made(name: str) -> Rule:
+    return ACCOUNTANTS[name]()
+
+
+RULES = _Rules()
+"""All rules, made."""
+
+
+def rule_named(name: str) -> Rule:
+    """A rule by its name.
+
+    Raises:
+        ConfigError: If there is none; lists them all.
+    """
+    if name not in RULES:
+        raise ConfigError(f"accounting = {name!r}: expected one of {', '.join(RULES)}")
+    return RULES[name]
+
+
+def default_rule(mechanism: str) -> Rule:
+    """The rule to use for a mechanism unless another is asked for."""
+    defaults = {"gaussian": GaussianDP, "laplace": LaplaceZCDP, "privunit": PrivUnitZCDP}
+    if mechanism not in defaults:
+        raise ConfigError(f"mechanism = {mechanism!r}: expected one of {', '.join(defaults)}")
+    return RULES[defaults[mechanism].name]
