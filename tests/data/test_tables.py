@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bgtplanner.data import parsing as cells
-from bgtplanner.data.columns import TableFormat
-from bgtplanner.data.tables import Table, item_names, read_table
+from bgtplanner.data import csvtext as cells
+from bgtplanner.data.tables import Table, TableFormat, item_names, read_table
 from bgtplanner.errors import ConfigError, DataError
 
 in_one_folder = settings(
@@ -315,7 +314,7 @@ class TestLimits:
     def test_blank_lines(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blank: str
     ) -> None:
-        monkeypatch.setattr("bgtplanner.data.parsing.MOST_BLANK_LINES", 100)
+        monkeypatch.setattr("bgtplanner.data.csvtext.MOST_BLANK_LINES", 100)
         path = tmp_path / "ratings.csv"
         path.write_text("user,item,rating\na,b,1\n" + 90 * blank + "a,c,2\n")
         assert len(read_table(path).rating) == 2

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.data.columns import Column, TableFormat
 from bgtplanner.data.datasets import DATASETS, Dataset, dataset_info, find_files, with_home
 from bgtplanner.data.ratings import Duplicates, Ratings, Scale
 from bgtplanner.data.split import deal_users, merge_users
 from bgtplanner.data.synthetic import demo_ratings, synthetic_ratings
-from bgtplanner.data.tables import Table, read_table
+from bgtplanner.data.tables import Column, Table, TableFormat, read_table
 from bgtplanner.errors import ConfigError, DataError
 
 __all__ = ["DATASETS", "Dataset", "dataset_info", "load_ratings", "parse_scale"]
