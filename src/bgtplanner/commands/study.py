@@ -176,7 +176,7 @@ def _listed(given: list[str] | None, flag: str) -> tuple[str, ...]:
     """Repeated flags and lists with commas as one; a path may have commas of its own."""
     found: list[str] = []
     for text in given or []:
-        found += [text] if text.startswith("csv:") else text.split(",")
+        found += [text] if text.startswith(("csv:", "parquet:")) else text.split(",")
     names = [name.strip() for name in found]
     ConfigError.unless(all(names), flag, ",".join(given or []), "names")
     return tuple(dict.fromkeys(names))

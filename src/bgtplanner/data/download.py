@@ -9,19 +9,28 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import hashlib
 import http.client
-import sys
+import stat
 import time
 import urllib.error
 import urllib.request
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NoReturn
 from urllib.parse import urlsplit
 
-from bgtplanner.data.archives import ARCHIVES, Archive, sha256_of, unpack
-from bgtplanner.data.datasets import data_folders, dataset_info, existing_file, with_home
+from bgtplanner.data.datasets import (
+    Archive,
+    data_folders,
+    dataset_info,
+    existing_file,
+    with_home,
+)
 from bgtplanner.errors import ConfigError, DownloadError
 
 __all__ = ["fetch_dataset"]
@@ -63,11 +72,11 @@ def fetch_dataset(
         DownloadError: If it cannot be had; says what to do by hand.
     """
     info = dataset_info(name)
-    if info.folder is None or info.folder not in ARCHIVES:
+    if info.folder is None or info.archive is None:
         raise ConfigError(f"dataset={name!r}: nothing to fetch: use it as it is")
     if attempts < 1 or not timeout > 0 or not backoff >= 0:
         raise ConfigError("expected attempts >= 1, timeout > 0 and backoff >= 0")
-    archive = ARCHIVES[info.folder]
+    archive = info.archive
     address = _checked_url(url or archive.url)
     root = data_folders()[0] if data_dir is None else with_home(data_dir)
     folder = root / info.folder
@@ -108,20 +117,7 @@ def _checked_url(url: str) -> str:
 def _lock(path: Path) -> Iterator[None]:
     """One process at a time; the system lets go of the lock when its holder dies."""
     with path.open("ab") as file:
-        if sys.platform == "win32":
-            import msvcrt
-
-            file.seek(0)
-            while True:
-                try:
-                    msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)  # gives up after 10 seconds
-                    break
-                except OSError:
-                    continue
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
@@ -240,3 +236,69 @@ def _range_start(reply: http.client.HTTPResponse) -> int | None:
     unit, _, rest = reply.headers.get("Content-Range", "").partition(" ")
     start = rest.partition("-")[0]
     return int(start) if unit == "bytes" and start.isdigit() else None
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def unpack(zipped: Path, folder: Path, archive: Archive) -> None:
+    """Take the wanted files out of a zip file and delete it.
+
+    All of them are complete and checked before the first is renamed into place, so that another
+    process never sees half a file. If the disk is full the zip file stays, to go on from there.
+
+    Raises:
+        DownloadError: If the archive is damaged, unsafe or has the wrong content.
+    """
+    unpacked = {file: folder / f".{file}.part" for file in archive.files}
+    try:
+        with zipfile.ZipFile(zipped) as opened:
+            for file, path in unpacked.items():
+                _take_out(opened, _member(opened, file), path, archive.max_bytes)
+                expected = archive.files[file]
+                if expected is not None and sha256_of(path) != expected:
+                    raise DownloadError(f"{file}: wrong checksum; what was fetched was deleted")
+        for file, path in unpacked.items():
+            path.replace(folder / file)
+        zipped.unlink()
+    except DownloadError:
+        zipped.unlink()
+        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        zipped.unlink()  # RuntimeError: encrypted
+        raise DownloadError("not a sound zip file; what was fetched was deleted") from error
+    finally:
+        for path in unpacked.values():
+            path.unlink(missing_ok=True)
+
+
+def _member(opened: zipfile.ZipFile, file: str) -> zipfile.ZipInfo:
+    """The archive's entry of that name. It never decides where the file is written."""
+    named = [m for m in opened.infolist() if PurePosixPath(m.filename).name == file]
+    if len(named) != 1:
+        raise DownloadError(f"the archive has {len(named)} files {file}; expected one")
+    path = PurePosixPath(named[0].filename)
+    if path.is_absolute() or ".." in path.parts or "\\" in named[0].filename:
+        raise DownloadError(f"the archive holds {file} under an unsafe path")
+    if named[0].is_dir() or stat.S_ISLNK(named[0].external_attr >> 16):
+        raise DownloadError(f"{file} is a link or a folder in the archive; expected a file")
+    return named[0]
+
+
+def _take_out(
+    opened: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, max_bytes: int
+) -> None:
+    """Copy, counting: what the archive says about its sizes is not to be trusted."""
+    copied = 0
+    with opened.open(member) as source, target.open("wb") as file:
+        while chunk := source.read(_CHUNK_BYTES):
+            copied += len(chunk)
+            if copied > max_bytes:
+                raise DownloadError(
+                    f"{PurePosixPath(member.filename).name}: unpacks to more than the "
+                    f"{max_bytes} bytes allowed"
+                )
+            file.write(chunk)
