@@ -408,7 +408,7 @@ class TestArguments:
             for file, expected in archive.files.items():
                 path = data_dir / name / file
                 if expected is not None and path.is_file():
-                    assert download.sha256_of(path) == expected
+                    assert download._sha256_of(path) == expected
                     checked += 1
         if not checked:
             pytest.skip("none of the files is there")

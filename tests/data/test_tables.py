@@ -359,11 +359,11 @@ class TestParquet:
 
     def test_columns_given(self, parquet: Any) -> None:
         columns = {"a": [3.0, 4.5], "b": [1, 2], "c": [10, 20]}
-        for given in (
+        for chosen in (
             {"user": "b", "item": "c", "rating": "a"},
             {"user": 1, "item": 2, "rating": 0},
         ):
-            assert users(parquet(given, **columns)) == [1, 2]
+            assert users(parquet(chosen, **columns)) == [1, 2]
         with pytest.raises(ConfigError, match="user='who': no such column; the header has 'a'"):
             parquet({"user": "who"}, **columns)
         with pytest.raises(ConfigError, match="which column is the item"):

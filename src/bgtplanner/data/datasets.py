@@ -7,6 +7,7 @@ in the folder given, then in ``$BGTPLANNER_DATA``, then in the user's cache, as
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -373,12 +374,13 @@ def data_folders(data_dir: Path | str | None = None) -> list[Path]:
     Raises:
         ConfigError: If `data_dir` is given and is no folder.
     """
-    folders = []
+    folders, there = [], False
     if data_dir is not None:
-        given = with_home(data_dir)
-        if not _is_folder(given):
-            raise ConfigError(f"--data-dir: {given} is no folder; expected one that exists")
-        folders.append(given)
+        folders.append(with_home(data_dir))
+        with contextlib.suppress(OSError):
+            there = folders[0].is_dir()
+        if not there:
+            raise ConfigError(f"--data-dir: {folders[0]} is no folder; expected one that exists")
     if from_environment := os.environ.get("BGTPLANNER_DATA"):
         folders.append(with_home(from_environment))
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -395,16 +397,16 @@ def find_files(name: str, data_dir: Path | str | None = None) -> list[Path]:
     if info.folder is None:
         return []
     folders = [folder / info.folder for folder in data_folders(data_dir)]
-    best: tuple[Path, list[str]] | None = None
+    best: tuple[Path, Sequence[str]] | None = None
     for folder in folders:
-        found = [existing_file(folder / file) for file in info.files]
-        there = [path for path in found if path is not None]
-        if len(there) == len(found):
-            return there
-        if there and best is None:  # name the one file that is missing next to the others
-            best = folder, [f for f, path in zip(info.files, found, strict=True) if path is None]
-    folder, missing = best or (folders[0], list(info.files))
-    wanted = " and ".join(str(folder / file) for file in missing)
+        found = {file: existing_file(folder / file) for file in info.files}
+        missing = [file for file, path in found.items() if path is None]
+        if not missing:
+            return [path for path in found.values() if path is not None]
+        if best is None and len(missing) < len(found):  # name what is missing next to the others
+            best = folder, missing
+    folder, lacking = best or (folders[0], info.files)
+    wanted = " and ".join(str(folder / file) for file in lacking)
     looked = ", ".join(str(folder) for folder in folders)
     raise DataError(
         f"the data set '{name}' is not here: put {wanted} in place, or run "
@@ -429,10 +431,3 @@ def with_home(path: Path | str) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         return Path(path)
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
