@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["compare", "sweep"]
 
 _Datasets = Annotated[
-    list[str] | None, typer.Option(help="Names from 'bgtplanner data list', or csv:PATH.")
+    list[str] | None, typer.Option(help="From 'bgtplanner data list', csv:PATH, parquet:PATH.")
 ]
 _Mechanisms = Annotated[
     list[str] | None, typer.Option(help="gaussian | laplace | privunit | none")

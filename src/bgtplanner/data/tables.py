@@ -117,30 +117,27 @@ def read_table(path: Path | str, table_format: TableFormat | None = None) -> Tab
     import pyarrow as pa
 
     path, wanted = Path(path), table_format or TableFormat()
-    ids: dict[str, list[Any]] = {}
-    numbers: dict[str, list[NDArray[np.float64]]] = {}
+    parts: dict[str, list[Any]] = {role: [] for role in _ROLES}
     for part in (_parquet_parts if wanted.parquet else _csv_parts)(path, wanted):
-        for role in [role for role in _IDS if role in part.columns]:
-            ids.setdefault(role, []).append(part.ids(role, wanted.whole_ids))
-        for role in [role for role in ("rating", "time") if role in part.columns]:
-            numbers.setdefault(role, []).append(part.numbers(role, wanted.bounds))
-    if not ids:
+        for role in part.columns:
+            parts[role].append(
+                part.ids(role, wanted.whole_ids)
+                if role in _IDS
+                else part.numbers(role, wanted.bounds)
+            )
+    if not parts["user"]:
         raise DataError("the file has a header and no ratings", path=path)
-    named = {role: _joined(ids.pop(role)) for role in list(ids)}  # one at a time: they are large
-    pa.default_memory_pool().release_unused()
-    for role in ("user", "item"):
-        labels = named[role][1]
-        if labels is not None and len(labels) > MOST_LABELS:
+    columns: dict[str, Any] = dict.fromkeys(_ROLES)
+    labels: dict[str, Any] = {}
+    for role in [role for role in _ROLES if parts[role]]:
+        if role in _IDS:
+            columns[role], labels[role] = _joined(parts.pop(role))  # let go of: they are large
+        else:
+            columns[role] = np.concatenate(parts.pop(role))
+        if labels.get(role) is not None and len(labels[role]) > MOST_LABELS:
             raise DataError(f"names more than {MOST_LABELS:,} {role}s", path=path)
-    return Table(
-        user=named["user"][0],
-        item=named["item"][0],
-        rating=np.concatenate(numbers.pop("rating")),
-        time=np.concatenate(numbers.pop("time")) if "time" in numbers else None,
-        client=named["client"][0] if "client" in named else None,
-        user_labels=named["user"][1],
-        item_labels=named["item"][1],
-    )
+    pa.default_memory_pool().release_unused()
+    return Table(**columns, user_labels=labels["user"], item_labels=labels["item"])
 
 
 @dataclass(frozen=True)
@@ -243,7 +240,7 @@ def _joined(parts: list[Any]) -> tuple[NDArray[Any], NDArray[np.str_] | None]:
 
 
 def _csv_parts(path: Path, wanted: TableFormat) -> Iterator[_Part]:
-    layout: _Layout | None = None
+    layout: tuple[str, int, dict[str, int]] | None = None
     with open_file(path) as file:
         for text, line in read_blocks(file, path):
             if layout is None:
@@ -251,16 +248,16 @@ def _csv_parts(path: Path, wanted: TableFormat) -> Iterator[_Part]:
                     continue
                 line += len(text) - len(text.lstrip(b"\n"))
                 text = text.lstrip(b"\n")
-                layout = _find_layout(text, wanted, path, line)
-                if layout.header:
+                header, layout = _find_layout(text, wanted, path, line)
+                if header:
                     end = end_of_first_row(text)
                     line, text = line + text.count(b"\n", 0, end), text[end:]
             if not text.strip(b"\n"):
                 continue
-            rows = Rows(text, layout.delimiter, path, line)
-            cells = rows.columns(layout.columns, sorted(layout.place.values()))
-            columns = {role: cells[place] for role, place in layout.place.items()}
-            yield _Part(columns, layout.place, rows.fault)
+            delimiter, width, place = layout
+            rows = Rows(text, delimiter, path, line)
+            cells = rows.columns(width, sorted(place.values()))
+            yield _Part({role: cells[at] for role, at in place.items()}, place, rows.fault)
     if layout is None:
         raise DataError("the file is empty; expected a header and ratings", path=path)
 
@@ -315,18 +312,10 @@ def _as_text(column: Any, role: str) -> Any:
     return column if pa.types.is_string(column.type) else column.cast(pa.float64())
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """What was given about a text table and what was detected, together."""
-
-    delimiter: str
-    columns: int
-    place: dict[str, int]
-    header: bool
-
-
-def _find_layout(text: bytes, wanted: TableFormat, path: Path, line: int) -> _Layout:
-    """Delimiter, header and columns, from the first rows and what was given."""
+def _find_layout(
+    text: bytes, wanted: TableFormat, path: Path, line: int
+) -> tuple[bool, tuple[str, int, dict[str, int]]]:
+    """Whether there is a header; delimiter, number of columns, and where which of them is."""
     sample = text[:_SNIFFED_BYTES].decode(errors="replace")
     delimiter = _find_delimiter(sample, wanted.delimiter, path, line)
     first = _split(sample, delimiter)[0]
@@ -339,7 +328,7 @@ def _find_layout(text: bytes, wanted: TableFormat, path: Path, line: int) -> _La
         header = named or usual is not None or not _is_number(cell)
     if named and not header:
         raise ConfigError("columns are given by name, and the table is said to have no header")
-    return _Layout(delimiter, len(first), _places(first, wanted, header, path, line), header)
+    return header, (delimiter, len(first), _places(first, wanted, header, path, line))
 
 
 def _places(
@@ -351,8 +340,15 @@ def _places(
     place: dict[str, int] = {}
     for position, role in enumerate(_ROLES):
         given, found = getattr(wanted, role), usual[role]
+        if isinstance(given, str) and given not in first:
+            raise ConfigError(
+                f"{path}: {role}={given!r}: no such column; the header has {_names(first)}: "
+                "choose out of these"
+            )
+        if isinstance(given, int) and given < 0:
+            raise ConfigError(f"{role}={given}: columns count from 0: expected such a number")
         if given is not None:
-            place[role] = _given_place(role, given, first, path)
+            place[role] = given if isinstance(given, int) else list(first).index(given)
         elif found is not None:
             place[role] = found
         elif position < 3 and guessed:
@@ -374,12 +370,7 @@ def _places(
 def _find_delimiter(sample: str, given: str | None, path: Path, line: int) -> str:
     if given is not None:
         delimiter = _SPELLED_OUT.get(given, given)
-        if delimiter != "::" and (
-            len(delimiter) != 1
-            or not delimiter.isascii()
-            or delimiter.isalnum()
-            or delimiter in '"\n\r.+-\0'
-        ):
+        if not re.fullmatch(r'::|[^\x80-\U0010ffffA-Za-z0-9"\n\r.+\-\0]', delimiter):
             raise ConfigError(f"delimiter={given!r}: expected one ASCII character, '::' or 'tab'")
         return delimiter
     for even in (True, False):  # first what cuts all rows alike, then what cuts the first
@@ -409,19 +400,6 @@ def _usual_place(first: Sequence[str], role: str) -> int | None:
     # A type may follow the name, as in "user_id:token".
     plain = [re.sub("[-_ ]", "", cell.partition(":")[0].lower()) for cell in first]
     return next((plain.index(name) for name in _KNOWN_NAMES[role] if name in plain), None)
-
-
-def _given_place(role: str, given: str | int, first: Sequence[str], path: Path) -> int:
-    if isinstance(given, int):
-        if given < 0:
-            raise ConfigError(f"{role}={given}: columns count from 0: expected such a number")
-        return given
-    if given not in first:
-        raise ConfigError(
-            f"{path}: {role}={given!r}: no such column; the header has {_names(first)}: "
-            "choose out of these"
-        )
-    return list(first).index(given)
 
 
 def _names(first: Sequence[str]) -> str:
