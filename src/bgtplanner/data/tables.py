@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -173,6 +174,7 @@ class _Part:
             (length == 0, "is empty"),
             (length > LONGEST_LABEL, f"is longer than {LONGEST_LABEL} bytes"),
             (~fits, "is not a whole number"),
+            (_numpy(compute.match_substring(labels, "\0")), "holds a zero byte"),
         ):
             if bad.any():
                 self._refuse(role, bad[rows], problem)
@@ -208,7 +210,7 @@ def _numpy(array: Any) -> NDArray[Any]:
 
 
 def _number(cell: str, *, dates: bool) -> float:
-    """One cell as a number; ValueError says what is wrong with it, not what it holds."""
+    """One cell as a number; a ValueError says what is wrong with it, not what it holds."""
     if not cell:
         raise ValueError("is empty")
     cell = cell.strip(" \t\n\r\v\f")
@@ -278,17 +280,11 @@ def _parquet_parts(path: Path, wanted: TableFormat) -> Iterator[_Part]:
                 _PARQUET_ROWS, columns=[names[at] for at in place.values()]
             ):
                 columns = {role: _as_text(batch[names[at]], role) for role, at in place.items()}
-
-                def fault(row: int, column: int, problem: str, first: int = first) -> DataError:
-                    return DataError(
-                        f"row {first + row}: column {column + 1} {problem}", path=path
-                    )
-
-                yield _Part(columns, place, fault)
+                yield _Part(columns, place, partial(_fault_in_row, path, first))
                 first += len(batch)
         except pa.ArrowException:
-            kind = "expected Parquet with columns of numbers and text"
-            raise DataError(f"cannot be read; {kind}", path=path) from None
+            problem = "cannot be read; expected Parquet, with ids and ratings in text or numbers"
+            raise DataError(problem, path=path) from None
 
 
 def _fault_in_row(path: Path, first: int, row: int, column: int, problem: str) -> DataError:
@@ -309,7 +305,7 @@ def _as_text(column: Any, role: str) -> Any:
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         moment = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
         return compute.divide(moment.cast(pa.float64()), 1e6)
-    return column if pa.types.is_string(column.type) else column.cast(pa.float64())
+    return column.cast(pa.string() if "string" in str(column.type) else pa.float64())
 
 
 def _find_layout(
