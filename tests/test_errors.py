@@ -70,6 +70,10 @@ REFUSED: list[tuple[str, str]] = [
     ("run --dataset \udcff", "--dataset (data.dataset)"),
     ("run --dataset {tmp}/one.csv", "Did you mean 'csv:{tmp}/one.csv'?"),
     ("run --dataset csv:", "after 'csv:'"),
+    ("run --dataset parquet:", "after 'parquet:'"),
+    ("run --dataset parquet:{tmp}/none", "{tmp}/none: no such file"),
+    ("run --dataset parquet:{tmp}/good.csv", "{tmp}/good.csv: cannot be read; expected Parquet"),
+    ("run --dataset {tmp}/x.parquet", "Did you mean 'parquet:{tmp}/x.parquet'?"),
     ("run --dataset csv:{tmp}/none.csv", "{tmp}/none.csv: no such file"),
     ("run --dataset csv:{tmp}/empty", "{tmp}/empty: is a folder"),
     ("run --dataset csv:{tmp}/file", "{tmp}/file: the file is empty"),
@@ -278,6 +282,14 @@ def test_refused(call: Call, odd_files: Path, line: str, words: str) -> None:
         assert lines[0].startswith(("error: ", "Error: Option"))
     assert sorted(odd_files.rglob("*")) == before
     assert not Path("runs").exists()
+
+
+def test_the_program_has_one_name(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However Python was started: ``python -m pytest`` is not what a user has to type."""
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", "pytest", raising=False)
+    done = call("run", "--nonsense")
+    assert done.err.startswith("Usage: bgtplanner run ")
+    assert "Try 'bgtplanner run " in done.err
 
 
 @pytest.fixture(scope="module")

@@ -102,7 +102,17 @@ def test_importing_is_cheap_and_says_what_is_missing() -> None:
         [sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True
     )
     bare, with_ratings, missing = json.loads(done.stdout)
-    heavy = {"jax", "optax", "matplotlib", "flwr", "pydantic", "typer", "rich", "jinja2"}
+    heavy = {
+        "jax",
+        "optax",
+        "matplotlib",
+        "flwr",
+        "pydantic",
+        "typer",
+        "rich",
+        "jinja2",
+        "pyarrow",
+    }
     assert not heavy & set(bare)
     assert not heavy & set(with_ratings)
     assert set(missing) == {"compare", "simulate", "resume", "Result", "Model"}

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from bgtplanner import errors
 
 if TYPE_CHECKING:
+    from bgtplanner.data.datasets import load_ratings
     from bgtplanner.data.ratings import Ratings
-    from bgtplanner.data.sources import load_ratings
     from bgtplanner.models.learner import Model
     from bgtplanner.planning.bgt import BGTPlanner
     from bgtplanner.planning.policy import Plan, Policy
@@ -52,7 +52,7 @@ _HOMES = {
     "Ratings": "bgtplanner.data.ratings",
     "Result": "bgtplanner.runs.summary",
     "compare": "bgtplanner.report.study",
-    "load_ratings": "bgtplanner.data.sources",
+    "load_ratings": "bgtplanner.data.datasets",
     "resume": "bgtplanner.runs.run",
     "simulate": "bgtplanner.runs.run",
 }

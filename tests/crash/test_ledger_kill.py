@@ -134,7 +134,9 @@ def spend(path: Path, release: Release, seed: int, progress: int) -> None:
                 leave = ledger.reserve(charge, run=f"run {seed}", round=number)
             except BudgetExceeded:
                 return
+            os.write(progress, b".")
             release.send(charge)
+            os.write(progress, b".")
             ledger.settle(leave)
 
 
@@ -176,9 +178,9 @@ def kill_at_random(folder: Path) -> dict[str, Any]:
             seed = generator.randrange(10**9)
             child = forked(lambda: spend(path, release, seed, theirs))  # noqa: B023
             os.close(theirs)
-            for _ in range(generator.randint(1, 4)):  # rounds, however long they take
+            for _ in range(generator.randint(1, 12)):  # steps, however long they take
                 os.read(ours, 1)
-            time.sleep(generator.uniform(0.0, 0.004))
+            time.sleep(generator.choice([0.0, generator.uniform(0.0, 0.004)]))
             os.kill(child, signal.SIGKILL)
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             os.close(ours)

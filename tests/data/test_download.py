@@ -18,11 +18,16 @@ from typing import Any
 
 import pytest
 
-from bgtplanner.data import archives, download
-from bgtplanner.data.archives import ARCHIVES, Archive
+from bgtplanner.data import download
+from bgtplanner.data.datasets import DATASETS, Archive
 from bgtplanner.data.download import fetch_dataset
 from bgtplanner.errors import ConfigError, DownloadError
 
+ARCHIVES = {
+    info.folder: info.archive
+    for info in (DATASETS[name] for name in DATASETS)
+    if info.folder is not None and info.archive is not None
+}
 CONTENT = b"".join(b"%d\t%d\t3\t0\n" % (n, n * n) for n in range(40_000))
 
 
@@ -109,7 +114,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 def bind(monkeypatch: pytest.MonkeyPatch, body: bytes, **changes: Any) -> None:
     """Make the body of the server the official one, by its checksum."""
     checked = {"sha256": hashlib.sha256(body).hexdigest(), "files": {"u.data": None}} | changes
-    monkeypatch.setitem(archives.ARCHIVES, "ml-100k", replace(ARCHIVES["ml-100k"], **checked))
+    found_at(monkeypatch, "ml-100k", replace(ARCHIVES["ml-100k"], **checked))
+
+
+def found_at(monkeypatch: pytest.MonkeyPatch, name: str, archive: Archive) -> None:
+    monkeypatch.setitem(DATASETS._entries, name, replace(DATASETS[name], archive=archive))
 
 
 def fetch(server: Server, folder: Path, **options: Any) -> Path:
@@ -154,7 +163,8 @@ class TestGood:
         archive = Archive(
             url=ARCHIVES["filmtrust"].url, files={"ratings.txt": None, "trust.txt": None}
         )
-        monkeypatch.setitem(archives.ARCHIVES, "filmtrust", archive)
+        found_at(monkeypatch, "filmtrust", archive)
+        found_at(monkeypatch, "filmtrust-full", archive)
         (tmp_path / "filmtrust").mkdir()
         (tmp_path / "filmtrust" / "ratings.txt").write_bytes(b"mine")
         fetch_dataset("filmtrust-full", tmp_path, url=server.url)
@@ -275,7 +285,7 @@ class TestBroken:
         def full(*_: Any) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr(archives, "_take_out", full)
+        monkeypatch.setattr(download, "_take_out", full)
         with pytest.raises(DownloadError, match="the disk is full"):
             fetch(server, tmp_path)
         assert files_in(tmp_path) == ["ml-100k.zip.part"]  # to go on from, not to fetch again
@@ -398,7 +408,7 @@ class TestArguments:
             for file, expected in archive.files.items():
                 path = data_dir / name / file
                 if expected is not None and path.is_file():
-                    assert archives.sha256_of(path) == expected
+                    assert download._sha256_of(path) == expected
                     checked += 1
         if not checked:
             pytest.skip("none of the files is there")

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pyarrow import csv as arrow_csv
+from pyarrow import parquet
 
-from bgtplanner.data.datasets import data_folders, find_files
+from bgtplanner.data.datasets import (
+    DATASETS,
+    data_folders,
+    dataset_info,
+    find_files,
+    load_ratings,
+    parse_scale,
+)
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.data.sources import DATASETS, dataset_info, load_ratings, parse_scale
 from bgtplanner.errors import ConfigError, DataError
 
 NAMES = [
@@ -46,7 +55,8 @@ class TestRegistry:
 
     def test_facts(self) -> None:
         facts = {
-            n: (d.scale, d.split_within, d.pseudo_items, d.folder) for n, d in DATASETS.items()
+            name: (info.scale, info.split_within, info.pseudo_items, info.folder)
+            for name, info in ((name, DATASETS[name]) for name in DATASETS)
         }
         movies, films = ((0.0, 5.0), "user"), ((0.5, 4.0), "all")
         assert facts == {
@@ -76,17 +86,26 @@ class TestRegistry:
             ("film-trust", "filmtrust"),
             ("demos", "demo"),
             ("ratings.csv", "csv:ratings.csv"),
+            ("ratings.parquet", "parquet:ratings.parquet"),
         ],
     )
     def test_unknown_name_suggests_the_near_one(self, name: str, hint: str) -> None:
         with pytest.raises(ConfigError, match=f"Did you mean '{hint}'") as caught:
             load_ratings(name)
-        assert all(known in str(caught.value) for known in [*NAMES, "csv:PATH"])
+        assert all(known in str(caught.value) for known in [*NAMES, "csv:PATH", "parquet:PATH"])
 
-    @pytest.mark.parametrize("name", ["", "zzzzzz", "csv:", "csv: ", "csv:a\0b"])
+    @pytest.mark.parametrize("name", ["", "zzzzzz", "csv:", "csv: ", "csv:a\0b", "parquet:"])
     def test_hopeless_name(self, name: str) -> None:
         with pytest.raises(ConfigError, match="dataset="):
             load_ratings(name)
+
+    def test_a_set_of_somebody_else(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setattr(DATASETS, "_entries", dict(DATASETS._entries))
+        DATASETS.add("shop", replace(DATASETS["ml-100k"], name="shop", pseudo_items=7))
+        assert repr(load_ratings("shop", data_dir=folder)).startswith("Ratings(shop: 3 ratings")
+        assert dataset_info("shop").pseudo_items == 7
 
 
 class TestWhereDataIs:
@@ -301,7 +320,22 @@ class TestCsv:
         with pytest.raises(DataError, match=r"none\.csv: no such file"):
             load_ratings(f"csv:{tmp_path / 'none.csv'}")
 
+    def test_parquet_is_the_same(self, load: Any, tmp_path: Path) -> None:
+        text = "user,item,rating,timestamp,client\n1,a,4,9,x\n1,a,2,5,x\n2,b,4,5,y\n"
+        expected, path = load(text), tmp_path / "mine.parquet"
+        parquet.write_table(arrow_csv.read_csv(tmp_path / "mine.csv"), path)
+        ratings = load_ratings(f"parquet:{path}")
+        assert repr(ratings) == repr(expected).replace("csv:mine.csv", "parquet:mine.parquet")
+        for name in ("user", "item", "value", "time", "client_of_user", "user_labels"):
+            np.testing.assert_array_equal(getattr(ratings, name), getattr(expected, name))
+        with pytest.raises(DataError, match=r"parquet: row 1: column 3 is out of range"):
+            load_ratings(f"parquet:{path}", scale="1:3")
+        with pytest.raises(ConfigError, match="header=True: only for csv:PATH, not for 'parquet"):
+            load_ratings(f"parquet:{path}", header=True)
+
     def test_options_are_for_tables_only(self) -> None:
+        with pytest.raises(ConfigError, match="user=0: only for csv:PATH and parquet:PATH, not"):
+            load_ratings("demo", user=0)
         with pytest.raises(ConfigError, match="delimiter=',': only for csv:PATH, not for 'demo'"):
             load_ratings("demo", delimiter=",")
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import random
 import re
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bgtplanner.data import parsing as cells
-from bgtplanner.data.columns import TableFormat
-from bgtplanner.data.tables import Table, item_names, read_table
+from bgtplanner.data import csvtext as cells
+from bgtplanner.data.tables import Table, TableFormat, item_names, read_table
 from bgtplanner.errors import ConfigError, DataError
 
 in_one_folder = settings(
@@ -308,6 +312,120 @@ def test_near_tables_are_read_or_refused(read: Any, content: str) -> None:
     assert np.isfinite(table.rating).all()
 
 
+def test_a_header_of_two_lines(read: Any) -> None:
+    table = read('user,item,rating,"seen\non"\nann,x,4,tv\nbob,y,5,tv\n')
+    assert (users(table), table.rating.tolist()) == (["ann", "bob"], [4.0, 5.0])
+    with pytest.raises(DataError, match="line 4: column 3 is not a number"):
+        read('user,item,rating,"seen\non"\nann,x,4,tv\nbob,y,good,tv\n', header=True)
+
+
+@pytest.mark.parametrize("cell", ['a "b" c', 'a "b, c" d', '"b" c', '"a" b "c"'])
+def test_odd_quotes_where_nobody_looks(read: Any, cell: str) -> None:
+    table = read(f'user,item,rating,note\nann,"x, y",4,{cell}\nbob,"""z""",5,\n')
+    assert items(table) == ["x, y", '"z"']
+
+
+class TestParquet:
+    """The same columns and errors as in text tables, with rows in the place of lines."""
+
+    @pytest.fixture
+    def parquet(self, tmp_path: Path) -> Any:
+        def read(options: dict[str, Any] | None = None, **columns: Any) -> Table:
+            pq.write_table(pa.table(columns), tmp_path / "table.parquet")
+            format_ = TableFormat(parquet=True, **(options or {}))
+            return read_table(tmp_path / "table.parquet", format_)
+
+        return read
+
+    def test_kinds_of_columns(self, parquet: Any) -> None:
+        start = datetime(2001, 9, 9, 1, 46, 40, 500_000, tzinfo=UTC)
+        for user in ([7, 8, 7], [7.0, 8.0, 7.0], ["7", "8", "7"]):
+            for rating in ([1, 2, 3], ["1", "2", "3"], pa.array(list("123"), pa.large_string())):
+                table = parquet(
+                    rating=rating,
+                    user=user,
+                    movieId=pa.array(["b", "a", "b"]).dictionary_encode(),
+                    time=[start, start, start],
+                )
+                assert (users(table), items(table)) == ([7, 8, 7], ["b", "a", "b"])
+                assert table.rating.tolist() == [1.0, 2.0, 3.0]
+                assert table.time is not None
+                assert table.time.tolist() == [1_000_000_000.5] * 3
+        table = parquet(user=[1], item=[2], rating=[3], date=[date(1970, 1, 2)], client=["x"])
+        assert table.time is not None
+        assert (table.time.tolist(), table.client.tolist()) == ([86_400.0], [0])
+
+    def test_columns_given(self, parquet: Any) -> None:
+        columns = {"a": [3.0, 4.5], "b": [1, 2], "c": [10, 20]}
+        for chosen in (
+            {"user": "b", "item": "c", "rating": "a"},
+            {"user": 1, "item": 2, "rating": 0},
+        ):
+            assert users(parquet(chosen, **columns)) == [1, 2]
+        with pytest.raises(ConfigError, match="user='who': no such column; the header has 'a'"):
+            parquet({"user": "who"}, **columns)
+        with pytest.raises(ConfigError, match="which column is the item"):
+            parquet(user=[1], b=[2], rating=[3])
+        with pytest.raises(DataError, match="has 2 columns; the rating was expected in column 3"):
+            parquet(a=[1], b=[2])
+
+    @pytest.mark.parametrize(
+        ("column", "cells", "problem"),
+        [
+            ("user", [7771, None], "row 2: column 1 is empty"),
+            ("user", ["7771", ""], "row 2: column 1 is empty"),
+            ("user", ["7771", "7771\0"], "row 2: column 1 holds a zero byte"),
+            ("user", [7771.0, float("nan")], "row 2: column 1 is empty"),
+            ("item", ["8881", "8" * 300], "row 2: column 2 is longer than 256 bytes"),
+            ("item", [["8881"], ["8882"]], "cannot be read"),
+            ("rating", [4.125, None], "row 2: column 3 is empty"),
+            ("rating", [4.125, float("nan")], "row 2: column 3 is not finite"),
+            ("rating", ["4.125", "abc"], "row 2: column 3 is not a number"),
+            ("rating", [4.125, 6.125], "row 2: column 3 is out of range: expected a rating from"),
+            ("rating", [[4.125], [4.125]], "cannot be read"),
+            ("time", ["1", "abc"], "row 2: column 4 is neither a number nor a date"),
+        ],
+    )
+    def test_refused(self, parquet: Any, column: str, cells: list[Any], problem: str) -> None:
+        good = {"user": [7771, 7772], "item": ["8881", "8882"], "rating": [4.125, 4.125]}
+        with pytest.raises(DataError, match=problem) as caught:
+            parquet({"bounds": (0.0, 5.0)}, **(good | {column: cells}))
+        assert not SECRET.search(str(caught.value).replace(str(caught.value.path), ""))
+
+    def test_rows_count_over_all_parts(
+        self, parquet: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("bgtplanner.data.tables._PARQUET_ROWS", 2)
+        columns = {"user": [3, 1, 2, 3, 1], "item": list("abcde"), "rating": [1, 2, 3, 4, 5]}
+        assert users(parquet(**columns)) == [3, 1, 2, 3, 1]
+        with pytest.raises(DataError, match="row 4: column 3 is out of range"):
+            parquet({"bounds": (1.0, 3.0)}, **columns)
+
+    def test_not_parquet(self, tmp_path: Path, parquet: Any) -> None:
+        path, wanted = tmp_path / "table.parquet", TableFormat(parquet=True)
+        with pytest.raises(DataError, match="header and no ratings"):
+            parquet(user=pa.array([], "str"), item=pa.array([], "str"), rating=pa.array([], "f8"))
+        path.write_text("user,item,rating\n1,2,3\n")
+        with pytest.raises(DataError, match=r"table\.parquet: cannot be read; expected Parquet"):
+            read_table(path, wanted)
+        with pytest.raises(DataError, match=r"none\.parquet: no such file"):
+            read_table(tmp_path / "none.parquet", wanted)
+        with pytest.raises(DataError, match="is a folder"):
+            read_table(tmp_path, wanted)
+
+    def test_damaged(self, tmp_path: Path, parquet: Any) -> None:
+        parquet(user=list(range(500)), item=["a"] * 500, rating=[1.5] * 500)
+        whole = (tmp_path / "table.parquet").read_bytes()
+        draw = random.Random(0)
+        for _ in range(50):
+            torn = bytearray(whole[: draw.randrange(len(whole))] if draw.random() < 0.3 else whole)
+            for _ in range(10 if torn else 0):
+                torn[draw.randrange(len(torn))] = draw.randrange(256)
+            (tmp_path / "table.parquet").write_bytes(torn)
+            with contextlib.suppress(DataError, ConfigError):
+                read_table(tmp_path / "table.parquet", TableFormat(parquet=True))
+
+
 class TestLimits:
     """What is too long is refused, with its file and its line, before it takes memory or time."""
 
@@ -315,7 +433,7 @@ class TestLimits:
     def test_blank_lines(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blank: str
     ) -> None:
-        monkeypatch.setattr("bgtplanner.data.parsing.MOST_BLANK_LINES", 100)
+        monkeypatch.setattr("bgtplanner.data.csvtext.MOST_BLANK_LINES", 100)
         path = tmp_path / "ratings.csv"
         path.write_text("user,item,rating\na,b,1\n" + 90 * blank + "a,c,2\n")
         assert len(read_table(path).rating) == 2

@@ -29,7 +29,7 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
     from bgtplanner.errors import DataError
 
     rows = []
-    for info in DATASETS.values():
+    for info in (DATASETS[name] for name in DATASETS):
         try:
             files = [str(path) for path in find_files(info.name, data_dir)]
             here = "built in" if info.folder is None else "here"
@@ -47,6 +47,7 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
     for row in rows:
         table.add_row(str(row["name"]), str(row["status"]), str(row["description"]))
     table.add_row("csv:PATH", "", "a table of your own, CSV or TSV, plain or gzipped")
+    table.add_row("parquet:PATH", "", "the same as Parquet")
     console = Screen()
     console.print(table)
     console.print("Fetch one with: bgtplanner data fetch NAME", highlight=False)
@@ -54,7 +55,9 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
 
 @data_app.command("info")
 def data_info(
-    dataset: Annotated[str, typer.Argument(help="A name from 'data list', or csv:PATH.")],
+    dataset: Annotated[
+        str, typer.Argument(help="A name from 'data list', csv:PATH or parquet:PATH.")
+    ],
     data_dir: DataDir = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the split and the dealing.")] = 0,
     assign: Annotated[

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["compare", "sweep"]
 
 _Datasets = Annotated[
-    list[str] | None, typer.Option(help="Names from 'bgtplanner data list', or csv:PATH.")
+    list[str] | None, typer.Option(help="From 'bgtplanner data list', csv:PATH, parquet:PATH.")
 ]
 _Mechanisms = Annotated[
     list[str] | None, typer.Option(help="gaussian | laplace | privunit | none")
@@ -176,7 +176,7 @@ def _listed(given: list[str] | None, flag: str) -> tuple[str, ...]:
     """Repeated flags and lists with commas as one; a path may have commas of its own."""
     found: list[str] = []
     for text in given or []:
-        found += [text] if text.startswith("csv:") else text.split(",")
+        found += [text] if text.startswith(("csv:", "parquet:")) else text.split(",")
     names = [name.strip() for name in found]
     ConfigError.unless(all(names), flag, ",".join(given or []), "names")
     return tuple(dict.fromkeys(names))

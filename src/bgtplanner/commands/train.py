@@ -31,7 +31,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="A line for every
 
 def run(
     dataset: Annotated[
-        str | None, typer.Option(help="A name from 'bgtplanner data list', or csv:PATH.")
+        str | None, typer.Option(help="From 'bgtplanner data list', csv:PATH or parquet:PATH.")
     ] = None,
     data_dir: DataDir = None,
     preset: Annotated[str | None, typer.Option(help="recommended | paper")] = None,

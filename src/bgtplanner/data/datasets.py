@@ -1,46 +1,59 @@
-"""Which data sets are known by name, and where their files lie.
+"""Which data sets are known by name, where their files lie, and how they become ratings.
 
-Real sets are not part of the package. They are looked for in the folder given, then in
-``$BGTPLANNER_DATA``, then in the user's cache, as ``<folder>/<set>/<original file name>``.
+A data set is one entry of `DATASETS`. Real sets are not part of the package. They are looked for
+in the folder given, then in ``$BGTPLANNER_DATA``, then in the user's cache, as
+``<folder>/<set>/<original file name>``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from bgtplanner.data.ratings import Scale
+import numpy as np
+
+from bgtplanner.data.ratings import Duplicates, Ratings, Scale
+from bgtplanner.data.split import deal_users, merge_users
+from bgtplanner.data.synthetic import demo_ratings, synthetic_ratings
+from bgtplanner.data.tables import Column, TableFormat, read_table
 from bgtplanner.errors import ConfigError, DataError
+from bgtplanner.registry import Registry
 
 __all__ = [
     "DATASETS",
+    "Archive",
     "Dataset",
     "data_folders",
     "dataset_info",
     "existing_file",
     "find_files",
+    "load_ratings",
+    "parse_scale",
     "with_home",
 ]
 
-_MOVIELENS_CITATION = (
-    "F. Maxwell Harper and Joseph A. Konstan. 2015. The MovieLens Datasets: History and Context. "
-    "ACM Transactions on Interactive Intelligent Systems 5, 4, Article 19. "
-    "https://doi.org/10.1145/2827872"
-)
-_MOVIELENS_TERMS = (
-    "Research use; acknowledge the data set, imply no endorsement, no redistribution and no "
-    "commercial use without GroupLens' permission."
-)
-_FILMTRUST_CITATION = (
-    "Guibing Guo, Jie Zhang and Neil Yorke-Smith. 2013. A Novel Bayesian Similarity Measure for "
-    "Recommender Systems. IJCAI 2013."
-)
-_FILMTRUST_TERMS = (
-    "Copyright 2013 Guibing Guo; cite the paper in research. No other licence stated."
-)
+
+@dataclass(frozen=True, kw_only=True)
+class Archive:
+    """A zip file on the net.
+
+    Attributes:
+        url: Its official address.
+        files: Names of the files to take out, wherever in the archive they lie, each with its
+            SHA-256, or None where the archive's own is enough.
+        sha256: Of the archive, if known.
+        max_bytes: No archive and no file in it may be larger; stops zip bombs.
+    """
+
+    url: str
+    files: Mapping[str, str | None]
+    sha256: str | None = None
+    max_bytes: int = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,99 +63,156 @@ class Dataset:
     Attributes:
         name: Its name for `load_ratings` and ``--dataset``.
         description: One line for lists.
+        make: Makes it up from a seed, where nothing is read.
         folder: Folder under the data folder, or None where nothing is read from there.
-        files: Original names of the files needed. Any may be gzipped, with ``.gz`` added.
+        files: Original names of the files needed: ratings, then, if the set is cut down to the
+            users of a network, its pairs of users. Any may be gzipped, with ``.gz`` added.
+        table: How the files are read.
+        archive: Where they can be had.
+        catalogue: File that tells more about the items, if there is one.
         scale: How its raw values become [0, 1].
         raw_range: Smallest and largest raw value that is a rating.
         split_within: Whether ratings are held out user by user or over all at once.
         pseudo_items: Items a client adds to hide which it rated, as the paper sets it.
-        clients: Clients that the users are dealt to, or None for one client a user.
+        clients: Clients that the users are dealt to, or None for one client per user.
         merged: Whether the users of a client are taken for one.
+        printed_as: The set whose published figures it is compared with, if not its own name.
         citation: What to cite.
         terms: What the owner asks for.
     """
 
     name: str
     description: str
+    make: Callable[[int], Ratings] | None = None
     folder: str | None = None
     files: tuple[str, ...] = ()
+    table: TableFormat = field(default_factory=TableFormat)
+    archive: Archive | None = None
+    catalogue: str | None = None
     scale: Scale = (0.0, 5.0)
-    raw_range: tuple[float, float] = (1.0, 5.0)
+    raw_range: tuple[float, float] | None = (1.0, 5.0)
     split_within: Literal["user", "all"] = "user"
     pseudo_items: int = 50
     clients: int | None = None
     merged: bool = False
+    printed_as: str | None = None
     citation: str = ""
     terms: str = ""
 
 
-_MOVIELENS_1M = Dataset(
+_MOVIELENS_100K = Dataset(
+    name="ml-100k",
+    description="MovieLens 100K: 943 users, a client each",
+    folder="ml-100k",
+    files=("u.data",),
+    table=TableFormat(delimiter="\t", header=False, time=3, whole_ids=True),
+    archive=Archive(
+        url="https://files.grouplens.org/datasets/movielens/ml-100k.zip",
+        files={
+            "u.data": "06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490",
+            "u.item": None,
+        },
+        sha256="50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
+    ),
+    catalogue="u.item",
+    citation="F. Maxwell Harper and Joseph A. Konstan. 2015. The MovieLens Datasets: History and "
+    "Context. ACM Transactions on Interactive Intelligent Systems 5, 4, Article 19. "
+    "https://doi.org/10.1145/2827872",
+    terms="Research use; acknowledge the data set, imply no endorsement, no redistribution and no "
+    "commercial use without GroupLens' permission.",
+)
+_MOVIELENS_1M = replace(
+    _MOVIELENS_100K,
     name="ml-1m",
     description="MovieLens 1M: 6,040 users dealt to 605 clients, as in the paper",
     folder="ml-1m",
     files=("ratings.dat",),
+    table=TableFormat(delimiter="::", header=False, time=3, whole_ids=True),
+    archive=Archive(
+        url="https://files.grouplens.org/datasets/movielens/ml-1m.zip",
+        files={"ratings.dat": None, "movies.dat": None},
+        sha256="a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
+    ),
+    catalogue="movies.dat",
     pseudo_items=400,
     clients=605,
-    citation=_MOVIELENS_CITATION,
-    terms=_MOVIELENS_TERMS,
 )
 _FILMTRUST = Dataset(
     name="filmtrust",
     description="FilmTrust: the 874 users in the trust network, as in the paper",
     folder="filmtrust",
-    files=("ratings.txt", "trust.txt"),
+    files=("ratings.txt", "trust.txt"),  # the second: trustor, trustee, 1
+    table=TableFormat(delimiter=" ", header=False, whole_ids=True),
+    archive=Archive(
+        url="https://guoguibing.github.io/librec/datasets/filmtrust.zip",
+        files={
+            "ratings.txt": "241167424e24d588e8871d68641e94ead98d5b3a4f0db01ef3181a74ad35e7a1",
+            "trust.txt": "64573a033add72b988a0fb140fdbc0ad3464cb9821f940007aff6fda44b09603",
+        },
+    ),
     scale=(0.5, 4.0),
     raw_range=(0.5, 4.0),
     split_within="all",
-    citation=_FILMTRUST_CITATION,
-    terms=_FILMTRUST_TERMS,
+    citation="Guibing Guo, Jie Zhang and Neil Yorke-Smith. 2013. A Novel Bayesian Similarity "
+    "Measure for Recommender Systems. IJCAI 2013.",
+    terms="Copyright 2013 Guibing Guo; cite the paper in research. No other licence stated.",
 )
-_CSV = Dataset(
-    name="csv:PATH",
-    description="a table of your own: user, item, rating, and time or client if you have them",
-    scale="max",
-    raw_range=(0.0, float("inf")),
-)
-DATASETS: dict[str, Dataset] = {
-    dataset.name: dataset
-    for dataset in (
-        Dataset(name="demo", description="the default: 300 made-up clients, always the same"),
-        Dataset(name="synthetic", description="made-up ratings of 1,000 clients, by seed"),
+_SETS = (
+    Dataset(
+        name="demo",
+        description="the default: 300 made-up clients, always the same",
+        make=lambda _: demo_ratings(),
+    ),
+    Dataset(
+        name="synthetic",
+        description="made-up ratings of 1,000 clients, by seed",
+        make=lambda seed: synthetic_ratings(seed=seed),
+    ),
+    _FILMTRUST,
+    replace(
         _FILMTRUST,
-        replace(
-            _FILMTRUST,
-            name="filmtrust-full",
-            description="FilmTrust: all 1,508 users who rated",
-            files=("ratings.txt",),
-        ),
-        Dataset(
-            name="ml-100k",
-            description="MovieLens 100K: 943 users, a client each",
-            folder="ml-100k",
-            files=("u.data",),
-            citation=_MOVIELENS_CITATION,
-            terms=_MOVIELENS_TERMS,
-        ),
+        name="filmtrust-full",
+        description="FilmTrust: all 1,508 users who rated",
+        files=("ratings.txt",),
+    ),
+    _MOVIELENS_100K,
+    _MOVIELENS_1M,
+    replace(
         _MOVIELENS_1M,
-        replace(
-            _MOVIELENS_1M,
-            name="ml-1m-users",
-            description="MovieLens 1M: 6,040 users, a client each",
-            clients=None,
-        ),
-        replace(
-            _MOVIELENS_1M,
-            name="ml-1m-merged",
-            description="MovieLens 1M: 605 clients, each with ten users taken as one",
-            merged=True,
-        ),
+        name="ml-1m-users",
+        description="MovieLens 1M: 6,040 users, a client each",
+        clients=None,
+    ),
+    replace(
+        _MOVIELENS_1M,
+        name="ml-1m-merged",
+        description="MovieLens 1M: 605 clients, each with ten users taken as one",
+        merged=True,
+        printed_as="ml-1m",
+    ),
+)
+DATASETS: Registry[Dataset] = Registry(
+    "dataset",
+    {one.name: one for one in _SETS},
+    expected="a Dataset",
+    fits=lambda found: isinstance(found, Dataset),
+)
+"""The data sets known by name; a table's format and path are one more way to name one."""
+
+_OWN = {
+    kind: Dataset(
+        name=f"{kind}:PATH",
+        description=f"a table of your own, {what}: user, item, rating, maybe time and client",
+        table=TableFormat(parquet=kind == "parquet"),
+        scale="max",
+        raw_range=(0.0, float("inf")),
     )
+    for kind, what in (("csv", "CSV or TSV"), ("parquet", "Parquet"))
 }
-"""The data sets known by name; ``csv:PATH`` is one more way to name one."""
 
 
 def dataset_info(name: str) -> Dataset:
-    """What is known about a set by its name, ``csv:PATH`` included.
+    """What is known about a set by its name, ``csv:PATH`` and ``parquet:PATH`` included.
 
     Raises:
         ConfigError: If there is no such set; suggests the nearest name.
@@ -153,18 +223,149 @@ def dataset_info(name: str) -> Dataset:
         >>> dataset_info("csv:mine.csv").scale
         'max'
     """
-    if name.startswith("csv:"):
-        if not name.removeprefix("csv:").strip() or "\0" in name:
-            raise ConfigError(f"dataset={name!r}: expected a path after 'csv:'")
-        return replace(_CSV, name=name)
+    kind, colon, path = name.partition(":")
+    if colon and kind in _OWN:
+        if not path.strip() or "\0" in path:
+            raise ConfigError(f"dataset={name!r}: expected a path after '{kind}:'")
+        return replace(_OWN[kind], name=name)
     if name in DATASETS:
         return DATASETS[name]
     near = difflib.get_close_matches(name.lower().replace("_", "-"), DATASETS, n=1, cutoff=0.5)
     if not near and ("/" in name or "." in name):
-        near = [f"csv:{name}"]
+        near = [f"{'parquet' if name.endswith(('.parquet', '.pq')) else 'csv'}:{name}"]
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    known = ", ".join([*DATASETS, _CSV.name])
+    known = ", ".join([*DATASETS, *(own.name for own in _OWN.values())])
     raise ConfigError(f"dataset={name!r}: no such data set.{hint} There are: {known}")
+
+
+def parse_scale(text: str) -> Scale:
+    """A scale as written on the command line: ``max``, ``minmax`` or ``LOW:HIGH``.
+
+    Example:
+        >>> parse_scale("1:5")
+        (1.0, 5.0)
+    """
+    if text == "max":
+        return "max"
+    if text == "minmax":
+        return "minmax"
+    try:
+        low, high = (float(bound) for bound in text.split(":"))
+    except ValueError:
+        low = high = float("nan")
+    if not (np.isfinite(low) and np.isfinite(high) and low < high):
+        raise ConfigError(
+            f"scale={text!r}: expected 'max', 'minmax' or LOW:HIGH, two numbers such as 1:5"
+        )
+    return low, high
+
+
+def load_ratings(
+    name: str,
+    *,
+    data_dir: Path | str | None = None,
+    seed: int = 0,
+    duplicates: Duplicates = "last",
+    delimiter: str | None = None,
+    header: bool | None = None,
+    user: Column = None,
+    item: Column = None,
+    rating: Column = None,
+    time: Column = None,
+    client: Column = None,
+    scale: Scale | str | None = None,
+) -> Ratings:
+    """Ratings by the name of their set, or from a table with ``csv:PATH`` or ``parquet:PATH``.
+
+    Args:
+        name: One of `DATASETS`, or ``csv:`` or ``parquet:`` and the path of a table.
+        data_dir: Folder to look in first for real data.
+        seed: Draws ``synthetic``, and deals the users of ``ml-1m`` and ``ml-1m-merged`` to
+            clients; nothing else.
+        duplicates: Which rating stays when a user rated an item twice: by default the latest by
+            time where there is one, else the last in the file.
+        delimiter: Of a text table; detected by default, like all that follows but the scale.
+        header: Whether a text table's first row holds names.
+        user: A table's user column, by name or position from 0.
+        item: A table's item column.
+        rating: A table's rating column.
+        time: A table's time column.
+        client: A table's client column; without one every user is a client.
+        scale: How a table's values become [0, 1]: ``max`` (the default), ``minmax`` or bounds,
+            as two numbers or ``LOW:HIGH``. Give bounds where the largest value is not public.
+
+    Raises:
+        ConfigError: If the name or an option cannot be used.
+        DataError: If the data is not there, or is no table of ratings; names file and line.
+
+    Example:
+        >>> load_ratings("demo")
+        Ratings(demo: 15000 ratings, 300 users, 300 items, 300 clients)
+    """
+    info = dataset_info(name)
+    columns = {"user": user, "item": item, "rating": rating, "time": time, "client": client}
+    options = {"delimiter": delimiter, "header": header, "scale": scale, **columns}
+    given = {option: value for option, value in options.items() if value is not None}
+    known = name in DATASETS
+    for option, value in given.items():
+        of_text = option in ("delimiter", "header")
+        if known or (info.table.parquet and of_text):
+            kinds = "csv:PATH" if of_text else "csv:PATH and parquet:PATH"
+            raise ConfigError(
+                f"{option}={value!r}: only for {kinds}, not for '{name}'; leave it out"
+            )
+    if info.make is not None:
+        return info.make(seed)
+    if known:
+        ratings = _read(info, find_files(name, data_dir), duplicates)
+    else:
+        ratings = _read_own(info, given, duplicates)
+    if info.clients is None:
+        return ratings
+    dealt = deal_users(ratings, info.clients, seed=seed)
+    return merge_users(dealt) if info.merged else dealt
+
+
+def _read_own(info: Dataset, given: dict[str, Any], duplicates: Duplicates) -> Ratings:
+    kind, _, where = info.name.partition(":")
+    path, scale = with_home(where), given.pop("scale", info.scale)
+    scale = parse_scale(scale) if isinstance(scale, str) else scale
+    found = replace(
+        info,
+        name=f"{kind}:{path.name}",
+        table=replace(info.table, **given),
+        scale=scale,
+        raw_range=None if scale == "minmax" else info.raw_range if scale == "max" else scale,
+    )
+    return _read(found, [path], duplicates)
+
+
+def _read(info: Dataset, paths: Sequence[Path], duplicates: Duplicates) -> Ratings:
+    table = read_table(paths[0], replace(info.table, bounds=info.raw_range))
+    users = None
+    for network in paths[1:]:  # who is in it stays, with or without ratings, and nobody else
+        pairs = read_table(network, info.table)
+        users = np.union1d(pairs.user, pairs.item)
+        table = table.take(np.isin(table.user, users))
+    try:
+        ratings = Ratings.from_arrays(
+            table.user,
+            table.item,
+            table.rating,
+            time=table.time,
+            client=table.client,
+            users=users,
+            scale=info.scale,
+            duplicates=duplicates,
+            name=info.name,
+        )
+    except DataError as error:
+        raise DataError(str(error), path=paths[0]) from error
+    if table.user_labels is not None:
+        ratings = replace(ratings, user_labels=table.user_labels[ratings.user_labels])
+    if table.item_labels is not None:
+        ratings = replace(ratings, item_labels=table.item_labels[ratings.item_labels])
+    return ratings
 
 
 def data_folders(data_dir: Path | str | None = None) -> list[Path]:
@@ -173,12 +374,13 @@ def data_folders(data_dir: Path | str | None = None) -> list[Path]:
     Raises:
         ConfigError: If `data_dir` is given and is no folder.
     """
-    folders = []
+    folders, there = [], False
     if data_dir is not None:
-        given = with_home(data_dir)
-        if not _is_folder(given):
-            raise ConfigError(f"--data-dir: {given} is no folder; expected one that exists")
-        folders.append(given)
+        folders.append(with_home(data_dir))
+        with contextlib.suppress(OSError):
+            there = folders[0].is_dir()
+        if not there:
+            raise ConfigError(f"--data-dir: {folders[0]} is no folder; expected one that exists")
     if from_environment := os.environ.get("BGTPLANNER_DATA"):
         folders.append(with_home(from_environment))
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -195,16 +397,16 @@ def find_files(name: str, data_dir: Path | str | None = None) -> list[Path]:
     if info.folder is None:
         return []
     folders = [folder / info.folder for folder in data_folders(data_dir)]
-    best: tuple[Path, list[str]] | None = None
+    best: tuple[Path, Sequence[str]] | None = None
     for folder in folders:
-        found = [existing_file(folder / file) for file in info.files]
-        there = [path for path in found if path is not None]
-        if len(there) == len(found):
-            return there
-        if there and best is None:  # name the one file that is missing next to the others
-            best = folder, [f for f, path in zip(info.files, found, strict=True) if path is None]
-    folder, missing = best or (folders[0], list(info.files))
-    wanted = " and ".join(str(folder / file) for file in missing)
+        found = {file: existing_file(folder / file) for file in info.files}
+        missing = [file for file, path in found.items() if path is None]
+        if not missing:
+            return [path for path in found.values() if path is not None]
+        if best is None and len(missing) < len(found):  # name what is missing next to the others
+            best = folder, missing
+    folder, lacking = best or (folders[0], info.files)
+    wanted = " and ".join(str(folder / file) for file in lacking)
     looked = ", ".join(str(folder) for folder in folders)
     raise DataError(
         f"the data set '{name}' is not here: put {wanted} in place, or run "
@@ -229,10 +431,3 @@ def with_home(path: Path | str) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         return Path(path)
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:
-        return False

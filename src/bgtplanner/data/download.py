@@ -9,25 +9,29 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import hashlib
 import http.client
-import sys
+import stat
 import time
 import urllib.error
 import urllib.request
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
-from bgtplanner.data.archives import ARCHIVES, Archive, sha256_of, unpack
-from bgtplanner.data.datasets import data_folders, dataset_info, existing_file, with_home
+from bgtplanner.data.datasets import Archive, data_folders, dataset_info, existing_file, with_home
 from bgtplanner.errors import ConfigError, DownloadError
 
 __all__ = ["fetch_dataset"]
 
 _CHUNK_BYTES = 1 << 16
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+_Progress = Callable[[int, int | None], None]
 
 
 class _BrokenTransferError(Exception):
@@ -38,7 +42,7 @@ def fetch_dataset(
     name: str,
     data_dir: Path | str | None = None,
     *,
-    on_progress: Callable[[int, int | None], None] | None = None,
+    on_progress: _Progress = lambda _done, _total: None,
     url: str | None = None,
     attempts: int = 5,
     timeout: float = 30.0,
@@ -63,37 +67,41 @@ def fetch_dataset(
         DownloadError: If it cannot be had; says what to do by hand.
     """
     info = dataset_info(name)
-    if info.folder is None or info.folder not in ARCHIVES:
+    archive = info.archive
+    if info.folder is None or archive is None:
         raise ConfigError(f"dataset={name!r}: nothing to fetch: use it as it is")
     if attempts < 1 or not timeout > 0 or not backoff >= 0:
         raise ConfigError("expected attempts >= 1, timeout > 0 and backoff >= 0")
-    archive = ARCHIVES[info.folder]
     address = _checked_url(url or archive.url)
     root = data_folders()[0] if data_dir is None else with_home(data_dir)
     folder = root / info.folder
+    part = folder / (PurePosixPath(urlsplit(archive.url).path).name + ".part")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _lock(root / f".{info.folder}.lock"):
-            missing = [file for file in archive.files if existing_file(folder / file) is None]
-            if set(missing) & set(info.files):
-                part = folder / (PurePosixPath(urlsplit(archive.url).path).name + ".part")
-                _download(address, part, archive, on_progress, attempts, timeout, backoff)
-                wanted = {file: archive.files[file] for file in missing}
-                unpack(part, folder, replace(archive, files=wanted))
-    except DownloadError as error:
-        _give_up(str(error), archive, folder, error)
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        what = "the disk is full" if full else error.strerror or type(error).__name__
-        _give_up(f"cannot write in {folder}: {what}", archive, folder, error)
+            missing = {f: s for f, s in archive.files.items() if not existing_file(folder / f)}
+            if missing.keys() & set(info.files):
+                for attempt in range(attempts):
+                    try:
+                        _transfer(address, part, archive.max_bytes, on_progress, timeout)
+                        break
+                    except _BrokenTransferError as error:
+                        if attempt == attempts - 1:
+                            problem = f"{address}: gave up after {attempts} attempts: {error}"
+                            raise DownloadError(problem) from error
+                        time.sleep(backoff * 2**attempt)
+                _unpack(part, folder, replace(archive, files=missing), address)
+    except (DownloadError, OSError) as error:
+        problem = str(error)
+        if isinstance(error, OSError):
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            what = "the disk is full" if full else error.strerror or type(error).__name__
+            problem = f"cannot write in {folder}: {what}"
+        files = " and ".join(archive.files)
+        raise DownloadError(
+            f"{problem}. By hand: get {archive.url}, take out {files} and put into {folder}"
+        ) from error
     return folder
-
-
-def _give_up(problem: str, archive: Archive, folder: Path, cause: Exception) -> NoReturn:
-    files = " and ".join(archive.files)
-    raise DownloadError(
-        f"{problem}. By hand: get {archive.url}, take out {files} and put into {folder}"
-    ) from cause
 
 
 def _checked_url(url: str) -> str:
@@ -108,101 +116,49 @@ def _checked_url(url: str) -> str:
 def _lock(path: Path) -> Iterator[None]:
     """One process at a time; the system lets go of the lock when its holder dies."""
     with path.open("ab") as file:
-        if sys.platform == "win32":
-            import msvcrt
-
-            file.seek(0)
-            while True:
-                try:
-                    msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)  # gives up after 10 seconds
-                    break
-                except OSError:
-                    continue
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
     """Follows a redirect only to an address that would have been allowed itself."""
 
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: Any,
-        newurl: str,
-    ) -> urllib.request.Request | None:
+    def redirect_request(self, req: Any, fp: Any, *rest: Any) -> Any:
         try:
-            _checked_url(newurl)
+            _checked_url(rest[-1])
         except ConfigError:
             raise DownloadError(f"{req.full_url} redirects to an address without https") from None
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _download(
-    url: str,
-    part: Path,
-    archive: Archive,
-    on_progress: Callable[[int, int | None], None] | None,
-    attempts: int,
-    timeout: float,
-    backoff: float,
-) -> None:
-    """Fill `part` from `url`, resuming; at the end it has the archive's checksum."""
-    opener = urllib.request.build_opener(_SafeRedirects())
-    for attempt in range(attempts):
-        try:
-            _transfer(opener, url, part, archive.max_bytes, on_progress, timeout)
-            break
-        except _BrokenTransferError as error:
-            if attempt == attempts - 1:
-                raise DownloadError(
-                    f"{url}: gave up after {attempts} attempts: {error}"
-                ) from error
-            time.sleep(backoff * 2**attempt)
-    if archive.sha256 is not None and (found := sha256_of(part)) != archive.sha256:
-        part.unlink()
-        raise DownloadError(
-            f"{url}: wrong checksum; the part file was deleted. "
-            f"Expected SHA-256 {archive.sha256}, found {found}"
-        )
+        return super().redirect_request(req, fp, *rest)
 
 
 def _transfer(
-    opener: urllib.request.OpenerDirector,
-    url: str,
-    part: Path,
-    max_bytes: int,
-    on_progress: Callable[[int, int | None], None] | None,
-    timeout: float,
+    url: str, part: Path, max_bytes: int, on_progress: _Progress, timeout: float
 ) -> None:
-    """One attempt; raises `_BrokenTransferError` where another may help."""
+    """One attempt to fill `part`; raises `_BrokenTransferError` where another may help."""
     had = part.stat().st_size if part.exists() else 0
     # The scheme was checked when the address came in.
     request = urllib.request.Request(url, headers={"User-Agent": "bgtplanner"})  # noqa: S310
     if had:
         request.add_header("Range", f"bytes={had}-")
     try:
-        with opener.open(request, timeout=timeout) as reply:
-            resumed = reply.status == 206 and _range_start(reply) == had
-            if reply.status == 206 and not resumed:
+        with urllib.request.build_opener(_SafeRedirects()).open(request, timeout=timeout) as reply:
+            begun = reply.headers.get("Content-Range", "").startswith(f"bytes {had}-")
+            if reply.status == 206 and not begun:
                 part.unlink()
                 raise _BrokenTransferError("the server sent another part than asked for")
-            had = had if resumed else 0
+            had = had if reply.status == 206 else 0
             length = reply.headers.get("Content-Length", "")
             total = had + int(length) if length.isdigit() else None
-            with part.open("ab" if resumed else "wb") as file:
+            with part.open("ab" if had else "wb") as file:
                 while True:
                     if had > max_bytes or (total or 0) > max_bytes:
                         raise DownloadError(f"{url}: larger than the {max_bytes} bytes allowed")
-                    if on_progress is not None:
-                        on_progress(had, total)
-                    chunk = _read(reply)
+                    on_progress(had, total)
+                    try:  # an error of the network must not look like one of the disk
+                        chunk = reply.read(_CHUNK_BYTES)
+                    except (http.client.HTTPException, OSError) as error:
+                        problem = f"the connection broke ({type(error).__name__})"
+                        raise _BrokenTransferError(problem) from error
                     if not chunk:
                         break
                     file.write(chunk)
@@ -217,26 +173,65 @@ def _transfer(
         if error.code in _RETRIED:
             raise _BrokenTransferError(f"the server answers {error.code}") from error
         raise DownloadError(f"{url}: the server answers {error.code} {error.reason}") from error
-    except (
-        urllib.error.URLError,
-        http.client.HTTPException,
-        TimeoutError,
-        ConnectionError,
-    ) as error:
-        raise _BrokenTransferError(f"no connection ({getattr(error, 'reason', error)})") from error
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as e:
+        raise _BrokenTransferError(f"no connection ({getattr(e, 'reason', e)})") from e
     if total is not None and had < total:
         raise _BrokenTransferError(f"the connection broke after {had} of {total} bytes")
 
 
-def _read(reply: http.client.HTTPResponse) -> bytes:
-    """A chunk; an error of the network must not look like one of the disk."""
+def _sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _unpack(zipped: Path, folder: Path, archive: Archive, url: str) -> None:
+    """Check a zip file, take the wanted files out of it and delete it.
+
+    All of them are complete and checked before the first is renamed into place, so that another
+    process never sees half a file. If the disk is full the zip file stays, to go on from there.
+    """
+    unpacked = {file: folder / f".{file}.part" for file in archive.files}
     try:
-        return reply.read(_CHUNK_BYTES)
-    except (http.client.HTTPException, OSError) as error:
-        raise _BrokenTransferError(f"the connection broke ({type(error).__name__})") from error
+        if archive.sha256 is not None and (found := _sha256_of(zipped)) != archive.sha256:
+            raise DownloadError(
+                f"{url}: wrong checksum; the part file was deleted. "
+                f"Expected SHA-256 {archive.sha256}, found {found}"
+            )
+        with zipfile.ZipFile(zipped) as opened:
+            for file, path in unpacked.items():
+                _take_out(opened, file, path, archive.max_bytes)
+                expected = archive.files[file]
+                if expected is not None and _sha256_of(path) != expected:
+                    raise DownloadError(f"{file}: wrong checksum; what was fetched was deleted")
+        for file, path in unpacked.items():
+            path.replace(folder / file)
+        zipped.unlink()
+    except DownloadError:
+        zipped.unlink()
+        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        zipped.unlink()  # RuntimeError: encrypted
+        raise DownloadError("not a sound zip file; what was fetched was deleted") from error
+    finally:
+        for path in unpacked.values():
+            path.unlink(missing_ok=True)
 
 
-def _range_start(reply: http.client.HTTPResponse) -> int | None:
-    unit, _, rest = reply.headers.get("Content-Range", "").partition(" ")
-    start = rest.partition("-")[0]
-    return int(start) if unit == "bytes" and start.isdigit() else None
+def _take_out(opened: zipfile.ZipFile, file: str, target: Path, max_bytes: int) -> None:
+    """Copy one file. Nothing that the archive says of its place or size is to be trusted."""
+    named = [m for m in opened.infolist() if PurePosixPath(m.filename).name == file]
+    if len(named) != 1:
+        raise DownloadError(f"the archive has {len(named)} files {file}; expected one")
+    path = PurePosixPath(named[0].filename)
+    if path.is_absolute() or ".." in path.parts or "\\" in named[0].filename:
+        raise DownloadError(f"the archive holds {file} under an unsafe path")
+    if named[0].is_dir() or stat.S_ISLNK(named[0].external_attr >> 16):
+        raise DownloadError(f"{file} is a link or a folder in the archive; expected a file")
+    copied = 0
+    with opened.open(named[0]) as source, target.open("wb") as copy:
+        while chunk := source.read(_CHUNK_BYTES):
+            copied += len(chunk)
+            if copied > max_bytes:
+                problem = f"unpacks to more than the {max_bytes} bytes allowed"
+                raise DownloadError(f"{file}: {problem}")
+            copy.write(chunk)

@@ -16,11 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError, DataError
 
-__all__ = [
-    "Duplicates",
-    "Ratings",
-    "Scale",
-]
+__all__ = ["Duplicates", "Ratings", "Scale"]
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
@@ -171,13 +167,10 @@ class Ratings:
             )
         scaled = (raw - low) / (high - low) if high > low else np.zeros_like(raw)
 
-        if client is None:
-            client_of_user = np.arange(len(user_labels), dtype=np.int32)
-        else:
-            client_labels, client_index = _index_labels(client, None, "client", len(raw))
-            client_of_user = _clients_of_users(
-                client_index, len(client_labels), user_index, len(user_labels)
-            )
+        client_of_user = np.arange(len(user_labels), dtype=np.int32)
+        if client is not None:
+            _, client_index = _index_labels(client, None, "client", len(raw))
+            client_of_user = _clients_of_users(client_index, user_index, len(user_labels))
         keep, scaled = _resolve_duplicates(
             user_index, item_index, scaled, when, len(item_labels), duplicates
         )
@@ -197,12 +190,7 @@ class Ratings:
             item_labels=item_labels,
             name=name,
             public=frozenset(
-                word
-                for word, given in (
-                    ("scale", not isinstance(scale, str)),
-                    ("catalogue", items is not None),
-                )
-                if given
+                ["scale"] * (not isinstance(scale, str)) + ["catalogue"] * (items is not None)
             ),
         )
 
@@ -233,10 +221,11 @@ class Ratings:
             >>> Ratings.from_frame({"user": [1, 2], "item": [5, 5], "rating": [0.5, 4.0]})
             Ratings(ratings: 2 ratings, 2 users, 1 items, 2 clients)
         """
-
-        def column(name: str, argument: str) -> Any:
+        named = {"user": user, "item": item, "value": value, "time": time, "client": client}
+        columns: dict[str, Any] = {}
+        for argument, name in named.items():
             try:
-                return frame[name]
+                columns[argument] = None if name is None else frame[name]
             except (KeyError, IndexError, TypeError, ValueError) as error:
                 known = getattr(frame, "column_names", None)
                 known = list(getattr(frame, "columns", frame)) if known is None else known
@@ -245,15 +234,7 @@ class Ratings:
                 ) from error
             except Exception as error:  # a frame library's own "no such column"
                 raise DataError(f"{argument}={name!r}: no such column") from error
-
-        return cls.from_arrays(
-            column(user, "user"),
-            column(item, "item"),
-            column(value, "value"),
-            time=None if time is None else column(time, "time"),
-            client=None if client is None else column(client, "client"),
-            **options,
-        )
+        return cls.from_arrays(**columns, **options)
 
 
 def _as_float(column: ArrayLike, name: str) -> NDArray[np.float64]:
@@ -342,11 +323,11 @@ def _resolve_duplicates(
     return np.sort(keep), value
 
 
-def _clients_of_users(client: IntArray, n_clients: int, user: IntArray, n_users: int) -> IntArray:
+def _clients_of_users(client: IntArray, user: IntArray, n_users: int) -> IntArray:
     client_of_user = np.full(n_users, -1, dtype=np.int32)
     client_of_user[user] = client
     if (client_of_user[user] != client).any():
         raise DataError("a user's ratings name more than one client")
     silent = np.flatnonzero(client_of_user < 0)  # users without a rating: a client each
-    client_of_user[silent] = n_clients + np.arange(len(silent))
+    client_of_user[silent] = client.max(initial=-1) + 1 + np.arange(len(silent))
     return client_of_user

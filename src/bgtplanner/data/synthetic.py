@@ -62,7 +62,30 @@ def synthetic_ratings(
         >>> sorted({round(float(v), 1) for v in ratings.value})
         [0.2, 0.4, 0.6, 0.8, 1.0]
     """
-    _check(clients, items, ratings_per_client, dim, users_per_client, noise, seed)
+    for argument, given, least in (
+        ("clients", clients, 1),
+        ("items", items, 1),
+        ("users_per_client", users_per_client, 1),
+        ("dim", dim, 0),
+        ("seed", seed, 0),
+    ):
+        if int(given) != given or given < least:
+            raise ConfigError(f"{argument}={given!r}: expected a whole number, at least {least}")
+    most = items * users_per_client
+    if not (
+        int(ratings_per_client) == ratings_per_client
+        and users_per_client <= ratings_per_client <= most
+    ):
+        raise ConfigError(
+            f"ratings_per_client={ratings_per_client!r}: expected a whole number from "
+            f"{users_per_client} (one for each user) to {most} (every item)"
+        )
+    if max(clients * users_per_client, items) > np.iinfo(np.int32).max:
+        raise ConfigError(
+            "synthetic: expected clients * users_per_client and items each below 2**31"
+        )
+    if not (np.isfinite(noise) and noise >= 0):
+        raise ConfigError(f"noise={noise!r}: expected a finite number, at least 0")
     generator = np.random.default_rng([seed, 0x5E7])
     users = clients * users_per_client
     counts = _activity(generator, users, items, clients * ratings_per_client)
@@ -118,41 +141,6 @@ def demo_ratings() -> Ratings:
     return synthetic_ratings(
         clients=300, items=300, ratings_per_client=50, seed=20_250_101, name="demo"
     )
-
-
-def _check(
-    clients: int,
-    items: int,
-    ratings_per_client: int,
-    dim: int,
-    users_per_client: int,
-    noise: float,
-    seed: int,
-) -> None:
-    smallest = {
-        "clients": (clients, 1),
-        "items": (items, 1),
-        "users_per_client": (users_per_client, 1),
-        "dim": (dim, 0),
-        "seed": (seed, 0),
-    }
-    for argument, (given, least) in smallest.items():
-        if int(given) != given or given < least:
-            raise ConfigError(f"{argument}={given!r}: expected a whole number, at least {least}")
-    most = items * users_per_client
-    if int(ratings_per_client) != ratings_per_client or not (
-        users_per_client <= ratings_per_client <= most
-    ):
-        raise ConfigError(
-            f"ratings_per_client={ratings_per_client!r}: expected a whole number from "
-            f"{users_per_client} (one for each user) to {most} (every item)"
-        )
-    if clients * users_per_client > np.iinfo(np.int32).max or items > np.iinfo(np.int32).max:
-        raise ConfigError(
-            "synthetic: expected clients * users_per_client and items each below 2**31"
-        )
-    if not (np.isfinite(noise) and noise >= 0):
-        raise ConfigError(f"noise={noise!r}: expected a finite number, at least 0")
 
 
 def _activity(

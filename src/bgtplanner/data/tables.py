@@ -1,27 +1,80 @@
-"""How a text table of ratings is read, row by row of whatever size, plain or gzipped.
+"""How a table of ratings is read: CSV text, plain or gzipped, or Parquet.
 
-Messages name the file and the line, never what a cell holds.
+What is not given is detected. Messages name the file and the line, never what a cell holds.
 """
 
 from __future__ import annotations
 
-import gzip
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+import csv
+import io
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.data.columns import Layout, TableFormat, find_layout
-from bgtplanner.data.parsing import Block, LabelColumn, read_blocks
-from bgtplanner.errors import DataError
+from bgtplanner.data.csvtext import Rows, end_of_first_row, open_file, read_blocks
+from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE, MOST_LABELS, read_bytes
 
-__all__ = ["Table", "item_names", "read_table"]
+__all__ = ["Column", "Table", "TableFormat", "item_names", "read_table"]
+
+Column = str | int | None
+"""A column by its name in the header, by its position from 0, or not given."""
+
+_ROLES = ("user", "item", "rating", "time", "client")
+_IDS = ("user", "item", "client")
+_KNOWN_NAMES = {
+    "user": ("user", "userid", "uid", "reviewerid", "customerid"),
+    "item": ("item", "itemid", "iid", "movie", "movieid", "productid", "asin", "bookid"),
+    "rating": ("rating", "ratings", "value", "score", "stars"),
+    "time": ("timestamp", "time", "date"),
+    "client": ("client", "clientid"),
+}
+_SNIFFED_BYTES = 1 << 16
+_SNIFFED_ROWS = 20
+_PARQUET_ROWS = 1 << 18
+_DELIMITERS = ("\t", "::", ";", ",", "|", " ")
+_SPELLED_OUT = {"tab": "\t", r"\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
+_WHOLE = "^(0|[1-9][0-9]{0,17})$"  # integers that read the same written back
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE | re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFormat:
+    """How to read a table; None means: detect it.
+
+    Attributes:
+        delimiter: One character, or ``::``; also ``tab``, ``comma``, ``semicolon``, ``space``.
+        header: Whether the first row holds names. Detected: it does if its rating is no number.
+        user: Column of the user, by name or position from 0. Detected: by its usual names, else
+            the first column.
+        item: Column of the item; else the second.
+        rating: Column of the rating; else the third.
+        time: Column of the time, in numbers or ISO dates; else by name only.
+        client: Column of the client; else by name only.
+        whole_ids: Whether users and items must be plain integers, not text.
+        bounds: Smallest and largest allowed rating.
+        parquet: Whether the file is Parquet, which has no delimiter and always names.
+    """
+
+    delimiter: str | None = None
+    header: bool | None = None
+    user: Column = None
+    item: Column = None
+    rating: Column = None
+    time: Column = None
+    client: Column = None
+    whole_ids: bool = False
+    bounds: tuple[float, float] | None = None
+    parquet: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,14 +91,8 @@ class Table:
 
     def take(self, rows: NDArray[np.bool_]) -> Self:
         """Only the given rows; ids and labels stay."""
-        return replace(
-            self,
-            user=self.user[rows],
-            item=self.item[rows],
-            rating=self.rating[rows],
-            time=None if self.time is None else self.time[rows],
-            client=None if self.client is None else self.client[rows],
-        )
+        columns = {role: getattr(self, role) for role in _ROLES}
+        return replace(self, **{r: c[rows] for r, c in columns.items() if c is not None})
 
 
 def read_table(path: Path | str, table_format: TableFormat | None = None) -> Table:
@@ -53,7 +100,7 @@ def read_table(path: Path | str, table_format: TableFormat | None = None) -> Tab
 
     Args:
         path: The file. A gzip file is known by its first bytes, whatever its name.
-        table_format: What is known about it; the rest is found out.
+        table_format: What is known about it; the rest is detected.
 
     Raises:
         DataError: If the file cannot be read as ratings; names the line.
@@ -68,54 +115,300 @@ def read_table(path: Path | str, table_format: TableFormat | None = None) -> Tab
         >>> table.user.tolist(), table.user_labels.tolist(), table.rating.tolist()
         ([0, 1], ['ann', 'bob'], [4.5, 2.0])
     """
+    import pyarrow as pa
+
     path, wanted = Path(path), table_format or TableFormat()
-    layout: Layout | None = None
-    labels = {role: LabelColumn() for role in ("user", "item", "client")}
-    ratings: list[NDArray[np.float64]] = []
-    times: list[NDArray[np.float64]] = []
-    with _open(path) as stream:
-        for text, line in _damage_named(read_blocks(stream, path), path):
-            skipped = 0
-            if layout is None:
-                if not text.strip():
-                    continue
-                layout = find_layout(text, wanted, path, line)
-                if layout.header:
-                    first_row = len(text) - len(text.lstrip(b"\n"))
-                    skipped = text.index(b"\n", first_row) + 1
-            block = Block(
-                text[skipped:],
-                delimiter=layout.delimiter.encode(),
-                columns=layout.columns,
-                path=path,
-                line=line + text.count(b"\n", 0, skipped),
+    parts: dict[str, list[Any]] = {role: [] for role in _ROLES}
+    for part in (_parquet_parts if wanted.parquet else _csv_parts)(path, wanted):
+        for role in part.columns:
+            parts[role].append(
+                part.ids(role, wanted.whole_ids)
+                if role in _IDS
+                else part.numbers(role, wanted.bounds)
             )
-            if not len(block):
+    if not parts["user"]:
+        raise DataError("the file has a header and no ratings", path=path)
+    columns: dict[str, Any] = dict.fromkeys(_ROLES)
+    labels: dict[str, Any] = {}
+    for role in [role for role in _ROLES if parts[role]]:
+        if role in _IDS:
+            columns[role], labels[role] = _joined(parts.pop(role))  # let go of: they are large
+        else:
+            columns[role] = np.concatenate(parts.pop(role))
+        if labels.get(role) is not None and len(labels[role]) > MOST_LABELS:
+            raise DataError(f"names more than {MOST_LABELS:,} {role}s", path=path)
+    pa.default_memory_pool().release_unused()
+    return Table(**columns, user_labels=labels["user"], item_labels=labels["item"])
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some rows of a table.
+
+    Attributes:
+        columns: Arrow's arrays by role. Ids and text are text; missing cells are null or empty.
+        place: Position of each of them among all columns.
+        fault: Makes the error about a cell, by row, column and what is wrong; it says where.
+    """
+
+    columns: Mapping[str, Any]
+    place: Mapping[str, int]
+    fault: Callable[[int, int, str], DataError]
+
+    def _refuse(self, role: str, bad: NDArray[np.bool_], problem: str) -> None:
+        if bad.any():
+            raise self.fault(int(bad.argmax()), self.place[role], problem)
+
+    def ids(self, role: str, whole_only: bool) -> Any:
+        """The ids as a dictionary array of text, none of which is empty or too long."""
+        import pyarrow as pa
+        from pyarrow import compute
+
+        column = self.columns[role]
+        self._refuse(role, _numpy(column.is_null()), "is empty")
+        coded = column.dictionary_encode()
+        labels, rows = coded.dictionary, _numpy(coded.indices)
+        length = _numpy(compute.binary_length(labels))
+        fits = _numpy(compute.match_substring_regex(labels, _WHOLE if whole_only else ""))
+        for bad, problem in (
+            (length == 0, "is empty"),
+            (length > LONGEST_LABEL, f"is longer than {LONGEST_LABEL} bytes"),
+            (~fits, "is not a whole number"),
+            (_numpy(compute.match_substring(labels, "\0")), "holds a zero byte"),
+        ):
+            if bad.any():
+                self._refuse(role, bad[rows], problem)
+        return pa.DictionaryArray.from_arrays(coded.indices, labels)
+
+    def numbers(self, role: str, bounds: tuple[float, float] | None) -> NDArray[np.float64]:
+        """Numbers, each exactly as ``float`` reads it, or the seconds of ISO dates as times."""
+        import pyarrow as pa
+
+        column = self.columns[role]
+        self._refuse(role, _numpy(column.is_null()), "is empty")
+        try:
+            value = _numpy(column.cast(pa.float64()))
+        except pa.ArrowInvalid:
+            value = np.array([np.nan])
+        if not np.isfinite(value).all():  # some cell is odd: a date, or none of all this
+            value = np.empty(len(column))
+            for row, cell in enumerate(column.to_pylist()):
+                try:
+                    value[row] = _number(str(cell), dates=role == "time")
+                except ValueError as error:
+                    raise self.fault(row, self.place[role], str(error)) from None
+        if role == "rating" and bounds is not None:
+            low, high = bounds
+            expected = f"from {low:g} to {high:g}" if np.isfinite(high) else f"at least {low:g}"
+            problem = f"is out of range: expected a rating {expected}"
+            self._refuse(role, ~((value >= low) & (value <= high)), problem)
+        return value
+
+
+def _numpy(array: Any) -> NDArray[Any]:
+    return np.asarray(array.to_numpy(zero_copy_only=False))
+
+
+def _number(cell: str, *, dates: bool) -> float:
+    """One cell as a number; a ValueError says what is wrong with it, not what it holds."""
+    if not cell:
+        raise ValueError("is empty")
+    cell = cell.strip(" \t\n\r\v\f")
+    if _NUMBER.fullmatch(cell):
+        if np.isfinite(number := float(cell)):
+            return number
+    elif not _NOT_FINITE.fullmatch(cell):
+        if not dates:
+            raise ValueError("is not a number; expected a figure such as 3.5")
+        try:
+            moment = datetime.fromisoformat(cell)
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            raise ValueError("is neither a number nor a date") from None
+    raise ValueError("is not finite")
+
+
+def _joined(parts: list[Any]) -> tuple[NDArray[Any], NDArray[np.str_] | None]:
+    """The ids as integers if all of them are; else indices and the sorted labels they point at."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    whole = pa.chunked_array(parts).unify_dictionaries().combine_chunks()
+    labels, rows = whole.dictionary, _numpy(whole.indices)
+    if compute.all(compute.match_substring_regex(labels, _WHOLE)).as_py():
+        return _numpy(labels.cast(pa.int64()))[rows], None
+    names, index = np.unique(np.array(labels.to_pylist()), return_inverse=True)
+    return index[rows], names
+
+
+def _csv_parts(path: Path, wanted: TableFormat) -> Iterator[_Part]:
+    layout: tuple[str, int, dict[str, int]] | None = None
+    with open_file(path) as file:
+        for text, line in read_blocks(file, path):
+            if layout is None:
+                if text.isspace():
+                    continue
+                line += len(text) - len(text.lstrip(b"\n"))
+                text = text.lstrip(b"\n")
+                header, layout = _find_layout(text, wanted, path, line)
+                if header:
+                    end = end_of_first_row(text)
+                    line, text = line + text.count(b"\n", 0, end), text[end:]
+            if not text.strip(b"\n"):
                 continue
-            for role, column in labels.items():
-                if role in layout.place:
-                    column.add(block, layout.place[role], whole_only=wanted.whole_ids)
-            ratings.append(_ratings_within(block, layout.place["rating"], wanted.bounds))
-            if "time" in layout.place:
-                times.append(block.numbers(layout.place["time"], dates=True))
+            delimiter, width, place = layout
+            rows = Rows(text, delimiter, path, line)
+            cells = rows.columns(width, sorted(place.values()))
+            yield _Part({role: cells[at] for role, at in place.items()}, place, rows.fault)
     if layout is None:
         raise DataError("the file is empty; expected a header and ratings", path=path)
-    if not ratings:
-        raise DataError("the file has a header and no ratings", path=path)
-    user, user_labels = labels["user"].finish()
-    item, item_labels = labels["item"].finish()
-    for role, names in (("users", user_labels), ("items", item_labels)):
-        if names is not None and len(names) > MOST_LABELS:
-            raise DataError(f"names more than {MOST_LABELS:,} {role}", path=path)
-    return Table(
-        user=user,
-        item=item,
-        rating=np.concatenate(ratings),
-        time=np.concatenate(times) if times else None,
-        client=labels["client"].finish()[0] if "client" in layout.place else None,
-        user_labels=user_labels,
-        item_labels=item_labels,
+
+
+def _parquet_parts(path: Path, wanted: TableFormat) -> Iterator[_Part]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    with open_file(path) as file:
+        try:
+            table = parquet.ParquetFile(file)
+            names = table.schema_arrow.names
+            place = _places(names, wanted, True, path)
+            if len(set(names)) < len(names):
+                raise DataError("has two columns of the same name", path=path)
+            first = 1
+            for batch in table.iter_batches(
+                _PARQUET_ROWS, columns=[names[at] for at in place.values()]
+            ):
+                columns = {role: _as_text(batch[names[at]], role) for role, at in place.items()}
+                yield _Part(columns, place, partial(_fault_in_row, path, first))
+                first += len(batch)
+        except pa.ArrowException:
+            problem = "cannot be read; expected Parquet, with ids and ratings in text or numbers"
+            raise DataError(problem, path=path) from None
+
+
+def _fault_in_row(path: Path, first: int, row: int, column: int, problem: str) -> DataError:
+    return DataError(f"row {first + row}: column {column + 1} {problem}", path=path)
+
+
+def _as_text(column: Any, role: str) -> Any:
+    """A column of Parquet as those of text tables are: ids in text, moments in seconds."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if role in _IDS:
+        if pa.types.is_floating(column.type):
+            column = compute.if_else(compute.is_finite(column), column, None)
+        return column.cast(pa.string())
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+        moment = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+        return compute.divide(moment.cast(pa.float64()), 1e6)
+    return column.cast(pa.string() if "string" in str(column.type) else pa.float64())
+
+
+def _find_layout(
+    text: bytes, wanted: TableFormat, path: Path, line: int
+) -> tuple[bool, tuple[str, int, dict[str, int]]]:
+    """Whether there is a header; delimiter, number of columns, and where which of them is."""
+    sample = text[:_SNIFFED_BYTES].decode(errors="replace")
+    delimiter = _find_delimiter(sample, wanted.delimiter, path, line)
+    first = _split(sample, delimiter)[0]
+    named = any(isinstance(getattr(wanted, role), str) for role in _ROLES)
+    header = wanted.header
+    if header is None:
+        usual = _usual_place(first, "rating")
+        at = wanted.rating if isinstance(wanted.rating, int) else usual
+        cell = first[at if at is not None and 0 <= at < len(first) else min(2, len(first) - 1)]
+        header = named or usual is not None or not _is_number(cell)
+    if named and not header:
+        raise ConfigError("columns are given by name, and the table is said to have no header")
+    return header, (delimiter, len(first), _places(first, wanted, header, path, line))
+
+
+def _places(
+    first: Sequence[str], wanted: TableFormat, header: bool, path: Path, line: int | None = None
+) -> dict[str, int]:
+    """Position of every column that is there, by role."""
+    usual = {role: _usual_place(first, role) if header else None for role in _ROLES}
+    guessed = all(usual[role] is None for role in _ROLES[:3])
+    place: dict[str, int] = {}
+    for position, role in enumerate(_ROLES):
+        given, found = getattr(wanted, role), usual[role]
+        if isinstance(given, str) and given not in first:
+            raise ConfigError(
+                f"{path}: {role}={given!r}: no such column; the header has {_names(first)}: "
+                "choose out of these"
+            )
+        if isinstance(given, int) and given < 0:
+            raise ConfigError(f"{role}={given}: columns count from 0: expected such a number")
+        if given is not None:
+            place[role] = given if isinstance(given, int) else list(first).index(given)
+        elif found is not None:
+            place[role] = found
+        elif position < 3 and guessed:
+            place[role] = position
+        elif position < 3:
+            raise ConfigError(
+                f"{path}: which column is the {role}? The header has {_names(first)}; "
+                f"name it with {role}=..., or --set data.{role}_column=... on the command line"
+            )
+    for role, position in place.items():
+        if position >= len(first):
+            problem = f"has {len(first)} columns; the {role} was expected in column {position + 1}"
+            raise DataError(problem, path=path, line=line)
+    if len(set(place.values())) < len(place):
+        raise ConfigError(f"{path}: the same column is used twice: {place}")
+    return place
+
+
+def _find_delimiter(sample: str, given: str | None, path: Path, line: int) -> str:
+    if given is not None:
+        delimiter = _SPELLED_OUT.get(given, given)
+        if not re.fullmatch(r'::|[^\x80-\U0010ffffA-Za-z0-9"\n\r.+\-\0]', delimiter):
+            raise ConfigError(f"delimiter={given!r}: expected one ASCII character, '::' or 'tab'")
+        return delimiter
+    for even in (True, False):  # first what cuts all rows alike, then what cuts the first
+        for delimiter in _DELIMITERS:
+            cells = [len(row) for row in _split(sample, delimiter)]
+            if cells[0] >= 3 and (not even or len(set(cells)) == 1):
+                return delimiter
+    raise DataError(
+        "expected at least 3 columns parted by tab, '::', ';', ',', '|' or space",
+        path=path,
+        line=line,
     )
+
+
+def _split(text: str, delimiter: str) -> list[list[str]]:
+    """The cells of the first rows; blank rows are left out."""
+    if delimiter == "::":
+        return [row.split("::") for row in text.split("\n") if row][:_SNIFFED_ROWS]
+    if delimiter == " ":
+        text = re.sub(" +", " ", re.sub("^ +| +$", "", text, flags=re.MULTILINE))
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    filled = ([cell.strip(" ") for cell in row] for row in rows if row)
+    return list(itertools.islice(filled, _SNIFFED_ROWS))
+
+
+def _usual_place(first: Sequence[str], role: str) -> int | None:
+    # A type may follow the name, as in "user_id:token".
+    plain = [re.sub("[-_ ]", "", cell.partition(":")[0].lower()) for cell in first]
+    return next((plain.index(name) for name in _KNOWN_NAMES[role] if name in plain), None)
+
+
+def _names(first: Sequence[str]) -> str:
+    """The header for a message; not if it holds a number, for then it may be a row of data."""
+    return "no names" if any(map(_is_number, first)) else ", ".join(map(repr, first))
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def item_names(path: Path) -> tuple[str, ...]:
@@ -145,56 +438,3 @@ def item_names(path: Path) -> tuple[str, ...]:
     if not place:
         raise DataError(f"the file is empty; {expected}", path=path)
     return tuple(place)
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[IO[bytes]]:
-    """The file's text as bytes, unzipped where needed."""
-    try:
-        if path.is_dir():
-            raise DataError("is a folder; expected a file", path=path)
-        with path.open("rb") as file:
-            zipped = file.peek(2)[:2] == b"\x1f\x8b"
-            if path.suffix == ".gz" and not zipped and file.peek(1):
-                raise DataError("is named .gz and is not a gzip file", path=path, line=1)
-            if zipped:
-                with gzip.open(file, "rb") as unzipped:
-                    yield cast(IO[bytes], unzipped)
-            else:
-                yield file
-    except FileNotFoundError:
-        raise DataError("no such file; expected a table of ratings", path=path) from None
-    except PermissionError:
-        raise DataError("permission to read it was denied", path=path) from None
-    except OSError as error:
-        said = error.strerror or "bad file"
-        raise DataError(f"cannot be read: {said}; choose another", path=path) from error
-
-
-def _damage_named(blocks: Iterator[tuple[bytes, int]], path: Path) -> Iterator[tuple[bytes, int]]:
-    """The same blocks; a broken gzip file becomes an error that says how far it was good."""
-    good_to = 1
-    try:
-        for text, line in blocks:
-            yield text, line
-            good_to = line + text.count(b"\n")
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(
-            "the gzip data is damaged or cut short from about here; get the file again",
-            path=path,
-            line=good_to,
-        ) from error
-
-
-def _ratings_within(
-    block: Block, column: int, bounds: tuple[float, float] | None
-) -> NDArray[np.float64]:
-    rating = block.numbers(column)
-    if bounds is not None:
-        low, high = bounds
-        outside = ~((rating >= low) & (rating <= high))
-        if outside.any():
-            expected = f"from {low:g} to {high:g}" if np.isfinite(high) else f"at least {low:g}"
-            row = int(outside.argmax())
-            raise block.error(row, column, f"is out of range: expected a rating {expected}")
-    return rating

@@ -15,9 +15,8 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from bgtplanner.data.columns import TableFormat
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.data.tables import Table, read_table
+from bgtplanner.data.tables import Table, TableFormat, read_table
 from bgtplanner.errors import ConfigError, quoted
 from bgtplanner.privacy.accounting import rule_named
 from bgtplanner.privacy.budget import Budget, Budgets

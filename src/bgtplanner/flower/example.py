@@ -10,8 +10,8 @@ from string import Template
 
 from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 
+from bgtplanner.data.datasets import load_ratings
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.data.sources import load_ratings
 from bgtplanner.data.split import deal_users
 from bgtplanner.errors import ConfigError, RunFolderError, StorageError
 from bgtplanner.flower.messages import catalogue_hash

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from bgtplanner.data.datasets import DATASETS
+
 __all__ = ["EPSILON", "HEADLINE", "NAMES", "Published", "published"]
 
 EPSILON = 10.0
@@ -68,5 +70,5 @@ def published(dataset: str, mechanism: str, policy: str) -> Published | None:
         >>> published("ml-100k", "gaussian", "bgt")
         Published(rmse=0.3223, f1=0.6444)
     """
-    known = "ml-1m" if dataset == "ml-1m-merged" else dataset
+    known = DATASETS[dataset].printed_as or dataset if dataset in DATASETS else dataset
     return _TABLE.get((known, mechanism, policy))

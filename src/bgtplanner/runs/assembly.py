@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bgtplanner.data.sources import dataset_info
+from bgtplanner.data.datasets import dataset_info
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.expansion import Expansion
 from bgtplanner.federation.planned import Carrier, PlannedRounds

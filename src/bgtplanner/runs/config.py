@@ -73,7 +73,7 @@ class DataSection(_Section):
     """Which ratings, and how they are divided.
 
     Attributes:
-        dataset: A name from `bgtplanner data list`, or ``csv:PATH`` for a table of your own.
+        dataset: A name from `bgtplanner data list`; ``csv:PATH`` or ``parquet:PATH`` for your own.
         data_dir: Folder with real data sets; then ``$BGTPLANNER_DATA``, then the cache.
         train_share: Share of the ratings to train on; the rest is the test.
         split: By what ratings are divided: each ``user`` or ``all`` together. ``auto``: as is

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bgtplanner.data.sources import parse_scale
+from bgtplanner.data.datasets import parse_scale
 from bgtplanner.data.tables import item_names
 from bgtplanner.errors import ConfigError
 from bgtplanner.flower.check import Finding

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from bgtplanner.data.datasets import dataset_info, load_ratings
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.data.sources import dataset_info, load_ratings
 from bgtplanner.data.split import Split, deal_users, split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import (

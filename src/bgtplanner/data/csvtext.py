@@ -1,0 +1,237 @@
+"""How the bytes of a text table become columns of text, a block of whole rows at a time.
+
+Arrow takes the rows apart. What it does not know is done to the text before: byte order marks,
+``::``, runs of blanks, blanks around quotes. Arrow's own errors quote cells and name no line, so
+where it gives up the block is looked through once more, row by row, for what to say.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import itertools
+import re
+import zlib
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bgtplanner.errors import DataError
+from bgtplanner.text import MOST_BLANK_LINES
+
+__all__ = ["Rows", "end_of_first_row", "open_file", "read_blocks"]
+
+_BLOCK_BYTES = 1 << 22
+_LONGEST_ROW = 1 << 24  # a row that long is no rating: an unclosed quote, or not a text table
+_ROW = re.compile(rb'(?:"[^"]*"|[^"\n])+')
+_QUOTED = re.compile(rb'"[^"]*"')
+_QUOTE, _NEWLINE = b'"\n'
+
+
+@contextmanager
+def open_file(path: Path) -> Iterator[io.BufferedReader]:
+    """The file, opened to be read.
+
+    Raises:
+        DataError: If it cannot be opened or read.
+    """
+    try:
+        if path.is_dir():
+            raise DataError("is a folder; expected a file", path=path)
+        with path.open("rb") as file:
+            yield file
+    except FileNotFoundError:
+        raise DataError("no such file; expected a table of ratings", path=path) from None
+    except PermissionError:
+        raise DataError("permission to read it was denied", path=path) from None
+    except OSError as error:
+        said = error.strerror or "bad file"
+        raise DataError(f"cannot be read: {said}; choose another", path=path) from error
+
+
+def read_blocks(file: io.BufferedReader, path: Path) -> Iterator[tuple[bytes, int]]:
+    """Whole rows as UTF-8 with plain newlines, in blocks, each with its first line's number.
+
+    Gzip is known by its first bytes, whatever the name.
+
+    Raises:
+        DataError: If the file is binary, damaged, not UTF-8, or has a row without end.
+    """
+    zipped = file.peek(2)[:2] == b"\x1f\x8b"
+    if path.suffix == ".gz" and not zipped and file.peek(1):
+        raise DataError("is named .gz and is not a gzip file", path=path, line=1)
+    stream = gzip.GzipFile(fileobj=file) if zipped else file
+    rest, line, blank = b"", 1, 0
+    while chunk := _read(stream, path, line):
+        if line == 1 and not rest:
+            chunk = chunk.removeprefix(b"\xef\xbb\xbf")
+        if (zero := chunk.find(b"\0")) >= 0:
+            bad = line + rest.count(b"\n") + chunk.count(b"\n", 0, zero)
+            raise DataError(
+                "holds a zero byte: expected CSV or TSV text in UTF-8", path=path, line=bad
+            )
+        rest += chunk
+        cut = _end_of_rows(rest)
+        if cut:
+            text = _clean(rest[:cut], path, line)
+            blank += text.count(b"\n\n")  # those in a row by twos: no fewer than half of them
+            if blank > MOST_BLANK_LINES:
+                raise DataError(
+                    f"more than {MOST_BLANK_LINES:,} blank lines before the end of this block; "
+                    "expected a table of ratings",
+                    path=path,
+                    line=line,
+                )
+            yield text, line
+            line += rest.count(b"\n", 0, cut)
+            rest = rest[cut:]
+        elif len(rest) > _LONGEST_ROW:
+            raise DataError("row without end (a quote left open?)", path=path, line=line)
+    if rest.strip():
+        if rest.count(b'"') % 2:
+            raise DataError("a quote is opened and never closed", path=path, line=line)
+        yield _clean(rest.rstrip(b"\r\n") + b"\n", path, line), line
+
+
+def _read(stream: io.BufferedReader | gzip.GzipFile, path: Path, line: int) -> bytes:
+    try:
+        return stream.read(_BLOCK_BYTES)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        problem = "the gzip data is damaged or cut short from about here; get the file again"
+        raise DataError(problem, path=path, line=line) from error
+
+
+def _end_of_rows(text: bytes) -> int:
+    """Where the last whole row ends; a newline inside quotes ends no row."""
+    if b'"' not in text:
+        return text.rfind(b"\n") + 1
+    array = np.frombuffer(text, dtype=np.uint8)
+    inside = np.logical_xor.accumulate(array == _QUOTE)
+    ends = np.flatnonzero((array == _NEWLINE) & ~inside)
+    return int(ends[-1]) + 1 if len(ends) else 0
+
+
+def _clean(text: bytes, path: Path, line: int) -> bytes:
+    if not text.isascii():
+        try:
+            text.decode()
+        except UnicodeDecodeError as error:
+            bad = line + text.count(b"\n", 0, error.start)
+            raise DataError("not UTF-8 text", path=path, line=bad) from None
+    text = text.replace(b"\r\n", b"\n")
+    if (bare := text.find(b"\r")) >= 0:
+        raise DataError(
+            "has a carriage return without a line feed; save it with plain line ends",
+            path=path,
+            line=line + text.count(b"\n", 0, bare),
+        )
+    return re.sub(rb"(?m)^ +$", b"", text) if b" \n" in text else text
+
+
+def end_of_first_row(text: bytes) -> int:
+    """Where the second row begins, of a text that begins with a row."""
+    found = _ROW.match(text)
+    return found.end() + 1 if found else 0
+
+
+class Rows:
+    """Some whole rows of a text table.
+
+    Args:
+        text: The rows, each ending in a newline.
+        delimiter: One character, or two for MovieLens' ``::``. Runs of blanks count as one.
+        path: For messages.
+        line: Number of the first row's line.
+    """
+
+    def __init__(self, text: bytes, delimiter: str, path: Path, line: int) -> None:
+        self._path, self._line, between = path, line, delimiter.encode()
+        if between == b" " and re.search(rb"(?m)  |^ | $", text):
+            text = re.sub(rb"(?m)^ +| +$", b"", re.sub(rb" +", b" ", text))
+        if len(between) > 1:
+            text, between = text.replace(between, b"\x1f"), b"\x1f"
+        pads = (between + b" ", b" " + between, b"\n ", b" \n")
+        if b" " in text and between != b" " and any(pad in text for pad in pads):
+            # A quoted cell as it is, or whatever ends a cell without the blanks around it.
+            pattern = rb'("[^"]*")|(?<! ) *(%b|\n) *' % re.escape(between)
+            text = re.sub(pattern, rb"\1\2", text)
+        self._text, self._between = text.lstrip(b" "), between
+
+    def columns(self, columns: int, wanted: Collection[int]) -> dict[int, Any]:
+        """The cells of the wanted columns, as Arrow's text.
+
+        Args:
+            columns: How many cells every row must have.
+            wanted: Which of them to return, by position.
+
+        Raises:
+            DataError: If a row has another number of cells, or a wanted cell a quote inside.
+        """
+        import pyarrow as pa
+        from pyarrow import csv
+
+        text, quoted = self._text, b'"' in self._text
+        if quoted and not self._well_quoted():
+            text = self._quoted_anew(columns, wanted)
+        names = [str(column) for column in range(columns)]
+        kept = [names[column] for column in wanted]
+        try:
+            table = csv.read_csv(
+                pa.BufferReader(text),
+                csv.ReadOptions(column_names=names, block_size=len(text) + 1, use_threads=False),
+                csv.ParseOptions(delimiter=self._between.decode(), newlines_in_values=quoted),
+                csv.ConvertOptions(
+                    include_columns=kept, column_types=dict.fromkeys(kept, pa.string())
+                ),
+            )
+        except pa.ArrowInvalid:
+            self._check_widths(columns)
+            raise self._error(0, "the rows from here on cannot be taken apart") from None
+        return {column: table[names[column]].combine_chunks() for column in wanted}
+
+    def fault(self, row: int, column: int, problem: str) -> DataError:
+        """The error to raise about one cell: says where it is and never what it holds."""
+        found = next(itertools.islice(_ROW.finditer(self._text), row, None))
+        return self._error(found.start(), f"column {column + 1} {problem}")
+
+    def _error(self, position: int, problem: str) -> DataError:
+        line = self._line + self._text.count(b"\n", 0, position)
+        return DataError(problem, path=self._path, line=line)
+
+    def _cells(self, row: bytes) -> list[bytes]:
+        masked = _QUOTED.sub(lambda quoted: b"_" * len(quoted[0]), row)
+        cuts = [found.start() for found in re.finditer(re.escape(self._between), masked)]
+        starts, ends = [0, *(cut + 1 for cut in cuts)], [*cuts, len(row)]
+        return [row[start:end] for start, end in zip(starts, ends, strict=True)]
+
+    def _check_widths(self, columns: int) -> None:
+        for found in _ROW.finditer(self._text):
+            if (width := len(self._cells(found[0]))) != columns:
+                raise self._error(found.start(), f"expected {columns} columns, found {width}")
+
+    def _well_quoted(self) -> bool:
+        """Whether every quote begins a cell, ends one, or is doubled inside one."""
+        array = np.frombuffer(b"\n" + self._text, dtype=np.uint8)
+        quotes = np.flatnonzero(array == _QUOTE)
+        around = np.concatenate([array[quotes[::2] - 1], array[quotes[1::2] + 1]])
+        return bool(np.isin(around, [_QUOTE, _NEWLINE, self._between[0]]).all())
+
+    def _quoted_anew(self, columns: int, wanted: Collection[int]) -> bytes:
+        """The rows with every cell in quotes; only columns that nobody wants may have odd ones."""
+        self._check_widths(columns)
+
+        def quoted_row(found: re.Match[bytes]) -> bytes:
+            cells = self._cells(found[0])
+            for column, cell in enumerate(cells):
+                whole = len(cell) > 1 and cell[:1] == cell[-1:] == b'"'
+                if b'"' in cell and not whole and column in wanted:
+                    problem = f"column {column + 1} has a quote inside an unquoted cell"
+                    raise self._error(found.start(), problem)
+                plain = cell[1:-1].replace(b'""', b'"') if whole else cell
+                cells[column] = b'"%b"' % plain.replace(b'"', b'""')
+            return self._between.join(cells)
+
+        return _ROW.sub(quoted_row, self._text)
