@@ -22,7 +22,6 @@ from flwr.serverapp import Grid, ServerApp
 from bgtplanner.errors import BGTPlannerError, ConfigError, RunFolderError
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.server import Catalogue, DeployedRounds, Deployment, Pace
-from bgtplanner.models.metrics import Metrics
 from bgtplanner.runs.assembly import federation_of, planned_of, rule_of
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.deployable import catalogue_of, check_deployable
@@ -145,22 +144,6 @@ class _DeployedRun(Run):
         )
         self._rounds.stops = True  # without a budget the server has nothing left to do
         self.planned = self._rounds
-
-    def step(self) -> dict[str, Any] | None:
-        record = super().step()
-        if record is None:
-            return None
-        carrier = self.simulation
-        unknown = dict.fromkeys((*Metrics._fields, "loss", "ratings"))
-        return (
-            record
-            | unknown
-            | {
-                "asked": carrier.asked,
-                "refused": carrier.refused,
-                "dropped_by_kind": dict(carrier.useless),
-            }
-        )
 
     def train(self, folder: RunFolder) -> dict[str, Any]:
         seconds = self.carry_out(folder)

@@ -55,12 +55,11 @@ from bgtplanner.runs.config import Config, load_config, to_toml
 from bgtplanner.runs.contents import (
     CLIENTS,
     NOTES,
-    ROUND,
-    SUMMARY,
-    check,
     check_ticks,
     needed_of_rounds,
     needed_of_summary,
+    of_rounds,
+    of_summary,
 )
 from bgtplanner.text import (
     MOST_BYTES_OF_ROUNDS,
@@ -216,8 +215,8 @@ class RunFolder:
                 f"{visible(notes.get('version', 'unknown'))[:40]}); this one reads schema "
                 f"{SCHEMA}. Use that version, or run anew with --config {file}"
             )
-        check(f"{file}, [folder]", notes, NOTES)
-        check(f"{file}, [folder] facts", notes.get("facts", {}), SUMMARY)
+        NOTES.check(f"{file}, [folder]", notes)
+        of_summary().check(f"{file}, [folder] facts", notes.get("facts", {}))
         return notes
 
     def config(self) -> Config:
@@ -253,6 +252,7 @@ class RunFolder:
         except OSError as error:
             raise RunFolderError(f"{file}: cannot be read: {error}") from error
         records: list[dict[str, Any]] = []
+        contents = of_rounds()
         for number, line in enumerate(lines[:first], start=1):
             try:
                 record = json.loads(line)
@@ -260,7 +260,7 @@ class RunFolder:
                 record = None
             if not isinstance(record, dict):
                 raise RunFolderError(f"{file}, line {number}: not a JSON object")
-            check(f"{file}, line {number}", record, ROUND, needed)
+            contents.check(f"{file}, line {number}", record, needed)
             if record.get("round", number - 1) != number - 1:
                 raise RunFolderError(
                     f"{file}, line {number}: is round {record['round']}, and {number - 1} was "
@@ -323,7 +323,7 @@ class RunFolder:
         """The clients of a run on real machines, or None if none was noted yet."""
         found = self._read_json("clients.json")
         if found is not None:
-            check(self.path / "clients.json", found, CLIENTS, CLIENTS)
+            CLIENTS.check(self.path / "clients.json", found, CLIENTS.kinds)
         return found
 
     def summary(
@@ -343,11 +343,11 @@ class RunFolder:
         if found is None:
             return None
         file = self.path / "summary.json"
-        check(file, found, SUMMARY, needed)
+        of_summary().check(file, found, needed)
         if whole:
             config, deployed = self.config(), self.deployed
             private = config.privacy.mechanism != "none"
-            check(file, found, SUMMARY, needed_of_summary(private, deployed))
+            of_summary().check(file, found, needed_of_summary(private, deployed))
             mine = {
                 "schema": SCHEMA,
                 "preset": config.preset,

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from bgtplanner.data.split import Split
+from bgtplanner.models.metrics import of_ratings
 from bgtplanner.runs.assembly import rule_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.summary import Result, readings
@@ -98,8 +99,7 @@ def figures_of(record: Mapping[str, Any], config: Config) -> dict[str, float]:
         return values[level] if level is not None and level < len(values) else None
 
     named = {
-        **{f"quality/{name}": record.get(name) for name in ("rmse", "mae", "f1")},
-        **{f"quality/{name}": record.get(name) for name in ("precision", "recall")},
+        **{f"quality/{name}": record.get(name) for name in of_ratings()},
         "training/loss": record.get("loss"),
         "training/ratings": record.get("ratings"),
         "training/seconds": record.get("seconds"),

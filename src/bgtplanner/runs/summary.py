@@ -15,7 +15,8 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split
 from bgtplanner.errors import ConfigError, DataError, StorageError
 from bgtplanner.federation.simulation import Simulation
-from bgtplanner.models.references import References
+from bgtplanner.models.metrics import of_ratings
+from bgtplanner.models.references import REFERENCES, References
 from bgtplanner.privacy.accounting import RULES
 from bgtplanner.privacy.exposure import client_level
 from bgtplanner.privacy.ledger import Ledger
@@ -40,11 +41,6 @@ __all__ = [
 
 CLIENT_LEVEL_DELTA = 1e-5
 """At which the epsilon of a whole client is read, whatever delta a preset prints."""
-
-_SCORES = (
-    *("rmse_final", "rmse_best", "rmse_best_round", "f1_final", "f1_best"),
-    *("precision_final", "recall_final", "mae_final"),
-)
 
 _SPENDING = (
     "epsilon_spent_max",
@@ -185,9 +181,9 @@ def facts_of(
         "dataset": about["dataset"],
         **{name: about[name] for name in ("clients", "users", "items", "ratings")},
         **{
-            f"{figure}_{name}": None if beside is None else getattr(getattr(beside, name), figure)
-            for figure in ("rmse", "f1")
-            for name in ("constant", "user_mean", "client_alone")
+            f"{figure}_{name}": None if beside is None else getattr(beside, name)[figure]
+            for figure, metric in of_ratings().items()
+            for name in (REFERENCES if metric.shown else ())
         },
         "not_accounted": not_accounted(config, about["public"]),
         "simulated_noise": simulated and private,
@@ -244,20 +240,16 @@ def summarise(
 
 def _scores(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """How good the model got; null where nobody may look at ratings."""
-    last = records[-1]
-    if last["rmse"] is None:
-        return dict.fromkeys(_SCORES)
-    best_rmse = min(records, key=lambda record: record["rmse"])
-    return {
-        "rmse_final": last["rmse"],
-        "rmse_best": best_rmse["rmse"],
-        "rmse_best_round": best_rmse["round"],
-        "f1_final": last["f1"],
-        "f1_best": max(record["f1"] for record in records),
-        "precision_final": last["precision"],
-        "recall_final": last["recall"],
-        "mae_final": last["mae"],
-    }
+    found: dict[str, Any] = {}
+    for name, metric in of_ratings().items():
+        values = [record.get(name) for record in records]
+        found[f"{name}_final"] = values[-1]
+        if metric.shown:
+            known = [value for value in values if value is not None]
+            best = metric.best(known) if known else None
+            found[f"{name}_best"] = best
+            found[f"{name}_best_round"] = records[values.index(best)]["round"] if known else None
+    return found
 
 
 def reached_target(config: Config, records: Sequence[Mapping[str, Any]]) -> bool | None:
