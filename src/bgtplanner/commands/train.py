@@ -17,7 +17,7 @@ from bgtplanner.errors import ConfigError, MissingExtraError
 from bgtplanner.report.screen import Screen, words
 
 if TYPE_CHECKING:
-    from bgtplanner.report.terminal import RunView
+    from bgtplanner.report.terminal import RunProgress
     from bgtplanner.runs.observers import Observer
     from bgtplanner.runs.summary import Result
 
@@ -152,7 +152,7 @@ def resume(
 
 
 @contextlib.contextmanager
-def _watching(view: RunView, track: list[str] | None, folder: Path) -> Iterator[Observer]:
+def _watching(view: RunProgress, track: list[str] | None, folder: Path) -> Iterator[Observer]:
     """The terminal and whoever else is to be told, until it is over."""
     from bgtplanner.integrations.trackers import tracker_named
     from bgtplanner.runs.observers import Several
@@ -192,16 +192,16 @@ def new_folder(dataset: str) -> Path:
     return Path("runs") / name.lstrip("-.")
 
 
-def _view(as_json: bool, verbose: bool, quiet: bool) -> RunView:
-    from bgtplanner.report.terminal import RunView
+def _view(as_json: bool, verbose: bool, quiet: bool) -> RunProgress:
+    from bgtplanner.report.terminal import RunProgress
 
     if verbose and quiet:
         raise ConfigError("--verbose and --quiet exclude each other; give one of them")
     level = -1 if quiet or (as_json and not verbose) else 1 if verbose else 0
-    return RunView(Screen(stderr=as_json), level)
+    return RunProgress(Screen(stderr=as_json), level)
 
 
-def _show_result(result: Result, as_json: bool, view: RunView) -> None:
+def _show_result(result: Result, as_json: bool, view: RunProgress) -> None:
     if as_json:
         print_json(dict(result.summary))
     elif view.verbosity < 0:

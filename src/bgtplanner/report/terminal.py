@@ -1,4 +1,4 @@
-"""A run as it looks on a terminal: progress while it goes on, a small table when it is done."""
+"""A run on a terminal: a few live lines while it goes on, a small table when it is done."""
 
 from __future__ import annotations
 
@@ -6,12 +6,22 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
+from bgtplanner.models.metrics import Metric, shown
+from bgtplanner.models.references import REFERENCES
 from bgtplanner.report.blocks import bar, sparkline
 from bgtplanner.report.guarantee import guarantee
-from bgtplanner.report.progress import LiveTable
 from bgtplanner.report.screen import words
 
 if TYPE_CHECKING:  # only their names: this file must do without the simulator
@@ -19,10 +29,12 @@ if TYPE_CHECKING:  # only their names: this file must do without the simulator
     from bgtplanner.runs.config import Config
     from bgtplanner.runs.summary import Result
 
-__all__ = ["RunView", "description_view", "summary_table"]
+__all__ = ["LiveTable", "RunProgress", "description_view", "score_rows", "summary_table"]
+
+_MOST_CLASSES = 3
 
 
-class RunView:
+class RunProgress:
     """Tells the user how a run is going.
 
     On a terminal: a live table. Elsewhere: a plain line every tenth of the way. It writes to the
@@ -80,7 +92,10 @@ class RunView:
         if self._live is not None:
             self._live.round(record)
             return
-        score = f"RMSE {record['rmse']:.4f}  F1 {record['f1']:.3f}"
+        score = "  ".join(
+            f"{metric.label} {metric.in_words(record.get(name))}"
+            for name, metric in _in_rounds().items()
+        )
         due = self.verbosity > 0 or done % max(1, total // 10) == 0 or done == total
         if self.verbosity >= 0 and due:
             steady = done - self._first - 1
@@ -132,11 +147,17 @@ class RunView:
             self.console.print(words(line), highlight=False)
 
 
+def _in_rounds() -> dict[str, Metric]:
+    """The metrics that are shown while a run goes on."""
+    return {name: metric for name, metric in shown().items() if metric.sums}
+
+
 def _curves(rounds: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     """What is worth a curve; a budget only where there was one."""
-    curves = {
-        "RMSE by round": [record["rmse"] for record in rounds],
-        "F1 by round": [record["f1"] for record in rounds],
+    curves: dict[str, Any] = {
+        f"{metric.label} by round": values
+        for name, metric in _in_rounds().items()
+        if None not in (values := [record.get(name) for record in rounds])
     }
     if rounds and all(record.get("left") for record in rounds):
         curves["budget left"] = [1.0, *(max(record["left"]) for record in rounds)]
@@ -151,28 +172,101 @@ def _privacy(config: Config) -> str:
     return f"{budget}, {privacy.mechanism}, {privacy.trust}, {config.planning.policy}"
 
 
+def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, list[str], bool]]:
+    """The result between the predictors that share nothing, and whether a row is the result."""
+
+    def figures(when: str) -> list[str]:
+        return [
+            metric.in_words(summary.get(f"{name}_{when}" if metric.sums else name))
+            if metric.sums or when == "final"
+            else "–"
+            for name, metric in shown().items()
+        ]
+
+    rows = [(name, figures(key), False) for key, name in REFERENCES.items()]
+    rows.append((f"{summary['model']}, last round", figures("final"), True))
+    if summary["preset"] == "paper":
+        rows.append(("best round on the test set, as the paper reports", figures("best"), False))
+    return rows
+
+
 def summary_table(summary: Mapping[str, Any]) -> Table:
-    """The result between the predictors that share nothing."""
+    """The same for a terminal."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("predictor")
-    table.add_column("RMSE", justify="right")
-    table.add_column("F1", justify="right")
-    rows = [
-        ("one constant for all", summary["rmse_constant"], summary["f1_constant"]),
-        ("each user's own mean", summary["rmse_user_mean"], summary["f1_user_mean"]),
-        ("each client alone", summary["rmse_client_alone"], summary["f1_client_alone"]),
-        (f"{summary['model']}, last round", summary["rmse_final"], summary["f1_final"]),
-    ]
-    for name, rmse, f1 in rows:
-        style = "bold" if name.endswith("last round") else ""
-        table.add_row(words(name), f"{rmse:.4f}", f"{f1:.3f}", style=style)
-    if summary["preset"] == "paper":
-        table.add_row(
-            "best round (on the test set, as the paper reports)",
-            f"{summary['rmse_best']:.4f}",
-            f"{summary['f1_best']:.3f}",
-        )
+    for metric in shown().values():
+        table.add_column(metric.label, justify="right")
+    for name, figures, ours in score_rows(summary):
+        table.add_row(words(name), *figures, style="bold" if ours else "")
     return table
+
+
+class LiveTable:
+    """What a terminal shows while a run goes on, and takes away when it ends.
+
+    Args:
+        console: Where; a terminal.
+        total: How many rounds there are to be.
+        first: How many are done already.
+    """
+
+    def __init__(self, console: Console, total: int, first: int) -> None:
+        self._records: list[Mapping[str, Any]] = []
+        self._progress = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[state]}"),
+            TimeRemainingColumn(compact=True),
+        )
+        self._task = self._progress.add_task("", total=total, completed=first, state="compiling")
+        self._live = Live(self, console=console, transient=True, refresh_per_second=8)
+        self._live.start()
+
+    def round(self, record: Mapping[str, Any]) -> None:
+        """Take in one more round."""
+        self._records.append(record)
+        self._progress.update(self._task, completed=record["round"] + 1, state="")
+
+    def close(self) -> None:
+        """Take it away."""
+        self._live.stop()
+
+    def __rich__(self) -> Group:
+        """As it looks now; rich asks for it a few times a second."""
+        return Group(self._progress, self.table()) if self._records else Group(self._progress)
+
+    def table(self) -> Table:
+        """The newest figures, with their past in a line each."""
+        records, last = self._records, self._records[-1]
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(no_wrap=True, overflow="ellipsis")
+        for name, metric in _in_rounds().items():
+            curve = sparkline((record[name] for record in records), 32)
+            table.add_row(metric.label, Text(metric.in_words(last[name]), style="bold"), curve)
+        left = last.get("left") or []
+        for number, share in enumerate(left[:_MOST_CLASSES]):
+            name = "budget left" if len(left) == 1 else f"left, class {number + 1}"
+            table.add_row(name, f"{share:.0%}", bar(share, 32))
+        if "charge" in last:
+            table.add_row("this round", f"{last['charge']:.3g}", words(_decision(last)))
+        if last.get("paid"):
+            late = f", {last['late']:,} too late" if last.get("late") else ""
+            table.add_row("clients", f"{last['clients']:,}", f"of {last['paid']:,} paid{late}")
+        return table
+
+
+def _decision(record: Mapping[str, Any]) -> str:
+    """What the policy chose, and why, in a few words."""
+    why, level = record.get("why") or {}, record.get("level")
+    parts = [] if level is None else [f"level {level}"]
+    parts += [str(why["note"])] if why.get("note") else []
+    predicted, price = why.get("predicted") or (), why.get("price") or ()
+    if level is not None and level < min(len(predicted), len(price)):
+        parts.append(f"expects {predicted[level]:.2g}, price {price[level]:.2g}")
+    return ", ".join(parts)
 
 
 def description_view(console: Console, facts: Mapping[str, Any]) -> None:

@@ -35,6 +35,7 @@ from bgtplanner.models.references import REFERENCES
 __all__ = [
     "CLIENTS",
     "NOTES",
+    "OF_EVERY_RUN",
     "Contents",
     "check_ticks",
     "needed_of_rounds",
@@ -110,7 +111,7 @@ _Classes = Annotated[
 ]
 _Words = Annotated[list[Word], Many]
 _WHEN = ("final", "best", *REFERENCES)
-_OF_EVERY_RUN = tuple(f"{name}_{when}" for name in ("rmse", "f1") for when in _WHEN)
+OF_EVERY_RUN = tuple(f"{name}_{when}" for name in ("rmse", "f1") for when in _WHEN)
 _OF_EVERY_ROUND = ("rmse", "f1", "mae", "precision", "recall")
 """Scores of every run there ever was; what came later may be missing."""
 
@@ -170,7 +171,7 @@ def _contents(metrics: tuple[str, ...]) -> tuple[Contents, Contents]:
     """Of both, with the figures of these metrics."""
     names = [f"{name}_{when}" for name in metrics for when in _WHEN]
     scores = dict.fromkeys([*names, *metrics], Figure | None)
-    scores |= dict.fromkeys(_OF_EVERY_RUN, AtLeast0 | None)
+    scores |= dict.fromkeys(OF_EVERY_RUN, AtLeast0 | None)
     rounds = {f"{name}_best_round": RoundNumber | None for name in metrics}
     lines = RoundResult.kinds() | dict.fromkeys(metrics, Figure | None)
     lines |= dict.fromkeys(_OF_EVERY_ROUND, AtLeast0 | None)
@@ -181,7 +182,7 @@ def needed_of_summary(private: bool, deployed: bool) -> set[str]:
     """The keys without which nobody can say what came of a run."""
     every = {*_IDENTITY, "clients", "items", "seed", "rounds_run", "not_accounted"}
     every |= {"seconds_total", "seconds_per_round"}
-    every |= set() if deployed else {"users", "ratings", *_OF_EVERY_RUN}
+    every |= set() if deployed else {"users", "ratings", *OF_EVERY_RUN}
     return every | ({*_OF_BUDGET, *_EPSILONS} if private else set())
 
 
