@@ -88,28 +88,12 @@ def run(
 
     Ctrl-C ends it after the present round; `bgtplanner resume FOLDER` goes on.
     """
+    given = locals()
     need_simulator()
-    from bgtplanner.runs.config import load_config, parse_assignment, to_toml
+    from bgtplanner.runs.config import FLAGS, load_config, parse_assignment, to_toml
     from bgtplanner.runs.run import execute
 
-    flags = {
-        "data.dataset": dataset,
-        "data.data_dir": data_dir,
-        "model.name": model,
-        "planning.policy": policy,
-        "planning.levels": levels,
-        "planning.min_rounds": min_rounds,
-        "planning.target": target,
-        "privacy.mechanism": mechanism,
-        "privacy.trust": trust,
-        "privacy.epsilon": epsilon,
-        "privacy.delta": delta,
-        "privacy.budgets": budgets,
-        "federation.rounds": rounds,
-        "federation.participation": participation,
-        "run.seed": seed,
-        "run.device": device,
-    }
+    flags = {key: given[flag[2:].replace("-", "_")] for key, flag in FLAGS.items()}
     settings = dict(parse_assignment(text) for text in assign or [])
     settings |= {key: value for key, value in flags.items() if value is not None}
     for flag, path in (("--config", config), ("--out", out)):  # '' would be the present folder

@@ -54,33 +54,26 @@ class RunProgress:
 
     def searching(self, name: str, number: int, total: int) -> None:
         """Say which schedule is tried."""
+        self._say(f"hindsight: trying schedule {number} of {total} ({name} rounds)")
+
+    def _say(self, *parts: str | tuple[str, str]) -> None:
         if self.verbosity >= 0:
-            text = f"hindsight: trying schedule {number} of {total} ({name} rounds)"
-            self.console.print(words(text), highlight=False)
+            self.console.print(words(*parts), highlight=False)
 
     def started(self, config: Config, split: Split, first: int) -> None:
         """Say what is about to be trained on what."""
-        self._first = first
-        if self.verbosity < 0:
-            return
-        train = split.train
-        self.console.print(
-            words(
-                (train.name, "bold"),
-                f": {train.n_clients:,} clients, {train.n_items:,} items, {len(train):,} ratings "
-                f"to train on, {len(split.test):,} to test",
-            ),
-            highlight=False,
+        self._first, train = first, split.train
+        self._say(
+            (train.name, "bold"),
+            f": {train.n_clients:,} clients, {train.n_items:,} items, {len(train):,} ratings to "
+            f"train on, {len(split.test):,} to test",
         )
-        self.console.print(
-            words(
-                f"{config.model.name}, {config.federation.rounds} rounds, seed "
-                f"{config.run.seed}, {_privacy(config)}"
-            ),
-            highlight=False,
+        self._say(
+            f"{config.model.name}, {config.federation.rounds} rounds, seed {config.run.seed}, "
+            f"{_privacy(config)}"
         )
         if first:
-            self.console.print(f"going on after round {first}", highlight=False)
+            self._say(f"going on after round {first}")
         if self.console.is_terminal and self.verbosity == 0:
             self._live = LiveTable(self.console, config.federation.rounds, first)
 
@@ -97,13 +90,13 @@ class RunProgress:
             for name, metric in _in_rounds().items()
         )
         due = self.verbosity > 0 or done % max(1, total // 10) == 0 or done == total
-        if self.verbosity >= 0 and due:
+        if due:
             steady = done - self._first - 1
             left = ""
             if steady > 0 and done < total:
                 pace = (time.perf_counter() - self._begun) / steady
                 left = f", about {pace * (total - done):.0f} s left"
-            self.console.print(f"round {done}/{total}  {score}{left}", highlight=False)
+            self._say(f"round {done}/{total}  {score}{left}")
 
     def close(self) -> None:
         """Take the live table away, whatever happened."""
@@ -118,33 +111,29 @@ class RunProgress:
             return
         summary = result.summary
         for name, values in _curves(result.rounds).items():
-            self.console.print(f"{name:<14} {sparkline(values)}", highlight=False)
+            self._say(f"{name:<14} {sparkline(values)}")
         self.console.print(summary_table(summary))
         for entry in summary.get("classes") or []:
-            self.console.print(
+            self._say(
                 f"epsilon {entry['epsilon']:g}: {entry['clients']:,} clients, spent at most "
-                f"{entry['epsilon_spent_max']:.3g}, RMSE {entry['rmse_final'] or 0:.4f}",
-                highlight=False,
+                f"{entry['epsilon_spent_max']:.3g}, RMSE {entry['rmse_final'] or 0:.4f}"
             )
         if summary.get("target") is not None:
             reached = "reached" if summary["target_reached"] else "not reached"
-            self.console.print(f"Target RMSE {summary['target']:g}: {reached}.", highlight=False)
+            self._say(f"Target RMSE {summary['target']:g}: {reached}.")
         # What matters comes last: what came out, what is guaranteed, what was spent.
         together, alone = summary["rmse_final"], summary["rmse_client_alone"]
         better = "lower" if together <= alone else "higher"
         gain = f"{100 * abs(1 - together / alone):.1f} % " if alone else ""
-        self.console.print(
-            words(
-                ("Learning together", "bold"),
-                f": error {gain}{better} than a client alone. "
-                f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s.",
-            ),
-            highlight=False,
+        self._say(
+            ("Learning together", "bold"),
+            f": error {gain}{better} than a client alone. "
+            f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s.",
         )
         if summary.get("planner_note"):
-            self.console.print(words(f"Planner {summary['planner_note']}."), highlight=False)
+            self._say(f"Planner {summary['planner_note']}.")
         for line in guarantee(summary):
-            self.console.print(words(line), highlight=False)
+            self._say(line)
 
 
 def _in_rounds() -> dict[str, Metric]:
@@ -271,32 +260,26 @@ def _decision(record: Mapping[str, Any]) -> str:
 
 def description_view(console: Console, facts: Mapping[str, Any]) -> None:
     """A data set's facts in a few lines, with a histogram of its ratings."""
-    users, items = facts["ratings_per_user"], facts["ratings_per_item"]
-    silent = facts["users_without_ratings"]
-    console.print(
-        words(
-            (facts["dataset"], "bold"),
-            f": {facts['ratings']:,} ratings by {facts['users']:,} users ({silent} without any) "
-            f"on {facts['items']:,} items",
-        ),
-        highlight=False,
-    )
-    lines = [
-        f"clients            {facts['clients']:,}",
-        f"density            {100 * facts['density']:.2f} %",
-        f"ratings per user   {users['min']} to {users['max']}, median {users['median']:g}",
-        f"ratings per item   {items['min']} to {items['max']}, median {items['median']:g}",
-        f"split              {facts['train']:,} to train on, {facts['test']:,} to test",
-    ]
-    console.print("\n".join(lines), highlight=False)
+    spread = "{min} to {max}, median {median:g}"
+    rows = {
+        "clients": f"{facts['clients']:,}",
+        "density": f"{100 * facts['density']:.2f} %",
+        "ratings per user": spread.format(**facts["ratings_per_user"]),
+        "ratings per item": spread.format(**facts["ratings_per_item"]),
+        "split": f"{facts['train']:,} to train on, {facts['test']:,} to test",
+    }
     largest = max(facts["histogram"].values(), default=1)
-    for value, count in facts["histogram"].items():
-        console.print(
-            f"  {value:>6}  {bar(count / largest)}  {count:,}", highlight=False, markup=False
-        )
-    console.print(
+    lines: list[str | tuple[str, str]] = [
+        (facts["dataset"], "bold"),
+        f": {facts['ratings']:,} ratings by {facts['users']:,} users "
+        f"({facts['users_without_ratings']} without any) on {facts['items']:,} items\n",
+        *(f"{name:<18} {of}\n" for name, of in rows.items()),
+        *(
+            f"  {value:>6}  {bar(count / largest)}  {count:,}\n"
+            for value, count in facts["histogram"].items()
+        ),
         f"Predicting a constant has RMSE {facts['rmse_constant']:.4f} (on 0 to 1), each user's "
         f"mean {facts['rmse_user_mean']:.4f}, each client alone "
         f"{facts['rmse_client_alone']:.4f}.",
-        highlight=False,
-    )
+    ]
+    console.print(words(*lines, keep="\n"), highlight=False)

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bgtplanner.data.split import Split
 from bgtplanner.errors import (
     BGTPlannerError,
     ConfigError,
@@ -33,7 +32,7 @@ from bgtplanner.runs.config import Config
 from bgtplanner.runs.contents import OF_EVERY_RUN
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.interrupts import stop_requests
-from bgtplanner.runs.summary import Result
+from bgtplanner.runs.observers import Observer
 
 __all__ = [
     "BACKENDS",
@@ -256,24 +255,11 @@ class _ObserverError(Exception):
         self.cause = cause
 
 
-class _CellView:
+class _CellView(Observer):
     """Watches one cell for the study: passes its rounds on, and passes a stop in."""
 
-    def __init__(
-        self,
-        cell: Cell,
-        tell: Tell | None = None,
-        flag: Path | None = None,
-    ) -> None:
-        self.cell = cell
-        self.tell = tell
-        self.flag = flag
-
-    def searching(self, name: str, number: int, total: int) -> None:
-        """Schedules that are tried are not rounds of the cell."""
-
-    def started(self, config: Config, split: Split, first: int) -> None:
-        """Nothing to say yet."""
+    def __init__(self, cell: Cell, tell: Tell | None = None, flag: Path | None = None) -> None:
+        self.cell, self.tell, self.flag = cell, tell, flag
 
     def round(self, record: Mapping[str, Any], total: int) -> None:
         if self.tell is not None:
@@ -286,9 +272,6 @@ class _CellView:
                 raise InterruptedRunError("stopped")
             self.flag = None  # once: a second request would end it in the middle of a round
             signal.raise_signal(signal.SIGTERM)  # the run saves what it has after its next round
-
-    def finished(self, result: Result) -> None:
-        """The summary is on the disk."""
 
 
 def compared() -> list[str]:

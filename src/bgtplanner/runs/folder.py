@@ -50,6 +50,7 @@ from bgtplanner.errors import (
     StorageError,
     quoted,
 )
+from bgtplanner.privacy.accounting import Rule
 from bgtplanner.runs.assembly import rule_of
 from bgtplanner.runs.config import Config, load_config, to_toml
 from bgtplanner.runs.contents import (
@@ -165,9 +166,7 @@ class RunFolder:
         """Open an existing run folder to go on with it, and lock it.
 
         Raises:
-            RunFolderError: If it is no run folder.
-            SchemaError: If another version wrote it.
-            RunLockedError: If a process is writing to it.
+            RunFolderError: If it is no run folder, or of another version, or a process writes it.
         """
         folder = cls(Path(path))
         folder.notes()
@@ -241,18 +240,16 @@ class RunFolder:
         Raises:
             RunFolderError: If one of those lines is no record of its round; names the line.
         """
-        file = self.path / "rounds.jsonl"
-        config = self.config() if whole else None
-        private = config is not None and config.privacy.mechanism != "none"
-        needed = needed_of_rounds(private, self.deployed) if whole else set()
+        file, contents = self.path / "rounds.jsonl", of_rounds()
         try:
             lines = read_bytes(file, MOST_BYTES_OF_ROUNDS).split(b"\n")[:-1]
         except FileNotFoundError:
             return []
         except OSError as error:
             raise RunFolderError(f"{file}: cannot be read: {error}") from error
+        rule = self._rule() if whole else None
+        needed = needed_of_rounds(rule is not None, self.deployed) if whole else ()
         records: list[dict[str, Any]] = []
-        contents = of_rounds()
         for number, line in enumerate(lines[:first], start=1):
             try:
                 record = json.loads(line)
@@ -267,9 +264,14 @@ class RunFolder:
                     "expected; the folder was changed by hand"
                 )
             records.append(record)
-        if config is not None and private:
-            check_ticks(file, records, len(rule_of(config).powers))
+        if rule is not None:
+            check_ticks(file, records, len(rule.powers))
         return records
+
+    def _rule(self) -> Rule | None:
+        """How charges add up in this run; None where nothing is paid."""
+        config = self.config()
+        return None if config.privacy.mechanism == "none" else rule_of(config)
 
     def keep_rounds(self, number: int) -> list[dict[str, Any]]:
         """Cut ``rounds.jsonl`` to the rounds before the checkpoint, and return them."""
@@ -342,12 +344,11 @@ class RunFolder:
         found = self._read_json("summary.json")
         if found is None:
             return None
-        file = self.path / "summary.json"
-        of_summary().check(file, found, needed)
+        file, contents = self.path / "summary.json", of_summary()
+        contents.check(file, found, needed)
         if whole:
-            config, deployed = self.config(), self.deployed
-            private = config.privacy.mechanism != "none"
-            of_summary().check(file, found, needed_of_summary(private, deployed))
+            config, deployed, rule = self.config(), self.deployed, self._rule()
+            contents.check(file, found, needed_of_summary(rule is not None, deployed))
             mine = {
                 "schema": SCHEMA,
                 "preset": config.preset,
@@ -355,7 +356,7 @@ class RunFolder:
                 "policy": config.planning.policy,
                 "mechanism": config.privacy.mechanism,
                 "seed": config.run.seed,
-            } | ({"accounting": rule_of(config).name} if private else {})
+            } | ({} if rule is None else {"accounting": rule.name})
             for name, value in mine.items():
                 if found.get(name, value) != value:
                     raise RunFolderError(
