@@ -83,25 +83,12 @@ class Result:
         Raises:
             DataError: If a label is not known, or the shapes do not go together.
         """
-        found = []
-        for name, wanted, labels in (
-            ("user", user, self.ratings.user_labels),
-            ("item", item, self.ratings.item_labels),
-        ):
-            order = np.argsort(labels)
-            try:
-                array = np.atleast_1d(np.asarray(wanted))
-                place = np.searchsorted(labels, array, sorter=order)
-            except (TypeError, ValueError) as error:
-                raise DataError(f"{name}: expected labels of one kind in an array") from error
-            index = order[np.minimum(place, len(labels) - 1)]
-            if not np.array_equal(labels[index], array):
-                raise DataError(f"{name}: a label that is not among the ratings'")
-            found.append(index)
+        users = _places(self.ratings.user_labels, user, "user")
+        items = _places(self.ratings.item_labels, item, "item")
         try:
-            users, items = np.broadcast_arrays(*found)
+            users, items = np.broadcast_arrays(users, items)
         except ValueError as error:
-            shapes = " and ".join(str(index.shape) for index in found)
+            shapes = f"{users.shape} and {items.shape}"
             raise DataError(f"user and item have shapes {shapes}") from error
         predicted = self.simulation.predict(users.ravel(), items.ravel())
         return self.ratings.to_raw(predicted).reshape(users.shape)
@@ -122,12 +109,10 @@ class Result:
         """
         ConfigError.unless(top >= 1, "top", top, "at least 1")
         labels = self.ratings.user_labels
-        found = np.flatnonzero(labels == np.asarray(user).astype(labels.dtype))
-        if len(found) != 1:
-            raise DataError("user: a label that is not among the ratings'")
-        rated = self.ratings.item[self.ratings.user == found[0]]
+        (place,) = _places(labels, np.asarray(user).astype(labels.dtype), "user")
+        rated = self.ratings.item[self.ratings.user == place]
         unrated = np.setdiff1d(np.arange(self.ratings.n_items), rated)
-        predicted = self.simulation.predict(np.full(len(unrated), found[0]), unrated)
+        predicted = self.simulation.predict(np.full(len(unrated), place), unrated)
         best = np.argsort(-predicted, kind="stable")[:top]
         values = self.ratings.to_raw(predicted[best])
         names = self.ratings.item_labels[unrated[best]]
@@ -155,6 +140,20 @@ class Result:
         except OSError as error:
             raise StorageError(f"{target}: cannot be written ({error})") from error
         return target
+
+
+def _places(labels: NDArray[Any], wanted: ArrayLike, name: str) -> NDArray[np.int64]:
+    """Indices of labels, in at least one dimension."""
+    order = np.argsort(labels)
+    try:
+        array = np.atleast_1d(np.asarray(wanted))
+        place = np.searchsorted(labels, array, sorter=order)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name}: expected labels of one kind in an array") from error
+    index = order[np.minimum(place, len(labels) - 1)]
+    if not np.array_equal(labels[index], array):
+        raise DataError(f"{name}: a label that is not among the ratings'")
+    return np.asarray(index)
 
 
 def facts_of(
