@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bgtplanner.commands.options import DataDir, Json, Quiet, need_simulator, print_json, say
+from bgtplanner.commands.options import (
+    DataDir,
+    Json,
+    Quiet,
+    answer,
+    need_simulator,
+    print_json,
+    say,
+)
 from bgtplanner.commands.report import report_writer
 from bgtplanner.errors import ConfigError, MissingExtraError
 from bgtplanner.report.screen import Screen, words
@@ -100,10 +108,8 @@ def run(
         ConfigError.unless(path != "", flag, path, "a path")
     chosen = load_config(preset=preset, file=config, settings=settings)
     if show_config:
-        if as_json:
-            print_json(chosen.model_dump(mode="json"))
-        else:
-            say(*to_toml(chosen).removesuffix("\n").split("\n"))
+        lines = to_toml(chosen).removesuffix("\n").split("\n")
+        answer(as_json, chosen.model_dump(mode="json"), *lines)
         return
     view = _view(as_json, verbose, quiet)
     _need_device()

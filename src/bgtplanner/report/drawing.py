@@ -302,17 +302,7 @@ def lines(
     named: bool = True,
     then: Callable[[Axes], None] | None = None,
 ) -> Callable[[Figure], None]:
-    """Draws lines over rounds, each with its name beside its end.
-
-    Args:
-        drawn: The lines.
-        label: What goes up.
-        total: How many rounds there are to be; by default those that are drawn.
-        limits: From where to where.
-        percent: Whether it is a share.
-        named: Whether names are beside ends.
-        then: Does what is left to do.
-    """
+    """Draws lines over rounds, each with its name beside its end."""
 
     def draw(figure: Figure) -> None:
         axes = round_axes(figure, total, label)

@@ -472,20 +472,13 @@ def duration(seconds: float) -> str:
 
 
 class StudyView:
-    """Tells the user how a study is going: on a terminal a live line, elsewhere a line a cell.
-
-    Args:
-        console: Where to write.
-        quiet: Write nothing at all.
-    """
+    """Tells the user how a study is going: on a terminal a live line, elsewhere a line a cell."""
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
-        self.console = console
-        self.quiet = quiet
+        self.console, self.quiet = console, quiet
         self._live: Progress | None = None
         self._task: Any = None
-        self._done = 0
-        self._total = 0
+        self._done = self._total = 0
         self._told = False
 
     def study_started(self, total: int, finished: int, left: float | None) -> None:

@@ -191,13 +191,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
 
 
 class LiveTable:
-    """What a terminal shows while a run goes on, and takes away when it ends.
-
-    Args:
-        console: Where; a terminal.
-        total: How many rounds there are to be.
-        first: How many are done already.
-    """
+    """What a terminal shows while a run goes on, and takes away when it ends."""
 
     def __init__(self, console: Console, total: int, first: int) -> None:
         self._records: list[Mapping[str, Any]] = []

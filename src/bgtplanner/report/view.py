@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from bgtplanner.errors import RunFolderError
 from bgtplanner.models.references import REFERENCES
 from bgtplanner.report.guarantee import guarantee, is_sound, not_covered
-from bgtplanner.runs.assembly import rule_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.summary import identity_of, not_accounted, readings, summarise
+from bgtplanner.runs.summary import identity_of, not_accounted, promised, readings, summarise
 
 __all__ = ["RunView", "Tile", "read_run"]
 
@@ -247,16 +246,8 @@ def _so_far(
         return known | {"rounds_run": 0}
     spending: dict[str, Any] = {}
     if privacy.mechanism != "none":
-        rule = rule_of(config)
-        read = readings(rule.name, privacy.delta, rounds)
-        spending = {
-            "trust": privacy.trust,
-            "unit": privacy.unit,
-            "accounting": rule.name,
-            "epsilon": max(known.get("class_epsilons") or [privacy.epsilon]),
-            "delta": privacy.delta,
-            "rounds_paid": sum(record.get("charge", 0) > 0 for record in rounds),
-            "epsilon_spent_max": None if read is None else float(read[-1].max()),
-        }
+        spending = promised(config, known.get("class_epsilons") or [privacy.epsilon], rounds)
+        read = readings(spending["accounting"], privacy.delta, rounds)
+        spending["epsilon_spent_max"] = None if read is None else float(read[-1].max())
     seconds = sum(record.get("seconds", 0.0) for record in rounds)
     return summarise(config, known, rounds, seconds, spending)

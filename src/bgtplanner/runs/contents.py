@@ -46,11 +46,7 @@ __all__ = [
 
 
 class Contents:
-    """What may stand under each key of a file; keys that nobody reads may hold anything.
-
-    Args:
-        kinds: The keys, each with a type.
-    """
+    """What may stand under each key of a file; keys that nobody reads may hold anything."""
 
     def __init__(self, kinds: Mapping[str, Any]) -> None:
         self.kinds = kinds
@@ -61,16 +57,7 @@ class Contents:
         return TypeAdapter(made("Keys", dict(self.kinds), total=False))
 
     def check(self, where: object, found: Mapping[str, Any], needed: Collection[str] = ()) -> None:
-        """Refuse what is not of its kind, or not there.
-
-        Args:
-            where: The file, with its line where it has lines.
-            found: What it holds.
-            needed: The keys that must be there.
-
-        Raises:
-            RunFolderError: Naming the file, the key and what was expected.
-        """
+        """Refuse what is not of its kind, or not there."""
         try:
             self._adapter.validate_python(found, strict=True)
         except ValidationError as error:

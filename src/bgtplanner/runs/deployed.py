@@ -62,13 +62,6 @@ def carry_out(
 ) -> dict[str, Any]:
     """Run what the config says on the machines of a grid, or go on with it; the summary.
 
-    Args:
-        grid: Flower's way to the machines.
-        config_file: The settings.
-        out: The run folder, new or of this very run.
-        observer: Somebody to tell about every round.
-        poll_seconds: How often to look for answers.
-
     Raises:
         ConfigError: If a setting makes no sense on real machines.
         RunFolderError: If the folder holds another run.

@@ -81,12 +81,7 @@ def run_study(
 ) -> list[Outcome]:
     """Run all cells that are not finished, and say what came of each.
 
-    Args:
-        study: What is to be run.
-        out: Folder of the study. On a cluster it must be the same for all machines.
-        jobs: How many cells at a time.
-        backend: One of :data:`BACKENDS`.
-        observer: Somebody to tell about every cell.
+    On a cluster the folder must be the same for all machines.
 
     Raises:
         ConfigError: If something cannot be run, before anything is.

@@ -126,14 +126,6 @@ class RunFolder:
     ) -> Self:
         """Start a new run folder and lock it.
 
-        Args:
-            path: Where.
-            config: The settings of the run.
-            fingerprint: Of the ratings.
-            facts: What is known before the first round, for those who look on meanwhile.
-            overwrite: Replace a run that is there.
-            deployed: Whether it is run on real machines.
-
         Raises:
             RunFolderError: If the folder is in use for something else, or cannot be written.
         """

@@ -32,13 +32,7 @@ _NOT_OF_THIS_RUN = (AttributeError, RecursionError, TypeError, ValueError)
 
 
 class Run:
-    """A run in progress: who carries it out, and what is known of its past.
-
-    Args:
-        config: Every setting.
-        simulation: Who carries the rounds out.
-        observer: Somebody to tell about every round.
-    """
+    """A run in progress: who carries it out, and what is known of its past."""
 
     def __init__(
         self, config: Config, simulation: Carrier, observer: RoundObserver | None

@@ -20,7 +20,7 @@ from bgtplanner.models.references import REFERENCES, References
 from bgtplanner.privacy.accounting import RULES
 from bgtplanner.privacy.exposure import client_level
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.runs.assembly import budgets_of, expansion_of
+from bgtplanner.runs.assembly import budgets_of, expansion_of, rule_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import SCHEMA
 
@@ -33,6 +33,7 @@ __all__ = [
     "identity_of",
     "most_spent",
     "not_accounted",
+    "promised",
     "reached_target",
     "readings",
     "spending_of",
@@ -283,14 +284,8 @@ def spending_of(
     """
     privacy = config.privacy
     spent = ledger.epsilon_spent()[:clients]
-    largest = max(ledger.budgets.classes, key=lambda budget: budget.epsilon)
     found: dict[str, Any] = {
-        "trust": privacy.trust,
-        "unit": privacy.unit,
-        "accounting": ledger.rule.name,
-        "epsilon": largest.epsilon,
-        "delta": privacy.delta,
-        "rounds_paid": sum(record["charge"] > 0 for record in records),
+        **promised(config, [budget.epsilon for budget in ledger.budgets.classes], records),
         "epsilon_spent_max": float(spent.max()),
         "epsilon_client_level": float(spent.max()),
         "epsilon_client_level_median": float(np.median(spent)),
@@ -301,6 +296,21 @@ def spending_of(
     if split is not None and (privacy.unit == "row" or not ledger.rule.sound):
         found |= _client_level(config, split, records)
     return found
+
+
+def promised(
+    config: Config, epsilons: Sequence[float], records: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What clients were promised, and in how many rounds they paid."""
+    privacy = config.privacy
+    return {
+        "trust": privacy.trust,
+        "unit": privacy.unit,
+        "accounting": rule_of(config).name,
+        "epsilon": max(epsilons),
+        "delta": privacy.delta,
+        "rounds_paid": sum(record.get("charge", 0) > 0 for record in records),
+    }
 
 
 def classes_of(
