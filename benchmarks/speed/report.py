@@ -11,9 +11,8 @@ from typing import Any
 
 from benchmarks.speed.made_runs import make_study
 from bgtplanner.report.page import write_report
-from bgtplanner.runs.curves import mean_curves
 from bgtplanner.runs.execute import read_study
-from bgtplanner.runs.statistics import summed_up
+from bgtplanner.runs.statistics import mean_curves, summed_up
 from bgtplanner.runs.study import Study
 
 TARGET_BYTES = 3_000_000

@@ -57,7 +57,7 @@ def test_for_real(call: Call) -> None:
     assert "left" in done.out
     assert "failed: csv:missing.csv gaussian uniform seed 0: " in done.out
     assert "Tables: grid/comparison.md, .csv, .json" in done.out
-    assert max(map(len, done.out.split("Error and F1")[1].split("failed:")[0].splitlines())) <= 80
+    assert max(map(len, done.out.split("RMSE and F1")[1].split("failed:")[0].splitlines())) <= 80
     assert done.err == ""
     summary = json.loads(Path("grid/demo/none/unlimited/seed-0/summary.json").read_text())
     assert (summary["mechanism"], summary["rounds_run"]) == ("none", 2)
@@ -78,7 +78,7 @@ def test_flags_reach_every_cell(call: Call, fake: Fake) -> None:
         *("--set", "server.learning_rate=0.5", "--preset", "paper", "--out", "g", "--quiet"),
     )
     assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("Error and F1")
+    assert done.out.startswith("RMSE and F1")
     assert len(fake.configs) == 8
     assert {config.data.dataset for config in fake.configs} == {"demo", "synthetic"}
     for config in fake.configs:

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, split_ratings
 from bgtplanner.errors import ConfigError
-from bgtplanner.federation.planned import PlannedRound, PlannedRounds
+from bgtplanner.federation.planned import PlannedRounds
 from bgtplanner.federation.posterior import forecast
 from bgtplanner.federation.protection import Protection, Terms, noise_of_mean
+from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
@@ -96,7 +97,7 @@ def planned(
     return PlannedRounds(simulation, policy, ledger, run="run", mark=mark, **options)
 
 
-def played(rounds: PlannedRounds, number: int) -> list[PlannedRound]:
+def played(rounds: PlannedRounds, number: int) -> list[RoundResult]:
     found = [rounds.step() for _ in range(number)]
     assert all(one is not None for one in found)
     return [one for one in found if one is not None]
@@ -151,7 +152,7 @@ class TestPaying:
         rounds = planned(split, [0.25, 0.5])
         for one, charge in zip(played(rounds, 2), (0.25, 0.5), strict=True):
             assert one.plan is not None
-            assert (one.plan.charge, one.paid, one.record.clients) == (charge, CLIENTS, CLIENTS)
+            assert (one.plan.charge, one.paid, one.clients) == (charge, CLIENTS, CLIENTS)
             # Laplace of scale 2 * clip / epsilon on each of the uploads, then the mean.
             std = 2**0.5 * 2 * one.plan.clip / charge / CLIENTS**0.5
             assert one.seen.noise_std == pytest.approx(std, rel=1e-5)
@@ -163,7 +164,7 @@ class TestPaying:
         ledger.reserve(0.875, run="elsewhere", round=0, clients=[0, 1, 2])
         rounds = planned(split, [0.25] * ROUNDS, ledger=ledger)
         (one,) = played(rounds, 1)
-        assert (one.paid, one.record.clients) == (CLIENTS - 3, CLIENTS - 3)
+        assert (one.paid, one.clients) == (CLIENTS - 3, CLIENTS - 3)
         assert spent(rounds).tolist() == [0.875] * 3 + [0.25] * (CLIENTS - 3)
 
     def test_nobody_can_pay(self, split: Split) -> None:
@@ -172,7 +173,7 @@ class TestPaying:
         rounds = planned(split, [0.25] * ROUNDS, ledger=ledger)
         start = shared(rounds)
         (one,) = played(rounds, 1)
-        assert (one.paid, one.record.clients) == (0, 0)
+        assert (one.paid, one.clients) == (0, 0)
         assert one.plan is not None
         assert len(one.seen.aggregate) == 0
         assert np.array_equal(shared(rounds), start)
@@ -190,7 +191,7 @@ class TestPaying:
         rounds = planned(split, script, budgets=TWO, federation=federation, trust=trust)
         found = played(rounds, 5)
         assert [one.paid for one in found] == [12, 12, 8, 8, 0]
-        assert [one.record.clients for one in found] == [12, 12, 8, 8, 0]
+        assert [one.clients for one in found] == [12, 12, 8, 8, 0]
         assert spent(rounds).tolist() == [1.0] * 4 + [4.0] * 8
         first, third = found[0].seen.noise_std, found[2].seen.noise_std
         if trust == "local":  # variances of 4 with scale 4 and 8 with scale 2, over 12
@@ -208,7 +209,7 @@ class TestWithoutUploads:
         before, own = shared(rounds), local(rounds)
         (one,) = played(rounds, 1)
         assert one.plan is not None
-        assert (one.plan.skip, one.paid, one.record.clients) == (True, 0, 0)
+        assert (one.plan.skip, one.paid, one.clients) == (True, 0, 0)
         assert spent(rounds).tolist() == [0.25] * CLIENTS
         assert np.array_equal(shared(rounds), before)
         assert not np.array_equal(local(rounds), own)  # ratings have arrived meanwhile
@@ -222,7 +223,7 @@ class TestWithoutUploads:
         head, memory = rounds.ledger.head, local(rounds)
         for index, one in enumerate(played(rounds, 3)):
             assert (one.plan, one.paid, one.reward) == (None, 0, None)
-            assert (one.record.round, one.record.clients) == (2 + index, 0)
+            assert (one.round, one.clients) == (2 + index, 0)
             assert np.array_equal(shared(rounds), before)
         assert rounds.over
         assert rounds.ledger.head == head
@@ -251,8 +252,7 @@ class TestAgain:
             twice = played(again, 4)
             assert np.array_equal(ledger.spent(), before)
             assert ledger.head == head
-            assert [one.record for one in twice] == [one.record for one in once]
-            assert [one.paid for one in twice] == [one.paid for one in once]
+            assert twice == once
             for mine, theirs in zip(twice, once, strict=True):
                 assert np.array_equal(mine.seen.aggregate, theirs.seen.aggregate)
             assert np.array_equal(shared(again), shared(first))
@@ -288,8 +288,7 @@ class TestAgain:
         later.load_state_dict(state)
         later.simulation.restore(arrays)
         found = played(later, 3)
-        assert [one.record for one in found] == [one.record for one in rest]
-        assert [one.reward for one in found] == [one.reward for one in rest]
+        assert found == rest
         assert isinstance(whole.policy, Scripted)
         assert isinstance(later.policy, Scripted)
         np.testing.assert_array_equal(whole.policy.contexts[2:], later.policy.contexts)
@@ -300,19 +299,19 @@ class TestWhoTakesPart:
         rounds = planned(split, [0.125] * ROUNDS, dropout=0.5)
         found = played(rounds, 4)
         assert [one.paid for one in found] == [CLIENTS] * 4
-        answering = [one.record.clients for one in found]
+        answering = [one.clients for one in found]
         assert all(0 < number < CLIENTS for number in answering)
         assert len(set(answering)) > 1
         assert spent(rounds).tolist() == [0.5] * CLIENTS
         for one in found:  # the mean is over who answered, and so is the noise
-            std = 2**0.5 * 16 / one.record.clients**0.5
+            std = 2**0.5 * 16 / one.clients**0.5
             assert one.seen.noise_std == pytest.approx(std, rel=1e-5)
 
     def test_who_is_late_has_paid_and_is_mostly_the_same(self, split: Split) -> None:
         rounds = planned(split, [0.125] * ROUNDS, stragglers=0.4)
         found = played(rounds, 4)
         assert [one.paid for one in found] == [CLIENTS] * 4
-        assert all(one.record.clients == CLIENTS - one.late for one in found)
+        assert all(one.clients == CLIENTS - one.late for one in found)
         assert sum(one.late for one in found) > 0
         assert spent(rounds).tolist() == [0.5] * CLIENTS
         many = Ledger.in_memory(Budgets.same(Budget(1.0, 1e-5), 4000), RULE)
@@ -329,7 +328,7 @@ class TestWhoTakesPart:
             (one,) = played(rounds, 1)
             now = spent(rounds)
             assert sorted(now - before) == [0.0] * 6 + [0.125] * 6
-            assert (one.paid, one.record.clients) == (6, 6)
+            assert (one.paid, one.clients) == (6, 6)
             patterns.add(tuple(now - before))
             before = now
         assert len(patterns) > 1  # not the same ones every time
@@ -395,13 +394,13 @@ class TestReward:
         rounds = planned(split, [0.25, 0.0, 0.25], reward="test")
         before = rounds.simulation.evaluate().rmse
         found = played(rounds, 3)
-        errors = [before, *(one.record.metrics.rmse for one in found)]
+        errors = [before, *(one.metrics.rmse for one in found)]
         assert self.rewards(rounds) == pytest.approx(-np.diff(errors))
         assert self.rewards(rounds) == [one.reward for one in found]
 
     def test_of_the_loss(self, split: Split) -> None:
         rounds = planned(split, [0.25, 0.0, 0.25], reward="loss")
-        losses = [one.record.loss for one in played(rounds, 3)]
+        losses = [one.loss for one in played(rounds, 3)]
         first, *later = self.rewards(rounds)
         assert first is None  # there is nothing to compare it with
         assert later == pytest.approx(-np.diff(losses))
@@ -434,9 +433,9 @@ class TestReward:
         said = [one.seen.validation for one in found]
         assert all(pair is not None and pair[1] > 0 for pair in said)
         assert found[0].reward is None  # nothing to compare with
-        assert found[0].validated is not None
+        assert found[0].validation_rmse is not None
         assert said[1] is not None
-        expected = found[0].validated.rmse - rmse_of(said[1][0])
+        expected = found[0].validation_rmse - rmse_of(said[1][0])
         assert found[1].reward == pytest.approx(expected)
         assert spent(rounds).tolist() == [0.375] * CLIENTS  # within the charge, not on top of it
 
@@ -457,7 +456,7 @@ class TestReward:
         assert self.rewards(rounds) == [None, None]
 
 
-def of_adap(split: Split, unit: Any) -> tuple[PlannedRound, PlannedRound]:
+def of_adap(split: Split, unit: Any) -> tuple[RoundResult, RoundResult]:
     """Two rounds of ADAP with Laplace noise."""
     protection = Protection(mechanism="laplace", unit=unit)
     federation = Federation(model=FEDERATION.model, server=SERVER, protection=protection)

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from bgtplanner.data.split import Split, deal_users, split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError, RunFolderError
+from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
-from bgtplanner.federation.simulation import RoundRecord, Simulation, pick_device
+from bgtplanner.federation.simulation import Simulation, pick_device
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.metrics import metrics
@@ -39,7 +40,7 @@ def split() -> Split:
 class Run(NamedTuple):
     """A run of six rounds and all that could be seen of it on the way."""
 
-    records: list[RoundRecord]
+    records: list[RoundResult]
     arrays: list[dict[str, NDArray[Any]]]  # before the first round and after every one
     copies: list[dict[str, NDArray[Any]]]  # the same, copied at once
     predictions: list[NDArray[np.float32]]  # on the held-out ratings

@@ -139,4 +139,4 @@ class TestEdgeCases:
         nothing = ratings.take(np.zeros(2, bool))
         for scores in references(ratings, nothing):
             assert isinstance(scores, Metrics)
-            assert all(math.isnan(score) for score in scores)
+            assert all(math.isnan(score) for score in scores.values())

@@ -24,7 +24,8 @@ from numpy.typing import ArrayLike
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split
-from bgtplanner.federation.planned import PlannedRound, PlannedRounds
+from bgtplanner.federation.planned import PlannedRounds
+from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Draw, Federation
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.planning.policy import Plan
@@ -202,7 +203,7 @@ class Played(NamedTuple):
     """One round: what it drew, what came of it, and all that was left by it."""
 
     draws: Draws
-    went: PlannedRound
+    went: RoundResult
     told: Told
     state: Parameters
     booked: Float  # ticks of each client, in the ledger of the run and in the policy's own
@@ -327,8 +328,8 @@ def test_where_the_rounds_lead(run: Run, expected: list[After]) -> None:
                 atol=CLOSE,
                 err_msg=name,
             )
-        assert played.went.record.loss == pytest.approx(after.loss, abs=CLOSE)
-        assert played.went.record.clients == sum(np.abs(after.aggregate.users).max(axis=1) > 0)
+        assert played.went.loss == pytest.approx(after.loss, abs=CLOSE)
+        assert played.went.clients == sum(np.abs(after.aggregate.users).max(axis=1) > 0)
 
 
 def test_the_reward_is_the_fall_of_the_test_error(run: Run, expected: list[After]) -> None:
@@ -336,7 +337,7 @@ def test_the_reward_is_the_fall_of_the_test_error(run: Run, expected: list[After
     before = authors.rmse(WORLD, authors.predictions(WORLD, run.start, run.start.items, 0))
     for played, after in zip(run.rounds, expected, strict=True):
         now = authors.rmse(WORLD, after.predicted)
-        assert played.went.record.metrics.rmse == pytest.approx(now, abs=CLOSE)
+        assert played.went.metrics.rmse == pytest.approx(now, abs=CLOSE)
         assert played.told.reward == pytest.approx(before - now, abs=CLOSE)
         assert played.went.reward == played.told.reward
         before = now
@@ -375,5 +376,5 @@ def test_what_is_not_a_number_stays_on_its_client(run: Run) -> None:
         np.testing.assert_allclose(
             getattr(reached, name), getattr(after.parameters, name), rtol=0, atol=CLOSE
         )
-    assert np.isnan(played.record.metrics.rmse)
+    assert np.isnan(played.metrics.rmse)
     assert played.reward is None  # there is no saying what the round brought

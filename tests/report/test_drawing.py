@@ -13,26 +13,19 @@ from matplotlib.figure import Figure
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.catalog import POLICIES
 from bgtplanner.report.drawing import (
+    Line,
     Picture,
     as_file,
     as_page,
-    label_ends,
+    lines,
     look_of,
-    mark_series,
     series_name,
     shades,
     write_pictures,
 )
 
-
-def _draw(figure: Figure) -> None:
-    axes = figure.subplots()
-    mark_series(axes.plot([1, 2], [1, 2], color=look_of("bgt").colour), "bgt")
-    label_ends(axes, [(2.0, "bgt", look_of("bgt").colour, "bgt"), (1.9, "b$d", "#808080", None)])
-    axes.set_xlabel("round")
-
-
-PICTURE = Picture(name="one", title="A line", alt="From 1 to 2.", draw=_draw)
+LINES = [Line("bgt", [1, 2], look_of("bgt").colour, "bgt"), Line("b$d", 1.9, "#808080")]
+PICTURE = Picture(name="one", title="A line", alt="From 1 to 2.", draw=lines(LINES, "height"))
 
 
 class TestLooks:
@@ -111,11 +104,9 @@ class TestFiles:
 
 def test_labels_do_not_lie_on_each_other() -> None:
     figure = Figure()
-    axes = figure.subplots()
-    axes.set_ylim(0, 1)
-    label_ends(
-        axes, [(0.5, name, "#000000", None) for name in "abcdef"] + [(9, "x", "#000000", None)]
-    )
+    every = [Line(name, 0.5, "#000000") for name in "abcdef"] + [Line("x", 9.0, "#000000")]
+    lines(every, "", limits=(0, 1))(figure)
+    (axes,) = figure.axes
     places = sorted(float(text.get_position()[1]) for text in axes.texts)
     gaps = [after - before for before, after in itertools.pairwise(places)]
     assert min(gaps) > 0.04

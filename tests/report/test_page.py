@@ -285,7 +285,7 @@ class TestGrid:
         assert outline.tags.count("svg") == len(outline.labels) == 4 * 7
         for words in (
             "19 of 20",
-            "Error and F1 (last round)",
+            "RMSE and F1 (last round)",
             "Difference to uniform, seed by seed",
             "demo, laplace",
             "csv:a <b>.csv, gaussian",

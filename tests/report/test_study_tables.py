@@ -78,7 +78,7 @@ def shown(comparison: Comparison) -> list[str]:
 class TestTerminal:
     def test_last_round(self) -> None:
         assert shown(comparison_of()) == [
-            "Error and F1 (last round)",
+            "RMSE and F1 (last round)",
             "policy                    n    RMSE      sd   ±95 %      F1      sd   ±95 %",
             "ml-100k, gaussian",
             "  bgt                   3/3  0.3217  0.0021  0.0052  0.6390  0.0010  0.0025",
@@ -102,7 +102,7 @@ class TestTerminal:
 
     def test_beside_the_paper(self) -> None:
         lines = shown(comparison_of(preset="paper", mechanisms=("gaussian", "laplace")))
-        assert lines[0] == "Error and F1 (best round by the test set, as the paper reports)"
+        assert lines[0] == "RMSE and F1 (best round by the test set, as the paper reports)"
         assert (
             "  bgt                   3/3  0.3117  0.0021  0.0052  0.6490  0.0010  0.0025" in lines
         )

@@ -16,8 +16,7 @@ from rich.console import Console
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, split_ratings
 from bgtplanner.report.blocks import bar, sparkline
-from bgtplanner.report.progress import LiveTable
-from bgtplanner.report.terminal import RunView, description_view, summary_table
+from bgtplanner.report.terminal import LiveTable, RunProgress, description_view, summary_table
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.description import describe
 from bgtplanner.runs.summary import Result
@@ -81,7 +80,7 @@ def record(number: int) -> dict[str, Any]:
 
 
 def whole_run(target: Console, verbosity: int = 0, total: int = 30, name: str = "mine") -> str:
-    view = RunView(target, verbosity)
+    view = RunProgress(target, verbosity)
     config = load_config(settings={"federation.rounds": total})
     view.started(config, split(name), 0)
     for number in range(total):
@@ -206,12 +205,12 @@ class TestRun:
     )
     def test_gain(self, together: float, alone: float, words: str) -> None:
         target = console()
-        RunView(target).finished(result(rmse_final=together, rmse_client_alone=alone))
+        RunProgress(target).finished(result(rmse_final=together, rmse_client_alone=alone))
         assert words in text_of(target)
 
     def test_going_on(self) -> None:
         target = console()
-        view = RunView(target)
+        view = RunProgress(target)
         view.started(load_config(settings={"federation.rounds": 30}), split(), 12)
         for number in range(12, 30):
             view.round(record(number), 30)
@@ -267,7 +266,7 @@ class TestRun:
         done = result(**private)
         for entry in done.rounds:
             entry["left"] = [1 - entry["round"] / 30]
-        RunView(target).finished(done)
+        RunProgress(target).finished(done)
         text = " ".join(text_of(target).split())
         places = [
             text.index(words)
@@ -277,7 +276,7 @@ class TestRun:
         assert places == sorted(places)
 
     def test_closed_twice_and_before_it_began(self) -> None:
-        view = RunView(console(terminal=True))
+        view = RunProgress(console(terminal=True))
         view.close()
         view.started(load_config(), split(), 0)
         view.close()
@@ -309,9 +308,7 @@ class TestSummaryTable:
         target.print(summary_table(summary(preset=preset)))
         text = text_of(target)
         assert max(len(line) for line in text.splitlines()) <= 80
-        assert ("best round (on the test set, as the paper reports)" in text) == (
-            preset == "paper"
-        )
+        assert ("best round on the test set, as the paper reports" in text) == (preset == "paper")
         assert ("0.1800" in text) == (preset == "paper")
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from benchmarks.speed.made_runs import make_study
 
-from bgtplanner.runs.curves import mean_curves
 from bgtplanner.runs.execute import read_study
 from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.statistics import mean_curves
 from bgtplanner.runs.study import Study
 
 ASKED = Study(policies=("uniform", "unlimited"), seeds=(0, 1), settings={"federation.rounds": 6})
@@ -19,10 +19,10 @@ def test_means(tmp_path: Path) -> None:
     make_study(tmp_path, ASKED)
     found = mean_curves(tmp_path, read_study(ASKED, tmp_path))
     uniform, unlimited = found["demo", "gaussian", "uniform"], found["demo", "none", "unlimited"]
-    assert (uniform.seeds, len(uniform.rmse), len(unlimited.left)) == (2, 6, 0)
+    assert (uniform.seeds, len(uniform.scores["rmse"]), len(unlimited.left)) == (2, 6, 0)
     seeds = [RunFolder(tmp_path / f"demo/gaussian/uniform/seed-{n}").rounds() for n in (0, 1)]
     mean = np.mean([[record["rmse"] for record in run] for run in seeds], axis=0)
-    np.testing.assert_allclose(uniform.rmse, mean)
+    np.testing.assert_allclose(uniform.scores["rmse"], mean)
     np.testing.assert_allclose(uniform.left, 1 - np.arange(1, 7) / 6, atol=1e-9)
 
 
@@ -31,7 +31,7 @@ def test_only_rounds_that_all_have(tmp_path: Path) -> None:
     rounds = tmp_path / "demo/gaussian/uniform/seed-1/rounds.jsonl"
     rounds.write_text("".join(rounds.read_text().splitlines(keepends=True)[:4]))
     found = mean_curves(tmp_path, read_study(ASKED, tmp_path))
-    assert len(found["demo", "gaussian", "uniform"].rmse) == 4
+    assert len(found["demo", "gaussian", "uniform"].scores["rmse"]) == 4
 
 
 def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:

@@ -25,10 +25,10 @@ from bgtplanner import simulate
 from bgtplanner.errors import BGTPlannerError, RunFolderError
 from bgtplanner.report import page
 from bgtplanner.report.page import render
-from bgtplanner.report.story import read_story
-from bgtplanner.runs.curves import mean_curves
+from bgtplanner.report.view import read_run
 from bgtplanner.runs.execute import read_study
 from bgtplanner.runs.run import load, resume
+from bgtplanner.runs.statistics import mean_curves
 from bgtplanner.runs.study import Study
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -178,7 +178,7 @@ def swap(folder: Path, generator: random.Random) -> None:
 
 
 def reports(folder: Path) -> None:
-    story = read_story(folder)
+    story = read_run(folder)
     story.headline(), story.tiles(), story.promises(), story.epsilon(), story.class_epsilons()
     render(folder)
 
@@ -390,7 +390,7 @@ class TestOldFolders:
     def test_it_can_be_shown(self, tmp_path: Path) -> None:
         folder = Path(shutil.copytree(self.OLD, tmp_path / "run"))
         assert "noise comes from a seed" in render(folder)
-        assert read_story(folder).summary["simulated_noise"] is True
+        assert read_run(folder).summary["simulated_noise"] is True
 
     def test_it_is_used_or_refused_in_a_sentence(self, tmp_path: Path) -> None:
         """What servers remember has grown since; no version makes up what is not there."""
@@ -403,7 +403,7 @@ class TestOldFolders:
         file = folder / "config.toml"
         assert tomllib.loads(file.read_text())["data"]["dataset"] == "synthetic"
         file.write_text(file.read_text().replace('"synthetic"', '"csv:mine.csv"', 1))
-        story = read_story(folder)
+        story = read_run(folder)
         assert story.summary["not_accounted"] == ["scale", "catalogue"]
         assert story.tiles()[-1].rest.endswith("and scale and catalogue public")
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bgtplanner.commands.options import DataDir, Json, need_simulator, print_json, say
+from bgtplanner.commands.options import DataDir, Json, answer, need_simulator, print_json
 from bgtplanner.report.screen import Screen
 
 __all__ = ["data_app"]
@@ -118,9 +118,6 @@ def data_fetch(
             progress.update(task, completed=done, total=total)
 
         folder = fetch_dataset(dataset, data_dir, on_progress=advance)
-    if as_json:
-        print_json({"dataset": dataset, "folder": str(folder)})
-        return
-    say(f"{dataset} is in {folder}")
-    if info.terms:
-        say(f"Terms: {info.terms}", f"Cite: {info.citation}")
+    terms = [f"Terms: {info.terms}", f"Cite: {info.citation}"] if info.terms else []
+    content = {"dataset": dataset, "folder": str(folder)}
+    answer(as_json, content, f"{dataset} is in {folder}", *terms)

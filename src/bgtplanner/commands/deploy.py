@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bgtplanner.commands.options import Json, local_client, need_flower, print_json, say
+from bgtplanner.commands.options import Json, answer, local_client, need_flower, print_json
 from bgtplanner.errors import ConfigError, StorageError
 
 __all__ = ["deploy_app"]
@@ -44,13 +44,12 @@ def init(
 
     ConfigError.unless(folder != "", "FOLDER", folder, "a path")
     write_example(Path(folder), clients=clients, address=address)
-    if as_json:
-        print_json({"folder": str(Path(folder).absolute()), "clients": clients})
-    else:
-        say(
-            f"Written: {folder}. How to go on is in docs/deployment.md; first",
-            f"  cd {folder} && ./certificates.sh localhost 127.0.0.1 {clients}",
-        )
+    answer(
+        as_json,
+        {"folder": str(Path(folder).absolute()), "clients": clients},
+        f"Written: {folder}. How to go on is in docs/deployment.md; first",
+        f"  cd {folder} && ./certificates.sh localhost 127.0.0.1 {clients}",
+    )
 
 
 @deploy_app.command("enroll")
@@ -62,10 +61,8 @@ def enroll(client_file: ClientPath, as_json: Json = False) -> None:
     client = local_client(client_file)
     made = client.enroll()
     path = str(client.file.ledger)
-    if as_json:
-        print_json({"ledger": path, "made": made})
-    else:
-        say(f"{'Made' if made else 'There already, left as it is'}: {path}")
+    said = f"{'Made' if made else 'There already, left as it is'}: {path}"
+    answer(as_json, {"ledger": path, "made": made}, said)
 
 
 @deploy_app.command("check")
@@ -96,11 +93,8 @@ def check(
         found = check_client(
             local_client(file), superlink=superlink, root_certificates=root_certificates
         )
-    if as_json:
-        print_json({"checks": [finding._asdict() for finding in found]})
-    else:
-        for what, well, note in found:
-            say(f"{'ok     ' if well else 'FAILED '}{what:<12} {note}")
+    lines = [f"{'ok     ' if well else 'FAILED '}{what:<12} {note}" for what, well, note in found]
+    answer(as_json, {"checks": [finding._asdict() for finding in found]}, *lines)
     if not all(finding.well for finding in found):
         raise typer.Exit(1)
 
@@ -126,7 +120,4 @@ def sbom(
     except OSError as error:
         raise StorageError.of(f"--to {to}", error, "choose another file") from error
     number = 1 + len(content["components"])
-    if as_json:
-        print_json({"packages": number, "file": str(to)})
-    else:
-        say(f"{number} packages in {to}")
+    answer(as_json, {"packages": number, "file": str(to)}, f"{number} packages in {to}")

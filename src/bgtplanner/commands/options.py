@@ -22,6 +22,7 @@ __all__ = [
     "DataDir",
     "Json",
     "Quiet",
+    "answer",
     "local_client",
     "named_by_flags",
     "need_flower",
@@ -46,6 +47,14 @@ def say(*lines: str, err: bool = False) -> None:
 def print_json(content: Any) -> None:
     """One JSON object on standard output; numbers that JSON does not have are an error."""
     say(*json.dumps(content, indent=2, allow_nan=False).split("\n"))
+
+
+def answer(as_json: bool, content: Any, *lines: str) -> None:
+    """What came of a command: an object for machines, or lines for people."""
+    if as_json:
+        print_json(content)
+    elif lines:
+        say(*lines)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bgtplanner.commands.options import Json, local_client, need_simulator, print_json, say
+from bgtplanner.commands.options import Json, answer, local_client, need_simulator
 from bgtplanner.errors import ConfigError, DataError
 
 __all__ = ["predict", "recommend"]
@@ -62,21 +62,14 @@ def predict(
     who = _label(user, result.ratings.user_labels, "--client")
     what = _label(item, result.ratings.item_labels, "--item")
     value = float(result.predict(who, what)[0])
-    if as_json:
-        print_json({"client": user, "item": item, "predicted": value})
-    else:
-        say(f"{value:.3f}")
+    answer(as_json, {"client": user, "item": item, "predicted": value}, f"{value:.3f}")
 
 
 def _show(user: str, best: list[Any], written: str | None, as_json: bool) -> None:
-    if as_json:
-        items = [{"item": item, "predicted": value} for item, value in best]
-        print_json({"client": user, "items": items, "export": written})
-        return
-    for place, (item, value) in enumerate(best, start=1):
-        say(f"{place:3d}  {item!s:<20} {value:.2f}")
-    if written is not None:
-        say(f"Shared parameters: {written}")
+    items = [{"item": item, "predicted": value} for item, value in best]
+    lines = [f"{place:3d}  {of!s:<20} {value:.2f}" for place, (of, value) in enumerate(best, 1)]
+    lines += [] if written is None else [f"Shared parameters: {written}"]
+    answer(as_json, {"client": user, "items": items, "export": written}, *lines)
 
 
 def _load(folder: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bgtplanner.commands.options import Json, need_simulator, print_json, say
+from bgtplanner.commands.options import Json, answer, need_simulator
 from bgtplanner.errors import ConfigError, MissingExtraError
 
 __all__ = ["report", "report_writer"]
@@ -48,16 +48,11 @@ def report(
         from bgtplanner.report.page import pictures_of
 
         written = write_pictures(pictures_of(folder), Path(figures))
-        if as_json:
-            print_json({"figures": [str(path) for path in written]})
-        else:
-            say(f"Pictures: {len(written) // 2} in {figures}, each as .svg and .png")
+        said = f"Pictures: {len(written) // 2} in {figures}, each as .svg and .png"
+        answer(as_json, {"figures": [str(path) for path in written]}, said)
         return
     page = write(Path(folder))
-    if as_json:
-        print_json({"report": str(page)})
-    else:
-        say(f"Report: {page}")
+    answer(as_json, {"report": str(page)}, f"Report: {page}")
     if open_page:
         typer.launch(str(page))
 
@@ -81,10 +76,7 @@ def _serve(folder: Path, port: int, open_page: bool, as_json: bool) -> None:
     page = LivePage(folder)
     page.page()  # what is wrong with the folder is said now, not in the browser
     server = LiveServer(page, port)
-    if as_json:
-        print_json({"address": server.address})
-    else:
-        say(f"Live: {server.address}  (Ctrl-C ends it)")
+    answer(as_json, {"address": server.address}, f"Live: {server.address}  (Ctrl-C ends it)")
     if open_page:
         typer.launch(server.address)
     server.serve()

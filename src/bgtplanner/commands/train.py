@@ -11,13 +11,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bgtplanner.commands.options import DataDir, Json, Quiet, need_simulator, print_json, say
+from bgtplanner.commands.options import (
+    DataDir,
+    Json,
+    Quiet,
+    answer,
+    need_simulator,
+    print_json,
+    say,
+)
 from bgtplanner.commands.report import report_writer
 from bgtplanner.errors import ConfigError, MissingExtraError
 from bgtplanner.report.screen import Screen, words
 
 if TYPE_CHECKING:
-    from bgtplanner.report.terminal import RunView
+    from bgtplanner.report.terminal import RunProgress
     from bgtplanner.runs.observers import Observer
     from bgtplanner.runs.summary import Result
 
@@ -88,38 +96,20 @@ def run(
 
     Ctrl-C ends it after the present round; `bgtplanner resume FOLDER` goes on.
     """
+    given = locals()
     need_simulator()
-    from bgtplanner.runs.config import load_config, parse_assignment, to_toml
+    from bgtplanner.runs.config import FLAGS, load_config, parse_assignment, to_toml
     from bgtplanner.runs.run import execute
 
-    flags = {
-        "data.dataset": dataset,
-        "data.data_dir": data_dir,
-        "model.name": model,
-        "planning.policy": policy,
-        "planning.levels": levels,
-        "planning.min_rounds": min_rounds,
-        "planning.target": target,
-        "privacy.mechanism": mechanism,
-        "privacy.trust": trust,
-        "privacy.epsilon": epsilon,
-        "privacy.delta": delta,
-        "privacy.budgets": budgets,
-        "federation.rounds": rounds,
-        "federation.participation": participation,
-        "run.seed": seed,
-        "run.device": device,
-    }
+    flags = {key: given[flag[2:].replace("-", "_")] for key, flag in FLAGS.items()}
     settings = dict(parse_assignment(text) for text in assign or [])
     settings |= {key: value for key, value in flags.items() if value is not None}
     for flag, path in (("--config", config), ("--out", out)):  # '' would be the present folder
         ConfigError.unless(path != "", flag, path, "a path")
     chosen = load_config(preset=preset, file=config, settings=settings)
     if show_config:
-        if as_json:
-            print_json(chosen.model_dump(mode="json"))
-        else:
-            say(*to_toml(chosen).removesuffix("\n").split("\n"))
+        lines = to_toml(chosen).removesuffix("\n").split("\n")
+        answer(as_json, chosen.model_dump(mode="json"), *lines)
         return
     view = _view(as_json, verbose, quiet)
     _need_device()
@@ -152,7 +142,7 @@ def resume(
 
 
 @contextlib.contextmanager
-def _watching(view: RunView, track: list[str] | None, folder: Path) -> Iterator[Observer]:
+def _watching(view: RunProgress, track: list[str] | None, folder: Path) -> Iterator[Observer]:
     """The terminal and whoever else is to be told, until it is over."""
     from bgtplanner.integrations.trackers import tracker_named
     from bgtplanner.runs.observers import Several
@@ -192,16 +182,16 @@ def new_folder(dataset: str) -> Path:
     return Path("runs") / name.lstrip("-.")
 
 
-def _view(as_json: bool, verbose: bool, quiet: bool) -> RunView:
-    from bgtplanner.report.terminal import RunView
+def _view(as_json: bool, verbose: bool, quiet: bool) -> RunProgress:
+    from bgtplanner.report.terminal import RunProgress
 
     if verbose and quiet:
         raise ConfigError("--verbose and --quiet exclude each other; give one of them")
     level = -1 if quiet or (as_json and not verbose) else 1 if verbose else 0
-    return RunView(Screen(stderr=as_json), level)
+    return RunProgress(Screen(stderr=as_json), level)
 
 
-def _show_result(result: Result, as_json: bool, view: RunView) -> None:
+def _show_result(result: Result, as_json: bool, view: RunProgress) -> None:
     if as_json:
         print_json(dict(result.summary))
     elif view.verbosity < 0:

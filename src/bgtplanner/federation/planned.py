@@ -8,7 +8,7 @@ whatever was planned, and a round that is played again after a crash is not char
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +17,17 @@ from scipy.special import ndtri
 from bgtplanner.errors import BudgetExceeded, ConfigError
 from bgtplanner.federation.posterior import Posterior, forecast
 from bgtplanner.federation.protection import Terms, noise_of_mean, terms_of
+from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation, State
-from bgtplanner.federation.simulation import RoundRecord, Seen
-from bgtplanner.federation.validation import Validated, Validation, rmse_of
+from bgtplanner.federation.simulation import Seen
+from bgtplanner.federation.validation import Validation, rmse_of
 from bgtplanner.models.metrics import Metrics
 from bgtplanner.planning.baselines import Adap
 from bgtplanner.planning.context import ReleasedContext, UsageContext
 from bgtplanner.planning.policy import LedgerPolicy, Plan, Policy
 from bgtplanner.privacy.ledger import Ledger, Reservation
 
-__all__ = ["Carrier", "PlannedRound", "PlannedRounds"]
+__all__ = ["Carrier", "PlannedRounds"]
 
 ContextKind = Literal["none", "usage", "released", "forecast"]
 RewardKind = Literal["none", "test", "loss", "released", "validation"]
@@ -46,11 +47,11 @@ class Carrier(Protocol):
         """What the last round has left."""
         ...
 
-    def step(self, terms: Terms, plan: Plan) -> RoundRecord:
+    def step(self, terms: Terms, plan: Plan) -> RoundResult:
         """Carry out the next round, under terms that were agreed and paid for by a plan."""
         ...
 
-    def rest(self) -> RoundRecord:
+    def rest(self) -> RoundResult:
         """A round in which nothing leaves any client."""
         ...
 
@@ -73,28 +74,6 @@ class Carrier(Protocol):
     def shown_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Client and item of all that the clients will name in the coming round."""
         ...
-
-
-class PlannedRound(NamedTuple):
-    """One round as it was planned and as it went.
-
-    Attributes:
-        plan: What the policy planned; None for a round after the budget was gone.
-        record: What came of it.
-        seen: What the server saw.
-        reward: What the policy was told.
-        paid: How many clients paid.
-        late: How many of them answered too late.
-        validated: What is known of the error on the validation ratings.
-    """
-
-    plan: Plan | None
-    record: RoundRecord
-    seen: Seen
-    reward: float | None
-    paid: int
-    late: int
-    validated: Validated | None
 
 
 class PlannedRounds:
@@ -164,7 +143,7 @@ class PlannedRounds:
         self._last: float | None = None
         self._first_signal: float | None = None
 
-    def step(self) -> PlannedRound | None:
+    def step(self) -> RoundResult | None:
         """Plan, reserve, play, settle and tell one round; None: the budget is gone, and so we."""
         simulation = self.simulation
         index = simulation.next_round
@@ -177,7 +156,7 @@ class PlannedRounds:
             self.over = True
             if self.stops:
                 return None
-            return PlannedRound(None, simulation.rest(), simulation.seen, None, 0, 0, None)
+            return simulation.rest().planned(None, simulation.seen)
         terms, reservation, late = (None, None, 0) if plan.skip else self._pay(plan, index)
         if terms is None:
             record = simulation.rest()
@@ -198,7 +177,9 @@ class PlannedRounds:
             self.policy.saw(_norm_of(seen))
         self.policy.tell(plan, reward=reward)
         paid = 0 if reservation is None else int(reservation.granted.sum())
-        return PlannedRound(plan, record, seen, reward, paid, late, self.validation.estimate)
+        return record.planned(
+            plan, seen, reward=reward, paid=paid, late=late, validated=self.validation.estimate
+        )
 
     def _inputs(self, index: int, asked: NDArray[np.bool_]) -> bytes:
         """A mark of all that a round's uploads are made of."""
@@ -302,10 +283,10 @@ class PlannedRounds:
         self._known_forecasts[asked] = found
         return found
 
-    def _reward(self, record: RoundRecord) -> float | None:
+    def _reward(self, record: RoundResult) -> float | None:
         if self.reward in ("test", "loss"):
             now = record.metrics.rmse if self.reward == "test" else record.loss
-            if not np.isfinite(now):
+            if now is None or not np.isfinite(now):
                 return None  # whoever carries the run out will say that it diverged
             before, self._last = self._last, now
             return None if before is None else before - now

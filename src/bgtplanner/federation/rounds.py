@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -107,7 +107,7 @@ class Outcome(NamedTuple):
             client has a clip of its own (unit ``row``).
     """
 
-    scores: tuple[Array, ...]
+    scores: dict[str, Any]
     loss: Array
     clients: Array
     aggregate: Array

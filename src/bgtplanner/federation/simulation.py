@@ -17,6 +17,7 @@ from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.federation.expansion import believed, item_tokens, match, matching_key
 from bgtplanner.federation.programs import padding_of
 from bgtplanner.federation.protection import Terms
+from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation, Heldout, Outcome, Shown, State
 from bgtplanner.federation.validation import Aside
 from bgtplanner.models.learner import Edges, Neighbours
@@ -24,33 +25,12 @@ from bgtplanner.models.metrics import Metrics, tally
 from bgtplanner.planning.policy import Plan
 
 __all__ = [
-    "RoundRecord",
     "Seen",
     "Simulation",
     "pick_device",
     "restored_state",
     "state_arrays",
 ]
-
-
-class RoundRecord(NamedTuple):
-    """What is kept of a round.
-
-    Attributes:
-        round: Its index, from 0.
-        metrics: Scores on the held-out ratings after it.
-        loss: Mean training loss of the clients that took part, before it.
-        clients: How many took part.
-        ratings: How many training ratings were known.
-        dropped: How many uploads the server did not accept.
-    """
-
-    round: int
-    metrics: Metrics
-    loss: float
-    clients: int
-    ratings: int
-    dropped: int
 
 
 class Seen(NamedTuple):
@@ -146,7 +126,7 @@ class Simulation:
             )
             return Metrics.of(jax.device_get(tally(predicted, heldout.value)))
 
-    def step(self, terms: Terms | None = None, plan: Plan | None = None) -> RoundRecord:
+    def step(self, terms: Terms | None = None, plan: Plan | None = None) -> RoundResult:
         """Run the next round, under terms that were agreed and paid for.
 
         Here they say all there is to say; who carries a round elsewhere needs the plan, too.
@@ -195,7 +175,7 @@ class Simulation:
     def _tokens(self) -> NDArray[np.void]:
         return item_tokens(matching_key(self._seed), range(self.n_items))
 
-    def _record(self, index: int, outcome: Outcome) -> RoundRecord:
+    def _record(self, index: int, outcome: Outcome) -> RoundResult:
         said = outcome.validation
         validation = None if said is None else (float(said[0]), float(said[1]))
         self.seen = Seen(
@@ -204,7 +184,7 @@ class Simulation:
             validation,
             None if outcome.norms is None else np.asarray(outcome.norms),
         )
-        return RoundRecord(
+        return RoundResult(
             round=index,
             metrics=Metrics.of(outcome.scores),
             loss=float(outcome.loss),
@@ -213,7 +193,7 @@ class Simulation:
             dropped=int(outcome.dropped),
         )
 
-    def rest(self) -> RoundRecord:
+    def rest(self) -> RoundResult:
         """A round in which nothing leaves any client; ratings arrive all the same."""
         index = self.next_round
         with jax.default_device(self._device):

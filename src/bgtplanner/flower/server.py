@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError, MessageError
 from bgtplanner.federation.client import coordinates_of
-from bgtplanner.federation.planned import PlannedRound, PlannedRounds
+from bgtplanner.federation.planned import PlannedRounds
 from bgtplanner.federation.protection import Protection, Released, Terms
+from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.screening import Limits, Screen
-from bgtplanner.federation.simulation import RoundRecord, Seen, restored_state, state_arrays
+from bgtplanner.federation.simulation import Seen, restored_state, state_arrays
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import KEEP, TRAIN, Request, SentModel, read_upload
 from bgtplanner.models.metrics import Metrics
@@ -34,9 +35,6 @@ from bgtplanner.planning.policy import Plan
 from bgtplanner.privacy.accounting import Rule
 
 __all__ = ["Catalogue", "DeployedRounds", "Deployment", "Pace"]
-
-_UNKNOWN = Metrics(*[float("nan")] * len(Metrics._fields))
-"""No client says how good the model is: nothing has paid for that."""
 
 _SEEN = "uploads_seen"  # in a checkpoint: what was accepted before it
 
@@ -127,7 +125,7 @@ class Deployment:
         self._began = time.monotonic()
         return self.machines.wait_for(self.pace.least_clients, self.pace.wait_seconds)
 
-    def step(self, terms: Terms, plan: Plan) -> RoundRecord:
+    def step(self, terms: Terms, plan: Plan) -> RoundResult:
         """Ask all who have paid for their uploads, and learn from those that can be used."""
         index, places = self.next_round, np.flatnonzero(np.asarray(terms.granted) > 0)
         classes = np.asarray(terms.class_of_client)
@@ -192,10 +190,16 @@ class Deployment:
             dense=np.asarray(shared.dense, dtype=np.float32),
         )
 
-    def _record(self, clients: int) -> RoundRecord:
+    def _record(self, clients: int) -> RoundResult:
         index, self.next_round = self.next_round, self.next_round + 1
-        nan = float("nan")
-        return RoundRecord(index, _UNKNOWN, nan, clients, 0, sum(self.useless.values()))
+        return RoundResult(
+            round=index,
+            metrics=Metrics(),  # no client says how good the model is: nothing has paid for that
+            loss=None,
+            clients=clients,
+            ratings=None,
+            dropped=sum(self.useless.values()),
+        )
 
     def publish(self) -> int:
         """Send everybody who is there the model as it is now; returns how many have kept it."""
@@ -205,7 +209,7 @@ class Deployment:
         answers, _ = self.machines.exchange(contents, KEEP, self.pace.round_seconds)
         return sum(answer.has_content() for answer in answers.values())
 
-    def rest(self) -> RoundRecord:
+    def rest(self) -> RoundResult:
         """A round in which nothing is asked of any client."""
         self.asked = self.refused = self.late = 0
         self.useless = Counter()
@@ -244,13 +248,20 @@ class DeployedRounds(PlannedRounds):
 
     simulation: Deployment
 
-    def step(self) -> PlannedRound | None:
+    def step(self) -> RoundResult | None:
         """One round; None: the budget is gone, or the policy has stopped."""
         self._present = self.simulation.present()
         classes = self.ledger.budgets.class_of_client[self._present]
         self._class_sizes = np.bincount(classes, minlength=len(self.ledger.budgets.classes))
         played = super().step()
-        return None if played is None else played._replace(late=self.simulation.late)
+        carrier = self.simulation
+        return played and replace(
+            played,
+            late=carrier.late,
+            asked=carrier.asked,
+            refused=carrier.refused,
+            dropped_by_kind=dict(carrier.useless),
+        )
 
     def _inputs(self, index: int, asked: NDArray[np.bool_]) -> bytes:
         # A client repeats its answer whoever else is asked: it has paid for the round once.

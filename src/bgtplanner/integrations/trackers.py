@@ -1,11 +1,7 @@
-"""Ready trackers: a run in TensorBoard and in MLflow, since that is where people already look.
-
-A tracker that breaks down in the middle of a run does not take the run along.
-"""
+"""Ready trackers: a run in TensorBoard and in MLflow, since that is where people already look."""
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import logging
 import math
@@ -13,13 +9,11 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from bgtplanner.data.split import Split
 from bgtplanner.errors import ConfigError, MissingExtraError, StorageError
 from bgtplanner.runs.config import Config
-from bgtplanner.runs.observers import Tracker, figures_of
-from bgtplanner.runs.summary import Result
+from bgtplanner.runs.observers import Tracker
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -30,25 +24,8 @@ __all__ = ["TRACKERS", "MLflowTracker", "TensorBoardTracker", "tracker_named"]
 _MARK = "bgtplanner.folder"  # a hash: paths have quotes, and tell more than they must
 _EVERY = 1.0  # seconds between parcels to MLflow: a round may take a millisecond
 
-Told = TypeVar("Told", bound=Callable[..., None])
 
-
-def _never_fatal(method: Told) -> Told:
-    """What goes wrong in a tracker is noted, and the run goes on without it."""
-
-    @functools.wraps(method)
-    def guarded(self: Any, *arguments: Any) -> None:
-        if self.trouble is not None:
-            return
-        try:
-            method(self, *arguments)
-        except Exception as error:  # whatever it is: hours of training are worth more
-            self.trouble = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-
-    return guarded  # type: ignore[return-value]
-
-
-class TensorBoardTracker:
+class TensorBoardTracker(Tracker):
     """Writes every round's figures where TensorBoard finds them.
 
     Args:
@@ -74,36 +51,20 @@ class TensorBoardTracker:
             place = f"--track tensorboard: {logs}"
             raise StorageError.of(place, error, "choose another --out") from error
         self.where = f"{logs} (tensorboard --logdir {logs.parent})"
-        self.trouble: str | None = None
-        self._config: Config | None = None
 
-    def searching(self, name: str, number: int, total: int) -> None:
-        """Schedules that are tried are not rounds of the run."""
+    def note(self, figures: Mapping[str, float], step: int) -> None:
+        for name, value in figures.items():
+            self._writer.add_scalar(name, value, step)
 
-    @_never_fatal
-    def started(self, config: Config, split: Split, first: int) -> None:
-        del split, first  # what the split holds is nobody's business
-        self._config = config
-
-    @_never_fatal
-    def round(self, record: Mapping[str, Any], total: int) -> None:
-        del total
-        if self._config is not None:
-            for name, value in figures_of(record, self._config).items():
-                self._writer.add_scalar(name, value, record["round"] + 1)
-
-    @_never_fatal
-    def finished(self, result: Result) -> None:
-        del result  # its figures are those of the last round
+    def end(self, summary: Mapping[str, Any]) -> None:
+        del summary  # its figures are those of the last round
         self._writer.flush()
 
-    @_never_fatal
-    def close(self) -> None:
-        """Write what is left."""
+    def release(self) -> None:
         self._writer.close()
 
 
-class MLflowTracker:
+class MLflowTracker(Tracker):
     """Keeps settings, every round's figures and the result as one run of MLflow.
 
     ``MLFLOW_TRACKING_URI`` says where, as everywhere in MLflow; by default a file
@@ -134,10 +95,8 @@ class MLflowTracker:
         try:
             self._client: MlflowClient = MlflowClient()
             known = self._client.get_experiment_by_name(experiment)
-            self._experiment = (
-                self._client.create_experiment(experiment)
-                if known is None
-                else known.experiment_id
+            self._experiment: str = (
+                known.experiment_id if known else self._client.create_experiment(experiment)
             )
         except Exception as error:  # of a dozen kinds
             said = " ".join(str(error).split())[:200]
@@ -146,20 +105,15 @@ class MLflowTracker:
                 "as sqlite:///mlflow.db"
             ) from error
         self.where = f"{self._client.tracking_uri}, experiment {experiment}"
-        self.trouble: str | None = None
-        self._config: Config | None = None
         self._run: str | None = None
         self._waiting: list[Metric] = []
         self._sent = 0.0
 
-    def searching(self, name: str, number: int, total: int) -> None:
-        """Schedules that are tried are not rounds of the run."""
-
-    @_never_fatal
-    def started(self, config: Config, split: Split, first: int) -> None:
-        del split  # what it holds is nobody's business
-        self._config = config
-        self._run = self._earlier() if first else None
+    def begin(self, config: Config, first: int) -> None:
+        if first:  # the run under which this folder is known already, if it is
+            mark = f"tags.`{_MARK}` = '{self._mark}'"
+            found = self._client.search_runs([self._experiment], filter_string=mark)
+            self._run = found[0].info.run_id if found else None
         if self._run is not None:
             self._client.update_run(self._run, status="RUNNING")
             return
@@ -167,48 +121,35 @@ class MLflowTracker:
             self._experiment, run_name=self._folder.name, tags={_MARK: self._mark}
         )
         self._run = made.info.run_id
-        settings = [("preset", config.preset)] + [
-            (f"{section}.{key}", value)
-            for section, values in config.model_dump(mode="json", exclude={"preset"}).items()
-            for key, value in values.items()
-            if value is not None
-        ]
-        params = [self._param(key, str(value)[:6000]) for key, value in settings]
-        for first in range(0, len(params), 100):  # as many as it takes at once
-            self._client.log_batch(self._run, params=params[first : first + 100])
+        settings = {"preset": config.preset}
+        for section, values in config.model_dump(mode="json", exclude={"preset"}).items():
+            settings |= {f"{section}.{key}": of for key, of in values.items() if of is not None}
+        params = [self._param(key, str(value)[:6000]) for key, value in settings.items()]
+        for at in range(0, len(params), 100):  # as many as it takes at once
+            self._client.log_batch(self._run, params=params[at : at + 100])
 
-    @_never_fatal
-    def round(self, record: Mapping[str, Any], total: int) -> None:
-        del total
-        if self._config is None:
-            return
-        now, step = int(time.time() * 1000), record["round"] + 1
-        self._waiting += [
-            self._metric(name, value, now, step)
-            for name, value in figures_of(record, self._config).items()
-        ]
+    def note(self, figures: Mapping[str, float], step: int) -> None:
+        now = int(time.time() * 1000)
+        self._waiting += [self._metric(*entry, now, step) for entry in figures.items()]
         if time.monotonic() - self._sent >= _EVERY:
             self._send()
 
-    @_never_fatal
-    def finished(self, result: Result) -> None:
-        now = int(time.time() * 1000)
-        self._waiting += [
-            self._metric(f"summary/{name}", float(value), now, 0)
-            for name, value in result.summary.items()
+    def end(self, summary: Mapping[str, Any]) -> None:
+        figures = {
+            f"summary/{name}": float(value)
+            for name, value in summary.items()
             if isinstance(value, int | float) and math.isfinite(value)
-        ]
-        self._send()
-        if self._run is not None:
-            self._client.set_terminated(self._run, "FINISHED")
-            self._run = None
+        }
+        self.note(figures, 0)
+        self._terminated("FINISHED")
 
-    @_never_fatal
-    def close(self) -> None:
-        """Say that the run was stopped, unless it is done."""
+    def release(self) -> None:
+        self._terminated("KILLED")  # unless it is done
+
+    def _terminated(self, status: str) -> None:
         if self._run is not None:
             self._send()
-            self._client.set_terminated(self._run, "KILLED")
+            self._client.set_terminated(self._run, status)
             self._run = None
 
     def _send(self) -> None:
@@ -216,13 +157,6 @@ class MLflowTracker:
             for first in range(0, len(self._waiting), 1000):  # as many as it takes at once
                 self._client.log_batch(self._run, metrics=self._waiting[first : first + 1000])
         self._waiting, self._sent = [], time.monotonic()
-
-    def _earlier(self) -> str | None:
-        """The run under which this folder is known already."""
-        found = self._client.search_runs(
-            [self._experiment], filter_string=f"tags.`{_MARK}` = '{self._mark}'"
-        )
-        return found[0].info.run_id if found else None
 
 
 TRACKERS: dict[str, Callable[[Path], Tracker]] = {

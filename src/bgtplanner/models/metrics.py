@@ -1,53 +1,211 @@
-"""How good predictions are: RMSE, MAE, and precision, recall and F1 of "would like it".
+"""How good predictions are: the metrics, each one entry of a registry.
 
-A value of at least 0.5 on the [0, 1] scale counts as positive, for ratings and predictions alike
-(the paper's threshold).
+Summary, ``rounds.jsonl``, terminal, report, studies and trackers go through :data:`METRICS`: a
+metric that is added here, or by a plugin, is in all of them. A value of at least 0.5 on the
+[0, 1] scale counts as positive, for ratings and predictions alike (the paper's threshold).
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["THRESHOLD", "Metrics", "metrics", "tally"]
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.registry import Registry
+
+__all__ = [
+    "LIST_LENGTH",
+    "METRICS",
+    "THRESHOLD",
+    "Lists",
+    "Metric",
+    "Metrics",
+    "metrics",
+    "of_lists",
+    "of_ratings",
+    "ranked",
+    "shown",
+    "tally",
+]
 
 THRESHOLD = 0.5
+LIST_LENGTH = 10
+"""How many items a user is shown, for metrics of lists."""
+
+_AT_ONCE = 1 << 22  # predictions that are held at a time
 
 
-class Metrics(NamedTuple):
-    """One model's scores on one set of ratings. Nothing to score: NaN."""
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One way to say how good predictions are: how it is computed, and how it is shown.
 
-    rmse: float
-    mae: float
-    precision: float
-    recall: float
-    f1: float
+    There are two kinds. A metric of ratings has `sums`: it is computed in every round, from sums
+    over the held-out ratings that the device makes. One of lists has none: it is computed when a
+    run is done, from what every user would be shown.
+
+    Attributes:
+        label: As tables and pictures name it.
+        better: Whether ``lower`` or ``higher`` is better.
+        of: Makes the figure: of the sums, in their order, and of the number of ratings; or of
+            :class:`Lists`.
+        sums: Each a function of predictions and ratings, NumPy or JAX arrays, traced or not.
+        shown: Whether tables and pictures have it, beside what needs no sharing; otherwise it is
+            only kept in files and told to trackers.
+        digits: How many decimals a reader cares for.
+        unit: ``ratings`` if it grows with the scale of the ratings, so that it can be read in
+            stars; ``share`` if it does not.
+    """
+
+    label: str
+    better: Literal["lower", "higher"]
+    of: Callable[..., float]
+    sums: tuple[Callable[[Any, Any], Any], ...] = ()
+    shown: bool = True
+    digits: int = 3
+    unit: Literal["ratings", "share"] = "share"
+
+    def best(self, values: list[float]) -> float:
+        """The best of some values."""
+        return min(values) if self.better == "lower" else max(values)
+
+    def in_words(self, value: float | None) -> str:
+        """The figure as tables have it; a dash where there is none."""
+        return "–" if value is None else f"{value:.{self.digits}f}"
+
+
+class Metrics(dict[str, float]):
+    """One model's scores by name; ``scores.rmse`` is ``scores["rmse"]``. Nothing to score: NaN."""
+
+    def __getattr__(self, name: str) -> float:
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(name) from error
 
     @classmethod
-    def of(cls, counts: Any) -> Metrics:
+    def of(cls, counts: Mapping[str, Any]) -> Metrics:
         """Scores from the sums of :func:`tally`."""
-        squares, absolute, hits, predicted, actual, n = (float(count) for count in counts)
-        if n == 0:
-            return cls(*[float("nan")] * 5)
-        precision = hits / predicted if predicted else 0.0
-        recall = hits / actual if actual else 0.0
-        f1 = 2 * precision * recall / (precision + recall) if hits else 0.0
-        return cls((squares / n) ** 0.5, absolute / n, precision, recall, f1)
+        n = float(counts["count"])
+        return cls(
+            {
+                name: metric.of(*map(float, counts[name]), n) if n else float("nan")
+                for name, metric in of_ratings().items()
+            }
+        )
 
 
-def tally(predicted: Any, actual: Any) -> tuple[Any, ...]:
-    """The six sums that every score is made of, of NumPy or JAX arrays, traced or not."""
-    error = predicted - actual
-    liked, likes = predicted >= THRESHOLD, actual >= THRESHOLD
-    return (
-        (error**2).sum(),
-        abs(error).sum(),
-        (liked & likes).sum(),
-        liked.sum(),
-        likes.sum(),
-        error.size,
-    )
+class Lists(NamedTuple):
+    """What every user would be shown: the best-predicted items that it has not trained on.
+
+    Attributes:
+        items: Indices of items, best first, ``[n_users, LIST_LENGTH]``.
+        hits: Which of them the user liked, by the held-out ratings; of the same shape.
+        liked: How many held-out ratings of each user are positive, ``[n_users]``.
+        n_items: How many items there are.
+    """
+
+    items: NDArray[np.int64]
+    hits: NDArray[np.bool_]
+    liked: NDArray[np.int64]
+    n_items: int
+
+
+def _hits(predicted: Any, actual: Any) -> Any:
+    return ((predicted >= THRESHOLD) & (actual >= THRESHOLD)).sum()
+
+
+def _called(predicted: Any, actual: Any) -> Any:
+    del actual
+    return (predicted >= THRESHOLD).sum()
+
+
+def _likes(predicted: Any, actual: Any) -> Any:
+    del predicted
+    return (actual >= THRESHOLD).sum()
+
+
+def _f1(hits: float, called: float, likes: float, _: float) -> float:
+    if not hits:
+        return 0.0
+    precision, recall = hits / called, hits / likes
+    return 2 * precision * recall / (precision + recall)
+
+
+class _Metrics(Registry[Metric]):
+    def add(self, name: str, thing: Metric | str) -> None:
+        super().add(name, thing)
+        if (jax := sys.modules.get("jax")) is not None:
+            jax.clear_caches()  # programs that were compiled before do not make its sums
+
+
+METRICS: Registry[Metric] = _Metrics(
+    "metric",
+    {
+        "rmse": Metric(
+            label="RMSE",
+            better="lower",
+            sums=(lambda predicted, actual: ((predicted - actual) ** 2).sum(),),
+            of=lambda squares, n: (squares / n) ** 0.5,
+            digits=4,
+            unit="ratings",
+        ),
+        "mae": Metric(
+            label="MAE",
+            better="lower",
+            sums=(lambda predicted, actual: abs(predicted - actual).sum(),),
+            of=lambda absolute, n: absolute / n,
+            digits=4,
+            unit="ratings",
+            shown=False,
+        ),
+        "precision": Metric(
+            label="precision",
+            better="higher",
+            sums=(_hits, _called),
+            of=lambda hits, called, _: hits / called if called else 0.0,
+            shown=False,
+        ),
+        "recall": Metric(
+            label="recall",
+            better="higher",
+            sums=(_hits, _likes),
+            of=lambda hits, likes, _: hits / likes if likes else 0.0,
+            shown=False,
+        ),
+        "f1": Metric(label="F1", better="higher", sums=(_hits, _called, _likes), of=_f1),
+    },
+    expected="a Metric",
+    fits=lambda thing: isinstance(thing, Metric),
+)
+
+
+def of_ratings() -> dict[str, Metric]:
+    """The metrics that are computed in every round."""
+    return {name: METRICS[name] for name in METRICS if METRICS[name].sums}
+
+
+def of_lists() -> dict[str, Metric]:
+    """The metrics that are computed when a run is done."""
+    return {name: METRICS[name] for name in METRICS if not METRICS[name].sums}
+
+
+def shown() -> dict[str, Metric]:
+    """The metrics that tables and pictures have."""
+    return {name: METRICS[name] for name in METRICS if METRICS[name].shown}
+
+
+def tally(predicted: Any, actual: Any) -> dict[str, Any]:
+    """The sums that every metric of ratings is made of, by its name, and the number of ratings."""
+    sums = {
+        name: tuple(of(predicted, actual) for of in metric.sums)
+        for name, metric in of_ratings().items()
+    }
+    return sums | {"count": predicted.size}
 
 
 def metrics(predicted: Any, actual: Any) -> Metrics:
@@ -60,3 +218,30 @@ def metrics(predicted: Any, actual: Any) -> Metrics:
     return Metrics.of(
         tally(np.asarray(predicted, dtype=np.float64), np.asarray(actual, dtype=np.float64))
     )
+
+
+def ranked(predict: Callable[[Any, Any], Any], train: Ratings, test: Ratings) -> Metrics:
+    """Scores of the lists that a model makes; nothing is predicted if there is no such metric.
+
+    Args:
+        predict: Predictions of pairs of user and item indices.
+        train: What users have trained on, and are not shown again.
+        test: Held-out ratings.
+    """
+    if not of_lists():
+        return Metrics()
+    users, items = test.n_users, test.n_items
+    likes = np.zeros((users, items), dtype=bool)
+    likes[test.user, test.item] = test.value >= THRESHOLD
+    top = np.zeros((users, min(LIST_LENGTH, items)), dtype=np.int64)
+    step = max(1, _AT_ONCE // items)
+    for first in range(0, users, step):
+        some = np.arange(first, min(first + step, users))
+        found = predict(np.repeat(some, items), np.tile(np.arange(items), len(some)))
+        scores = np.array(found, dtype=np.float64).reshape(len(some), items)
+        known = (train.user >= first) & (train.user < first + step)
+        scores[train.user[known] - first, train.item[known]] = -np.inf
+        top[some] = np.argsort(-scores, axis=1, kind="stable")[:, : top.shape[1]]
+    hits = np.take_along_axis(likes, top, axis=1)
+    lists = Lists(top, hits, likes.sum(axis=1), items)
+    return Metrics({name: float(metric.of(lists)) for name, metric in of_lists().items()})

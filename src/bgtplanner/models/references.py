@@ -13,13 +13,20 @@ from numpy.typing import NDArray
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.models.metrics import Metrics, metrics
 
-__all__ = ["PRIOR_MEAN", "PRIOR_RATINGS", "References", "references"]
+__all__ = ["PRIOR_MEAN", "PRIOR_RATINGS", "REFERENCES", "References", "references"]
 
 PRIOR_MEAN = 0.7
 """What a client assumes before it has seen a rating: a public constant, not the data's mean."""
 
 PRIOR_RATINGS = 5.0
 """How many ratings that assumption is worth."""
+
+REFERENCES = {
+    "constant": "one constant for all",
+    "user_mean": "each user's own mean",
+    "client_alone": "each client alone",
+}
+"""What shares nothing, as tables and pictures name it."""
 
 _SWEEPS = 10
 _Float = NDArray[np.float64]

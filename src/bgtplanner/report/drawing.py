@@ -1,4 +1,4 @@
-"""How pictures look and where they go: one drawing for the page, for paper and for both.
+"""How pictures look and where they go, and the one picture that most are: lines over rounds.
 
 A picture is drawn by matplotlib whenever it is asked for, in the ink of its place: on a page the
 reader's own text colour, so that light and dark need no second drawing; in a file for a paper
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,24 +19,28 @@ import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from bgtplanner.errors import ConfigError, StorageError
 from bgtplanner.text import visible
 
 __all__ = [
+    "ABOVE",
+    "BESIDE",
     "BLUE",
-    "GREEN",
     "GREY",
     "VERMILLION",
     "WIDE",
-    "End",
+    "YELLOW",
+    "Line",
     "Look",
     "Picture",
     "as_file",
     "as_page",
-    "label_ends",
+    "lines",
     "look_of",
     "mark_series",
+    "round_axes",
     "series_name",
     "shades",
     "write_pictures",
@@ -44,6 +48,16 @@ __all__ = [
 
 # Okabe and Ito's colours, then Tol's: told apart by colour-blind readers too.
 BLUE, VERMILLION, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#808080"
+YELLOW = "#E69F00"
+
+BESIDE = {"constant": (YELLOW, "--"), "user_mean": (GREEN, ":"), "client_alone": (GREY, "-.")}
+"""How predictors that share nothing look."""
+
+ABOVE: Mapping[str, Any] = {
+    "loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 3, "fontsize": 9,
+    "borderaxespad": 0.1, "columnspacing": 1.2, "handlelength": 1.6,
+}  # fmt: skip
+"""Where a legend goes: above, where it hides nothing."""
 
 
 class Look(NamedTuple):
@@ -229,32 +243,113 @@ def series_name(name: str) -> str:
     return re.sub(r"[^0-9a-z]+", "-", name.lower()).strip("-") or "x"
 
 
-End = tuple[float, str, str, str | None]
-"""Height in data, name, colour, and the series it belongs to, if any."""
-
-
-def label_ends(axes: Axes, ends: Sequence[End]) -> None:
-    """Names beside the right end of lines, moved apart where they would lie on each other.
+class Line:
+    """A line over rounds.
 
     Args:
-        axes: Its limits must be final.
-        ends: What is to be named.
+        name: What stands beside its right end; empty: nothing.
+        values: One a round, or one for all of them.
+        colour: Of the line and of its name.
+        series: What the page calls it, to hide and show it; empty: it is always there.
+        steps: Numbers of the rounds; by default from 1.
+        start: What held before the first round, of what stays as it is from round to round.
+        **style: Whatever else matplotlib is to know.
     """
+
+    def __init__(
+        self,
+        name: str,
+        values: Sequence[float] | float,
+        colour: str,
+        series: str = "",
+        steps: Sequence[int] = (),
+        start: float | None = None,
+        **style: Any,
+    ) -> None:
+        self.name, self.values, self.colour, self.series = name, values, colour, series
+        self.steps, self.start, self.style = steps, start, style
+
+    def draw(self, axes: Axes) -> None:
+        """Draw it, a single point with a mark, by which it is seen."""
+        style: dict[str, Any] = {"color": self.colour, **self.style}
+        if isinstance(self.values, int | float):
+            artists: Iterable[Artist] = [axes.axhline(self.values, **({"lw": 1.4} | style))]
+        else:
+            steps = list(self.steps or range(1, len(self.values) + 1))
+            if self.start is not None:
+                x, y = [0, *steps], [self.start, *self.values]
+                artists = axes.step(x, y, where="post", **style)
+            else:
+                if len(steps) == 1:
+                    style = {"marker": "o", "ms": 4} | style
+                artists = axes.plot(steps, self.values, **style)
+        if self.series:
+            mark_series(artists, self.series)
+
+    @property
+    def end(self) -> float:
+        """Its height at the right."""
+        return self.values if isinstance(self.values, int | float) else float(self.values[-1])
+
+
+def lines(
+    drawn: Sequence[Line],
+    label: str,
+    *,
+    total: int | None = None,
+    limits: tuple[float | None, float | None] | None = None,
+    percent: bool = False,
+    named: bool = True,
+    then: Callable[[Axes], None] | None = None,
+) -> Callable[[Figure], None]:
+    """Draws lines over rounds, each with its name beside its end."""
+
+    def draw(figure: Figure) -> None:
+        axes = round_axes(figure, total, label)
+        for line in drawn:
+            line.draw(axes)
+        if limits is not None:
+            axes.set_ylim(*limits)
+        if percent:
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        if then is not None:
+            then(axes)
+        if named:
+            _label_ends(axes, [line for line in drawn if line.name])
+
+    return draw
+
+
+def round_axes(figure: Figure, total: int | None = None, label: str = "") -> Axes:
+    """Axes over all rounds that there are to be in a run, or over those that are drawn."""
+    axes = figure.subplots()
+    axes.set_xlabel("round")
+    axes.set_ylabel(label)
+    if total is not None:
+        axes.set_xlim(0, total + 1)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    axes.grid(axis="y", alpha=0.25, lw=0.7)
+    axes.set_axisbelow(True)
+    return axes
+
+
+def _label_ends(axes: Axes, ends: Sequence[Line]) -> None:
+    """Names beside the right ends of lines, moved apart where they would lie on each other."""
     low, high = axes.get_ylim()
     apart = 0.085 * 3.0 / float(axes.get_figure(root=True).get_figheight())  # type: ignore[union-attr]
-    order = sorted(ends, key=lambda end: end[0])
+    order = sorted(ends, key=lambda line: line.end)
     places: list[float] = []
-    for value, *_ in order:
-        place = (value - low) / ((high - low) or 1.0)
-        place = min(max(place, 0.0), 1.0)
+    for line in order:
+        place = min(max((line.end - low) / ((high - low) or 1.0), 0.0), 1.0)
         places.append(max(place, places[-1] + apart) if places else place)
+    most = 1.02
     for number in range(len(places) - 1, -1, -1):  # what was pushed over the top comes down again
-        most = 1.02 if number == len(places) - 1 else places[number + 1] - apart
         places[number] = min(places[number], most)
-    for place, (_, name, colour, series) in zip(places, order, strict=True):
+        most = places[number] - apart
+    for place, line in zip(places, order, strict=True):
         text = axes.text(
-            1.015, place, visible(name), color=colour, va="center", transform=axes.transAxes,
-            fontsize=9,
+            1.015, place, visible(line.name), color=line.colour, va="center", fontsize=9,
+            transform=axes.transAxes,
         )  # fmt: skip
-        if series is not None:
-            mark_series(text, series)
+        if line.series:
+            mark_series(text, line.series)

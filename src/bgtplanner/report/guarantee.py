@@ -7,7 +7,7 @@ from typing import Any
 
 from bgtplanner.privacy.accounting import RULES
 
-__all__ = ["guarantee", "is_sound", "not_covered", "taken_as_public"]
+__all__ = ["guarantee", "is_sound", "not_covered"]
 
 _NOT_ACCOUNTED = {
     "item-ids": "which items each client rated",
@@ -37,22 +37,13 @@ def is_sound(summary: Mapping[str, Any]) -> bool:
 
 
 def not_covered(summary: Mapping[str, Any]) -> list[str]:
-    """What left the clients without being paid for, in words."""
-    return [_NOT_ACCOUNTED.get(name, name) for name in summary["not_accounted"]]
-
-
-def taken_as_public(summary: Mapping[str, Any]) -> str | None:
-    """A sentence on what the promise takes to be public; None if that was given as public."""
-    if not is_sound(summary) or not summary["not_accounted"]:
-        return None
-    named = "; ".join(not_covered(summary))
-    return f"This takes as public what was read off the ratings: {named}."
-
-
-def _spent(summary: Mapping[str, Any]) -> str:
-    """What was spent; of a run that goes on it may not be known."""
-    spent = summary.get("epsilon_spent_max")
-    return "an unknown part" if spent is None else f"{spent:.3g}"
+    """A sentence on what left the clients without being paid for, if anything did."""
+    if not summary["not_accounted"]:
+        return []
+    named = "; ".join(_NOT_ACCOUNTED.get(name, name) for name in summary["not_accounted"])
+    if is_sound(summary):
+        return [f"This takes as public what was read off the ratings: {named}."]
+    return [f"Not covered, so that no finite epsilon holds: {named}."]
 
 
 def _adds_up(summary: Mapping[str, Any]) -> bool:
@@ -78,11 +69,11 @@ def guarantee(summary: Mapping[str, Any]) -> list[str]:
             f"over the whole run, against a server that sees {seen} ({summary['accounting']})"
             f"{secret}."
         )
-        if (public := taken_as_public(summary)) is not None:
-            lines.append(public)
-        lines.append(f"Spent at most {_spent(summary)} of it, in {summary['rounds_paid']} rounds.")
-        lines.append("Who takes part, and when, is not hidden.")
-        return lines
+        lines += not_covered(summary)
+        spent = summary.get("epsilon_spent_max")
+        said = "an unknown part" if spent is None else f"{spent:.3g}"
+        lines.append(f"Spent at most {said} of it, in {summary['rounds_paid']} rounds.")
+        return [*lines, "Who takes part, and when, is not hidden."]
     if summary["unit"] == "row":
         pure = summary.get("epsilon_client_level_pure")
         without = "" if pure is None else f" ({pure:,.0f} as pure epsilon)"
@@ -103,6 +94,4 @@ def guarantee(summary: Mapping[str, Any]) -> list[str]:
             f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy of the uploads alone"
             f"{secret}."
         )
-    if named := not_covered(summary):
-        lines.append(f"Not covered, so that no finite epsilon holds: {'; '.join(named)}.")
-    return lines
+    return lines + not_covered(summary)

@@ -108,7 +108,6 @@ class LiveServer(ThreadingHTTPServer):
         self.stopping = threading.Event()
         self.listeners = threading.BoundedSemaphore(_MOST_LISTENERS)
         self._open: dict[socket.socket, float | None] = {}  # since when each has said nothing
-        self._guard = threading.Lock()
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
@@ -134,39 +133,29 @@ class LiveServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Take a connection up, unless there are too many."""
-        with self._guard:
-            full = len(self._open) >= _MOST_CONNECTIONS
-            if not full:
-                self._open[request] = time.monotonic()
-        if full:
+        if len(self._open) >= _MOST_CONNECTIONS:  # only this thread adds to them
             self.shutdown_request(request)
         else:
+            self._open[request] = time.monotonic()
             super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
         """Let go of a connection."""
-        with self._guard:
-            self._open.pop(request, None)
+        self._open.pop(request, None)
         super().shutdown_request(request)
 
     def heard(self, request: socket.socket) -> None:
         """The request is whole: from here on nothing more is waited for."""
-        with self._guard:
-            if request in self._open:
-                self._open[request] = None
+        if request in self._open:
+            self._open[request] = None
 
     def service_actions(self) -> None:
         """Cut off who has not asked for anything yet; called a few times a second."""
         now = time.monotonic()
-        with self._guard:
-            late = [
-                request
-                for request, since in self._open.items()
-                if since is not None and now - since > _PATIENCE
-            ]
-        for request in late:
-            with contextlib.suppress(OSError):
-                request.shutdown(socket.SHUT_RDWR)  # its thread wakes up and lets go of it
+        for request, since in self._open.copy().items():
+            if since is not None and now - since > _PATIENCE:
+                with contextlib.suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)  # its thread wakes up and lets go of it
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Nothing: a browser that goes away in the middle is no error of ours."""

@@ -16,36 +16,34 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from bgtplanner.errors import RunFolderError
+from bgtplanner.models.metrics import METRICS, shown
 from bgtplanner.report.drawing import Picture, as_page, look_of, series_name
-from bgtplanner.report.figures import run_pictures
 from bgtplanner.report.guarantee import is_sound
-from bgtplanner.report.headlines import headline, tiles
-from bgtplanner.report.story import REFERENCES, Story, read_story
-from bgtplanner.report.study import sheets
-from bgtplanner.report.study_figures import study_pictures
+from bgtplanner.report.run_plots import run_pictures
+from bgtplanner.report.study import headline, sheets, tiles
+from bgtplanner.report.study_plots import study_pictures
+from bgtplanner.report.terminal import score_rows
+from bgtplanner.report.view import RunView, read_run
 from bgtplanner.runs.config import to_toml
-from bgtplanner.runs.curves import mean_curves
 from bgtplanner.runs.execute import read_study
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.reproduce import command_of, command_of_study
-from bgtplanner.runs.statistics import Comparison, summed_up
+from bgtplanner.runs.statistics import Comparison, mean_curves, summed_up
 from bgtplanner.runs.study import Study
 from bgtplanner.text import visible
 
 __all__ = ["pictures_of", "render", "write_report"]
 
-_VIEWS = {"rmse": "RMSE", "f1": "F1"}
 _PERHAPS = ("trust", "planner_note", "classes", "clients", "items", "users", "ratings")
-_CHAPTERS = (
-    ("How good it got", "", ("rmse", "f1")),
-    (
-        "How the budget went, and why",
-        "The policy looks at what was released so far, decides what the round may cost, and every "
-        "client's ledger has the last word.",
-        ("budget", "epsilon", "choices", "rewards", "forecasts"),
-    ),
-    ("Through what noise, and with whom", "", ("noise", "clients")),
-)
+_CHAPTERS = {
+    "How the budget went, and why": ("budget", "epsilon", "choices", "rewards", "forecasts"),
+    "Through what noise, and with whom": ("noise", "clients"),
+}
+_HOW_GOOD = "How good it got"
+_WORDS = {
+    "How the budget went, and why": "The policy looks at what was released so far, decides what "
+    "the round may cost, and every client's ledger has the last word.",
+}
 
 
 def write_report(path: Path | str) -> Path:
@@ -66,7 +64,7 @@ def pictures_of(path: Path | str) -> list[Picture]:
     folder = Path(path)
     study = Study.read(folder)
     if study is None:
-        return list(run_pictures(read_story(folder)))
+        return list(run_pictures(read_run(folder)))
     _, pictures = _shown(folder, study)
     if not pictures:
         raise RunFolderError(
@@ -85,8 +83,8 @@ def render(folder: Path, *, live: str = "", version: str = "") -> str:
     """
     study = Study.read(folder)
     if study is None:
-        story = read_story(folder, unfinished=bool(live))
-        return _page("run.html.j2", live, version, **_run_content(story))
+        content = _run_content(read_run(folder, unfinished=bool(live)))
+        return _page("run.html.j2", live, version, **content)
     found, pictures = _shown(folder, study)
     return _page("study.html.j2", live, version, **_study_content(found, pictures))
 
@@ -98,52 +96,35 @@ def _shown(folder: Path, study: Study) -> tuple[Comparison, list[Picture]]:
     return found, list(study_pictures(found, curves)) if outcomes else []
 
 
-def _run_content(story: Story) -> dict[str, Any]:
-    drawn = {picture.name: picture for picture in run_pictures(story)}
-    chapters = [
-        (heading, words, [drawn[name] for name in names if name in drawn])
-        for heading, words, names in _CHAPTERS
-    ]
-    classes = story.left().shape[1] if story.private and story.left().size else 0
-    budgets = [f"budget ε {epsilon:g}" for epsilon in story.class_epsilons()]
-    references = story.references if story.rounds else {}
+def _run_content(view: RunView) -> dict[str, Any]:
+    headings = {name: heading for heading, names in _CHAPTERS.items() for name in names}
+    chapters: dict[str, list[Picture]] = {}
+    for picture in run_pictures(view):
+        chapters.setdefault(headings.get(picture.name, _HOW_GOOD), []).append(picture)
+    classes = view.left().shape[1] if view.private and view.left().size else 0
+    references = view.references if view.rounds else {}
     toggles = [(series_name(key), name) for key, name in references.items()]
-    toggles += [(series_name(name), name) for name in budgets] if 1 < classes <= 5 else []
+    if 1 < classes <= 5:
+        budgets = [f"budget ε {epsilon:g}" for epsilon in view.class_epsilons()]
+        toggles += [(series_name(name), name) for name in budgets]
     return {
-        "summary": dict.fromkeys(_PERHAPS) | dict(story.summary),
-        "headline": story.headline(),
-        "tiles": story.tiles(),
-        "finished": story.finished,
-        "total": story.total,
+        "view": view,
+        "summary": dict.fromkeys(_PERHAPS) | dict(view.summary),
+        "headline": view.headline(),
+        "tiles": view.tiles(),
         "toggles": toggles,
         "views": (),
         "known_policies": (),
-        "chapters": [chapter for chapter in chapters if chapter[2]],
-        "rows": _rows(story) if story.finished and story.scored else [],
-        "deployed": story.deployed,
-        "answers": story.answers() if story.deployed else {},
-        "promises": story.promises(),
-        "sound": is_sound(story.summary) if story.rounds else True,
-        "private": story.private,
-        "again": "flwr run APP SUPERLINK" if story.deployed else command_of(story.config),
-        "config": to_toml(story.config),
-        "versions": story.versions,
+        "chapters": [(name, _WORDS.get(name, ""), shown) for name, shown in chapters.items()],
+        "labels": [metric.label for metric in shown().values()],
+        "rows": score_rows(view.summary) if view.finished and view.scored else [],
+        "answers": view.answers() if view.deployed else {},
+        "promises": view.promises(),
+        "sound": is_sound(view.summary) if view.rounds else True,
+        "again": "flwr run APP SUPERLINK" if view.deployed else command_of(view.config),
+        "config": to_toml(view.config),
         "files": "summary.json and rounds.jsonl beside this page have every figure.",
     }
-
-
-def _rows(story: Story) -> list[tuple[str, float, float, bool]]:
-    summary = story.summary
-    rows = [
-        (name, summary[f"rmse_{key}"], summary[f"f1_{key}"], False)
-        for key, name in REFERENCES.items()
-    ]
-    ours = (f"{summary['model']}, last round", summary["rmse_final"], summary["f1_final"], True)
-    rows.append(ours)
-    if summary["preset"] == "paper":
-        best = "best round on the test set, as the paper reports"
-        rows.append((best, summary["rmse_best"], summary["f1_best"], False))
-    return rows
 
 
 def _study_content(found: Comparison, pictures: Sequence[Picture]) -> dict[str, Any]:
@@ -152,9 +133,7 @@ def _study_content(found: Comparison, pictures: Sequence[Picture]) -> dict[str, 
     groups: dict[str, list[Picture]] = {}
     for picture in pictures:
         groups.setdefault(picture.group, []).append(picture)
-    views = [
-        (name, text) for name, text in _VIEWS.items() if any(p.view == name for p in pictures)
-    ]
+    views = [(of, METRICS[of].label) for of in dict.fromkeys(p.view for p in pictures if p.view)]
     policies = list(dict.fromkeys(study.policies))
     toggles: list[tuple[str, str, str]] = [
         (series_name(name), name, look_of(name).colour) for name in policies if len(policies) > 1

@@ -1,4 +1,4 @@
-"""A study to look at: its progress, its tables for terminals and for Markdown, its files."""
+"""A study to look at: its progress, its tables and headlines, its files."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import importlib.util
 import json
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from bgtplanner.errors import MissingExtraError
+from bgtplanner.models.metrics import METRICS
+from bgtplanner.models.references import REFERENCES
 from bgtplanner.paper.table2 import NAMES
 from bgtplanner.report.screen import words
-from bgtplanner.report.story import REFERENCES
-from bgtplanner.runs.cells import Cell, Outcome, folder_name
+from bgtplanner.report.view import Tile
+from bgtplanner.runs.cells import Cell, Outcome, folder_name, metric_of
 from bgtplanner.runs.execute import StudyObserver, run_study
 from bgtplanner.runs.folder import write_whole
-from bgtplanner.runs.statistics import Comparison, Estimate, summed_up
+from bgtplanner.runs.statistics import Comparison, Estimate, Row, summed_up
 from bgtplanner.runs.study import Study, Variation, default_policies, in_words
 from bgtplanner.text import visible
 
@@ -36,6 +40,7 @@ __all__ = [
     "cut",
     "duration",
     "group_name",
+    "headline",
     "in_markdown",
     "markdown",
     "need_pictures",
@@ -43,6 +48,7 @@ __all__ = [
     "sheets",
     "short_key",
     "tables",
+    "tiles",
     "write_files",
 ]
 
@@ -148,10 +154,10 @@ def write_files(found: Comparison, out: Path) -> list[str]:
 
 
 def picture(found: Comparison, dataset: str, mechanism: str) -> str:
-    """RMSE and F1 over the first key of each variation, as SVG for light or dark paper."""
+    """Every metric over the first key of each variation, as SVG for light or dark paper."""
     need_pictures(found.study)
     from bgtplanner.report.drawing import as_file
-    from bgtplanner.report.study_figures import sweep_picture
+    from bgtplanner.report.study_plots import sweep_picture
 
     return as_file(sweep_picture(found, dataset, mechanism))
 
@@ -163,89 +169,102 @@ class Sheet:
     Attributes:
         title: What it shows.
         columns: Heads of its columns; the first is text, the others are figures.
-        groups: Rows under the name of their group.
         note: What is to be known about it.
+        groups: Rows under the name of their group.
     """
 
     title: str
     columns: Sequence[str]
-    groups: dict[str, list[list[str]]] = field(default_factory=dict)
     note: str = ""
+    groups: dict[str, list[list[str]]] = field(default_factory=dict)
 
-    def add(self, group: str, cells: list[str]) -> None:
+    def add(self, row: Row, cells: list[str], place: str = "") -> None:
         """Another row, under the others of its group."""
-        self.groups.setdefault(group, []).append(cells)
+        self.groups.setdefault(place or group_name(row.dataset, row.mechanism), []).append(cells)
 
 
 def sheets(found: Comparison) -> Iterator[Sheet]:
     """What is to be shown, one after the other: of a sweep, a table for each variation."""
-    for variation in found.study.variations or (Variation(),):
-        yield _means(found, variation)
+    reported = found.reported  # 80 columns have room for two metrics
+    pairs = [reported[number : number + 2] for number in range(0, len(reported), 2)]
+    for variation, keys in product(found.study.variations or (Variation(),), pairs):
+        yield _means(found, variation, keys)
     if found.study.variations:
         return
-    rmse, f1 = found.reported
-    if any(entry.figures[rmse] is not None for entry in found.differences):
-        apart = Sheet(
-            title=f"Difference to {found.study.against}, seed by seed",
-            columns=("policy", "n", "RMSE", "±95 %", "F1", "±95 %"),
-            note="A lower RMSE and a higher F1 are better. * marks intervals without zero.",
-        )
-        for entry in found.differences:
-            ours = entry.figures[rmse]
-            cells = [entry.policy, str(0 if ours is None else ours.seeds)]
-            for metric in (rmse, f1):
-                cells += _difference(entry.figures[metric])
-            apart.add(group_name(entry.dataset, entry.mechanism), cells)
-        yield apart
+    first = reported[0]
+    if any(entry.figures[first] is not None for entry in found.differences):
+        yield from (_apart(found, keys) for keys in pairs)
     if any(row.paper is not None for row in found.rows):
-        beside = Sheet(
-            title="Beside the paper's Table 2",
-            columns=("policy", "RMSE", "paper", "diff.", "F1", "paper", "diff."),
-            note="Ours is the mean over seeds of the best round; the difference is ours less its."
-            + _changed(found.study),
-        )
-        for row in found.rows:
-            if row.paper is None:
-                continue
+        yield _beside_the_paper(found)
+
+
+def _label(key: str) -> str:
+    return METRICS[metric_of(key)].label
+
+
+def _apart(found: Comparison, keys: Sequence[str]) -> Sheet:
+    """Differences to the baseline, with half of their intervals."""
+    better = " and ".join(f"a {METRICS[metric_of(key)].better} {_label(key)}" for key in keys)
+    verb = "are" if len(keys) > 1 else "is"
+    sheet = Sheet(
+        title=f"Difference to {found.study.against}, seed by seed",
+        columns=("policy", "n", *(head for key in keys for head in (_label(key), "±95 %"))),
+        note=f"A{better[1:]} {verb} better. * marks intervals without zero.",
+    )
+    for entry in found.differences:
+        cells = [entry.policy, _seeds(entry.figures[keys[0]])]
+        for key in keys:
+            cells += _difference(entry.figures[key])
+        sheet.add(entry, cells)
+    return sheet
+
+
+def _beside_the_paper(found: Comparison) -> Sheet:
+    sheet = Sheet(
+        title="Beside the paper's Table 2",
+        columns=("policy", "RMSE", "paper", "diff.", "F1", "paper", "diff."),
+        note="Ours is the mean over seeds of the best round; the difference is ours less its."
+        + _changed(found.study),
+    )
+    for row in found.rows:
+        if row.paper is not None:
             cells = [f"{row.policy} ({NAMES[row.policy]})"]
-            for metric, theirs in (("rmse_best", row.paper.rmse), ("f1_best", row.paper.f1)):
-                ours, minus = row.figures[metric], row.minus_paper(metric)
-                cells.append(_figure(None if ours is None else ours.mean))
-                cells += [_figure(theirs), _figure(minus, "+.4f")]
-            beside.add(group_name(row.dataset, row.mechanism), cells)
-        yield beside
+            for key, theirs in (("rmse_best", row.paper.rmse), ("f1_best", row.paper.f1)):
+                minus = row.minus_paper(key)
+                cells += [*_mean(row.figures[key], ["mean"]), _figure(theirs)]
+                cells.append(_figure(minus, "+.4f"))
+            sheet.add(row, cells)
+    return sheet
 
 
-def _means(found: Comparison, variation: Variation) -> Sheet:
+def _means(found: Comparison, variation: Variation, metrics: Sequence[str]) -> Sheet:
     """Means over seeds; where settings are varied, these take the place of the intervals."""
-    rmse, f1 = found.reported
-    best = rmse.endswith("best")
+    best = metrics[0].endswith("best")
     when = "best round by the test set, as the paper reports" if best else "last round"
-    keys = variation.keys
-    shown, said = (
+    keys, labels = variation.keys, [_label(key) for key in metrics]
+    spread, said = (
         {"sd": "std", "±95 %": "half"},
         "mean, standard deviation, half of the t-interval",
     )
     if keys:
-        shown, said = {"sd": "std"}, "mean and standard deviation over them"
+        spread, said = {"sd": "std"}, "mean and standard deviation over them"
+    heads = [head for label in labels for head in (label, *spread)]
     sheet = Sheet(
-        title=f"{' x '.join(keys) or 'Error and F1'} ({when})",
-        columns=("policy", *map(short_key, keys), "n", "RMSE", *shown, "F1", *shown),
+        title=f"{' x '.join(keys) or ' and '.join(labels)} ({when})",
+        columns=("policy", *map(short_key, keys), "n", *heads),
         note=f"n seeds done of those asked for; {said}.",
     )
     for row in found.rows_of(variation) if keys else found.rows:
-        ours = row.figures[rmse]
+        ours = row.figures[metrics[0]]
         cells = [REFERENCES[row.policy] if row.reference else row.policy]
         cells += [cut(in_words(row.varied[key])) for key in keys]
-        cells.append(f"{0 if ours is None else ours.seeds}/{row.asked}")
-        for metric in (rmse, f1):
+        cells.append(f"{_seeds(ours)}/{row.asked}")
+        for key in metrics:
             if ours is None and not row.reference:
-                cells += ["failed", *("" for _ in shown)]
+                cells += ["failed", *("" for _ in spread)]
             else:
-                of = row.figures[metric]
-                cells += [_figure(getattr(of, name, None)) for name in ("mean", *shown.values())]
-        place = f"{row.dataset}, no sharing" if row.reference else None
-        sheet.add(place or group_name(row.dataset, row.mechanism), cells)
+                cells += _mean(row.figures[key], ["mean", *spread.values()])
+        sheet.add(row, cells, f"{row.dataset}, no sharing" if row.reference else "")
     return sheet
 
 
@@ -261,8 +280,16 @@ def group_name(dataset: str, mechanism: str) -> str:
     return f"{dataset}, {'no privacy' if mechanism == 'none' else mechanism}"
 
 
+def _seeds(found: Estimate | None) -> str:
+    return str(0 if found is None else found.seeds)
+
+
 def _figure(value: float | None, form: str = ".4f") -> str:
     return _NOTHING if value is None else f"{value:{form}}"
+
+
+def _mean(found: Estimate | None, names: Iterable[str]) -> list[str]:
+    return [_figure(getattr(found, name, None)) for name in names]
 
 
 def _difference(found: Estimate | None) -> list[str]:
@@ -271,6 +298,78 @@ def _difference(found: Estimate | None) -> list[str]:
     visible = abs(found.mean) >= 0.00005  # what rounds to zero is marked by no star
     mark = "*" if visible and abs(found.mean) > found.half else " "
     return [_figure(found.mean, "+.4f"), _figure(found.half) + mark]
+
+
+def headline(found: Comparison) -> str:
+    """Which policy has the lowest error and where, or at which values of what is varied."""
+    groups: dict[str, list[tuple[float, Row]]] = {}
+    for row in found.rows:
+        value = row.figures[found.reported[0]]
+        if not row.reference and row.mechanism != "none" and value is not None:
+            name = group_name(row.dataset, row.mechanism)
+            groups.setdefault(name, []).append((value.mean, row))
+    best = {name: min(rows, key=lambda entry: entry[0]) for name, rows in groups.items()}
+    if found.study.variations:
+        keys = ", ".join(dict.fromkeys(key for of in found.study.variations for key in of.keys))
+        if not best:
+            return f"What {keys} does: no cell is finished yet."
+        error, row = min(best.values(), key=lambda entry: entry[0])
+        at = ", ".join(f"{key} = {in_words(value)}" for key, value in row.varied.items())
+        return f"What {keys} does: the lowest error, RMSE {error:.4f}, is {row.policy}'s at {at}."
+    contested = [name for name, rows in groups.items() if len(rows) > 1]
+    if not contested:
+        count = len(found.outcomes)
+        return f"{count} {'cell is' if count == 1 else 'cells are'} finished."
+    if len(contested) == 1:
+        error, row = best[contested[0]]
+        return (
+            f"{row.policy} has the lowest mean error of {len(groups[contested[0]])} policies on "
+            f"{contested[0]}: RMSE {error:.4f}{_below_alone(found, row, error)}."
+        )
+    wins = Counter(best[name][1].policy for name in contested).most_common()
+    others = ", ".join(f"{name} in {won}" for name, won in wins[1:])
+    rest = f" ({others})" if others else ""
+    policy, times = wins[0]
+    return f"{policy} has the lowest mean error in {times} of {len(contested)} settings{rest}."
+
+
+def _below_alone(found: Comparison, best: Row, error: float) -> str:
+    for row in found.rows:
+        alone = row.figures[found.reported[0]]
+        if row.policy == "client_alone" and row.dataset == best.dataset and alone is not None:
+            share = error / alone.mean - 1 if alone.mean else 0.0
+            side = "below" if share <= 0 else "above"
+            return f", {100 * abs(share):.1f} % {side} a client alone"
+    return ""
+
+
+def tiles(found: Comparison, cells: int) -> list[Tile]:
+    """How much of it is done, how sure it is, what failed."""
+    done, seeds = len(found.outcomes), len(set(found.study.seeds))
+    said = "intervals are over them" if seeds > 1 else "one says nothing about chance"
+    tiles = [
+        Tile("Cells finished", f"{done} of {cells}", "one run each", warn=done < cells),
+        Tile("Seeds", str(seeds), said, warn=seeds < 2),
+    ]
+    apart = [
+        (value.mean, value.half)
+        for entry in found.differences
+        if entry.policy != "unlimited"
+        and (value := entry.figures[found.reported[0]]) is not None
+        and value.half is not None
+    ]
+    if found.study.variations:
+        number = sum(1 for _ in found.study.points())
+        tiles.append(Tile("Combinations", str(number), "of the settings varied"))
+    elif apart:
+        worse = sum(mean > half for mean, half in apart)
+        better = sum(mean < -half for mean, half in apart)
+        rest = f"of {len(apart)} differences, at 95 %; the rest could be chance"
+        name = f"Against {found.study.against}"
+        tiles.append(Tile(name, f"{better} better, {worse} worse", rest))
+    if found.failed:
+        tiles.append(Tile("Failed", str(len(found.failed)), "see below why", warn=True))
+    return tiles
 
 
 def tables(found: Comparison) -> Iterator[Table]:
@@ -373,20 +472,13 @@ def duration(seconds: float) -> str:
 
 
 class StudyView:
-    """Tells the user how a study is going: on a terminal a live line, elsewhere a line a cell.
-
-    Args:
-        console: Where to write.
-        quiet: Write nothing at all.
-    """
+    """Tells the user how a study is going: on a terminal a live line, elsewhere a line a cell."""
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
-        self.console = console
-        self.quiet = quiet
+        self.console, self.quiet = console, quiet
         self._live: Progress | None = None
         self._task: Any = None
-        self._done = 0
-        self._total = 0
+        self._done = self._total = 0
         self._told = False
 
     def study_started(self, total: int, finished: int, left: float | None) -> None:

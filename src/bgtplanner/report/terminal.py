@@ -1,4 +1,4 @@
-"""A run as it looks on a terminal: progress while it goes on, a small table when it is done."""
+"""A run on a terminal: a few live lines while it goes on, a small table when it is done."""
 
 from __future__ import annotations
 
@@ -6,12 +6,22 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
+from bgtplanner.models.metrics import Metric, shown
+from bgtplanner.models.references import REFERENCES
 from bgtplanner.report.blocks import bar, sparkline
 from bgtplanner.report.guarantee import guarantee
-from bgtplanner.report.progress import LiveTable
 from bgtplanner.report.screen import words
 
 if TYPE_CHECKING:  # only their names: this file must do without the simulator
@@ -19,10 +29,12 @@ if TYPE_CHECKING:  # only their names: this file must do without the simulator
     from bgtplanner.runs.config import Config
     from bgtplanner.runs.summary import Result
 
-__all__ = ["RunView", "description_view", "summary_table"]
+__all__ = ["LiveTable", "RunProgress", "description_view", "score_rows", "summary_table"]
+
+_MOST_CLASSES = 3
 
 
-class RunView:
+class RunProgress:
     """Tells the user how a run is going.
 
     On a terminal: a live table. Elsewhere: a plain line every tenth of the way. It writes to the
@@ -42,33 +54,26 @@ class RunView:
 
     def searching(self, name: str, number: int, total: int) -> None:
         """Say which schedule is tried."""
+        self._say(f"hindsight: trying schedule {number} of {total} ({name} rounds)")
+
+    def _say(self, *parts: str | tuple[str, str]) -> None:
         if self.verbosity >= 0:
-            text = f"hindsight: trying schedule {number} of {total} ({name} rounds)"
-            self.console.print(words(text), highlight=False)
+            self.console.print(words(*parts), highlight=False)
 
     def started(self, config: Config, split: Split, first: int) -> None:
         """Say what is about to be trained on what."""
-        self._first = first
-        if self.verbosity < 0:
-            return
-        train = split.train
-        self.console.print(
-            words(
-                (train.name, "bold"),
-                f": {train.n_clients:,} clients, {train.n_items:,} items, {len(train):,} ratings "
-                f"to train on, {len(split.test):,} to test",
-            ),
-            highlight=False,
+        self._first, train = first, split.train
+        self._say(
+            (train.name, "bold"),
+            f": {train.n_clients:,} clients, {train.n_items:,} items, {len(train):,} ratings to "
+            f"train on, {len(split.test):,} to test",
         )
-        self.console.print(
-            words(
-                f"{config.model.name}, {config.federation.rounds} rounds, seed "
-                f"{config.run.seed}, {_privacy(config)}"
-            ),
-            highlight=False,
+        self._say(
+            f"{config.model.name}, {config.federation.rounds} rounds, seed {config.run.seed}, "
+            f"{_privacy(config)}"
         )
         if first:
-            self.console.print(f"going on after round {first}", highlight=False)
+            self._say(f"going on after round {first}")
         if self.console.is_terminal and self.verbosity == 0:
             self._live = LiveTable(self.console, config.federation.rounds, first)
 
@@ -80,15 +85,18 @@ class RunView:
         if self._live is not None:
             self._live.round(record)
             return
-        score = f"RMSE {record['rmse']:.4f}  F1 {record['f1']:.3f}"
+        score = "  ".join(
+            f"{metric.label} {metric.in_words(record.get(name))}"
+            for name, metric in _in_rounds().items()
+        )
         due = self.verbosity > 0 or done % max(1, total // 10) == 0 or done == total
-        if self.verbosity >= 0 and due:
+        if due:
             steady = done - self._first - 1
             left = ""
             if steady > 0 and done < total:
                 pace = (time.perf_counter() - self._begun) / steady
                 left = f", about {pace * (total - done):.0f} s left"
-            self.console.print(f"round {done}/{total}  {score}{left}", highlight=False)
+            self._say(f"round {done}/{total}  {score}{left}")
 
     def close(self) -> None:
         """Take the live table away, whatever happened."""
@@ -103,40 +111,42 @@ class RunView:
             return
         summary = result.summary
         for name, values in _curves(result.rounds).items():
-            self.console.print(f"{name:<14} {sparkline(values)}", highlight=False)
+            self._say(f"{name:<14} {sparkline(values)}")
         self.console.print(summary_table(summary))
         for entry in summary.get("classes") or []:
-            self.console.print(
+            self._say(
                 f"epsilon {entry['epsilon']:g}: {entry['clients']:,} clients, spent at most "
-                f"{entry['epsilon_spent_max']:.3g}, RMSE {entry['rmse_final'] or 0:.4f}",
-                highlight=False,
+                f"{entry['epsilon_spent_max']:.3g}, RMSE {entry['rmse_final'] or 0:.4f}"
             )
         if summary.get("target") is not None:
             reached = "reached" if summary["target_reached"] else "not reached"
-            self.console.print(f"Target RMSE {summary['target']:g}: {reached}.", highlight=False)
+            self._say(f"Target RMSE {summary['target']:g}: {reached}.")
         # What matters comes last: what came out, what is guaranteed, what was spent.
         together, alone = summary["rmse_final"], summary["rmse_client_alone"]
         better = "lower" if together <= alone else "higher"
         gain = f"{100 * abs(1 - together / alone):.1f} % " if alone else ""
-        self.console.print(
-            words(
-                ("Learning together", "bold"),
-                f": error {gain}{better} than a client alone. "
-                f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s.",
-            ),
-            highlight=False,
+        self._say(
+            ("Learning together", "bold"),
+            f": error {gain}{better} than a client alone. "
+            f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s.",
         )
         if summary.get("planner_note"):
-            self.console.print(words(f"Planner {summary['planner_note']}."), highlight=False)
+            self._say(f"Planner {summary['planner_note']}.")
         for line in guarantee(summary):
-            self.console.print(words(line), highlight=False)
+            self._say(line)
+
+
+def _in_rounds() -> dict[str, Metric]:
+    """The metrics that are shown while a run goes on."""
+    return {name: metric for name, metric in shown().items() if metric.sums}
 
 
 def _curves(rounds: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     """What is worth a curve; a budget only where there was one."""
-    curves = {
-        "RMSE by round": [record["rmse"] for record in rounds],
-        "F1 by round": [record["f1"] for record in rounds],
+    curves: dict[str, Any] = {
+        f"{metric.label} by round": values
+        for name, metric in _in_rounds().items()
+        if None not in (values := [record.get(name) for record in rounds])
     }
     if rounds and all(record.get("left") for record in rounds):
         curves["budget left"] = [1.0, *(max(record["left"]) for record in rounds)]
@@ -151,58 +161,119 @@ def _privacy(config: Config) -> str:
     return f"{budget}, {privacy.mechanism}, {privacy.trust}, {config.planning.policy}"
 
 
+def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, list[str], bool]]:
+    """The result between the predictors that share nothing, and whether a row is the result."""
+
+    def figures(when: str) -> list[str]:
+        return [
+            metric.in_words(summary.get(f"{name}_{when}" if metric.sums else name))
+            if metric.sums or when == "final"
+            else "–"
+            for name, metric in shown().items()
+        ]
+
+    rows = [(name, figures(key), False) for key, name in REFERENCES.items()]
+    rows.append((f"{summary['model']}, last round", figures("final"), True))
+    if summary["preset"] == "paper":
+        rows.append(("best round on the test set, as the paper reports", figures("best"), False))
+    return rows
+
+
 def summary_table(summary: Mapping[str, Any]) -> Table:
-    """The result between the predictors that share nothing."""
+    """The same for a terminal."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("predictor")
-    table.add_column("RMSE", justify="right")
-    table.add_column("F1", justify="right")
-    rows = [
-        ("one constant for all", summary["rmse_constant"], summary["f1_constant"]),
-        ("each user's own mean", summary["rmse_user_mean"], summary["f1_user_mean"]),
-        ("each client alone", summary["rmse_client_alone"], summary["f1_client_alone"]),
-        (f"{summary['model']}, last round", summary["rmse_final"], summary["f1_final"]),
-    ]
-    for name, rmse, f1 in rows:
-        style = "bold" if name.endswith("last round") else ""
-        table.add_row(words(name), f"{rmse:.4f}", f"{f1:.3f}", style=style)
-    if summary["preset"] == "paper":
-        table.add_row(
-            "best round (on the test set, as the paper reports)",
-            f"{summary['rmse_best']:.4f}",
-            f"{summary['f1_best']:.3f}",
-        )
+    for metric in shown().values():
+        table.add_column(metric.label, justify="right")
+    for name, figures, ours in score_rows(summary):
+        table.add_row(words(name), *figures, style="bold" if ours else "")
     return table
+
+
+class LiveTable:
+    """What a terminal shows while a run goes on, and takes away when it ends."""
+
+    def __init__(self, console: Console, total: int, first: int) -> None:
+        self._records: list[Mapping[str, Any]] = []
+        self._progress = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[state]}"),
+            TimeRemainingColumn(compact=True),
+        )
+        self._task = self._progress.add_task("", total=total, completed=first, state="compiling")
+        self._live = Live(self, console=console, transient=True, refresh_per_second=8)
+        self._live.start()
+
+    def round(self, record: Mapping[str, Any]) -> None:
+        """Take in one more round."""
+        self._records.append(record)
+        self._progress.update(self._task, completed=record["round"] + 1, state="")
+
+    def close(self) -> None:
+        """Take it away."""
+        self._live.stop()
+
+    def __rich__(self) -> Group:
+        """As it looks now; rich asks for it a few times a second."""
+        return Group(self._progress, self.table()) if self._records else Group(self._progress)
+
+    def table(self) -> Table:
+        """The newest figures, with their past in a line each."""
+        records, last = self._records, self._records[-1]
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(no_wrap=True, overflow="ellipsis")
+        for name, metric in _in_rounds().items():
+            curve = sparkline((record[name] for record in records), 32)
+            table.add_row(metric.label, Text(metric.in_words(last[name]), style="bold"), curve)
+        left = last.get("left") or []
+        for number, share in enumerate(left[:_MOST_CLASSES]):
+            name = "budget left" if len(left) == 1 else f"left, class {number + 1}"
+            table.add_row(name, f"{share:.0%}", bar(share, 32))
+        if "charge" in last:
+            table.add_row("this round", f"{last['charge']:.3g}", words(_decision(last)))
+        if last.get("paid"):
+            late = f", {last['late']:,} too late" if last.get("late") else ""
+            table.add_row("clients", f"{last['clients']:,}", f"of {last['paid']:,} paid{late}")
+        return table
+
+
+def _decision(record: Mapping[str, Any]) -> str:
+    """What the policy chose, and why, in a few words."""
+    why, level = record.get("why") or {}, record.get("level")
+    parts = [] if level is None else [f"level {level}"]
+    parts += [str(why["note"])] if why.get("note") else []
+    predicted, price = why.get("predicted") or (), why.get("price") or ()
+    if level is not None and level < min(len(predicted), len(price)):
+        parts.append(f"expects {predicted[level]:.2g}, price {price[level]:.2g}")
+    return ", ".join(parts)
 
 
 def description_view(console: Console, facts: Mapping[str, Any]) -> None:
     """A data set's facts in a few lines, with a histogram of its ratings."""
-    users, items = facts["ratings_per_user"], facts["ratings_per_item"]
-    silent = facts["users_without_ratings"]
-    console.print(
-        words(
-            (facts["dataset"], "bold"),
-            f": {facts['ratings']:,} ratings by {facts['users']:,} users ({silent} without any) "
-            f"on {facts['items']:,} items",
-        ),
-        highlight=False,
-    )
-    lines = [
-        f"clients            {facts['clients']:,}",
-        f"density            {100 * facts['density']:.2f} %",
-        f"ratings per user   {users['min']} to {users['max']}, median {users['median']:g}",
-        f"ratings per item   {items['min']} to {items['max']}, median {items['median']:g}",
-        f"split              {facts['train']:,} to train on, {facts['test']:,} to test",
-    ]
-    console.print("\n".join(lines), highlight=False)
+    spread = "{min} to {max}, median {median:g}"
+    rows = {
+        "clients": f"{facts['clients']:,}",
+        "density": f"{100 * facts['density']:.2f} %",
+        "ratings per user": spread.format(**facts["ratings_per_user"]),
+        "ratings per item": spread.format(**facts["ratings_per_item"]),
+        "split": f"{facts['train']:,} to train on, {facts['test']:,} to test",
+    }
     largest = max(facts["histogram"].values(), default=1)
-    for value, count in facts["histogram"].items():
-        console.print(
-            f"  {value:>6}  {bar(count / largest)}  {count:,}", highlight=False, markup=False
-        )
-    console.print(
+    lines: list[str | tuple[str, str]] = [
+        (facts["dataset"], "bold"),
+        f": {facts['ratings']:,} ratings by {facts['users']:,} users "
+        f"({facts['users_without_ratings']} without any) on {facts['items']:,} items\n",
+        *(f"{name:<18} {of}\n" for name, of in rows.items()),
+        *(
+            f"  {value:>6}  {bar(count / largest)}  {count:,}\n"
+            for value, count in facts["histogram"].items()
+        ),
         f"Predicting a constant has RMSE {facts['rmse_constant']:.4f} (on 0 to 1), each user's "
         f"mean {facts['rmse_user_mean']:.4f}, each client alone "
         f"{facts['rmse_client_alone']:.4f}.",
-        highlight=False,
-    )
+    ]
+    console.print(words(*lines, keep="\n"), highlight=False)

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bgtplanner.data.split import Split
 from bgtplanner.errors import (
     BGTPlannerError,
     ConfigError,
@@ -27,21 +26,23 @@ from bgtplanner.errors import (
     MissingExtraError,
     RunFolderError,
 )
+from bgtplanner.models.metrics import shown
 from bgtplanner.runs import run as runner
 from bgtplanner.runs.config import Config
+from bgtplanner.runs.contents import OF_EVERY_RUN
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.interrupts import stop_requests
-from bgtplanner.runs.summary import Result
+from bgtplanner.runs.observers import Observer
 
 __all__ = [
     "BACKENDS",
-    "METRICS",
-    "REFERENCES",
     "Cell",
     "Outcome",
     "Tell",
     "check_backend",
+    "compared",
     "folder_name",
+    "metric_of",
     "one_by_one",
     "outcome_of",
     "side_by_side",
@@ -49,12 +50,6 @@ __all__ = [
 
 BACKENDS = ("loky", "ray", "dask")
 """Where cells may run: processes on this machine, or a Ray or Dask cluster."""
-
-METRICS = ("rmse_final", "rmse_best", "f1_final", "f1_best")
-"""The figures of ``summary.json`` that are compared."""
-
-REFERENCES = ("constant", "user_mean", "client_alone")
-"""Predictors that share nothing; the same in the last round as in any."""
 
 Tell = Callable[["Cell", int, int], None]
 """To be told that a cell has done so many of so many rounds."""
@@ -260,24 +255,11 @@ class _ObserverError(Exception):
         self.cause = cause
 
 
-class _CellView:
+class _CellView(Observer):
     """Watches one cell for the study: passes its rounds on, and passes a stop in."""
 
-    def __init__(
-        self,
-        cell: Cell,
-        tell: Tell | None = None,
-        flag: Path | None = None,
-    ) -> None:
-        self.cell = cell
-        self.tell = tell
-        self.flag = flag
-
-    def searching(self, name: str, number: int, total: int) -> None:
-        """Schedules that are tried are not rounds of the cell."""
-
-    def started(self, config: Config, split: Split, first: int) -> None:
-        """Nothing to say yet."""
+    def __init__(self, cell: Cell, tell: Tell | None = None, flag: Path | None = None) -> None:
+        self.cell, self.tell, self.flag = cell, tell, flag
 
     def round(self, record: Mapping[str, Any], total: int) -> None:
         if self.tell is not None:
@@ -291,15 +273,24 @@ class _CellView:
             self.flag = None  # once: a second request would end it in the middle of a round
             signal.raise_signal(signal.SIGTERM)  # the run saves what it has after its next round
 
-    def finished(self, result: Result) -> None:
-        """The summary is on the disk."""
+
+def compared() -> list[str]:
+    """The figures of ``summary.json`` that are compared: of the last round, and of the best."""
+    found = []
+    for name, metric in shown().items():
+        found += [f"{name}_final", f"{name}_best"] if metric.sums else [name]
+    return found
+
+
+def metric_of(key: str) -> str:
+    """The metric that such a figure is of."""
+    return key.removesuffix("_final").removesuffix("_best")
 
 
 def outcome_of(cell: Cell, place: Path) -> Outcome:
     """What a finished cell has come to, by its summary alone."""
     try:
-        needed = [*METRICS, *(f"{kind}_{name}" for kind in ("rmse", "f1") for name in REFERENCES)]
-        summary = RunFolder(place).summary(needed=needed)
+        summary = RunFolder(place).summary(needed=OF_EVERY_RUN)
     except RunFolderError as error:
         return Outcome(cell=cell, error=_in_words(error))
     if summary is None:

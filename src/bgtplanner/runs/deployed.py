@@ -22,7 +22,6 @@ from flwr.serverapp import Grid, ServerApp
 from bgtplanner.errors import BGTPlannerError, ConfigError, RunFolderError
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.server import Catalogue, DeployedRounds, Deployment, Pace
-from bgtplanner.models.metrics import Metrics
 from bgtplanner.runs.assembly import federation_of, planned_of, rule_of
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.deployable import catalogue_of, check_deployable
@@ -62,13 +61,6 @@ def carry_out(
     poll_seconds: float = 0.5,
 ) -> dict[str, Any]:
     """Run what the config says on the machines of a grid, or go on with it; the summary.
-
-    Args:
-        grid: Flower's way to the machines.
-        config_file: The settings.
-        out: The run folder, new or of this very run.
-        observer: Somebody to tell about every round.
-        poll_seconds: How often to look for answers.
 
     Raises:
         ConfigError: If a setting makes no sense on real machines.
@@ -145,22 +137,6 @@ class _DeployedRun(Run):
         )
         self._rounds.stops = True  # without a budget the server has nothing left to do
         self.planned = self._rounds
-
-    def step(self) -> dict[str, Any] | None:
-        record = super().step()
-        if record is None:
-            return None
-        carrier = self.simulation
-        unknown = dict.fromkeys((*Metrics._fields, "loss", "ratings"))
-        return (
-            record
-            | unknown
-            | {
-                "asked": carrier.asked,
-                "refused": carrier.refused,
-                "dropped_by_kind": dict(carrier.useless),
-            }
-        )
 
     def train(self, folder: RunFolder) -> dict[str, Any]:
         seconds = self.carry_out(folder)

@@ -10,6 +10,7 @@ import contextlib
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Protocol
 
 from bgtplanner.errors import ConfigError, InterruptedRunError, StorageError
@@ -33,28 +34,23 @@ class _Clock:
     """How long the rest will take: what cells of the same data set took, or any, side by side."""
 
     def __init__(self, todo: Sequence[Cell], jobs: int, before: Iterable[Outcome]) -> None:
-        self._todo = dict.fromkeys(todo)
-        self._jobs = jobs
+        self._todo, self._jobs = dict.fromkeys(todo), jobs
         self._taken: dict[str, list[float]] = {}
         for outcome in before:
-            seconds = (outcome.summary or {}).get("seconds_total")
-            if isinstance(seconds, int | float):
-                self._taken.setdefault(outcome.cell.dataset, []).append(float(seconds))
+            self.finished(outcome)
 
     def finished(self, outcome: Outcome) -> None:
         self._todo.pop(outcome.cell, None)
-        if outcome.error is None:
-            # A cell that was resumed took longer than it did now.
-            whole = (outcome.summary or {}).get("seconds_total", 0.0)
-            seconds = max(outcome.seconds, float(whole))
-            self._taken.setdefault(outcome.cell.dataset, []).append(seconds)
+        if outcome.summary is not None:  # a cell that was resumed took longer than it did now
+            whole = float(outcome.summary.get("seconds_total", 0.0))
+            taken = self._taken.setdefault(outcome.cell.dataset, [])
+            taken.append(max(outcome.seconds, whole))
 
     def left(self) -> float | None:
         if not self._taken:
             return None
-        every = [seconds for taken in self._taken.values() for seconds in taken]
-        each = {name: sum(taken) / len(taken) for name, taken in self._taken.items()}
-        mean = sum(every) / len(every)
+        mean = fmean(seconds for taken in self._taken.values() for seconds in taken)
+        each = {name: fmean(taken) for name, taken in self._taken.items()}
         total = sum(each.get(cell.dataset, mean) for cell in self._todo)
         return total / min(self._jobs, max(1, len(self._todo)))
 
@@ -85,12 +81,7 @@ def run_study(
 ) -> list[Outcome]:
     """Run all cells that are not finished, and say what came of each.
 
-    Args:
-        study: What is to be run.
-        out: Folder of the study. On a cluster it must be the same for all machines.
-        jobs: How many cells at a time.
-        backend: One of :data:`BACKENDS`.
-        observer: Somebody to tell about every cell.
+    On a cluster the folder must be the same for all machines.
 
     Raises:
         ConfigError: If something cannot be run, before anything is.
@@ -100,12 +91,20 @@ def run_study(
     ConfigError.unless(backend in BACKENDS, "--backend", backend, f"one of {', '.join(BACKENDS)}")
     cells = study.cells()
     _check_folder(out, study)
-    outcomes = {cell: found for cell in cells if (found := _finished(cell, cells[cell], out))}
+    begun = [cell for cell, config in cells.items() if check_settings(cell, config, out)]
+    outcomes = {
+        cell: outcome_of(cell, out / cell.place)
+        for cell in begun
+        if (out / cell.place / "summary.json").exists()
+    }
     todo = [cell for cell in cells if cell not in outcomes]
     alone = jobs == 1 and backend == "loky"
     if not alone:
         check_backend(backend)
-    _make_folder(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError.of(out, error, "choose another folder with --out") from error
     study.write(out)
     clock = _Clock(todo, jobs, outcomes.values())
     if observer is not None:
@@ -140,17 +139,6 @@ def read_study(study: Study, out: Path) -> list[Outcome]:
     ]
 
 
-def _finished(cell: Cell, config: Config, out: Path) -> Outcome | None:
-    """The outcome of a finished cell; None for one that is to be run.
-
-    Raises:
-        ConfigError: If the folder holds a run with other settings.
-    """
-    place = out / cell.place
-    begun = check_settings(cell, config, out)
-    return outcome_of(cell, place) if begun and (place / "summary.json").exists() else None
-
-
 def check_settings(cell: Cell, config: Config, out: Path) -> bool:
     """See that what was begun of a cell has its settings; return whether anything was.
 
@@ -174,9 +162,10 @@ def _check_folder(out: Path, study: Study) -> None:
     """Only an empty folder, or one of such a study: others hold somebody's work."""
     try:
         before = Study.read(out)
-        others = (
-            out.exists() and any(out.iterdir()) if before is None else before.kind != study.kind
-        )
+        if before is None:
+            others = out.exists() and any(out.iterdir())
+        else:
+            others = before.kind != study.kind
     except OSError as error:
         raise ConfigError(
             f"--out {out}: cannot be used: {error.strerror}; choose another folder"
@@ -185,10 +174,3 @@ def _check_folder(out: Path, study: Study) -> None:
         raise ConfigError(
             f"--out {out}: holds other things than a {study.kind}; choose an empty folder"
         )
-
-
-def _make_folder(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError.of(out, error, "choose another folder with --out") from error

@@ -50,17 +50,17 @@ from bgtplanner.errors import (
     StorageError,
     quoted,
 )
+from bgtplanner.privacy.accounting import Rule
 from bgtplanner.runs.assembly import rule_of
 from bgtplanner.runs.config import Config, load_config, to_toml
 from bgtplanner.runs.contents import (
     CLIENTS,
     NOTES,
-    ROUND,
-    SUMMARY,
-    check,
     check_ticks,
     needed_of_rounds,
     needed_of_summary,
+    of_rounds,
+    of_summary,
 )
 from bgtplanner.text import (
     MOST_BYTES_OF_ROUNDS,
@@ -126,14 +126,6 @@ class RunFolder:
     ) -> Self:
         """Start a new run folder and lock it.
 
-        Args:
-            path: Where.
-            config: The settings of the run.
-            fingerprint: Of the ratings.
-            facts: What is known before the first round, for those who look on meanwhile.
-            overwrite: Replace a run that is there.
-            deployed: Whether it is run on real machines.
-
         Raises:
             RunFolderError: If the folder is in use for something else, or cannot be written.
         """
@@ -166,9 +158,7 @@ class RunFolder:
         """Open an existing run folder to go on with it, and lock it.
 
         Raises:
-            RunFolderError: If it is no run folder.
-            SchemaError: If another version wrote it.
-            RunLockedError: If a process is writing to it.
+            RunFolderError: If it is no run folder, or of another version, or a process writes it.
         """
         folder = cls(Path(path))
         folder.notes()
@@ -216,8 +206,8 @@ class RunFolder:
                 f"{visible(notes.get('version', 'unknown'))[:40]}); this one reads schema "
                 f"{SCHEMA}. Use that version, or run anew with --config {file}"
             )
-        check(f"{file}, [folder]", notes, NOTES)
-        check(f"{file}, [folder] facts", notes.get("facts", {}), SUMMARY)
+        NOTES.check(f"{file}, [folder]", notes)
+        of_summary().check(f"{file}, [folder] facts", notes.get("facts", {}))
         return notes
 
     def config(self) -> Config:
@@ -242,16 +232,15 @@ class RunFolder:
         Raises:
             RunFolderError: If one of those lines is no record of its round; names the line.
         """
-        file = self.path / "rounds.jsonl"
-        config = self.config() if whole else None
-        private = config is not None and config.privacy.mechanism != "none"
-        needed = needed_of_rounds(private, self.deployed) if whole else set()
+        file, contents = self.path / "rounds.jsonl", of_rounds()
         try:
             lines = read_bytes(file, MOST_BYTES_OF_ROUNDS).split(b"\n")[:-1]
         except FileNotFoundError:
             return []
         except OSError as error:
             raise RunFolderError(f"{file}: cannot be read: {error}") from error
+        rule = self._rule() if whole else None
+        needed = needed_of_rounds(rule is not None, self.deployed) if whole else ()
         records: list[dict[str, Any]] = []
         for number, line in enumerate(lines[:first], start=1):
             try:
@@ -260,16 +249,21 @@ class RunFolder:
                 record = None
             if not isinstance(record, dict):
                 raise RunFolderError(f"{file}, line {number}: not a JSON object")
-            check(f"{file}, line {number}", record, ROUND, needed)
+            contents.check(f"{file}, line {number}", record, needed)
             if record.get("round", number - 1) != number - 1:
                 raise RunFolderError(
                     f"{file}, line {number}: is round {record['round']}, and {number - 1} was "
                     "expected; the folder was changed by hand"
                 )
             records.append(record)
-        if config is not None and private:
-            check_ticks(file, records, len(rule_of(config).powers))
+        if rule is not None:
+            check_ticks(file, records, len(rule.powers))
         return records
+
+    def _rule(self) -> Rule | None:
+        """How charges add up in this run; None where nothing is paid."""
+        config = self.config()
+        return None if config.privacy.mechanism == "none" else rule_of(config)
 
     def keep_rounds(self, number: int) -> list[dict[str, Any]]:
         """Cut ``rounds.jsonl`` to the rounds before the checkpoint, and return them."""
@@ -323,7 +317,7 @@ class RunFolder:
         """The clients of a run on real machines, or None if none was noted yet."""
         found = self._read_json("clients.json")
         if found is not None:
-            check(self.path / "clients.json", found, CLIENTS, CLIENTS)
+            CLIENTS.check(self.path / "clients.json", found, CLIENTS.kinds)
         return found
 
     def summary(
@@ -342,12 +336,11 @@ class RunFolder:
         found = self._read_json("summary.json")
         if found is None:
             return None
-        file = self.path / "summary.json"
-        check(file, found, SUMMARY, needed)
+        file, contents = self.path / "summary.json", of_summary()
+        contents.check(file, found, needed)
         if whole:
-            config, deployed = self.config(), self.deployed
-            private = config.privacy.mechanism != "none"
-            check(file, found, SUMMARY, needed_of_summary(private, deployed))
+            config, deployed, rule = self.config(), self.deployed, self._rule()
+            contents.check(file, found, needed_of_summary(rule is not None, deployed))
             mine = {
                 "schema": SCHEMA,
                 "preset": config.preset,
@@ -355,7 +348,7 @@ class RunFolder:
                 "policy": config.planning.policy,
                 "mechanism": config.privacy.mechanism,
                 "seed": config.run.seed,
-            } | ({"accounting": rule_of(config).name} if private else {})
+            } | ({} if rule is None else {"accounting": rule.name})
             for name, value in mine.items():
                 if found.get(name, value) != value:
                     raise RunFolderError(

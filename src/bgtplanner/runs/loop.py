@@ -6,19 +6,18 @@ Plan and play a round, write it down, checkpoint, stop when asked to; or go on w
 from __future__ import annotations
 
 import json
-import math
 import time
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError
-from bgtplanner.federation.planned import Carrier, PlannedRound, PlannedRounds
+from bgtplanner.federation.planned import Carrier, PlannedRounds
 from bgtplanner.federation.programs import let_programs_go
-from bgtplanner.federation.simulation import RoundRecord
-from bgtplanner.planning.policy import LedgerPolicy, Policy
+from bgtplanner.federation.result import RoundResult
+from bgtplanner.planning.policy import LedgerPolicy
 from bgtplanner.privacy.journal import Head
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
@@ -26,20 +25,14 @@ from bgtplanner.runs.interrupts import stop_requests
 from bgtplanner.runs.observers import RoundObserver
 from bgtplanner.runs.summary import most_spent, reached_target
 
-__all__ = ["Run", "record_as_json"]
+__all__ = ["Run"]
 
 _MOST_SECONDS = 1e12  # longer than anything ran
 _NOT_OF_THIS_RUN = (AttributeError, RecursionError, TypeError, ValueError)
 
 
 class Run:
-    """A run in progress: who carries it out, and what is known of its past.
-
-    Args:
-        config: Every setting.
-        simulation: Who carries the rounds out.
-        observer: Somebody to tell about every round.
-    """
+    """A run in progress: who carries it out, and what is known of its past."""
 
     def __init__(
         self, config: Config, simulation: Carrier, observer: RoundObserver | None
@@ -84,22 +77,20 @@ class Run:
             arrays["planned"] = np.frombuffer(json.dumps(state).encode(), dtype=np.uint8)
         return arrays
 
-    def step(self) -> dict[str, Any] | None:
-        """Plan and play a round; what is written down of it, or None if there is none left."""
+    def step(self) -> RoundResult | None:
+        """Plan and play a round; None if there is none left."""
         if self.planned is None:
             raise ConfigError("the run has no ledger to pay from")
         begun = time.perf_counter()
         played = self.planned.step()
-        if played is None:
-            return None
-        plan = _plan_as_json(played, self.planned.policy)
-        if isinstance(self.planned.policy, LedgerPolicy):
+        policy = self.planned.policy
+        if played is not None and isinstance(policy, LedgerPolicy):
             # By the policy's ledger: the durable one knows of later rounds that are played again.
-            plan["spent"] = most_spent(self.planned.policy.ledger)
-        seconds = time.perf_counter() - begun
-        return record_as_json(played.record) | plan | {"seconds": seconds}
+            spent, left = most_spent(policy.ledger), policy.share_left().tolist()
+            played = replace(played, spent=spent, left=left)
+        return played and replace(played, seconds=time.perf_counter() - begun)
 
-    def check(self, record: Mapping[str, Any]) -> None:
+    def check(self, played: RoundResult) -> None:
         """Refuse to go on after a round like this."""
 
     def carry_out(self, folder: RunFolder | None = None) -> float:
@@ -113,12 +104,13 @@ class Run:
 
         with stop_requests(active=folder is not None) as stop:
             while simulation.next_round < total and not self._reached():
-                record = self.step()
-                if record is None:
+                played = self.step()
+                if played is None:
                     if folder is not None and self.records:
                         folder.write_checkpoint(self._arrays(seconds()))
                     break
-                self.check(record)
+                self.check(played)
+                record = played.as_json()
                 self.records.append(record)
                 stopping = stop.is_set()  # once: a request from here on is for the next round
                 if folder is not None:
@@ -140,51 +132,3 @@ class Run:
 
     def _reached(self) -> bool:
         return bool(reached_target(self.config, self.records))
-
-
-def record_as_json(record: RoundRecord) -> dict[str, Any]:
-    """What came of a round, for ``rounds.jsonl``."""
-    return {
-        "round": record.round,
-        **record.metrics._asdict(),
-        "loss": record.loss,
-        "clients": record.clients,
-        "ratings": record.ratings,
-    }
-
-
-def _plan_as_json(played: PlannedRound, policy: Policy) -> dict[str, Any]:
-    """What was planned and paid, for ``rounds.jsonl``; nothing that was not released."""
-    plan, seen = played.plan, played.seen
-    released = None
-    if len(seen.aggregate) and math.isfinite(seen.noise_std):
-        released = float(np.linalg.norm(seen.aggregate))
-    entry: dict[str, Any] = {
-        "charge": 0.0 if plan is None or not played.paid else float(plan.charge_by_class.max()),
-        "charges": [] if plan is None else plan.charge_by_class.tolist(),
-        "paid": played.paid,
-        "late": played.late,
-        "dropped": played.record.dropped,
-        "level": None if plan is None else plan.level,
-        "clip": None if plan is None else plan.largest_clip,
-        "noise_multiplier": None
-        if plan is None or plan.skip
-        else float(plan.noise_by_class.multiplier.min()),
-        "released_norm": released,
-        "noise_norm": None
-        if released is None
-        else seen.noise_std * math.sqrt(len(seen.aggregate)),
-        "reward": played.reward,
-        "left": policy.share_left().tolist() if isinstance(policy, LedgerPolicy) else [],
-    }
-    if played.validated is not None:
-        rmse, upper = played.validated
-        entry |= {"validation_rmse": rmse, "validation_upper": upper}
-    if plan is not None:
-        why = plan.why._asdict()
-        entry["why"] = {  # lists, as the file has them
-            name: value if isinstance(value, str) else list(value)
-            for name, value in why.items()
-            if value
-        }
-    return entry

@@ -8,10 +8,11 @@ not released. :mod:`bgtplanner.integrations.trackers` has ready ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from bgtplanner.data.split import Split
+from bgtplanner.models.metrics import of_ratings
 from bgtplanner.runs.assembly import rule_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.summary import Result, readings
@@ -24,42 +25,25 @@ class RoundObserver(Protocol):
 
     def round(self, record: Mapping[str, Any], total: int) -> None:
         """A round is over."""
-        ...
 
 
 class Observer(RoundObserver, Protocol):
-    """Somebody who watches a simulated run from its beginning to its end."""
+    """Somebody who watches a simulated run; whoever inherits from it says only what it wants."""
 
     def searching(self, name: str, number: int, total: int) -> None:
         """Before a run with ``hindsight``: the schedule that is tried now."""
-        ...
+        del name, number, total
 
     def started(self, config: Config, split: Split, first: int) -> None:
         """The data are ready; training goes on from round `first`."""
-        ...
+        del config, split, first
 
     def finished(self, result: Result) -> None:
         """The run is done."""
-        ...
+        del result
 
 
-class Tracker(Observer, Protocol):
-    """An observer that keeps what it is told somewhere else.
-
-    Attributes:
-        where: Where that is, as one would look for it.
-        trouble: Why it gave up, if it did.
-    """
-
-    where: str
-    trouble: str | None
-
-    def close(self) -> None:
-        """Let go, whatever happened; the run may not be done."""
-        ...
-
-
-class Several:
+class Several(Observer):
     """Tells several observers, one after the other."""
 
     def __init__(self, *observers: Observer) -> None:
@@ -82,6 +66,55 @@ class Several:
             observer.finished(result)
 
 
+class Tracker(Observer):
+    """Keeps what it is told somewhere else; when it breaks down, the run goes on without it.
+
+    Attributes:
+        where: Where that is, as one would look for it.
+        trouble: Why it gave up, if it did.
+    """
+
+    where = ""
+    trouble: str | None = None
+    _config: Config | None = None
+
+    def started(self, config: Config, split: Split, first: int) -> None:
+        del split  # what it holds is nobody's business
+        self._config = config
+        self._guarded(self.begin, config, first)
+
+    def round(self, record: Mapping[str, Any], total: int) -> None:
+        del total
+        if self._config is not None:
+            self._guarded(self.note, figures_of(record, self._config), record["round"] + 1)
+
+    def finished(self, result: Result) -> None:
+        self._guarded(self.end, result.summary)
+
+    def close(self) -> None:
+        """Let go, whatever happened; the run may not be done."""
+        self._guarded(self.release)
+
+    def begin(self, config: Config, first: int) -> None:
+        """The run goes on from round `first`."""
+
+    def note(self, figures: Mapping[str, float], step: int) -> None:
+        """Keep the figures of a round."""
+
+    def end(self, summary: Mapping[str, Any]) -> None:
+        """The run is done."""
+
+    def release(self) -> None:
+        """Nothing more will come."""
+
+    def _guarded(self, method: Callable[..., None], *arguments: Any) -> None:
+        if self.trouble is None:
+            try:
+                method(*arguments)
+            except Exception as error:  # whatever it is: hours of training are worth more
+                self.trouble = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
 def figures_of(record: Mapping[str, Any], config: Config) -> dict[str, float]:
     """The figures of a round under the names that trackers show; only finite numbers.
 
@@ -97,32 +130,23 @@ def figures_of(record: Mapping[str, Any], config: Config) -> dict[str, float]:
         values = why.get(name) or ()
         return values[level] if level is not None and level < len(values) else None
 
-    named = {
-        **{f"quality/{name}": record.get(name) for name in ("rmse", "mae", "f1")},
-        **{f"quality/{name}": record.get(name) for name in ("precision", "recall")},
-        "training/loss": record.get("loss"),
-        "training/ratings": record.get("ratings"),
-        "training/seconds": record.get("seconds"),
-        **{f"clients/{name}": record.get(name) for name in ("clients", "paid", "late", "dropped")},
-        "budget/charge": record.get("charge"),
+    groups = {
+        "quality": of_ratings(),
+        "training": ("loss", "ratings", "seconds"),
+        "clients": ("clients", "paid", "late", "dropped"),
+        "budget": ("charge",),
+        "noise": ("released_norm", "noise_norm"),
+        "planner": ("level", "reward"),
+    }
+    named = {f"{group}/{name}": record.get(name) for group, of in groups.items() for name in of}
+    named |= {
         "budget/left": max(record.get("left") or [], default=None),
-        "budget/epsilon_spent": _reading(record, config),
-        **{f"noise/{name}": record.get(name) for name in ("released_norm", "noise_norm")},
         "noise/multiplier": record.get("noise_multiplier"),
-        "planner/level": level,
-        "planner/reward": record.get("reward"),
         "planner/predicted_reward": chosen("predicted"),
         "planner/price": chosen("price"),
     }
-    return {
-        name: float(value)
-        for name, value in named.items()
-        if value is not None and math.isfinite(value)
-    }
-
-
-def _reading(record: Mapping[str, Any], config: Config) -> float | None:
-    if config.privacy.mechanism == "none":
-        return None
-    read = readings(rule_of(config).name, config.privacy.delta, [record])
-    return None if read is None else float(read.max())
+    if config.privacy.mechanism != "none":
+        read = readings(rule_of(config).name, config.privacy.delta, [record])
+        named["budget/epsilon_spent"] = None if read is None else float(read.max())
+    known = {name: value for name, value in named.items() if value is not None}
+    return {name: float(value) for name, value in known.items() if math.isfinite(value)}

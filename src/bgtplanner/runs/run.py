@@ -8,6 +8,7 @@ import hashlib
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,15 @@ from bgtplanner.errors import (
     RunFolderError,
     TrainingDivergedError,
 )
+from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.simulation import Simulation
+from bgtplanner.models.metrics import ranked
 from bgtplanner.models.references import references
 from bgtplanner.planning.baselines import Hindsight
 from bgtplanner.runs.assembly import check_planning, federation_of, planned_of
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.loop import Run, record_as_json
+from bgtplanner.runs.loop import Run
 from bgtplanner.runs.observers import Observer
 from bgtplanner.runs.summary import (
     Result,
@@ -313,12 +316,12 @@ class _Run(Run):
             mark = fingerprint_of(self.split)
             self.planned = planned_of(self.config, self.simulation, mark, path)
 
-    def step(self) -> dict[str, Any] | None:
+    def step(self) -> RoundResult | None:
         if self.planned is not None:
             return super().step()
         begun = time.perf_counter()
-        record = self.simulation.step()
-        return record_as_json(record) | {"seconds": time.perf_counter() - begun}
+        played = self.simulation.step()
+        return replace(played, seconds=time.perf_counter() - begun)
 
     def train(self, folder: RunFolder | None = None) -> Result:
         if self.observer is not None:
@@ -333,7 +336,8 @@ class _Run(Run):
                 predicted = self.simulation.predict(test.user, test.item)
                 spending["classes"] = classes_of(ledger, test, predicted)
         result = Result(
-            summary=summarise(self.config, self.facts, self.records, seconds, spending),
+            summary=summarise(self.config, self.facts, self.records, seconds, spending)
+            | ranked(self.simulation.predict, self.split.train, self.split.test),
             rounds=self.records,
             ratings=self.ratings,
             folder=None if folder is None else folder.path,
@@ -345,10 +349,10 @@ class _Run(Run):
             self.observer.finished(result)
         return result
 
-    def check(self, record: Mapping[str, Any]) -> None:
-        if not (math.isfinite(record["loss"]) and math.isfinite(record["rmse"])):
+    def check(self, played: RoundResult) -> None:
+        if not (math.isfinite(played.loss or 0.0) and math.isfinite(played.metrics.rmse)):
             raise TrainingDivergedError(
-                f"training diverged in round {record['round'] + 1}: the loss is no longer a "
+                f"training diverged in round {played.round + 1}: the loss is no longer a "
                 f"number. Try a smaller server.learning_rate "
                 f"(now {self.config.server.learning_rate:g})"
             )

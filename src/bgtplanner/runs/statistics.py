@@ -6,44 +6,33 @@ nothing more. Differences are taken seed by seed, since cells with the same seed
 
 from __future__ import annotations
 
-import functools
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from scipy.stats import t as student
 
+from bgtplanner.errors import RunFolderError
+from bgtplanner.models.metrics import of_ratings
+from bgtplanner.models.references import REFERENCES
 from bgtplanner.paper.table2 import EPSILON, Published, published
-from bgtplanner.runs.cells import METRICS, REFERENCES, Outcome
+from bgtplanner.runs.cells import Cell, Outcome, compared, metric_of
+from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.study import Point, Study, Variation, in_words
 from bgtplanner.text import csv_text
 
-__all__ = [
-    "Comparison",
-    "Difference",
-    "Estimate",
-    "Row",
-    "estimate",
-    "summed_up",
-]
+__all__ = ["Comparison", "Curve", "Estimate", "Row", "estimate", "mean_curves", "summed_up"]
 
 _COLUMNS = (
-    "kind",
-    "dataset",
-    "mechanism",
-    "policy",
-    "baseline",
-    "metric",
-    "seeds",
-    "mean",
-    "std",
-    "low",
-    "high",
-    "paper",
-    "minus_paper",
+    *("kind", "dataset", "mechanism", "policy", "baseline", "metric"),
+    *("seeds", "mean", "std", "low", "high", "paper", "minus_paper"),
 )
+_Summaries = Mapping[int, Mapping[str, Any]]  # by seed
+_Place = tuple[str, str, str]  # data set, mechanism, policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,47 +78,50 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One policy, or one predictor that shares nothing, over all seeds.
+    """One policy, or one predictor that shares nothing, over all seeds; or a difference of two.
 
     Attributes:
         dataset: The data set.
         mechanism: What protected the uploads; ``none`` for what sends none.
-        policy: Name of the policy, or one of :data:`~bgtplanner.runs.cells.REFERENCES`.
-        reference: Whether it is one of those.
-        asked: Number of seeds asked for.
-        figures: By metric; None where no seed is done.
-        paper: What the paper reports, where it does and where that can be compared.
+        policy: Name of the policy, or one of :data:`~bgtplanner.models.references.REFERENCES`.
+        figures: By key of the summary; None where no seed is done.
         varied: Settings that are varied, with their values here.
+        reference: Whether it is a predictor that shares nothing.
+        asked: Number of seeds asked for.
+        paper: What the paper reports, where it does and where that can be compared.
+        baseline: The policy whose figures were taken off, seed by seed; none if empty.
     """
 
     dataset: str
     mechanism: str
     policy: str
-    reference: bool
-    asked: int
     figures: Mapping[str, Estimate | None]
+    varied: Mapping[str, Any] = field(default_factory=dict)
+    reference: bool = False
+    asked: int = 0
     paper: Published | None = None
-    varied: Mapping[str, Any] = field(default_factory=dict)
+    baseline: str = ""
 
-    def minus_paper(self, metric: str) -> float | None:
-        """Our mean less the paper's figure. The paper reports the best round."""
-        ours = self.figures[metric]
-        if self.paper is None or ours is None or not metric.endswith("_best"):
+    def minus_paper(self, key: str) -> float | None:
+        """Our mean minus the paper's figure. The paper reports the best round."""
+        ours, theirs = self.figures[key], getattr(self.paper, metric_of(key), None)
+        if ours is None or theirs is None or not key.endswith("_best"):
             return None
-        theirs = self.paper.rmse if metric == "rmse_best" else self.paper.f1
-        return ours.mean - theirs
+        return float(ours.mean - theirs)
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines."""
+        tree = asdict(self)
+        if self.baseline:
+            return {name: of for name, of in tree.items() if name not in _OF_ROWS}
+        del tree["baseline"]
+        if self.paper is not None:
+            minus = {f"{of}_difference": self.minus_paper(f"{of}_best") for of in ("rmse", "f1")}
+            tree["paper"] = self.paper._asdict() | minus
+        return tree
 
 
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """A policy less the baseline, seed by seed. A lower RMSE and a higher F1 are better."""
-
-    dataset: str
-    mechanism: str
-    policy: str
-    baseline: str
-    figures: Mapping[str, Estimate | None]
-    varied: Mapping[str, Any] = field(default_factory=dict)
+_OF_ROWS = ("reference", "asked", "paper")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +138,7 @@ class Comparison:
     study: Study
     outcomes: Sequence[Outcome]
     rows: Sequence[Row]
-    differences: Sequence[Difference]
+    differences: Sequence[Row]
 
     @property
     def failed(self) -> list[Outcome]:
@@ -154,10 +146,10 @@ class Comparison:
         return [outcome for outcome in self.outcomes if outcome.error is not None]
 
     @property
-    def reported(self) -> tuple[str, str]:
-        """The metrics to look at: the best round as the paper has it, else the last."""
-        when = "best" if self.study.preset == "paper" else "final"
-        return f"rmse_{when}", f"f1_{when}"
+    def reported(self) -> tuple[str, ...]:
+        """The figures to look at: the best round as the paper has it, else the last."""
+        other = "_final" if self.study.preset == "paper" else "_best"
+        return tuple(key for key in compared() if not key.endswith(other))
 
     def rows_of(self, variation: Variation) -> list[Row]:
         """The policies' rows in every combination of settings that are varied together."""
@@ -166,22 +158,13 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """All of it, for machines."""
-        rows = []
-        for row in self.rows:
-            paper = None
-            if row.paper is not None:
-                paper = row.paper._asdict() | {
-                    "rmse_difference": row.minus_paper("rmse_best"),
-                    "f1_difference": row.minus_paper("f1_best"),
-                }
-            rows.append(asdict(row) | {"paper": paper})
         return {
             "request": asdict(self.study),
             "baseline": self.study.against,
             "reported": list(self.reported),
             "cells": len(self.outcomes),
-            "rows": rows,
-            "differences": [asdict(entry) for entry in self.differences],
+            "rows": [row.as_json() for row in self.rows],
+            "differences": [row.as_json() for row in self.differences],
             "failed": [
                 asdict(outcome.cell) | {"folder": str(outcome.cell.place), "error": outcome.error}
                 for outcome in self.failed
@@ -195,38 +178,29 @@ class Comparison:
         """
         keys = dict.fromkeys(key for one in self.study.variations for key in one.keys)
         lines: list[dict[str, Any]] = []
-        entries: list[Row | Difference] = [*self.rows, *self.differences]
-        for entry in entries:
-            place: dict[str, Any] = {key: in_words(value) for key, value in entry.varied.items()}
-            place |= {name: getattr(entry, name) for name in ("dataset", "mechanism", "policy")}
-            if isinstance(entry, Difference):
-                place |= {"kind": "difference", "baseline": entry.baseline}
-            else:
-                place["kind"] = "reference" if entry.reference else "policy"
-            for metric, found in entry.figures.items():
-                line = place | {"metric": metric}
-                line |= {"seeds": 0} if found is None else asdict(found)
-                if isinstance(entry, Row) and (minus := entry.minus_paper(metric)) is not None:
-                    line["minus_paper"] = minus
-                    line["paper"] = getattr(entry.paper, metric.removesuffix("_best"))
+        for row in (*self.rows, *self.differences):
+            place: dict[str, Any] = {key: in_words(value) for key, value in row.varied.items()}
+            place |= {name: getattr(row, name) for name in ("dataset", "mechanism", "policy")}
+            kind = "difference" if row.baseline else "reference" if row.reference else "policy"
+            place |= {"kind": kind, "baseline": row.baseline}
+            for key, found in row.figures.items():
+                line = place | {"metric": key} | ({"seeds": 0} if found is None else asdict(found))
+                if (minus := row.minus_paper(key)) is not None:
+                    line |= {"minus_paper": minus, "paper": getattr(row.paper, metric_of(key))}
                 lines.append(line)
         return csv_text([*keys, *_COLUMNS], lines)
 
 
-_Values = Mapping[tuple[str, str, str], Mapping[int, Mapping[str, Any]]]
-
-
 def summed_up(study: Study, outcomes: Sequence[Outcome]) -> Comparison:
     """Means, intervals and differences of the cells that are done."""
-    values: dict[str, dict[tuple[str, str, str], dict[int, Mapping[str, Any]]]] = {}
+    values: dict[str, dict[_Place, dict[int, Mapping[str, Any]]]] = {}
     for outcome in outcomes:
         if outcome.summary is not None:
             cell = outcome.cell
-            here = values.setdefault(cell.variant, {})
-            place = here.setdefault((cell.dataset, cell.mechanism, cell.policy), {})
-            place[cell.seed] = outcome.summary
+            variant = values.setdefault(cell.variant, {})
+            variant.setdefault(_place(cell), {})[cell.seed] = outcome.summary
     rows: list[Row] = []
-    differences: list[Difference] = []
+    differences: list[Row] = []
     for point in study.points():
         here = values.get(point.name, {})
         for dataset in dict.fromkeys(study.datasets):
@@ -235,37 +209,41 @@ def summed_up(study: Study, outcomes: Sequence[Outcome]) -> Comparison:
     return Comparison(study=study, outcomes=outcomes, rows=rows, differences=differences)
 
 
-def _rows(point: Point, dataset: str, values: _Values) -> Iterator[Row]:
+def _place(cell: Cell) -> _Place:
+    return cell.dataset, cell.mechanism, cell.policy
+
+
+def _means(summaries: Iterable[Mapping[str, Any]], reference: str = "") -> dict[str, Any]:
+    """Estimates of every figure that is compared, from the summaries that have it."""
+    every = list(summaries)
+    found = {}
+    for key in compared():
+        name = f"{metric_of(key)}_{reference}" if reference else key
+        found[key] = estimate([of[name] for of in every if of.get(name) is not None])
+    return found
+
+
+def _rows(point: Point, dataset: str, values: Mapping[_Place, _Summaries]) -> Iterator[Row]:
     """The policies, and then the predictors that share nothing."""
-    row = functools.partial(
-        Row, dataset=dataset, asked=len(set(point.study.seeds)), varied=point.values
-    )
+    common: dict[str, Any] = {
+        "dataset": dataset,
+        "asked": len(set(point.study.seeds)),
+        "varied": point.values,
+    }
     by_seed: dict[int, Mapping[str, Any]] = {}
     for mechanism, policy in point.study.pairs():
         done = values.get((dataset, mechanism, policy), {})
         by_seed = {**done, **by_seed}
-        yield row(
-            mechanism=mechanism,
-            policy=policy,
-            reference=False,
-            figures={m: estimate([summary[m] for summary in done.values()]) for m in METRICS},
-            paper=_published(point.study, dataset, mechanism, policy),
-        )
+        paper = _published(point.study, dataset, mechanism, policy)
+        figures = _means(done.values())
+        yield Row(mechanism=mechanism, policy=policy, figures=figures, paper=paper, **common)
     # Those are by seed the same in every cell, so any will do.
     for name in REFERENCES:
-        found = {
-            kind: estimate([by_seed[seed][f"{kind}_{name}"] for seed in sorted(by_seed)])
-            for kind in ("rmse", "f1")
-        }
-        yield row(
-            mechanism="none",
-            policy=name,
-            reference=True,
-            figures={metric: found[metric.partition("_")[0]] for metric in METRICS},
-        )
+        figures = _means((by_seed[seed] for seed in sorted(by_seed)), name)
+        yield Row(mechanism="none", policy=name, figures=figures, reference=True, **common)
 
 
-def _differences(point: Point, dataset: str, values: _Values) -> Iterator[Difference]:
+def _differences(point: Point, dataset: str, values: Mapping[_Place, _Summaries]) -> Iterator[Row]:
     """Every policy against the baseline; what needs no mechanism, in each of them."""
     baseline = point.study.against
     if baseline is None:
@@ -279,18 +257,16 @@ def _differences(point: Point, dataset: str, values: _Values) -> Iterator[Differ
         }
         theirs = by_policy.pop(baseline, {})
         for policy, ours in by_policy.items():
-            both = [seed for seed in ours if seed in theirs]
-            yield Difference(
-                dataset=dataset,
-                mechanism=mechanism,
-                policy=policy,
-                baseline=baseline,
-                figures={
-                    metric: estimate([ours[seed][metric] - theirs[seed][metric] for seed in both])
-                    for metric in METRICS
-                },
-                varied=point.values,
-            )
+            apart = [_minus(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
+            yield Row(
+                dataset=dataset, mechanism=mechanism, policy=policy, baseline=baseline,
+                figures=_means(apart), varied=point.values,
+            )  # fmt: skip
+
+
+def _minus(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, float]:
+    known = [key for key in compared() if None not in (ours.get(key), theirs.get(key))]
+    return {key: ours[key] - theirs[key] for key in known}
 
 
 def _published(study: Study, dataset: str, mechanism: str, policy: str) -> Published | None:
@@ -300,3 +276,47 @@ def _published(study: Study, dataset: str, mechanism: str, policy: str) -> Publi
     if study.preset != "paper" or not same or settings.get("privacy.budgets") is not None:
         return None
     return published(dataset, mechanism, policy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One policy on one data set, over the rounds that all its seeds have: means by round.
+
+    Attributes:
+        scores: By metric, on the test ratings.
+        left: Share of the budget that is left; empty without one.
+        seeds: How many runs it is the mean of.
+    """
+
+    scores: Mapping[str, list[float]]
+    left: list[float]
+    seeds: int
+
+
+def mean_curves(out: Path, outcomes: Sequence[Outcome]) -> dict[_Place, Curve]:
+    """By data set, mechanism and policy. A run whose rounds cannot be read is left out."""
+    runs: dict[_Place, list[list[dict[str, Any]]]] = {}
+    for outcome in outcomes:
+        if outcome.summary is not None:
+            try:
+                records = RunFolder(out / outcome.cell.place).rounds()
+            except RunFolderError:
+                continue
+            if records and all(record.get("rmse") is not None for record in records):
+                runs.setdefault(_place(outcome.cell), []).append(records)
+    return {place: _mean(several) for place, several in runs.items()}
+
+
+def _mean(runs: Sequence[Sequence[Mapping[str, Any]]]) -> Curve:
+    common = min(map(len, runs))
+
+    def mean_of(key: str) -> list[float]:
+        rows = [[record.get(key) for record in run[:common]] for run in runs]
+        if any(value is None or value == [] for row in rows for value in row):
+            return []
+        tops = [[max(of) if isinstance(of, list) else of for of in row] for row in rows]
+        return [float(mean) for mean in np.mean(np.array(tops, dtype=np.float64), axis=0)]
+
+    scores = {name: mean_of(name) for name, metric in of_ratings().items() if metric.shown}
+    known = {name: values for name, values in scores.items() if values}
+    return Curve(scores=known, left=mean_of("left"), seeds=len(runs))

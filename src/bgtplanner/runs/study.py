@@ -15,9 +15,11 @@ import itertools
 import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
+
+from pydantic import TypeAdapter, ValidationError
 
 import bgtplanner
 from bgtplanner.data.datasets import dataset_info
@@ -316,37 +318,19 @@ class Study:
                 if file.name == "vary.json":
                     own = {"variations": tree["studies"], "figure": tree["figure"]}
                     tree = tree["base"] | own
-                found = cls._of_tree(tree)
+                found = TypeAdapter(cls).validate_python(tree)
                 found.cells()
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except RunFolderError:
                 raise
             except _UNREADABLE as error:
+                said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
                 raise RunFolderError(
-                    f"{file}: cannot be read: {error}; delete it and say anew what is wanted"
+                    f"{file}: cannot be read: {said}; delete it and say anew what is wanted"
                 ) from error
             return found
         return None
-
-    @classmethod
-    def _of_tree(cls, tree: Mapping[str, Any]) -> Self:
-        known = {entry.name for entry in fields(cls)}
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in tree.items()
-            if name in known
-        }
-        values["variations"] = tuple(
-            Variation(
-                axes=tuple(
-                    Axis(**(axis | {"values": tuple(axis["values"])})) for axis in one["axes"]
-                ),
-                settings=one["settings"],
-            )
-            for one in tree.get("variations", ())
-        )
-        return cls(**values)
 
     def write(self, out: Path) -> None:
         """Note in the folder what is asked for."""

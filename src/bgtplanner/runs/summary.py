@@ -15,11 +15,12 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split
 from bgtplanner.errors import ConfigError, DataError, StorageError
 from bgtplanner.federation.simulation import Simulation
-from bgtplanner.models.references import References
+from bgtplanner.models.metrics import of_ratings
+from bgtplanner.models.references import REFERENCES, References
 from bgtplanner.privacy.accounting import RULES
 from bgtplanner.privacy.exposure import client_level
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.runs.assembly import budgets_of, expansion_of
+from bgtplanner.runs.assembly import budgets_of, expansion_of, rule_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import SCHEMA
 
@@ -32,6 +33,7 @@ __all__ = [
     "identity_of",
     "most_spent",
     "not_accounted",
+    "promised",
     "reached_target",
     "readings",
     "spending_of",
@@ -40,11 +42,6 @@ __all__ = [
 
 CLIENT_LEVEL_DELTA = 1e-5
 """At which the epsilon of a whole client is read, whatever delta a preset prints."""
-
-_SCORES = (
-    *("rmse_final", "rmse_best", "rmse_best_round", "f1_final", "f1_best"),
-    *("precision_final", "recall_final", "mae_final"),
-)
 
 _SPENDING = (
     "epsilon_spent_max",
@@ -87,25 +84,12 @@ class Result:
         Raises:
             DataError: If a label is not known, or the shapes do not go together.
         """
-        found = []
-        for name, wanted, labels in (
-            ("user", user, self.ratings.user_labels),
-            ("item", item, self.ratings.item_labels),
-        ):
-            order = np.argsort(labels)
-            try:
-                array = np.atleast_1d(np.asarray(wanted))
-                place = np.searchsorted(labels, array, sorter=order)
-            except (TypeError, ValueError) as error:
-                raise DataError(f"{name}: expected labels of one kind in an array") from error
-            index = order[np.minimum(place, len(labels) - 1)]
-            if not np.array_equal(labels[index], array):
-                raise DataError(f"{name}: a label that is not among the ratings'")
-            found.append(index)
+        users = _places(self.ratings.user_labels, user, "user")
+        items = _places(self.ratings.item_labels, item, "item")
         try:
-            users, items = np.broadcast_arrays(*found)
+            users, items = np.broadcast_arrays(users, items)
         except ValueError as error:
-            shapes = " and ".join(str(index.shape) for index in found)
+            shapes = f"{users.shape} and {items.shape}"
             raise DataError(f"user and item have shapes {shapes}") from error
         predicted = self.simulation.predict(users.ravel(), items.ravel())
         return self.ratings.to_raw(predicted).reshape(users.shape)
@@ -126,12 +110,10 @@ class Result:
         """
         ConfigError.unless(top >= 1, "top", top, "at least 1")
         labels = self.ratings.user_labels
-        found = np.flatnonzero(labels == np.asarray(user).astype(labels.dtype))
-        if len(found) != 1:
-            raise DataError("user: a label that is not among the ratings'")
-        rated = self.ratings.item[self.ratings.user == found[0]]
+        (place,) = _places(labels, np.asarray(user).astype(labels.dtype), "user")
+        rated = self.ratings.item[self.ratings.user == place]
         unrated = np.setdiff1d(np.arange(self.ratings.n_items), rated)
-        predicted = self.simulation.predict(np.full(len(unrated), found[0]), unrated)
+        predicted = self.simulation.predict(np.full(len(unrated), place), unrated)
         best = np.argsort(-predicted, kind="stable")[:top]
         values = self.ratings.to_raw(predicted[best])
         names = self.ratings.item_labels[unrated[best]]
@@ -161,6 +143,20 @@ class Result:
         return target
 
 
+def _places(labels: NDArray[Any], wanted: ArrayLike, name: str) -> NDArray[np.int64]:
+    """Indices of labels, in at least one dimension."""
+    order = np.argsort(labels)
+    try:
+        array = np.atleast_1d(np.asarray(wanted))
+        place = np.searchsorted(labels, array, sorter=order)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name}: expected labels of one kind in an array") from error
+    index = order[np.minimum(place, len(labels) - 1)]
+    if not np.array_equal(labels[index], array):
+        raise DataError(f"{name}: a label that is not among the ratings'")
+    return np.asarray(index)
+
+
 def facts_of(
     config: Config,
     about: Mapping[str, Any],
@@ -185,9 +181,9 @@ def facts_of(
         "dataset": about["dataset"],
         **{name: about[name] for name in ("clients", "users", "items", "ratings")},
         **{
-            f"{figure}_{name}": None if beside is None else getattr(getattr(beside, name), figure)
-            for figure in ("rmse", "f1")
-            for name in ("constant", "user_mean", "client_alone")
+            f"{figure}_{name}": None if beside is None else getattr(beside, name)[figure]
+            for figure, metric in of_ratings().items()
+            for name in (REFERENCES if metric.shown else ())
         },
         "not_accounted": not_accounted(config, about["public"]),
         "simulated_noise": simulated and private,
@@ -244,20 +240,16 @@ def summarise(
 
 def _scores(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """How good the model got; null where nobody may look at ratings."""
-    last = records[-1]
-    if last["rmse"] is None:
-        return dict.fromkeys(_SCORES)
-    best_rmse = min(records, key=lambda record: record["rmse"])
-    return {
-        "rmse_final": last["rmse"],
-        "rmse_best": best_rmse["rmse"],
-        "rmse_best_round": best_rmse["round"],
-        "f1_final": last["f1"],
-        "f1_best": max(record["f1"] for record in records),
-        "precision_final": last["precision"],
-        "recall_final": last["recall"],
-        "mae_final": last["mae"],
-    }
+    found: dict[str, Any] = {}
+    for name, metric in of_ratings().items():
+        values = [record.get(name) for record in records]
+        found[f"{name}_final"] = values[-1]
+        if metric.shown:
+            known = [value for value in values if value is not None]
+            best = metric.best(known) if known else None
+            found[f"{name}_best"] = best
+            found[f"{name}_best_round"] = records[values.index(best)]["round"] if known else None
+    return found
 
 
 def reached_target(config: Config, records: Sequence[Mapping[str, Any]]) -> bool | None:
@@ -292,14 +284,8 @@ def spending_of(
     """
     privacy = config.privacy
     spent = ledger.epsilon_spent()[:clients]
-    largest = max(ledger.budgets.classes, key=lambda budget: budget.epsilon)
     found: dict[str, Any] = {
-        "trust": privacy.trust,
-        "unit": privacy.unit,
-        "accounting": ledger.rule.name,
-        "epsilon": largest.epsilon,
-        "delta": privacy.delta,
-        "rounds_paid": sum(record["charge"] > 0 for record in records),
+        **promised(config, [budget.epsilon for budget in ledger.budgets.classes], records),
         "epsilon_spent_max": float(spent.max()),
         "epsilon_client_level": float(spent.max()),
         "epsilon_client_level_median": float(np.median(spent)),
@@ -310,6 +296,21 @@ def spending_of(
     if split is not None and (privacy.unit == "row" or not ledger.rule.sound):
         found |= _client_level(config, split, records)
     return found
+
+
+def promised(
+    config: Config, epsilons: Sequence[float], records: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What clients were promised, and in how many rounds they paid."""
+    privacy = config.privacy
+    return {
+        "trust": privacy.trust,
+        "unit": privacy.unit,
+        "accounting": rule_of(config).name,
+        "epsilon": max(epsilons),
+        "delta": privacy.delta,
+        "rounds_paid": sum(record.get("charge", 0) > 0 for record in records),
+    }
 
 
 def classes_of(

@@ -7,36 +7,34 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
+from bgtplanner.models.metrics import METRICS
+from bgtplanner.models.references import REFERENCES
 from bgtplanner.report.drawing import (
+    ABOVE,
+    BESIDE,
     GREY,
     WIDE,
+    Line,
     Look,
     Picture,
-    label_ends,
+    lines,
     look_of,
     mark_series,
     shades,
 )
-from bgtplanner.report.rounds import by_round
-from bgtplanner.report.story import REFERENCES
 from bgtplanner.report.study import cut, group_name, short_key
-from bgtplanner.runs.cells import folder_name
-from bgtplanner.runs.curves import Curve
-from bgtplanner.runs.statistics import Comparison, Difference, Estimate, Row
+from bgtplanner.runs.cells import folder_name, metric_of
+from bgtplanner.runs.statistics import Comparison, Curve, Estimate, Row
 from bgtplanner.runs.study import Variation, in_words
 from bgtplanner.text import visible
 
 __all__ = ["study_pictures", "sweep_picture"]
 
 Curves = Mapping[tuple[str, str, str], Curve]
-_NAMES = {"rmse": "RMSE", "f1": "F1"}
-_BETTER = {"rmse": "lower", "f1": "higher"}
-_BESIDE = {"constant": "--", "user_mean": ":", "client_alone": "-."}
 _MARKS = ("o", "s", "^", "D", "v", "P", "X")
 _DASHES = ("-", "--", "-.", ":")
 
@@ -58,13 +56,8 @@ def _comparison_pictures(
     # What needs no mechanism is drawn beside the others, whichever they have.
     rows = [
         row
-        for row in found.rows
+        for row in (*found.rows, *found.differences)
         if row.dataset == dataset and (row.reference or row.mechanism in (mechanism, "none"))
-    ]
-    differences = [
-        entry
-        for entry in found.differences
-        if entry.dataset == dataset and entry.mechanism == mechanism
     ]
     here = {
         policy: curve
@@ -72,61 +65,61 @@ def _comparison_pictures(
         if of == dataset and by in (mechanism, "none")
     }
     drawn = []
-    for metric in found.reported:
-        kind = metric.partition("_")[0]
-        levels = _known((row for row in rows if not row.reference), metric)
-        beside = _known((row for row in rows if row.reference), metric)
-        apart = _known(differences, metric)
-        some = [_levels(levels, beside, kind)] if levels else []
-        some += [_differences(apart, differences[0].baseline, kind)] if apart else []
-        some += [_curves(here, beside.get("client_alone"), kind)] if here else []
-        drawn += [replace(picture, view=kind) for picture in some]
-    if any(curve.left.size for curve in here.values()):
-        drawn.append(_spending(here))
+    for key in found.reported:
+        name = metric_of(key)
+        beside = _known((row for row in rows if row.reference), key)
+        levels = _known((row for row in rows if not (row.reference or row.baseline)), key)
+        apart = _known((row for row in rows if row.baseline), key)
+        some = [_levels(levels, beside, name)] if levels else []
+        some += [_differences(apart, str(found.study.against), name)] if apart else []
+        by_round = {of: values for of, curve in here.items() if (values := curve.scores.get(name))}
+        some += [_curves(by_round, beside.get("client_alone"), name)] if by_round else []
+        drawn += [replace(picture, view=name) for picture in some]
+    if any(curve.left for curve in here.values()):
+        drawn.append(_spending({of: curve.left for of, curve in here.items() if curve.left}))
     for picture in drawn:
         yield replace(picture, name=f"{picture.name}-{folder_name(dataset)}-{mechanism}")
 
 
-def _known(entries: Iterable[Row | Difference], metric: str) -> dict[str, Estimate]:
+def _known(rows: Iterable[Row], key: str) -> dict[str, Estimate]:
     """The figures that there are, by policy."""
-    return {of.policy: found for of in entries if (found := of.figures[metric]) is not None}
+    return {of.policy: found for of in rows if (found := of.figures[key]) is not None}
 
 
-def _levels(values: Mapping[str, Estimate], beside: Mapping[str, Estimate], kind: str) -> Picture:
+def _levels(values: Mapping[str, Estimate], beside: Mapping[str, Estimate], name: str) -> Picture:
+    metric = METRICS[name]
     # Clients of one user each have nothing better than its mean: then one line is enough.
-    lines = {found.mean: name for name, found in beside.items()}
+    lines = {found.mean: of for of, found in beside.items()}
 
     def draw(axes: Axes) -> None:
         handles = []
-        for value, name in lines.items():
-            handles.append(axes.axvline(value, color=GREY, ls=_BESIDE[name], lw=1.4))
-            mark_series(handles[-1], name)
+        for value, of in lines.items():
+            handles.append(axes.axvline(value, color=GREY, ls=BESIDE[of][1], lw=1.4))
+            mark_series(handles[-1], of)
         if handles:
-            axes.legend(
-                handles, [REFERENCES[name] for name in lines.values()], loc="lower left",
-                bbox_to_anchor=(-0.12, 1), ncols=3, fontsize=8, columnspacing=1.0,
-                handlelength=1.6, borderaxespad=0.1,
-            )  # fmt: skip
+            own = {"bbox_to_anchor": (-0.12, 1), "fontsize": 8, "columnspacing": 1.0}
+            axes.legend(handles, [REFERENCES[of] for of in lines.values()], **{**ABOVE, **own})
 
     return Picture(
-        name=kind,
-        title=f"{_NAMES[kind]}: mean and 95 % interval over seeds",
-        alt=f"{_NAMES[kind]} of each policy: {_said(values, '.4f')}.",
-        draw=_intervals(values, f"{_NAMES[kind]} ({_BETTER[kind]} is better)", draw),
+        name=name,
+        title=f"{metric.label}: mean and 95 % interval over seeds",
+        alt=f"{metric.label} of each policy: {_said(values, '.4f')}.",
+        draw=_intervals(values, f"{metric.label} ({metric.better} is better)", draw),
         size=_tall(values),
     )
 
 
-def _differences(values: Mapping[str, Estimate], baseline: str, kind: str) -> Picture:
+def _differences(values: Mapping[str, Estimate], baseline: str, name: str) -> Picture:
+    label, better = METRICS[name].label, METRICS[name].better
+
     def draw(axes: Axes) -> None:
         axes.axvline(0, color=look_of(baseline).colour, lw=1.4)
 
     return Picture(
-        name=f"difference-{kind}",
-        title=f"{_NAMES[kind]} against {baseline}, seed by seed ({_BETTER[kind]} is better)",
-        alt=f"Difference of {_NAMES[kind]} to {baseline}, with 95 % intervals: "
-        f"{_said(values, '+.4f')}.",
-        draw=_intervals(values, f"{_NAMES[kind]} less that of {_short(baseline)}", draw),
+        name=f"difference-{name}",
+        title=f"{label} against {baseline}, seed by seed ({better} is better)",
+        alt=f"Difference of {label} to {baseline}, with 95 % intervals: {_said(values, '+.4f')}.",
+        draw=_intervals(values, f"{label} less that of {_short(baseline)}", draw),
         size=_tall(values),
     )
 
@@ -166,57 +159,39 @@ def _said(values: Mapping[str, Estimate], digits: str) -> str:
     )
 
 
-def _curves(here: Mapping[str, Curve], alone: Estimate | None, kind: str) -> Picture:
-    lines = {policy: getattr(curve, kind) for policy, curve in here.items()}
-
-    def draw(figure: Figure) -> None:
-        axes, ends = by_round(figure, label=_NAMES[kind]), []
-        for policy, values in lines.items():
-            look = look_of(policy)
-            places = np.arange(1, len(values) + 1)
-            mark_series(axes.plot(places, values, color=look.colour, ls=look.dashes), policy)
-            ends.append((float(values[-1]), _short(policy), look.colour, policy))
-        if alone is not None:
-            mark_series(axes.axhline(alone.mean, color=GREY, ls="-.", lw=1.2), "client_alone")
-            ends.append((alone.mean, "client alone", GREY, "client_alone"))
-        label_ends(axes, ends)
-
-    said = "; ".join(f"{policy} ends at {values[-1]:.4f}" for policy, values in lines.items())
+def _curves(values: Mapping[str, Sequence[float]], alone: Estimate | None, name: str) -> Picture:
+    label, drawn = METRICS[name].label, _lines(values)
+    if alone is not None:
+        drawn.append(Line("client alone", alone.mean, GREY, "client_alone", ls="-.", lw=1.2))
+    said = "; ".join(f"{policy} ends at {of[-1]:.4f}" for policy, of in values.items())
     return Picture(
-        name=f"rounds-{kind}",
-        title=f"{_NAMES[kind]} by round, mean over seeds",
-        alt=f"{_NAMES[kind]} by round: {said}.",
-        draw=draw,
+        name=f"rounds-{name}",
+        title=f"{label} by round, mean over seeds",
+        alt=f"{label} by round: {said}.",
+        draw=lines(drawn, label),
     )
 
 
-def _spending(here: Mapping[str, Curve]) -> Picture:
-    paid = {policy: curve.left for policy, curve in here.items() if curve.left.size}
-
-    def draw(figure: Figure) -> None:
-        axes, ends = by_round(figure, label="budget left"), []
-        for policy, left in paid.items():
-            look = look_of(policy)
-            line = axes.step(
-                np.arange(len(left) + 1), [1.0, *left], where="post", color=look.colour,
-                ls=look.dashes,
-            )  # fmt: skip
-            mark_series(line, policy)
-            ends.append((float(left[-1]), _short(policy), look.colour, policy))
-        axes.set_ylim(-0.02, 1.05)
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-        label_ends(axes, ends)
-
+def _spending(left: Mapping[str, Sequence[float]]) -> Picture:
     said = "; ".join(
-        f"{policy} has {left[len(left) // 2]:.0%} half-way, {left[-1]:.0%} at the end"
-        for policy, left in paid.items()
+        f"{policy} has {of[len(of) // 2]:.0%} half-way, {of[-1]:.0%} at the end"
+        for policy, of in left.items()
     )
     return Picture(
         name="spending",
         title="How each spends its budget",
         alt=f"Share of the budget left by round: {said}.",
-        draw=draw,
+        draw=lines(_lines(left, 1.0), "budget left", limits=(-0.02, 1.05), percent=True),
     )
+
+
+def _lines(values: Mapping[str, Sequence[float]], start: float | None = None) -> list[Line]:
+    """A line for each policy, in its own look."""
+    looks = {policy: look_of(policy) for policy in values}
+    return [
+        Line(_short(policy), of, looks[policy].colour, policy, (), start, ls=looks[policy].dashes)
+        for policy, of in values.items()
+    ]
 
 
 def _short(policy: str) -> str:
@@ -234,8 +209,8 @@ def sweep_picture(
     chosen = list(found.reported if metrics is None else metrics)
     variations = found.study.variations
     keys = [" x ".join(variation.keys) for variation in variations]
-    kinds = [metric.partition("_")[0] for metric in chosen]
-    what = " and ".join(_NAMES[kind] for kind in kinds)
+    kinds = [metric_of(key) for key in chosen]
+    what = " and ".join(METRICS[kind].label for kind in kinds)
     shown = [
         [
             row
@@ -253,7 +228,7 @@ def sweep_picture(
             panels = part.subplots(1, len(chosen), squeeze=False)[0]
             for axes, metric, kind in zip(panels, chosen, kinds, strict=True):
                 _draw(axes, variation, rows, metric)
-                axes.set_ylabel(_NAMES[kind])
+                axes.set_ylabel(METRICS[kind].label)
                 axes.grid(axis="y", alpha=0.25, lw=0.7)
             handles, labels = panels[0].get_legend_handles_labels()
             if handles:  # above all panels, for as many lines as there are
@@ -273,7 +248,7 @@ def sweep_picture(
         title=f"{what} over {', '.join(keys)}",
         alt=_in_words(shown, chosen[0], what),
         draw=draw,
-        size=(9.0 if len(chosen) > 1 else WIDE[0], 0.4 + 3.0 * len(variations)),
+        size=(4.5 * len(chosen) if len(chosen) > 1 else WIDE[0], 0.4 + 3.0 * len(variations)),
         view=kinds[0] if len(chosen) == 1 else "",
     )
 

@@ -1,4 +1,4 @@
-"""A run to tell about: what its folder holds, finished or not, and what that comes to in words."""
+"""A run to look at: what its folder holds, finished or not, and what that comes to in words."""
 
 from __future__ import annotations
 
@@ -12,20 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.errors import RunFolderError
+from bgtplanner.models.references import REFERENCES
 from bgtplanner.report.guarantee import guarantee, is_sound, not_covered
-from bgtplanner.runs.assembly import rule_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.summary import identity_of, not_accounted, readings, summarise
+from bgtplanner.runs.summary import identity_of, not_accounted, promised, readings, summarise
 
-__all__ = ["Story", "Tile", "against", "read_story"]
-
-REFERENCES = {
-    "constant": "one constant for all",
-    "user_mean": "each user's own mean",
-    "client_alone": "each client alone",
-}
-"""Predictors that share nothing, as tables and pictures name them."""
+__all__ = ["RunView", "Tile", "read_run"]
 
 
 class Tile(NamedTuple):
@@ -38,7 +31,7 @@ class Tile(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Story:
+class RunView:
     """A run as its folder tells it.
 
     Attributes:
@@ -75,12 +68,9 @@ class Story:
     @property
     def references(self) -> dict[str, str]:
         """The predictors to beat that are known, with what they are called, each once."""
-        found = {
-            key: name
-            for key, name in REFERENCES.items()
-            if self.summary.get(f"rmse_{key}") is not None
-        }
-        if len(found) == 3 and self.summary["rmse_user_mean"] == self.summary["rmse_client_alone"]:
+        rmse = {key: self.summary.get(f"rmse_{key}") for key in REFERENCES}
+        found = {key: name for key, name in REFERENCES.items() if rmse[key] is not None}
+        if len(found) == len(REFERENCES) and rmse["user_mean"] == rmse["client_alone"]:
             del found["user_mean"]  # clients of one user each have nothing better
         return found
 
@@ -89,9 +79,13 @@ class Story:
         """Numbers of the rounds, from 1."""
         return [record["round"] + 1 for record in self.rounds]
 
+    def column(self, key: str) -> list[Any]:
+        """What each round has under a key."""
+        return [record.get(key) for record in self.rounds]
+
     def left(self) -> NDArray[np.float64]:
         """Share of the budget that is left after each round, ``[rounds, classes]``."""
-        shares = [record.get("left") or [] for record in self.rounds]
+        shares = [share or [] for share in self.column("left")]
         most = max(map(len, shares), default=0)
         return np.array([share if len(share) == most else [np.nan] * most for share in shares])
 
@@ -106,77 +100,80 @@ class Story:
         """What each class of clients may spend."""
         if classes := self.summary.get("classes"):
             return [entry["epsilon"] for entry in classes]
-        if known := self.summary.get("class_epsilons"):
-            return list(known)
-        return [self.summary["epsilon"]] if self.summary.get("epsilon") is not None else []
+        known = self.summary.get("class_epsilons") or [self.summary.get("epsilon")]
+        return [epsilon for epsilon in known if epsilon is not None]
+
+    def _against(self, reference: str) -> float | None:
+        """By which share the error is higher than a reference's; below 0 is better."""
+        theirs = self.summary.get(f"rmse_{reference}")
+        return float(self.summary["rmse_final"] / theirs - 1) if theirs else None
 
     def headline(self) -> str:
         """What came out, in one sentence."""
         summary = self.summary
         if not self.finished:
-            done = len(self.rounds)
             now = f", RMSE {summary['rmse_final']:.4f} so far" if self.scored else ""
-            return f"Round {done} of {self.total}{now}."
+            return f"Round {len(self.rounds)} of {self.total}{now}."
         if not self.scored:
             return (
                 f"{summary['clients']:,} clients learned together on their own machines. How good "
                 "the model is they did not say: nothing has paid for that."
             )
-        alone = against(summary, "client_alone")
+        alone = self._against("client_alone")
         if alone is None:
             return f"RMSE {summary['rmse_final']:.4f} after {summary['rounds_run']} rounds."
         better = "lower" if alone <= 0 else "higher"
         return (
             f"Learning together, {summary['clients']:,} clients end with an error "
-            f"{100 * abs(alone):.1f} % {better} than each could reach alone"
-            f" (RMSE {summary['rmse_final']:.4f} against {summary['rmse_client_alone']:.4f})."
+            f"{100 * abs(alone):.1f} % {better} than each could reach alone (RMSE "
+            f"{summary['rmse_final']:.4f} against {summary['rmse_client_alone']:.4f})."
         )
 
     def tiles(self) -> list[Tile]:
         """What came out, what that is worth, what was spent, what is guaranteed."""
-        summary = self.summary
         if not self.rounds:
             return []
-        if self.scored:
-            beside = [
-                f"{name} {summary[f'rmse_{key}']:.4f}" for key, name in self.references.items()
-            ]
-            tiles = [Tile("Error (RMSE)", f"{summary['rmse_final']:.4f}", " · ".join(beside))]
-        else:
+        return [*self._outcome(), *self._promised()]
+
+    def _outcome(self) -> list[Tile]:
+        summary = self.summary
+        if not self.scored:
             answers = self.answers()
             rest = " · ".join(f"{count:,} {name}" for name, count in answers.items() if count)
-            tiles = [Tile("Uploads used", f"{answers['used']:,}", rest)]
-        alone, constant = against(summary, "client_alone"), against(summary, "constant")
+            return [Tile("Uploads used", f"{answers['used']:,}", rest)]
+        beside = [f"{name} {summary[f'rmse_{key}']:.4f}" for key, name in self.references.items()]
+        tiles = [Tile("Error (RMSE)", f"{summary['rmse_final']:.4f}", " · ".join(beside))]
+        alone, constant = self._against("client_alone"), self._against("constant")
         if alone is not None and constant is not None:
-            tiles.append(
-                Tile(
-                    "Against a client alone",
-                    f"{100 * alone:+.1f} %".replace("-", "−"),
-                    f"{100 * constant:+.1f} % against one constant".replace("-", "−"),
-                    warn=alone > 0,
-                )
-            )
+            value, rest = (f"{100 * of:+.1f} %".replace("-", "−") for of in (alone, constant))
+            rest += " against one constant"
+            tiles.append(Tile("Against a client alone", value, rest, warn=alone > 0))
+        return tiles
+
+    def _promised(self) -> list[Tile]:
+        summary = self.summary
         if not self.private:
-            return [*tiles, Tile("Guaranteed", "nothing", "no clipping, no noise", warn=True)]
+            return [Tile("Guaranteed", "nothing", "no clipping, no noise", warn=True)]
         spent = summary.get("epsilon_spent_max")
         said = "–" if spent is None else f"ε {spent:.3g}"
         rounds = f"in {summary['rounds_paid']} of {summary['rounds_run']} rounds"
-        tiles.append(Tile("Spent at most", said, f"of {summary['epsilon']:g}, {rounds}"))
+        tile = Tile("Spent at most", said, f"of {summary['epsilon']:g}, {rounds}")
         if is_sound(summary):
             value = f"ε {summary['epsilon']:g}, δ {summary['delta']:g}"
             simulated = summary.get("simulated_noise", True)
             rest = "if the noise were secret" if simulated else "over the whole run"
             if summary["not_accounted"]:
                 rest += f" and {' and '.join(summary['not_accounted'])} public"
-            tiles.append(Tile("Guaranteed", value, f"to each whole client, {rest}"))
-        elif summary["not_accounted"] or not self.finished:
-            value = "no finite ε" if summary["not_accounted"] else "less than it says"
-            rest = "see below what is not covered"
-            tiles.append(Tile("Guaranteed", value, rest, warn=True))
+            return [tile, Tile("Guaranteed", value, f"to each whole client, {rest}")]
+        rest = "see below what is not covered"
+        if summary["not_accounted"]:
+            value = "no finite ε"
+        elif not self.finished:
+            value = "less than it says"
         else:
             value = f"ε {summary['epsilon_client_level']:.3g}"
-            tiles.append(Tile("Guaranteed", value, "at δ 1e-5, to a whole client", warn=True))
-        return tiles
+            rest = "at δ 1e-5, to a whole client"
+        return [tile, Tile("Guaranteed", value, rest, warn=True)]
 
     def answers(self) -> dict[str, int]:
         """What clients answered on real machines, over all rounds."""
@@ -195,19 +192,11 @@ class Story:
         summary = self.summary
         if self.finished or is_sound(summary) or not self.private:
             return guarantee(summary)
-        lines = ["What this setting amounts to for a whole client is said when the run is done."]
-        if named := not_covered(summary):
-            lines.append(f"Not covered, so that no finite epsilon holds: {'; '.join(named)}.")
-        return lines
+        said = "What this setting amounts to for a whole client is said when the run is done."
+        return [said, *not_covered(summary)]
 
 
-def against(summary: Mapping[str, Any], reference: str) -> float | None:
-    """By which share the error is higher than a reference's; below 0 is better."""
-    theirs = summary.get(f"rmse_{reference}")
-    return float(summary["rmse_final"] / theirs - 1) if theirs else None
-
-
-def read_story(path: Path | str, *, unfinished: bool = False) -> Story:
+def read_run(path: Path | str, *, unfinished: bool = False) -> RunView:
     """Read a run folder; nothing in it is locked, opened for writing or changed.
 
     Args:
@@ -218,7 +207,7 @@ def read_story(path: Path | str, *, unfinished: bool = False) -> Story:
         RunFolderError: If it is no run folder, or holds no finished run.
     """
     folder = RunFolder(Path(path))
-    notes, config = folder.notes(), folder.config()
+    notes, config, deployed = folder.notes(), folder.config(), folder.deployed
     summary, rounds = folder.summary(whole=True), folder.rounds(whole=True)
     finished = summary is not None and bool(rounds)
     if not finished and not unfinished:
@@ -227,15 +216,14 @@ def read_story(path: Path | str, *, unfinished: bool = False) -> Story:
             "with --live"
         )
     if summary is None or not rounds:
-        summary = _so_far(config, notes.get("facts") or {}, rounds, folder.deployed)
-    versions = {"bgtplanner": notes.get("version", "unknown")} | (notes.get("versions") or {})
-    return Story(
+        summary = _so_far(config, notes.get("facts") or {}, rounds, deployed)
+    return RunView(
         summary=summary,
         rounds=rounds,
         config=config,
-        versions=versions,
+        versions={"bgtplanner": notes.get("version", "unknown"), **(notes.get("versions") or {})},
         finished=finished,
-        deployed=folder.deployed,
+        deployed=deployed,
     )
 
 
@@ -246,10 +234,10 @@ def _so_far(
     deployed: bool,
 ) -> dict[str, Any]:
     """The summary of a run that goes on, as far as its folder tells."""
-    identity = identity_of(config)
+    identity, privacy = identity_of(config), config.privacy
     known = {
         "not_accounted": not_accounted(config, ("scale", "catalogue") if deployed else ()),
-        "simulated_noise": not deployed and config.privacy.mechanism != "none",
+        "simulated_noise": not deployed and privacy.mechanism != "none",
         **identity,
         **facts,
         **{name: of for name, of in identity.items() if name != "dataset"},
@@ -257,18 +245,9 @@ def _so_far(
     if not rounds:
         return known | {"rounds_run": 0}
     spending: dict[str, Any] = {}
-    if config.privacy.mechanism != "none":
-        rule = rule_of(config)
-        read = readings(rule.name, config.privacy.delta, rounds)
-        spent = None if read is None else float(read[-1].max())
-        spending = {
-            "trust": config.privacy.trust,
-            "unit": config.privacy.unit,
-            "accounting": rule.name,
-            "epsilon": max(known.get("class_epsilons") or [config.privacy.epsilon]),
-            "delta": config.privacy.delta,
-            "rounds_paid": sum(record.get("charge", 0) > 0 for record in rounds),
-            "epsilon_spent_max": spent,
-        }
+    if privacy.mechanism != "none":
+        spending = promised(config, known.get("class_epsilons") or [privacy.epsilon], rounds)
+        read = readings(spending["accounting"], privacy.delta, rounds)
+        spending["epsilon_spent_max"] = None if read is None else float(read[-1].max())
     seconds = sum(record.get("seconds", 0.0) for record in rounds)
     return summarise(config, known, rounds, seconds, spending)

@@ -1,0 +1,195 @@
+"""What came of a round: one carrier from the device to ``rounds.jsonl``, and to whoever looks on.
+
+Whoever carries a round out makes it, planning fills in what was planned and paid, the loop of a
+run what it took; then it is written, told and shown. The types of its fields say what may stand in
+a line that is read back.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_type_hints
+
+import numpy as np
+from pydantic import AfterValidator, Field
+
+from bgtplanner.kinds import (
+    AtLeast0,
+    Count,
+    Figure,
+    Many,
+    Number,
+    RoundNumber,
+    Share,
+    Ticks,
+    Word,
+)
+from bgtplanner.models.metrics import Metrics, of_ratings
+from bgtplanner.planning.policy import Plan
+
+if TYPE_CHECKING:
+    from bgtplanner.federation.simulation import Seen
+
+__all__ = ["RoundResult"]
+
+
+def _reasons(why: dict[str, Any]) -> dict[str, Any]:
+    """A note, and numbers by level; chances are from 0 to 1."""
+    if any(isinstance(of, str) != (name == "note") for name, of in why.items()):
+        raise ValueError("a note that is none, or numbers that are none")
+    if not all(0 <= chance <= 1 for chance in why.get("probability", ())):
+        raise ValueError("a chance that is none")
+    return why
+
+
+def _even(rows: list[list[int]]) -> list[list[int]]:
+    if len({len(row) for row in rows}) != 1 or not rows[0]:
+        raise ValueError("rows of different lengths")
+    return rows
+
+
+_Table = Annotated[
+    list[Annotated[list[Ticks], Many]],
+    Field(description="rows of whole numbers"),
+    AfterValidator(_even),
+]
+_Why = Annotated[
+    dict[Word, Word | Annotated[list[Number], Many]],
+    Field(description="an object of a note and lists of numbers"),
+    AfterValidator(_reasons),
+]
+_Kinds = Annotated[dict[Word, Count], Field(description="an object of counts")]
+_ALWAYS = ("loss", "clients", "ratings", "seconds")
+_IF_KNOWN = (
+    *("validation_rmse", "validation_upper", "why", "spent"),
+    *("asked", "refused", "dropped_by_kind"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundResult:
+    """What came of a round. What has to do with a budget is None in a round without one.
+
+    Attributes:
+        round: Its index, from 0.
+        metrics: Scores on the held-out ratings after it; empty where nobody may look at any.
+        loss: Mean training loss of the clients that took part, before it.
+        clients: How many took part.
+        ratings: How many training ratings were known; None, as the loss, where nobody says.
+        charge: What the round cost a client of the class that paid most.
+        charges: The same for each class.
+        paid: How many clients paid.
+        late: How many of them answered too late.
+        dropped: How many uploads the server did not accept.
+        level: Which level the policy chose.
+        clip: The largest bound on an upload.
+        noise_multiplier: The smallest noise over sensitivity.
+        released_norm: Norm of what the server stepped by.
+        noise_norm: Norm that its noise alone is expected to have.
+        reward: What the policy was told.
+        left: Share of its budget that each class has left.
+        validation_rmse: Error on the validation ratings, as far as it was released.
+        validation_upper: What that is below with some confidence.
+        why: The policy's reasons.
+        spent: Largest sums of each class, in the accountant's ticks.
+        asked: How many real machines were asked.
+        refused: How many of them refused.
+        dropped_by_kind: Why uploads were not accepted.
+        seconds: How long it took.
+        plan: What the policy planned; None for a round after the budget was gone.
+        seen: What the server saw.
+    """
+
+    round: RoundNumber
+    metrics: Metrics
+    loss: Figure | None
+    clients: Count
+    ratings: Count | None
+    charge: AtLeast0 | None = None
+    charges: Annotated[list[AtLeast0], Many] | None = None
+    paid: Count = 0
+    late: Count = 0
+    dropped: Count = 0
+    level: Count | None = None
+    clip: Figure | Annotated[list[Figure], Many] | None = None
+    noise_multiplier: Figure | Annotated[list[Figure], Many] | None = None
+    released_norm: AtLeast0 | None = None
+    noise_norm: AtLeast0 | None = None
+    reward: Figure | None = None
+    left: Annotated[list[Share], Many] = field(default_factory=list)
+    validation_rmse: Figure | None = None
+    validation_upper: Figure | None = None
+    why: _Why | None = None
+    spent: _Table | None = None
+    asked: Count | None = None
+    refused: Count | None = None
+    dropped_by_kind: _Kinds | None = None
+    seconds: AtLeast0 = 0.0
+    plan: Plan | None = field(default=None, compare=False, repr=False)
+    seen: Seen | None = field(default=None, compare=False, repr=False)
+
+    def planned(
+        self,
+        plan: Plan | None,
+        seen: Seen,
+        *,
+        reward: float | None = None,
+        paid: int = 0,
+        late: int = 0,
+        validated: tuple[float, float] | None = None,
+    ) -> Self:
+        """The same with what was planned and paid; nothing of it was not released."""
+        norm = noise = None
+        if len(seen.aggregate) and math.isfinite(seen.noise_std):
+            norm = float(np.linalg.norm(seen.aggregate))
+            noise = seen.noise_std * math.sqrt(len(seen.aggregate))
+        rmse, upper = (None, None) if validated is None else validated
+        common = replace(
+            self,
+            charge=0.0,
+            charges=[],
+            paid=paid,
+            late=late,
+            released_norm=norm,
+            noise_norm=noise,
+            reward=reward,
+            validation_rmse=rmse,
+            validation_upper=upper,
+            plan=plan,
+            seen=seen,
+        )
+        if plan is None:
+            return common
+        why: Any = {  # lists, as the file has them
+            name: value if isinstance(value, str) else list(value)
+            for name, value in plan.why._asdict().items()
+            if value
+        }
+        return replace(
+            common,
+            charge=float(plan.charge_by_class.max()) if paid else 0.0,
+            charges=plan.charge_by_class.tolist(),
+            level=plan.level,
+            clip=plan.largest_clip,
+            noise_multiplier=None if plan.skip else float(plan.noise_by_class.multiplier.min()),
+            why=why,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """A line of ``rounds.jsonl``, which is what observers and the report see."""
+        scores = {name: self.metrics.get(name) for name in of_ratings()}
+        line: dict[str, Any] = {"round": self.round, **scores}
+        for name in (entry.name for entry in fields(self) if entry.compare):
+            value = getattr(self, name)
+            known = value is not None if name in _IF_KNOWN else self.charge is not None
+            if name not in line and name != "metrics" and (name in _ALWAYS or known):
+                line[name] = value
+        return line
+
+    @classmethod
+    def kinds(cls) -> dict[str, Any]:
+        """What may stand under each key of such a line, but those of the scores."""
+        hints = get_type_hints(cls, localns={"Seen": Any}, include_extras=True)
+        inside = {"metrics", "plan", "seen"}
+        return {name: kind for name, kind in hints.items() if name not in inside}

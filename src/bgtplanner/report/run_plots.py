@@ -1,0 +1,418 @@
+"""Pictures of a run: how good it got, how the budget went, why, through what noise, with whom."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from matplotlib import colors
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, PercentFormatter, StrMethodFormatter
+from numpy.typing import NDArray
+
+from bgtplanner.models.metrics import of_ratings
+from bgtplanner.report.drawing import (
+    ABOVE,
+    BESIDE,
+    BLUE,
+    GREEN,
+    GREY,
+    VERMILLION,
+    YELLOW,
+    Line,
+    Picture,
+    lines,
+    look_of,
+    mark_series,
+    round_axes,
+    shades,
+)
+from bgtplanner.report.view import RunView
+from bgtplanner.text import visible
+
+__all__ = ["run_pictures"]
+
+_MOST_CLASSES = 5
+_MOST_NOTES = 5
+_SPENT_UP = 1e-3  # share of the budget that counts as nothing left
+
+
+def run_pictures(view: RunView) -> Iterator[Picture]:
+    """Every picture that this run has something to show in."""
+    if not view.rounds:
+        return
+    for name, metric in of_ratings().items():
+        if metric.shown and view.scored and None not in view.column(name):
+            yield _curve(view, name)
+    if not view.private:
+        return
+    if view.left().size:
+        yield _budget(view)
+    if (spent := view.epsilon()) is not None:
+        yield _epsilon(view, spent)
+    chances = any(_why(record).get("probability") for record in view.rounds)
+    yield _drawn_levels(view) if chances else _choices(view)
+    if any(_chosen(record) is not None for record in view.rounds):
+        yield _rewards(view)
+    elif any(_forecast(record) for record in view.rounds):
+        yield _forecasts(view)
+    if any(_norms(record) for record in view.rounds):
+        yield _noise(view)
+    if any("paid" in record for record in view.rounds):
+        yield _clients(view)
+
+
+def _colour(view: RunView) -> str:
+    return look_of(view.summary["policy"]).colour
+
+
+def _curve(view: RunView, key: str) -> Picture:
+    summary, metric, values = view.summary, of_ratings()[key], view.column(key)
+    known = {of: summary.get(f"{key}_{of}") for of in view.references}
+    beside = {of: value for of, value in known.items() if value is not None}
+    model, steps = str(summary["model"]), view.steps
+    drawn = [Line(model, values, _colour(view), steps=steps, lw=2.2, zorder=3)]
+    for of, value in beside.items():
+        shade, dashes = BESIDE[of]
+        drawn.append(Line(view.references[of], value, shade, of, ls=dashes, lw=1.5))
+    said = ", ".join(f"{view.references[of]} {value:.4f}" for of, value in beside.items())
+    return Picture(
+        name=key,
+        title=f"{metric.label} on the held-out ratings ({metric.better} is better)",
+        alt=f"{metric.label} by round: from {values[0]:.4f} to {values[-1]:.4f}; "
+        f"{said or 'alone'}.",
+        draw=lines(drawn, metric.label, total=view.total),
+    )
+
+
+def _classes(view: RunView, columns: int) -> list[tuple[int, str, str]]:
+    """Column, name and colour of each class of budgets; of many, some from least to most."""
+    epsilons = view.class_epsilons()
+    if len(epsilons) != columns:
+        epsilons = [float("nan")] * columns
+    order = sorted(range(columns), key=lambda column: epsilons[column])
+    if columns > _MOST_CLASSES:
+        picked = np.linspace(0, columns - 1, _MOST_CLASSES).round().astype(int)
+        order = [order[place] for place in picked]
+    tints = shades(_colour(view), len(order)) if len(order) > 1 else [_colour(view)]
+    named = [f"budget ε {epsilons[column]:g}" for column in order]
+    return list(zip(order, named, tints, strict=True))
+
+
+def _budget(view: RunView) -> Picture:
+    left = view.left()
+    drawn = [
+        Line(name, left[:, column].tolist(), colour, name, view.steps, 1.0, lw=2.2)
+        for column, name, colour in _classes(view, left.shape[1])
+    ]
+    half = _first(left.max(axis=1) <= 0.5)
+    when = "" if half is None else f" Half of it was gone after round {view.steps[half]}."
+    return Picture(
+        name="budget",
+        title="The budget burning down",
+        alt=f"Share of the budget left by round: {left[-1].max():.0%} at the end.{when}",
+        draw=lines(
+            drawn, "budget left", total=view.total, limits=(-0.02, 1.05), percent=True,
+            named=len(drawn) > 1,
+        ),
+    )  # fmt: skip
+
+
+def _epsilon(view: RunView, spent: NDArray[np.float64]) -> Picture:
+    promised = view.class_epsilons()
+    drawn = []
+    for column, name, colour in _classes(view, spent.shape[1]):
+        drawn.append(Line("", spent[:, column].tolist(), colour, name, view.steps, 0.0, lw=2.2))
+        if column < len(promised):
+            said = f"promised ε {promised[column]:g}"
+            drawn.append(Line(said, promised[column], colour, name, ls=":", lw=1.3))
+    return Picture(
+        name="epsilon",
+        title="Epsilon as it reads after each round"
+        + (", at most" if view.config.federation.participation < 1 else ""),
+        alt=f"Epsilon spent at most by round: {float(spent[-1].max()):.3g} at the end"
+        + (f" of {max(promised):g} promised." if promised else "."),
+        draw=lines(drawn, "ε spent (reading)", total=view.total, limits=(0, None)),
+    )
+
+
+def _choices(view: RunView) -> Picture:
+    """What each round was given."""
+    shares, colour = _spent_shares(view), _colour(view)
+    phases = _phases(view)
+
+    def draw(figure: Figure) -> None:
+        axes = round_axes(figure, view.total, "of the budget")
+        axes.vlines(view.steps, 0, shares, color=colour, lw=max(1.2, min(6, 240 / view.total)))
+        top = float(max(shares.max(), 1e-9))
+        axes.set_ylim(0, 1.22 * top)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0 if top > 0.05 else 1))
+        for first, last, note in phases:
+            place = min(max((first + last) / 2, 0.06 * view.total), 0.92 * view.total)
+            axes.text(place, 1.1 * top, visible(note), ha="center", fontsize=9)
+            if first > 1:
+                axes.axvline(first - 0.5, color=GREY, lw=0.8, ls=":")
+
+    said = "; ".join(f"rounds {first} to {last}: {note}" for first, last, note in phases)
+    return Picture(
+        name="choices",
+        title="What each round was given",
+        alt=f"Share of the budget by round: {int((shares > 0).sum())} of {len(shares)} rounds "
+        f"were paid for, the dearest with {shares.max():.1%}. {said}".strip(),
+        draw=draw,
+    )
+
+
+def _drawn_levels(view: RunView) -> Picture:
+    """What the policy chose, and with which chances it drew lots."""
+    chances = [_why(record).get("probability") or () for record in view.rounds]
+    levels, number = view.column("level"), max(map(len, chances))
+    shade = np.zeros((number, len(view.rounds), 4))
+    look = look_of(view.summary["policy"])
+    shade[..., :3] = colors.to_rgb(look.colour)
+    for column, found in enumerate(chances):
+        shade[: len(found), column, 3] = 0.55 * np.asarray(found)
+    charges = next(
+        (of for record in view.rounds if len(of := _why(record).get("charges", ())) == number), ()
+    )
+
+    def draw(figure: Figure) -> None:
+        axes, steps = round_axes(figure, view.total, "level (its charge)"), view.steps
+        axes.imshow(
+            shade, extent=(steps[0] - 0.5, steps[-1] + 0.5, -0.5, number - 0.5), origin="lower",
+            aspect="auto", interpolation="nearest",
+        )  # fmt: skip
+        known = [pair for pair in zip(steps, levels, strict=True) if pair[1] is not None]
+        if known:
+            dots: dict[str, Any] = {"ls": "", "marker": look.mark, "ms": 2.6, "color": look.colour}
+            axes.plot(*zip(*known, strict=True), **dots)
+        names = ["skip" if charge == 0 else f"{charge:.2g}" for charge in charges]
+        axes.set_yticks(range(number), names or [str(level) for level in range(number)])
+        axes.set_xlim(0, view.total + 1)
+
+    chosen = sorted({level for level in levels if level is not None})
+    said = ", ".join(f"level {level} in {levels.count(level)} rounds" for level in chosen)
+    return Picture(
+        name="choices",
+        title="The level chosen each round, and the chances of all of them",
+        alt=f"Level by round, dots on a shade of its chance: {said}.",
+        draw=draw,
+    )
+
+
+def _rewards(view: RunView) -> Picture:
+    """Why: what the chosen level was expected to bring, its price, and what came."""
+    chosen = [
+        (step, *found, record.get("reward"))
+        for step, record in zip(view.steps, view.rounds, strict=True)
+        if (found := _chosen(record)) is not None
+    ]
+    steps, predicted, price, _ = zip(*chosen, strict=True)
+    real = [(step, reward) for step, _, _, reward in chosen if reward is not None]
+    drawn = [
+        Line("predicted", predicted, _colour(view), "predicted-reward", steps),
+        Line("price", price, BLUE, "price", steps, ls="--", lw=1.5),
+    ]
+    if real:
+        at, rewards = zip(*real, strict=True)
+        dots: dict[str, Any] = {"ls": "", "marker": "o", "ms": 3, "zorder": 1}
+        drawn.append(Line("real", rewards, GREY, "real-reward", at, **dots))
+    every = np.array([*predicted, *price, *(reward for _, reward in real)])
+    every = every[np.isfinite(every)]
+    low, high = np.percentile(every, [2, 98]) if len(every) else (0.0, 1.0)
+    off = [abs(expected - reward) for _, expected, _, reward in chosen if reward is not None]
+    error = f"; mean error of the prediction {np.mean(off):.3g}" if off else ""
+    return Picture(
+        name="rewards",
+        title="Why: predicted against real reward, and the price of budget",
+        alt=f"Of the level that was chosen: predicted reward {np.mean(predicted):.3g} on average, "
+        f"price {np.mean(price):.3g}{error}.",
+        draw=lines(drawn, "reward", total=view.total, limits=_around(low, high, 0.12)),
+    )
+
+
+def _around(low: float, high: float, share: float) -> tuple[float, float]:
+    room = share * (high - low or 1)
+    return low - room, high + room
+
+
+def _forecasts(view: RunView) -> Picture:
+    """Why: by how much the error was forecast to fall, and by how much it did."""
+    found = [
+        (step, forecast)
+        for step, record in zip(view.steps, view.rounds, strict=True)
+        if (forecast := _forecast(record))
+    ]
+    steps, values = [step for step, _ in found], np.array([value for _, value in found])
+    alone = view.summary.get("rmse_client_alone")
+    came = [1 - rmse / alone for rmse in view.column("rmse")] if alone else []
+    # Where splitting costs nothing the last two are one line.
+    one = np.allclose(values[:, 1], values[:, 2], rtol=1e-3, atol=1e-4)
+    styles = {
+        "as things are": (GREY, ":"),
+        "rest in one round": (_colour(view), "-"),
+        "rest in a few": (VERMILLION, "--"),
+    }
+    drawn = [
+        Line("if all is spent" if one and column else name, values[:, column].tolist(), shade,
+             name, steps, ls=dashes)
+        for column, (name, (shade, dashes)) in enumerate(styles.items())
+        if not (one and column == 2)
+    ]  # fmt: skip
+    limits = None
+    if came:
+        drawn.append(Line("what came", came, GREEN, "what-came", view.steps, lw=1.4))
+        low = min(float(values.min()), float(np.percentile(came, 5)))
+        limits = _around(low, max(float(values.max()), *came), 0.1)
+    last = f"{came[-1]:.1%} came" if came else "what came is not known"
+    return Picture(
+        name="forecasts",
+        title="Why: what spending was forecast to bring, and what came",
+        alt=f"Forecast of the error below a client's own if all is spent: {values[0, 1]:.1%} at "
+        f"first, {values[-1, 1]:.1%} at last; {last}.",
+        draw=lines(
+            drawn, "error below a client's own", total=view.total, limits=limits, percent=True
+        ),
+    )
+
+
+def _noise(view: RunView) -> Picture:
+    seen = [
+        (step, *norms)
+        for step, record in zip(view.steps, view.rounds, strict=True)
+        if (norms := _norms(record))
+    ]
+    steps, released, noise = zip(*seen, strict=True)
+    signal = [max(all_of**2 - part**2, 0.0) for _, all_of, part in seen]
+    dots: dict[str, Any] = {"marker": "o", "ms": 4} if len(steps) < 15 else {}
+    drawn = [
+        Line("what the server saw", released, _colour(view), "released", steps, **dots),
+        Line("noise alone, expected", noise, GREY, "noise", steps, ls="--", **dots),
+    ]
+
+    def scale(axes: Axes) -> None:
+        if max(released) > 20 * min(released):
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        else:
+            axes.set_ylim(0, None)
+        axes.legend([line.name for line in drawn], **ABOVE)
+
+    share = sum(signal) / sum(value**2 for value in released)
+    return Picture(
+        name="noise",
+        title="Noise against signal",
+        alt=f"Norm of what the server saw in {len(seen)} rounds beside that of the noise alone: "
+        f"about {share:.0%} of its power was signal.",
+        draw=lines(drawn, "norm of the mean upload", total=view.total, named=False, then=scale),
+    )
+
+
+def _clients(view: RunView) -> Picture:
+    paid, late = (np.array([of or 0 for of in view.column(key)]) for key in ("paid", "late"))
+    everybody = view.summary.get("clients") or int(paid.max())
+    answered = np.where(paid > 0, [of or 0 for of in view.column("clients")], 0)
+    silent = np.maximum(paid - late - answered, 0)
+    colour = _colour(view)
+    layers = [
+        ("took part", answered, colour),
+        ("too late", late, YELLOW),
+        ("paid, no answer", silent, VERMILLION if colour != VERMILLION else BLUE),
+    ]
+    layers = [layer for layer in layers if layer[1].any()] or layers[:1]
+    ended = list(_spent_up(view))
+
+    def draw(figure: Figure) -> None:
+        axes = round_axes(figure, view.total, "clients")
+        edges = np.array([[step - 0.5, step + 0.5] for step in view.steps]).ravel()
+        base = np.zeros(len(edges))
+        for name, count, shade in layers:
+            top = base + np.repeat(count, 2)
+            area = axes.fill_between(edges, base, top, color=shade, lw=0, label=name, alpha=0.85)
+            mark_series(area, name)
+            base = top
+        axes.set_ylim(0, 1.05 * everybody)
+        for step, name in ended:
+            axes.axvline(step + 0.5, color=GREY, ls="--", lw=1.2)
+            axes.text(step + 0.5, 1.04 * everybody, f" {name}", fontsize=8, ha="right", va="top",
+                      rotation=90)  # fmt: skip
+        axes.legend(**ABOVE)
+
+    gone = "".join(f" {name} after round {step}." for step, name in ended)
+    return Picture(
+        name="clients",
+        title="Who took part, who dropped out when",
+        alt=f"Clients by round: in {int((paid > 0).sum())} rounds somebody took part, up to "
+        f"{int(answered.max())} of {everybody}; {int(late.sum() + silent.sum())} paid uploads "
+        f"were late or never came.{gone}",
+        draw=draw,
+    )
+
+
+def _spent_up(view: RunView) -> Iterator[tuple[int, str]]:
+    """When a class of clients had nothing left, where others went on."""
+    left = view.left()
+    if left.ndim != 2 or left.shape[1] < 2:
+        return
+    for column, name, _ in _classes(view, left.shape[1]):
+        place = _first(left[:, column] < _SPENT_UP)
+        if place is not None and place + 1 < len(left):
+            yield view.steps[place], f"{name} used up"
+
+
+def _first(which: Any) -> int | None:
+    found = np.flatnonzero(which)
+    return int(found[0]) if len(found) else None
+
+
+def _why(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    return record.get("why") or {}
+
+
+def _norms(record: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Norm of what was released, and of its noise, where there was any."""
+    released, noise = record.get("released_norm"), record.get("noise_norm")
+    return (released, noise) if released and noise else None
+
+
+def _forecast(record: Mapping[str, Any]) -> Sequence[float]:
+    """What spending was forecast to bring, in three ways; empty where nothing was."""
+    found = _why(record).get("predicted", ())
+    return found if len(found) == 3 and all(map(math.isfinite, found)) else ()
+
+
+def _chosen(record: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Predicted reward and price of the level that was chosen."""
+    level, why = record.get("level"), _why(record)
+    predicted, price = why.get("predicted", ()), why.get("price", ())
+    if level is None or not level < min(len(predicted), len(price)):
+        return None
+    found = predicted[level], price[level]
+    return found if all(map(math.isfinite, found)) else None
+
+
+def _spent_shares(view: RunView) -> NDArray[np.float64]:
+    """Share of its budget that each round took from the class that pays most of it."""
+    left = view.left()
+    if left.size:
+        taken = np.nan_to_num(-np.diff(left, axis=0, prepend=1.0))
+        return np.asarray(np.maximum(taken.max(axis=1), 0.0))
+    charges = np.array([charge or 0.0 for charge in view.column("charge")])
+    return np.asarray(charges / (charges.sum() or 1.0))
+
+
+def _phases(view: RunView) -> list[tuple[int, int, str]]:
+    """First and last round under one note, if there are few such phases."""
+    noted = ((step, str(_why(of).get("note", ""))) for step, of in zip(
+        view.steps, view.rounds, strict=True))  # fmt: skip
+    found = []
+    for note, group in groupby(noted, key=lambda entry: entry[1]):
+        steps = [step for step, _ in group]
+        if note:
+            found.append((steps[0], steps[-1], note))
+    return found if len(found) <= _MOST_NOTES else []

@@ -1,0 +1,95 @@
+"""Folders that earlier versions wrote are kept as they were, and read on.
+
+``assets/run-of-0.1`` is older; ``assets/run-2026-11`` and ``assets/study-2026-11`` were written
+when metrics had become a registry. None of them is ever written anew: a version that cannot read
+one brings a migration, or refuses it in a sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bgtplanner.errors import RunFolderError, SchemaError
+from bgtplanner.report.page import render
+from bgtplanner.report.view import read_run
+from bgtplanner.runs.execute import read_study, run_study
+from bgtplanner.runs.folder import SCHEMA, RunFolder
+from bgtplanner.runs.run import load
+from bgtplanner.runs.statistics import mean_curves, summed_up
+from bgtplanner.runs.study import Study
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+ASSETS = Path(__file__).parent / "assets"
+RUN, STUDY = ASSETS / "run-2026-11", ASSETS / "study-2026-11"
+
+
+class TestRun:
+    def test_it_is_shown(self) -> None:
+        page = render(RUN)
+        assert "Class by class" in page
+        assert "budget ε 3" in page
+        view = read_run(RUN)
+        assert view.finished
+        assert [record["round"] for record in view.rounds] == [0, 1, 2, 3]
+        assert view.summary["rmse_final"] == view.rounds[-1]["rmse"]
+
+    def test_it_is_loaded_or_refused_in_a_sentence(self) -> None:
+        """What models and servers remember may grow; no version makes up what is not there."""
+        said = ""
+        try:
+            result = load(RUN)
+        except RunFolderError as error:
+            said = str(error)
+        if said:
+            assert "checkpoint entry '" in said
+        else:
+            assert result.summary == json.loads((RUN / "summary.json").read_text())
+            user, item = result.ratings.user_labels[0], result.ratings.item_labels[0]
+            assert result.predict(user, item).shape == (1,)
+
+    @pytest.mark.parametrize("schema", [SCHEMA + 1, 99])
+    def test_one_of_a_later_version_is_refused(self, schema: int, tmp_path: Path) -> None:
+        folder = Path(shutil.copytree(RUN, tmp_path / "run"))
+        file = folder / "config.toml"
+        text = file.read_text().replace("\nschema = 1\n", f"\nschema = {schema}\n")
+        file.write_text(text)
+        words = f"written by a newer version .schema {schema}, version 0.1.0.; this one reads"
+        for reader in (render, read_run, load, RunFolder.open):
+            with pytest.raises(SchemaError, match=words):
+                reader(folder)
+
+
+class TestStudy:
+    def test_it_is_shown(self) -> None:
+        page = render(STUDY)
+        assert "RMSE: mean and 95 % interval over seeds" in page
+        assert "Difference to uniform, seed by seed" in page
+
+    def test_its_figures_are_those_that_were_written(self) -> None:
+        study = Study.read(STUDY)
+        assert study is not None
+        outcomes = read_study(study, STUDY)
+        assert len(outcomes) == len(study.cells()) == 6
+        found = summed_up(study, outcomes).as_json()
+        assert json.loads(json.dumps(found)) == json.loads((STUDY / "comparison.json").read_text())
+        assert mean_curves(STUDY, outcomes)["synthetic", "gaussian", "uniform"].seeds == 2
+
+    def test_it_is_gone_on_with(self, tmp_path: Path) -> None:
+        """All is finished there: nothing is run."""
+        folder = Path(shutil.copytree(STUDY, tmp_path / "study"))
+        study = Study.read(folder)
+        assert study is not None
+        assert all(outcome.seconds == 0 for outcome in run_study(study, folder))
+
+    def test_one_of_a_later_version_is_refused(self, tmp_path: Path) -> None:
+        folder = Path(shutil.copytree(STUDY, tmp_path / "study"))
+        file = folder / "study.json"
+        file.write_text(re.sub(r'"schema": 1', '"schema": 7', file.read_text()))
+        with pytest.raises(RunFolderError, match=r"written by another version \(schema 7\); this"):
+            render(folder)
