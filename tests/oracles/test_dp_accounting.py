@@ -18,6 +18,7 @@ import pytest
 from dp_accounting import gaussian_mechanism, pld, rdp
 from dp_accounting.pld import privacy_loss_distribution
 
+from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy.accounting import RULES, rule_named, to_ticks
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.conversions import (
@@ -28,7 +29,6 @@ from bgtplanner.privacy.conversions import (
     renyi_capacity,
     renyi_epsilon,
 )
-from bgtplanner.privacy.exposure import client_level
 from bgtplanner.privacy.privunit import epsilon_of
 
 PLD_STEP = 1e-3

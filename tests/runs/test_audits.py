@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError, MissingExtraError
 from bgtplanner.federation import guard
+from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy.accounting import default_rule
 from bgtplanner.privacy.audit import releases_needed
 from bgtplanner.privacy.budget import Budget
-from bgtplanner.privacy.exposure import client_level
 from bgtplanner.privacy.mechanisms import Mechanism
 from bgtplanner.privacy.noise import SeededNoise
 from bgtplanner.runs import audits

@@ -153,9 +153,9 @@ class LedgerPolicy:
         self.rule = ledger.rule
         self.budgets = ledger.budgets
         self.rounds, self.clip = rounds, clip
-        additive = mechanism_named(ledger.rule.mechanism).additive
+        fits = trust in mechanism_named(ledger.rule.mechanism).trusts
         expected = f"local, with mechanism {ledger.rule.mechanism}"
-        ConfigError.unless(additive or trust == "local", "trust", trust, expected)
+        ConfigError.unless(fits, "trust", trust, expected)
         self.trust: Trust = trust
         self.run = run
         self.seed = seed

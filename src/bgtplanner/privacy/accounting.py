@@ -14,7 +14,6 @@ laplace/either      1 / multiplier; two sums          epsilon, or s for the squa
 laplace/zcdp        1 / multiplier; two sums          epsilon, or 2 rho for squares   yes
 privunit/either     epsilon of the cap; two sums      epsilon, or s for the squares   yes
 privunit/zcdp       epsilon of the cap; two sums      epsilon, or 2 rho for squares   yes
-gaussian/authors    1 / multiplier^2                  epsilon, unconverted            no promise
 ==================  ================================  ==============================  ==========
 
 The multiplier is the noise's scale (standard deviation for Gaussian, scale for Laplace) over the
@@ -46,7 +45,8 @@ from numpy.typing import ArrayLike, NDArray
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy import conversions
 from bgtplanner.privacy.budget import Budget
-from bgtplanner.privacy.privunit import cap_of, epsilon_of
+from bgtplanner.privacy.mechanisms import MECHANISMS, mechanism_named
+from bgtplanner.registry import Registry
 
 __all__ = [
     "CEILING",
@@ -119,7 +119,7 @@ class Rule:
     """
 
     name: str
-    mechanism: Literal["gaussian", "laplace", "privunit"]
+    mechanism: str
     sound: bool
     powers: tuple[int, ...]
     limits: tuple[Callable[[float, float], ArrayLike], ...]
@@ -138,7 +138,7 @@ class Rule:
         Raises:
             ConfigError: If the budget has no delta and the rule needs one.
         """
-        if self.mechanism == "gaussian" and self.sound and budget.delta <= 0:
+        if not MECHANISMS[self.mechanism].pure and self.sound and budget.delta <= 0:
             raise ConfigError(f"delta = 0: expected a positive one, which {self.name} needs")
         return np.array(_limits(self.limits, budget), dtype=np.int64)
 
@@ -259,14 +259,6 @@ def _inverse_square(value: Floats) -> Floats:
     return np.asarray(1 / np.square(value))
 
 
-def _multiplier_of_cap(epsilon: Floats) -> Floats:
-    return np.asarray(0.5 / cap_of(epsilon).strength)
-
-
-def _cap_of_multiplier(multiplier: Floats) -> Floats:
-    return epsilon_of(0.5 / multiplier)
-
-
 def _itself(epsilon: float, _: float) -> float:
     return epsilon
 
@@ -275,12 +267,7 @@ def _sum_itself(spent: Floats, _: float) -> Floats:
     return spent
 
 
-def _of_epsilons(
-    mechanism: Literal["laplace", "privunit"],
-    squares: Literal["either", "zcdp"],
-    multiplier_of: Callable[[Floats], Floats],
-    charge_of: Callable[[Floats], Floats],
-) -> Rule:
+def _of_epsilons(mechanism: str, squares: Literal["either", "zcdp"]) -> Rule:
     """A rule for releases of pure epsilons: by their sum, or by their squares."""
     capacity, epsilon = {
         "either": (conversions.filter_capacity, conversions.filter_epsilon),
@@ -293,12 +280,12 @@ def _of_epsilons(
         powers=(1, 2),
         limits=(_itself, capacity),
         readings=(_sum_itself, epsilon),
-        multiplier_of=multiplier_of,
-        charge_of=charge_of,
+        multiplier_of=lambda epsilon: MECHANISMS[mechanism].multiplier_of(epsilon),
+        charge_of=lambda multiplier: MECHANISMS[mechanism].epsilon_of(multiplier),
     )
 
 
-RULES: dict[str, Rule] = {
+_RULES = {
     rule.name: rule
     for rule in (
         Rule(
@@ -341,24 +328,13 @@ RULES: dict[str, Rule] = {
             multiplier_of=_inverse_root,
             charge_of=_inverse_square,
         ),
-        _of_epsilons("laplace", "either", _inverse, _inverse),
-        _of_epsilons("laplace", "zcdp", _inverse, _inverse),
-        _of_epsilons("privunit", "either", _multiplier_of_cap, _cap_of_multiplier),
-        _of_epsilons("privunit", "zcdp", _multiplier_of_cap, _cap_of_multiplier),
-        # For the reproduction only: the authors' code books epsilon as Renyi divergence at order 2
-        # and never converts it, so its "10" is the gdp rule's mu^2 = 10.
-        Rule(
-            name="gaussian/authors",
-            mechanism="gaussian",
-            sound=False,
-            powers=(1,),
-            limits=(_itself,),
-            readings=(_sum_itself,),
-            multiplier_of=_inverse_root,
-            charge_of=_inverse_square,
-        ),
+        _of_epsilons("laplace", "either"),
+        _of_epsilons("laplace", "zcdp"),
+        _of_epsilons("privunit", "either"),
+        _of_epsilons("privunit", "zcdp"),
     )
 }
+RULES: Registry[Rule] = Registry("accounting", _RULES, expected="a Rule")
 """All rules by name."""
 
 
@@ -375,11 +351,4 @@ def rule_named(name: str) -> Rule:
 
 def default_rule(mechanism: str) -> Rule:
     """The rule to use for a mechanism unless another is asked for."""
-    defaults = {
-        "gaussian": "gaussian/gdp",
-        "laplace": "laplace/zcdp",
-        "privunit": "privunit/zcdp",
-    }
-    if mechanism not in defaults:
-        raise ConfigError(f"mechanism = {mechanism!r}: expected one of {', '.join(defaults)}")
-    return RULES[defaults[mechanism]]
+    return RULES[mechanism_named(mechanism).accountant]

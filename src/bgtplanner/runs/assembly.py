@@ -17,6 +17,7 @@ from bgtplanner.federation.expansion import Expansion
 from bgtplanner.federation.planned import Carrier, PlannedRounds
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation
+from bgtplanner.paper.accounting import AUTHORS
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.catalog import policy_named
 from bgtplanner.planning.literal import AsCoded, AsPrinted
@@ -85,7 +86,7 @@ def rule_of(config: Config) -> Rule:
     if name == "auto":
         return default_rule(mechanism)
     if name == "authors":
-        name = "gaussian/authors" if mechanism == "gaussian" else "laplace/basic"
+        name = AUTHORS.get(mechanism, "laplace/basic")
     try:
         rule = rule_named(name)
     except ConfigError as error:
