@@ -31,7 +31,7 @@ from bgtplanner.privacy.mechanisms import mechanism_named
 
 __all__ = ["PolicyContract"]
 
-_RULES = tuple(name for name in RULES if RULES[name].sound)
+_RULES = tuple(name for name, rule in RULES.items() if rule.sound)
 
 
 def _require(holds: bool, message: str) -> None:

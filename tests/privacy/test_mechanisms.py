@@ -97,7 +97,7 @@ def exact(seed: int) -> ExactNoise:
 
 
 def test_the_mechanisms_are_these() -> None:
-    assert {name: (MECHANISMS[name].name, MECHANISMS[name].order) for name in MECHANISMS} == {
+    assert {name: (m.name, m.order) for name, m in MECHANISMS.items()} == {
         "gaussian": ("gaussian", 2),
         "laplace": ("laplace", 1),
         "privunit": ("privunit", 2),

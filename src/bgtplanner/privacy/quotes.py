@@ -39,13 +39,12 @@ def quotes(
         >>> round(quotes(Budget(10, 1e-5), 100)["gaussian/gdp"]["noise_multiplier"], 5)
         4.99889
     """
-    rules = {name: RULES[name] for name in RULES}
-    known = sorted({rule.mechanism for rule in rules.values()})
+    known = sorted({rule.mechanism for rule in RULES.values()})
     fits = mechanism is None or mechanism in known
     ConfigError.unless(fits, "--mechanism", mechanism, f"one of {', '.join(known)}")
     return {
         name: _quote(rule, budget, rounds, noise_multiplier)
-        for name, rule in rules.items()
+        for name, rule in RULES.items()
         if mechanism in (None, rule.mechanism) and (budget.delta > 0 or rule.counts_epsilons)
     }
 

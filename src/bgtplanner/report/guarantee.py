@@ -56,8 +56,8 @@ def _spent(summary: Mapping[str, Any]) -> str:
 
 
 def _adds_up(summary: Mapping[str, Any]) -> bool:
-    name = summary["accounting"]
-    return name in RULES and RULES[name].sound
+    rule = RULES.get(summary["accounting"])
+    return rule is not None and rule.sound
 
 
 def guarantee(summary: Mapping[str, Any]) -> list[str]:

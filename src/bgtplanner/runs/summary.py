@@ -351,10 +351,10 @@ def readings(
     Where not all are asked in every round nobody has spent more than that. Runs of earlier
     versions did not note what it takes.
     """
+    rule = RULES.get(accounting)
     noted = [record.get("spent") for record in records]
-    if accounting not in RULES or not all(noted):
+    if rule is None or not all(noted):
         return None
-    rule = RULES[accounting]
     spent = np.moveaxis(np.asarray(noted, dtype=np.int64), 1, 0)
     flat, back = np.unique(spent.reshape(len(spent), -1), axis=1, return_inverse=True)
     return np.asarray(rule.epsilon(flat, delta)[back.ravel()].reshape(spent.shape[1:]))
