@@ -153,7 +153,7 @@ class LedgerPolicy:
         self.rule = ledger.rule
         self.budgets = ledger.budgets
         self.rounds, self.clip = rounds, clip
-        fits = trust in mechanism_named(ledger.rule.mechanism).trusts
+        fits = trust == "local" or trust in mechanism_named(ledger.rule.mechanism).trusts
         expected = f"local, with mechanism {ledger.rule.mechanism}"
         ConfigError.unless(fits, "trust", trust, expected)
         self.trust: Trust = trust
