@@ -31,6 +31,9 @@ SUITES = (
             "tests/privacy",
             "tests/crash/test_ledger_kill.py",
             "tests/oracles/test_dp_accounting.py",
+            "tests/paper",
+            "tests/federation/test_protection.py",
+            "tests/federation/test_poisoning.py",
         ),
     ),
     Suite(

@@ -26,6 +26,11 @@ class Twice(Additive):
     std_of_scale = 2.0
     trusts = ("secagg",)
 
+    def multiplier_of(self, epsilon: Any) -> Any:
+        return np.asarray(1 / epsilon)
+
+    epsilon_of = multiplier_of
+
     def draw(self, source: Any, shape: tuple[int, ...]) -> Any:
         one, two = source.split(2)
         return one.laplace(shape) + two.laplace(shape)

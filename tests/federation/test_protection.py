@@ -21,7 +21,7 @@ from bgtplanner.federation.protection import (
     Protection,
     Released,
     Terms,
-    _Uploads,
+    Uploads,
     each_alone,
     terms_of,
 )
@@ -415,12 +415,10 @@ class TestLimits:
         upload, terms = nothing(edges), some_terms(clip=0.5, scale=0.1)
         rows = upload.rows.at[0].set(1e4)  # client 0's
         each = jax.jit(partial(each_alone, protection))
-        total, number, outside = each(
-            jax.random.key(0), _Uploads(rows, upload.dense, edges), terms
-        )
+        total, number, outside = each(jax.random.key(0), Uploads(rows, upload.dense, edges), terms)
         assert (number, outside) == (N_CLIENTS - 1, 1)
         assert np.abs(np.asarray(total.items)).max() < 100
-        everybody, number, outside = each(jax.random.key(0), _Uploads(*upload, edges), terms)
+        everybody, number, outside = each(jax.random.key(0), Uploads(*upload, edges), terms)
         assert (number, outside) == (N_CLIENTS, 0)
         # What is missing is client 0's noise, and no other's.
         missing = np.asarray(everybody.items - total.items)
@@ -435,7 +433,7 @@ class TestLimits:
         kind = type(mechanism_named(mechanism))
         monkeypatch.setattr(kind, "draw", lambda _, source, shape: jnp.zeros(shape))
         protection = Protection(mechanism=mechanism, noise="per-client")
-        uploads, terms = _Uploads(*nothing(edges), edges), some_terms(clip=0.5, scale=0.1)
+        uploads, terms = Uploads(*nothing(edges), edges), some_terms(clip=0.5, scale=0.1)
         _, number, outside = each_alone(protection, jax.random.key(0), uploads, terms)
         assert (int(number), int(outside)) == (0, N_CLIENTS)
 

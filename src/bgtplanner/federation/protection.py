@@ -43,6 +43,8 @@ __all__ = [
     "Protection",
     "Released",
     "Terms",
+    "Uploads",
+    "each_alone",
     "noise_of_mean",
     "release_whole",
     "terms_of",
@@ -124,15 +126,7 @@ def terms_of(
 def noise_of_mean(
     rule: Rule, trust: str, clip: float, charges: Floats, clients: NDArray[np.int64]
 ) -> float:
-    """Standard deviation of the noise that a round of such charges leaves on the mean upload.
-
-    Args:
-        rule: By which charges are booked.
-        trust: ``local`` or ``secagg``.
-        clip: Bound on an upload.
-        charges: Of each class of budgets.
-        clients: How many there are in each.
-    """
+    """Deviation of the noise that a round of such charges leaves on the mean of all clients."""
     charges = np.where(charges >= TICK, charges, 0.0)
     scales = _bounds_and_scales(rule, trust, clip, charges)[1]
     number = clients * (charges > 0)
@@ -173,14 +167,15 @@ class KeyedNoise:
         return jax.random.gamma(self.key, concentration, shape)
 
 
-class _Uploads(NamedTuple):
-    """All clients' uploads: :class:`bgtplanner.privacy.mechanisms.Uploads`."""
+class Uploads(NamedTuple):
+    """All clients' uploads, without the coordinates that are zero: what mechanisms work on."""
 
     rows: Array
     dense: Array
     edges: Edges
 
     def norm(self, mechanism: Mechanism, own: Array | None = None) -> Array:
+        """Of each client's upload, in the mechanism's norm."""
         size, edges = mechanism.sizes, self.edges
         total = jax.ops.segment_sum(size(self.rows).sum(1), edges.pair_client, edges.n_clients)
         total = total + size(self.dense).sum(1)
@@ -189,28 +184,34 @@ class _Uploads(NamedTuple):
         norm: Array = mechanism.root(total)
         return norm
 
-    def times(self, factor: Array) -> _Uploads:
+    def times(self, factor: Array) -> Uploads:
+        """With a factor for each client."""
         rows = self.rows * factor[self.edges.pair_client, None]
         return self._replace(rows=rows, dense=self.dense * factor[:, None])
 
-    def plus(self, other: _Uploads) -> _Uploads:
+    def plus(self, other: Uploads) -> Uploads:
+        """Sum of two, client by client."""
         return self._replace(rows=self.rows + other.rows, dense=self.dense + other.dense)
 
-    def inner(self, other: _Uploads) -> tuple[Array, Array]:
+    def inner(self, other: Uploads) -> tuple[Array, Array]:
+        """Inner products, client by client, of both parts: still to be added up."""
         rows = (self.rows * other.rows).sum(1)
         of_rows = jax.ops.segment_sum(rows, self.edges.pair_client, self.edges.n_clients)
         return of_rows, (self.dense * other.dense).sum(1)
 
-    def normal(self, sources: Sequence[KeyedNoise]) -> _Uploads:
+    def normal(self, sources: Sequence[KeyedNoise]) -> Uploads:
+        """Standard normal noise in their place."""
         rows, dense = sources
         drawn = rows.normal(self.rows.shape), dense.normal(self.dense.shape)
-        return _Uploads(*drawn, self.edges)
+        return Uploads(*drawn, self.edges)
 
     def total(self) -> tuple[Array, Array]:
+        """Sum over the clients: the rows of items, and the dense rest."""
         items = jax.ops.segment_sum(self.rows, self.edges.pair_item, self.edges.n_items)
         return items, self.dense.sum(0)
 
     def covered(self, weight: Array) -> tuple[Array, Array]:
+        """Sum of the weights of those clients that have a coordinate, for each of them."""
         edges, of_pair = self.edges, weight[self.edges.pair_client]
         of_items = jax.ops.segment_sum(of_pair, edges.pair_item, edges.n_items)
         return of_items[:, None], weight.sum()
@@ -222,8 +223,7 @@ class Protection:
 
     Attributes:
         mechanism: What makes them private, by name.
-        trust: ``local``: each upload is noised on its own. ``secagg``: the server sees the sum
-            only, and the noise is in there once.
+        trust: ``local`` or ``secagg``.
         unit: ``client``: one clip over the whole upload, every coordinate noised, the sound one.
         noise: ``sum``, or ``per-client`` (slow: clients times items).
         validation: Share of the charge that pays for what clients say of their validation ratings
@@ -304,7 +304,7 @@ class Protection:
         weight = bound * terms.granted
         centred = 2.0 * jnp.clip(jnp.where(jnp.isfinite(numbers), numbers, 1.0), 0.0, 1.0) - 1.0
         total = (weight * centred).sum(keepdims=True)
-        noise = self._additive.noise_of_sum(
+        noise = self.additive.noise_of_sum(
             KeyedNoise(key), [(0, 1), (1,)], terms.scale, counts_of(terms), self.common
         )
         noisy = total + noise[1]
@@ -315,7 +315,7 @@ class Protection:
         """Every user's own noise: who matches embeddings sees each of them."""
         key = jax.random.fold_in(key, edges.n_clients + 2)  # one that no part of the upload uses
         scale = terms.scale[terms.class_of_client[edges.client_of_user]]
-        noise: Array = scale[:, None] * self._additive.draw(KeyedNoise(key), own.shape)
+        noise: Array = scale[:, None] * self.additive.draw(KeyedNoise(key), own.shape)
         return noise
 
     def limits(self, terms: Terms, coordinates: int) -> Limits:
@@ -338,7 +338,8 @@ class Protection:
         return std
 
     @property
-    def _additive(self) -> Additive:
+    def additive(self) -> Additive:
+        """The mechanism, if it adds noise; others are for nothing but whole uploads."""
         kind, expected = self.kind, "one that adds noise, where more than the upload leaves"
         ConfigError.unless(isinstance(kind, Additive), "mechanism", self.mechanism, expected)
         return cast(Additive, kind)
@@ -364,7 +365,7 @@ def release_whole(
         finite = finite & (_by_client((~jnp.isfinite(own)).any(1).astype(jnp.int32), edges) <= 0)
         own = jnp.where(finite[edges.client_of_user, None], own, 0.0)
     rows = jnp.where(finite[edges.pair_client, None], upload.rows, 0.0)
-    uploads = _Uploads(rows, jnp.where(finite[:, None], upload.dense, 0.0), edges)
+    uploads = Uploads(rows, jnp.where(finite[:, None], upload.dense, 0.0), edges)
     bound = terms.clip[terms.class_of_client]
     if protection.validation:
         bound = bound * protection.kind.bound_share(1.0 - protection.validation)
@@ -388,7 +389,7 @@ def release_whole(
 
 
 def each_alone(
-    protection: Protection, key: Array, uploads: _Uploads, terms: Terms
+    protection: Protection, key: Array, uploads: Uploads, terms: Terms
 ) -> tuple[Shared, Array, Array]:
     """Every client's own noise on its whole upload, looked at before it is added up."""
     rows, dense, edges = uploads

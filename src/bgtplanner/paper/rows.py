@@ -6,7 +6,6 @@ As the authors' code does. The item ids show, and so does which rows are pseudo.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ from bgtplanner.federation.server import Aggregate
 from bgtplanner.models.learner import Edges, Upload
 from bgtplanner.privacy.mechanisms import clip_factor
 
-__all__ = ["noise_rows", "norm_of_average", "release_rows"]
+__all__ = ["noise_rows", "noise_users", "norm_of_average", "release_rows"]
 
 
 def release_rows(
@@ -32,16 +31,11 @@ def release_rows(
     blocks: tuple[int, ...],
     combine: Callable[[Upload], Aggregate],
 ) -> Released:
-    """Every block with its own noise, and what the server makes of the uploads, one by one.
-
-    A user's embedding, where it leaves too, is one block more.
-    """
+    """Every block with its own noise, and what the server makes of the uploads, one by one."""
     noised = noise_rows(protection, key, upload, edges, terms, blocks)
     norms = None if terms.own is None else norm_of_average(noised, edges, blocks)
     if own is not None:
-        of_user = terms.class_of_client[edges.client_of_user]
-        clipped = _clipped(protection, own, terms.clip[of_user])
-        own = clipped + protection.noise_of_users(key, own, edges, terms)
+        own = noise_users(protection, key, own, edges, terms)
     return Released(combine(noised), jnp.full((), jnp.nan), jnp.zeros(()), own, norms)
 
 
@@ -58,10 +52,9 @@ def noise_rows(
     clip, scale = terms.clip[terms.class_of_client], terms.scale[terms.class_of_client]
     if terms.own is not None:
         clip, scale = clip * terms.own, scale * terms.own
-    kind: Any = protection.kind  # one that adds noise: any other is for whole clients
 
     def noised(key: Array, block: Array, clip: Array, scale: Array) -> Array:
-        noise: Array = kind.draw(KeyedNoise(key), block.shape)
+        noise: Array = protection.additive.draw(KeyedNoise(key), block.shape)
         return _clipped(protection, block, clip) + scale[:, None] * noise
 
     of_pair = edges.pair_client
@@ -73,6 +66,15 @@ def noise_rows(
     ]
     dense = jnp.concatenate(parts, axis=1) if parts else upload.dense
     return Upload(rows * _known(edges)[:, None], dense)
+
+
+def noise_users(
+    protection: Protection, key: Array, own: Array, edges: Edges, terms: Terms
+) -> Array:
+    """Each user's embedding clipped and noised on its own: one block more a user."""
+    bound = terms.clip[terms.class_of_client[edges.client_of_user]]
+    noise = protection.noise_of_users(key, own, edges, terms)
+    return _clipped(protection, own, bound) + noise
 
 
 def norm_of_average(noised: Upload, edges: Edges, blocks: tuple[int, ...]) -> Array:

@@ -111,7 +111,7 @@ def _table(choice: Choice) -> Iterator[tuple[str, bool, str]]:
     validates = choice.validation > 0
     yield "validation", 0 <= choice.validation < 1, "from 0 to below 1"
     yield "validation", unit.sound or not validates, f"0, with unit = {unit.name}"
-    every = " or ".join(name for name, of in MECHANISMS.items() if of.anywhere)
+    every = " or ".join(name for name, of in MECHANISMS.items() if of.validates)
     units = mechanism.units or (choice.unit,)
     where = f"trust = {' or '.join(mechanism.trusts)} and unit = {' or '.join(units)}"
     fits = choice.trust in mechanism.trusts and choice.unit in units

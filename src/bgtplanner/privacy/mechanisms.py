@@ -26,7 +26,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,13 +40,11 @@ from bgtplanner.registry import Registry
 __all__ = [
     "MECHANISMS",
     "Additive",
-    "Agreed",
     "Gaussian",
     "Laplace",
     "Limits",
     "Mechanism",
     "Spent",
-    "Uploads",
     "clip_factor",
     "mechanism_named",
     "special_of",
@@ -100,53 +98,6 @@ class Spent(NamedTuple):
     pure: float | None
 
 
-class Uploads(Protocol):
-    """All clients' clipped uploads in a simulation, without the coordinates that are zero."""
-
-    def norm(self, mechanism: Mechanism) -> Array:
-        """Of each client's upload, in the mechanism's norm."""
-        ...
-
-    def times(self, factor: Array) -> Uploads:
-        """With a factor for each client."""
-        ...
-
-    def plus(self, other: Any) -> Uploads:
-        """Sum of two, client by client."""
-        ...
-
-    def inner(self, other: Any) -> Sequence[Array]:
-        """Inner products, client by client: terms that are still to be added up."""
-        ...
-
-    def normal(self, sources: Sequence[Any]) -> Uploads:
-        """Standard normal noise on their coordinates; takes a source for each of the two parts."""
-        ...
-
-    def total(self) -> Sequence[Array]:
-        """Sum over the clients, in two parts: the rows of items, and the dense rest."""
-        ...
-
-    def covered(self, weight: Array) -> Sequence[Array]:
-        """Sum of a weight of the clients over those that have a coordinate, for each of them."""
-        ...
-
-
-class Agreed(Protocol):
-    """What was agreed for a round; see :class:`bgtplanner.federation.protection.Terms`."""
-
-    @property
-    def granted(self) -> Array: ...
-    @property
-    def clip(self) -> Array: ...
-    @property
-    def scale(self) -> Array: ...
-    @property
-    def class_of_client(self) -> Array: ...
-    @property
-    def parameters(self) -> Array | None: ...
-
-
 class Mechanism:
     """All that there is to know of a mechanism; they have no state, and there is one of each.
 
@@ -159,7 +110,8 @@ class Mechanism:
         std_of_scale: Standard deviation of a coordinate's noise of scale 1.
         trusts: Where it can be used: ``local``, ``secagg``.
         units: For which units; None: for all.
-        validates: Whether a second, small release can share a round's charge.
+        validates: Whether a second, small release can share a round's charge; then
+            :meth:`bound_share` says how.
 
     Example:
         >>> gaussian = mechanism_named("gaussian")
@@ -179,12 +131,7 @@ class Mechanism:
     std_of_scale: ClassVar[float] = 1.0
     trusts: ClassVar[tuple[str, ...]] = ("local", "secagg")
     units: ClassVar[tuple[str, ...] | None] = None
-    validates: ClassVar[bool] = True
-
-    @property
-    def anywhere(self) -> bool:
-        """Whether it can be used under either trust, for every unit, and to validate."""
-        return len(self.trusts) == 2 and self.units is None and self.validates
+    validates: ClassVar[bool] = False
 
     # ---- bound
 
@@ -244,11 +191,11 @@ class Mechanism:
 
     def multiplier_of(self, epsilon: Floats) -> Floats:
         """Noise multiplier of a release of this pure epsilon."""
-        return np.asarray(1 / epsilon)
+        raise NotImplementedError
 
     def epsilon_of(self, multiplier: Floats) -> Floats:
         """Pure epsilon of a release with this noise multiplier."""
-        return np.asarray(1 / multiplier)
+        raise NotImplementedError
 
     def parameters(self, charges: Floats) -> Floats | None:
         """What a release takes beside clip and scale, ``[charges, numbers]``; None: nothing."""
@@ -257,20 +204,13 @@ class Mechanism:
 
     def bound_share(self, of_charge: float) -> float:
         """Which share of the bound costs a share of the charge, with the noise as it is."""
-        return of_charge if self.order == 1 else float(np.sqrt(of_charge))
+        raise NotImplementedError
 
     def std_of_sum(self, counts: Array, scales: Array, common: bool) -> Array:
-        """Standard deviation of a coordinate of a sum of uploads.
-
-        Args:
-            counts: How many clients of each class are in it.
-            scales: Of the noise of each class.
-            common: Whether the noise is in the sum once.
-        """
+        """Deviation of a sum of so many uploads of each class; `common`: with noise in it once."""
         if common:
             return self.std_of_scale * scales.max()
-        root = counts.__array_namespace__().sqrt((counts * scales**2).sum())
-        return self.std_of_scale * root
+        return self.std_of_scale * scales.__array_namespace__().sqrt((counts * scales**2).sum())
 
     def spent(self, multipliers: Floats, times: Floats, delta: float) -> Spent:
         """Epsilon of so many releases with each noise multiplier, all of them of one client."""
@@ -284,14 +224,9 @@ class Mechanism:
     def randomise(
         self, clipped: ArrayLike, source: NoiseSource, *, scale: float, bound: float, charge: float
     ) -> Floats:
-        """Clipped uploads, or a sum of some that are on the grid, as they may be released.
+        """Uploads, one a row, as they may be released: clipped at `bound`, paid with `charge`.
 
-        Args:
-            clipped: One upload a row.
-            source: Where random numbers come from.
-            scale: From :meth:`scale`.
-            bound: At which they were clipped.
-            charge: That was paid.
+        Or sums of clipped uploads that are :meth:`on_grid`. The scale is that of :meth:`scale`.
         """
         raise NotImplementedError
 
@@ -321,16 +256,12 @@ class Mechanism:
     # ---- randomise, in a simulation
 
     def released_sum(
-        self, source: NoiseSource, uploads: Uploads, agreed: Agreed, *, counts: Array, common: bool
+        self, source: NoiseSource, uploads: Any, terms: Any, *, counts: Array, common: bool
     ) -> Sequence[Array]:
-        """Sum of what all clients release, in the two parts of :meth:`Uploads.total`.
+        """Sum of what all clients release: the rows of items, and the dense rest.
 
-        Args:
-            source: Of random numbers.
-            uploads: Clipped; those that were not granted are zero.
-            agreed: What was agreed for the round.
-            counts: How many clients of each class release something.
-            common: Whether the noise is in the sum once.
+        Of clipped `Uploads` under `Terms` of :mod:`bgtplanner.federation.protection`, by `counts`
+        clients of each class; `common`: the noise is in the sum once.
         """
         raise NotImplementedError
 
@@ -345,16 +276,10 @@ class Mechanism:
     def limits(
         self, reach: Array, rare: Array, size: int, *, parameters: Array | None = None
     ) -> Limits:
-        """Which honest releases are rarer than exp(-rare), for each of the limits.
+        """What honest releases of `size` coordinates exceed with probability exp(-rare), at most.
 
-        Closed forms: Laurent and Massart (2000) for norms, ``P[z > t] <= exp(-t^2 / 2) / 2``
-        elsewhere. These are for Gaussian noise.
-
-        Args:
-            reach: Clip over scale.
-            rare: What a probability is the exponential of.
-            size: Number of coordinates.
-            parameters: From :meth:`parameters`.
+        The reach is clip over scale. These are for Gaussian noise: Laurent and Massart (2000) for
+        norms, ``P[z > t] <= exp(-t^2 / 2) / 2`` elsewhere.
         """
         del parameters
         xp = reach.__array_namespace__()
@@ -415,23 +340,17 @@ class Additive(Mechanism):
         self, source: Any, shapes: Sequence[Any], scales: Array, counts: Array, common: bool
     ) -> list[Array]:
         """Noise of a sum of uploads, drawn at once, for parts of these shapes."""
-        sources = source.split(len(shapes))
+        parts = zip(source.split(len(shapes)), shapes, strict=True)
         if common:
-            return [
-                scales.max() * self.draw(own, shape)
-                for own, shape in zip(sources, shapes, strict=True)
-            ]
-        return [
-            self.draw_sum(own, shape, counts, scales)
-            for own, shape in zip(sources, shapes, strict=True)
-        ]
+            return [scales.max() * self.draw(own, shape) for own, shape in parts]
+        return [self.draw_sum(own, shape, counts, scales) for own, shape in parts]
 
     def released_sum(
-        self, source: NoiseSource, uploads: Uploads, agreed: Agreed, *, counts: Array, common: bool
+        self, source: NoiseSource, uploads: Any, terms: Any, *, counts: Array, common: bool
     ) -> Sequence[Array]:
         total = uploads.total()
         shapes = [part.shape for part in total]
-        noise = self.noise_of_sum(source, shapes, agreed.scale, counts, common)
+        noise = self.noise_of_sum(source, shapes, terms.scale, counts, common)
         return [part + own for part, own in zip(total, noise, strict=True)]
 
     def released_alone(
@@ -445,7 +364,10 @@ class Gaussian(Additive):
 
     __slots__ = ()
     name, order, accountant = "gaussian", 2, "gaussian/gdp"
-    pure, divisible = False, True
+    pure, divisible, validates = False, True, True
+
+    def bound_share(self, of_charge: float) -> float:
+        return float(np.sqrt(of_charge))
 
     def draw(self, source: Any, shape: tuple[int, ...]) -> Array:
         return source.normal(shape)
@@ -465,7 +387,16 @@ class Laplace(Additive):
 
     __slots__ = ()
     name, order, accountant = "laplace", 1, "laplace/zcdp"
-    std_of_scale = 2.0**0.5
+    std_of_scale, validates = 2.0**0.5, True
+
+    def multiplier_of(self, epsilon: Floats) -> Floats:
+        return np.asarray(1 / epsilon)
+
+    def epsilon_of(self, multiplier: Floats) -> Floats:
+        return np.asarray(1 / multiplier)
+
+    def bound_share(self, of_charge: float) -> float:
+        return of_charge
 
     def draw(self, source: Any, shape: tuple[int, ...]) -> Array:
         return source.laplace(shape)

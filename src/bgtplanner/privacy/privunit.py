@@ -39,7 +39,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import erf, erfcx, log_ndtr
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.mechanisms import Agreed, Limits, Mechanism, Uploads, special_of
+from bgtplanner.privacy.mechanisms import Limits, Mechanism, special_of
 from bgtplanner.privacy.noise import FINE_BITS, ExactNoise, NoiseSource, sure
 
 __all__ = ["PRIVUNIT", "Cap", "PrivUnit", "cap_of", "epsilon_of", "randomise"]
@@ -148,14 +148,9 @@ def randomise(clipped: ArrayLike, source: NoiseSource, *, bound: float, epsilon:
 def _turned(
     source: NoiseSource, toward: Array, share: Array, threshold: Array, chance: Array
 ) -> Array:
-    """Releases over their scale: plain noise, but for the part along each upload.
+    """Releases over their scale: plain noise, but for the part along each direction ``[n, size]``.
 
-    Args:
-        source: Of random numbers.
-        toward: Directions of the uploads, of any length, ``[n, size]``.
-        share: Length of each upload over the bound; what has none takes any direction.
-        threshold: Of the cap.
-        chance: To be in it.
+    An upload whose length is no share of the bound at all takes any direction.
     """
     xp = toward.__array_namespace__()
     of_noise, of_direction, of_along = source.split(3)
@@ -282,7 +277,7 @@ class PrivUnit(Mechanism):
 
     __slots__ = ()
     name, order, accountant = "privunit", 2, "privunit/zcdp"
-    trusts, units, validates = ("local",), ("client",), False
+    trusts, units = ("local",), ("client",)
 
     def multiplier_of(self, epsilon: Floats) -> Floats:
         return np.asarray(0.5 / cap_of(epsilon).strength)
@@ -301,7 +296,7 @@ class PrivUnit(Mechanism):
         return self.rounded(randomise(clipped, source, bound=bound, epsilon=charge), scale)
 
     def released_sum(
-        self, source: NoiseSource, uploads: Uploads, agreed: Agreed, **_: Any
+        self, source: NoiseSource, uploads: Any, terms: Any, **_: Any
     ) -> Sequence[Array]:
         """Sum of what all clients release.
 
@@ -311,8 +306,8 @@ class PrivUnit(Mechanism):
         """
         *of_noise, of_rest, of_dense_rest, of_along = source.split(5)
         clip, scale, cap = (
-            part[agreed.class_of_client]
-            for part in (agreed.clip, agreed.scale, _caps(agreed.parameters))
+            part[terms.class_of_client]
+            for part in (terms.clip, terms.scale, _caps(terms.parameters))
         )
         length = uploads.norm(self)
         xp = length.__array_namespace__()
@@ -321,9 +316,9 @@ class PrivUnit(Mechanism):
         normal = uploads.normal(of_noise)
         for inner in normal.inner(unit):
             part = part - inner
-        size = agreed.granted * (length > 0) * scale
+        size = terms.granted * (length > 0) * scale
         total = normal.plus(unit.times(part)).times(size).total()
-        everybody, covered = (agreed.granted * scale**2).sum(), uploads.covered(size**2)
+        everybody, covered = (terms.granted * scale**2).sum(), uploads.covered(size**2)
         return [
             part + xp.sqrt(xp.maximum(everybody - own, 0.0)) * rest.normal(part.shape)
             for part, own, rest in zip(total, covered, (of_rest, of_dense_rest), strict=True)
