@@ -58,16 +58,10 @@ def limits_of(
     size: int,
     parameters: Array | None = None,
 ) -> Limits:
-    """What clip and noise allow, but for a probability of `FALSE_ALARM`.
+    """What clip and noise allow uploads of `size` coordinates, but for `FALSE_ALARM` of them.
 
-    Works inside a compiled round, and on arrays with an entry for each class of budgets.
-
-    Args:
-        mechanism: By name.
-        clip: Bound on the norm of what was noised.
-        scale: Of the noise.
-        size: Number of coordinates.
-        parameters: What else the mechanism makes of a charge.
+    Works inside a compiled round, and on arrays with an entry for each class of budgets; the
+    parameters are what else the mechanism makes of a charge.
     """
     reach = jnp.asarray(clip) / jnp.maximum(scale, LEAST_SCALE)
     rare = jnp.full_like(reach, np.log(_EVENTS / FALSE_ALARM))

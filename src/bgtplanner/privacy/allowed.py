@@ -75,12 +75,8 @@ class Choice(NamedTuple):
 def check(choice: Choice, prefix: str = "") -> None:
     """Refuse what does not go together.
 
-    Args:
-        choice: What is to be used.
-        prefix: Of the names in the error, such as ``privacy.``.
-
     Raises:
-        ConfigError: Naming the first that is at fault, its value, and what is possible.
+        ConfigError: Naming the first at fault, after the prefix, its value, and what is possible.
     """
     for name, fits, expected in _table(choice):
         ConfigError.unless(fits, f"{prefix}{name}", getattr(choice, name), expected)

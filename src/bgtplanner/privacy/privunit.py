@@ -125,14 +125,7 @@ def _best_epsilon(threshold: Floats) -> Floats:
 
 
 def randomise(clipped: ArrayLike, source: NoiseSource, *, bound: float, epsilon: float) -> Floats:
-    """Uploads of at most the bound's length, each released on its own for epsilon.
-
-    Args:
-        clipped: One upload a row, ``[n, size]``, none longer than the bound.
-        source: Where random numbers come from.
-        bound: The clip, in L2.
-        epsilon: Pure, for each of them.
-    """
+    """Uploads of at most the bound's length in L2, one a row, each released for a pure epsilon."""
     uploads = np.asarray(clipped, dtype=np.float64)
     cap, bound = cap_of(float(epsilon)), float(bound)
     largest, norm, direction = PRIVUNIT.polar(uploads)
@@ -207,15 +200,12 @@ def _along_exactly(cap: Cap, number: int, source: ExactNoise) -> Big:
     along = np.empty(number, dtype=object)
     above, below = int(inside.sum()), number - int(inside.sum())
 
-    def plain(tries: int) -> Big:
-        return source.fine_normal((tries,))
-
     def beyond(tries: int) -> Big:
-        drawn = plain(tries)
+        drawn = source.fine_normal((tries,))
         return drawn[drawn >= threshold]
 
     def before(tries: int) -> Big:
-        drawn = plain(tries)
+        drawn = source.fine_normal((tries,))
         return drawn[drawn < threshold]
 
     near = threshold < 2 ** (FINE_BITS - 1)
