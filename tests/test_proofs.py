@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bgtplanner.privacy.accounting import RULES
+from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.mechanisms import MECHANISMS
 
 REPOSITORY = Path(__file__).parents[1]
@@ -28,7 +28,7 @@ def read(page: str) -> str:
 
 
 def test_every_mechanism_and_every_sound_rule_has_a_page() -> None:
-    rules = {name.partition("/")[2] for name, rule in RULES.items() if rule.sound}
+    rules = {name.partition("/")[2] for name, rule in ACCOUNTANTS.items() if rule.sound}
     assert set(PAGES) == {*MECHANISMS, *rules, "joint", "index"}
     contents = (REPOSITORY / "docs" / "index.md").read_text(encoding="utf-8")
     for page in PAGES:

@@ -28,7 +28,7 @@ from benchmarks.results.store import Store
 from benchmarks.results.study import counts, findings, verdict
 from benchmarks.results.tables import TITLES, excess
 
-from bgtplanner.privacy.accounting import rule_named
+from bgtplanner.privacy.accountants import rule_named
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.statistics import estimate

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from benchmarks.results.plan import Run
 from benchmarks.results.store import fingerprint
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.privacy.accounting import rule_named
+from bgtplanner.privacy.accountants import rule_named
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.run import execute, ratings_of

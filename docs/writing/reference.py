@@ -124,6 +124,8 @@ def _kinds(section: type) -> Iterator[tuple[str, str]]:
         return
     for name, entry in section.model_fields.items():  # type: ignore[attr-defined]
         kind, bounds = _kind(entry.annotation), _bounds(entry.metadata)
+        for choice in entry.metadata:
+            kind = " or ".join(f"`{of}`" for of in getattr(choice, "names", ())) or kind
         yield name, kind.removesuffix(_NOTHING) + bounds + _NOTHING * kind.endswith(_NOTHING)
 
 

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import metadata
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from bgtplanner.errors import ConfigError
 
@@ -23,7 +23,7 @@ __all__ = ["Registry", "load_plugins"]
 T = TypeVar("T")
 
 
-class Registry(Generic[T]):
+class Registry(Mapping[str, T]):
     """Things of one kind by name, in the order in which they were added.
 
     Args:
@@ -85,6 +85,10 @@ class Registry(Generic[T]):
             ) from error
         ConfigError.unless(self._fits(found), self.kind, name, self._expected)
         return cast(T, found)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The thing of this name, or the default; addresses are not looked at."""
+        return self[name] if name in self else default  # noqa: SIM401 - it is this
 
     def __contains__(self, name: object) -> bool:
         load_plugins()

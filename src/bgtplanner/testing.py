@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import BGTPlannerError, ConfigError
 from bgtplanner.planning.policy import Plan, Policy
-from bgtplanner.privacy.accounting import RULES
+from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import mechanism_named
 
 __all__ = ["PolicyContract"]
 
-_RULES = tuple(name for name, rule in RULES.items() if rule.sound)
+_RULES = tuple(name for name, rule in ACCOUNTANTS.items() if rule.sound)
 
 
 def _require(holds: bool, message: str) -> None:

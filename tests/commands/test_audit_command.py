@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bgtplanner.commands import audit
-from bgtplanner.privacy.mechanisms import Mechanism
+from bgtplanner.privacy.mechanisms import Additive
 from command_line import Call
 
 
@@ -39,7 +39,7 @@ def test_a_claim_that_is_refuted(command_line: Call) -> None:
 
 
 def test_a_raw_upload_at_epsilon_ten(command_line: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Mechanism, "noise", lambda self, source, scale, shape: np.zeros(shape))
+    monkeypatch.setattr(Additive, "noise", lambda self, source, scale, shape: np.zeros(shape))
     code, out, _ = command_line("audit", "--epsilon", 10, "--releases", 1000, "--seed", 0)
     assert code == 1
     assert "the noise is smaller than stated" in narrow(out)

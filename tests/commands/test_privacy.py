@@ -316,7 +316,7 @@ def test_ledger_restore_goes_on_with_a_file_whose_rows_were_cut(call: Any, book:
 
 
 def full_capacity() -> float:
-    from bgtplanner.privacy.accounting import rule_named
+    from bgtplanner.privacy.accountants import rule_named
 
     return rule_named("gaussian/gdp").capacity(Budget(10.0, 1e-5))
 

@@ -20,7 +20,7 @@ import pytest
 
 from bgtplanner.errors import BudgetExceeded
 from bgtplanner.privacy._journal import Head
-from bgtplanner.privacy.accounting import TICK
+from bgtplanner.privacy.accountants import TICK
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 

@@ -23,7 +23,7 @@ from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.server import Server
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.learner import Edges, Shared, client_gradients
-from bgtplanner.privacy.accounting import rule_named
+from bgtplanner.privacy.accountants import rule_named
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -23,10 +23,11 @@ from bgtplanner.federation.simulation import Simulation
 from bgtplanner.federation.validation import rmse_of
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
+from bgtplanner.paper import rows
 from bgtplanner.planning.baselines import Adap
 from bgtplanner.planning.context import ReleasedContext
 from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan
-from bgtplanner.privacy.accounting import rule_named
+from bgtplanner.privacy.accountants import rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 
@@ -481,14 +482,14 @@ def test_adap_clips_every_client_by_its_own_noisy_gradient(
 ) -> None:
     """The norm of what it released, averaged over the rows that were clipped one by one."""
     sent: list[tuple[Any, Any, Terms]] = []
-    noise_rows = Protection.noise_rows
+    noise_rows = rows.noise_rows
 
     def noted(self: Protection, key: Any, upload: Any, edges: Any, terms: Any, *more: Any) -> Any:
         noised = noise_rows(self, key, upload, edges, terms, *more)
         jax.debug.callback(lambda *seen: sent.append(seen), noised.rows, edges.present, terms)
         return noised
 
-    monkeypatch.setattr(Protection, "noise_rows", noted)
+    monkeypatch.setattr(rows, "noise_rows", noted)
     jax.clear_caches()
     try:
         one, two = of_adap(split, "row")

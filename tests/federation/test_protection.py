@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -17,13 +17,19 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.guard import Guard
-from bgtplanner.federation.protection import Protection, Released, Terms, terms_of
+from bgtplanner.federation.protection import (
+    Protection,
+    Released,
+    Terms,
+    Uploads,
+    each_alone,
+    terms_of,
+)
 from bgtplanner.federation.rounds import Federation, Heldout
 from bgtplanner.federation.server import Server
 from bgtplanner.models.factorization import Factorization
-from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.learner import Edges, Upload
-from bgtplanner.privacy.accounting import rule_named
+from bgtplanner.privacy.accountants import rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import mechanism_named
@@ -408,14 +414,11 @@ class TestLimits:
         protection = Protection(mechanism=mechanism, noise="per-client")
         upload, terms = nothing(edges), some_terms(clip=0.5, scale=0.1)
         rows = upload.rows.at[0].set(1e4)  # client 0's
-        total, number, outside = jax.jit(protection._each)(
-            jax.random.key(0), rows, upload.dense, edges, terms
-        )
+        each = jax.jit(partial(each_alone, protection))
+        total, number, outside = each(jax.random.key(0), Uploads(rows, upload.dense, edges), terms)
         assert (number, outside) == (N_CLIENTS - 1, 1)
         assert np.abs(np.asarray(total.items)).max() < 100
-        everybody, number, outside = jax.jit(protection._each)(
-            jax.random.key(0), upload.rows, upload.dense, edges, terms
-        )
+        everybody, number, outside = each(jax.random.key(0), Uploads(*upload, edges), terms)
         assert (number, outside) == (N_CLIENTS, 0)
         # What is missing is client 0's noise, and no other's.
         missing = np.asarray(everybody.items - total.items)
@@ -423,15 +426,15 @@ class TestLimits:
         assert missing.std() == pytest.approx(0.1 * unit, rel=0.04)
 
     @pytest.mark.parametrize("mechanism", MECHANISMS)
-    def test_without_noise_it_is_dropped(self, mechanism: Any) -> None:
+    def test_without_noise_it_is_dropped(
+        self, mechanism: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         edges = some_edges(MANY)
+        kind = type(mechanism_named(mechanism))
+        monkeypatch.setattr(kind, "draw", lambda _, source, shape: jnp.zeros(shape))
         protection = Protection(mechanism=mechanism, noise="per-client")
-        silent = replace(protection)
-        object.__setattr__(silent, "_draw", lambda key, shape: jnp.zeros(shape))
-        upload = nothing(edges)
-        _, number, outside = silent._each(
-            jax.random.key(0), upload.rows, upload.dense, edges, some_terms(clip=0.5, scale=0.1)
-        )
+        uploads, terms = Uploads(*nothing(edges), edges), some_terms(clip=0.5, scale=0.1)
+        _, number, outside = each_alone(protection, jax.random.key(0), uploads, terms)
         assert (int(number), int(outside)) == (0, N_CLIENTS)
 
 
@@ -481,82 +484,6 @@ class TestTerms:
     def test_nobody_pays(self, trust: str) -> None:
         terms = self.terms("gaussian/gdp", trust, [0.0, 0.0, 0.0])
         assert not np.asarray(terms.granted).any()
-
-
-class TestRows:
-    """What the authors' code does: every block on its own."""
-
-    BLOCKS = FedGNN(dim=2).dense_blocks
-
-    def upload(self, edges: Edges) -> Upload:
-        generator = np.random.default_rng(3)
-        rows = generator.normal(0, 1, (len(edges.pair_item), WIDTH))
-        rows[::3] *= 0.01  # some are short enough as they are
-        dense = generator.normal(0, 1, (edges.n_clients, sum(self.BLOCKS)))
-        return Upload(jnp.asarray(rows, jnp.float32), jnp.asarray(dense, jnp.float32))
-
-    def noised(self, mechanism: Any, upload: Upload, edges: Edges, terms: Terms) -> Upload:
-        protection = Protection(mechanism=mechanism, unit="row")
-        work = jax.jit(
-            lambda key, u, e, t: protection.noise_rows(key, u, e, t, self.BLOCKS),
-            compiler_options=QUICK,
-        )
-        result: Upload = work(jax.random.key(0), upload, edges, terms)
-        return result
-
-    @pytest.mark.parametrize("mechanism", MECHANISMS)
-    def test_each_block_is_clipped_on_its_own(self, mechanism: Any) -> None:
-        assert len(self.BLOCKS) == 4
-        edges = some_edges().at(9)  # all have arrived
-        upload = self.upload(edges)
-        upload = upload._replace(rows=upload.rows.at[1, 0].set(jnp.nan))
-        classes = np.array([0, 1, 0, 1, 1, 0])
-        terms = some_terms(clip=[0.5, 0.1], scale=[0.0, 0.0], classes=classes)
-        found = self.noised(mechanism, upload, edges, terms)
-        clip = mechanism_named(mechanism).clip
-        bounds = np.where(classes == 0, 0.5, 0.1)
-        rows = clip(upload.rows, bounds[np.asarray(edges.pair_client)])
-        np.testing.assert_allclose(found.rows, rows, rtol=1e-4, atol=1e-6)
-        assert not rows[1].any()
-        start = 0
-        for size in self.BLOCKS:
-            part = clip(np.asarray(upload.dense)[:, start : start + size], bounds)
-            np.testing.assert_allclose(
-                np.asarray(found.dense)[:, start : start + size], part, rtol=1e-4, atol=1e-6
-            )
-            start += size
-        # Together that is more than one clip: the client as a whole is not bounded by it.
-        order = mechanism_named(mechanism).order
-        assert np.linalg.norm(np.asarray(found.dense)[0], order) > 1.5 * 0.5
-
-    @pytest.mark.parametrize("clients", [None, 3], ids=["users", "clients of users"])
-    def test_pairs_still_to_arrive_release_nothing(self, clients: int | None) -> None:
-        edges = some_edges(clients=clients)
-        terms = some_terms(scale=1.0, clients=edges.n_clients)
-        found = self.noised("gaussian", self.upload(edges), edges, terms)
-        known = np.zeros(len(edges.pair_item), dtype=bool)
-        known[np.asarray(edges.pair)[np.asarray(edges.present) > 0]] = True
-        assert 0 < known.sum() < len(known)
-        assert not np.asarray(found.rows)[~known].any()
-        assert np.asarray(found.rows)[known].all()
-
-    @pytest.mark.parametrize("mechanism", MECHANISMS)
-    def test_the_noise_on_each(self, mechanism: Any) -> None:
-        number, unit = 2000, {"gaussian": 1.0, "laplace": 2**0.5}[mechanism]
-        ratings = Ratings.from_arrays(
-            np.arange(number), np.zeros(number, int), np.ones(number), scale=(0, 1)
-        )
-        edges = Edges.of(ratings)
-        classes = np.arange(number) % 2
-        terms = some_terms([0.5, 0.5], [0.2, 0.6], classes=classes, clients=number)
-        upload = Upload(jnp.zeros((number, WIDTH)), jnp.zeros((number, sum(self.BLOCKS))))
-        found = self.noised(mechanism, upload, edges, terms)
-        for kind, scale in ((0, 0.2), (1, 0.6)):
-            for part in (found.rows, found.dense):
-                drawn = np.asarray(part)[classes == kind]
-                assert drawn.std() == pytest.approx(scale * unit, rel=0.07)
-        dense = np.asarray(found.dense)
-        assert abs(np.corrcoef(dense[:, 4], dense[:, 6])[0, 1]) < 0.1  # of two tensors
 
 
 @pytest.mark.parametrize(

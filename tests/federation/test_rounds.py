@@ -21,6 +21,7 @@ from bgtplanner.federation.server import Server
 from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.learner import Edges, Shared, Upload
 from bgtplanner.models.metrics import Metrics, metrics
+from bgtplanner.paper import rows
 
 # These programs run once: most of the time would go into optimising them.
 QUICK = {"xla_backend_optimization_level": 0}
@@ -270,7 +271,7 @@ def test_every_draw_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
     for owner, name in (
         (rounds, "pseudo_items"),
         (rounds, "pseudo_rows"),
-        (Protection, "noise_rows"),
+        (rows, "noise_rows"),
         (Federation, "_takes_part"),
     ):
         watch(owner, name)

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from bgtplanner.data.ratings import Ratings
+from bgtplanner.federation.protection import KeyedNoise
 from bgtplanner.federation.rounds import Draw
 from bgtplanner.flower.client import Client, NoiseFor
 from bgtplanner.flower.clientfile import ClientFile, load_client
@@ -79,52 +80,33 @@ def first_request(ratings: Ratings, settings: Mapping[str, float]) -> Request:
     )  # fmt: skip
 
 
-class SimulatedNoise:
-    """The noise that a simulation with this seed draws for one client in one round."""
+class SimulatedNoise(KeyedNoise):
+    """The noise that a simulation with this seed draws for one client in one round, as doubles."""
 
-    def __init__(self, seed: int, client: int, index: int) -> None:
+    @classmethod
+    def of(cls, seed: int, client: int, index: int) -> SimulatedNoise:
         run = jax.random.split(jax.random.key(seed))[1]
         noise = jax.random.fold_in(jax.random.fold_in(run, index), Draw.NOISE)
-        self._key = jax.random.fold_in(noise, client)
+        return cls(jax.random.fold_in(noise, client))
+
+    def split(self, number: int) -> list[Any]:
+        return [SimulatedNoise(source.key) for source in super().split(number)]
 
     def normal(self, shape: tuple[int, ...]) -> Any:
-        flat = jax.random.normal(self._key, (int(np.prod(shape)),))
-        return np.asarray(flat, dtype=np.float64).reshape(shape)
+        return np.asarray(super().normal(shape), dtype=np.float64)
 
     def laplace(self, shape: tuple[int, ...]) -> Any:
-        flat = jax.random.laplace(self._key, (int(np.prod(shape)),))
-        return np.asarray(flat, dtype=np.float64).reshape(shape)
-
-    def gamma(self, concentration: float, shape: tuple[int, ...]) -> Any:
-        raise NotImplementedError
+        return np.asarray(super().laplace(shape), dtype=np.float64)
 
     def uniform(self, shape: tuple[int, ...]) -> Any:
-        raise NotImplementedError
-
-
-class SimulatedTurn(SimulatedNoise):
-    """The same for PrivUnit: noise, then a direction in case of need, then three chances."""
-
-    def __init__(self, seed: int, client: int, index: int) -> None:
-        super().__init__(seed, client, index)
-        noise, anywhere, self._along = jax.random.split(self._key, 3)
-        self._keys = [noise, anywhere]
-
-    def normal(self, shape: tuple[int, ...]) -> Any:
-        self._key = self._keys.pop(0)
-        return super().normal(shape)
-
-    def uniform(self, shape: tuple[int, ...]) -> Any:
-        drawn = jax.random.uniform(self._along, (int(np.prod(shape)),), minval=1e-12)
-        return np.asarray(drawn, dtype=np.float64).reshape(shape)
+        return np.asarray(super().uniform(shape), dtype=np.float64)
 
 
 def noise_of_simulation(seed: int) -> NoiseFor:
     """For clients whose folders are named by their number."""
 
     def noise(file: ClientFile, request: Request) -> SimulatedNoise:
-        kind = SimulatedTurn if request.rule.startswith("privunit/") else SimulatedNoise
-        return kind(seed, int(file.ratings.parent.name), request.round)
+        return SimulatedNoise.of(seed, int(file.ratings.parent.name), request.round)
 
     return noise
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.flower.clientfile import ClientPolicy, load_client
-from bgtplanner.privacy.accounting import rule_named
+from bgtplanner.privacy.accountants import rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 
 NEEDED: dict[str, Any] = {

@@ -17,7 +17,7 @@ from bgtplanner.errors import ConfigError, DataError, InterruptedRunError, RunFo
 from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import TRAIN, upload_record
-from bgtplanner.privacy.accounting import rule_named
+from bgtplanner.privacy.accountants import rule_named
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.report.page import write_report
 from bgtplanner.runs import run as runner

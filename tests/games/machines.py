@@ -29,7 +29,7 @@ from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request, SentModel
 from bgtplanner.privacy._journal import Journal
-from bgtplanner.privacy.accounting import to_ticks
+from bgtplanner.privacy.accountants import to_ticks
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.noise import SeededNoise

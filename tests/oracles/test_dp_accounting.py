@@ -18,7 +18,8 @@ import pytest
 from dp_accounting import gaussian_mechanism, pld, rdp
 from dp_accounting.pld import privacy_loss_distribution
 
-from bgtplanner.privacy.accounting import RULES, rule_named, to_ticks
+from bgtplanner.paper.accounting import client_level
+from bgtplanner.privacy.accountants import ACCOUNTANTS, rule_named, to_ticks
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.conversions import (
     ORDERS,
@@ -28,7 +29,6 @@ from bgtplanner.privacy.conversions import (
     renyi_capacity,
     renyi_epsilon,
 )
-from bgtplanner.privacy.exposure import client_level
 from bgtplanner.privacy.privunit import epsilon_of
 
 PLD_STEP = 1e-3
@@ -189,7 +189,7 @@ def test_renyi_curves_of_laplace_releases(
 
 @pytest.mark.parametrize("rounds", [1, 10, 100, 400])
 @pytest.mark.parametrize("epsilon", [1.0, 10.0])
-@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if rule.sound])
+@pytest.mark.parametrize("name", [name for name, rule in ACCOUNTANTS.items() if rule.sound])
 def test_a_spent_budget_is_never_more_than_it_says(name: str, epsilon: float, rounds: int) -> None:
     rule, budget = rule_named(name), Budget(epsilon, 1e-5)
     multiplier = float(rule.noise_multiplier(rule.even_charge(budget, rounds)))

@@ -22,11 +22,11 @@ from bgtplanner.planning.baselines import (
     Unlimited,
 )
 from bgtplanner.planning.policy import Plan, Policy
-from bgtplanner.privacy.accounting import RULES, rule_named
+from bgtplanner.privacy.accountants import ACCOUNTANTS, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 
 BUDGET = Budget(10.0, 1e-5)
-SOUND = [name for name, rule in RULES.items() if rule.sound]
+SOUND = [name for name, rule in ACCOUNTANTS.items() if rule.sound]
 
 
 def played(policy: Policy, reward: float = 0.01) -> list[Plan]:

@@ -12,14 +12,14 @@ import pytest
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.patient import Patient
 from bgtplanner.planning.policy import Plan
-from bgtplanner.privacy.accounting import RULES
+from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.testing import PolicyContract
 
 BUDGET = Budget(10.0, 1e-5)
 CLASSES = Budgets.per_client([1.0, 1.0, 10.0, 100.0], 1e-5)
 ROUNDS = 10
-SOUND = [name for name, rule in RULES.items() if rule.sound]
+SOUND = [name for name, rule in ACCOUNTANTS.items() if rule.sound]
 GOOD, FALLS_WHEN_SPLIT, BAD = [0.01, 0.08, 0.08], [0.01, 0.08, 0.03], [0.0, 0.003, 0.002]
 
 

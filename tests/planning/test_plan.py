@@ -21,7 +21,7 @@ from bgtplanner.planning.baselines import Adap, Fixed, Random, Uniform, Unlimite
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.plan import PerClient, Plan, noise_of
 from bgtplanner.planning.policy import LedgerPolicy
-from bgtplanner.privacy.accounting import RULES, TICK, rule_named
+from bgtplanner.privacy.accountants import ACCOUNTANTS, TICK, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.noise import SystemNoise
@@ -46,7 +46,7 @@ def column_of(plan: Plan, name: str) -> Any:
 # ---- whose numbers they are
 
 
-@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.sound])
+@pytest.mark.parametrize("rule", [name for name, rule in ACCOUNTANTS.items() if rule.sound])
 def test_each_client_has_its_own_clip_and_noise(rule: str) -> None:
     plan = asked(Uniform(UNEQUAL, rounds=7, accounting=rule, clip=0.5))
     alone = [
@@ -63,9 +63,9 @@ def test_each_client_has_its_own_clip_and_noise(rule: str) -> None:
 
 
 @pytest.mark.parametrize("trust", ["local", "secagg"])
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ACCOUNTANTS)
 def test_equal_budgets_have_plain_numbers(rule: str, trust: Any) -> None:
-    trusts = trust if RULES[rule].mechanism != "privunit" else "local"
+    trusts = trust if ACCOUNTANTS[rule].mechanism != "privunit" else "local"
     plan = asked(Uniform(Budget(5.0, 1e-5), 10**6, rounds=7, accounting=rule, trust=trusts))
     for name in NAMES:
         assert type(getattr(plan, name)) is float

@@ -16,12 +16,12 @@ from bgtplanner.errors import BGTPlannerError, ConfigError, LedgerError
 from bgtplanner.planning.baselines import Adap, Fixed, Random, Uniform
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan, Policy
-from bgtplanner.privacy.accounting import RULES, rule_named
+from bgtplanner.privacy.accountants import ACCOUNTANTS, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 
 Floats = NDArray[np.float64]
-SOUND = [name for name, rule in RULES.items() if rule.sound]
+SOUND = [name for name, rule in ACCOUNTANTS.items() if rule.sound]
 
 
 class Greedy(LedgerPolicy):
@@ -246,7 +246,7 @@ def test_asking_on_without_telling_spends() -> None:
     assert policy.ledger.unsettled == 0
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ACCOUNTANTS)
 def test_the_noise_fits_the_charge_and_the_clip(rule: str) -> None:
     policy = Uniform(Budget(5.0, 1e-5), 3, rounds=7, accounting=rule, clip=2.5)
     plan = policy.ask()

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bgtplanner.privacy.accountants import (
+    ACCOUNTANTS,
     CEILING,
-    RULES,
     TICK,
     default_rule,
     rule_named,
@@ -29,16 +29,16 @@ TABLE = {
 
 
 def test_every_rule_is_for_its_mechanism_and_says_whether_it_is_sound() -> None:
-    found = {name: (rule.mechanism, rule.sound, rule.powers) for name, rule in RULES.items()}
+    found = {name: (rule.mechanism, rule.sound, rule.powers) for name, rule in ACCOUNTANTS.items()}
     assert {name: found[name] for name in TABLE} == TABLE
-    assert [name for name, rule in RULES.items() if not rule.sound] == ["gaussian/authors"]
+    assert [name for name, rule in ACCOUNTANTS.items() if not rule.sound] == ["gaussian/authors"]
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace", "privunit"])
 def test_the_rule_of_each_mechanism_is_a_sound_one_for_it(mechanism: str) -> None:
     rule = default_rule(mechanism)
     assert (rule.mechanism, rule.sound) == (mechanism, True)
-    assert RULES[rule.name] is rule
+    assert ACCOUNTANTS[rule.name] is rule
 
 
 @pytest.mark.parametrize("epsilon", [1e5, 99999.9, 87654.3, 65537.1, 12345.6])

@@ -6,7 +6,6 @@ import itertools
 import math
 import re
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError
 from fractions import Fraction
 from typing import Any
 
@@ -24,6 +23,7 @@ from bgtplanner.privacy.accountants import from_ticks, rule_named, to_ticks
 from bgtplanner.privacy.audit import lower_bound
 from bgtplanner.privacy.mechanisms import (
     MECHANISMS,
+    Additive,
     Mechanism,
     _grid,
     _steps,
@@ -32,7 +32,8 @@ from bgtplanner.privacy.mechanisms import (
 )
 from bgtplanner.privacy.noise import ExactNoise, NoiseSource, SeededNoise
 
-GAUSSIAN, LAPLACE = MECHANISMS["gaussian"], MECHANISMS["laplace"]
+GAUSSIAN: Additive = MECHANISMS["gaussian"]  # type: ignore[assignment]
+LAPLACE: Additive = MECHANISMS["laplace"]  # type: ignore[assignment]
 BOTH = [GAUSSIAN, LAPLACE]
 RANGE = "a number from 1e-100 to 1e100"
 LIMIT = 1e-3
@@ -107,7 +108,7 @@ def test_the_mechanisms_are_these() -> None:
 
 
 @pytest.mark.parametrize("mechanism", BOTH)
-def test_the_scale_is_the_multiplier_times_twice_the_clip(mechanism: Mechanism) -> None:
+def test_the_scale_is_the_multiplier_times_twice_the_clip(mechanism: Additive) -> None:
     assert float(mechanism.scale(3.0, 0.25)) == 1.5
     assert mechanism.scale([1.0, 2.0], [0.5, 5.0]).tolist() == [1.0, 20.0]
     assert mechanism.scale(2.0**-200, 2.0**-100).tolist() == 2.0**-299
@@ -120,7 +121,7 @@ def test_the_deviation_of_noise_of_scale_one() -> None:
 
 
 def test_nobody_changes_a_mechanism() -> None:
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         GAUSSIAN.order = 1  # type: ignore[misc]
 
 
@@ -135,7 +136,7 @@ BAD = [0.0, -1.0, math.nan, math.inf, -math.inf, 5e-324, 9e-101, 1.1e100]
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("mechanism", BOTH)
-def test_senseless_scales_are_refused(mechanism: Mechanism, bad: float) -> None:
+def test_senseless_scales_are_refused(mechanism: Additive, bad: float) -> None:
     source = Constant(1.0)
     with refused(f"noise_multiplier = {bad!r}: expected {RANGE}"):
         mechanism.scale(bad, 1.0)
@@ -194,7 +195,7 @@ def test_the_margin_is_a_millionth() -> None:
     [(GAUSSIAN, [3.0, 3.0, 1.0], 4.358903302443975), (LAPLACE, [1.0, 3.0, 1.0], 5.000005000005)],
 )
 def test_an_upload_of_just_the_allowed_length_is_not_touched(
-    mechanism: Mechanism, upload: list[float], bound: float
+    mechanism: Additive, upload: list[float], bound: float
 ) -> None:
     limit = bound * (1 - 1e-6)
     assert mechanism.norm([upload])[0] == limit
@@ -217,7 +218,7 @@ def test_no_uploads_and_uploads_of_zeros(mechanism: Mechanism) -> None:
 @given(values=uploads, bound=bounds)
 @quick
 def test_nothing_is_longer_than_the_bound_and_directions_stay(
-    mechanism: Mechanism, values: NDArray[np.float64], bound: float
+    mechanism: Additive, values: NDArray[np.float64], bound: float
 ) -> None:
     clipped = mechanism.clip(values, bound)
     assert clipped.shape == values.shape
@@ -241,7 +242,7 @@ def test_nothing_is_longer_than_the_bound_and_directions_stay(
 @pytest.mark.parametrize("mechanism", BOTH)
 @given(values=uploads)
 @quick
-def test_the_norm_is_the_exact_one(mechanism: Mechanism, values: NDArray[np.float64]) -> None:
+def test_the_norm_is_the_exact_one(mechanism: Additive, values: NDArray[np.float64]) -> None:
     found = mechanism.norm(values)
     for row, length in zip(values, found, strict=True):
         exact = exact_norm(row, mechanism.order)
@@ -250,7 +251,7 @@ def test_the_norm_is_the_exact_one(mechanism: Mechanism, values: NDArray[np.floa
 
 @pytest.mark.parametrize("mechanism", BOTH)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_an_upload_with_a_hole_in_it_becomes_zero(mechanism: Mechanism, bad: float) -> None:
+def test_an_upload_with_a_hole_in_it_becomes_zero(mechanism: Additive, bad: float) -> None:
     clipped = mechanism.clip([[1.0, bad, 2.0], [0.1, 0.2, 0.3]], 1.0)
     assert clipped.tolist() == [[0.0, 0.0, 0.0], [0.1, 0.2, 0.3]]
     assert not mechanism.norm([[1.0, bad]])[0] < math.inf
@@ -258,14 +259,14 @@ def test_an_upload_with_a_hole_in_it_becomes_zero(mechanism: Mechanism, bad: flo
 
 
 @pytest.mark.parametrize("mechanism", BOTH)
-def test_every_upload_may_have_its_own_bound(mechanism: Mechanism) -> None:
+def test_every_upload_may_have_its_own_bound(mechanism: Additive) -> None:
     clipped = mechanism.clip(np.full((3, 2), 100.0), [0.5, 1.0, 1e6])
     whole = float(mechanism.norm([[100.0, 100.0]])[0])
     assert mechanism.norm(clipped).tolist() == pytest.approx([0.5, 1.0, whole], rel=2e-6)
 
 
 @pytest.mark.parametrize("mechanism", BOTH)
-def test_an_upload_of_many_axes_is_clipped_as_a_whole(mechanism: Mechanism) -> None:
+def test_an_upload_of_many_axes_is_clipped_as_a_whole(mechanism: Additive) -> None:
     block = np.arange(1.0, 13.0).reshape(2, 3, 2)
     clipped = mechanism.clip(block, 1.0)
     assert clipped.shape == (2, 6)
@@ -311,7 +312,7 @@ def test_clip_factors_keep_single_precision_uploads_within_the_bound(
 @pytest.mark.parametrize("kind", [SeededNoise, exact])
 @pytest.mark.parametrize(("mechanism", "sd"), [(GAUSSIAN, 1.0), (LAPLACE, math.sqrt(2))])
 def test_added_noise_has_the_claimed_variance_and_law(
-    mechanism: Mechanism, sd: float, kind: Any
+    mechanism: Additive, sd: float, kind: Any
 ) -> None:
     n, scale = 60_000, 7.0
     clipped = np.tile([0.6, -0.8], (n // 2, 1))
@@ -326,7 +327,7 @@ def test_added_noise_has_the_claimed_variance_and_law(
 
 
 @pytest.mark.parametrize("mechanism", BOTH)
-def test_simulated_noise_is_rounded_to_the_grid(mechanism: Mechanism) -> None:
+def test_simulated_noise_is_rounded_to_the_grid(mechanism: Additive) -> None:
     noise = mechanism.noise(SeededNoise(2), 3.0, (4, 5))
     source, grid = SeededNoise(2), 2.0**-23
     expected = source.normal((4, 5)) if mechanism is GAUSSIAN else source.laplace((4, 5))
@@ -337,7 +338,7 @@ def test_simulated_noise_is_rounded_to_the_grid(mechanism: Mechanism) -> None:
 
 
 @pytest.mark.parametrize("mechanism", BOTH)
-def test_real_noise_is_drawn_in_whole_steps_of_the_grid(mechanism: Mechanism) -> None:
+def test_real_noise_is_drawn_in_whole_steps_of_the_grid(mechanism: Additive) -> None:
     source, steps = exact(2), 3 * 2**23 + 1  # 3.0 in steps of 2^-23, rounded up
     draw = source.normal_steps if mechanism is GAUSSIAN else source.laplace_steps
     noise = mechanism.noise(exact(2), 3.0, (4, 5))
@@ -352,7 +353,7 @@ def test_real_noise_is_drawn_in_whole_steps_of_the_grid(mechanism: Mechanism) ->
 )
 @quick
 def test_a_scale_in_steps_is_never_rounded_down(
-    mechanism: Mechanism, multiplier: float, bound: float
+    mechanism: Additive, multiplier: float, bound: float
 ) -> None:
     asked: list[int] = []
 
@@ -381,7 +382,7 @@ RULE_OF = {"gaussian": "gaussian/gdp", "laplace": "laplace/basic"}
 )
 @quick
 def test_no_two_uploads_differ_by_more_than_is_paid_for(
-    mechanism: Mechanism, values: NDArray[np.float64], bound: float, charge: float
+    mechanism: Additive, values: NDArray[np.float64], bound: float, charge: float
 ) -> None:
     """The whole way from charge to steps in whole numbers: what the proofs rest on."""
     rule = rule_named(RULE_OF[mechanism.name])
@@ -404,7 +405,7 @@ def test_no_two_uploads_differ_by_more_than_is_paid_for(
 @pytest.mark.parametrize("kind", [SeededNoise, exact])
 @pytest.mark.parametrize("mechanism", BOTH)
 @pytest.mark.parametrize("scale", [1e-90, 0.3, 1.0, 1.999, 2.0, 1e20])
-def test_what_is_released_lies_on_the_grid(mechanism: Mechanism, scale: float, kind: Any) -> None:
+def test_what_is_released_lies_on_the_grid(mechanism: Additive, scale: float, kind: Any) -> None:
     grid = 2.0 ** (math.floor(math.log2(scale)) - 24)
     clipped = np.random.default_rng(0).normal(size=(50, 4)) * scale
     released = mechanism.add_noise(clipped, kind(1), scale)
@@ -417,7 +418,7 @@ def test_what_is_released_lies_on_the_grid(mechanism: Mechanism, scale: float, k
 
 
 @pytest.mark.parametrize("mechanism", BOTH)
-def test_sums_that_doubles_could_not_hold_are_refused(mechanism: Mechanism) -> None:
+def test_sums_that_doubles_could_not_hold_are_refused(mechanism: Additive) -> None:
     # A clip of 1 is 2^24 steps for noise of scale 1: 2^29 clients reach 2^53.
     mechanism.check_sums(2**29 - 1000, 1.0, 1.0)
     message = "clients = 536870912: expected below 5.37e+08, or more noise: sums of these would"
@@ -434,7 +435,7 @@ def test_sums_that_doubles_could_not_hold_are_refused(mechanism: Mechanism) -> N
 
 
 @pytest.mark.parametrize("mechanism", BOTH)
-def test_uploads_are_cut_to_the_grid_towards_zero(mechanism: Mechanism) -> None:
+def test_uploads_are_cut_to_the_grid_towards_zero(mechanism: Additive) -> None:
     grid = 2.0**-24
     values = np.array([0.0, 0.4, 0.9, 1.0, 1.9, -0.9, -1.0, -1.9]) * grid
     expected = np.array([0, 0, 0, 1, 1, 0, -1, -1]) * grid
@@ -450,7 +451,7 @@ def test_uploads_are_cut_to_the_grid_towards_zero(mechanism: Mechanism) -> None:
 @given(values=arrays(np.float64, (3, 4), elements=st.floats(-50, 50)), scale=st.floats(0.01, 100))
 @quick
 def test_the_grid_lengthens_no_upload(
-    mechanism: Mechanism, values: NDArray[np.float64], scale: float
+    mechanism: Additive, values: NDArray[np.float64], scale: float
 ) -> None:
     on_grid = mechanism.on_grid(values, scale)
     assert (np.abs(on_grid) <= np.abs(values)).all()

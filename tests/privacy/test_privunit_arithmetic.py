@@ -111,6 +111,9 @@ class Scripted:
     def __init__(self, *uniform: float) -> None:
         self._uniform = uniform
 
+    def split(self, number: int) -> list[Scripted]:
+        return [self] * number
+
     def normal(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
         return np.full(shape, 1e-30)
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.accountants import RULES, rule_named
+from bgtplanner.privacy.accountants import ACCOUNTANTS, rule_named
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.quotes import quotes
 
@@ -18,7 +18,7 @@ KEYS = ["sound", "capacity", "charge", "noise_multiplier", "epsilon_of_one_round
 
 def test_every_rule_is_quoted() -> None:
     found = quotes(BUDGET, 100)
-    assert list(found) == list(RULES)
+    assert list(found) == list(ACCOUNTANTS)
     for name, quote in found.items():
         rule = rule_named(name)
         assert list(quote) == KEYS

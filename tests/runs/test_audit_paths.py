@@ -15,9 +15,9 @@ from bgtplanner.federation.protection import Protection
 from bgtplanner.flower import client as flower_client
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.messages import Request
-from bgtplanner.privacy.accounting import default_rule
+from bgtplanner.privacy.accountants import default_rule
 from bgtplanner.privacy.budget import Budget
-from bgtplanner.privacy.mechanisms import Mechanism
+from bgtplanner.privacy.mechanisms import Gaussian, Mechanism
 from bgtplanner.privacy.noise import SeededNoise
 from bgtplanner.runs import clientdoor
 from bgtplanner.runs.audits import audit
@@ -68,12 +68,12 @@ def test_many_canaries_of_the_simulator_hold_too() -> None:
 
 
 def less_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Protection._draw
-    monkeypatch.setattr(Protection, "_draw", lambda self, key, shape: 0.9 * real(self, key, shape))
+    real = Gaussian.draw
+    monkeypatch.setattr(Gaussian, "draw", lambda *args: 0.9 * real(*args))
 
 
 def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Protection, "_draw", lambda self, key, shape: jax.numpy.zeros(shape))
+    monkeypatch.setattr(Gaussian, "draw", lambda self, source, shape: jax.numpy.zeros(shape))
 
 
 def one_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,13 +84,14 @@ def one_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rated_items_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Protection._noise_of_sum
+    real = Gaussian.released_sum
 
-    def noise(self: Protection, key: Any, like: Any, terms: Any) -> Any:
-        drawn = real(self, key, like, terms)
-        return jax.tree.map(lambda part, total: part * (total != 0), drawn, like)
+    def released(self: Any, source: Any, uploads: Any, *rest: Any, **more: Any) -> Any:
+        noised = real(self, source, uploads, *rest, **more)
+        pairs = zip(noised, uploads.total(), strict=True)
+        return [jax.numpy.where(own == 0, 0, part) for part, own in pairs]
 
-    monkeypatch.setattr(Protection, "_noise_of_sum", noise)
+    monkeypatch.setattr(Gaussian, "released_sum", released)
 
 
 def same_clip_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError, MissingExtraError
 from bgtplanner.federation import guard
-from bgtplanner.privacy.accounting import default_rule
+from bgtplanner.paper.accounting import client_level
+from bgtplanner.privacy import privunit
+from bgtplanner.privacy.accountants import default_rule
 from bgtplanner.privacy.audit import releases_needed
 from bgtplanner.privacy.budget import Budget
-from bgtplanner.privacy.exposure import client_level
-from bgtplanner.privacy.mechanisms import Mechanism
+from bgtplanner.privacy.mechanisms import Additive, Mechanism
 from bgtplanner.privacy.noise import SeededNoise
 from bgtplanner.runs import audits
 from bgtplanner.runs.audits import Audit, audit
@@ -155,7 +156,7 @@ def scaled(factor: float) -> Any:
 
 
 def silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Mechanism, "noise", lambda self, source, scale, shape: np.zeros(shape))
+    monkeypatch.setattr(Additive, "noise", lambda self, source, scale, shape: np.zeros(shape))
 
 
 def unclipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,15 +184,15 @@ def sensitivity_of_half(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def noise_of(change: Any) -> Any:
     def broken(monkeypatch: pytest.MonkeyPatch) -> None:
-        real = Mechanism.noise
+        real = Additive.noise
 
-        def noise(self: Mechanism, source: Any, scale: float, shape: tuple[int, ...]) -> Floats:
+        def noise(self: Additive, source: Any, scale: float, shape: tuple[int, ...]) -> Floats:
             def draw(shape: tuple[int, ...], source: Any = source) -> Floats:
                 return real(self, source, scale, shape)
 
             return np.array(change(draw, shape))
 
-        monkeypatch.setattr(Mechanism, "noise", noise)
+        monkeypatch.setattr(Additive, "noise", noise)
 
     return broken
 
@@ -317,12 +318,12 @@ def test_an_upload_that_is_not_on_the_grid_is_refuted(
 
 @pytest.mark.parametrize("change", [0.9, 0.5])
 def test_a_weaker_cap_is_refuted(change: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = guard.randomise
+    real = privunit.randomise
 
     def randomise(*args: Any, epsilon: float, **options: Any) -> Any:
         return real(*args, epsilon=epsilon / change, **options)
 
-    monkeypatch.setattr(guard, "randomise", randomise)
+    monkeypatch.setattr(privunit, "randomise", randomise)
     found = audit(mechanism="privunit", epsilon=2.0, releases=40_000, seed=0, dimensions=5)
     assert found.verdict == "refuted"
     assert SMALLER in found.faults

@@ -355,6 +355,7 @@ class TestExpansions:
             ("recommended", "privacy.mechanism", "none", "0 with --preset recommended"),
             ("paper", "model.name", "factorization", "--model (model.name) is fedgnn"),
             ("paper", "privacy.trust", "secagg", "--trust (privacy.trust) is local"),
+            ("paper", "privacy.mechanism", "privunit", "--mechanism (privacy.mechanism) adds"),
             ("paper", "federation.rounds", 3, "fewer than --rounds (federation.rounds) = 3"),
         ],
     )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bgtplanner import Result, resume, simulate
 from bgtplanner.errors import ConfigError, RunFolderError
-from bgtplanner.privacy.exposure import client_level
+from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder

@@ -9,16 +9,15 @@ is kept as it was sent (:mod:`bgtplanner.federation.answers`), never made twice.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.privacy.allowed import UNITS, Choice, check
 from bgtplanner.privacy.ledger import Ledger, Reservation
 from bgtplanner.privacy.mechanisms import Mechanism, mechanism_named
 from bgtplanner.privacy.noise import NoiseSource, SystemNoise
-from bgtplanner.privacy.privunit import randomise
 
 __all__ = ["Guard", "Release"]
 
@@ -48,9 +47,8 @@ class Guard:
         ledger: Who can still pay. Its rule says whose noise it is for.
         trust: ``local``: each upload is noised on its own. ``secagg``: only sums are seen, and the
             noise is in each sum once.
-        unit: ``client``: one clip over the whole upload, the sound one. ``row``: every block of
-            the upload is clipped and noised on its own with the full charge, as the authors' code
-            does; for the reproduction only.
+        unit: ``client``: one clip over the whole upload, the sound one. Others have one for each
+            block of it, each with the full charge.
         noise: Where noise comes from; by default the operating system. Give a seeded one in
             simulations only.
     """
@@ -59,20 +57,13 @@ class Guard:
         self,
         ledger: Ledger,
         *,
-        trust: Literal["local", "secagg"] = "local",
-        unit: Literal["client", "row"] = "client",
+        trust: str = "local",
+        unit: str = "client",
         noise: NoiseSource | None = None,
     ) -> None:
-        ConfigError.unless(trust in ("local", "secagg"), "trust", trust, "local or secagg")
-        ConfigError.unless(unit in ("client", "row"), "unit", unit, "client or row")
-        self.ledger = ledger
-        self.trust = trust
-        self.unit = unit
+        check(Choice(ledger.rule.mechanism, trust, unit))
+        self.ledger, self.trust, self.unit = ledger, trust, unit
         self.mechanism: Mechanism = mechanism_named(ledger.rule.mechanism)
-        alone = trust == "local" and unit == "client"
-        expected = "gaussian or laplace, unless trust = local and unit = client"
-        name = self.mechanism.name
-        ConfigError.unless(self.mechanism.additive or alone, "mechanism", name, expected)
         self._noise = SystemNoise() if noise is None else noise
         self._paid: dict[int, float] = {}  # charges of reservations that have bought nothing yet
 
@@ -86,15 +77,7 @@ class Guard:
         round: int,  # noqa: A002 - the word of the domain
         groups: ArrayLike | None = None,
     ) -> Release:
-        """Reserve and protect in one step.
-
-        Args:
-            uploads: As :meth:`protect` takes them.
-            charge: What each client pays.
-            clip: Bound on the norm of an upload (of a block, with unit ``row``).
-            run: Which run.
-            round: Which round of it.
-            groups: As :meth:`protect` takes them.
+        """Reserve and protect in one step; see there.
 
         Raises:
             BudgetExceeded: If nobody can pay. Nothing was computed.
@@ -142,8 +125,8 @@ class Guard:
         Args:
             reservation: From :meth:`reserve` of this guard.
             uploads: One upload per client, ``[n_clients, size]``, over a fixed public set of
-                coordinates; with unit ``row``, ``[n_clients, blocks, size]``.
-            clip: Bound on the norm of an upload (of a block, with unit ``row``).
+                coordinates; where the unit is a block, ``[n_clients, blocks, size]``.
+            clip: Bound on the norm of an upload, or of a block.
             groups: With trust ``secagg``, the group of each client; by default one for all.
 
         Raises:
@@ -156,17 +139,15 @@ class Guard:
         ConfigError.unless(known, "reservation", reservation.number, expected)
         charge = self._paid.pop(reservation.number)
         scale = self._scale(charge, clip)
-        blocks = array.reshape(-1, array.shape[-1]) if self.unit == "row" else array
-        clipped = self.mechanism.clip(blocks, clip).reshape(array.shape)
+        clipped = self.mechanism.clip(array.reshape(-1, array.shape[-1]), clip)
+        clipped = clipped.reshape(array.shape)
         clipped[~reservation.granted] = 0.0
         secagg = self.trust == "secagg"
         if secagg:
             clipped = _sums(self.mechanism.on_grid(clipped, scale), index)
-        if self.mechanism.additive:
-            values = self.mechanism.add_noise(clipped, self._noise, scale)
-        else:
-            values = randomise(clipped, self._noise, bound=clip, epsilon=charge)
-            values = self.mechanism.rounded(values, scale)
+        values = self.mechanism.randomise(
+            clipped, self._noise, scale=scale, bound=clip, charge=charge
+        )
         if not secagg:
             values[~reservation.granted] = 0.0
         return Release(values, reservation, scale)
@@ -183,11 +164,10 @@ class Guard:
         return scale
 
     def _checked(self, uploads: ArrayLike) -> Floats:
-        array = np.asarray(uploads, dtype=np.float64)
-        rows = self.unit == "row"
-        shape = array.shape[:1] == (len(self.ledger),) and array.ndim == (3 if rows else 2)
-        expected = f"{len(self.ledger)} clients and {'blocks, ' * rows}coordinates"
-        ConfigError.unless(shape, "uploads", array.shape, expected)
+        array, axes = np.asarray(uploads, dtype=np.float64), UNITS[self.unit].axes
+        fits = array.shape[:1] == (len(self.ledger),) and array.ndim == 1 + axes
+        expected = f"{len(self.ledger)} clients and {'blocks, ' * (axes - 1)}coordinates"
+        ConfigError.unless(fits, "uploads", array.shape, expected)
         return array
 
 

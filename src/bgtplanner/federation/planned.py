@@ -215,10 +215,10 @@ class PlannedRounds:
             ConfigError: If a policy asks for such clips where they would be passed over.
         """
         protection = self.simulation.federation.protection
-        by_row = protection is not None and protection.unit == "row"
-        if plan.own_clip is None and by_row and isinstance(self.policy, Adap):
+        possible = protection is not None and protection.of.own_clips
+        if plan.own_clip is None and possible and isinstance(self.policy, Adap):
             return np.ones(len(self.ledger))
-        fits = plan.own_clip is None or by_row
+        fits = plan.own_clip is None or possible
         ConfigError.unless(fits, "own_clip", "one a client", "none, but with privacy.unit = row")
         return plan.own_clip
 

@@ -152,8 +152,9 @@ class Federation:
         unless(
             fits, "server.optimizer", self.server.optimizer, f"{expected}, for the model {name}"
         )
-        by_row = self.protection is not None and self.protection.unit == "row"
-        unless(not (summarises and by_row), "unit", "row", f"client, for the model {name}")
+        if summarises and self.protection is not None:
+            unit = self.protection.of
+            unless(unit.sound, "unit", unit.name, f"client, for the model {name}")
         if self.expansion is not None:
             fits, name = isinstance(self.model, Expandable), type(self.model).__name__
             unless(fits, "model", name, "one whose users can be neighbours, to expand graphs")
@@ -215,18 +216,12 @@ class Federation:
         how = "clients" if summarises else self.server.aggregation
         noise_key = jax.random.fold_in(key, Draw.NOISE)
         own = self._expandable.own(state.local) if expands else None
-        if sound is not None and terms is not None:
-            released = sound.release(noise_key, upload, edges, terms, own)
-            aggregated, noise_std, dropped, own = released
+        if self.protection is not None and terms is not None:
+            aggregated, noise_std, dropped, own, norms = self.protection.release(
+                noise_key, upload, edges, terms, own, blocks=self.model.dense_blocks,
+                combine=lambda noised: aggregate(noised, edges, takes_part, how, pseudo),
+            )  # fmt: skip
         else:
-            if self.protection is not None and terms is not None:
-                blocks = self.model.dense_blocks
-                upload = self.protection.noise_rows(noise_key, upload, edges, terms, blocks)
-                noise_std = jnp.full((), jnp.nan)
-                if terms.own is not None:
-                    norms = self.protection.norm_of_average(upload, edges, blocks)
-                if own is not None:
-                    own = self.protection.noise_users(noise_key, own, edges, terms)
             aggregated = aggregate(upload, edges, takes_part, how, pseudo)
         shared, memory = self._stepped(state, aggregated, noise_std, takes_part.sum(), terms)
         local = self.model.update_local(
@@ -347,8 +342,8 @@ class Federation:
     @property
     def _sound(self) -> Protection | None:
         """What protects whole clients, if anything does."""
-        by_client = self.protection is not None and self.protection.unit == "client"
-        return self.protection if by_client else None
+        sound = self.protection is not None and self.protection.of.sound
+        return self.protection if sound else None
 
     @property
     def _expandable(self) -> Expandable:

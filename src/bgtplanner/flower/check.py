@@ -17,7 +17,7 @@ from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 from bgtplanner.errors import BGTPlannerError, ConfigError
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.installed import changed_files, installed_with
-from bgtplanner.privacy.journal import in_write_ahead_mode, sqlite_warning
+from bgtplanner.privacy._journal import in_write_ahead_mode, sqlite_warning
 
 __all__ = ["Finding", "check_client"]
 

@@ -57,7 +57,9 @@ from bgtplanner.flower.messages import (
 )
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.learner import Model, Shared
-from bgtplanner.privacy.journal import Head
+from bgtplanner.privacy._journal import Head
+from bgtplanner.privacy.accountants import rule_named
+from bgtplanner.privacy.allowed import Choice, allows
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.noise import NoiseSource
 from bgtplanner.privacy.witness import Witness
@@ -207,7 +209,8 @@ class Client:
     def _agree(self, request: Request) -> None:
         """Refuse what the policy does not allow, whatever the ledger could pay."""
         problem = self.policy.objection(request.rule, request.charge, request.clip)
-        if (request.trust, request.unit) != ("local", "client"):
+        mechanism = rule_named(self.policy.rule).mechanism
+        if not allows(Choice(mechanism, request.trust, request.unit, deployed=True)):
             problem = "another trust or unit than local and client"
         if problem is not None:
             raise MessageError(problem)

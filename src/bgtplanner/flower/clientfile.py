@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.tables import Table, TableFormat, read_table
 from bgtplanner.errors import ConfigError, quoted
-from bgtplanner.privacy.accounting import rule_named
+from bgtplanner.privacy.accountants import rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.text import is_sha256
 

@@ -15,7 +15,7 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users
 from bgtplanner.errors import ConfigError, RunFolderError, StorageError
 from bgtplanner.flower.messages import catalogue_hash
-from bgtplanner.privacy.accounting import default_rule
+from bgtplanner.privacy.accountants import default_rule
 from bgtplanner.privacy.budget import Budget
 
 __all__ = ["write_example"]

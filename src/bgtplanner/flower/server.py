@@ -32,7 +32,7 @@ from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import KEEP, TRAIN, Request, SentModel, read_upload
 from bgtplanner.models.metrics import Metrics
 from bgtplanner.planning.policy import Plan
-from bgtplanner.privacy.accounting import Rule
+from bgtplanner.privacy.accountants import Rule
 
 __all__ = ["Catalogue", "DeployedRounds", "Deployment", "Pace"]
 

@@ -15,7 +15,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.planning.given import floats, number, reward_of, whole
 from bgtplanner.planning.plan import Plan, Untold, Why
 from bgtplanner.planning.policy import STATE_VERSION, Choice, LedgerPolicy, reading_state
-from bgtplanner.privacy.accounting import default_rule, rule_named
+from bgtplanner.privacy.accountants import default_rule, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 

@@ -24,6 +24,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.planning.given import whole
 from bgtplanner.planning.policy import Choice, Floats, LedgerPolicy, Plan, Why
 from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.mechanisms import mechanism_named
 
 __all__ = ["Patient"]
 
@@ -117,7 +118,7 @@ class Patient(LedgerPolicy):
         """In how many of the last rounds to spend."""
         if len(context) == 3:
             return rounds_left if context[2] >= _SPLITS_WELL * context[1] else 1
-        return 1 if self.rule.mechanism != "gaussian" else rounds_left
+        return rounds_left if mechanism_named(self.rule.mechanism).divisible else 1
 
     def state_dict(self) -> dict[str, Any]:
         """Everything it is and has decided, as plain data."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.given import whole
-from bgtplanner.privacy.accounting import Rule, rule_named
+from bgtplanner.privacy.accountants import Rule, rule_named
 from bgtplanner.privacy.ledger import Reservation
 from bgtplanner.privacy.mechanisms import mechanism_named
 

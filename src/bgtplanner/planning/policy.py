@@ -24,9 +24,9 @@ from numpy.typing import ArrayLike, NDArray
 from bgtplanner.errors import BGTPlannerError, BudgetExceeded, ConfigError, LedgerError
 from bgtplanner.planning.given import context_of, number, reward_of, whole
 from bgtplanner.planning.plan import Plan, Trust, Untold, Why
-from bgtplanner.privacy.accounting import CEILING, TICK, Rule, default_rule, rule_named
+from bgtplanner.privacy._journal import Head
+from bgtplanner.privacy.accountants import CEILING, TICK, Rule, default_rule, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
-from bgtplanner.privacy.journal import Head
 from bgtplanner.privacy.ledger import Ledger, Reservation
 from bgtplanner.privacy.mechanisms import mechanism_named
 
@@ -153,9 +153,9 @@ class LedgerPolicy:
         self.rule = ledger.rule
         self.budgets = ledger.budgets
         self.rounds, self.clip = rounds, clip
-        additive = mechanism_named(ledger.rule.mechanism).additive
+        fits = trust == "local" or trust in mechanism_named(ledger.rule.mechanism).trusts
         expected = f"local, with mechanism {ledger.rule.mechanism}"
-        ConfigError.unless(additive or trust == "local", "trust", trust, expected)
+        ConfigError.unless(fits, "trust", trust, expected)
         self.trust: Trust = trust
         self.run = run
         self.seed = seed

@@ -38,9 +38,9 @@ plugin. It is looked up by its name alone: a ledger's file can never name code t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,13 +49,12 @@ from numpy.typing import ArrayLike, NDArray
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy import conversions
 from bgtplanner.privacy.budget import Budget
-from bgtplanner.privacy.privunit import cap_of, epsilon_of
+from bgtplanner.privacy.mechanisms import MECHANISMS, mechanism_named
 from bgtplanner.registry import Registry
 
 __all__ = [
     "ACCOUNTANTS",
     "CEILING",
-    "RULES",
     "TICK",
     "Rule",
     "default_rule",
@@ -148,7 +147,7 @@ class Rule:
 
     def limit_ticks(self, budget: Budget) -> Ticks:
         """Capacity of each sum in ticks, rounded down; shape ``[sums]``."""
-        if self.mechanism == "gaussian" and self.sound and budget.delta <= 0:
+        if not MECHANISMS[self.mechanism].pure and self.sound and budget.delta <= 0:
             raise ConfigError(f"delta = 0: expected a positive one, which {self.name} needs")
         return np.array(_limits(self.sums, budget), dtype=np.int64)
 
@@ -268,15 +267,6 @@ class GaussianRenyi(Rule):
         return super().charge_of(multiplier) / 2
 
 
-class GaussianAuthors(Rule):
-    """For the reproduction only: epsilon as it is, booked as Renyi divergence at order 2.
-
-    The authors' code never converts it, so its "10" is the gdp rule's mu^2 = 10.
-    """
-
-    name, mechanism, sound, sums = "gaussian/authors", "gaussian", False, (_PURE,)
-
-
 class LaplaceFilter(Rule):
     """Laplace noise by the sum of the squares of its epsilons."""
 
@@ -314,10 +304,10 @@ class PrivUnitEither(Rule):
     name, mechanism, sums = "privunit/either", "privunit", (_PURE, _FILTER)
 
     def multiplier_of(self, charge: Floats) -> Floats:
-        return np.asarray(0.5 / cap_of(charge).strength)
+        return MECHANISMS["privunit"].multiplier_of(charge)
 
     def charge_of(self, multiplier: Floats) -> Floats:
-        return epsilon_of(0.5 / multiplier)
+        return MECHANISMS["privunit"].epsilon_of(multiplier)
 
 
 class PrivUnitZCDP(PrivUnitEither):
@@ -326,41 +316,16 @@ class PrivUnitZCDP(PrivUnitEither):
     name, sums = "privunit/zcdp", (_PURE, _SQUARES)
 
 
-_OWN: tuple[type[Rule], ...] = (GaussianDP, GaussianRenyi, LaplaceBasic, LaplaceFilter,
-                                LaplaceEither, LaplaceZCDP, PrivUnitEither, PrivUnitZCDP,
-                                GaussianAuthors)  # fmt: skip
+_OWN = (GaussianDP(), GaussianRenyi(), LaplaceBasic(), LaplaceFilter(), LaplaceEither(),
+        LaplaceZCDP(), PrivUnitEither(), PrivUnitZCDP())  # fmt: skip
 
-ACCOUNTANTS: Registry[type[Rule]] = Registry(
+ACCOUNTANTS: Registry[Rule] = Registry(
     "accounting",
     {rule.name: rule for rule in _OWN},
-    expected="a subclass of bgtplanner.privacy.accountants.Rule",
-    fits=lambda thing: isinstance(thing, type) and issubclass(thing, Rule),
+    expected="a bgtplanner.privacy.accountants.Rule",
+    fits=lambda thing: isinstance(thing, Rule),
 )
 """All rules by name; a plugin adds its own with :meth:`~bgtplanner.registry.Registry.add`."""
-
-
-class _Rules(Mapping[str, Rule]):
-    """One rule of each kind, by name."""
-
-    def __getitem__(self, name: str) -> Rule:
-        if name not in ACCOUNTANTS:
-            raise KeyError(name)
-        return _made(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(ACCOUNTANTS)
-
-    def __len__(self) -> int:
-        return len(ACCOUNTANTS)
-
-
-@cache
-def _made(name: str) -> Rule:
-    return ACCOUNTANTS[name]()
-
-
-RULES = _Rules()
-"""All rules, made."""
 
 
 def rule_named(name: str) -> Rule:
@@ -369,14 +334,11 @@ def rule_named(name: str) -> Rule:
     Raises:
         ConfigError: If there is none; lists them all.
     """
-    if name not in RULES:
-        raise ConfigError(f"accounting = {name!r}: expected one of {', '.join(RULES)}")
-    return RULES[name]
+    if name not in ACCOUNTANTS:
+        raise ConfigError(f"accounting = {name!r}: expected one of {', '.join(ACCOUNTANTS)}")
+    return ACCOUNTANTS[name]
 
 
 def default_rule(mechanism: str) -> Rule:
     """The rule to use for a mechanism unless another is asked for."""
-    defaults = {"gaussian": GaussianDP, "laplace": LaplaceZCDP, "privunit": PrivUnitZCDP}
-    if mechanism not in defaults:
-        raise ConfigError(f"mechanism = {mechanism!r}: expected one of {', '.join(defaults)}")
-    return RULES[defaults[mechanism].name]
+    return ACCOUNTANTS[mechanism_named(mechanism).accountant]

@@ -1,4 +1,4 @@
-"""Clip one upload, calibrate noise to a charge, add it.
+"""What makes an upload private: one class per mechanism, with all that depends on which it is.
 
 Neighbouring relation: replace one client's data by any other. One upload is clipped *as a whole*
 to norm C (L2 for Gaussian, L1 for Laplace), so two clients' uploads differ by at most 2C: that is
@@ -16,45 +16,102 @@ uploads do.
 With ``trust = local`` every upload carries the full noise. With ``trust = secagg`` the server sees
 only the sum, and the noise is in there once. ``privunit`` adds no noise to an upload but turns it
 (:mod:`bgtplanner.privacy.privunit`); it is for ``local`` only.
+
+The simulator protects all clients at once, in arrays of JAX. Its part of a mechanism is written
+for any library's arrays: each array knows its own, and a source of noise is handed in.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri_exp
 
 from bgtplanner.errors import ConfigError, quoted
+from bgtplanner.privacy.conversions import filter_epsilon, gdp_epsilon, laplace_renyi_epsilon
 from bgtplanner.privacy.noise import ExactNoise, NoiseSource
+from bgtplanner.registry import Registry
 
-__all__ = ["MECHANISMS", "Mechanism", "clip_factor", "mechanism_named"]
+__all__ = [
+    "MECHANISMS",
+    "Additive",
+    "Gaussian",
+    "Laplace",
+    "Limits",
+    "Mechanism",
+    "Spent",
+    "clip_factor",
+    "mechanism_named",
+    "special_of",
+]
 
 Floats = NDArray[np.float64]
+Array = Any  # of NumPy, or of JAX, which this package does without
 
 # Clip a little below the bound: rounding to float32 must not push an upload over it.
 _MARGIN = 1e-6
 _GRID_BITS = 24  # of what is released lie below the noise's scale; a double has 53
+_EXPECTED_SHAPE = 2.5  # mean distance of sorted noise: 0.8 to 1.9 up to 200,000 coordinates
+_STRETCH = (np.pi / 2) ** 0.5  # of Laplace noise made Gaussian, at most
 
 
-def clip_factor(norm: Any, bound: Any) -> Any:
-    """What to multiply uploads by, so that none is longer than the bound.
-
-    Works on arrays of NumPy and of JAX, one entry an upload.
-    """
+def clip_factor(norm: Array, bound: Array) -> Array:
+    """What to multiply uploads by, so that none is longer than the bound; one entry an upload."""
     limit = bound * (1 - _MARGIN)
     return limit / norm.__array_namespace__().maximum(norm, limit)
 
 
-@dataclass(frozen=True)
-class Mechanism:
-    """A kind of noise, and the norm in which uploads are clipped for it.
+def special_of(array: Array) -> Any:
+    """SciPy's special functions, as the array's own library has them."""
+    library = array.__array_namespace__().__name__
+    home = "scipy" if library == "numpy" else f"{library.removesuffix('.numpy')}.scipy"
+    return importlib.import_module(f"{home}.special")
+
+
+class Limits(NamedTuple):
+    """What an honest upload stays within; lengths are in units of the noise's scale.
 
     Attributes:
-        name: ``gaussian``, ``laplace`` or ``privunit``.
-        order: 2 for the L2 norm, 1 for the L1 norm.
+        low: Least norm, in the mechanism's own norm.
+        high: Largest norm.
+        coordinate: Largest coordinate.
+        shape: Largest distance of its sorted coordinates from those of typical noise.
+        agreement: Furthest that it reaches along the sum of the others.
+    """
+
+    low: Array
+    high: Array
+    coordinate: Array
+    shape: Array
+    agreement: Array
+
+
+class Spent(NamedTuple):
+    """What several releases amount to: epsilon at some delta, and at none where there is one."""
+
+    epsilon: float
+    pure: float | None
+
+
+class Mechanism:
+    """All that there is to know of a mechanism; they have no state, and there is one of each.
+
+    Attributes:
+        name: Under which it is registered.
+        order: 2 where uploads are clipped in the L2 norm, 1 for the L1 norm.
+        accountant: Name of the rule by which its charges add up, unless told otherwise.
+        pure: Whether its releases have an epsilon without any delta.
+        divisible: Whether n releases of an n-th of a charge are as precise as one of all of it.
+        std_of_scale: Standard deviation of a coordinate's noise of scale 1.
+        trusts: Where it can be used: ``local``, ``secagg``.
+        units: For which units; None: for all.
+        validates: Whether a second, small release can share a round's charge; then
+            :meth:`bound_share` says how.
 
     Example:
         >>> gaussian = mechanism_named("gaussian")
@@ -64,27 +121,27 @@ class Mechanism:
         5.0
     """
 
-    name: Literal["gaussian", "laplace", "privunit"]
-    order: Literal[1, 2]
+    __slots__ = ()
 
-    @property
-    def additive(self) -> bool:
-        """Whether it adds noise that does not depend on the upload, so that sums can share it."""
-        return self.name != "privunit"
+    name: ClassVar[str]
+    order: ClassVar[Literal[1, 2]]
+    accountant: ClassVar[str]
+    pure: ClassVar[bool] = True
+    divisible: ClassVar[bool] = False
+    std_of_scale: ClassVar[float] = 1.0
+    trusts: ClassVar[tuple[str, ...]] = ("local", "secagg")
+    units: ClassVar[tuple[str, ...] | None] = None
+    validates: ClassVar[bool] = False
 
-    @property
-    def std_of_scale(self) -> float:
-        """Standard deviation of a coordinate's noise of scale 1."""
-        return 2.0**0.5 if self.name == "laplace" else 1.0
+    # ---- bound
 
-    def scale(self, noise_multiplier: ArrayLike, bound: ArrayLike) -> Floats:
-        """Noise scale (standard deviation, or Laplace's b) for uploads clipped at `bound`.
+    def sizes(self, values: Array) -> Array:
+        """What of each value adds up to the norm, but for :meth:`root`."""
+        return abs(values) if self.order == 1 else values**2
 
-        The sensitivity is 2 * bound: replace one client by another. For ``privunit``, what a
-        coordinate of the release deviates by from the upload.
-        """
-        multiplier = _positive("noise_multiplier", noise_multiplier)
-        return _positive("scale", multiplier * 2 * _positive("clip", bound))
+    def root(self, total: Array) -> Array:
+        """The norm, from the sum of the :meth:`sizes`."""
+        return total if self.order == 1 else total.__array_namespace__().sqrt(total)
 
     def norm(self, uploads: ArrayLike) -> Floats:
         """Norm of each upload over all its coordinates; no overflow, NaN where one is NaN."""
@@ -118,39 +175,65 @@ class Mechanism:
         largest = np.abs(flat).max(axis=1, initial=0.0)
         with np.errstate(invalid="ignore"):
             unit = flat / np.where(largest > 0, largest, 1.0)[:, None]
-            sizes = np.abs(unit)
-            sums = sizes.sum(axis=1) if self.order == 1 else np.sqrt((sizes**2).sum(axis=1))
+            sums = self.root(self.sizes(unit).sum(axis=1))
         return largest, np.maximum(sums, 1.0), unit  # 0 where all are: 1 is as good
 
-    def noise(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> Floats:
-        """Independent noise of at least this scale on every coordinate.
+    # ---- calibrate
 
-        Exact noise lies on the scale's grid; simulated noise is rounded to it when it is added.
+    def scale(self, noise_multiplier: ArrayLike, bound: ArrayLike) -> Floats:
+        """Noise scale (standard deviation, or Laplace's b) for uploads clipped at `bound`.
+
+        The sensitivity is 2 * bound: replace one client by another. For ``privunit``, what a
+        coordinate of the release deviates by from the upload.
         """
-        expected = "a mechanism that adds noise: privunit turns each upload instead"
-        ConfigError.unless(self.additive, "mechanism", self.name, expected)
-        scale = float(_positive("scale", scale))
-        if isinstance(source, ExactNoise):
-            steps = source.normal_steps if self.name == "gaussian" else source.laplace_steps
-            return np.asarray(steps(_steps(scale), shape) * _grid(scale))
-        draw = source.normal if self.name == "gaussian" else source.laplace
-        return scale * draw(shape)
+        multiplier = _positive("noise_multiplier", noise_multiplier)
+        return _positive("scale", multiplier * 2 * _positive("clip", bound))
+
+    def multiplier_of(self, epsilon: Floats) -> Floats:
+        """Noise multiplier of a release of this pure epsilon."""
+        raise NotImplementedError
+
+    def epsilon_of(self, multiplier: Floats) -> Floats:
+        """Pure epsilon of a release with this noise multiplier."""
+        raise NotImplementedError
+
+    def parameters(self, charges: Floats) -> Floats | None:
+        """What a release takes beside clip and scale, ``[charges, numbers]``; None: nothing."""
+        del charges
+        return None
+
+    def bound_share(self, of_charge: float) -> float:
+        """Which share of the bound costs a share of the charge, with the noise as it is."""
+        raise NotImplementedError
+
+    def std_of_sum(self, counts: Array, scales: Array, common: bool) -> Array:
+        """Deviation of a sum of so many uploads of each class; `common`: with noise in it once."""
+        if common:
+            return self.std_of_scale * scales.max()
+        return self.std_of_scale * scales.__array_namespace__().sqrt((counts * scales**2).sum())
+
+    def spent(self, multipliers: Floats, times: Floats, delta: float) -> Spent:
+        """Epsilon of so many releases with each noise multiplier, all of them of one client."""
+        epsilons = self.epsilon_of(multipliers)
+        pure = float((times * epsilons).sum())
+        by_filter = float(filter_epsilon((times * epsilons**2).sum(), delta))
+        return Spent(min(pure, by_filter), pure)
+
+    # ---- randomise, for real
+
+    def randomise(
+        self, clipped: ArrayLike, source: NoiseSource, *, scale: float, bound: float, charge: float
+    ) -> Floats:
+        """Uploads, one a row, as they may be released: clipped at `bound`, paid with `charge`.
+
+        Or sums of clipped uploads that are :meth:`on_grid`. The scale is that of :meth:`scale`.
+        """
+        raise NotImplementedError
 
     def on_grid(self, clipped: ArrayLike, scale: float) -> Floats:
         """Clipped uploads cut to the grid that belongs to noise of this scale, towards zero."""
         grid = _grid(scale)
         return np.asarray(np.trunc(np.asarray(clipped, dtype=np.float64) / grid) * grid)
-
-    def add_noise(self, clipped: ArrayLike, source: NoiseSource, scale: float) -> Floats:
-        """Clipped uploads with noise of this scale on every coordinate.
-
-        Args:
-            clipped: Clipped uploads; or a sum of some, each of them already :meth:`on_grid`.
-            source: Where random numbers come from.
-            scale: Of the noise.
-        """
-        values = self.on_grid(clipped, scale)
-        return self.rounded(self.noise(source, scale, values.shape), scale) + values
 
     def rounded(self, values: Floats, scale: float) -> Floats:
         """Values rounded to the grid that belongs to noise of this scale."""
@@ -170,17 +253,201 @@ class Mechanism:
         expected = f"below {most:.3g}, or more noise: sums of these would not be exact"
         ConfigError.unless(clients < most * (1 - 1e-12), "clients", clients, expected)
 
+    # ---- randomise, in a simulation
 
-MECHANISMS: dict[str, Mechanism] = {
-    "gaussian": Mechanism("gaussian", 2),
-    "laplace": Mechanism("laplace", 1),
-    "privunit": Mechanism("privunit", 2),
-}
+    def released_sum(
+        self, source: NoiseSource, uploads: Any, terms: Any, *, counts: Array, common: bool
+    ) -> Sequence[Array]:
+        """Sum of what all clients release: the rows of items, and the dense rest.
+
+        Of clipped `Uploads` under `Terms` of :mod:`bgtplanner.federation.protection`, by `counts`
+        clients of each class; `common`: the noise is in the sum once.
+        """
+        raise NotImplementedError
+
+    def released_alone(
+        self, source: NoiseSource, upload: Array, *, clip: Array, scale: Array, parameters: Array
+    ) -> Array:
+        """What one client releases of a clipped upload: a row, ``[1, size]``."""
+        raise NotImplementedError
+
+    # ---- what an honest release looks like
+
+    def limits(
+        self, reach: Array, rare: Array, size: int, *, parameters: Array | None = None
+    ) -> Limits:
+        """What honest releases of `size` coordinates exceed with probability exp(-rare), at most.
+
+        The reach is clip over scale. These are for Gaussian noise: Laurent and Massart (2000) for
+        norms, ``P[z > t] <= exp(-t^2 / 2) / 2`` elsewhere.
+        """
+        del parameters
+        xp = reach.__array_namespace__()
+        tail, spread = xp.sqrt(2.0 * rare), 2.0 * xp.sqrt(size * rare)
+        mean = size / (size + 1.0) ** 0.5  # of the norm, at least; better where size is small
+        alone, many = (xp.sqrt(2.0 * (rare + np.log(2.0 * number))) for number in (1, size))
+        return Limits(
+            low=xp.maximum(xp.sqrt(xp.maximum(size - spread, 0.0)), mean - tail),
+            high=xp.hypot(reach + tail, xp.sqrt(size + spread)),
+            coordinate=xp.maximum(reach + alone, many),
+            shape=_EXPECTED_SHAPE + reach + tail,
+            agreement=reach + tail,
+        )
+
+    def as_normal(self, values: Floats) -> Floats:
+        """Coordinates over the scale, mapped one by one so that their noise is standard normal."""
+        return values
+
+
+class Additive(Mechanism):
+    """A mechanism that adds noise which does not depend on the upload: sums can share it."""
+
+    __slots__ = ()
+
+    def draw(self, source: Any, shape: tuple[int, ...]) -> Array:
+        """Noise of scale 1, independent on every coordinate."""
+        raise NotImplementedError
+
+    def draw_steps(self, source: ExactNoise, scale: int, shape: tuple[int, ...]) -> Array:
+        """Noise of a scale of whole steps, in whole steps, drawn exactly."""
+        raise NotImplementedError
+
+    def draw_sum(self, source: Any, shape: tuple[int, ...], counts: Array, scales: Array) -> Array:
+        """Sum of so many independent draws of each scale."""
+        raise NotImplementedError
+
+    def noise(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> Floats:
+        """Independent noise of at least this scale on every coordinate.
+
+        Exact noise lies on the scale's grid; simulated noise is rounded to it when it is added.
+        """
+        scale = float(_positive("scale", scale))
+        if isinstance(source, ExactNoise):
+            return np.asarray(self.draw_steps(source, _steps(scale), shape) * _grid(scale))
+        return np.asarray(scale * self.draw(source, shape))
+
+    def add_noise(self, clipped: ArrayLike, source: NoiseSource, scale: float) -> Floats:
+        """Clipped uploads, or a sum of some that are on the grid, with noise of this scale."""
+        values = self.on_grid(clipped, scale)
+        return self.rounded(self.noise(source, scale, values.shape), scale) + values
+
+    def randomise(
+        self, clipped: ArrayLike, source: NoiseSource, *, scale: float, **_: Any
+    ) -> Floats:
+        return self.add_noise(clipped, source, scale)
+
+    def noise_of_sum(
+        self, source: Any, shapes: Sequence[Any], scales: Array, counts: Array, common: bool
+    ) -> list[Array]:
+        """Noise of a sum of uploads, drawn at once, for parts of these shapes."""
+        parts = zip(source.split(len(shapes)), shapes, strict=True)
+        if common:
+            return [scales.max() * self.draw(own, shape) for own, shape in parts]
+        return [self.draw_sum(own, shape, counts, scales) for own, shape in parts]
+
+    def released_sum(
+        self, source: NoiseSource, uploads: Any, terms: Any, *, counts: Array, common: bool
+    ) -> Sequence[Array]:
+        total = uploads.total()
+        shapes = [part.shape for part in total]
+        noise = self.noise_of_sum(source, shapes, terms.scale, counts, common)
+        return [part + own for part, own in zip(total, noise, strict=True)]
+
+    def released_alone(
+        self, source: NoiseSource, upload: Array, *, scale: Array, **_: Any
+    ) -> Array:
+        return upload + scale * self.draw(source, upload.shape)
+
+
+class Gaussian(Additive):
+    """Normal noise: (epsilon, delta), by Gaussian differential privacy."""
+
+    __slots__ = ()
+    name, order, accountant = "gaussian", 2, "gaussian/gdp"
+    pure, divisible, validates = False, True, True
+
+    def bound_share(self, of_charge: float) -> float:
+        return float(np.sqrt(of_charge))
+
+    def draw(self, source: Any, shape: tuple[int, ...]) -> Array:
+        return source.normal(shape)
+
+    def draw_steps(self, source: ExactNoise, scale: int, shape: tuple[int, ...]) -> Array:
+        return source.normal_steps(scale, shape)
+
+    def draw_sum(self, source: Any, shape: tuple[int, ...], counts: Array, scales: Array) -> Array:
+        return self.std_of_sum(counts, scales, False) * source.normal(shape)
+
+    def spent(self, multipliers: Floats, times: Floats, delta: float) -> Spent:
+        return Spent(float(gdp_epsilon((times / multipliers**2).sum(), delta)), None)
+
+
+class Laplace(Additive):
+    """Laplace noise: pure epsilon."""
+
+    __slots__ = ()
+    name, order, accountant = "laplace", 1, "laplace/zcdp"
+    std_of_scale, validates = 2.0**0.5, True
+
+    def multiplier_of(self, epsilon: Floats) -> Floats:
+        return np.asarray(1 / epsilon)
+
+    def epsilon_of(self, multiplier: Floats) -> Floats:
+        return np.asarray(1 / multiplier)
+
+    def bound_share(self, of_charge: float) -> float:
+        return of_charge
+
+    def draw(self, source: Any, shape: tuple[int, ...]) -> Array:
+        return source.laplace(shape)
+
+    def draw_steps(self, source: ExactNoise, scale: int, shape: tuple[int, ...]) -> Array:
+        return source.laplace_steps(scale, shape)
+
+    def draw_sum(self, source: Any, shape: tuple[int, ...], counts: Array, scales: Array) -> Array:
+        # A Laplace variable is the difference of two exponential ones, whose sums are gamma.
+        xp = counts.__array_namespace__()
+        per_class = counts.reshape(1, -1, *[1] * len(shape))
+        gammas = source.gamma(xp.maximum(per_class, 1.0), (2, len(counts), *shape))
+        gammas = xp.where(per_class > 0, gammas, 0.0)
+        return xp.tensordot(scales, gammas[0] - gammas[1], axes=1)
+
+    def spent(self, multipliers: Floats, times: Floats, delta: float) -> Spent:
+        simple = super().spent(multipliers, times, delta)
+        by_renyi = laplace_renyi_epsilon(1 / multipliers.ravel(), times.ravel(), delta)
+        return simple._replace(epsilon=min(simple.epsilon, by_renyi))
+
+    def limits(self, reach: Array, rare: Array, size: int, **_: Any) -> Limits:
+        xp = reach.__array_namespace__()
+        tail, spread, shift = xp.sqrt(2.0 * rare), xp.sqrt(2.0 * size * rare), _STRETCH * reach
+        return Limits(
+            low=xp.maximum(size - spread, 0.0),
+            high=size + spread + rare + reach,
+            coordinate=xp.maximum(reach + rare + np.log(2.0), rare + np.log(2.0 * size)),
+            shape=_EXPECTED_SHAPE + shift + tail,
+            agreement=shift + tail,
+        )
+
+    def as_normal(self, values: Floats) -> Floats:
+        # This map stretches an upload by at most sqrt(pi / 2).
+        return np.asarray(-np.sign(values) * ndtri_exp(np.log(0.5) - np.abs(values)))
+
+
+MECHANISMS: Registry[Mechanism] = Registry(
+    "mechanism",
+    {
+        "gaussian": Gaussian(),
+        "laplace": Laplace(),
+        "privunit": "bgtplanner.privacy.privunit:PRIVUNIT",
+    },
+    expected="a Mechanism",
+    fits=lambda thing: isinstance(thing, Mechanism),
+)
 """The mechanisms by name."""
 
 
 def mechanism_named(name: str) -> Mechanism:
-    """A mechanism by its name.
+    """A mechanism by its name; none is imported that was not registered.
 
     Raises:
         ConfigError: If there is none.

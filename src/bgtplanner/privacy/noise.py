@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -50,6 +50,10 @@ FINE_BITS = 112
 class NoiseSource(Protocol):
     """Draws independent standard variates."""
 
+    def split(self, number: int) -> Sequence[NoiseSource]:
+        """So many sources in the place of this one; where each has a key, it is for one draw."""
+        ...
+
     def normal(self, shape: Shape) -> Floats:
         """Standard normal: mean 0, standard deviation 1."""
         ...
@@ -68,6 +72,9 @@ class SeededNoise:
 
     def __init__(self, seed: int | list[int]) -> None:
         self._generator = np.random.default_rng(seed)
+
+    def split(self, number: int) -> Sequence[SeededNoise]:
+        return [self] * number
 
     def normal(self, shape: Shape) -> Floats:
         return self._generator.standard_normal(shape)
@@ -90,6 +97,9 @@ class ExactNoise:
     def __init__(self, randomness: Callable[[int], bytes], *, bits: int = 64) -> None:
         self._randomness = randomness
         self._bits = bits
+
+    def split(self, number: int) -> Sequence[ExactNoise]:
+        return [self] * number
 
     # ---- uniform
 

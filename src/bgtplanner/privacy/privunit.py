@@ -30,23 +30,26 @@ It cannot be spread over many clients as noise can: it is for ``trust = local``.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import erf, erfcx, log_ndtr, ndtri_exp
+from scipy.special import erf, erfcx, log_ndtr
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.mechanisms import mechanism_named
+from bgtplanner.privacy.mechanisms import Limits, Mechanism, special_of
 from bgtplanner.privacy.noise import FINE_BITS, ExactNoise, NoiseSource, sure
 
-__all__ = ["Cap", "along_of", "cap_of", "epsilon_of", "randomise"]
+__all__ = ["PRIVUNIT", "Cap", "PrivUnit", "cap_of", "epsilon_of", "randomise"]
 
 Floats = NDArray[np.float64]
 Big = NDArray[np.object_]
+Array = Any  # of NumPy, or of JAX
 
 _LOG_ROOT_TAU = 0.5 * np.log(2 * np.pi)
+_THIN = 8.0  # standard deviations, from where on single precision has no tail
 _FAR = 30.0  # standard deviations, from where on a series is as good as exact
 _SAFETY = 1e-9  # relative, of epsilon: more than rounding can add to it
 _LEAST, _MOST = 1e-14, 1e7  # epsilons
@@ -122,33 +125,51 @@ def _best_epsilon(threshold: Floats) -> Floats:
 
 
 def randomise(clipped: ArrayLike, source: NoiseSource, *, bound: float, epsilon: float) -> Floats:
-    """Uploads of at most the bound's length, each released on its own for epsilon.
-
-    Args:
-        clipped: One upload a row, ``[n, size]``, none longer than the bound.
-        source: Where random numbers come from.
-        bound: The clip, in L2.
-        epsilon: Pure, for each of them.
-    """
+    """Uploads of at most the bound's length in L2, one a row, each released for a pure epsilon."""
     uploads = np.asarray(clipped, dtype=np.float64)
     cap, bound = cap_of(float(epsilon)), float(bound)
-    largest, norm, direction = mechanism_named("privunit").polar(uploads)
-    nothing, length = largest <= 0, largest * norm
+    largest, norm, direction = PRIVUNIT.polar(uploads)
+    length = largest * norm
     short = bool((length <= bound * (1 + 1e-9)).all())  # NaN is not
     ConfigError.unless(short, "uploads", "longer", "uploads that were clipped to the bound")
-    share = length / bound
-    scale = bound / float(cap.strength)
+    share, scale = length / bound, bound / float(cap.strength)
     if isinstance(source, ExactNoise):
         return scale * _turned_exactly(direction, share, cap, source)
-    normal = source.normal(uploads.shape)
-    anywhere = source.normal(uploads.shape)
-    anywhere /= np.sqrt((anywhere**2).sum(axis=1, keepdims=True))
-    direction = np.where(nothing[:, None], anywhere, direction / norm[:, None])
-    turn, among, where = source.uniform((3, len(uploads)))
-    direction *= np.where(turn < (1 + share) / 2, 1.0, -1.0)[:, None]
-    along = along_of(cap, among < cap.chance, where)
-    part = along - (normal * direction).sum(axis=1)
-    return np.asarray(scale * (normal + part[:, None] * direction))
+    return np.asarray(scale * _turned(source, direction, share, cap.threshold, cap.chance))
+
+
+def _turned(
+    source: NoiseSource, toward: Array, share: Array, threshold: Array, chance: Array
+) -> Array:
+    """Releases over their scale: plain noise, but for the part along each direction ``[n, size]``.
+
+    An upload whose length is no share of the bound at all takes any direction.
+    """
+    xp = toward.__array_namespace__()
+    of_noise, of_direction, of_along = source.split(3)
+    normal, anywhere = of_noise.normal(toward.shape), of_direction.normal(toward.shape)
+    direction = xp.where(share[:, None] > 0, toward, anywhere)
+    length = xp.maximum(xp.sqrt((direction**2).sum(axis=1)), 1e-30)
+    direction = direction / length[:, None]
+    part = _along(of_along, threshold, chance, share) - (normal * direction).sum(axis=1)
+    return normal + part[:, None] * direction
+
+
+def _along(source: NoiseSource, threshold: Array, chance: Array, share: Array) -> Array:
+    """The part of each release along its upload; shorter uploads are turned round at times."""
+    xp, special = share.__array_namespace__(), special_of(share)
+    turn, inside, where = source.uniform((3, *share.shape))
+    if hasattr(special, "ndtri_exp"):
+        above = -special.ndtri_exp(xp.log(where) + special.log_ndtr(-threshold))
+        below = special.ndtri_exp(xp.log(where) + special.log_ndtr(threshold))
+    else:  # JAX does without; far out, the tail is too thin for its floats
+        far = xp.sqrt(threshold**2 - 2.0 * xp.log(where))
+        near = -special.ndtri(where * special.ndtr(-xp.minimum(threshold, _THIN)))
+        above = xp.where(threshold < _THIN, near, far)
+        below = special.ndtri(where * special.ndtr(threshold))
+    along = xp.where(inside < chance, above, below)
+    ahead = turn < 0.5 * (1.0 + xp.minimum(share, 1.0))
+    return xp.where(ahead, along, -along)
 
 
 def _turned_exactly(direction: Floats, share: Floats, cap: Cap, source: ExactNoise) -> Floats:
@@ -179,15 +200,12 @@ def _along_exactly(cap: Cap, number: int, source: ExactNoise) -> Big:
     along = np.empty(number, dtype=object)
     above, below = int(inside.sum()), number - int(inside.sum())
 
-    def plain(tries: int) -> Big:
-        return source.fine_normal((tries,))
-
     def beyond(tries: int) -> Big:
-        drawn = plain(tries)
+        drawn = source.fine_normal((tries,))
         return drawn[drawn >= threshold]
 
     def before(tries: int) -> Big:
-        drawn = plain(tries)
+        drawn = source.fine_normal((tries,))
         return drawn[drawn < threshold]
 
     near = threshold < 2 ** (FINE_BITS - 1)
@@ -212,13 +230,6 @@ def _try_tail(threshold: int, tries: int, source: ExactNoise) -> Big:
     good = source.all_heads(whole, lambda at: source.exp_coins(sure, len(at)))
     good &= source.exp_coins(lambda at: source.below_any(above, len(at)) < left[at], len(size))
     return np.asarray(threshold + (size[good] << FINE_BITS) // threshold)
-
-
-def along_of(cap: Cap, inside: NDArray[np.bool_], where: Floats) -> Floats:
-    """The part along the upload: in the cap or not, and a uniform number between 0 and 1."""
-    rank = np.log(where)
-    above = -ndtri_exp(rank + log_ndtr(-cap.threshold))
-    return np.asarray(np.where(inside, above, ndtri_exp(rank + log_ndtr(cap.threshold))))
 
 
 def _words(lead: Floats) -> NDArray[np.uint64]:
@@ -249,3 +260,80 @@ def _strength(threshold: Floats, epsilon: Floats) -> Floats:
     below, beyond = log_ndtr(threshold), log_ndtr(-threshold)
     whole = np.logaddexp(below - epsilon, beyond)
     return np.asarray(-np.expm1(-epsilon) * np.exp(density - whole))
+
+
+class PrivUnit(Mechanism):
+    """Uploads turned at random, one by one."""
+
+    __slots__ = ()
+    name, order, accountant = "privunit", 2, "privunit/zcdp"
+    trusts, units = ("local",), ("client",)
+
+    def multiplier_of(self, epsilon: Floats) -> Floats:
+        return np.asarray(0.5 / cap_of(epsilon).strength)
+
+    def epsilon_of(self, multiplier: Floats) -> Floats:
+        return epsilon_of(0.5 / multiplier)
+
+    def parameters(self, charges: Floats) -> Floats:
+        """Threshold and chance of the cap of each charge, which is an epsilon."""
+        cap = cap_of(np.where(charges > 0, charges, 1.0))
+        return np.stack([cap.threshold, cap.chance], axis=1)
+
+    def randomise(
+        self, clipped: ArrayLike, source: NoiseSource, *, scale: float, bound: float, charge: float
+    ) -> Floats:
+        return self.rounded(randomise(clipped, source, bound=bound, epsilon=charge), scale)
+
+    def released_sum(
+        self, source: NoiseSource, uploads: Any, terms: Any, **_: Any
+    ) -> Sequence[Array]:
+        """Sum of what all clients release.
+
+        Only the coordinates of an upload matter to how it is turned. All others carry plain
+        noise, and their sum is drawn at once. A client that has nothing to send, which takes any
+        direction by chance, is taken to send plain noise: that differs in one coordinate of all.
+        """
+        *of_noise, of_rest, of_dense_rest, of_along = source.split(5)
+        clip, scale, cap = (
+            part[terms.class_of_client]
+            for part in (terms.clip, terms.scale, _caps(terms.parameters))
+        )
+        length = uploads.norm(self)
+        xp = length.__array_namespace__()
+        part = _along(of_along, cap[:, 0], cap[:, 1], length / clip)
+        unit = uploads.times(1.0 / xp.maximum(length, 1e-30))
+        normal = uploads.normal(of_noise)
+        for inner in normal.inner(unit):
+            part = part - inner
+        size = terms.granted * (length > 0) * scale
+        total = normal.plus(unit.times(part)).times(size).total()
+        everybody, covered = (terms.granted * scale**2).sum(), uploads.covered(size**2)
+        return [
+            part + xp.sqrt(xp.maximum(everybody - own, 0.0)) * rest.normal(part.shape)
+            for part, own, rest in zip(total, covered, (of_rest, of_dense_rest), strict=True)
+        ]
+
+    def released_alone(
+        self, source: NoiseSource, upload: Array, *, clip: Array, scale: Array, parameters: Array
+    ) -> Array:
+        share = self.root(self.sizes(upload).sum(axis=1)) / clip
+        return scale * _turned(source, upload, share, parameters[0], parameters[1])
+
+    def limits(
+        self, reach: Array, rare: Array, size: int, *, parameters: Array | None = None
+    ) -> Limits:
+        # The density is at most chance / P[z >= threshold] times that of plain noise, and so is
+        # any probability; nothing is shifted.
+        xp, cap = reach.__array_namespace__(), _caps(parameters)
+        rare = rare + xp.log(cap[..., 1]) - special_of(reach).log_ndtr(-cap[..., 0])
+        return super().limits(xp.zeros_like(reach), rare, size)
+
+
+def _caps(parameters: Array | None) -> Array:
+    if parameters is None:
+        raise ConfigError("the terms are not for privunit: they have no caps")
+    return parameters
+
+
+PRIVUNIT = PrivUnit()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.accountants import RULES, Rule
+from bgtplanner.privacy.accountants import ACCOUNTANTS, Rule
 from bgtplanner.privacy.budget import Budget
 
 __all__ = ["quotes"]
@@ -33,12 +33,12 @@ def quotes(
         >>> round(quotes(Budget(10, 1e-5), 100)["gaussian/gdp"]["noise_multiplier"], 5)
         4.99889
     """
-    known = sorted({rule.mechanism for rule in RULES.values()})
+    known = sorted({rule.mechanism for rule in ACCOUNTANTS.values()})
     fits = mechanism is None or mechanism in known
     ConfigError.unless(fits, "--mechanism", mechanism, f"one of {', '.join(known)}")
     return {
         name: _quote(rule, budget, rounds, noise_multiplier)
-        for name, rule in RULES.items()
+        for name, rule in ACCOUNTANTS.items()
         if mechanism in (None, rule.mechanism) and (budget.delta > 0 or rule.counts_epsilons)
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bgtplanner.privacy.accounting import RULES
+from bgtplanner.privacy.accountants import ACCOUNTANTS
 
 __all__ = ["guarantee", "is_sound", "not_covered"]
 
@@ -47,7 +47,7 @@ def not_covered(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _adds_up(summary: Mapping[str, Any]) -> bool:
-    rule = RULES.get(summary["accounting"])
+    rule = ACCOUNTANTS.get(summary["accounting"])
     return rule is not None and rule.sound
 
 

@@ -17,11 +17,12 @@ from bgtplanner.federation.expansion import Expansion
 from bgtplanner.federation.planned import Carrier, PlannedRounds
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation
+from bgtplanner.paper.accounting import AUTHORS
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.catalog import policy_named
 from bgtplanner.planning.literal import AsCoded, AsPrinted
 from bgtplanner.planning.policy import Policy
-from bgtplanner.privacy.accounting import Rule, default_rule, rule_named
+from bgtplanner.privacy.accountants import Rule, default_rule, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import Config
@@ -85,7 +86,7 @@ def rule_of(config: Config) -> Rule:
     if name == "auto":
         return default_rule(mechanism)
     if name == "authors":
-        name = "gaussian/authors" if mechanism == "gaussian" else "laplace/basic"
+        name = AUTHORS.get(mechanism, "laplace/basic")
     try:
         rule = rule_named(name)
     except ConfigError as error:

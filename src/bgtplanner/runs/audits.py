@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy.accountants import default_rule
 from bgtplanner.privacy.audit import (
     Expected,
@@ -31,7 +32,6 @@ from bgtplanner.privacy.audit import (
     releases_needed,
 )
 from bgtplanner.privacy.budget import Budget
-from bgtplanner.privacy.exposure import client_level
 from bgtplanner.privacy.noisecheck import Check, NoiseWatch, at_least
 from bgtplanner.runs.clientdoor import ClientDoor
 from bgtplanner.runs.doors import Door, GuardDoor, Setting, SimulationDoor, Stated

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core.core_schema import no_info_plain_validator_function
 
 from bgtplanner.data.ratings import Duplicates
 from bgtplanner.errors import ConfigError, quoted
@@ -24,7 +26,10 @@ from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.planning.catalog import policy_named
-from bgtplanner.privacy.accounting import RULES
+from bgtplanner.privacy.accountants import ACCOUNTANTS
+from bgtplanner.privacy.allowed import UNITS, best_mechanism
+from bgtplanner.privacy.mechanisms import MECHANISMS, Additive
+from bgtplanner.registry import Registry
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 __all__ = [
@@ -214,6 +219,28 @@ class PlanningSection(_Section):
     options: dict[str, Any] = Field(default_factory=dict)
 
 
+class _OneOf:
+    """A name in a registry, or one of a few more; says so like a choice of fixed words."""
+
+    def __init__(self, registry: Registry[Any], *more: str) -> None:
+        self._registry, self._more = registry, more
+
+    @property
+    def names(self) -> list[str]:
+        """All that are possible."""
+        return [*self._registry, *self._more]
+
+    def __get_pydantic_core_schema__(self, *_: Any) -> CoreSchema:
+        return no_info_plain_validator_function(self._checked)
+
+    def _checked(self, value: Any) -> str:
+        if isinstance(value, str) and value in self.names:
+            return value
+        *most, last = (repr(name) for name in self.names)
+        every = f"{', '.join(most)} or {last}"
+        raise PydanticCustomError("literal_error", "{every}", {"every": every})
+
+
 class PrivacySection(_Section):
     """What protects an upload.
 
@@ -231,9 +258,9 @@ class PrivacySection(_Section):
             and distributed alike.
     """
 
-    mechanism: Literal["gaussian", "laplace", "privunit", "none"] = "gaussian"
+    mechanism: Annotated[str, _OneOf(MECHANISMS, "none")] = "gaussian"
     trust: Literal["local", "secagg"] = "secagg"
-    unit: Literal["client", "row"] = "client"
+    unit: Annotated[str, _OneOf(UNITS)] = "client"
     accounting: str = "auto"
     epsilon: float = Field(default=10.0, gt=0, le=1e6)
     delta: float = Field(default=1e-5, ge=0, lt=1)
@@ -377,12 +404,13 @@ def load_config(
         policy_named(config.planning.policy)
     except ConfigError as error:
         raise ConfigError(str(error).replace("policy", _named("planning.policy"), 1)) from error
-    if config.validates and config.privacy.unit == "row":
+    if config.validates and not UNITS[config.privacy.unit].sound:
         key, value = ("planning.reward", config.planning.reward)
         if config.planning.target is not None:
             key, value = ("planning.target", str(config.planning.target))
         raise ConfigError(
-            f"{_named(key)} = {value}: with privacy.unit = row nothing pays for validation; "
+            f"{_named(key)} = {value}: with privacy.unit = {config.privacy.unit} nothing pays for "
+            "validation; "
             "set privacy.unit=client, or planning.reward=test"
         )
     _check_expansions(config)
@@ -399,6 +427,11 @@ def _check_expansions(config: Config) -> None:
             config.preset != "recommended",
             "0 with --preset recommended: whoever matches users sees who rated what with whom, "
             "and no noise hides that",
+        ),
+        (
+            config.privacy.mechanism == "none"
+            or isinstance(MECHANISMS[config.privacy.mechanism], Additive),
+            "0, unless --mechanism (privacy.mechanism) adds noise: embeddings leave, too",
         ),
         (config.model.name == "fedgnn", "0, unless --model (model.name) is fedgnn"),
         (
@@ -438,13 +471,15 @@ def _readings(preset: str, given: Mapping[str, Any]) -> list[str]:
 
 
 def _best_mechanism(privacy: Mapping[str, Any], planning: Mapping[str, Any]) -> str:
-    """Which mechanism leaves least noise; PrivUnit where nothing but whole uploads leave."""
+    """Which mechanism leaves least noise, unless the rule says which it is for."""
     accounting = str(privacy.get("accounting", "auto"))
-    if accounting in RULES:
-        return RULES[accounting].mechanism
-    alone = privacy.get("trust") == "local" and privacy.get("unit", "client") == "client"
+    if accounting in ACCOUNTANTS:
+        return ACCOUNTANTS[accounting].mechanism
+    if accounting != "auto":
+        return "gaussian"
     validates = planning.get("target") is not None or planning.get("reward") == "validation"
-    return "privunit" if alone and accounting == "auto" and not validates else "gaussian"
+    trust, unit = str(privacy.get("trust", "secagg")), str(privacy.get("unit", "client"))
+    return best_mechanism(trust, unit, validates=validates)
 
 
 def _without_privacy(given: Mapping[str, Any]) -> bool:

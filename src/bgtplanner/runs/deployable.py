@@ -11,6 +11,7 @@ from bgtplanner.flower.check import Finding
 from bgtplanner.flower.client import MODELS
 from bgtplanner.flower.messages import catalogue_hash
 from bgtplanner.flower.server import Catalogue
+from bgtplanner.privacy.allowed import Choice, check
 from bgtplanner.runs.assembly import rule_of
 from bgtplanner.runs.config import Config, load_config
 
@@ -24,33 +25,22 @@ def check_deployable(config: Config) -> None:
         ConfigError: Naming the key, its value, and what is possible.
     """
     privacy, planning, federation = config.privacy, config.planning, config.federation
-    secagg = (
-        "local. Secure aggregation would take pairwise masks that survive clients dropping out; "
-        "Flower's SecAgg+ is tied to its old workflow, so nothing here would hide single uploads"
-    )
-    made_up = "0: real clients fail and are late by themselves"
+    check(Choice(privacy.mechanism, privacy.trust, privacy.unit, deployed=True), "privacy.")
+    learns, made_up = config.learns, "0: real clients fail and are late by themselves"
     for name, value, fits, expected in (
-        (
-            "privacy.mechanism",
-            privacy.mechanism,
-            privacy.mechanism != "none",
-            "one that protects: real clients release nothing as it is",
-        ),
-        ("privacy.trust", privacy.trust, privacy.trust == "local", secagg),
-        ("privacy.unit", privacy.unit, privacy.unit == "client", "client"),
         ("privacy.budgets", privacy.budgets, privacy.budgets is None, "none: epsilon for all"),
         ("model.name", config.model.name, config.model.name in MODELS, " or ".join(MODELS)),
         ("planning.policy", planning.policy, planning.policy != "hindsight", "another one"),
         (
             "planning.context",
             planning.context,
-            not config.learns or planning.context != "usage",
+            not learns or planning.context != "usage",
             "none, released or forecast: nobody says which items it has rated",
         ),
         (
             "planning.reward",
             planning.reward,
-            not config.learns or planning.reward in ("none", "released"),
+            not learns or planning.reward in ("none", "released"),
             "none or released: nothing pays for what clients would say of their ratings",
         ),
         ("planning.target", planning.target, planning.target is None, "none: nobody knows RMSE"),

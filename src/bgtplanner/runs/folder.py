@@ -50,7 +50,7 @@ from bgtplanner.errors import (
     StorageError,
     quoted,
 )
-from bgtplanner.privacy.accounting import Rule
+from bgtplanner.privacy.accountants import Rule
 from bgtplanner.runs.assembly import rule_of
 from bgtplanner.runs.config import Config, load_config, to_toml
 from bgtplanner.runs.contents import (

@@ -18,7 +18,7 @@ from bgtplanner.federation.planned import Carrier, PlannedRounds
 from bgtplanner.federation.programs import let_programs_go
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.planning.policy import LedgerPolicy
-from bgtplanner.privacy.journal import Head
+from bgtplanner.privacy._journal import Head
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.interrupts import stop_requests

@@ -17,8 +17,9 @@ from bgtplanner.errors import ConfigError, DataError, StorageError
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.metrics import of_ratings
 from bgtplanner.models.references import REFERENCES, References
-from bgtplanner.privacy.accounting import RULES
-from bgtplanner.privacy.exposure import client_level
+from bgtplanner.paper.accounting import client_level
+from bgtplanner.privacy.accountants import ACCOUNTANTS
+from bgtplanner.privacy.allowed import UNITS
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.assembly import budgets_of, expansion_of, rule_of
 from bgtplanner.runs.config import Config
@@ -293,7 +294,7 @@ def spending_of(
         "ledger_head": str(ledger.head),
         "uploads_dropped": sum(record["dropped"] for record in records),
     }
-    if split is not None and (privacy.unit == "row" or not ledger.rule.sound):
+    if split is not None and (not UNITS[privacy.unit].sound or not ledger.rule.sound):
         found |= _client_level(config, split, records)
     return found
 
@@ -351,7 +352,7 @@ def readings(
     Where not all are asked in every round nobody has spent more than that. Runs of earlier
     versions did not note what it takes.
     """
-    rule = RULES.get(accounting)
+    rule = ACCOUNTANTS.get(accounting)
     noted = [record.get("spent") for record in records]
     if rule is None or not all(noted):
         return None
@@ -372,7 +373,7 @@ def _client_level(
     rounds = np.array([record["round"] for record in paid])
     # How many rows each client had released by each of the paid rounds.
     blocks = np.zeros((len(rounds), split.train.n_clients))
-    if config.privacy.unit == "row":
+    if not UNITS[config.privacy.unit].sound:
         tensors = config.fedgnn.dense_blocks if config.model.name == "fedgnn" else ()
         pairs = split.pairs()
         began = np.searchsorted(rounds, pairs.first)
@@ -408,7 +409,7 @@ def not_accounted(config: Config, public: Collection[str]) -> list[str]:
             catalogue or another scale, for everybody to see.
     """
     protected = config.privacy.mechanism != "none"
-    rows = not protected or config.privacy.unit == "row"
+    rows = not protected or not UNITS[config.privacy.unit].sound
     planning, learns = config.planning, config.learns
     leaves = {
         "item-ids": rows or (learns and planning.context == "usage"),

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy.accountants import rule_named
 from bgtplanner.privacy.conversions import filter_epsilon
-from bgtplanner.privacy.exposure import client_level
 
 RULE = rule_named("privunit/either")
 

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy.accountants import rule_named, to_ticks
 from bgtplanner.privacy.conversions import filter_epsilon, gdp_epsilon, laplace_renyi_epsilon
-from bgtplanner.privacy.exposure import Exposure, client_level
+from bgtplanner.privacy.mechanisms import Spent
 
 RANGE = "from 1e-100 to 1e100"
 
@@ -25,7 +26,7 @@ def refused(message: str) -> Any:
 
 def test_gaussian_blocks_add_up_their_squares() -> None:
     found = client_level("gaussian", [2.0, 4.0], [3, 8], 1e-5)
-    assert found == Exposure(float(gdp_epsilon(3 / 4 + 8 / 16, 1e-5)), None)
+    assert found == Spent(float(gdp_epsilon(3 / 4 + 8 / 16, 1e-5)), None)
     assert isinstance(found.epsilon, float)
 
 
@@ -44,7 +45,7 @@ def test_the_authors_setting_is_far_from_its_label() -> None:
 
 def test_laplace_blocks_take_the_best_of_three_bounds() -> None:
     few = client_level("laplace", [2.0], [1], 1e-5)
-    assert few == Exposure(0.5, 0.5)
+    assert few == Spent(0.5, 0.5)
     many = client_level("laplace", [100.0] * 50, [20] * 50, 1e-5)
     assert many.pure == pytest.approx(10.0)
     by_renyi = laplace_renyi_epsilon([0.01], [1000], 1e-5)
@@ -58,13 +59,13 @@ def test_laplace_blocks_take_the_best_of_three_bounds() -> None:
 
 
 def test_without_a_delta() -> None:
-    assert client_level("gaussian", [5.0], [1], 0.0) == Exposure(math.inf, None)
-    assert client_level("laplace", [5.0], [2], 0.0) == Exposure(0.4, 0.4)
+    assert client_level("gaussian", [5.0], [1], 0.0) == Spent(math.inf, None)
+    assert client_level("laplace", [5.0], [2], 0.0) == Spent(0.4, 0.4)
 
 
 def test_no_blocks_cost_nothing() -> None:
     assert client_level("gaussian", [5.0, 1.0], 0, 1e-5).epsilon == 0.0
-    assert client_level("laplace", [5.0, 1.0], 0, 1e-5) == Exposure(0.0, 0.0)
+    assert client_level("laplace", [5.0, 1.0], 0, 1e-5) == Spent(0.0, 0.0)
     assert client_level("gaussian", [], 3, 1e-5).epsilon == 0.0
 
 
@@ -102,5 +103,5 @@ def test_a_senseless_delta_or_mechanism_is_refused() -> None:
     for delta in (-0.1, 1.0, math.nan):
         with refused(f"delta = {delta!r}: expected from 0 to below 1"):
             client_level("gaussian", [1.0], [1], delta)
-    with refused("mechanism = 'none': expected gaussian, laplace or privunit"):
+    with refused("mechanism = 'none': expected one of gaussian, laplace, privunit"):
         client_level("none", [1.0], [1], 1e-5)

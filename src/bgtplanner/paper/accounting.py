@@ -1,0 +1,66 @@
+"""What the paper's authors protect and how they book it; nothing here is sound for a whole client.
+
+Their code clips and noises every tensor and every item row on its own with the full charge of the
+round (unit ``row``). A client who is replaced changes *all* of its rows, so at the level of the
+client the charges of its rows add up. (Even that takes the item ids, which such an upload shows,
+as public.)
+
+It books epsilon as Renyi divergence at order 2 and never converts it, so its "10" is the gdp
+rule's mu^2 = 10: the rule ``gaussian/authors``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.privacy.accountants import LaplaceBasic, Rule
+from bgtplanner.privacy.allowed import Unit
+from bgtplanner.privacy.mechanisms import Spent, mechanism_named
+
+__all__ = ["AUTHORS", "GAUSSIAN_AUTHORS", "ROW", "client_level"]
+
+ROW = Unit(
+    name="row", release="bgtplanner.paper.rows:release_rows", sound=False, axes=2, own_clips=True
+)
+"""Each tensor, and each item row that a client rated, on its own."""
+
+
+class GaussianAuthors(Rule):
+    """The gdp rule's charges, held against epsilon itself, unconverted. Promises nothing."""
+
+    name, mechanism, sound = "gaussian/authors", "gaussian", False
+    sums = LaplaceBasic.sums
+
+
+GAUSSIAN_AUTHORS = GaussianAuthors()
+
+AUTHORS = {"gaussian": GAUSSIAN_AUTHORS.name, "laplace": "laplace/basic"}
+"""How they book each mechanism."""
+
+
+def client_level(
+    mechanism: str, noise_multipliers: ArrayLike, blocks: ArrayLike, delta: float
+) -> Spent:
+    """Client-level epsilon of rounds in which a client released several blocks, each on its own.
+
+    Args:
+        mechanism: By name.
+        noise_multipliers: Noise scale over 2 * clip, of each round.
+        blocks: How many blocks (tensors and rows) the client released in each round.
+        delta: Of the reading.
+
+    Example:
+        >>> client_level("gaussian", [10**0.5] * 100, [56] * 100, 1e-5).epsilon > 300
+        True
+    """
+    multipliers, number = np.broadcast_arrays(
+        np.asarray(noise_multipliers, dtype=np.float64), np.asarray(blocks, dtype=np.float64)
+    )
+    fits = bool(((multipliers >= 1e-100) & (multipliers <= 1e100)).all())
+    ConfigError.unless(fits, "noise_multipliers", noise_multipliers, "from 1e-100 to 1e100")
+    fits = bool(((number >= 0) & np.isfinite(number)).all())
+    ConfigError.unless(fits, "blocks", blocks, "numbers of blocks")
+    ConfigError.unless(0 <= delta < 1, "delta", delta, "from 0 to below 1")
+    return mechanism_named(mechanism).spent(multipliers, number, delta)

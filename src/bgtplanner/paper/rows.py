@@ -1,0 +1,97 @@
+"""Unit ``row`` in a simulation: each item row and each tensor clipped and noised on its own.
+
+As the authors' code does. The item ids show, and so does which rows are pseudo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from bgtplanner.federation.protection import KeyedNoise, Protection, Released, Terms
+from bgtplanner.federation.server import Aggregate
+from bgtplanner.models.learner import Edges, Upload
+from bgtplanner.privacy.mechanisms import clip_factor
+
+__all__ = ["noise_rows", "noise_users", "norm_of_average", "release_rows"]
+
+
+def release_rows(
+    protection: Protection,
+    key: Array,
+    upload: Upload,
+    edges: Edges,
+    terms: Terms,
+    own: Array | None = None,
+    *,
+    blocks: tuple[int, ...],
+    combine: Callable[[Upload], Aggregate],
+) -> Released:
+    """Every block with its own noise, and what the server makes of the uploads, one by one."""
+    noised = noise_rows(protection, key, upload, edges, terms, blocks)
+    norms = None if terms.own is None else norm_of_average(noised, edges, blocks)
+    if own is not None:
+        own = noise_users(protection, key, own, edges, terms)
+    return Released(combine(noised), jnp.full((), jnp.nan), jnp.zeros(()), own, norms)
+
+
+def noise_rows(
+    protection: Protection,
+    key: Array,
+    upload: Upload,
+    edges: Edges,
+    terms: Terms,
+    blocks: tuple[int, ...],
+) -> Upload:
+    """Each item row and each dense tensor clipped and noised on its own."""
+    row_key, dense_key = jax.random.split(key)
+    clip, scale = terms.clip[terms.class_of_client], terms.scale[terms.class_of_client]
+    if terms.own is not None:
+        clip, scale = clip * terms.own, scale * terms.own
+
+    def noised(key: Array, block: Array, clip: Array, scale: Array) -> Array:
+        noise: Array = protection.additive.draw(KeyedNoise(key), block.shape)
+        return _clipped(protection, block, clip) + scale[:, None] * noise
+
+    of_pair = edges.pair_client
+    rows = noised(row_key, upload.rows, clip[of_pair], scale[of_pair])
+    parts = [
+        noised(jax.random.fold_in(dense_key, number), part, clip, scale)
+        for number, part in enumerate(jnp.split(upload.dense, np.cumsum(blocks)[:-1], axis=1))
+        if blocks
+    ]
+    dense = jnp.concatenate(parts, axis=1) if parts else upload.dense
+    return Upload(rows * _known(edges)[:, None], dense)
+
+
+def noise_users(
+    protection: Protection, key: Array, own: Array, edges: Edges, terms: Terms
+) -> Array:
+    """Each user's embedding clipped and noised on its own: one block more a user."""
+    bound = terms.clip[terms.class_of_client[edges.client_of_user]]
+    noise = protection.noise_of_users(key, own, edges, terms)
+    return _clipped(protection, own, bound) + noise
+
+
+def norm_of_average(noised: Upload, edges: Edges, blocks: tuple[int, ...]) -> Array:
+    """L2 norm of each client's own noisy gradient, averaged over the blocks it clips."""
+    own = jax.ops.segment_sum((noised.rows**2).sum(1), edges.pair_client, edges.n_clients)
+    number = jax.ops.segment_sum(_known(edges), edges.pair_client, edges.n_clients)
+    size = jnp.sqrt(own + (noised.dense**2).sum(1))
+    return size / jnp.maximum(number + len(blocks), 1.0)
+
+
+def _clipped(protection: Protection, block: Array, clip: Array) -> Array:
+    kind = protection.kind
+    block = jnp.where(jnp.isfinite(block).all(1, keepdims=True), block, 0.0)
+    clipped: Array = block * clip_factor(kind.root(kind.sizes(block).sum(1)), clip)[:, None]
+    return clipped
+
+
+def _known(edges: Edges) -> Array:
+    """1 for each pair of a client and an item whose rating has arrived, else 0."""
+    return jax.ops.segment_max(edges.present, edges.pair, edges.pair_item.shape[0])
