@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from benchmarks.regret import environments
 from benchmarks.regret.environments import Environment
 from bgtplanner.planning import allocator, baselines, bgt, constrainer, policy, predictor
-from bgtplanner.planning.baselines import Random, Uniform
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.policy import LedgerPolicy
+from bgtplanner.planning.schedules import Random, Uniform
 from bgtplanner.privacy.budget import Budget
 
 BUDGET = Budget(epsilon=10.0, delta=1e-5)

@@ -17,8 +17,8 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, deal_users, split_ratings
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation import expansion, simulation
+from bgtplanner.federation.coordinator import Coordinator
 from bgtplanner.federation.expansion import Expansion, believed, item_tokens, match, matching_key
-from bgtplanner.federation.planned import PlannedRounds
 from bgtplanner.federation.protection import Protection, Released, Terms
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
@@ -397,11 +397,11 @@ class Even(LedgerPolicy):
         return Choice(np.full(len(self.budgets.classes), 0.25))
 
 
-def planned(split: Split, ledger: Ledger, planning: Budgets, **options: Any) -> PlannedRounds:
+def planned(split: Split, ledger: Ledger, planning: Budgets, **options: Any) -> Coordinator:
     protected = federation(protection=Protection(mechanism="laplace", **options))
-    return PlannedRounds(
+    return Coordinator(
         Simulation(protected, split, seed=5, device="cpu"),
-        Even(planning, rounds=ROUNDS, accounting=RULE, clip=0.01),
+        Even(ledger=ledger, rounds=ROUNDS, clip=0.01),
         ledger,
         trust="local",
         run="run",

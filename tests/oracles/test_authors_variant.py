@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split
-from bgtplanner.federation.planned import PlannedRound, PlannedRounds
+from bgtplanner.federation.coordinator import Coordinator, PlannedRound
 from bgtplanner.federation.rounds import Draw, Federation
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.planning.policy import Plan
@@ -208,7 +208,7 @@ class Played(NamedTuple):
     booked: Float  # ticks of each client, in the ledger of the run and in the policy's own
 
 
-def conversation(planned: PlannedRounds, monkeypatch: pytest.MonkeyPatch) -> list[Told]:
+def conversation(planned: Coordinator, monkeypatch: pytest.MonkeyPatch) -> list[Told]:
     """Everything that the policy is asked and told from now on."""
     policy, heard = planned.policy, list[Told]()
     ask, tell = policy.ask, policy.tell
@@ -231,7 +231,7 @@ class Run(NamedTuple):
     """A run of the package, and the parameters that it began with."""
 
     mechanism: Any
-    planned: PlannedRounds
+    planned: Coordinator
     start: Parameters
     rounds: list[Played]
 

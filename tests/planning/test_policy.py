@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bgtplanner.errors import BGTPlannerError, ConfigError, LedgerError
-from bgtplanner.planning.baselines import Adap, Fixed, Random, Uniform
+from bgtplanner.paper.planners import Repaired
+from bgtplanner.planning.adaptive import Adap
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan, Policy
+from bgtplanner.planning.schedules import Fixed, Random, Uniform
 from bgtplanner.privacy.accounting import RULES, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
@@ -24,15 +27,14 @@ Floats = NDArray[np.float64]
 SOUND = [name for name, rule in RULES.items() if rule.sound]
 
 
+@dataclass(kw_only=True)
 class Greedy(LedgerPolicy):
     """Wishes for the same charge from every class, however much that is."""
 
-    def __init__(self, *who: Any, wish: Any = 1.0, **options: Any) -> None:
-        super().__init__(*who, **options)
-        self.wish = np.broadcast_to(np.asarray(wish, float), len(self.budgets.classes))
+    wish: Any = 1.0
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
-        return Choice(self.wish)
+        return Choice(np.full(len(self.budgets.classes), float(self.wish)))
 
 
 # ---- properties
@@ -55,9 +57,8 @@ planners = st.one_of(
             "cheapest": st.floats(0.05, 1.0),
             "gamma": st.sampled_from([None, 0.0, 0.7, 1e6]),
             "initial_rounds": st.integers(1, 2),
-            "stage": st.sampled_from(["short", "paper"]),
         }
-    ).map(lambda options: (BGTPlanner, options)),
+    ).flatmap(lambda options: st.sampled_from([(BGTPlanner, options), (Repaired, options)])),
     st.fixed_dictionaries({"levels": st.integers(1, 6)}).map(lambda options: (Random, options)),
 )
 

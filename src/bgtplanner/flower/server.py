@@ -1,8 +1,8 @@
 """The server's part on real machines: plan, reserve, ask, check what comes, learn from it.
 
-Planning and paying are those of a simulation (:mod:`bgtplanner.federation.planned`), the step is
-the same (:meth:`bgtplanner.federation.rounds.Federation.received`); here is what lies between: a
-round trip to clients that may be slow, gone, wrong or hostile.
+Planning and paying are those of a simulation (:mod:`bgtplanner.federation.coordinator`), the step
+is the same (:meth:`bgtplanner.federation.rounds.Federation.received`); here is what lies between:
+a round trip to clients that may be slow, gone, wrong or hostile.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError, MessageError
 from bgtplanner.federation.client import coordinates_of
-from bgtplanner.federation.planned import PlannedRound, PlannedRounds
+from bgtplanner.federation.coordinator import Coordinator, PlannedRound
 from bgtplanner.federation.protection import Protection, Released, Terms
 from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.screening import Limits, Screen
@@ -234,7 +234,7 @@ class Deployment:
         self._screen = Screen(self.protection.mechanism, arrays.get(_SEEN))
 
 
-class DeployedRounds(PlannedRounds):
+class DeployedRounds(Coordinator):
     """Rounds on real machines, planned and paid for as in a simulation.
 
     Who is connected is asked. The server's ledger notes what it has asked of whom: a client that
@@ -242,15 +242,13 @@ class DeployedRounds(PlannedRounds):
     client has really spent stands in its own.
     """
 
-    simulation: Deployment
+    engine: Deployment
 
     def step(self) -> PlannedRound | None:
         """One round; None: the budget is gone, or the policy has stopped."""
-        self._present = self.simulation.present()
-        classes = self.ledger.budgets.class_of_client[self._present]
-        self._class_sizes = np.bincount(classes, minlength=len(self.ledger.budgets.classes))
+        self._present = self.engine.present()
         played = super().step()
-        return None if played is None else played._replace(late=self.simulation.late)
+        return None if played is None else played._replace(late=self.engine.late)
 
     def _inputs(self, index: int, asked: NDArray[np.bool_]) -> bytes:
         # A client repeats its answer whoever else is asked: it has paid for the round once.

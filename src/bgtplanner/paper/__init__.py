@@ -11,3 +11,9 @@ __all__ = ["register"]
 
 def register() -> None:
     """Add the paper's own parts to the registries, by their addresses: nothing is imported."""
+    from bgtplanner.planning.registry import CONSTANTS, CONTEXTS
+
+    CONTEXTS.add("usage", "bgtplanner.paper.usage:UsageContext")
+    CONSTANTS.add("repaired", "bgtplanner.paper.planners:Repaired")
+    CONSTANTS.add("paper", "bgtplanner.paper.planners:AsPrinted")
+    CONSTANTS.add("authors", "bgtplanner.paper.planners:AsCoded")

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
 
-__all__ = ["gamma_growing", "gamma_of_paper", "gamma_of_regret", "probabilities"]
+__all__ = ["gamma_growing", "probabilities"]
 
 
 def probabilities(scores: ArrayLike, gamma: float) -> NDArray[np.float64]:
@@ -32,22 +32,6 @@ def probabilities(scores: ArrayLike, gamma: float) -> NDArray[np.float64]:
     share[best] = 0.0
     share[best] = 1.0 - share.sum()
     return np.asarray(share)
-
-
-def gamma_of_paper(levels: int, rounds: int, clients: int) -> float:
-    """The paper's constant, 2 sqrt(A T / ((U + 2) log T)): about 0.7, an almost uniform draw."""
-    return float(2 * np.sqrt(levels * rounds / ((clients + 2) * np.log(max(rounds, 2)))))
-
-
-def gamma_of_regret(levels: int, rounds: int, regret: float = 1.0) -> float:
-    """The theory's choice, sqrt(A T / (Reg + 4 log 2T)), for scores scaled to [0, 1].
-
-    Args:
-        levels: A.
-        rounds: T.
-        regret: Bound on the predictor's total squared error.
-    """
-    return float(np.sqrt(levels * rounds / (regret + 4 * np.log(2 * max(rounds, 1)))))
 
 
 def gamma_growing(levels: int, round: int, rate: float = 64.0) -> float:  # noqa: A002

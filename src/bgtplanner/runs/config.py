@@ -23,7 +23,7 @@ from bgtplanner.federation.server import Server
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
-from bgtplanner.planning.catalog import policy_named
+from bgtplanner.planning.registry import POLICIES
 from bgtplanner.privacy.accounting import RULES
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
@@ -298,8 +298,7 @@ class Config(_Section):
     @property
     def learns(self) -> bool:
         """Whether there is a budget, and a policy that looks at rewards."""
-        policy = policy_named(self.planning.policy)
-        return self.privacy.mechanism != "none" and getattr(policy, "learns", True)
+        return self.privacy.mechanism != "none" and POLICIES[self.planning.policy].learns
 
     @property
     def target_from_test(self) -> bool:
@@ -374,7 +373,7 @@ def load_config(
     except ValidationError as error:
         raise ConfigError("; ".join(_describe(problem) for problem in error.errors())) from error
     try:
-        policy_named(config.planning.policy)
+        POLICIES[config.planning.policy]
     except ConfigError as error:
         raise ConfigError(str(error).replace("policy", _named("planning.policy"), 1)) from error
     if config.validates and config.privacy.unit == "row":

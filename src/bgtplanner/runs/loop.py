@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError
-from bgtplanner.federation.planned import Carrier, PlannedRound, PlannedRounds
+from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError, SchemaError
+from bgtplanner.federation.coordinator import Coordinator, Engine, PlannedRound
 from bgtplanner.federation.programs import let_programs_go
 from bgtplanner.federation.simulation import RoundRecord
-from bgtplanner.planning.policy import LedgerPolicy, Policy
 from bgtplanner.privacy.journal import Head
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
@@ -41,15 +40,13 @@ class Run:
         observer: Somebody to tell about every round.
     """
 
-    def __init__(
-        self, config: Config, simulation: Carrier, observer: RoundObserver | None
-    ) -> None:
+    def __init__(self, config: Config, simulation: Engine, observer: RoundObserver | None) -> None:
         let_programs_go()  # those of earlier runs
         self.config, self.simulation, self.observer = config, simulation, observer
         self.checkpoint_every = config.run.checkpoint_every
         self.records: list[dict[str, Any]] = []
         self.seconds_before = 0.0
-        self.planned: PlannedRounds | None = None
+        self.planned: Coordinator | None = None
 
     def close(self) -> None:
         """Let go of the ledger."""
@@ -71,6 +68,8 @@ class Run:
                 state = json.loads(bytes(np.asarray(planned, dtype=np.uint8)))
                 self.planned.ledger.check_head(Head.parse(state.pop("head")))
                 self.planned.load_state_dict(state)
+            except SchemaError:
+                raise
             except (ArithmeticError, LookupError, *_NOT_OF_THIS_RUN) as error:
                 message = "checkpoint entry 'planned' is not one of this run"
                 message += f": {error}" if isinstance(error, ConfigError) else ""
@@ -92,10 +91,8 @@ class Run:
         played = self.planned.step()
         if played is None:
             return None
-        plan = _plan_as_json(played, self.planned.policy)
-        if isinstance(self.planned.policy, LedgerPolicy):
-            # By the policy's ledger: the durable one knows of later rounds that are played again.
-            plan["spent"] = most_spent(self.planned.policy.ledger)
+        plan = _plan_as_json(played, self.planned.policy.share_left().tolist())
+        plan["spent"] = most_spent(self.planned.spending())
         seconds = time.perf_counter() - begun
         return record_as_json(played.record) | plan | {"seconds": seconds}
 
@@ -153,8 +150,13 @@ def record_as_json(record: RoundRecord) -> dict[str, Any]:
     }
 
 
-def _plan_as_json(played: PlannedRound, policy: Policy) -> dict[str, Any]:
-    """What was planned and paid, for ``rounds.jsonl``; nothing that was not released."""
+def _plan_as_json(played: PlannedRound, left: list[float]) -> dict[str, Any]:
+    """What was planned and paid, for ``rounds.jsonl``; nothing that was not released.
+
+    Args:
+        played: The round.
+        left: Share of its budget that the mean client of each class has left.
+    """
     plan, seen = played.plan, played.seen
     released = None
     if len(seen.aggregate) and math.isfinite(seen.noise_std):
@@ -175,7 +177,7 @@ def _plan_as_json(played: PlannedRound, policy: Policy) -> dict[str, Any]:
         if released is None
         else seen.noise_std * math.sqrt(len(seen.aggregate)),
         "reward": played.reward,
-        "left": policy.share_left().tolist() if isinstance(policy, LedgerPolicy) else [],
+        "left": left,
     }
     if played.validated is not None:
         rmse, upper = played.validated

@@ -22,7 +22,7 @@ from typing import Any, Self
 import bgtplanner
 from bgtplanner.data.datasets import dataset_info
 from bgtplanner.errors import ConfigError, RunFolderError
-from bgtplanner.planning.catalog import policy_named
+from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs.cells import Cell
 from bgtplanner.runs.config import Config, load_config, parse_assignment
 from bgtplanner.runs.folder import write_whole
@@ -269,7 +269,7 @@ class Study:
                 raise ConfigError(f"--set {key}: this is given by {AXES[key]}")
         checks: tuple[tuple[str, Callable[[str], object], tuple[str, ...]], ...] = (
             ("--dataset", dataset_info, self.datasets),
-            ("--policy", policy_named, self.policies),
+            ("--policy", POLICIES.__getitem__, self.policies),
         )
         for flag, check, names in checks:
             try:

@@ -19,6 +19,7 @@ from bgtplanner.models.references import References
 from bgtplanner.privacy.accounting import RULES
 from bgtplanner.privacy.exposure import client_level
 from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.privacy.spending import Spending
 from bgtplanner.runs.assembly import budgets_of, expansion_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import SCHEMA
@@ -333,10 +334,10 @@ def classes_of(
     return found
 
 
-def most_spent(ledger: Ledger) -> list[list[int]]:
+def most_spent(spending: Spending) -> list[list[int]]:
     """Largest sums of each class, in the rule's ticks, ``[sums, classes]``: cheap to note."""
-    spent, index = ledger.spent(), ledger.budgets.class_of_client
-    most = np.zeros((len(spent), len(ledger.budgets.classes)), dtype=np.int64)
+    spent, index = spending.spent(), spending.class_of_client
+    most = np.zeros_like(spending.limits_by_class)
     for row, sums in zip(most, spent, strict=True):
         np.maximum.at(row, index, sums)
     return [[int(value) for value in row] for row in most]
@@ -345,10 +346,9 @@ def most_spent(ledger: Ledger) -> list[list[int]]:
 def readings(
     accounting: str, delta: float, records: Sequence[Mapping[str, Any]]
 ) -> NDArray[np.float64] | None:
-    """Epsilon after each round of a client asked in all, ``[rounds, classes]``; None if unknown.
+    """Epsilon of who has spent most after each round, ``[rounds, classes]``; None if unknown.
 
-    Where not all are asked in every round nobody has spent more than that. Runs of earlier
-    versions did not note what it takes.
+    In runs of earlier versions, of a client asked in all rounds; some did not note what it takes.
     """
     rule = RULES.get(accounting)
     noted = [record.get("spent") for record in records]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.baselines import (
-    Adap,
-    Adpml,
+from bgtplanner.planning.adaptive import Adap, Adpml
+from bgtplanner.planning.policy import Plan, Policy
+from bgtplanner.planning.schedules import (
     Fixed,
     Hindsight,
     Hong,
@@ -21,7 +21,6 @@ from bgtplanner.planning.baselines import (
     Uniform,
     Unlimited,
 )
-from bgtplanner.planning.policy import Plan, Policy
 from bgtplanner.privacy.accounting import RULES, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 
@@ -131,7 +130,7 @@ def test_random_draws_every_level_from_its_range() -> None:
     policy = Random(BUDGET, 3, rounds=100, seed=1)
     even = policy.rule.even_charge
     np.testing.assert_allclose(
-        policy.levels[0], np.linspace(even(BUDGET, 100), even(BUDGET, 70), 5), rtol=1e-12
+        policy.charges[0], np.linspace(even(BUDGET, 100), even(BUDGET, 70), 5), rtol=1e-12
     )
     plans = played(policy)
     assert {plan.level for plan in plans} == set(range(5))
