@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, split_ratings
-from bgtplanner.errors import ConfigError
+from bgtplanner.errors import ConfigError, SchemaError
 from bgtplanner.federation.coordinator import Coordinator, PlannedRound
 from bgtplanner.federation.posterior import forecast
 from bgtplanner.federation.protection import Protection, Terms, noise_of_mean
@@ -26,6 +26,7 @@ from bgtplanner.models.factorization import Factorization
 from bgtplanner.planning.adaptive import Adap
 from bgtplanner.planning.context import ReleasedContext
 from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan
+from bgtplanner.planning.schedules import Uniform, Unlimited
 from bgtplanner.privacy.accounting import rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
@@ -336,6 +337,60 @@ class TestWhoTakesPart:
             patterns.add(tuple(now - before))
             before = now
         assert len(patterns) > 1  # not the same ones every time
+
+    def test_a_budget_lasts_for_the_rounds_that_a_client_takes_part_in(self, split: Split) -> None:
+        """Asked in half of six rounds: a third of the budget each time, and then no more."""
+        ledger = Ledger.in_memory(SAME, RULE)
+        policy = Uniform(ledger=ledger, rounds=ROUNDS, participation=0.5)
+        simulation = Simulation(FEDERATION, split, seed=5, device="cpu")
+        options: dict[str, Any] = {"participation": 0.5, "trust": "local"}
+        rounds = Coordinator(simulation, policy, ledger, run="run", mark=b"", **options)
+        times = np.zeros(CLIENTS)
+        for index in range(ROUNDS):
+            invited = rounds._invited(index)
+            (one,) = played(rounds, 1)
+            assert one.plan is not None
+            assert one.plan.charge_by_class == pytest.approx([1 / 3], rel=1e-9)
+            assert one.paid == (invited & (times < 3)).sum()
+            assert not (one.plan.participants & ~invited).any()
+            times += invited
+            paid = np.minimum(times, 3) / 3
+            assert spent(rounds) == pytest.approx(paid, rel=1e-9)
+            # What is left is the mean client's, by the only ledger there is.
+            assert policy.share_left() == pytest.approx([1 - paid.mean()], rel=1e-9)
+        assert times.max() > 3  # somebody sat out
+        assert times.min() < 3  # and somebody has something left
+
+
+class Careless(Unlimited):
+    """Plans a charge, and reserves nothing."""
+
+    def ask(self, *arguments: Any, **options: Any) -> Plan | None:
+        plan = super().ask(*arguments, **options)
+        if plan is None:
+            return None
+        made = replace(plan, rule=RULE, charge_by_class=np.full(1, 0.25), largest_clip=1.0)
+        self._untold.add(made)
+        return made
+
+
+def test_who_reserves_nothing_is_charged_all_the_same(split: Split) -> None:
+    ledger = Ledger.in_memory(SAME, RULE)
+    simulation = Simulation(FEDERATION, split, seed=5, device="cpu")
+    policy = Careless(SAME, rounds=ROUNDS)
+    rounds = Coordinator(simulation, policy, ledger, run="run", mark=b"", trust="local")
+    found = played(rounds, 5)
+    assert [one.paid for one in found] == [CLIENTS] * 4 + [0]
+    assert [one.record.clients for one in found] == [CLIENTS] * 4 + [0]
+    assert spent(rounds).tolist() == [1.0] * CLIENTS
+
+
+def test_a_checkpoint_of_two_ledgers_is_refused_with_a_sentence(split: Split) -> None:
+    rounds = planned(split, [0.25] * ROUNDS)
+    state = rounds.state_dict()
+    del state["version"]
+    with pytest.raises(SchemaError, match=r"earlier release.*: finish the run with that release"):
+        rounds.load_state_dict(state)
 
 
 def in_use(split: Split, index: int) -> NDArray[np.float64]:

@@ -159,8 +159,16 @@ class Coordinator:
         self.policy = self._told(policy)
 
     def _told(self, policy: Policy) -> Policy:
-        """The policy, which is told what it plays in."""
-        policy.replays, policy.own_clips = True, self._by_row
+        """The policy, which is told what it plays in.
+
+        Raises:
+            ConfigError: If it spends from another ledger.
+        """
+        expected = "the run's: make the policy with ledger=..."
+        same = policy.ledger is None or policy.ledger is self.ledger
+        ConfigError.unless(same, "ledger of the policy", "one of its own", expected)
+        policy.run, policy.replays = self.run, True
+        policy.own_clips = self._by_row
         return policy
 
     @property

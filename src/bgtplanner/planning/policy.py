@@ -88,6 +88,8 @@ class Policy(Protocol):
         abstained: Whether it has stopped because going on is not worth it: what was learned is
             then withdrawn.
         note: What it has decided, in a sentence, for the summary.
+        ledger: What it spends from, if it spends.
+        run: Set to the name of the run in the ledger.
         replays: Set by whoever gives fingerprints to `ask`: rounds may be played again after a
             crash, so that this run's later rounds, which the ledger knows already, do not count
             as spent yet.
@@ -104,6 +106,8 @@ class Policy(Protocol):
     at_end: int = 1
     abstained: bool = False
     note: str | None = None
+    ledger: Ledger | None = None
+    run: str = "run"
     replays: bool = False
     own_clips: bool = True
     present: Mask | None = None

@@ -140,7 +140,7 @@ def planned_of(
     planning = config.planning
     return kind(
         engine,
-        policy_of(config, ledger, run),
+        policy_of(config, ledger),
         ledger,
         trust=config.privacy.trust,
         run=run,
@@ -167,7 +167,7 @@ def check_planning(config: Config, n_clients: int) -> None:
     policy_of(config, ledger).state_dict()
 
 
-def policy_of(config: Config, ledger: Ledger, run: str = "run") -> Policy:
+def policy_of(config: Config, ledger: Ledger) -> Policy:
     """The policy that the config names, with its options, to spend from a ledger."""
     planning, rounds = config.planning, config.federation.rounds
     kind = POLICIES[planning.policy]
@@ -183,7 +183,7 @@ def policy_of(config: Config, ledger: Ledger, run: str = "run") -> Policy:
         if planning.min_rounds is not None:  # the preset's, in a run that is shorter
             options["min_rounds"] = min(planning.min_rounds, rounds)
     try:
-        return kind(**(options | planning.options | {"ledger": ledger, "run": run}))
+        return kind(**(options | planning.options | {"ledger": ledger}))
     except TypeError as error:
         fields: dict[str, Any] = getattr(kind, "__dataclass_fields__", {})
         known = ", ".join(name for name in fields if name not in _TOLD)
