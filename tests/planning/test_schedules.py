@@ -247,20 +247,6 @@ def test_the_candidates_of_hindsight() -> None:
         assert (weights > 0).sum() == int(name.split()[0])
 
 
-def test_hindsight_finds_the_best_of_them() -> None:
-    def play(policy: Fixed) -> float:  # what is spent late is worth more
-        return sum(plan.round * plan.charge for plan in played(policy))
-
-    def make(weights: Any) -> Fixed:
-        return Hindsight(BUDGET, 3, weights=weights)
-
-    name, score = Hindsight.search(play, make, 10)
-    assert name == "1 flat"
-    assert score == pytest.approx(9 * rule_named("gaussian/gdp").capacity(BUDGET))
-    name, _ = Hindsight.search(play, make, 10, names=["10 flat", "10 growing"])
-    assert name == "10 growing"
-
-
 def test_unlimited_has_neither_noise_nor_charge() -> None:
     policy = Unlimited(BUDGET, 4, rounds=3)
     plans = played(policy)

@@ -6,7 +6,7 @@ All of them play the same game on the same ledger, so that a comparison is one o
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -262,27 +262,6 @@ class Hindsight(Fixed):
                     found[f"{count} {shape}"] = weights = np.zeros(rounds)
                     weights[at] = charges
         return found
-
-    @classmethod
-    def search(
-        cls,
-        play: Callable[[Fixed], float],
-        make: Callable[[Floats], Fixed],
-        rounds: int,
-        names: Sequence[str] | None = None,
-    ) -> tuple[str, float]:
-        """Name and score of the best candidate.
-
-        Args:
-            play: Plays a policy to its end and returns its score; more is better.
-            make: Makes a policy of weights.
-            rounds: Of the schedules.
-            names: Which candidates; by default all.
-        """
-        every = cls.candidates(rounds)
-        scores = {name: play(make(every[name])) for name in names or every}
-        best = max(scores, key=lambda name: scores[name])
-        return best, scores[best]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -118,7 +118,8 @@ def _budget(story: Story) -> Picture:
     when = "" if half is None else f" Half of it was gone after round {story.steps[half]}."
     return Picture(
         name="budget",
-        title="The budget burning down",
+        title="The budget burning down"
+        + (", the mean client's" if story.config.federation.participation < 1 else ""),
         alt=f"Share of the budget left by round: {left[-1].max():.0%} at the end.{when}",
         draw=draw,
     )
@@ -149,7 +150,7 @@ def _epsilon(story: Story) -> Picture:
     return Picture(
         name="epsilon",
         title="Epsilon as it reads after each round"
-        + (", at most" if story.config.federation.participation < 1 else ""),
+        + (", of who has spent most" if story.config.federation.participation < 1 else ""),
         alt=f"Epsilon spent at most by round: {most:.3g} at the end"
         + (f" of {max(promised):g} promised." if promised else "."),
         draw=draw,
