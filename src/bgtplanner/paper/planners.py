@@ -51,13 +51,12 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.spatial.distance import cdist
 
-from bgtplanner.errors import ConfigError
-from bgtplanner.planning.allocator import probabilities
+from bgtplanner.planning.allocator import LevelPolicy, probabilities
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.constrainer import Constrainer, solve_programme
 from bgtplanner.planning.given import context_of, floats, number, whole
-from bgtplanner.planning.plan import Floats, Plan, Why
-from bgtplanner.planning.policy import Choice, LedgerPolicy
+from bgtplanner.planning.plan import Floats, Plan
+from bgtplanner.planning.policy import Choice
 
 __all__ = ["AsCoded", "AsPrinted", "Repaired", "gamma_of_paper", "margin_of_paper"]
 
@@ -106,10 +105,10 @@ class Repaired(BGTPlanner):
         """Any level in the second part of the initial stage."""
         if not self._is_trial(self.round):
             return super().choose(context, left)
-        self._note(context)
+        self.keep(context)
         first = int(self.skip)
         level = first + int(self._generator.integers(self.charges.shape[1] - first))
-        return self._choice(level, Why("any level: finding out what budget is worth"))
+        return self.choice(level, "any level: finding out what budget is worth")
 
     def learn(self, plan: Plan, reward: float | None) -> None:
         """Teach the predictor, and let the price follow what was spent."""
@@ -137,8 +136,7 @@ class Repaired(BGTPlanner):
             (context_of(row), number("state: trials", error, 0.0))
             for row, error in state["trials"]
         ]
-        same = all(len(row) == self._width() for row, _ in self._trials)
-        ConfigError.unless(same, "state: contexts", "rows", f"of {self._width()} numbers each")
+        self.check_widths(*(row for row, _ in self._trials))
 
     def _positions(self) -> tuple[Floats, Floats]:
         """The paper's raw index, 1 to A, and raw rewards."""
@@ -187,7 +185,7 @@ class _Record(NamedTuple):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class _Literal(LedgerPolicy):
+class _Literal(LevelPolicy):
     """What both have in common: the two stages, the draw, and what they keep.
 
     Args:
@@ -207,7 +205,7 @@ class _Literal(LedgerPolicy):
     length_scale: float = 0.2
     forgetting: float = 0.001
 
-    _fewest: ClassVar[float]  # T_min by default, as a share of T
+    _salt: ClassVar[int] = 0x117
     _power: ClassVar[int]  # of the distance in the kernel
     _sign: ClassVar[float]  # of the allowance minus the cost, in the score and in the slope
     _slack: ClassVar[int]  # how many multipliers there are that belong to nobody
@@ -215,10 +213,6 @@ class _Literal(LedgerPolicy):
     def __post_init__(self) -> None:
         super().__post_init__()
         levels, everybody = whole("levels", self.levels, 1, 1000), len(self.budgets)
-        fewest = self.min_rounds
-        if fewest is None:
-            fewest = max(1, round(self._fewest * self.rounds))
-        fewest = whole("min_rounds", fewest, 1, self.rounds)
         whole("initial_rounds", self.initial_rounds, 1, 10**9)
         usual = gamma_of_paper(levels, self.rounds, everybody)
         self._gamma = usual if self.gamma is None else number("gamma", self.gamma, 0.0)
@@ -227,8 +221,7 @@ class _Literal(LedgerPolicy):
         self.step = float(2 * np.log(everybody) / np.sqrt(self.rounds))
         steps = self._steps(levels)
         self.charges = np.outer(self._even, 1 - steps)
-        """Of each level, ``[classes, levels]``."""
-        self.charges += np.outer(self.even_charges(fewest), steps)
+        self.charges += np.outer(self.dearest(self.min_rounds), steps)
         self.radius: float | None = None
         """Lambda; None before the initial stage is over."""
         # Epsilon of each class, and of its levels: what adds up under the rule.
@@ -239,8 +232,6 @@ class _Literal(LedgerPolicy):
         self._allowance = np.zeros(len(self._even))
         self._logs = np.zeros(len(self._even) + self._slack)  # of the sums of multipliers
         self._records: list[_Record] = []
-        self._contexts: dict[int, Floats] = {}  # of plans that were not told yet
-        self._generator = np.random.default_rng([self.seed, 0x117])
 
     @staticmethod
     @abstractmethod
@@ -289,33 +280,26 @@ class _Literal(LedgerPolicy):
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """Try out levels in the initial stage, then draw one by its score."""
         del left  # what does not fit is capped, whatever it was wished for
-        width = self._width()
-        same = width is None or len(context) == width
-        ConfigError.unless(same, "context", len(context), f"{width} numbers, as before")
         context = np.clip(context, -_LARGEST, _LARGEST)
-        self._contexts[self.round] = context
+        self.keep(context)
         levels = self.charges.shape[1]
         turn = self.round // self.initial_rounds
         if turn < levels:
-            return self._choice(self._tried(turn), Why("trying out every level"))
+            return self.choice(self._tried(turn), "trying out every level")
         if turn == levels:
             level = int(self._generator.integers(levels))
-            return self._choice(level, Why("any level: finding out what budget is worth"))
+            return self.choice(level, "any level: finding out what budget is worth")
         if self.radius is None:
             self._end_stage()
         predicted = self._predict(context)
         weights = self._sign * self.multipliers
         score = predicted + weights @ (self._allowance[:, None] - self._costs)
         chance = probabilities(score, self._gamma)
-        why = Why(
-            note="drawn by score",
-            charges=tuple(self.charges.max(axis=0).tolist()),
-            predicted=tuple(predicted.tolist()),
-            price=tuple((weights @ self._costs).tolist()),
-            score=tuple(score.tolist()),
-            probability=tuple(chance.tolist()),
-        )
-        return self._choice(int(self._generator.choice(levels, p=chance)), why)
+        return self.choice(
+            int(self._generator.choice(levels, p=chance)), "drawn by score",
+            charges=self.charges.max(axis=0), predicted=predicted, price=weights @ self._costs,
+            score=score, probability=chance,
+        )  # fmt: skip
 
     def learn(self, plan: Plan, reward: float | None) -> None:
         """Keep what the round brought, and let the multipliers follow what it cost."""
@@ -333,11 +317,9 @@ class _Literal(LedgerPolicy):
         """Everything it is and has learned, as plain data that JSON can hold."""
         return super().state_dict() | {
             "records": [[*row[:2], row.context.tolist(), row.reward] for row in self._records],
-            "contexts": {str(key): value.tolist() for key, value in self._contexts.items()},
             "radius": self.radius,
             "allowance": self._allowance.tolist(),
             "logs": self._logs.tolist(),
-            "random": self._generator.bit_generator.state,
         }
 
     def _load(self, state: Mapping[str, Any]) -> None:
@@ -352,37 +334,28 @@ class _Literal(LedgerPolicy):
             )
             for at, level, row, reward in state["records"]
         ]
-        self._contexts = {int(key): context_of(row) for key, row in state["contexts"].items()}
-        rows = [*self._contexts.values(), *(row.context for row in self._records)]
-        same = all(len(row) == self._width() for row in rows)
-        ConfigError.unless(same, "state: contexts", "rows", f"of {self._width()} numbers each")
+        self.check_widths(*(row.context for row in self._records))
         if state["radius"] is not None:
             self.radius = number("state: radius", state["radius"], -1e200, 1e200)
         self._logs = floats("state: logs", state["logs"], self._logs.shape, -_MOST, 1e3)
         self._allowance = floats(
             "state: allowance", state["allowance"], self._allowance.shape, 0.0, 1e100
         )
-        self._generator.bit_generator.state = state["random"]
 
-    def _width(self) -> int | None:
-        """How many numbers a context has, by those seen so far; None if there were none."""
-        if self._records:
-            return len(self._records[0].context)
-        return next((len(row) for row in self._contexts.values()), None)
+    def width(self) -> int | None:
+        """As the first record has it, if there is one."""
+        return len(self._records[0].context) if self._records else super().width()
 
     @property
     def _planned_from(self) -> int:
         """The first round after the initial stage."""
-        return (self.charges.shape[1] + 1) * self.initial_rounds
+        return (len(self.charges[0]) + 1) * self.initial_rounds
 
     def _initial(self, *, second: bool) -> list[tuple[int, _Record]]:
         """The records of one part of the initial stage, with their places among all records."""
         bound = self._planned_from - self.initial_rounds
         low, high = (bound, self._planned_from) if second else (0, bound)
         return [(at, one) for at, one in enumerate(self._records) if low <= one.round < high]
-
-    def _choice(self, level: int, why: Why) -> Choice:
-        return Choice(charges=self.charges[:, level], level=level, why=why)
 
     def _means(
         self, records: Sequence[_Record], when: Floats, context: Floats, now: float
@@ -508,7 +481,7 @@ class AsCoded(_Literal):
         return np.arange(levels) / levels
 
     def _tried(self, turn: int) -> int:
-        return self.charges.shape[1] - 1 - turn
+        return len(self.charges[0]) - 1 - turn
 
     def _noise(self, records: int) -> Floats:
         return np.full((records, records), _NOISE**2)

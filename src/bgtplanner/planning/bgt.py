@@ -20,11 +20,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.allocator import gamma_growing, probabilities
+from bgtplanner.planning.allocator import LevelPolicy, gamma_growing, probabilities
 from bgtplanner.planning.constrainer import Constrainer
 from bgtplanner.planning.given import context_of, floats
-from bgtplanner.planning.plan import Floats, Plan, Why
-from bgtplanner.planning.policy import Choice, LedgerPolicy
+from bgtplanner.planning.plan import Floats, Plan
+from bgtplanner.planning.policy import Choice
 from bgtplanner.planning.predictor import Predictor
 
 __all__ = ["BGTPlanner"]
@@ -35,7 +35,7 @@ _LARGEST = 1e90  # rewards count as no larger: their squares must be numbers
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class BGTPlanner(LedgerPolicy):
+class BGTPlanner(LevelPolicy):
     """Plan each round's charge by what it is expected to bring and what budget is worth.
 
     Args:
@@ -76,7 +76,8 @@ class BGTPlanner(LedgerPolicy):
     step: float | None = None
     predictor: Mapping[str, Any] | None = None
 
-    _fewest: ClassVar[float] = 1 / 8  # of the rounds, by default
+    _salt: ClassVar[int] = 0xB67
+    _fewest: ClassVar[float] = 1 / 8
     _dearest: ClassVar[float] = 2.1  # even shares: what costs more is not tried to try it
     _process: ClassVar[Mapping[str, Any]] = {"fit": True, "length_scale": 4.0, "noise": 3.0}
 
@@ -89,12 +90,10 @@ class BGTPlanner(LedgerPolicy):
         unless(gamma is None or bool(0 <= gamma < np.inf), "gamma", gamma, "0 or more, or None")
         self.skip = bool(self.skip)
         self.charges = self._charges_of_levels()
-        """Of each level, ``[classes, levels]``; the first is 0 if rounds may be skipped."""
         self.process = Predictor(**(self._process if self.predictor is None else self.predictor))
         self._position, self._usual = self._positions()
         tried = self.charges[0, int(self.skip) :] <= self._dearest * self._even[0]
         self._tried = int(tried.sum())
-        self._generator = np.random.default_rng([self.seed, 0xB67])
         shares = np.stack([self.share_of(row) for row in self.charges.T], axis=1)
         self._unit = shares.max(axis=1)  # the dearest level: costs are measured in it
         self._costs = shares / self._unit[:, None]
@@ -105,16 +104,15 @@ class BGTPlanner(LedgerPolicy):
             radius=most if self.radius is None else self.radius,
             step=self._usual_step() if self.step is None else self.step,
         )
-        self._contexts: dict[int, Floats] = {}  # of plans that were not told yet
         self._latest: deque[Floats] = deque(maxlen=_REPLAYED)
         self._expected = np.zeros((0, self.charges.shape[1]))  # what was predicted in each of them
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """Draw a level by its score, or try out levels at first."""
-        self._note(context)
+        self.keep(context)
         if self.round < self._tried * self.initial_rounds:
             level = int(self.skip) + self.round // self.initial_rounds
-            return self._choice(level, Why("trying out every level"))
+            return self.choice(level, "trying out every level")
         number = self.charges.shape[1]
         predicted = self._predict(context[None])[0]
         unit = self._reward_unit()
@@ -126,15 +124,10 @@ class BGTPlanner(LedgerPolicy):
         gamma = gamma_growing(number, self.round) if self.gamma is None else self.gamma
         chance = probabilities(score, gamma)
         level = int(min(np.searchsorted(chance.cumsum(), self._generator.random()), number - 1))
-        why = Why(
-            note="drawn by score",
-            charges=tuple(self.charges.max(axis=0).tolist()),
-            predicted=tuple(predicted.tolist()),
-            price=tuple((price * unit).tolist()),
-            score=tuple((score * unit).tolist()),
-            probability=tuple(chance.tolist()),
-        )
-        return self._choice(level, why)
+        return self.choice(
+            level, "drawn by score", charges=self.charges.max(axis=0), predicted=predicted,
+            price=price * unit, score=score * unit, probability=chance,
+        )  # fmt: skip
 
     def learn(self, plan: Plan, reward: float | None) -> None:
         """Teach the predictor."""
@@ -151,8 +144,6 @@ class BGTPlanner(LedgerPolicy):
         return super().state_dict() | {
             "predictor": self.process.state_dict(),
             "constrainer": self.constrainer.state_dict(),
-            "random": self._generator.bit_generator.state,
-            "contexts": {str(key): value.tolist() for key, value in self._contexts.items()},
             "latest": [context.tolist() for context in self._latest],
             "expected": self._expected.tolist(),
         }
@@ -161,42 +152,26 @@ class BGTPlanner(LedgerPolicy):
         super()._load(state)
         self.process.load_state_dict(state["predictor"])
         self.constrainer.load_state_dict(state["constrainer"])
-        self._generator.bit_generator.state = state["random"]
-        self._contexts = {int(key): context_of(row) for key, row in state["contexts"].items()}
         self._latest.extend(context_of(row) for row in state["latest"])
         shape = (len(self._latest), self.charges.shape[1])
         self._expected = floats("state: expected", state["expected"], shape)
-        same = all(len(row) == self._width() for row in (*self._contexts.values(), *self._latest))
-        ConfigError.unless(same, "state: contexts", "rows", f"of {self._width()} numbers each")
+        self.check_widths(*self._latest)
 
-    def _note(self, context: Floats) -> None:
-        """Keep the context until the plan is told, if it is as long as those before."""
-        width = self._width()
-        same = width is None or len(context) == width
-        ConfigError.unless(same, "context", len(context), f"{width} numbers, as before")
-        self._contexts[self.round] = context
-
-    def _width(self) -> int | None:
-        """How many numbers a context has, by those seen so far; None if there were none."""
+    def width(self) -> int | None:
+        """As the predictor has it, if that was taught anything."""
         if len(self.process):
             return len(self.process.length_scales) - 1
-        seen = next(iter((*self._contexts.values(), *self._latest)), None)
-        return None if seen is None else len(seen)
+        return len(self._latest[0]) if self._latest else super().width()
 
     def _charges_of_levels(self) -> Floats:
         unless, levels = ConfigError.unless, self.levels
         listed = None if isinstance(levels, int | np.integer) else np.asarray(levels, float)
         number = int(levels) if listed is None else listed.size  # type: ignore[arg-type]
         unless(1 <= number <= 1000, "levels", levels, "1 to 1000")
-        fewest = self.min_rounds
-        if fewest is None:
-            fewest = max(1, round(self._fewest * self.rounds))
-        fits = 1 <= fewest <= self.rounds
-        unless(fits, "min_rounds", self.min_rounds, f"1 to rounds = {self.rounds}")
         unless(bool(0 < self.cheapest <= 1), "cheapest", self.cheapest, "above 0, at most 1")
         fits = self.spacing in ("linear", "geometric")
         unless(fits, "spacing", self.spacing, "linear or geometric")
-        low, high = self.cheapest * self._even, self.even_charges(fewest)
+        low, high = self.cheapest * self._even, self.dearest(self.min_rounds)
         if listed is not None:
             rising = bool((np.diff(listed) > 0).all() and listed[0] > 0 and listed[-1] < np.inf)
             unless(rising, "levels", listed.tolist(), "rising positive even shares")
@@ -219,9 +194,6 @@ class BGTPlanner(LedgerPolicy):
         usual = 2 * shares / (1 + shares)
         # By the logarithm of the charge, 1 apart: equal ratios are equal steps.
         return np.log2(np.maximum(shares, shares[int(self.skip)])), usual
-
-    def _choice(self, level: int, why: Why) -> Choice:
-        return Choice(charges=self.charges[:, level], level=level, why=why)
 
     def _predict(self, contexts: Floats) -> Floats:
         """Expected reward of every level in some contexts, ``[contexts, levels]``."""

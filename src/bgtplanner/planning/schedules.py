@@ -8,12 +8,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.planning.allocator import LevelPolicy
 from bgtplanner.planning.given import reward_of, whole
 from bgtplanner.planning.plan import Floats, Mask, Plan, Untold, Why
 from bgtplanner.planning.policy import (
@@ -265,7 +266,7 @@ class Hindsight(Fixed):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Random(LedgerPolicy):
+class Random(LevelPolicy):
     """A level drawn uniformly at random: what the paper's constants amount to.
 
     Args:
@@ -277,27 +278,17 @@ class Random(LedgerPolicy):
     learns = False
     levels: int = 5
     min_rounds: int | None = None
+    _salt: ClassVar[int] = 0x4A2D
+    _fewest: ClassVar[float] = 0.7
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fewest = max(1, round(0.7 * self.rounds)) if self.min_rounds is None else self.min_rounds
-        fits = 1 <= fewest <= self.rounds
-        ConfigError.unless(fits, "min_rounds", self.min_rounds, f"1 to {self.rounds}")
         ConfigError.unless(1 <= self.levels <= 1000, "levels", self.levels, "1 to 1000")
-        self.charges = np.linspace(self._even, self.even_charges(fewest), self.levels, axis=1)
-        self._generator = np.random.default_rng([self.seed, 0x4A2D])
+        dearest = self.dearest(self.min_rounds)
+        self.charges = np.linspace(self._even, dearest, self.levels, axis=1)
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """Any level."""
         del context, left
         level = int(self._generator.integers(self.levels))
-        why = Why("any level", probability=(1 / self.levels,) * self.levels)
-        return Choice(self.charges[:, level], level=level, why=why)
-
-    def state_dict(self) -> dict[str, Any]:
-        """What every policy has, and the generator."""
-        return super().state_dict() | {"random": self._generator.bit_generator.state}
-
-    def _load(self, state: Mapping[str, Any]) -> None:
-        super()._load(state)
-        self._generator.bit_generator.state = state["random"]
+        return self.choice(level, "any level", probability=np.full(self.levels, 1 / self.levels))
