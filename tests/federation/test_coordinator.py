@@ -385,6 +385,13 @@ def test_who_reserves_nothing_is_charged_all_the_same(split: Split) -> None:
     assert spent(rounds).tolist() == [1.0] * CLIENTS
 
 
+def test_a_policy_with_a_ledger_of_its_own_is_refused(split: Split) -> None:
+    simulation = Simulation(FEDERATION, split, seed=5, device="cpu")
+    policy, ledger = Uniform(SAME, rounds=3, accounting=RULE), Ledger.in_memory(SAME, RULE)
+    with pytest.raises(ConfigError, match="make the policy with ledger"):
+        Coordinator(simulation, policy, ledger, run="run", mark=b"", trust="local")
+
+
 def test_a_checkpoint_of_two_ledgers_is_refused_with_a_sentence(split: Split) -> None:
     rounds = planned(split, [0.25] * ROUNDS)
     state = rounds.state_dict()

@@ -300,6 +300,60 @@ def test_the_same_round_played_again_is_not_charged_again() -> None:
     assert again.ledger.left().tolist() == pytest.approx([0.75, 0.75])
 
 
+def test_rounds_that_are_played_again_are_planned_as_they_were(tmp_path: Any) -> None:
+    """The ledger knows of later rounds already; they are neither counted nor charged again."""
+    budgets = Budgets.same(Budget(1.0), 4)
+    some = [np.arange(4) % 2 == index % 2 for index in range(6)]
+    with Ledger.create(tmp_path / "ledger.sqlite", budgets, "laplace/basic") as ledger:
+        ledger.reserve(0.1, run="other", round=3)
+
+        def play(policy: Random, first: int) -> list[Any]:
+            policy.replays = True
+            found: list[Any] = []
+            for index in range(first, 6):
+                mark = ledger.fingerprint(str(index).encode())
+                left = policy.share_left().tolist()
+                plan = policy.ask(clients=some[index], fingerprint=mark)
+                assert plan is not None
+                policy.tell(plan)
+                found.append((left, plan.charge_by_class.tolist(), plan.participants.tolist()))
+            return found
+
+        policy = Random(ledger=ledger, rounds=6, participation=0.5, seed=2)
+        policy.replays = True
+        assert policy.share_left() == pytest.approx([0.9])
+        state = policy.state_dict()
+        whole = play(policy, 0)
+        spent, head = ledger.spent(), ledger.head
+        assert play(Random.from_state(state, ledger=ledger), 0) == whole
+        assert (ledger.spent() == spent).all()
+        assert ledger.head == head
+        anew = Random(ledger=ledger, rounds=6, participation=0.5)
+        assert anew.share_left() == pytest.approx(1 - spent.mean() / 2**44)  # all of it counts
+
+
+def test_a_client_that_is_not_asked_does_not_pay() -> None:
+    policy = Uniform(Budget(1.0), 4, rounds=4, participation=0.5, accounting="laplace/basic")
+    mask = np.array([True, False, True, False])
+    plans = [policy.ask(clients=mask) for _ in range(3)]
+    assert [plan and plan.participants.sum() for plan in plans] == [2, 2, 0]
+    assert [plan and plan.skip for plan in plans] == [False, False, True]
+    assert policy.ledger.left() == pytest.approx([0.0, 1.0, 0.0, 1.0])
+    assert policy.share_left() == pytest.approx([0.5])
+
+
+def test_options_that_are_not_declared_are_refused_before_they_are_lost() -> None:
+    class Own(Uniform):
+        def __init__(self, *who: Any, greed: float = 2.0, **options: Any) -> None:
+            super().__init__(*who, **options)
+            self.greed = greed
+
+    policy = Own(Budget(5.0, 1e-5), 3, rounds=3, greed=3.0)
+    assert len(played(policy, [0.0])) == 3  # in a loop it is fine
+    with pytest.raises(ConfigError, match=r"^Own.__init__ = .*: declare its options as fields"):
+        policy.state_dict()
+
+
 # ---- state
 
 

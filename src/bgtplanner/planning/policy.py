@@ -147,6 +147,7 @@ class Policy(Protocol):
 
     def saw(self, norm: float | Floats) -> None:
         """The norm of the last noisy mean, or of each client's own release where those show."""
+        del norm
 
 
 @dataclass(eq=False, repr=False)
