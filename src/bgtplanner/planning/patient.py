@@ -89,7 +89,8 @@ class Patient(LedgerPolicy):
         if self._last_rounds is not None and rounds_left <= self._last_rounds:
             charges = left / rounds_left
             if self.participation < 1:  # what others have left is no measure
-                saved = 1.0 if self._last_rounds == self.rounds else 1 - self.probe
+                # Whoever has paid for the probe must have enough for all of them, to the tick.
+                saved = 1.0 if self._last_rounds == self.rounds else 1 - self.probe - 1e-9
                 charges = saved * self.even_charges(self._last_rounds)
             return Choice(charges, why=_why("what was saved", context))
         if self.round == 0 and self._last_rounds is None:
