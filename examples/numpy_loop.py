@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner import BGTPlanner, Budget, Budgets
-from bgtplanner.planning.baselines import Uniform
 from bgtplanner.planning.policy import LedgerPolicy
+from bgtplanner.planning.schedules import Uniform
 
 Floats = NDArray[np.float64]
 

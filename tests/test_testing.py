@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from bgtplanner.planning.baselines import Random, Uniform, Unlimited
 from bgtplanner.planning.plan import Noise, Plan
 from bgtplanner.planning.policy import Choice, LedgerPolicy
+from bgtplanner.planning.schedules import Random, Uniform, Unlimited
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.testing import PolicyContract
@@ -123,14 +123,14 @@ class NotPlain(Uniform):
     """Keeps arrays in its state."""
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"spent": self._spent}
+        return super().state_dict() | {"spent": self._even}
 
 
 class AnySeed(Random):
     """Takes its chances from the operating system."""
 
-    def __init__(self, *who: Any, **options: Any) -> None:
-        super().__init__(*who, **options)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._generator = np.random.default_rng()
 
 
@@ -170,7 +170,6 @@ class NeverEnds(Uniform):
 
     def ask(self, context: ArrayLike | None = None, **options: Any) -> Plan | None:
         self.rounds = self.round + 1
-        self._spent = np.zeros_like(self._spent)
         kept, self.ledger = self.ledger, Ledger.in_memory(self.budgets, self.rule)
         plan = super().ask(context, **options)
         self.ledger = kept
@@ -333,4 +332,4 @@ def test_options_reach_the_policy() -> None:
         rounds = 4
 
     policy: Any = WithOptions().make(seed=3)
-    assert (policy.levels.shape[1], policy.rounds, policy.seed) == (2, 4, 3)
+    assert (policy.levels, policy.rounds, policy.seed) == (2, 4, 3)

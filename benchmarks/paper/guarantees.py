@@ -7,7 +7,8 @@ import math
 from benchmarks.paper.plan import COMPARED, DATASETS
 from benchmarks.paper.results import Results
 from benchmarks.paper.table import NOTHING, column, table
-from bgtplanner import BGTPlanner, Budget
+from bgtplanner import Budget
+from bgtplanner.paper.planners import Repaired
 from bgtplanner.privacy.budget import Budgets
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.summary import CLIENT_LEVEL_DELTA
@@ -37,10 +38,8 @@ def theorem(results: Results) -> str | None:
         return None
     rows = [["", "clients U", "(A + 2) T0", "T M(T0), at least", "budget", "scaled", "holds"]]
     for name, clients in sizes.items():
-        planner = BGTPlanner.of_paper(
-            Budgets.same(budget, clients), rounds=rounds, min_rounds=fewest
-        )
-        actions, tries = planner.levels.shape[1], planner.initial_rounds
+        planner = Repaired(Budgets.same(budget, clients), rounds=rounds, min_rounds=fewest)
+        actions, tries = planner.charges.shape[1], planner.initial_rounds
         first, second = (actions + 2) * tries, rounds * least_bias(rounds, clients, tries)
         holds = fewest > max(first, second)
         row = [DATASETS[name], f"{clients:,}", str(first), f"{second:.0f}", f"{budget.epsilon:g}"]

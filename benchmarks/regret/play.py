@@ -19,16 +19,18 @@ from typing import Any, NamedTuple
 
 from benchmarks.regret import environments
 from benchmarks.regret.environments import Environment
-from bgtplanner.planning import allocator, baselines, bgt, constrainer, policy, predictor
-from bgtplanner.planning.baselines import Random, Uniform
+from bgtplanner.paper import planners
+from bgtplanner.paper.planners import Repaired
+from bgtplanner.planning import allocator, bgt, constrainer, policy, predictor, schedules
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.policy import LedgerPolicy
+from bgtplanner.planning.schedules import Random, Uniform
 from bgtplanner.privacy.budget import Budget
 
 BUDGET = Budget(epsilon=10.0, delta=1e-5)
 POLICIES: dict[str, Callable[[int, int], LedgerPolicy]] = {
     "planner": lambda rounds, seed: BGTPlanner(BUDGET, 1, rounds=rounds, seed=seed),
-    "paper": lambda rounds, seed: BGTPlanner.of_paper(
+    "paper": lambda rounds, seed: Repaired(
         BUDGET, 1, rounds=rounds, min_rounds=round(0.7 * rounds), seed=seed
     ),
     "uniform": lambda rounds, seed: Uniform(BUDGET, 1, rounds=rounds, seed=seed),
@@ -38,7 +40,7 @@ POLICIES: dict[str, Callable[[int, int], LedgerPolicy]] = {
     ),
 }
 _PLANNER = (bgt, predictor, constrainer, allocator)
-_MADE_OF = {"planner": _PLANNER, "paper": _PLANNER, "greedy": _PLANNER}
+_MADE_OF = {"planner": _PLANNER, "paper": (*_PLANNER, planners), "greedy": _PLANNER}
 
 
 class Cell(NamedTuple):
@@ -82,7 +84,7 @@ def play(cell: Cell) -> dict[str, Any]:
 @cache
 def fingerprint(name: str) -> str:
     """Of all code that decides what this policy does in these environments."""
-    sources = (environments, policy, *_MADE_OF.get(name, (baselines,)))
+    sources = (environments, policy, *_MADE_OF.get(name, (schedules,)))
     digest = hashlib.sha256()
     for module in sources:
         tree = ast.parse(inspect.getsource(module))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from bgtplanner.planning.baselines import Hindsight
+from bgtplanner.planning.schedules import Hindsight
 from bgtplanner.runs.config import INDIFFERENT, Config, load_config
 
 PRESET = "recommended"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import svds
 
-from bgtplanner.planning.context import UsageContext
+from bgtplanner.paper.usage import UsageContext
 
 CLIENTS, ITEMS, PAIRS, ARRIVING = 943, 1682, 80_000, 800
 PSEUDO_ITEMS, PSEUDO_ROUNDS = 1000, 5

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bgtplanner.planning.policy import LedgerPolicy, Plan
+from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.assembly import budgets_of, policy_of, rule_of
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.folder import RunFolder
@@ -42,7 +43,7 @@ def records_of(config: Config) -> tuple[list[dict[str, Any]], LedgerPolicy | Non
     generator = np.random.default_rng(config.run.seed)
     policy = None
     if config.privacy.mechanism != "none":
-        made = policy_of(config, budgets_of(config, CLIENTS), rule_of(config))
+        made = policy_of(config, Ledger.in_memory(budgets_of(config, CLIENTS), rule_of(config)))
         policy = made if isinstance(made, LedgerPolicy) else None
     records, learned, over = [], 0.0, False
     for index in range(config.federation.rounds):
@@ -94,7 +95,7 @@ def planned(plan: Plan | None, policy: LedgerPolicy, luck: float) -> dict[str, A
         "reward": reward,
         "left": policy.share_left().tolist(),
         "why": {name: value for name, value in why.items() if value},
-        "spent": most_spent(policy.ledger),
+        "spent": most_spent(policy.ledger.spending()),
     }
 
 

@@ -119,8 +119,8 @@ def shares(threads: int) -> dict[str, Any]:
 
     from benchmarks.speed.context import ARRIVING, ITEMS, PAIRS, pairs
     from benchmarks.speed.context import CLIENTS as SOME
+    from bgtplanner.paper.usage import UsageContext
     from bgtplanner.planning.bgt import BGTPlanner
-    from bgtplanner.planning.context import UsageContext
     from bgtplanner.privacy.budget import Budget
 
     simulations = {model: training(model) for model in MODELS}

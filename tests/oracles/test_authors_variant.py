@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split
-from bgtplanner.federation.planned import PlannedRounds
+from bgtplanner.federation.coordinator import Coordinator
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Draw, Federation
 from bgtplanner.federation.simulation import Simulation
@@ -206,10 +206,10 @@ class Played(NamedTuple):
     went: RoundResult
     told: Told
     state: Parameters
-    booked: Float  # ticks of each client, in the ledger of the run and in the policy's own
+    booked: Float  # ticks of each client, in the ledger of the run
 
 
-def conversation(planned: PlannedRounds, monkeypatch: pytest.MonkeyPatch) -> list[Told]:
+def conversation(planned: Coordinator, monkeypatch: pytest.MonkeyPatch) -> list[Told]:
     """Everything that the policy is asked and told from now on."""
     policy, heard = planned.policy, list[Told]()
     ask, tell = policy.ask, policy.tell
@@ -232,7 +232,7 @@ class Run(NamedTuple):
     """A run of the package, and the parameters that it began with."""
 
     mechanism: Any
-    planned: PlannedRounds
+    planned: Coordinator
     start: Parameters
     rounds: list[Played]
 
@@ -248,7 +248,7 @@ def run(request: pytest.FixtureRequest) -> Run:
         for index in range(ROUNDS):
             draws, went = draws_of(simulation, index), planned.step()
             assert went is not None
-            books = [planned.ledger.spent(), planned.policy.ledger.spent()]  # type: ignore[attr-defined]
+            books = [planned.ledger.spent()]
             rounds.append(
                 Played(draws, went, heard[-1], parameters_of(simulation), np.concatenate(books))
             )
@@ -343,24 +343,24 @@ def test_the_reward_is_the_fall_of_the_test_error(run: Run, expected: list[After
         before = now
 
 
-def test_the_ledgers_have_booked_every_charge(run: Run) -> None:
+def test_the_ledger_has_booked_every_charge(run: Run) -> None:
     ticks = np.cumsum([np.ceil(played.told.plan.charge_by_class / TICK) for played in run.rounds])
     for played, sum_of_charges in zip(run.rounds, ticks, strict=True):
         assert (played.booked == sum_of_charges).all()
-        assert played.booked.shape == (2, WORLD.users)
+        assert played.booked.shape == (1, WORLD.users)
         assert played.went.paid == WORLD.users
-    for ledger in (run.planned.ledger, run.planned.policy.ledger):  # type: ignore[attr-defined]
-        history = list(ledger.history())
-        assert [entry["kind"] for entry in history] == ["open", *["reserve", "settle"] * ROUNDS]
-        paid = [entry["charge_most"] for entry in history if entry["kind"] == "reserve"]
-        assert paid == pytest.approx([epsilon_of(index) for index in range(ROUNDS)], abs=1e-11)
-        total = sum(epsilon_of(index) for index in range(ROUNDS))
-        assert ledger.epsilon_spent().tolist() == pytest.approx([total] * WORLD.users)
+    ledger = run.planned.ledger
+    history = list(ledger.history())
+    assert [entry["kind"] for entry in history] == ["open", *["reserve", "settle"] * ROUNDS]
+    paid = [entry["charge_most"] for entry in history if entry["kind"] == "reserve"]
+    assert paid == pytest.approx([epsilon_of(index) for index in range(ROUNDS)], abs=1e-11)
+    total = sum(epsilon_of(index) for index in range(ROUNDS))
+    assert ledger.epsilon_spent().tolist() == pytest.approx([total] * WORLD.users)
 
 
 def test_what_is_not_a_number_stays_on_its_client(run: Run) -> None:
     """All blocks of client 4 are lost: noise goes out in their place, and nothing for pseudo."""
-    planned, simulation = run.planned, run.planned.simulation
+    planned, simulation = run.planned, run.planned.engine
     assert isinstance(simulation, Simulation)
     local = simulation.state.local
     broken = local._replace(embedding=local.embedding.at[4].set(np.nan))

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.paper.planners import Repaired, margin_of_paper
 from bgtplanner.planning.bgt import BGTPlanner
-from bgtplanner.planning.constrainer import margin_of_paper, solve_programme
+from bgtplanner.planning.constrainer import solve_programme
 from bgtplanner.planning.policy import Plan
 from bgtplanner.planning.predictor import Predictor
 from bgtplanner.privacy.budget import Budget, Budgets
@@ -38,8 +39,8 @@ def test_levels_reach_from_end_to_end(spacing: Any, skip: bool, cheapest: float)
     planner = BGTPlanner(
         budgets, rounds=100, min_rounds=70, levels=4, spacing=spacing, skip=skip, cheapest=cheapest
     )
-    assert planner.levels.shape == (2, 4 + skip)
-    for row, budget in zip(planner.levels, budgets.classes, strict=True):
+    assert planner.charges.shape == (2, 4 + skip)
+    for row, budget in zip(planner.charges, budgets.classes, strict=True):
         if skip:
             assert row[0] == 0.0
         real = row[int(skip) :]
@@ -51,14 +52,14 @@ def test_levels_reach_from_end_to_end(spacing: Any, skip: bool, cheapest: float)
 
 def test_one_level_is_the_cheapest() -> None:
     planner = BGTPlanner(BUDGET, 3, rounds=10, levels=1, skip=False, cheapest=1.0)
-    assert planner.levels.tolist() == [[planner.rule.even_charge(BUDGET, 10)]]
+    assert planner.charges.tolist() == [[planner.rule.even_charge(BUDGET, 10)]]
     assert len(played(planner)) == 10
 
 
 def test_levels_may_be_listed_in_even_shares() -> None:
     planner = BGTPlanner(BUDGET, 3, rounds=10, levels=[0.5, 1.0, 3.0])
     even = planner.rule.even_charge(BUDGET, 10)
-    np.testing.assert_allclose(planner.levels, [[0.0, 0.5 * even, even, 3 * even]])
+    np.testing.assert_allclose(planner.charges, [[0.0, 0.5 * even, even, 3 * even]])
     for levels in ([], [1.0, 1.0], [2.0, 1.0], [0.0, 1.0], [float("nan")], [1.0, float("inf")]):
         with pytest.raises(ConfigError, match=r"^levels = "):
             BGTPlanner(BUDGET, 3, rounds=10, levels=levels)
@@ -66,18 +67,18 @@ def test_levels_may_be_listed_in_even_shares() -> None:
 
 def test_the_dearest_level_lasts_an_eighth_of_the_rounds_by_default() -> None:
     planner = BGTPlanner(BUDGET, 3, rounds=80)
-    assert planner.levels[0, -1] == pytest.approx(planner.rule.even_charge(BUDGET, 10))
+    assert planner.charges[0, -1] == pytest.approx(planner.rule.even_charge(BUDGET, 10))
 
 
 # ---- what it explains
 
 
-@pytest.mark.parametrize("stage", ["short", "paper"])
+@pytest.mark.parametrize("kind", [BGTPlanner, Repaired])
 @pytest.mark.parametrize("skip", [False, True])
-def test_what_it_says_adds_up(stage: Any, skip: bool) -> None:
-    planner = BGTPlanner(
-        Budgets.per_client([1.0, 10.0], 1e-5), rounds=30, stage=stage, skip=skip, gamma=5.0
-    )
+def test_what_it_says_adds_up(kind: type[BGTPlanner], skip: bool) -> None:
+    options: dict[str, Any] = {"initial_rounds": 1, "min_rounds": 4, "cheapest": 0.5}
+    budgets = Budgets.per_client([1.0, 10.0], 1e-5)
+    planner = kind(budgets, rounds=30, skip=skip, gamma=5.0, **options)
     drawn = [plan for plan in played(planner) if plan.why.probability]
     assert drawn
     for plan in drawn:
@@ -85,7 +86,7 @@ def test_what_it_says_adds_up(stage: Any, skip: bool) -> None:
         assert sum(why.probability) == pytest.approx(1.0)
         constant = np.array(why.score) - np.array(why.predicted) + np.array(why.price)
         np.testing.assert_allclose(constant, constant[0], atol=1e-9)
-        assert why.charges == tuple(planner.levels.max(axis=0))
+        assert why.charges == tuple(planner.charges.max(axis=0))
         assert int(np.argmax(why.probability)) == int(np.argmax(why.score))
         if skip:
             assert (why.predicted[0], why.price[0], why.charges[0]) == (0.0, 0.0, 0.0)
@@ -96,14 +97,14 @@ def test_what_it_says_adds_up(stage: Any, skip: bool) -> None:
 
 
 def test_after_overspending_the_price_rises_and_cheaper_levels_gain() -> None:
-    planner = BGTPlanner.of_paper(
+    planner = Repaired(
         BUDGET, 943, rounds=100, min_rounds=20, initial_rounds=1, radius=5.0, step=1.0, gamma=5.0
     )
     played(planner, rounds=6)
     planner.constrainer.radius = 5.0
 
     def chances() -> tuple[np.ndarray, float]:
-        again = BGTPlanner.from_state(json.loads(json.dumps(planner.state_dict())))
+        again = Repaired.from_state(json.loads(json.dumps(planner.state_dict())))
         plan = again.ask(np.zeros(2))
         assert plan is not None
         return np.array(plan.why.probability), float(planner.constrainer.prices()[0])
@@ -135,7 +136,7 @@ def test_after_overspending_the_price_rises_and_cheaper_levels_gain() -> None:
 def test_with_the_constants_of_the_paper_levels_are_drawn_almost_uniformly(
     largest: float, low: float, high: float
 ) -> None:
-    planner = BGTPlanner.of_paper(BUDGET, 943, seed=1)
+    planner = Repaired(BUDGET, 943, rounds=100, seed=1)
     assert planner.gamma == pytest.approx(0.68, abs=0.005)
     generator = np.random.default_rng(0)
     context = np.array([160.0, 60.0, 50.0, 40.0, 30.0])  # singular values as on ML-100K
@@ -150,7 +151,7 @@ def test_with_the_constants_of_the_paper_levels_are_drawn_almost_uniformly(
 
 
 def test_the_initial_stage_of_the_paper_in_its_order() -> None:
-    planner = BGTPlanner.of_paper(BUDGET, 943, seed=3)
+    planner = Repaired(BUDGET, 943, rounds=100, seed=3)
     plans = played(planner)
     assert [plan.level for plan in plans[:25]] == np.repeat(np.arange(5), 5).tolist()
     notes = [plan.why.note for plan in plans]
@@ -164,7 +165,7 @@ def test_the_initial_stage_of_the_paper_in_its_order() -> None:
 
 def test_the_radius_comes_from_all_rounds_of_the_initial_stage() -> None:
     """Errors are those of predictions made beforehand; the programme knows all 30 rewards."""
-    planner = BGTPlanner.of_paper(BUDGET, 943, seed=3)
+    planner = Repaired(BUDGET, 943, rounds=100, seed=3)
     before = Predictor(standardize=False, noise=0.1)
     generator = np.random.default_rng(0)
     contexts, errors, radii = [], [], []
@@ -185,8 +186,8 @@ def test_the_radius_comes_from_all_rounds_of_the_initial_stage() -> None:
     )
     asked = np.array([[level + 1.0, *context] for context in contexts for level in range(5)])
     predicted = before.expect(asked, time=30).reshape(5, 5)
-    costs = planner.levels[0] / planner.levels[0, -1]
-    limit = planner.levels[0, 0] / planner.levels[0, -1]  # an even share, in the dearest level
+    costs = planner.charges[0] / planner.charges[0, -1]
+    limit = planner.charges[0, 0] / planner.charges[0, -1]  # an even share, in the dearest level
     best = solve_programme(predicted, costs, limit + 2 * margin / planner._unit[0])
     assert len(set(radii)) == 1  # not before the last of them was told
     expected = (best.optimum + margin) / limit
@@ -195,7 +196,7 @@ def test_the_radius_comes_from_all_rounds_of_the_initial_stage() -> None:
 
 
 def test_rewards_that_are_worth_nothing_leave_a_radius_of_nothing() -> None:
-    planner = BGTPlanner.of_paper(BUDGET, 9, rounds=50, seed=3)
+    planner = Repaired(BUDGET, 9, rounds=50, seed=3)
     while (plan := planner.ask([0.0])) is not None:
         planner.tell(plan, -100.0)
         if planner.round == 30:
@@ -205,12 +206,12 @@ def test_rewards_that_are_worth_nothing_leave_a_radius_of_nothing() -> None:
 
 def test_of_paper_may_be_told_otherwise() -> None:
     ledger = BGTPlanner(BUDGET, 7, rounds=5).ledger
-    planner = BGTPlanner.of_paper(ledger=ledger, rounds=20, min_rounds=10, levels=3)
-    assert planner.levels.shape == (1, 3)
+    planner = Repaired(ledger=ledger, rounds=20, min_rounds=10, levels=3)
+    assert planner.charges.shape == (1, 3)
     assert planner.rounds == 20
-    dearest = BGTPlanner.of_paper(BUDGET, 3, rounds=20).levels[0, -1]
+    dearest = Repaired(BUDGET, 3, rounds=20).charges[0, -1]
     assert dearest == pytest.approx(planner.rule.even_charge(BUDGET, 14))
-    assert BGTPlanner.of_paper(Budgets.same(BUDGET, 605)).gamma == pytest.approx(0.85, abs=0.005)
+    assert Repaired(Budgets.same(BUDGET, 605), rounds=100).gamma == pytest.approx(0.85, abs=0.005)
 
 
 # ---- the default
@@ -228,7 +229,7 @@ def test_it_first_tries_what_is_not_too_dear() -> None:
 
 @pytest.mark.parametrize("paper", [False, True])
 def test_the_same_seed_gives_the_same_plans(paper: bool) -> None:
-    make = BGTPlanner.of_paper if paper else BGTPlanner
+    make = Repaired if paper else BGTPlanner
     runs = [
         [plan.level for plan in played(make(BUDGET, 3, rounds=100, seed=seed))]
         for seed in (1, 1, 2)
@@ -259,7 +260,6 @@ def test_it_finds_the_best_level_of_a_trivial_bandit(best: int) -> None:
         ("cheapest", 1.5),
         ("cheapest", float("nan")),
         ("spacing", "random"),
-        ("stage", "none"),
         ("initial_rounds", 0),
         ("gamma", -1.0),
         ("gamma", float("nan")),

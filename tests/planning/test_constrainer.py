@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.constrainer import Constrainer, margin_of_paper, solve_programme
+from bgtplanner.paper.planners import margin_of_paper
+from bgtplanner.planning.constrainer import Constrainer, solve_programme
 
 Floats = NDArray[np.float64]
 

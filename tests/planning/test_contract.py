@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bgtplanner.planning.baselines import (
-    Adap,
-    Adpml,
+from bgtplanner.paper.planners import AsCoded, AsPrinted, Repaired
+from bgtplanner.planning.adaptive import Adap, Adpml
+from bgtplanner.planning.bgt import BGTPlanner
+from bgtplanner.planning.schedules import (
     Fixed,
     Hindsight,
     Hong,
@@ -18,8 +19,6 @@ from bgtplanner.planning.baselines import (
     Uniform,
     Unlimited,
 )
-from bgtplanner.planning.bgt import BGTPlanner
-from bgtplanner.planning.literal import AsCoded, AsPrinted
 from bgtplanner.testing import PolicyContract
 
 
@@ -39,17 +38,8 @@ class TestBGTPlannerWithoutSkipping(PolicyContract):
 
 
 class TestRepaired(PolicyContract):
-    policy = BGTPlanner
-    options: ClassVar[Mapping[str, Any]] = {
-        "stage": "paper",
-        "initial_rounds": 1,
-        "skip": False,
-        "gamma": 0.7,
-        "cheapest": 1.0,
-        "spacing": "linear",
-        "min_rounds": 8,
-        "predictor": {"standardize": False},
-    }
+    policy = Repaired
+    options: ClassVar[Mapping[str, Any]] = {"initial_rounds": 1, "min_rounds": 8}
 
 
 class TestAsPrinted(PolicyContract):
@@ -63,6 +53,11 @@ class TestAsCoded(TestAsPrinted):
 
 class TestUniform(PolicyContract):
     policy = Uniform
+
+
+class TestUniformWhereSomeAreAsked(PolicyContract):
+    policy = Uniform
+    options: ClassVar[Mapping[str, Any]] = {"participation": 0.3}
 
 
 class TestFixed(PolicyContract):

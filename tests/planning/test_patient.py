@@ -12,6 +12,7 @@ import pytest
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.patient import Patient
 from bgtplanner.planning.policy import Plan
+from bgtplanner.planning.schedules import Uniform
 from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.testing import PolicyContract
@@ -58,7 +59,7 @@ def charges_of(policy: Patient, context: Any) -> list[float]:
 def test_the_probe_takes_its_share(rule: str, probe: float) -> None:
     policy = patient(rule, probe=probe)
     whole = policy.left()
-    (plan,) = played(policy, None, limit=1)
+    (plan,) = played(policy, GOOD, limit=1)
     assert plan.charge_by_class == pytest.approx(probe * whole)
     assert policy.left() == pytest.approx((1 - probe) * whole)
     assert plan.why.note == "a probe"
@@ -113,16 +114,30 @@ def test_nothing_is_left() -> None:
         assert policy.share_left() == pytest.approx(0, abs=1e-9)
 
 
-@pytest.mark.parametrize(("mechanism", "last"), [("gaussian", 3), ("laplace", 1)])
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 @pytest.mark.parametrize("context", [None, [], [0.0, 0.0]])
-def test_without_forecasts_it_goes_by_the_mechanism(
-    mechanism: str, last: int, context: Any
-) -> None:
-    policy = Patient(BUDGET, 3, rounds=ROUNDS, mechanism=mechanism)
-    charges = charges_of(policy, context)
-    assert [charge > 0 for charge in charges] == [True] + [False] * (9 - last) + [True] * last
-    assert policy.left() == pytest.approx(0, abs=1e-9)
+def test_without_forecasts_it_is_an_even_schedule(mechanism: str, context: Any) -> None:
+    """It waited in 96 of 100 rounds of a loop that knows nothing of forecasts."""
+    policy = Patient(BUDGET, 3, rounds=100, mechanism=mechanism)
+    plans = played(policy, context)
+    even = Uniform(BUDGET, 3, rounds=100, mechanism=mechanism)
+    assert [plan.charge for plan in plans] == [even._even[0]] * 100
+    assert policy.share_left() == pytest.approx(0, abs=1e-6)
     assert policy.note is None
+    assert plans[0].why.note == "an even share: there is no forecast"
+
+
+def test_where_some_are_asked_the_last_rounds_reach_everybody() -> None:
+    """Each client is seen three times at the end, and pays its share each time."""
+    policy = patient(rounds=100, participation=0.1)
+    charges = charges_of(policy, GOOD)
+    assert [charge > 0 for charge in charges[:71]] == [True] + [False] * 69 + [True]
+    third = 0.94 * policy.rule.capacity(BUDGET) / 3
+    assert charges[70:73] == pytest.approx([third] * 3, rel=1e-6)
+    alone = patient(rounds=100, participation=0.1)
+    charges = charges_of(alone, FALLS_WHEN_SPLIT)
+    assert np.flatnonzero(charges).tolist() == [0, 90]  # everybody was asked here
+    assert charges[90] == pytest.approx(3 * third, rel=1e-6)
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])

@@ -17,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.baselines import Adap, Fixed, Random, Uniform, Unlimited
+from bgtplanner.planning.adaptive import Adap
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.plan import PerClient, Plan, noise_of
 from bgtplanner.planning.policy import LedgerPolicy
+from bgtplanner.planning.schedules import Fixed, Random, Uniform, Unlimited
 from bgtplanner.privacy.accountants import ACCOUNTANTS, TICK, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger

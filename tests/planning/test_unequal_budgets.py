@@ -16,9 +16,10 @@ import pytest
 from dp_accounting import gaussian_mechanism, pld
 from numpy.typing import NDArray
 
-from bgtplanner.planning.baselines import Adap, Fixed, Random, Uniform
+from bgtplanner.paper.planners import AsCoded, AsPrinted
+from bgtplanner.planning.adaptive import Adap
 from bgtplanner.planning.bgt import BGTPlanner
-from bgtplanner.planning.literal import AsCoded, AsPrinted
+from bgtplanner.planning.schedules import Fixed, Random, Uniform
 from bgtplanner.privacy.budget import Budgets
 from bgtplanner.privacy.ledger import Ledger
 

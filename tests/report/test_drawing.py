@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.catalog import POLICIES
+from bgtplanner.planning.registry import POLICIES
 from bgtplanner.report.drawing import (
     Line,
     Picture,

@@ -141,7 +141,7 @@ class TestTerminal:
         for preset in ("paper", "recommended"):
             found = comparison_of(
                 datasets=("filmtrust-full", long),
-                policies=("bgtplanner.planning.baselines:Hong", "bgt"),
+                policies=("bgtplanner.planning.schedules:Hong", "bgt"),
                 preset=preset,
                 seeds=tuple(range(12)),
             )

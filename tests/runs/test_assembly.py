@@ -11,11 +11,12 @@ import pytest
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.fedgnn import FedGNN
-from bgtplanner.planning.baselines import Uniform
+from bgtplanner.paper.planners import AsCoded, AsPrinted, Repaired
 from bgtplanner.planning.bgt import BGTPlanner
-from bgtplanner.planning.literal import AsCoded, AsPrinted
 from bgtplanner.planning.policy import LedgerPolicy, Policy
+from bgtplanner.planning.schedules import Uniform
 from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.assembly import (
     budgets_of,
     federation_of,
@@ -160,7 +161,7 @@ class TestBudgets:
 
 def policy(preset: str = "recommended", **changes: Any) -> Policy:
     settled = config(preset, federation__rounds=20, **changes)
-    return policy_of(settled, budgets_of(settled, 5), rule_of(settled))
+    return policy_of(settled, Ledger.in_memory(budgets_of(settled, 5), rule_of(settled)))
 
 
 class TestPolicy:
@@ -217,7 +218,7 @@ class TestPolicy:
         ("constants", "kind"),
         [
             ("own", BGTPlanner),
-            ("repaired", BGTPlanner),
+            ("repaired", Repaired),
             ("paper", AsPrinted),
             ("authors", AsCoded),
         ],
@@ -231,8 +232,6 @@ class TestPolicy:
         fewer = {"planning__min_rounds": 14} if constants == "own" else {}
         found = policy(preset, planning__policy="bgt", planning__constants=constants, **fewer)
         assert type(found) is kind
-        repaired = isinstance(found, BGTPlanner) and found.stage == "paper"
-        assert repaired == (constants == "repaired")
         plan = found.ask(np.ones(5))
         assert plan is not None
         found.tell(plan, reward=0.0)
@@ -257,4 +256,4 @@ class TestPolicy:
     ) -> None:
         found: Any = policy("paper", planning__constants=constants, planning__min_rounds=given)
         steps = dearest * np.arange(5) / 4
-        np.testing.assert_allclose(found.levels[0], 0.5 + steps * (10 / fewest - 0.5))
+        np.testing.assert_allclose(found.charges[0], 0.5 + steps * (10 / fewest - 0.5))

@@ -319,7 +319,7 @@ def test_runs_from_before_the_planner_was_called_repaired(constants: str, tmp_pa
     with pytest.raises(_PowerCut):
         tiny(cut, observer=Cut(3), **repaired)
     call_it(constants, cut)
-    with pytest.raises(RunFolderError, match=r'set planning.constants to "repaired" to go on'):
+    with pytest.raises(RunFolderError, match=r"state: kind = 'Repaired': expected As"):
         resume(cut)
     call_it("repaired", cut)
     again = resume(cut)

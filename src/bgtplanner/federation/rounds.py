@@ -2,7 +2,7 @@
 
 The paper's five steps: (1) clients say what they will train on, (2) the policy plans and the
 ledger reserves, (3) clients train, (4) clients protect and upload, (5) the server aggregates,
-steps and evaluates. Steps 1 and 2 come before, in :mod:`bgtplanner.federation.planned`; their
+steps and evaluates. Steps 1 and 2 come before, in :mod:`bgtplanner.federation.coordinator`; their
 outcome are the terms of the round. Without protection nothing is planned, reserved or noised: that
 is FedSGD.
 """

@@ -1,8 +1,8 @@
 """The server's part on real machines: plan, reserve, ask, check what comes, learn from it.
 
-Planning and paying are those of a simulation (:mod:`bgtplanner.federation.planned`), the step is
-the same (:meth:`bgtplanner.federation.rounds.Federation.received`); here is what lies between: a
-round trip to clients that may be slow, gone, wrong or hostile.
+Planning and paying are those of a simulation (:mod:`bgtplanner.federation.coordinator`), the step
+is the same (:meth:`bgtplanner.federation.rounds.Federation.received`); here is what lies between:
+a round trip to clients that may be slow, gone, wrong or hostile.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError, MessageError
 from bgtplanner.federation.client import coordinates_of
-from bgtplanner.federation.planned import PlannedRounds
+from bgtplanner.federation.coordinator import Coordinator
 from bgtplanner.federation.protection import Protection, Released, Terms
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation, State
@@ -238,7 +238,7 @@ class Deployment:
         self._screen = Screen(self.protection.mechanism, arrays.get(_SEEN))
 
 
-class DeployedRounds(PlannedRounds):
+class DeployedRounds(Coordinator):
     """Rounds on real machines, planned and paid for as in a simulation.
 
     Who is connected is asked. The server's ledger notes what it has asked of whom: a client that
@@ -246,21 +246,19 @@ class DeployedRounds(PlannedRounds):
     client has really spent stands in its own.
     """
 
-    simulation: Deployment
+    engine: Deployment
 
     def step(self) -> RoundResult | None:
         """One round; None: the budget is gone, or the policy has stopped."""
-        self._present = self.simulation.present()
-        classes = self.ledger.budgets.class_of_client[self._present]
-        self._class_sizes = np.bincount(classes, minlength=len(self.ledger.budgets.classes))
+        self._present = self.engine.present()
         played = super().step()
-        carrier = self.simulation
+        engine = self.engine
         return played and replace(
             played,
-            late=carrier.late,
-            asked=carrier.asked,
-            refused=carrier.refused,
-            dropped_by_kind=dict(carrier.useless),
+            late=engine.late,
+            asked=engine.asked,
+            refused=engine.refused,
+            dropped_by_kind=dict(engine.useless),
         )
 
     def _inputs(self, index: int, asked: NDArray[np.bool_]) -> bytes:

@@ -27,7 +27,7 @@ from scipy.optimize import linprog
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.given import floats, number
 
-__all__ = ["Constrainer", "Programme", "margin_of_paper", "solve_programme"]
+__all__ = ["Constrainer", "Programme", "solve_programme"]
 
 Floats = NDArray[np.float64]
 
@@ -163,11 +163,3 @@ def solve_programme(rewards: ArrayLike, costs: ArrayLike, allowance: ArrayLike) 
     if found.status != 0:
         return Programme(0.0, np.zeros(len(limit)), False)
     return Programme(float(-found.fun), np.maximum(-found.ineqlin.marginals, 0.0), True)
-
-
-def margin_of_paper(
-    squared_error: float, *, levels: int, rounds: int, clients: int, initial_rounds: int
-) -> float:
-    """M(T0) = sqrt(A E + 4 log(T U) / T0): what the initial stage may have missed (eq. 14)."""
-    noise = 4 * np.log(rounds * clients) / initial_rounds
-    return float(np.sqrt(levels * squared_error + noise))

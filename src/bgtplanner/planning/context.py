@@ -1,197 +1,59 @@
-"""What the planner may look at before a round.
+"""What the planner may look at before a round: numbers that cost no further charge.
 
-Two contexts. The paper's: who trains on which items in this round, as a matrix, reduced to its
-largest singular values; it shows item ids, so it is not free. Ours: statistics of what has been
-released already, which cost nothing more.
+Others may be added to :data:`bgtplanner.planning.registry.CONTEXTS`, as the paper's is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array, issparse
+from numpy.typing import ArrayLike
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.given import floats, number, whole
+from bgtplanner.planning.given import floats, number
+from bgtplanner.planning.plan import Floats
 
-__all__ = ["ReleasedContext", "UsageContext"]
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.integer[Any]]
-Product = Callable[[Floats], Any]
-
-NOTHING = 1e-13  # a squared singular value is 0 if it is below this share of the largest
-TRACKED = 1  # vectors carried along beyond those asked for: the next to come up
-PROBES = 2  # fresh random vectors in every computation: they find what the carried ones cannot
-BLOCKS = 4  # the search space is cut back to its best block when it holds this many
-MARGIN = 3.0  # of residuals, between the last value asked for and those that follow
-FEWEST_STEPS, MOST_STEPS = 2, 400
-DENSE_SHARE, DENSE_SIDE = 0.1, 4096  # fuller than that, and no larger: multiply it out once
-WHOLE_SIDE = 112  # up to which a direct solution costs no more than a search, and misses nothing
-DIRECTORY_CELLS = 2**24  # up to that many cells, repeated pairs are found by a table of all
+__all__ = ["Context", "ReleasedContext"]
 
 
-class UsageContext:
-    """Largest singular values of the binary client-item usage matrix (the paper's context).
-
-    The values come in descending order, filled up with zeros. They are computed by block Krylov
-    iteration with Rayleigh-Ritz and a check of the residuals. The last round's vectors start the
-    next computation: where little has changed, a few products are enough.
-
-    The matrix shows which client uses which item: what comes out of here is not private, and a
-    run that hands it to its planner says so under ``not_accounted``.
-
-    Found by a search that starts where the last one ended. In a very sparse matrix a value that
-    occurs many times over may be found too few times; small matrices are solved directly.
+class Context:
+    """What a policy is shown before each round of a federation; this one shows nothing.
 
     Args:
-        values: How many singular values, d in the paper.
-        seed: Of the random vectors among those that start a computation.
-        tolerance: Relative error of each value, estimated from residuals. A planner that smooths
-            over contexts can do with 1e-3, which takes fewer products.
-
-    Example:
-        >>> context = UsageContext(values=3)
-        >>> context.of_pairs([0, 0, 1, 1], [0, 1, 0, 0], clients=2, items=2).round(4).tolist()
-        [1.618, 0.618, 0.0]
+        values: How many numbers, where that can be chosen.
+        seed: Of random choices, where there are any.
     """
 
-    def __init__(self, values: int = 5, *, seed: int = 0, tolerance: float = 1e-6) -> None:
-        self.values = whole("values", values, 1, 100)
-        self.tolerance = number("tolerance", tolerance, 1e-12, 0.1)
-        self.seed = whole("seed", seed, 0)
-        self._calls = 0
-        self._vectors: Floats | None = None
+    def __init__(self, values: int = 5, *, seed: int = 0) -> None:
+        self.values, self.seed = values, seed
 
-    def of_pairs(self, client: ArrayLike, item: ArrayLike, *, clients: int, items: int) -> Floats:
-        """Of the client-item pairs in use, repeated pairs counting once.
-
-        Making a matrix of them can cost as much as its singular values: where the pairs that may
-        come are known beforehand, :meth:`of_matrix` is the faster way.
+    def of(self, coordinator: Any) -> Floats | None:
+        """What the policy may look at before the next round.
 
         Args:
-            client: Client of each pair, from 0.
-            item: Item of each pair, from 0.
-            clients: Number of clients.
-            items: Number of items.
+            coordinator: A :class:`bgtplanner.federation.coordinator.Coordinator`, with its
+                `engine` and its `policy`.
         """
-        shape = whole("clients", clients, 0), whole("items", items, 0)
-        rows, columns = _indices("client", client, clients), _indices("item", item, items)
-        ConfigError.unless(
-            len(rows) == len(columns),
-            "item",
-            f"{len(columns)} of them",
-            f"{len(rows)}, as clients",
-        )
-        return self._of_canonical(_binary(rows, columns, shape))
+        del coordinator
+        return None
 
-    def of_matrix(self, matrix: Any) -> Floats:
-        """Of a sparse matrix of clients by items: a pair is in use where it is not zero.
-
-        The fast way for many rounds: make one CSR array of all pairs that may ever be in use, and
-        set its ``data`` to 1 or 0 before each round.
-
-        Args:
-            matrix: A SciPy sparse array or matrix, best a CSR array of float64.
-        """
-        ConfigError.unless(
-            issparse(matrix) and matrix.ndim == 2, "matrix", type(matrix), "a SciPy sparse matrix"
-        )
-        rows = csr_array(matrix)
-        if not rows.has_canonical_format:
-            rows = rows.copy()
-            rows.sum_duplicates()
-        used = rows.data != 0
-        ones = csr_array((used.astype(np.float64), rows.indices, rows.indptr), shape=rows.shape)
-        if np.count_nonzero(used) < 0.75 * rows.nnz:  # multiplying by zero takes its time, too
-            ones = ones.copy()
-            ones.eliminate_zeros()
-        return self._of_canonical(ones)
-
-    def of_operator(
-        self, times: Product, transposed_times: Product, clients: int, items: int
-    ) -> Floats:
-        """Of a matrix X that is known by its products only.
-
-        Args:
-            times: X @ v for an array v with `items` rows and any number of columns.
-            transposed_times: X.T @ u for an array u with `clients` rows.
-            clients: Rows of X.
-            items: Columns of X.
-        """
-        clients, items = whole("clients", clients, 0), whole("items", items, 0)
-        inner, outer = (transposed_times, times) if clients <= items else (times, transposed_times)
-        names = ("times", "transposed_times")
-        inner_name, outer_name = names[::-1] if clients <= items else names
-        small, large = min(clients, items), max(clients, items)
-
-        def gram_times(vectors: Floats) -> Floats:
-            image = _product(inner_name, inner(vectors), large, vectors)
-            return _product(outer_name, outer(image), small, vectors)
-
-        return self._largest(gram_times, small)
+    def released(
+        self, aggregate: ArrayLike, noise_std: float, reward: float | None = None
+    ) -> None:
+        """Take in what a round has released."""
 
     def state_dict(self) -> dict[str, Any]:
         """What has to be kept to go on exactly like this one, as plain data."""
-        vectors = None if self._vectors is None else self._vectors.tolist()
-        return {"calls": self._calls, "vectors": vectors}
+        return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave."""
-        calls = whole("calls", state["calls"], 0)
-        vectors = None if state["vectors"] is None else floats("vectors", state["vectors"])
-        if vectors is not None:
-            width = self.values + TRACKED
-            ConfigError.unless(
-                vectors.ndim == 2 and vectors.shape[1] == width,
-                "vectors",
-                f"of shape {vectors.shape}",
-                f"columns for {self.values} values, {width} of them",
-            )
-        self._calls, self._vectors = calls, vectors
-
-    def _of_canonical(self, matrix: csr_array) -> Floats:
-        """Of a matrix of zeros and ones in which no pair is stored twice."""
-        clients, items = matrix.shape
-        small = min(clients, items)
-        if small <= DENSE_SIDE and matrix.nnz > DENSE_SHARE * clients * items:
-            # Counts of common items are whole numbers below 2**24: single precision is exact.
-            dense = matrix.astype(np.float32).toarray()
-            counts = dense @ dense.T if clients <= items else dense.T @ dense
-            gram = counts.astype(np.float64)
-            return self._largest(lambda vectors: gram @ vectors, small)
-        transposed = matrix.T
-        first, second = (transposed, matrix) if clients <= items else (matrix, transposed)
-        return self._largest(lambda vectors: second @ (first @ vectors), small)
-
-    def _largest(self, gram_times: Product, size: int) -> Floats:
-        """Square roots of the largest eigenvalues of the smaller Gram matrix."""
-        block = self.values + TRACKED + PROBES
-        generator = np.random.default_rng([self.seed, self._calls])
-        self._calls += 1
-        if size <= max(BLOCKS * block, WHOLE_SIDE):  # small enough to look at all of it
-            eye = np.eye(size)
-            parts = [gram_times(eye[:, at : at + block]) for at in range(0, size, block)]
-            gram = np.hstack([np.zeros((size, 0)), *parts])
-            found = np.linalg.eigvalsh((gram + gram.T) / 2)[::-1]
-        else:
-            known = self._vectors
-            carried = known if known is not None and len(known) == size else np.zeros((size, 0))
-            carried = _orthonormal(carried, carried[:, :0])
-            fresh = generator.standard_normal((size, block - carried.shape[1]))
-            found, vectors = _iterate(gram_times, carried, fresh, self.values, self.tolerance)
-            self._vectors = vectors[:, : self.values + TRACKED]
-        found = found[: self.values]
-        kept = np.where(found > NOTHING * np.max(found, initial=0.0), found, 0.0)
-        values: Floats = np.pad(np.sqrt(kept), (0, self.values - len(kept)))
-        return values
 
 
-class ReleasedContext:
+class ReleasedContext(Context):
     """Statistics of what has been released already: they cost no further charge.
 
     In the order of `names`: share of the rounds that are over; share of the budget that is left;
@@ -219,7 +81,8 @@ class ReleasedContext:
         "reward",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, values: int = 6, *, seed: int = 0) -> None:
+        super().__init__(values, seed=seed)
         self._direction: Floats | None = None
         self._known = dict.fromkeys(self.names[2:], 0.0)
 
@@ -255,6 +118,12 @@ class ReleasedContext:
             "reward": paid,
         }
 
+    def of(self, coordinator: Any) -> Floats:
+        """By the mean client of the class that has most of its budget left."""
+        policy, begun = coordinator.policy, coordinator.engine.next_round
+        left = float(np.max(policy.share_left(), initial=0.0)) if len(policy.share_left()) else 1.0
+        return self.vector(progress=begun / policy.rounds, left=left)
+
     def vector(self, *, progress: float, left: float) -> Floats:
         """The context of the next round, in the order of `names`.
 
@@ -278,93 +147,6 @@ class ReleasedContext:
         self._known = known
 
 
-def _iterate(
-    gram_times: Product, carried: Floats, fresh: Floats, values: int, tolerance: float
-) -> tuple[Floats, Floats]:
-    """Largest eigenvalues and -vectors of a positive semidefinite matrix, a block of them.
-
-    The search space grows by the residuals of its best block (a block Krylov space), and is cut
-    back to that block when it is full.
-    """
-    block = carried.shape[1] + fresh.shape[1]
-    basis = np.hstack([carried, _orthonormal(fresh, carried)])
-    images = gram_times(basis)
-    small = basis.T @ images
-    for step in range(MOST_STEPS):
-        found, turn = np.linalg.eigh(small)
-        found, turn = found[::-1], turn[:, ::-1][:, :block]
-        best, best_images = basis @ turn, images @ turn
-        residual = best_images - best * found[:block]
-        sizes = np.sqrt(np.einsum("ij,ij->j", residual, residual))
-        if step >= FEWEST_STEPS and _settled(found[:block], sizes, values, tolerance):
-            break
-        if basis.shape[1] + block > BLOCKS * block:
-            basis, images, small = best, best_images, np.diag(found[:block])
-        open_ones = sizes > NOTHING * max(found[0], 0.0)
-        more = _orthonormal(residual[:, open_ones] / sizes[open_ones], basis)
-        if not more.shape[1]:
-            break
-        more_images = gram_times(more)
-        basis, images = np.hstack([basis, more]), np.hstack([images, more_images])
-        beside = basis.T @ more_images
-        small = np.vstack([np.hstack([small, beside[: len(small)]]), beside.T])
-    return found[:block], best
-
-
-def _settled(found: Floats, sizes: Floats, values: int, tolerance: float) -> bool:
-    """Whether the first values are known well enough, judged by the sizes of their residuals.
-
-    A Ritz value is off by at most its residual, and by at most the residual's square over the
-    distance to the part of the spectrum that the block does not cover.
-    """
-    wanted, residual = found[:values], sizes[:values]
-    distance = np.maximum(wanted - found[-1], np.finfo(np.float64).tiny)
-    off = np.minimum(residual, residual * (residual / distance))
-    allowed = np.maximum(2 * tolerance * wanted, NOTHING * found[0])
-    # The rest must be clearly smaller, or a large value may yet be hidden in a mixture of vectors.
-    above = found[values:] + MARGIN * sizes[values:]
-    return bool(np.all(off <= allowed) and np.all(above <= wanted[-1] + allowed[-1]))
-
-
-def _orthonormal(columns: Floats, basis: Floats) -> Floats:
-    """Orthonormal columns that add to a basis what the given ones have beyond it.
-
-    A second pass where the first took away so much that rounding errors would show.
-    """
-    for _ in range(2):
-        columns = columns - basis @ (basis.T @ columns)
-        spread, turn = np.linalg.eigh(columns.T @ columns)
-        kept = spread > 1e-12 * np.max(spread, initial=1e-12)
-        columns = columns @ (turn[:, kept] / np.sqrt(spread[kept]))
-        if np.min(spread, initial=1.0) > 1e-3:
-            break
-    return columns
-
-
-def _binary(rows: Integers, columns: Integers, shape: tuple[int, int]) -> csr_array:
-    """Ones at the given pairs. Repeated ones are stored once, or again with a zero."""
-    clients, items = shape
-    number = len(rows)
-    if clients * items > DIRECTORY_CELLS or number >= 2**31:
-        matrix = csr_array((np.ones(number), (rows, columns)), shape=shape)
-        matrix.sum_duplicates()
-        matrix.data[:] = 1.0
-        return matrix
-    # Far cheaper than sorting the pairs: each cell remembers the last pair that named it.
-    cell = rows.astype(np.int64) * items + columns
-    order = np.arange(number, dtype=np.int32)
-    last = np.empty(clients * items, dtype=np.int32)
-    last[cell] = order
-    used = (last[cell] == order).astype(np.float64)
-    if np.any(rows[1:] < rows[:-1]):
-        by_row = np.argsort(rows.astype(np.min_scalar_type(clients)), kind="stable")
-        used, columns = used[by_row], columns[by_row]
-    starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=clients))])
-    return csr_array(
-        (used, columns.astype(np.int32, copy=False), starts.astype(np.int32)), shape=shape
-    )
-
-
 def _log_signal_to_noise(log_norm: float, noise_std: float, coordinates: int) -> float:
     """Logarithm of the power beyond the noise's, over the noise's."""
     if log_norm == -math.inf:
@@ -378,25 +160,3 @@ def _log_signal_to_noise(log_norm: float, noise_std: float, coordinates: int) ->
 
 def _between(logarithm: float, low: float, high: float) -> float:
     return min(max(logarithm, math.log(low)), math.log(high))
-
-
-def _product(name: str, made: Any, rows: int, vectors: Floats) -> Floats:
-    """What a product gave, if it has the right shape and only finite numbers."""
-    array = np.asarray(made, dtype=np.float64)
-    expected = (rows, vectors.shape[1])
-    ConfigError.unless(array.shape == expected, name, array.shape, f"products of shape {expected}")
-    ConfigError.unless(bool(np.isfinite(array).all()), name, "NaN or infinite", "finite products")
-    return array
-
-
-def _indices(name: str, given: ArrayLike, limit: int) -> Integers:
-    """Whole numbers from 0 to below the limit. Refusals do not show them."""
-    array = np.asarray(given)
-    if array.size == 0 and array.ndim == 1:
-        return np.zeros(0, dtype=np.int64)
-    expected = f"one dimension of whole numbers from 0 to below {limit}"
-    ConfigError.unless(array.ndim == 1, name, f"{array.ndim} dimensions", expected)
-    ConfigError.unless(np.issubdtype(array.dtype, np.integer), name, str(array.dtype), expected)
-    fits = bool(array.min() >= 0 and array.max() < limit)
-    ConfigError.unless(fits, name, "out of range", expected)
-    return array.astype(np.int64, copy=False)

@@ -1,4 +1,4 @@
-"""Look once, save, and spend when there is most to learn from; or leave it.
+"""Save the budget for the end, when there is most to learn from; or leave it.
 
 Where rounds add up by their precision (:mod:`bgtplanner.federation.posterior`), early and late
 rounds bring the same information about the same ratings, but ratings go on arriving: what is spent
@@ -11,38 +11,40 @@ released. So this planner
 3. else waits, and spends the rest in the last rounds. In one if splitting costs precision (Laplace
    noise: two rounds of half the epsilon are worth half of one), in a few if it does not, so that
    later ones can build on what the earlier ones found.
+
+Without a forecast there is nothing to go by: every round then costs an even share.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.given import whole
-from bgtplanner.planning.policy import Choice, Floats, LedgerPolicy, Plan, Why
-from bgtplanner.privacy.budget import Budget, Budgets
-from bgtplanner.privacy.mechanisms import mechanism_named
+from bgtplanner.planning.plan import Floats, Why
+from bgtplanner.planning.policy import Choice, LedgerPolicy
 
 __all__ = ["Patient"]
 
 _SPLITS_WELL = 0.97  # of the gain of one round: splitting is worth that much for what it teaches
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Patient(LedgerPolicy):
     """Probe, then abstain or save for the end.
 
     The context is, in this order: the forecast of the relative fall of the error as things are, if
-    all that is left were spent in one round, and if it were spent in `at_end` rounds. Without it,
-    nothing is abstained from.
+    all that is left were spent in one round, and if it were spent in `at_end` rounds.
 
     Args:
         probe: Share of the budget that the first round takes.
-        at_end: In how many rounds the rest is spent, where splitting costs nothing.
+        at_end: In how many rounds a client spends the rest, where splitting costs nothing.
         worthwhile: Least relative fall of the error that is worth the rest of the budget.
-        **options: See :class:`LedgerPolicy`.
 
     Example:
         >>> from bgtplanner import Budget
@@ -55,50 +57,48 @@ class Patient(LedgerPolicy):
         [0.06, 0.0, 0.0, 0.31, 0.31, 0.31]
     """
 
-    def __init__(
-        self,
-        budget: Budget | Budgets | None = None,
-        clients: int | None = None,
-        *,
-        rounds: int,
-        probe: float = 0.06,
-        at_end: int = 3,
-        worthwhile: float = 0.004,
-        **options: Any,
-    ) -> None:
+    probe: float = 0.06
+    at_end: int = 3
+    worthwhile: float = 0.004
+
+    def __post_init__(self) -> None:
+        probe, at_end, worthwhile = self.probe, self.at_end, self.worthwhile
         ConfigError.unless(bool(0 < probe < 1), "probe", probe, "above 0 and below 1")
-        whole = isinstance(at_end, int) and 1 <= at_end <= 1000
-        ConfigError.unless(whole, "at_end", at_end, "a whole number from 1 to 1000")
+        fits = isinstance(at_end, int) and 1 <= at_end <= 1000
+        ConfigError.unless(fits, "at_end", at_end, "a whole number from 1 to 1000")
         fits = bool(0 <= worthwhile < 1)
         ConfigError.unless(fits, "worthwhile", worthwhile, "from 0 to below 1")
-        super().__init__(budget, clients, rounds=rounds, **options)
-        self.probe, self.at_end, self.worthwhile = probe, at_end, worthwhile
-        self.note: str | None = None
-        self.abstained = False
+        super().__post_init__()
+        # All of them together see a client `at_end` times.
+        self._window = math.ceil(min(at_end / self.participation, self.rounds))
         self._last_rounds: int | None = None
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """The probe, nothing while it waits, or an even part of the rest."""
+        if len(context) != 3:
+            return Choice(self._even, why=_why("an even share: there is no forecast", context))
         rounds_left = self.rounds - self.round
-        if self.round == 1 and rounds_left >= self.at_end:
-            self._look_ahead(context)
+        if self.round == 1 and rounds_left >= self._window and not self.abstained:
+            self._look_ahead(float(max(context[1:])))
         if self.abstained:
             return None
-        if self._last_rounds is None and rounds_left <= self.at_end:
-            self._last_rounds = self._split(context, rounds_left)
-        if self._last_rounds is not None:
-            if rounds_left > self._last_rounds:
-                return self._wait(context)
-            return Choice(left / rounds_left, why=_why("what was saved", context))
-        if self.round == 0:
+        if self._last_rounds is None and rounds_left <= self._window:
+            well = context[2] >= _SPLITS_WELL * context[1]
+            one = math.ceil(min(1 / self.participation, rounds_left))  # each client has one
+            self._last_rounds = rounds_left if well else one
+        if self._last_rounds is not None and rounds_left <= self._last_rounds:
+            charges = left / rounds_left
+            if self.participation < 1:  # what others have left is no measure
+                # Whoever has paid for the probe must have enough for all of them, to the tick.
+                saved = 1.0 if self._last_rounds == self.rounds else 1 - self.probe - 1e-9
+                charges = saved * self.even_charges(self._last_rounds)
+            return Choice(charges, why=_why("what was saved", context))
+        if self.round == 0 and self._last_rounds is None:
             return Choice(self.probe * left, why=_why("a probe", context))
-        return self._wait(context)
+        return Choice(np.zeros(len(self.budgets.classes)), why=_why("saving", context))
 
-    def _look_ahead(self, context: Floats) -> None:
+    def _look_ahead(self, promised: float) -> None:
         """Is it worth it to go on? Decided once, after the probe."""
-        if len(context) != 3 or self.abstained:
-            return
-        promised = float(max(context[1:]))
         self.abstained = promised < self.worthwhile
         self.note = (
             f"abstained: spending the rest would lower the error by {promised:.1%}, less than the "
@@ -107,18 +107,6 @@ class Patient(LedgerPolicy):
             else f"saved for the last rounds: forecast of an error {promised:.1%} below a "
             "client's own"
         )
-
-    def learn(self, plan: Plan, reward: float | None) -> None:
-        """It goes by forecasts, not by rewards."""
-
-    def _wait(self, context: Floats) -> Choice:
-        return Choice(np.zeros(len(self.budgets.classes)), why=_why("saving", context))
-
-    def _split(self, context: Floats, rounds_left: int) -> int:
-        """In how many of the last rounds to spend."""
-        if len(context) == 3:
-            return rounds_left if context[2] >= _SPLITS_WELL * context[1] else 1
-        return rounds_left if mechanism_named(self.rule.mechanism).divisible else 1
 
     def state_dict(self) -> dict[str, Any]:
         """Everything it is and has decided, as plain data."""
@@ -133,7 +121,8 @@ class Patient(LedgerPolicy):
         decided = isinstance(abstained, bool)
         ConfigError.unless(decided, "state: abstained", type(abstained).__name__, "true or false")
         self.note, self.abstained = note, abstained
-        self._last_rounds = None if last is None else whole("state: last_rounds", last, 1, 1000)
+        if last is not None:
+            self._last_rounds = whole("state: last_rounds", last, 1, self.rounds)
 
 
 def _why(note: str, context: Floats) -> Why:

@@ -33,17 +33,16 @@ Trust = Literal["local", "secagg"]
 class PerClient(np.ndarray[tuple[int, ...], np.dtype[np.float64]]):
     """One number for each client, as a column of shape ``(clients, 1)``.
 
-    It is a column, and not a flat array, because uploads lie in rows, ``[clients, coordinates]``.
-    NumPy lines arrays up by their last axis: a flat array would go along the coordinates where
-    there happen to be as many of them as clients, and every upload would get the noise of others.
-    A column lies along the clients also where an array loses its class on the way, as in
-    ``generator.normal(0.0, plan.noise_std, uploads.shape)``, in torch and in JAX. And a plain
-    number may stand in its place, so that a loop need not know whether budgets are equal.
+    A column, because NumPy lines arrays up by their last axis: where there happen to be as many
+    coordinates as clients, a flat array would give every upload, a row of ``[clients,
+    coordinates]``, the noise of others. A column lies along the clients also where an array loses
+    its class on the way, as in ``generator.normal(0.0, plan.noise_std, uploads.shape)``, in torch
+    and in JAX; and a plain number may stand in its place.
 
     In arithmetic it goes along the first axis, however many there are. What has no row for each
-    client is refused, such as a single upload, or flat norms (take them with ``keepdims=True``).
-    As a single number it is refused, too. Indexing is by client: ``column[7]`` is a number,
-    ``column[mask]`` a column, ``column[:, None]`` and ``column[:, 0]`` are plain arrays.
+    client is refused, such as a single upload, or flat norms (take them with ``keepdims=True``),
+    and so is a use as a single number. ``column[7]`` is a number, ``column[mask]`` a column,
+    ``column[:, None]`` and ``column[:, 0]`` are plain arrays.
 
     Example:
         >>> column = PerClient.of([1.0, 2.0])
@@ -117,8 +116,7 @@ uploads of shape (2, ...)
             )
         return float(np.asarray(self).reshape(()))
 
-    def __float__(self) -> float:
-        return self._alone()
+    __float__ = _alone
 
     def __int__(self) -> int:
         return int(self._alone())
@@ -220,10 +218,9 @@ class Plan:
     """What one round may cost, and the noise that makes it cost that.
 
     `charge`, `clip`, `noise_multiplier`, `noise_scale` and `noise_std` are plain numbers where
-    they are the same for every client. Otherwise they are a :class:`PerClient` with each client's
-    own, which multiplies uploads ``[clients, coordinates]`` row by row like a number would, and
-    cannot be taken for a single number by mistake. Who does not take part pays 0, has infinite
-    noise (trust ``local``) or a clip of 0 (trust ``secagg``), so that its upload is of no use.
+    they are the same for every client, else a :class:`PerClient` with each client's own. Who does
+    not take part pays 0, has infinite noise (trust ``local``) or a clip of 0 (trust ``secagg``),
+    so that its upload is of no use.
 
     Attributes:
         round: Which round, from 0.
@@ -307,14 +304,7 @@ class Plan:
         return self._each(self.noise_by_class.std, absent, self.own_clip)
 
     def of(self, client: int) -> ClientPlan:
-        """What the plan means for one client, in plain numbers.
-
-        Args:
-            client: Which, from 0.
-
-        Raises:
-            ConfigError: If there is no such client.
-        """
+        """What the plan means for one client, counted from 0, in plain numbers."""
         client = whole("client", client, 0, len(self.participants) - 1)
         index = 0 if self.class_of_client is None else int(self.class_of_client[client])
         noise = self.noise_by_class
@@ -383,11 +373,7 @@ class Untold:
         self._marks[plan.round] = _mark(plan)
 
     def check(self, plan: object) -> Plan:
-        """The plan, if it was given out here, is unchanged and was not told yet.
-
-        Raises:
-            ConfigError: If it is not.
-        """
+        """The plan, if it was given out here, is unchanged and was not told yet."""
         if not isinstance(plan, Plan):
             raise ConfigError(f"plan = {type(plan).__name__}: expected a Plan that ask gave")
         known = self._marks.get(plan.round)
@@ -407,18 +393,13 @@ class Untold:
 
     @classmethod
     def from_state(cls, state: Any, rounds: int) -> Untold:
-        """From what :meth:`state_dict` gave, of plans for rounds below a number.
-
-        Raises:
-            ConfigError: If it is not that.
-        """
+        """From what :meth:`state_dict` gave, of plans for rounds below a number."""
         named = isinstance(state, Mapping) and all(
             isinstance(at, str) and at.isdecimal() and len(at) < 12 and isinstance(mark, str)
             for at, mark in state.items()
         )
-        ConfigError.unless(
-            named, "pending", type(state).__name__, "a mark for each round not told yet"
-        )
+        expected = "a mark for each round not told yet"
+        ConfigError.unless(named, "pending", type(state).__name__, expected)
         return cls({whole("pending", int(at), 0, rounds - 1): mark for at, mark in state.items()})
 
 

@@ -13,19 +13,29 @@ different budgets, clip and noise are each client's own (:mod:`bgtplanner.planni
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from bgtplanner.errors import BGTPlannerError, BudgetExceeded, ConfigError, LedgerError
+from bgtplanner.errors import (
+    BGTPlannerError,
+    BudgetExceeded,
+    ConfigError,
+    LedgerError,
+    LedgerTamperedError,
+)
 from bgtplanner.planning.given import context_of, number, reward_of, whole
-from bgtplanner.planning.plan import Plan, Trust, Untold, Why
+from bgtplanner.planning.plan import Floats, Mask, Plan, Trust, Untold, Why
+from bgtplanner.privacy._book import Spending, Ticks
 from bgtplanner.privacy._journal import Head
-from bgtplanner.privacy.accountants import CEILING, TICK, Rule, default_rule, rule_named
+from bgtplanner.privacy.accountants import TICK, Rule, default_rule, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger, Reservation
 from bgtplanner.privacy.mechanisms import mechanism_named
@@ -33,6 +43,7 @@ from bgtplanner.privacy.mechanisms import mechanism_named
 __all__ = [
     "STATE_VERSION",
     "Choice",
+    "Floats",
     "LedgerPolicy",
     "Plan",
     "Policy",
@@ -40,9 +51,7 @@ __all__ = [
     "reading_state",
 ]
 
-Floats = NDArray[np.float64]
-
-STATE_VERSION = 1
+STATE_VERSION = 2
 """Of what :meth:`LedgerPolicy.state_dict` gives; a state of any other version is refused."""
 
 _TOO_LITTLE = 1e-3  # of an even round's charge: with so much noise a round can only do harm
@@ -68,34 +77,85 @@ class Choice(NamedTuple):
 
 @runtime_checkable
 class Policy(Protocol):
-    """Whoever decides what a round may cost."""
+    """Whoever decides what a round may cost. Inherit from it to have the hooks' defaults.
 
+    Attributes:
+        learns: Whether contexts and rewards make a difference to it: otherwise nobody is asked
+            for them.
+        follows_norms: Whether it wants to know how long each client's release was, see `saw`.
+        at_end: In how many rounds it might spend what is left: a forecast is made for that.
+        abstained: Whether it has stopped because going on is not worth it: what was learned is
+            then withdrawn.
+        note: What it has decided, in a sentence, for the summary.
+        ledger: What it spends from, if it spends.
+        run: Set to the name of the run in the ledger.
+        replays: Set by whoever gives fingerprints to `ask`: rounds may be played again after a
+            crash, so that this run's later rounds, which the ledger knows already, do not count
+            as spent yet.
+        own_clips: Set to False where a clip of each client's own would be passed over.
+        present: Who can be reached at all, if that is not everybody.
+        rounds: Most rounds there can be.
+        clip: Bound on the norm of an upload.
+    """
+
+    rounds: int
+    clip: float
+    learns: bool = True
+    follows_norms: bool = False
+    at_end: int = 1
+    abstained: bool = False
+    note: str | None = None
+    ledger: Ledger | None = None
+    run: str = "run"
+    replays: bool = False
+    own_clips: bool = True
+    present: Mask | None = None
+
+    @abstractmethod
     def ask(
-        self, context: ArrayLike | None = None, *, fingerprint: bytes | None = None
+        self,
+        context: ArrayLike | None = None,
+        *,
+        clients: Mask | None = None,
+        fingerprint: bytes | None = None,
     ) -> Plan | None:
         """The plan for the next round, already reserved; None: there is no further round."""
-        ...
 
+    @abstractmethod
     def tell(
         self, plan: Plan, reward: float | None = None, participants: ArrayLike | None = None
     ) -> None:
         """What the round brought; settles the plan."""
-        ...
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Everything it is and has learned, as plain data that JSON can hold, with a version."""
-        ...
 
     @classmethod
+    @abstractmethod
     def from_state(cls, state: Mapping[str, Any], *, ledger: Ledger | None = None) -> Self:
         """The same policy again, from what :meth:`state_dict` gave; refuses anything else."""
-        ...
+
+    def left(self) -> Floats:
+        """Largest charge that the mean client of each class can still pay; empty if unknown."""
+        return np.zeros(0)
+
+    def share_left(self) -> Floats:
+        """Share of its budget that the mean client of each class has left; empty if unknown."""
+        return np.zeros(0)
+
+    def saw(self, norm: float | Floats) -> None:
+        """The norm of the last noisy mean, or of each client's own release where those show."""
+        del norm
 
 
-class LedgerPolicy:
+@dataclass(eq=False, repr=False)
+class LedgerPolicy(Policy):
     """What all policies share: rounds, the ledger, and never more than fits.
 
     A policy says in :meth:`choose` what it would like, and in :meth:`learn` takes in what came.
+    Its options are the fields of a dataclass, so that it can be made again from its state; what
+    follows from them is set up in ``__post_init__``.
 
     Args:
         budget: What every client may spend, or all clients' budgets; may be left out if `ledger`
@@ -109,65 +169,58 @@ class LedgerPolicy:
         trust: ``local``: every client adds noise to its own upload. ``secagg``: a secure
             aggregation shows the server nothing but a sum, which carries the noise once; where
             budgets differ, who pays less then clips harder instead of adding more noise.
-        ledger: A durable ledger to spend from; by default one in memory.
+        participation: Share of the clients that are asked in a round. A client's budget then
+            lasts for its own share of the rounds only, and a charge may be larger by as much.
+        ledger: The ledger to spend from; by default one in memory.
         run: Name of this run in the ledger.
         seed: Of every random choice.
     """
 
-    learns: ClassVar[bool] = True
-    """Whether contexts and rewards make a difference to it: otherwise nobody is asked for them."""
+    budget: Budget | Budgets | None = None
+    clients: int | None = None
+    _: KW_ONLY
+    rounds: int
+    mechanism: str | None = None
+    accounting: str | Rule | None = None
+    clip: float = 1.0
+    trust: Trust = "local"
+    participation: float = 1.0
+    ledger: Ledger = None  # type: ignore[assignment]  # there is one from __post_init__ on
+    run: str = "run"
+    seed: int = 0
 
-    _options: dict[str, Any]
+    _declares: ClassVar[bool] = True
 
-    def __new__(cls, *_: Any, **options: Any) -> Self:
-        """Notes the options, so that a policy can be made again from its state alone."""
-        policy = super().__new__(cls)
-        policy._options = {
-            name: plain_value(value)
-            for name, value in options.items()
-            if name not in ("budget", "clients", "ledger")
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._declares = "__init__" not in vars(cls) and cls._declares
+
+    def __post_init__(self) -> None:
+        self._options = {
+            field.name: _plain(getattr(self, field.name))
+            for field in dataclasses.fields(self)
+            if field.name not in ("budget", "clients", "ledger")
         }
-        return policy
-
-    def __init__(
-        self,
-        budget: Budget | Budgets | None = None,
-        clients: int | None = None,
-        *,
-        rounds: int,
-        mechanism: str | None = None,
-        accounting: str | Rule | None = None,
-        clip: float = 1.0,
-        trust: Trust = "local",
-        ledger: Ledger | None = None,
-        run: str = "run",
-        seed: int = 0,
-    ) -> None:
-        rounds, seed = whole("rounds", rounds, 1, 10**9), whole("seed", seed, 0)
-        clip = number("clip", clip, 1e-80, 1e80)  # so that its noise is a number, too
+        self.rounds = whole("rounds", self.rounds, 1, 10**9)
+        self.seed = whole("seed", self.seed, 0)
+        self.clip = number("clip", self.clip, 1e-80, 1e80)  # so that its noise is a number, too
+        trust, share = self.trust, number("participation", self.participation, 5e-324, 1.0)
         ConfigError.unless(trust in ("local", "secagg"), "trust", trust, "local or secagg")
-        if ledger is None:
-            ledger = _ledger_of(budget, clients, mechanism, accounting)
-        _check_ledger(ledger, budget, clients, mechanism, accounting)
-        self.ledger = ledger
-        self.rule = ledger.rule
-        self.budgets = ledger.budgets
-        self.rounds, self.clip = rounds, clip
-        fits = trust == "local" or trust in mechanism_named(ledger.rule.mechanism).trusts
-        expected = f"local, with mechanism {ledger.rule.mechanism}"
+        if self.ledger is None:
+            self.ledger = _ledger_of(self)
+        self.budgets, self.rule = self.ledger.budgets, self.ledger.rule
+        self.participation = share
+        _check_ledger(self)
+        fits = trust == "local" or trust in mechanism_named(self.rule.mechanism).trusts
+        expected = f"local, with mechanism {self.rule.mechanism}"
         ConfigError.unless(fits, "trust", trust, expected)
-        self.trust: Trust = trust
-        self.run = run
-        self.seed = seed
         self.round = 0
         self._untold = Untold()
         self._even = self.even_charges(self.rounds)
-        limits = np.stack([self.rule.limit_ticks(b) for b in self.budgets.classes], axis=1)
+        self._limits = np.stack([self.rule.limit_ticks(b) for b in self.budgets.classes], axis=1)
         # A rule with two sums is bound by the one that lasts longer at an even pace.
-        paces = limits[:, 0] / self.rule.sum_ticks(self._even[0])
+        paces = self._limits[:, 0] / self.rule.sum_ticks(self._even[0])
         self._binding = int(paces.argmax())
-        self._limits = limits
-        self._spent = ledger.least_spent_by_class()
 
     @abstractmethod
     def choose(self, context: Floats, left: Floats) -> Choice | None:
@@ -175,19 +228,24 @@ class LedgerPolicy:
 
         Args:
             context: What may be looked at; empty if nothing was given.
-            left: Largest charge that somebody of each class can still pay.
+            left: Largest charge that somebody of each class, out of those asked, can still pay.
         """
 
     def learn(self, plan: Plan, reward: float | None) -> None:
         """Take in what a round brought. Policies that do not learn leave it out."""
 
+    def expected(self, rounds: int) -> int:
+        """In how many of some rounds a client takes part, rounded up; at least in one."""
+        return max(1, math.ceil(self.participation * rounds - 1e-9))
+
     def even_charges(self, rounds: int) -> Floats:
         """Charge of one of `rounds` equal rounds, for each class of budgets."""
-        return np.array([self.rule.even_charge(budget, rounds) for budget in self.budgets.classes])
+        lasts = self.expected(rounds)
+        return np.array([self.rule.even_charge(budget, lasts) for budget in self.budgets.classes])
 
     def left(self) -> Floats:
-        """Largest charge that somebody of each class can still pay; 0 for a spent class."""
-        return self.rule.largest_fitting(self._spent, self._limits)
+        """Largest charge that the mean client of each class can still pay; 0 if it is spent."""
+        return self.rule.largest_fitting(self._mean_spent(), self._limits)
 
     def share_of(self, charges: Floats) -> Floats:
         """Share of a class's whole budget that a charge takes, for each class; 0 takes none."""
@@ -195,17 +253,22 @@ class LedgerPolicy:
         return np.where(charges > 0, adds / self._limits[self._binding], 0.0)
 
     def share_left(self) -> Floats:
-        """Share of its budget that the thriftiest client of each class has left."""
-        spent = self._spent[self._binding] / self._limits[self._binding]
+        """Share of its budget that the mean client of each class has left."""
+        spent = self._mean_spent()[self._binding] / self._limits[self._binding]
         return np.asarray(np.maximum(1 - spent, 0.0))
 
     def ask(
-        self, context: ArrayLike | None = None, *, fingerprint: bytes | None = None
+        self,
+        context: ArrayLike | None = None,
+        *,
+        clients: Mask | None = None,
+        fingerprint: bytes | None = None,
     ) -> Plan | None:
         """The plan for the next round, already reserved; None: there is no further round.
 
         Args:
             context: What the policy may look at: numbers, in one row.
+            clients: Who is asked in this round; by default everybody. Who cannot pay sits it out.
             fingerprint: Of all that the round's uploads will be computed from, where the same
                 round may be played again after a crash (see :meth:`Ledger.reserve`): then it is
                 not charged again.
@@ -216,17 +279,18 @@ class LedgerPolicy:
         seen = context_of(context)
         if self.round >= self.rounds:
             return None
-        left = self.left()
+        spending = self._spending()
+        left = self._left_of(spending, self.present)
         if not (left >= _TOO_LITTLE * self._even).any():
             return None
+        if clients is not None:
+            left = self._left_of(spending, clients)
         choice = self.choose(seen, left)
         if choice is None:
             return None
-        wished = np.asarray(choice.charges, dtype=np.float64)
-        if not wished.any():
-            plan: Plan | None = self._plan(choice, wished, None)
-        else:
-            plan = self._reserve(choice, wished, left, fingerprint)
+        fits = choice.own_clip is None or self.own_clips
+        ConfigError.unless(fits, "own_clip", "one a client", "none, but with privacy.unit = row")
+        plan = self._reserve(choice, left, clients, fingerprint)
         if plan is not None:
             self._untold.add(plan)
             self.round += 1
@@ -252,7 +316,6 @@ class LedgerPolicy:
         if plan.reservation is not None:
             self.ledger.settle(plan.reservation)
         self._untold.remove(plan)
-        self._spent = self.ledger.least_spent_by_class()
         self.learn(plan, brought)
 
     def state_dict(self) -> dict[str, Any]:
@@ -260,13 +323,19 @@ class LedgerPolicy:
 
         A ledger in memory is part of it, of a durable one only the newest row: that one must be
         handed to :meth:`from_state`, and must not have forgotten anything.
+
+        Raises:
+            ConfigError: If the policy's options are not the fields of a dataclass.
         """
+        kind = type(self).__name__
+        expected = "none: declare its options as fields of a dataclass, so that its state has them"
+        ConfigError.unless(self._declares, f"{kind}.__init__", "one of its own", expected)
         return {
             "version": STATE_VERSION,
+            "kind": kind,
             "options": self._options,
             "round": self.round,
             "pending": self._untold.state_dict(),
-            "spent": self._spent.tolist(),
             "ledger": self.ledger.state_dict(),
         }
 
@@ -276,47 +345,74 @@ class LedgerPolicy:
 
         Args:
             state: From :meth:`state_dict`.
-            ledger: The durable ledger that it spends from, if it had one.
+            ledger: The ledger that it spends from; may be left out if that was one in memory.
 
         Raises:
             LedgerError: If the ledger is missing, or has lost what was written down then.
-            ConfigError: If the state is of another version (those from before there were versions
-                included: what they say of plans not told yet cannot be checked), or is no state.
+            ConfigError: If the state is of another version or policy, or is no state.
         """
         with reading_state(state):
+            kind = state["kind"]
+            ConfigError.unless(kind == cls.__name__, "state: kind", kind, cls.__name__)
             if ledger is None:
                 ledger = Ledger.from_state(state["ledger"])
-            elif "rows" in state["ledger"]:
-                raise LedgerError("ledger: this policy had one in memory, which is in its state")
             else:
-                ledger.check_head(Head.parse(state["ledger"]["head"]))
+                try:
+                    ledger.check_head(Head.parse(state["ledger"]["head"]))
+                except LedgerTamperedError as error:
+                    if "rows" not in state["ledger"]:
+                        raise
+                    raise LedgerError(
+                        "ledger: this policy had one in memory, which is in its state"
+                    ) from error
             policy = cls(ledger=ledger, **state["options"])
             policy._load(state)
         return policy
 
     def _load(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` has told beyond the options and the ledger."""
         self.round = whole("state: round", state["round"], 0, self.rounds)
         self._untold = Untold.from_state(state["pending"], self.round)
-        spent, expected = np.asarray(state["spent"]), "ticks, from 0"  # too many digits for floats
-        fits = spent.dtype.kind == "i" and spent.shape == self._spent.shape
-        fits = fits and bool((spent >= 0).all() and (spent <= CEILING).all())
-        ConfigError.unless(fits, "state: spent", state["spent"], expected)
-        self._spent = spent.astype(np.int64)
+
+    def _spending(self) -> Spending:
+        """What everybody has spent before this round."""
+        return self.ledger.spending(*((self.run, self.round) if self.replays else ()))
+
+    def _left_of(self, spending: Spending, clients: Mask | None) -> Floats:
+        """Largest charge that somebody of each class can still pay, out of some clients."""
+        if clients is None:
+            return self.rule.largest_fitting(spending.least_spent_by_class(), self._limits)
+        most = np.zeros(len(self.budgets.classes))
+        np.maximum.at(most, self.budgets.class_of_client[clients], spending.left()[clients])
+        return most
+
+    def _mean_spent(self) -> Ticks:
+        """Mean sums of each class, in whole ticks, over those who can be reached."""
+        spending = self._spending()
+        if spending.alike:
+            return spending.least_spent_by_class()
+        there = slice(None) if self.present is None else self.present
+        index, classes = self.budgets.class_of_client[there], len(self.budgets.classes)
+        sizes = np.maximum(np.bincount(index, minlength=classes), 1)
+        sums = [np.bincount(index, row, classes) for row in spending.spent()[:, there]]
+        return np.asarray(np.ceil(np.stack(sums) / sizes).astype(np.int64))
 
     def _reserve(
-        self, choice: Choice, wished: Floats, left: Floats, fingerprint: bytes | None
+        self, choice: Choice, left: Floats, clients: Mask | None, fingerprint: bytes | None
     ) -> Plan | None:
+        wished = np.asarray(choice.charges, dtype=np.float64)
         for _ in range(2):
             charges = np.minimum(wished, left)  # the last charge is capped to what is left
-            if not charges.any():
-                return None
+            if not charges.any():  # nobody wants to pay, or nobody who was asked can
+                over = clients is None and wished.any()
+                return None if over else self._plan(choice, 0.0 * wished, None)
             try:
                 reservation = self.ledger.reserve(
-                    charges, run=self.run, round=self.round, by_class=True, fingerprint=fingerprint
-                )
+                    charges, run=self.run, round=self.round, clients=clients, by_class=True,
+                    fingerprint=fingerprint,
+                )  # fmt: skip
             except BudgetExceeded:  # others have spent from this ledger meanwhile
-                self._spent = self.ledger.least_spent_by_class()
-                left = self.left()
+                left = self._left_of(self.ledger.spending(), clients)
                 continue
             return self._plan(choice, charges, reservation)
         return None
@@ -365,48 +461,36 @@ def reading_state(state: object) -> Iterator[None]:
         ) from error
 
 
-def plain_value(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """An option as plain data."""
     if isinstance(value, Rule):
         return value.name
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    return value
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
-def _ledger_of(
-    budget: Budget | Budgets | None,
-    clients: int | None,
-    mechanism: str | None,
-    accounting: str | Rule | None,
-) -> Ledger:
-    given = isinstance(budget, Budget | Budgets)
-    ConfigError.unless(given, "budget", budget, "a Budget, or Budgets")
+def _ledger_of(policy: LedgerPolicy) -> Ledger:
+    budget, clients = policy.budget, policy.clients
     if isinstance(budget, Budget):
         ConfigError.unless(clients is not None, "clients", clients, "how many there are")
         budget = Budgets.same(budget, clients or 0)
-    rule = accounting if accounting is not None else default_rule(mechanism or "gaussian").name
-    if budget is None:  # pragma: no cover - refused above
-        raise ConfigError("budget: missing")
-    return Ledger.in_memory(budget, rule)
+    if not isinstance(budget, Budgets):
+        raise ConfigError(f"budget = {budget!r}: expected a Budget, or Budgets")
+    named = policy.accounting is not None
+    rule = policy.accounting if named else default_rule(policy.mechanism or "gaussian").name
+    return Ledger.in_memory(budget, rule)  # type: ignore[arg-type]
 
 
-def _check_ledger(
-    ledger: Ledger,
-    budget: Budget | Budgets | None,
-    clients: int | None,
-    mechanism: str | None,
-    accounting: str | Rule | None,
-) -> None:
+def _check_ledger(policy: LedgerPolicy) -> None:
     """Refuse a ledger that is not for what was asked."""
-    unless, rule = ConfigError.unless, ledger.rule
-    same = clients is None or clients == len(ledger)
-    unless(same, "clients", clients, f"{len(ledger)}, as the budgets have it")
-    fits = mechanism is None or mechanism == rule.mechanism
-    unless(fits, "mechanism", mechanism, f"{rule.mechanism}, which {rule.name} is for")
-    name = accounting.name if isinstance(accounting, Rule) else accounting
+    unless, rule, clients = ConfigError.unless, policy.rule, policy.clients
+    same = clients is None or clients == len(policy.budgets)
+    unless(same, "clients", clients, f"{len(policy.budgets)}, as the budgets have it")
+    fits = policy.mechanism in (None, rule.mechanism)
+    unless(fits, "mechanism", policy.mechanism, f"{rule.mechanism}, which {rule.name} is for")
+    name = policy.accounting.name if isinstance(policy.accounting, Rule) else policy.accounting
     known = name is None or rule_named(name).name == rule.name
     unless(known, "accounting", name, f"{rule.name}, by which the ledger is kept")
+    budget = policy.budget
     if isinstance(budget, Budget):
-        budget = Budgets.same(budget, len(ledger))
-    unless(budget is None or budget == ledger.budgets, "budget", budget, "the ledger's own")
+        budget = Budgets.same(budget, len(policy.budgets))
+    unless(budget is None or budget == policy.budgets, "budget", budget, "the ledger's own")

@@ -400,6 +400,27 @@ class Ledger:
         """Sums of all charges in ticks, ``[sums, clients]``, unsettled ones included."""
         return self._book.spending.spent()
 
+    def spending(self, run: str | None = None, before: int = 0) -> Spending:
+        """Sums of what clients have spent, to be read only.
+
+        Args:
+            run: Leave out what this run has reserved for the rounds from `before` on, which it
+                is about to play again after a crash.
+            before: A round of that run.
+        """
+        with self._lock:
+            newest = None if run is None else self._journal.newest_round(run)
+            if newest is None or newest < before:
+                return self._book.spending
+            known = Spending(self.rule, self.budgets)
+            for row in self._journal.rows():
+                if row.kind == "loss":
+                    ticks = np.asarray(named_values(row.payload)["ticks"])
+                    known.add(Payment(0, b"", None, ticks))
+                elif row.kind == "reserve" and (row.run != run or row.round < before):
+                    known.add(self._book.payment(row))
+            return known
+
     def left(self) -> NDArray[np.float64]:
         """Largest charge that each client can still pay."""
         return self._book.spending.left()

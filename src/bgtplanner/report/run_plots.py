@@ -113,7 +113,8 @@ def _budget(view: RunView) -> Picture:
     when = "" if half is None else f" Half of it was gone after round {view.steps[half]}."
     return Picture(
         name="budget",
-        title="The budget burning down",
+        title="The budget burning down"
+        + (", the mean client's" if view.config.federation.participation < 1 else ""),
         alt=f"Share of the budget left by round: {left[-1].max():.0%} at the end.{when}",
         draw=lines(
             drawn, "budget left", total=view.total, limits=(-0.02, 1.05), percent=True,
@@ -133,7 +134,7 @@ def _epsilon(view: RunView, spent: NDArray[np.float64]) -> Picture:
     return Picture(
         name="epsilon",
         title="Epsilon as it reads after each round"
-        + (", at most" if view.config.federation.participation < 1 else ""),
+        + (", of who has spent most" if view.config.federation.participation < 1 else ""),
         alt=f"Epsilon spent at most by round: {float(spent[-1].max()):.3g} at the end"
         + (f" of {max(promised):g} promised." if promised else "."),
         draw=lines(drawn, "ε spent (reading)", total=view.total, limits=(0, None)),

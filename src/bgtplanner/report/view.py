@@ -84,7 +84,7 @@ class RunView:
         return [record.get(key) for record in self.rounds]
 
     def left(self) -> NDArray[np.float64]:
-        """Share of the budget that is left after each round, ``[rounds, classes]``."""
+        """Share of its budget that the mean client has left by round, ``[rounds, classes]``."""
         shares = [share or [] for share in self.column("left")]
         most = max(map(len, shares), default=0)
         return np.array([share if len(share) == most else [np.nan] * most for share in shares])

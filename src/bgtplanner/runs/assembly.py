@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import json
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +11,13 @@ import numpy as np
 
 from bgtplanner.data.datasets import dataset_info
 from bgtplanner.errors import ConfigError
+from bgtplanner.federation.coordinator import Coordinator, Engine
 from bgtplanner.federation.expansion import Expansion
-from bgtplanner.federation.planned import Carrier, PlannedRounds
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.paper.accounting import AUTHORS
-from bgtplanner.planning.bgt import BGTPlanner
-from bgtplanner.planning.catalog import policy_named
-from bgtplanner.planning.literal import AsCoded, AsPrinted
 from bgtplanner.planning.policy import Policy
+from bgtplanner.planning.registry import CONSTANTS, POLICIES
 from bgtplanner.privacy.accountants import Rule, default_rule, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
@@ -38,7 +34,10 @@ __all__ = [
     "rule_of",
 ]
 
-_AS_IT_STANDS: Mapping[str, type[Policy]] = {"paper": AsPrinted, "authors": AsCoded}
+
+# What the run tells a policy, or its ledger does.
+_TOLD = {"budget", "clients", "ledger", "run", "rounds", "seed", "participation"}
+_TOLD |= {"accounting", "mechanism"}
 
 
 def federation_of(config: Config, n_items: int) -> Federation:
@@ -124,15 +123,15 @@ def budgets_of(config: Config, n_clients: int) -> Budgets:
 
 def planned_of(
     config: Config,
-    simulation: Carrier,
+    engine: Engine,
     mark: str,
     ledger_path: Path | None,
     *,
     run: str = "simulation",
-    kind: type[PlannedRounds] = PlannedRounds,
-) -> PlannedRounds:
+    kind: type[Coordinator] = Coordinator,
+) -> Coordinator:
     """Policy and ledger around a federation. The ledger is made, or opened if it exists."""
-    budgets, rule = budgets_of(config, simulation.n_clients), rule_of(config)
+    budgets, rule = budgets_of(config, engine.n_clients), rule_of(config)
     if ledger_path is None:
         ledger = Ledger.in_memory(budgets, rule)
     elif ledger_path.exists():
@@ -141,8 +140,8 @@ def planned_of(
         ledger = Ledger.create(ledger_path, budgets, rule)
     planning = config.planning
     return kind(
-        simulation,
-        policy_of(config, budgets, rule),
+        engine,
+        policy_of(config, ledger),
         ledger,
         trust=config.privacy.trust,
         run=run,
@@ -163,48 +162,32 @@ def check_planning(config: Config, n_clients: int) -> None:
     """See that budgets, rule and policy go together, before anything is made of them.
 
     Raises:
-        ConfigError: If they do not, naming the key.
+        ConfigError: If they do not, naming the key, or if the policy's state cannot be kept.
     """
-    policy_of(config, budgets_of(config, n_clients), rule_of(config))
+    ledger = Ledger.in_memory(budgets_of(config, n_clients), rule_of(config))
+    policy_of(config, ledger).state_dict()
 
 
-def policy_of(config: Config, budgets: Budgets, rule: Rule) -> Policy:
-    """The policy that the config names, with its options."""
-    planning = config.planning
-    kind = policy_named(planning.policy)
-    options: dict[str, Any] = {
-        "rounds": config.federation.rounds,
-        "accounting": rule.name,
-        "clip": config.privacy.clip,
-        "seed": config.run.seed,
-    }
-    wide = {"levels": planning.levels, "min_rounds": planning.min_rounds}
+def policy_of(config: Config, ledger: Ledger) -> Policy:
+    """The policy that the config names, with its options, to spend from a ledger."""
+    planning, rounds = config.planning, config.federation.rounds
+    kind = POLICIES[planning.policy]
+    options: dict[str, Any] = {"rounds": rounds, "clip": config.privacy.clip}
+    options["seed"] = config.run.seed
+    if config.federation.participation < 1:
+        options["participation"] = config.federation.participation
     if planning.policy in ("bgt", "random"):
+        wide = {"levels": planning.levels, "min_rounds": planning.min_rounds}
         options |= {name: value for name, value in wide.items() if value is not None}
-    make: Callable[..., Policy] = kind
-    if kind is BGTPlanner and planning.constants != "own":
-        kind = _AS_IT_STANDS.get(planning.constants, kind)
-        make = BGTPlanner.of_paper if planning.constants == "repaired" else kind
+    if planning.policy == "bgt" and planning.constants != "own":
+        kind = CONSTANTS[planning.constants]
         if planning.min_rounds is not None:  # the preset's, in a run that is shorter
-            options["min_rounds"] = min(planning.min_rounds, config.federation.rounds)
-    options |= planning.options
+            options["min_rounds"] = min(planning.min_rounds, rounds)
     try:
-        policy = make(budgets, **options)
+        return kind(**(options | planning.options | {"ledger": ledger}))
     except TypeError as error:
-        known = ", ".join(_options_of(kind))
+        fields: dict[str, Any] = getattr(kind, "__dataclass_fields__", {})
+        known = ", ".join(name for name in fields if name not in _TOLD)
         raise ConfigError(
             f"planning.options: {planning.policy} takes no such: {error}; expected out of {known}"
         ) from error
-    return policy
-
-
-def _options_of(kind: type) -> list[str]:
-    """What a policy can be told by name, less what the run tells it."""
-    told = {"self", "budget", "clients", "ledger", "rounds", "accounting", "mechanism", "seed"}
-    found: dict[str, None] = {}
-    for part in kind.__mro__:
-        if "__init__" in vars(part) and part is not object:
-            for name, parameter in inspect.signature(vars(part)["__init__"]).parameters.items():
-                if parameter.kind is not inspect.Parameter.VAR_KEYWORD and name not in told:
-                    found[name] = None
-    return list(found)

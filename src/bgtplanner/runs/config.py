@@ -25,7 +25,7 @@ from bgtplanner.federation.server import Server
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
-from bgtplanner.planning.catalog import policy_named
+from bgtplanner.planning.registry import POLICIES
 from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.allowed import UNITS, best_mechanism
 from bgtplanner.privacy.mechanisms import MECHANISMS, Additive
@@ -325,8 +325,7 @@ class Config(_Section):
     @property
     def learns(self) -> bool:
         """Whether there is a budget, and a policy that looks at rewards."""
-        policy = policy_named(self.planning.policy)
-        return self.privacy.mechanism != "none" and getattr(policy, "learns", True)
+        return self.privacy.mechanism != "none" and POLICIES[self.planning.policy].learns
 
     @property
     def target_from_test(self) -> bool:
@@ -401,7 +400,7 @@ def load_config(
     except ValidationError as error:
         raise ConfigError("; ".join(_describe(problem) for problem in error.errors())) from error
     try:
-        policy_named(config.planning.policy)
+        POLICIES[config.planning.policy]
     except ConfigError as error:
         raise ConfigError(str(error).replace("policy", _named("planning.policy"), 1)) from error
     if config.validates and not UNITS[config.privacy.unit].sound:

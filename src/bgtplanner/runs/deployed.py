@@ -144,7 +144,7 @@ class _DeployedRun(Run):
         clients = self.simulation.machines.known
         facts = _facts(self.config, clients, self.simulation.n_items)
         spending = spending_of(self.config, self._rounds.ledger, None, self.records, clients)
-        spending["planner_note"] = getattr(self._rounds.policy, "note", None)
+        spending["planner_note"] = self._rounds.policy.note
         summary = summarise(self.config, facts, self.records, seconds, spending)
         summary["clients_with_last_model"] = kept
         folder.write_summary(summary)

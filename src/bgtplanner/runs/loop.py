@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError
-from bgtplanner.federation.planned import Carrier, PlannedRounds
+from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError, SchemaError
+from bgtplanner.federation.coordinator import Coordinator, Engine
 from bgtplanner.federation.programs import let_programs_go
 from bgtplanner.federation.result import RoundResult
-from bgtplanner.planning.policy import LedgerPolicy
 from bgtplanner.privacy._journal import Head
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
@@ -34,15 +33,13 @@ _NOT_OF_THIS_RUN = (AttributeError, RecursionError, TypeError, ValueError)
 class Run:
     """A run in progress: who carries it out, and what is known of its past."""
 
-    def __init__(
-        self, config: Config, simulation: Carrier, observer: RoundObserver | None
-    ) -> None:
+    def __init__(self, config: Config, simulation: Engine, observer: RoundObserver | None) -> None:
         let_programs_go()  # those of earlier runs
         self.config, self.simulation, self.observer = config, simulation, observer
         self.checkpoint_every = config.run.checkpoint_every
         self.records: list[dict[str, Any]] = []
         self.seconds_before = 0.0
-        self.planned: PlannedRounds | None = None
+        self.planned: Coordinator | None = None
 
     def close(self) -> None:
         """Let go of the ledger."""
@@ -64,6 +61,8 @@ class Run:
                 state = json.loads(bytes(np.asarray(planned, dtype=np.uint8)))
                 self.planned.ledger.check_head(Head.parse(state.pop("head")))
                 self.planned.load_state_dict(state)
+            except SchemaError:
+                raise
             except (ArithmeticError, LookupError, *_NOT_OF_THIS_RUN) as error:
                 message = "checkpoint entry 'planned' is not one of this run"
                 message += f": {error}" if isinstance(error, ConfigError) else ""
@@ -83,12 +82,14 @@ class Run:
             raise ConfigError("the run has no ledger to pay from")
         begun = time.perf_counter()
         played = self.planned.step()
-        policy = self.planned.policy
-        if played is not None and isinstance(policy, LedgerPolicy):
-            # By the policy's ledger: the durable one knows of later rounds that are played again.
-            spent, left = most_spent(policy.ledger), policy.share_left().tolist()
-            played = replace(played, spent=spent, left=left)
-        return played and replace(played, seconds=time.perf_counter() - begun)
+        if played is None:
+            return None
+        return replace(
+            played,
+            spent=most_spent(self.planned.spending()),
+            left=self.planned.policy.share_left().tolist(),
+            seconds=time.perf_counter() - begun,
+        )
 
     def check(self, played: RoundResult) -> None:
         """Refuse to go on after a round like this."""

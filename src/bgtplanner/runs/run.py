@@ -28,7 +28,7 @@ from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.metrics import ranked
 from bgtplanner.models.references import references
-from bgtplanner.planning.baselines import Hindsight
+from bgtplanner.planning.schedules import Hindsight
 from bgtplanner.runs.assembly import check_planning, federation_of, planned_of
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.folder import RunFolder
@@ -331,7 +331,7 @@ class _Run(Run):
         if self.planned is not None:
             ledger, test = self.planned.ledger, self.split.test
             spending = spending_of(self.config, ledger, self.split, self.records)
-            spending["planner_note"] = getattr(self.planned.policy, "note", None)
+            spending["planner_note"] = self.planned.policy.note
             if len(ledger.budgets.classes) > 1:
                 predicted = self.simulation.predict(test.user, test.item)
                 spending["classes"] = classes_of(ledger, test, predicted)

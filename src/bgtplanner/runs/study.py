@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 import bgtplanner
 from bgtplanner.data.datasets import dataset_info
 from bgtplanner.errors import ConfigError, RunFolderError
-from bgtplanner.planning.catalog import policy_named
+from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs.cells import Cell
 from bgtplanner.runs.config import Config, load_config, parse_assignment
 from bgtplanner.runs.folder import write_whole
@@ -271,7 +271,7 @@ class Study:
                 raise ConfigError(f"--set {key}: this is given by {AXES[key]}")
         checks: tuple[tuple[str, Callable[[str], object], tuple[str, ...]], ...] = (
             ("--dataset", dataset_info, self.datasets),
-            ("--policy", policy_named, self.policies),
+            ("--policy", POLICIES.__getitem__, self.policies),
         )
         for flag, check, names in checks:
             try:

@@ -18,6 +18,7 @@ from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.metrics import of_ratings
 from bgtplanner.models.references import REFERENCES, References
 from bgtplanner.paper.accounting import client_level
+from bgtplanner.privacy._book import Spending
 from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.allowed import UNITS
 from bgtplanner.privacy.ledger import Ledger
@@ -335,22 +336,20 @@ def classes_of(
     return found
 
 
-def most_spent(ledger: Ledger) -> list[list[int]]:
+def most_spent(spending: Spending) -> list[list[int]]:
     """Largest sums of each class, in the rule's ticks, ``[sums, classes]``: cheap to note."""
-    spent, index = ledger.spent(), ledger.budgets.class_of_client
-    most = np.zeros((len(spent), len(ledger.budgets.classes)), dtype=np.int64)
-    for row, sums in zip(most, spent, strict=True):
-        np.maximum.at(row, index, sums)
+    most = np.zeros((len(spending.sums), len(spending.class_sizes)), dtype=np.int64)
+    for row, sums in zip(most, spending.sums, strict=True):
+        np.maximum.at(row, spending.class_of, sums)
     return [[int(value) for value in row] for row in most]
 
 
 def readings(
     accounting: str, delta: float, records: Sequence[Mapping[str, Any]]
 ) -> NDArray[np.float64] | None:
-    """Epsilon after each round of a client asked in all, ``[rounds, classes]``; None if unknown.
+    """Epsilon of who has spent most after each round, ``[rounds, classes]``; None if unknown.
 
-    Where not all are asked in every round nobody has spent more than that. Runs of earlier
-    versions did not note what it takes.
+    In runs of earlier versions, of a client asked in all rounds; some did not note what it takes.
     """
     rule = ACCOUNTANTS.get(accounting)
     noted = [record.get("spent") for record in records]

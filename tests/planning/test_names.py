@@ -5,29 +5,29 @@ from __future__ import annotations
 import pytest
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning import baselines
+from bgtplanner.planning import adaptive, schedules
 from bgtplanner.planning.bgt import BGTPlanner
-from bgtplanner.planning.catalog import POLICIES, policy_named
 from bgtplanner.planning.patient import Patient
 from bgtplanner.planning.policy import Policy
+from bgtplanner.planning.registry import CONSTANTS, CONTEXTS, POLICIES
 from bgtplanner.privacy.budget import Budget
 
 NAMES = {
     "patient": Patient,
     "bgt": BGTPlanner,
-    "uniform": baselines.Uniform,
-    "adpml": baselines.Adpml,
-    "adap": baselines.Adap,
-    "unlimited": baselines.Unlimited,
-    "hong": baselines.Hong,
-    "two-phase": baselines.TwoPhase,
-    "random": baselines.Random,
-    "hindsight": baselines.Hindsight,
-    "fixed": baselines.Fixed,
+    "uniform": schedules.Uniform,
+    "adpml": adaptive.Adpml,
+    "adap": adaptive.Adap,
+    "unlimited": schedules.Unlimited,
+    "hong": schedules.Hong,
+    "two-phase": schedules.TwoPhase,
+    "random": schedules.Random,
+    "hindsight": schedules.Hindsight,
+    "fixed": schedules.Fixed,
 }
 
 
-class Mine(baselines.Uniform):
+class Mine(schedules.Uniform):
     """One of your own."""
 
 
@@ -39,13 +39,12 @@ class NotOne:
 
 
 def test_the_names() -> None:
-    assert POLICIES == NAMES
-    assert {name: policy_named(name) for name in NAMES} == NAMES
+    assert {name: POLICIES[name] for name in POLICIES} == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_is_a_policy(name: str) -> None:
-    kind = policy_named(name)
+    kind = POLICIES[name]
     weights = {"weights": [1, 2, 3]} if name in ("hindsight", "fixed") else {}
     policy = kind(Budget(5.0, 1e-5), 3, rounds=3, **weights)  # type: ignore[call-arg]
     assert isinstance(policy, Policy)
@@ -53,15 +52,15 @@ def test_each_is_a_policy(name: str) -> None:
 
 
 def test_one_of_your_own_by_its_path() -> None:
-    assert policy_named("bgtplanner.planning.baselines:Hong") is baselines.Hong
-    assert policy_named(f"{__name__}:Mine").__name__ == "Mine"
+    assert POLICIES["bgtplanner.planning.schedules:Hong"] is schedules.Hong
+    assert POLICIES[f"{__name__}:Mine"].__name__ == "Mine"
 
 
 def test_an_unknown_name_lists_those_there_are() -> None:
     with pytest.raises(
         ConfigError, match=r"^policy = 'best': expected one of patient, bgt, uniform"
     ) as e:
-        policy_named("best")
+        POLICIES["best"]
     assert all(name in str(e.value) for name in NAMES)
 
 
@@ -70,15 +69,22 @@ def test_an_unknown_name_lists_those_there_are() -> None:
     [
         "",
         ":",
-        "bgtplanner.planning.baselines:",
+        "bgtplanner.planning.schedules:",
         ":Hong",
         "no.such.module:Hong",
-        "bgtplanner.planning.baselines:NoSuch",
-        "bgtplanner.planning.baselines:np",
+        "bgtplanner.planning.schedules:NoSuch",
+        "bgtplanner.planning.schedules:np",
         "bgtplanner.planning.allocator:probabilities",
         f"{__name__}:NotOne",
     ],
 )
 def test_what_is_no_policy_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"^policy = "):
-        policy_named(name)
+        POLICIES[name]
+
+
+def test_the_paper_adds_its_own() -> None:
+    assert list(CONSTANTS) == ["own", "repaired", "paper", "authors"]
+    assert list(CONTEXTS) == ["none", "released", "forecast", "usage"]
+    for registry in (CONSTANTS, CONTEXTS):
+        assert all(isinstance(registry[name], type) for name in registry)

@@ -16,8 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.bgt import BGTPlanner
-from bgtplanner.planning.literal import AsCoded, AsPrinted
+from bgtplanner.paper.planners import AsCoded, AsPrinted, Repaired, gamma_of_paper
 from bgtplanner.planning.plan import Plan
 from bgtplanner.privacy.budget import Budget, Budgets
 
@@ -280,7 +279,7 @@ def test_levels_are_drawn_almost_uniformly_in_the_paper_s_setting(
 @BOTH
 def test_it_ends_with_all_of_the_budget_spent_and_no_more(kind: Any) -> None:
     game = Game(kind, EQUAL, near)
-    wished = [game.policy.levels[0, level] for level in game.levels]
+    wished = [game.policy.charges[0, level] for level in game.levels]
     paid = [plan.charge for plan in game.plans]
     assert paid[:-1] == wished[:-1]  # only the last is capped, and there the code overspends
     assert sum(wished) > 10.0
@@ -368,8 +367,14 @@ def test_a_context_of_another_length_is_refused(kind: Any) -> None:
 
 
 @BOTH
-def test_the_state_of_the_repaired_planner_is_refused_with_what_to_do(kind: Any) -> None:
-    """Runs that were begun when `paper` and `authors` were that one."""
-    state = BGTPlanner.of_paper(Budget(10.0, 1e-5), 3, rounds=5).state_dict()
-    with pytest.raises(ConfigError, match=r'set planning.constants to "repaired" to go on'):
+def test_the_state_of_the_repaired_planner_is_refused(kind: Any) -> None:
+    state = Repaired(Budget(10.0, 1e-5), 3, rounds=5).state_dict()
+    with pytest.raises(ConfigError, match=r"^state: kind = 'Repaired': expected As"):
         kind.from_state(state)
+
+
+@pytest.mark.parametrize(("clients", "gamma"), [(874, 0.70), (943, 0.68), (605, 0.85)])
+def test_the_gamma_of_the_paper(clients: int, gamma: float) -> None:
+    # FilmTrust, ML-100K and ML-1M, with five levels and a hundred rounds.
+    assert round(gamma_of_paper(5, 100, clients), 2) == gamma
+    assert np.isfinite(gamma_of_paper(1, 1, 1))

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.baselines import (
-    Adap,
-    Adpml,
+from bgtplanner.planning.adaptive import Adap, Adpml
+from bgtplanner.planning.policy import Plan, Policy
+from bgtplanner.planning.schedules import (
     Fixed,
     Hindsight,
     Hong,
@@ -21,7 +21,6 @@ from bgtplanner.planning.baselines import (
     Uniform,
     Unlimited,
 )
-from bgtplanner.planning.policy import Plan, Policy
 from bgtplanner.privacy.accountants import ACCOUNTANTS, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 
@@ -131,7 +130,7 @@ def test_random_draws_every_level_from_its_range() -> None:
     policy = Random(BUDGET, 3, rounds=100, seed=1)
     even = policy.rule.even_charge
     np.testing.assert_allclose(
-        policy.levels[0], np.linspace(even(BUDGET, 100), even(BUDGET, 70), 5), rtol=1e-12
+        policy.charges[0], np.linspace(even(BUDGET, 100), even(BUDGET, 70), 5), rtol=1e-12
     )
     plans = played(policy)
     assert {plan.level for plan in plans} == set(range(5))
@@ -246,20 +245,6 @@ def test_the_candidates_of_hindsight() -> None:
     assert (growing[0], growing[-1]) == pytest.approx((0.1, 1.0))
     for name, weights in found.items():
         assert (weights > 0).sum() == int(name.split()[0])
-
-
-def test_hindsight_finds_the_best_of_them() -> None:
-    def play(policy: Fixed) -> float:  # what is spent late is worth more
-        return sum(plan.round * plan.charge for plan in played(policy))
-
-    def make(weights: Any) -> Fixed:
-        return Hindsight(BUDGET, 3, weights=weights)
-
-    name, score = Hindsight.search(play, make, 10)
-    assert name == "1 flat"
-    assert score == pytest.approx(9 * rule_named("gaussian/gdp").capacity(BUDGET))
-    name, _ = Hindsight.search(play, make, 10, names=["10 flat", "10 growing"])
-    assert name == "10 growing"
 
 
 def test_unlimited_has_neither_noise_nor_charge() -> None:

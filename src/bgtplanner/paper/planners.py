@@ -1,8 +1,8 @@
-"""The planner as it is printed, and as its authors coded it: for comparison, not for use.
+"""The paper's planner: repaired, as it is printed, and as its authors coded it.
 
-Both have the paper's two stages and constants. They differ in most formulas, from each other and
-from :meth:`bgtplanner.planning.bgt.BGTPlanner.of_paper`, in which the formulas are repaired;
-``docs/paper.md`` says what is wrong with them. Here nothing is repaired:
+For comparison, not for use. All have the paper's two stages and constants, with which levels are
+drawn almost uniformly. :class:`Repaired` is the package's own planner with these. The others
+differ from it and from each other in most formulas; ``docs/paper.md`` says what is wrong there:
 
 ==================  ======================================  =====================================
 what                :class:`AsPrinted`                      :class:`AsCoded`
@@ -44,28 +44,135 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.spatial.distance import cdist
 
-from bgtplanner.errors import ConfigError
-from bgtplanner.planning.allocator import gamma_of_paper, probabilities
-from bgtplanner.planning.constrainer import margin_of_paper, solve_programme
+from bgtplanner.planning.allocator import LevelPolicy, probabilities
+from bgtplanner.planning.bgt import BGTPlanner
+from bgtplanner.planning.constrainer import Constrainer, solve_programme
 from bgtplanner.planning.given import context_of, floats, number, whole
-from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan, Why
-from bgtplanner.privacy.budget import Budget, Budgets
-from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.planning.plan import Floats, Plan
+from bgtplanner.planning.policy import Choice
 
-__all__ = ["AsCoded", "AsPrinted"]
-
-Floats = NDArray[np.float64]
+__all__ = ["AsCoded", "AsPrinted", "Repaired", "gamma_of_paper", "margin_of_paper"]
 
 _NOISE = 0.1  # sigma of the authors' code; the text has no value
 _LARGEST = 1e90  # rewards and contexts count as no larger: their squares must be numbers
 _MOST = 1e15  # of logarithms of multipliers in a state
+
+
+def gamma_of_paper(levels: int, rounds: int, clients: int) -> float:
+    """The paper's constant, 2 sqrt(A T / ((U + 2) log T)): about 0.7, an almost uniform draw."""
+    return float(2 * np.sqrt(levels * rounds / ((clients + 2) * np.log(max(rounds, 2)))))
+
+
+def margin_of_paper(
+    squared_error: float, *, levels: int, rounds: int, clients: int, initial_rounds: int
+) -> float:
+    """M(T0) = sqrt(A E + 4 log(T U) / T0): what the initial stage may have missed (eq. 14)."""
+    noise = 4 * np.log(rounds * clients) / initial_rounds
+    return float(np.sqrt(levels * squared_error + noise))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Repaired(BGTPlanner):
+    """The planner with the paper's constants: A = 5, T0 = 5, s = 0.2, alpha = 0.001.
+
+    All levels are tried, then T0 more at random, from which the radius is set by the linear
+    programme. By default the dearest level costs an even share of 0.7 of the rounds.
+    """
+
+    cheapest: float = 1.0
+    spacing: Literal["linear", "geometric"] = "linear"
+    skip: bool = False
+    initial_rounds: int = 5
+
+    _fewest: ClassVar[float] = 0.7
+    _dearest: ClassVar[float] = np.inf
+    _process: ClassVar[Mapping[str, Any]] = {"standardize": False, "noise": 0.1}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gamma is None:
+            self.gamma = gamma_of_paper(5, self.rounds, len(self.budgets))
+        self._trials: list[tuple[Floats, float]] = []  # contexts, and errors of the predictor
+
+    def choose(self, context: Floats, left: Floats) -> Choice | None:
+        """Any level in the second part of the initial stage."""
+        if not self._is_trial(self.round):
+            return super().choose(context, left)
+        self.keep(context)
+        first = int(self.skip)
+        level = first + int(self._generator.integers(self.charges.shape[1] - first))
+        return self.choice(level, "any level: finding out what budget is worth")
+
+    def learn(self, plan: Plan, reward: float | None) -> None:
+        """Teach the predictor, and let the price follow what was spent."""
+        level = plan.level or 0
+        trial = self._is_trial(plan.round) and reward is not None and not plan.skip
+        if trial:  # the error of what was expected before it was seen
+            context = self._contexts.get(plan.round, np.zeros(0))
+            inputs = np.append(self._position[level], context)
+            expected = float(self.process.expect(inputs[None], time=plan.round)[0])
+            seen = min(max(reward or 0.0, -_LARGEST), _LARGEST)
+            self._trials.append((context, (expected - seen) ** 2))
+        super().learn(plan, reward)
+        if trial and not self._is_trial(plan.round + 1):
+            self._set_radius()
+        self.constrainer.update(self._costs[:, level], self._allowance())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything it is and has learned, as plain data that JSON can hold."""
+        trials = [[context.tolist(), error] for context, error in self._trials]
+        return super().state_dict() | {"trials": trials}
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        super()._load(state)
+        self._trials = [
+            (context_of(row), number("state: trials", error, 0.0))
+            for row, error in state["trials"]
+        ]
+        self.check_widths(*(row for row, _ in self._trials))
+
+    def _positions(self) -> tuple[Floats, Floats]:
+        """The paper's raw index, 1 to A, and raw rewards."""
+        levels = self.charges.shape[1]
+        return np.arange(1.0, levels + 1), np.ones(levels)
+
+    def _replay(self, *_: Any) -> None:
+        """The price takes one step a round, by what the round cost."""
+
+    def _reward_unit(self) -> float:
+        return 1.0
+
+    def _usual_step(self) -> float:
+        return float(2 * np.log(2) / np.sqrt(self.rounds))
+
+    def _is_trial(self, index: int) -> bool:
+        """Whether a round is of the second part of the paper's initial stage."""
+        first = self._tried * self.initial_rounds
+        return first <= index < first + self.initial_rounds
+
+    def _set_radius(self) -> None:
+        """The paper's radius, from all rounds of its initial stage."""
+        margin = margin_of_paper(
+            float(np.mean([error for _, error in self._trials])),
+            levels=self._tried,
+            rounds=self.rounds,
+            clients=len(self.budgets),
+            initial_rounds=self.initial_rounds,
+        )
+        allowance = 1 / (self.expected(self.rounds) * self._unit)
+        predicted = self._predict(np.stack([seen for seen, _ in self._trials]))
+        best = solve_programme(predicted, self._costs, allowance + 2 * margin / self._unit)
+        radius = max(best.optimum + margin, 0.0) / float(allowance.min())
+        self.constrainer = Constrainer(
+            resources=len(allowance), radius=radius, step=self.constrainer.step
+        )
 
 
 class _Record(NamedTuple):
@@ -77,13 +184,11 @@ class _Record(NamedTuple):
     reward: float
 
 
-class _Literal(LedgerPolicy):
+@dataclass(kw_only=True, eq=False, repr=False)
+class _Literal(LevelPolicy):
     """What both have in common: the two stages, the draw, and what they keep.
 
     Args:
-        budget: What every client may spend, or all clients' budgets.
-        clients: How many clients, U.
-        rounds: Most rounds there can be, T.
         levels: How many levels, A.
         min_rounds: T_min, which sets the dearest level; by default a share of `rounds`, 0.7 as
             printed and 0.8 as coded.
@@ -91,56 +196,42 @@ class _Literal(LedgerPolicy):
         gamma: How much the best level is preferred; by default 2 sqrt(A T / ((U + 2) log T)).
         length_scale: s in the kernel.
         forgetting: alpha in the kernel.
-        **options: See :class:`bgtplanner.planning.policy.LedgerPolicy`.
     """
 
-    _fewest: ClassVar[float]  # T_min by default, as a share of T
+    levels: int = 5
+    min_rounds: int | None = None
+    initial_rounds: int = 5
+    gamma: float | None = None
+    length_scale: float = 0.2
+    forgetting: float = 0.001
+
+    _salt: ClassVar[int] = 0x117
     _power: ClassVar[int]  # of the distance in the kernel
-    _sign: ClassVar[float]  # of the allowance less the cost, in the score and in the slope
+    _sign: ClassVar[float]  # of the allowance minus the cost, in the score and in the slope
     _slack: ClassVar[int]  # how many multipliers there are that belong to nobody
 
-    def __init__(
-        self,
-        budget: Budget | Budgets | None = None,
-        clients: int | None = None,
-        *,
-        rounds: int,
-        levels: int = 5,
-        min_rounds: int | None = None,
-        initial_rounds: int = 5,
-        gamma: float | None = None,
-        length_scale: float = 0.2,
-        forgetting: float = 0.001,
-        ledger: Ledger | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(budget, clients, rounds=rounds, ledger=ledger, **options)
-        levels = whole("levels", levels, 1, 1000)
-        if min_rounds is None:
-            min_rounds = max(1, round(self._fewest * self.rounds))
-        fewest = whole("min_rounds", min_rounds, 1, self.rounds)
-        everybody = len(self.budgets)
-        self.initial_rounds = whole("initial_rounds", initial_rounds, 1, 10**9)
-        self.gamma = gamma_of_paper(levels, self.rounds, everybody)
-        if gamma is not None:
-            self.gamma = number("gamma", gamma, 0.0)
-        self.length_scale = number("length_scale", length_scale, 1e-6, 1e6)
-        self.forgetting = number("forgetting", forgetting, 1e-6, 0.999)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        levels, everybody = whole("levels", self.levels, 1, 1000), len(self.budgets)
+        whole("initial_rounds", self.initial_rounds, 1, 10**9)
+        usual = gamma_of_paper(levels, self.rounds, everybody)
+        self._gamma = usual if self.gamma is None else number("gamma", self.gamma, 0.0)
+        number("length_scale", self.length_scale, 1e-6, 1e6)
+        number("forgetting", self.forgetting, 1e-6, 0.999)
         self.step = float(2 * np.log(everybody) / np.sqrt(self.rounds))
         steps = self._steps(levels)
-        self.levels = np.outer(self._even, 1 - steps)
-        self.levels += np.outer(self.even_charges(fewest), steps)
+        self.charges = np.outer(self._even, 1 - steps)
+        self.charges += np.outer(self.dearest(self.min_rounds), steps)
         self.radius: float | None = None
         """Lambda; None before the initial stage is over."""
         # Epsilon of each class, and of its levels: what adds up under the rule.
-        self._totals = self.rounds * self._even
-        shares = np.stack([self.share_of(row) for row in self.levels.T], axis=1)
+        self._lasts = self.expected(self.rounds)
+        self._totals = self._lasts * self._even
+        shares = np.stack([self.share_of(row) for row in self.charges.T], axis=1)
         self._costs = self._totals[:, None] * shares
         self._allowance = np.zeros(len(self._even))
         self._logs = np.zeros(len(self._even) + self._slack)  # of the sums of multipliers
         self._records: list[_Record] = []
-        self._contexts: dict[int, Floats] = {}  # of plans that were not told yet
-        self._generator = np.random.default_rng([self.seed, 0x117])
 
     @staticmethod
     @abstractmethod
@@ -189,33 +280,26 @@ class _Literal(LedgerPolicy):
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """Try out levels in the initial stage, then draw one by its score."""
         del left  # what does not fit is capped, whatever it was wished for
-        width = self._width()
-        same = width is None or len(context) == width
-        ConfigError.unless(same, "context", len(context), f"{width} numbers, as before")
         context = np.clip(context, -_LARGEST, _LARGEST)
-        self._contexts[self.round] = context
-        levels = self.levels.shape[1]
+        self.keep(context)
+        levels = self.charges.shape[1]
         turn = self.round // self.initial_rounds
         if turn < levels:
-            return self._choice(self._tried(turn), Why("trying out every level"))
+            return self.choice(self._tried(turn), "trying out every level")
         if turn == levels:
             level = int(self._generator.integers(levels))
-            return self._choice(level, Why("any level: finding out what budget is worth"))
+            return self.choice(level, "any level: finding out what budget is worth")
         if self.radius is None:
             self._end_stage()
         predicted = self._predict(context)
         weights = self._sign * self.multipliers
         score = predicted + weights @ (self._allowance[:, None] - self._costs)
-        chance = probabilities(score, self.gamma)
-        why = Why(
-            note="drawn by score",
-            charges=tuple(self.levels.max(axis=0).tolist()),
-            predicted=tuple(predicted.tolist()),
-            price=tuple((weights @ self._costs).tolist()),
-            score=tuple(score.tolist()),
-            probability=tuple(chance.tolist()),
-        )
-        return self._choice(int(self._generator.choice(levels, p=chance)), why)
+        chance = probabilities(score, self._gamma)
+        return self.choice(
+            int(self._generator.choice(levels, p=chance)), "drawn by score",
+            charges=self.charges.max(axis=0), predicted=predicted, price=weights @ self._costs,
+            score=score, probability=chance,
+        )  # fmt: skip
 
     def learn(self, plan: Plan, reward: float | None) -> None:
         """Keep what the round brought, and let the multipliers follow what it cost."""
@@ -233,35 +317,14 @@ class _Literal(LedgerPolicy):
         """Everything it is and has learned, as plain data that JSON can hold."""
         return super().state_dict() | {
             "records": [[*row[:2], row.context.tolist(), row.reward] for row in self._records],
-            "contexts": {str(key): value.tolist() for key, value in self._contexts.items()},
             "radius": self.radius,
             "allowance": self._allowance.tolist(),
             "logs": self._logs.tolist(),
-            "random": self._generator.bit_generator.state,
         }
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any], *, ledger: Ledger | None = None) -> Self:
-        """The same policy again, from what :meth:`state_dict` gave.
-
-        Raises:
-            LedgerError: If the ledger is missing, or has lost what was written down then.
-            ConfigError: If the state is of another version or policy, or is no state.
-        """
-        options = state.get("options") if isinstance(state, Mapping) else None
-        repaired = isinstance(options, Mapping) and "stage" in options
-        ConfigError.unless(
-            not repaired,
-            "state: stage",
-            "that of BGTPlanner.of_paper",
-            f'{cls.__name__}\'s own. Planners with constants = "paper" or "authors" had repaired '
-            'formulas before: set planning.constants to "repaired" to go on with this one',
-        )
-        return super().from_state(state, ledger=ledger)
 
     def _load(self, state: Mapping[str, Any]) -> None:
         super()._load(state)
-        last, levels = self.rounds - 1, self.levels.shape[1]
+        last, levels = self.rounds - 1, self.charges.shape[1]
         self._records = [
             _Record(
                 whole("state: records", at, 0, last),
@@ -271,37 +334,28 @@ class _Literal(LedgerPolicy):
             )
             for at, level, row, reward in state["records"]
         ]
-        self._contexts = {int(key): context_of(row) for key, row in state["contexts"].items()}
-        rows = [*self._contexts.values(), *(row.context for row in self._records)]
-        same = all(len(row) == self._width() for row in rows)
-        ConfigError.unless(same, "state: contexts", "rows", f"of {self._width()} numbers each")
+        self.check_widths(*(row.context for row in self._records))
         if state["radius"] is not None:
             self.radius = number("state: radius", state["radius"], -1e200, 1e200)
         self._logs = floats("state: logs", state["logs"], self._logs.shape, -_MOST, 1e3)
         self._allowance = floats(
             "state: allowance", state["allowance"], self._allowance.shape, 0.0, 1e100
         )
-        self._generator.bit_generator.state = state["random"]
 
-    def _width(self) -> int | None:
-        """How many numbers a context has, by those seen so far; None if there were none."""
-        if self._records:
-            return len(self._records[0].context)
-        return next((len(row) for row in self._contexts.values()), None)
+    def width(self) -> int | None:
+        """As the first record has it, if there is one."""
+        return len(self._records[0].context) if self._records else super().width()
 
     @property
     def _planned_from(self) -> int:
         """The first round after the initial stage."""
-        return (self.levels.shape[1] + 1) * self.initial_rounds
+        return (len(self.charges[0]) + 1) * self.initial_rounds
 
     def _initial(self, *, second: bool) -> list[tuple[int, _Record]]:
         """The records of one part of the initial stage, with their places among all records."""
         bound = self._planned_from - self.initial_rounds
         low, high = (bound, self._planned_from) if second else (0, bound)
         return [(at, one) for at, one in enumerate(self._records) if low <= one.round < high]
-
-    def _choice(self, level: int, why: Why) -> Choice:
-        return Choice(charges=self.levels[:, level], level=level, why=why)
 
     def _means(
         self, records: Sequence[_Record], when: Floats, context: Floats, now: float
@@ -314,7 +368,7 @@ class _Literal(LedgerPolicy):
             context: Where.
             now: When.
         """
-        levels = np.arange(self.levels.shape[1])
+        levels = np.arange(self.charges.shape[1])
         if not records:
             return np.zeros(len(levels))
         seen = np.stack([np.append(float(one.level), one.context) for one in records])
@@ -334,7 +388,7 @@ class _Literal(LedgerPolicy):
         """M(T0)."""
         return margin_of_paper(
             squared_error,
-            levels=self.levels.shape[1],
+            levels=self.charges.shape[1],
             rounds=self.rounds,
             clients=len(self.budgets),
             initial_rounds=self.initial_rounds,
@@ -343,7 +397,7 @@ class _Literal(LedgerPolicy):
     def _end_stage(self) -> None:
         """Lambda from the initial stage, and where the multipliers begin."""
         optimum, margin = self._look_back()
-        self.radius = self.rounds / self._least * (optimum + margin)
+        self.radius = self._lasts / self._least * (optimum + margin)
         each = np.bincount(self.budgets.class_of_client, minlength=len(self._even))
         self._begin(max(self.radius, 0.0), np.maximum(each, 1e-300))
 
@@ -359,6 +413,7 @@ class AsPrinted(_Literal):
     by exp(-step * slope), and scales all of them down where their sum exceeds Lambda.
 
     Example:
+        >>> from bgtplanner import Budget
         >>> planner = AsPrinted(Budget(10, 1e-5), clients=943, rounds=3, seed=0)
         >>> plan = planner.ask([160.0, 60.0])
         >>> plan.level, plan.why.note
@@ -391,11 +446,11 @@ class AsPrinted(_Literal):
         predicted = np.stack([self._at(one.context, one.round) for one in trials])
         errors = [row[one.level] - one.reward for row, one in zip(predicted, trials, strict=True)]
         margin = self._margin(float(np.mean(np.square(errors))))
-        limits = np.full(len(self._even), self._least / self.rounds + 2 * margin)
+        limits = np.full(len(self._even), self._least / self._lasts + 2 * margin)
         return solve_programme(predicted, self._costs, limits).optimum, margin
 
     def _begin(self, radius: float, each: Floats) -> None:
-        self._allowance = self._totals / self.rounds
+        self._allowance = self._totals / self._lasts
         # Uniform in the ball: a flat Dirichlet over the clients and a slack, summed by class.
         shares = self._generator.dirichlet(np.append(each, 1.0))[:-1]
         self._logs = np.log(np.maximum(radius * shares, 1e-300))
@@ -412,6 +467,7 @@ class AsCoded(_Literal):
     the programme holds for every class with the smallest budget, as in the text.
 
     Example:
+        >>> from bgtplanner import Budget
         >>> planner = AsCoded(Budget(10, 1e-5), clients=943, rounds=3, seed=0)
         >>> plan = planner.ask([160.0, 60.0])
         >>> plan.level, plan.why.note
@@ -425,7 +481,7 @@ class AsCoded(_Literal):
         return np.arange(levels) / levels
 
     def _tried(self, turn: int) -> int:
-        return self.levels.shape[1] - 1 - turn
+        return len(self.charges[0]) - 1 - turn
 
     def _noise(self, records: int) -> Floats:
         return np.full((records, records), _NOISE**2)
@@ -446,15 +502,15 @@ class AsCoded(_Literal):
 
         errors = [expected(at, one) - one.reward for at, one in self._initial(second=True)]
         margin = self._margin(float(np.sum(np.square(errors))) / self.initial_rounds)
-        first = self._initial(second=False)[: self.levels.shape[1]]
-        predicted = np.zeros(self.levels.shape[1])
+        first = self._initial(second=False)[: self.charges.shape[1]]
+        predicted = np.zeros(self.charges.shape[1])
         predicted[: len(first)] = [expected(at, one) for at, one in first]
-        limit = self._least / self.rounds + 2 * margin
+        limit = self._least / self._lasts + 2 * margin
         return _yes_or_no(predicted, self._costs, limit, self.initial_rounds), margin
 
     def _begin(self, radius: float, each: Floats) -> None:
         del radius  # computed, and left out
-        rounds_left = max(self.rounds - self._planned_from, 1)
+        rounds_left = self.expected(self.rounds - self._planned_from)
         self._allowance = self.share_left() * self._totals / rounds_left
         self._logs = np.log(np.append(each, 1.0) / (each.sum() + 1))
 

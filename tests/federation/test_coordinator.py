@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, split_ratings
-from bgtplanner.errors import ConfigError
-from bgtplanner.federation.planned import PlannedRounds
+from bgtplanner.errors import ConfigError, SchemaError
+from bgtplanner.federation.coordinator import Coordinator
 from bgtplanner.federation.posterior import forecast
 from bgtplanner.federation.protection import Protection, Terms, noise_of_mean
 from bgtplanner.federation.result import RoundResult
@@ -24,9 +25,10 @@ from bgtplanner.federation.validation import rmse_of
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.paper import rows
-from bgtplanner.planning.baselines import Adap
+from bgtplanner.planning.adaptive import Adap
 from bgtplanner.planning.context import ReleasedContext
 from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan
+from bgtplanner.planning.schedules import Uniform, Unlimited
 from bgtplanner.privacy.accountants import rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
@@ -59,12 +61,15 @@ def split() -> Split:
     return split_ratings(ratings, seed=3, rounds=ROUNDS)
 
 
+@dataclass(kw_only=True, eq=False)
 class Scripted(LedgerPolicy):
     """Charges as they are written down; remembers what it was shown and told."""
 
-    def __init__(self, budget: Any = None, *, script: list[Any], **options: Any) -> None:
-        super().__init__(budget, rounds=ROUNDS, **options)
-        self.script = script
+    script: list[Any]
+    rounds: int = ROUNDS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.contexts: list[NDArray[np.float64]] = []
         self.rewards: list[float | None] = []
 
@@ -90,29 +95,29 @@ def planned(
     ledger: Ledger | None = None,
     mark: bytes = b"mark",
     **options: Any,
-) -> PlannedRounds:
+) -> Coordinator:
     simulation = Simulation(federation, split, seed=5, device="cpu")
-    policy = Scripted(budgets, script=script, accounting=RULE)
     ledger = Ledger.in_memory(budgets, RULE) if ledger is None else ledger
+    policy = Scripted(script=script, ledger=ledger)
     options.setdefault("trust", "local")
-    return PlannedRounds(simulation, policy, ledger, run="run", mark=mark, **options)
+    return Coordinator(simulation, policy, ledger, run="run", mark=mark, **options)
 
 
-def played(rounds: PlannedRounds, number: int) -> list[RoundResult]:
+def played(rounds: Coordinator, number: int) -> list[RoundResult]:
     found = [rounds.step() for _ in range(number)]
     assert all(one is not None for one in found)
     return [one for one in found if one is not None]
 
 
-def shared(rounds: PlannedRounds) -> NDArray[np.float32]:
-    return rounds.simulation.arrays()["shared/items"]
+def shared(rounds: Coordinator) -> NDArray[np.float32]:
+    return rounds.engine.arrays()["shared/items"]
 
 
-def local(rounds: PlannedRounds) -> NDArray[np.float32]:
-    return rounds.simulation.arrays()["local"]
+def local(rounds: Coordinator) -> NDArray[np.float32]:
+    return rounds.engine.arrays()["local"]
 
 
-def spent(rounds: PlannedRounds) -> NDArray[np.float64]:
+def spent(rounds: Coordinator) -> NDArray[np.float64]:
     return np.asarray(rounds.ledger.epsilon_spent())
 
 
@@ -122,13 +127,13 @@ class TestPaying:
     ) -> None:
         rounds = planned(split, [0.25] * ROUNDS)
         seen: list[tuple[int, float]] = []
-        before = rounds.simulation.step
+        before = rounds.engine.step
 
         def watched(terms: Terms, plan: Plan) -> Any:
             seen.append((rounds.ledger.unsettled, float(spent(rounds).min())))
             return before(terms, plan)
 
-        monkeypatch.setattr(rounds.simulation, "step", watched)
+        monkeypatch.setattr(rounds.engine, "step", watched)
         played(rounds, 2)
         assert seen == [(1, 0.25), (1, 0.5)]
         assert rounds.ledger.unsettled == 0
@@ -143,7 +148,7 @@ class TestPaying:
         def fails(terms: Terms, plan: Plan) -> Any:
             raise OSError("no power")
 
-        monkeypatch.setattr(rounds.simulation, "step", fails)
+        monkeypatch.setattr(rounds.engine, "step", fails)
         with pytest.raises(OSError, match="no power"):
             rounds.step()
         assert rounds.ledger.unsettled == 1
@@ -160,7 +165,7 @@ class TestPaying:
         assert spent(rounds).tolist() == [0.75] * CLIENTS
 
     def test_who_cannot_pay_stays_out_and_others_go_on(self, split: Split) -> None:
-        """Three clients have spent elsewhere what the policy knows nothing about."""
+        """Three clients have spent most of it elsewhere."""
         ledger = Ledger.in_memory(SAME, RULE)
         ledger.reserve(0.875, run="elsewhere", round=0, clients=[0, 1, 2])
         rounds = planned(split, [0.25] * ROUNDS, ledger=ledger)
@@ -172,13 +177,12 @@ class TestPaying:
         ledger = Ledger.in_memory(SAME, RULE)
         ledger.reserve(0.875, run="elsewhere", round=0)
         rounds = planned(split, [0.25] * ROUNDS, ledger=ledger)
-        start = shared(rounds)
-        (one,) = played(rounds, 1)
-        assert (one.paid, one.clients) == (0, 0)
+        one, two = played(rounds, 2)
         assert one.plan is not None
-        assert len(one.seen.aggregate) == 0
-        assert np.array_equal(shared(rounds), start)
-        assert spent(rounds).tolist() == [0.875] * CLIENTS
+        assert (one.plan.charge, one.paid) == (0.125, CLIENTS)  # what is left
+        assert spent(rounds).tolist() == [1.0] * CLIENTS
+        assert (two.plan, two.paid, two.clients) == (None, 0, 0)
+        assert len(two.seen.aggregate) == 0
 
     @pytest.mark.parametrize("trust", ["local", "secagg"])
     def test_classes(self, split: Split, trust: Any) -> None:
@@ -233,11 +237,11 @@ class TestWithoutUploads:
     def test_or_the_run_ends(self, split: Split) -> None:
         rounds = planned(split, [0.5] * ROUNDS, stops=True)
         played(rounds, 2)
-        before = rounds.simulation.arrays()
+        before = rounds.engine.arrays()
         assert rounds.step() is None
         assert rounds.step() is None
         assert all(
-            np.array_equal(before[name], now) for name, now in rounds.simulation.arrays().items()
+            np.array_equal(before[name], now) for name, now in rounds.engine.arrays().items()
         )
 
 
@@ -270,7 +274,7 @@ class TestAgain:
         ledger = Ledger.in_memory(SAME, RULE)
         broken = planned(split, [0.25] * 3, ledger=ledger)
         played(broken, 1)
-        monkeypatch.setattr(broken.simulation, "step", lambda terms, plan: 1 / 0)
+        monkeypatch.setattr(broken.engine, "step", lambda terms, plan: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             broken.step()
         again = planned(split, [0.25] * 3, ledger=ledger)
@@ -283,11 +287,11 @@ class TestAgain:
         options: dict[str, Any] = {"context": "released", "reward": "released"}
         whole = planned(split, [0.125] * ROUNDS, **options)
         played(whole, 2)
-        state, arrays = whole.state_dict(), whole.simulation.arrays()
+        state, arrays = whole.state_dict(), whole.engine.arrays()
         rest = played(whole, 3)
         later = planned(split, [0.125] * ROUNDS, ledger=whole.ledger, **options)
         later.load_state_dict(state)
-        later.simulation.restore(arrays)
+        later.engine.restore(arrays)
         found = played(later, 3)
         assert found == rest
         assert isinstance(whole.policy, Scripted)
@@ -334,6 +338,67 @@ class TestWhoTakesPart:
             before = now
         assert len(patterns) > 1  # not the same ones every time
 
+    def test_a_budget_lasts_for_the_rounds_that_a_client_takes_part_in(self, split: Split) -> None:
+        """Asked in half of six rounds: a third of the budget each time, and then no more."""
+        ledger = Ledger.in_memory(SAME, RULE)
+        policy = Uniform(ledger=ledger, rounds=ROUNDS, participation=0.5)
+        simulation = Simulation(FEDERATION, split, seed=5, device="cpu")
+        options: dict[str, Any] = {"participation": 0.5, "trust": "local"}
+        rounds = Coordinator(simulation, policy, ledger, run="run", mark=b"", **options)
+        times = np.zeros(CLIENTS)
+        for index in range(ROUNDS):
+            invited = rounds._invited(index)
+            (one,) = played(rounds, 1)
+            assert one.plan is not None
+            assert one.plan.charge_by_class == pytest.approx([1 / 3], rel=1e-9)
+            assert one.paid == (invited & (times < 3)).sum()
+            assert not (one.plan.participants & ~invited).any()
+            times += invited
+            paid = np.minimum(times, 3) / 3
+            assert spent(rounds) == pytest.approx(paid, rel=1e-9)
+            # What is left is the mean client's, by the only ledger there is.
+            assert policy.share_left() == pytest.approx([1 - paid.mean()], rel=1e-9)
+        assert times.max() > 3  # somebody sat out
+        assert times.min() < 3  # and somebody has something left
+
+
+class Careless(Unlimited):
+    """Plans a charge, and reserves nothing."""
+
+    def ask(self, *arguments: Any, **options: Any) -> Plan | None:
+        plan = super().ask(*arguments, **options)
+        if plan is None:
+            return None
+        made = replace(plan, rule=RULE, charge_by_class=np.full(1, 0.25), largest_clip=1.0)
+        self._untold.add(made)
+        return made
+
+
+def test_who_reserves_nothing_is_charged_all_the_same(split: Split) -> None:
+    ledger = Ledger.in_memory(SAME, RULE)
+    simulation = Simulation(FEDERATION, split, seed=5, device="cpu")
+    policy = Careless(SAME, rounds=ROUNDS)
+    rounds = Coordinator(simulation, policy, ledger, run="run", mark=b"", trust="local")
+    found = played(rounds, 5)
+    assert [one.paid for one in found] == [CLIENTS] * 4 + [0]
+    assert [one.clients for one in found] == [CLIENTS] * 4 + [0]
+    assert spent(rounds).tolist() == [1.0] * CLIENTS
+
+
+def test_a_policy_with_a_ledger_of_its_own_is_refused(split: Split) -> None:
+    simulation = Simulation(FEDERATION, split, seed=5, device="cpu")
+    policy, ledger = Uniform(SAME, rounds=3, accounting=RULE), Ledger.in_memory(SAME, RULE)
+    with pytest.raises(ConfigError, match="make the policy with ledger"):
+        Coordinator(simulation, policy, ledger, run="run", mark=b"", trust="local")
+
+
+def test_a_checkpoint_of_two_ledgers_is_refused_with_a_sentence(split: Split) -> None:
+    rounds = planned(split, [0.25] * ROUNDS)
+    state = rounds.state_dict()
+    del state["version"]
+    with pytest.raises(SchemaError, match=r"earlier release.*: finish the run with that release"):
+        rounds.load_state_dict(state)
+
 
 def in_use(split: Split, index: int) -> NDArray[np.float64]:
     matrix = np.zeros((CLIENTS, ITEMS))
@@ -343,7 +408,7 @@ def in_use(split: Split, index: int) -> NDArray[np.float64]:
 
 
 class TestContext:
-    def contexts(self, rounds: PlannedRounds, number: int) -> list[NDArray[np.float64]]:
+    def contexts(self, rounds: Coordinator, number: int) -> list[NDArray[np.float64]]:
         played(rounds, number)
         assert isinstance(rounds.policy, Scripted)
         return rounds.policy.contexts
@@ -357,7 +422,7 @@ class TestContext:
     def test_usage_with_what_is_pretended(self, split: Split) -> None:
         federation = Federation(model=FEDERATION.model, server=SERVER, pseudo_items=2)
         rounds = planned(split, [0.0] * ROUNDS, federation=federation, context="usage", values=4)
-        client, item = rounds.simulation.shown_pairs()
+        client, item = rounds.engine.shown_pairs()
         shown = np.zeros((CLIENTS, ITEMS))
         np.add.at(shown, (client, item), 1)
         real = in_use(split, 0)
@@ -387,13 +452,13 @@ class TestContext:
 
 
 class TestReward:
-    def rewards(self, rounds: PlannedRounds) -> list[float | None]:
+    def rewards(self, rounds: Coordinator) -> list[float | None]:
         assert isinstance(rounds.policy, Scripted)
         return rounds.policy.rewards
 
     def test_of_the_test_ratings(self, split: Split) -> None:
         rounds = planned(split, [0.25, 0.0, 0.25], reward="test")
-        before = rounds.simulation.evaluate().rmse
+        before = rounds.engine.evaluate().rmse
         found = played(rounds, 3)
         errors = [before, *(one.metrics.rmse for one in found)]
         assert self.rewards(rounds) == pytest.approx(-np.diff(errors))
@@ -425,9 +490,9 @@ class TestReward:
             protection=Protection(mechanism="laplace", validation=0.5),
         )
         simulation = Simulation(federation, split, seed=5, device="cpu", validation=0.5)
-        policy = Scripted(SAME, script=[0.125] * ROUNDS, accounting=RULE)
         ledger = Ledger.in_memory(SAME, RULE)
-        rounds = PlannedRounds(
+        policy = Scripted(script=[0.125] * ROUNDS, ledger=ledger)
+        rounds = Coordinator(
             simulation, policy, ledger, run="run", mark=b"", trust="local", reward="validation"
         )
         found = played(rounds, 3)
@@ -462,9 +527,9 @@ def of_adap(split: Split, unit: Any) -> tuple[RoundResult, RoundResult]:
     protection = Protection(mechanism="laplace", unit=unit)
     federation = Federation(model=FEDERATION.model, server=SERVER, protection=protection)
     simulation = Simulation(federation, split, seed=5, device="cpu")
-    policy = Adap(SAME, rounds=ROUNDS, accounting=RULE, noise_multiplier=20.0)
     ledger = Ledger.in_memory(SAME, RULE)
-    rounds = PlannedRounds(simulation, policy, ledger, trust="local", run="run", mark=b"")
+    policy = Adap(ledger=ledger, rounds=ROUNDS, noise_multiplier=20.0)
+    rounds = Coordinator(simulation, policy, ledger, trust="local", run="run", mark=b"")
     one, two = played(rounds, 2)
     return one, two
 
@@ -526,8 +591,8 @@ class OwnClips(Scripted):
 def test_clips_that_would_be_passed_over_are_refused_before_anything_is_paid(split: Split) -> None:
     simulation = Simulation(FEDERATION, split, seed=5, device="cpu")
     ledger = Ledger.in_memory(SAME, RULE)
-    policy = OwnClips(SAME, script=[0.25], accounting=RULE)
-    rounds = PlannedRounds(simulation, policy, ledger, trust="local", run="run", mark=b"")
+    policy = OwnClips(ledger=ledger, script=[0.25])
+    rounds = Coordinator(simulation, policy, ledger, trust="local", run="run", mark=b"")
     with pytest.raises(ConfigError, match="own_clip = 'one a client': expected none, but with"):
         rounds.step()
     assert not ledger.least_spent_by_class().any()
@@ -550,11 +615,11 @@ def forecasts(
     simulation = Simulation(federation, split, seed=5, device="cpu")
     budgets = Budgets.same(Budget(20.0, 1e-5), CLIENTS)
     rule = "gaussian/gdp"
-    plans = policy(budgets, script=[0.1, 0.0, 0.5], accounting=rule)
-    rounds = PlannedRounds(
+    plans = policy(ledger=Ledger.in_memory(budgets, rule), script=[0.1, 0.0, 0.5])
+    rounds = Coordinator(
         simulation,
         plans,
-        Ledger.in_memory(budgets, rule),
+        plans.ledger,
         trust="secagg",
         run="run",
         mark=b"",
@@ -591,7 +656,7 @@ def test_forecasts_are_made_anew_only_after_a_release(
         made.append(arguments[1])
         return forecast(*arguments)
 
-    monkeypatch.setattr("bgtplanner.federation.planned.forecast", counted)
+    monkeypatch.setattr("bgtplanner.federation.coordinator.forecast", counted)
     forecasts(split, Biases(), Server(optimizer="posterior", aggregation="clients"))
     assert len(made) == 2 * 3  # of three rounds, of which the second and third release nothing
 
@@ -611,9 +676,9 @@ def test_noise_is_forecast_as_it_will_be(
     federation = Federation(model=FEDERATION.model, server=SERVER, protection=protection)
     simulation = Simulation(federation, split, seed=5, device="cpu")
     script = [0.01, 0.02] if budgets is SAME else [[0.01, 0.03], [0.02, 0.0]]
-    policy = Scripted(budgets, script=script, accounting=rule, clip=0.5)
     ledger = Ledger.in_memory(budgets, rule)
-    rounds = PlannedRounds(simulation, policy, ledger, trust=trust, run="run", mark=b"")
+    policy = Scripted(ledger=ledger, script=script, clip=0.5)
+    rounds = Coordinator(simulation, policy, ledger, trust=trust, run="run", mark=b"")
     sizes = np.bincount(budgets.class_of_client)
     for one in played(rounds, 2):
         assert one.plan is not None
@@ -647,8 +712,7 @@ def test_who_abstains_gets_back_what_was_sent_at_first(split: Split) -> None:
     )
     simulation = Simulation(federation, split, seed=5, device="cpu")
     policy = Abstaining(Budgets.same(Budget(1e5, 1e-5), CLIENTS), script=[5e4], accounting=RULE)
-    ledger = Ledger.in_memory(policy.budgets, RULE)
-    rounds = PlannedRounds(simulation, policy, ledger, run="run", mark=b"", trust="local")
+    rounds = Coordinator(simulation, policy, policy.ledger, run="run", mark=b"", trust="local")
     played(rounds, 1)
     assert shared(rounds).any()
     played(rounds, 1)

@@ -1,8 +1,8 @@
 """The two steps before training: what clients show, and what the policy plans and they pay for.
 
-The policy plans on its own ledger, which is part of its state. What is really spent is written
-down in a second ledger, the durable one of the run: a charge that does not fit there is refused,
-whatever was planned, and a round that is played again after a crash is not charged again.
+There is one ledger: the policy plans on it and reserves in it, for those who are invited. A charge
+that does not fit is refused, whatever was planned, and a round that is played again after a crash
+is not charged again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from bgtplanner.errors import BudgetExceeded, ConfigError
+from bgtplanner.errors import BudgetExceeded, ConfigError, SchemaError
 from bgtplanner.federation.posterior import Posterior, forecast
 from bgtplanner.federation.protection import Terms, noise_of_mean, terms_of
 from bgtplanner.federation.result import RoundResult
@@ -22,18 +22,21 @@ from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.simulation import Seen
 from bgtplanner.federation.validation import Validation, rmse_of
 from bgtplanner.models.metrics import Metrics
-from bgtplanner.planning.baselines import Adap
-from bgtplanner.planning.context import ReleasedContext, UsageContext
-from bgtplanner.planning.policy import LedgerPolicy, Plan, Policy
+from bgtplanner.planning.context import Context
+from bgtplanner.planning.policy import Plan, Policy
+from bgtplanner.planning.registry import CONTEXTS
+from bgtplanner.privacy._book import Spending
 from bgtplanner.privacy.ledger import Ledger, Reservation
 
-__all__ = ["Carrier", "PlannedRounds"]
+__all__ = ["Coordinator", "Engine", "Forecast"]
 
-ContextKind = Literal["none", "usage", "released", "forecast"]
+STATE_VERSION = 2
+"""Of :meth:`Coordinator.state_dict`; before, the policy had a ledger of its own."""
+
 RewardKind = Literal["none", "test", "loss", "released", "validation"]
 
 
-class Carrier(Protocol):
+class Engine(Protocol):
     """Whoever carries rounds out once they are paid for: a simulation, or real machines."""
 
     federation: Federation
@@ -76,27 +79,23 @@ class Carrier(Protocol):
         ...
 
 
-class PlannedRounds:
+class Coordinator:
     """A federation whose rounds are planned and paid for.
 
     Args:
-        simulation: Who carries it out; its protection says what is done to the uploads.
-        policy: Who plans.
-        ledger: Who has really spent how much.
+        engine: Who carries the rounds out; its protection says what is done to the uploads.
+        policy: Who plans, on this ledger.
+        ledger: Who has spent how much.
         trust: ``local`` or ``secagg``.
         run: Name of the run in the ledger.
         mark: Of all that the run is made of; with the number of a round it names its inputs.
-        context: What the policy gets to look at. ``usage``: the singular values of the matrix of
-            who trains on which item, which shows item ids. ``released``: statistics of what was
-            released before, at no further charge. ``forecast``: by how much the error would fall,
-            as the server's `posterior` has it from what was released: as things are, and if all
-            that is left were spent in one round, or in a few.
+        context: What the policy gets to look at, by its name in :data:`CONTEXTS`.
         reward: What the policy is told. ``test``: by how much the RMSE on the test ratings fell
             (the paper's). ``loss``: by how much the mean training loss fell. Neither is accounted
             for. ``released``: the estimated signal in the noisy aggregate, relative to the first,
             at no further charge. ``validation``: by how much the RMSE on ratings that clients set
             aside fell, paid for by a share of the round's charge.
-        values: How many singular values, d.
+        values: How many numbers the context has, where that can be chosen.
         participation: Share of the clients that are asked in a round.
         dropout: Share of the clients that pay and then fail to answer.
         stragglers: Share of the clients that pay and answer too late; mostly the same ones.
@@ -107,14 +106,14 @@ class PlannedRounds:
 
     def __init__(
         self,
-        simulation: Carrier,
+        engine: Engine,
         policy: Policy,
         ledger: Ledger,
         *,
         trust: str,
         run: str,
         mark: bytes,
-        context: ContextKind = "released",
+        context: str = "released",
         reward: RewardKind = "released",
         values: int = 5,
         participation: float = 1.0,
@@ -123,58 +122,90 @@ class PlannedRounds:
         stops: bool = False,
         seed: int = 0,
     ) -> None:
-        self.simulation, self.policy, self.ledger = simulation, policy, ledger
+        self.engine, self.ledger = engine, ledger
         self.trust, self.run = trust, run
-        learns = getattr(policy, "learns", True)
-        self.context: ContextKind = context if learns else "none"
-        self.reward: RewardKind = reward if learns else "none"
+        self.context = CONTEXTS[context if policy.learns else "none"](values, seed=seed)
+        self.reward: RewardKind = reward if policy.learns else "none"
         self.participation, self.dropout, self.seed = participation, dropout, seed
         self.stragglers = stragglers
         self.stops = stops
         self.over = False
         self._mark = mark
-        budgets = ledger.budgets
         self._present = np.ones(len(ledger), dtype=bool)
-        self._class_sizes = np.bincount(budgets.class_of_client, minlength=len(budgets.classes))
-        self._known_forecasts: dict[bytes, NDArray[np.float64]] = {}
-        self._usage = UsageContext(values, seed=seed)
-        self._released = ReleasedContext()
         self.validation = Validation()
         self._last: float | None = None
         self._first_signal: float | None = None
+        self.policy = self._told(policy)
+
+    def _told(self, policy: Policy) -> Policy:
+        """The policy, which is told what it plays in.
+
+        Raises:
+            ConfigError: If it spends from another ledger.
+        """
+        expected = "the run's: make the policy with ledger=..."
+        same = policy.ledger is None or policy.ledger is self.ledger
+        ConfigError.unless(same, "ledger of the policy", "one of its own", expected)
+        policy.run, policy.replays = self.run, True
+        policy.own_clips = self._own_clips
+        return policy
+
+    @property
+    def _own_clips(self) -> bool:
+        """Whether every client can have a clip of its own."""
+        protection = self.engine.federation.protection
+        return protection is not None and protection.of.own_clips
+
+    @property
+    def class_sizes(self) -> NDArray[np.int64]:
+        """How many clients of each class can be reached."""
+        classes = self.ledger.budgets.class_of_client[self._present]
+        return np.bincount(classes, minlength=len(self.ledger.budgets.classes))
+
+    def spending(self) -> Spending:
+        """What everybody has spent up to the last round that was played."""
+        return self.ledger.spending(self.run, self.engine.next_round)
 
     def step(self) -> RoundResult | None:
-        """Plan, reserve, play, settle and tell one round; None: the budget is gone, and so we."""
-        simulation = self.simulation
-        index = simulation.next_round
+        """Plan, reserve, play, settle and tell one round; None: the run ends with the budget."""
+        engine, index = self.engine, self.engine.next_round
         if self.reward == "test" and self._last is None:
-            self._last = simulation.evaluate().rmse
-        plan = None if self.over else self.policy.ask(self._context())
+            self._last = engine.evaluate().rmse
+        plan, invited = None, self._invited(index)
+        inputs = self._inputs(index, invited)
+        if not self.over:
+            self.policy.present = None if self._present.all() else self._present
+            plan = self.policy.ask(
+                self.context.of(self),
+                clients=None if invited.all() else invited,
+                fingerprint=inputs,
+            )
         if plan is None:
-            if getattr(self.policy, "abstained", False) and not self.over:
-                simulation.withdraw()
+            if self.policy.abstained and not self.over:
+                engine.withdraw()
             self.over = True
             if self.stops:
                 return None
-            return simulation.rest().planned(None, simulation.seen)
-        terms, reservation, late = (None, None, 0) if plan.skip else self._pay(plan, index)
-        if terms is None:
-            record = simulation.rest()
+            return engine.rest().planned(None, engine.seen)
+        reservation = None if plan.skip else self._paid(plan, index, invited, inputs)
+        late, reward = 0, None
+        if reservation is None:
+            record = engine.rest()
+            if self.reward in ("test", "loss"):
+                reward = self._reward(record)
         else:
-            record = simulation.step(terms, plan)
-            self._known_forecasts.clear()  # the server knows more now
-        if reservation is not None:
+            terms, late = self._terms(plan, index, reservation)
+            record = engine.step(terms, plan)
             self.ledger.settle(reservation)
-        reward = self._reward(record) if terms is not None else None
-        if terms is None and self.reward in ("test", "loss"):
             reward = self._reward(record)
-        seen = simulation.seen
+        seen = engine.seen
         if seen.validation is not None:
             self.validation.saw(*seen.validation)
-        if terms is not None and seen.noise_std > 0 and np.isfinite(seen.aggregate).all():
-            self._released.released(seen.aggregate, seen.noise_std)
-        if isinstance(self.policy, Adap) and terms is not None:
-            self.policy.saw(_norm_of(seen))
+        if reservation is not None:
+            if seen.noise_std > 0 and np.isfinite(seen.aggregate).all():
+                self.context.released(seen.aggregate, seen.noise_std)
+            if self.policy.follows_norms:
+                self.policy.saw(_norm_of(seen))
         self.policy.tell(plan, reward=reward)
         paid = 0 if reservation is None else int(reservation.granted.sum())
         return record.planned(
@@ -185,42 +216,39 @@ class PlannedRounds:
         """A mark of all that a round's uploads are made of."""
         return self.ledger.fingerprint(self._mark, str(index).encode(), asked.tobytes())
 
-    def _pay(self, plan: Plan, index: int) -> tuple[Terms | None, Reservation | None, int]:
-        """Reserve in the ledger that counts; who cannot pay there does not take part.
+    def _paid(
+        self, plan: Plan, index: int, invited: NDArray[np.bool_], inputs: bytes
+    ) -> Reservation | None:
+        """What the ledger has granted to those who are invited; None: nobody can pay.
 
-        Returns:
-            The terms, the reservation, and how many have paid and answer too late.
-        """
-        own, asked = self._own_clips(plan), plan.participants & self._invited(index)
-        try:
-            reservation = self.ledger.reserve(
-                plan.charge_by_class, run=self.run, round=index, clients=asked, by_class=True,
-                fingerprint=self._inputs(index, asked),
-            )  # fmt: skip
-        except BudgetExceeded:
-            return None, None, 0
-        budgets = self.ledger.budgets
-        late = reservation.granted & self._late(index)
-        answers = reservation.granted & self._answers(index) & ~late
-        terms = terms_of(
-            self.ledger.rule, self.trust, plan.largest_clip, plan.charge_by_class, answers,
-            budgets.class_of_client, own,
-        )  # fmt: skip
-        return terms, reservation, int(late.sum())
-
-    def _own_clips(self, plan: Plan) -> NDArray[np.float64] | None:
-        """Each client's own clip over that of its class, for a policy that follows their norms.
+        For the same inputs it grants the same again at no further charge. So a policy that has
+        reserved its plan is not charged twice, and one that has not is charged here.
 
         Raises:
-            ConfigError: If a policy asks for such clips where they would be passed over.
+            ConfigError: If clips of clients' own would be passed over.
         """
-        protection = self.simulation.federation.protection
-        possible = protection is not None and protection.of.own_clips
-        if plan.own_clip is None and possible and isinstance(self.policy, Adap):
-            return np.ones(len(self.ledger))
-        fits = plan.own_clip is None or possible
+        fits = plan.own_clip is None or self._own_clips
         ConfigError.unless(fits, "own_clip", "one a client", "none, but with privacy.unit = row")
-        return plan.own_clip
+        try:
+            return self.ledger.reserve(
+                plan.charge_by_class, run=self.run, round=index, by_class=True,
+                clients=plan.participants & invited, fingerprint=inputs,
+            )  # fmt: skip
+        except BudgetExceeded:
+            return None
+
+    def _terms(self, plan: Plan, index: int, reservation: Reservation) -> tuple[Terms, int]:
+        """The terms, and how many have paid and answer too late."""
+        late = reservation.granted & self._late(index)
+        answers = reservation.granted & self._answers(index) & ~late
+        own = plan.own_clip
+        if own is None and self._own_clips and self.policy.follows_norms:
+            own = np.ones(len(self.ledger))
+        terms = terms_of(
+            self.ledger.rule, self.trust, plan.largest_clip, plan.charge_by_class, answers,
+            self.ledger.budgets.class_of_client, own,
+        )  # fmt: skip
+        return terms, int(late.sum())
 
     def _invited(self, index: int) -> NDArray[np.bool_]:
         """Who is asked, out of those that can be reached."""
@@ -248,41 +276,6 @@ class PlannedRounds:
         luck = np.random.default_rng([self.seed, 0x1A7E, index]).standard_normal(number)
         return np.asarray((own + luck) / 2**0.5 > ndtri(1 - self.stragglers))
 
-    def _context(self) -> NDArray[np.float64] | None:
-        if self.context == "usage":
-            client, item = self.simulation.shown_pairs()
-            size = {"clients": self.simulation.n_clients, "items": self.simulation.n_items}
-            return self._usage.of_pairs(client, item, **size)
-        if self.context == "released":
-            total = getattr(self.policy, "rounds", 1)
-            left = getattr(self.policy, "share_left", lambda: np.ones(1))()
-            return self._released.vector(
-                progress=self.simulation.next_round / total, left=float(np.max(left))
-            )
-        if self.context == "forecast":
-            return self._forecasts()
-        return None
-
-    def _forecasts(self) -> NDArray[np.float64] | None:
-        known, policy = self.simulation.state.memory, self.policy
-        if not isinstance(known, Posterior) or not isinstance(policy, LedgerPolicy):
-            return None
-        protection = self.simulation.federation.protection
-        norm = "l2" if protection is None else protection.norm
-        left, rounds = policy.left(), getattr(policy, "at_end", 1)
-        asked = left.tobytes() + self._class_sizes.tobytes()
-        if asked in self._known_forecasts:  # nothing was released since: a third of such a round
-            return self._known_forecasts[asked]
-        gained = [0.0]
-        for number in (1, rounds):
-            std = noise_of_mean(
-                self.ledger.rule, self.trust, policy.clip, left / number, self._class_sizes
-            )
-            gained.append(number / std**2)
-        found = np.array([forecast(known, more, policy.clip, norm) for more in gained])
-        self._known_forecasts[asked] = found
-        return found
-
     def _reward(self, record: RoundResult) -> float | None:
         if self.reward in ("test", "loss"):
             now = record.metrics.rmse if self.reward == "test" else record.loss
@@ -291,7 +284,7 @@ class PlannedRounds:
             before, self._last = self._last, now
             return None if before is None else before - now
         if self.reward == "released":
-            aggregate, noise_std = self.simulation.seen[:2]
+            aggregate, noise_std = self.engine.seen[:2]
             power = float(aggregate @ aggregate)
             signal = power - len(aggregate) * noise_std**2
             if not np.isfinite(signal):
@@ -300,16 +293,16 @@ class PlannedRounds:
                 self._first_signal = abs(signal) or 1.0
             return signal / self._first_signal
         if self.reward == "validation":
-            so_far, said = self.validation.estimate, self.simulation.seen.validation
+            so_far, said = self.validation.estimate, self.engine.seen.validation
             return None if so_far is None or said is None else so_far.rmse - rmse_of(said[0])
         return None
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that one round hands to the next, as plain data; the ledger is elsewhere."""
         return {
+            "version": STATE_VERSION,
             "policy": self.policy.state_dict(),
-            "usage": self._usage.state_dict(),
-            "released": self._released.state_dict(),
+            "context": self.context.state_dict(),
             "validation": self.validation.state_dict(),
             "last": self._last,
             "first_signal": self._first_signal,
@@ -317,14 +310,65 @@ class PlannedRounds:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave."""
-        self._known_forecasts.clear()
-        self.policy = type(self.policy).from_state(state["policy"])
-        self._usage.load_state_dict(state["usage"])
-        self._released.load_state_dict(state["released"])
+        """Go on from what :meth:`state_dict` gave.
+
+        Raises:
+            SchemaError: If an earlier release wrote it.
+        """
+        if state.get("version") != STATE_VERSION:
+            raise SchemaError(
+                "the checkpoint is of an earlier release, whose planner kept a ledger of its own: "
+                "finish the run with that release, or start a new one"
+            )
+        self.policy = self._told(type(self.policy).from_state(state["policy"], ledger=self.ledger))
+        self.context.load_state_dict(state["context"])
         self.validation.load_state_dict(state["validation"])
         self._last, self._first_signal = state["last"], state["first_signal"]
         self.over = bool(state["over"])
+
+
+class Forecast(Context):
+    """By how much the error would fall, as the server's posterior has it from what was released.
+
+    As things are, if all that the mean client has left were spent in one round, and if it were
+    spent in as many as the policy would take. Where not all are asked in a round, it takes that
+    many rounds more until everybody was.
+    """
+
+    def __init__(self, values: int = 3, *, seed: int = 0) -> None:
+        super().__init__(values, seed=seed)
+        self._known: dict[bytes, NDArray[np.float64]] = {}
+
+    def of(self, coordinator: Any) -> NDArray[np.float64] | None:
+        """The three forecasts; None without a posterior, or a budget that is known."""
+        rounds: Coordinator = coordinator
+        known, policy = rounds.engine.state.memory, rounds.policy
+        left, sizes, share = policy.left(), rounds.class_sizes, rounds.participation
+        if not isinstance(known, Posterior) or not len(left):
+            return None
+        protection = rounds.engine.federation.protection
+        norm = "l2" if protection is None else protection.norm
+        asked = left.tobytes() + sizes.tobytes()
+        if asked in self._known:  # nothing was released since: a third of such a round
+            return self._known[asked]
+        invited, gained = np.ceil(share * sizes).astype(np.int64), [0.0]
+        for number in (1, policy.at_end):
+            std = noise_of_mean(
+                rounds.ledger.rule, rounds.trust, policy.clip, left / number, invited
+            )
+            gained.append(number / share / std**2)
+        found = np.array([forecast(known, more, policy.clip, norm) for more in gained])
+        self._known[asked] = found
+        return found
+
+    def released(self, *_: Any) -> None:
+        """The server knows more now."""
+        self._known.clear()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing is kept: forecasts are made anew."""
+        del state
+        self._known.clear()
 
 
 def _norm_of(seen: Seen) -> float | NDArray[np.float64]:

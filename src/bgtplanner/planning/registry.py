@@ -1,0 +1,56 @@
+"""Policies and contexts by name: those of the package, and what you or a plugin add."""
+
+from __future__ import annotations
+
+from bgtplanner.planning.context import Context
+from bgtplanner.planning.policy import Policy
+from bgtplanner.registry import Registry
+
+__all__ = ["CONSTANTS", "CONTEXTS", "POLICIES"]
+
+_PARTS = tuple(name for name in vars(Policy) if not name.startswith("_"))
+
+
+def _is_policy(thing: object) -> bool:
+    return isinstance(thing, type) and all(hasattr(thing, part) for part in _PARTS)
+
+
+POLICIES: Registry[type[Policy]] = Registry(
+    "policy",
+    {
+        "patient": "bgtplanner.planning.patient:Patient",
+        "bgt": "bgtplanner.planning.bgt:BGTPlanner",
+        "uniform": "bgtplanner.planning.schedules:Uniform",
+        "adpml": "bgtplanner.planning.adaptive:Adpml",
+        "adap": "bgtplanner.planning.adaptive:Adap",
+        "unlimited": "bgtplanner.planning.schedules:Unlimited",
+        "hong": "bgtplanner.planning.schedules:Hong",
+        "two-phase": "bgtplanner.planning.schedules:TwoPhase",
+        "random": "bgtplanner.planning.schedules:Random",
+        "hindsight": "bgtplanner.planning.schedules:Hindsight",
+        "fixed": "bgtplanner.planning.schedules:Fixed",
+    },
+    expected="a class that inherits from bgtplanner.Policy, or has all that it has",
+    fits=_is_policy,
+)
+"""Whoever decides what a round may cost."""
+
+CONSTANTS: Registry[type[Policy]] = Registry(
+    "constants",
+    {"own": "bgtplanner.planning.bgt:BGTPlanner"},
+    expected="a policy",
+    fits=_is_policy,
+)
+"""Which planner the policy ``bgt`` is, by ``planning.constants``."""
+
+CONTEXTS: Registry[type[Context]] = Registry(
+    "context",
+    {
+        "none": "bgtplanner.planning.context:Context",
+        "released": "bgtplanner.planning.context:ReleasedContext",
+        "forecast": "bgtplanner.federation.coordinator:Forecast",
+    },
+    expected="a class that inherits from bgtplanner.planning.context:Context",
+    fits=lambda thing: isinstance(thing, type) and issubclass(thing, Context),
+)
+"""What a policy may look at before a round."""
