@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from bgtplanner.errors import BudgetExceeded, ConfigError
-from bgtplanner.federation.posterior import Posterior, forecast
 from bgtplanner.federation.protection import Terms, noise_of_mean, terms_of
 from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.simulation import RoundRecord, Seen
@@ -284,9 +283,10 @@ class PlannedRounds:
 
     def _forecasts(self) -> NDArray[np.float64] | None:
         known, policy = self.simulation.state.memory, self.policy
-        if not isinstance(known, Posterior) or not isinstance(policy, LedgerPolicy):
+        if not isinstance(policy, LedgerPolicy):
             return None
-        protection = self.simulation.federation.protection
+        federation = self.simulation.federation
+        learner, protection = federation.model, federation.protection
         norm = "l2" if protection is None else protection.norm
         left, rounds = policy.left(), getattr(policy, "at_end", 1)
         asked = left.tobytes() + self._class_sizes.tobytes()
@@ -298,7 +298,10 @@ class PlannedRounds:
                 self.ledger.rule, self.trust, policy.clip, left / number, self._class_sizes
             )
             gained.append(number / std**2)
-        found = np.array([forecast(known, more, policy.clip, norm) for more in gained])
+        expected = [learner.forecast(known, more, policy.clip, norm) for more in gained]
+        if None in expected:  # nothing is known of how it learns
+            return None
+        found = np.array(expected)
         self._known_forecasts[asked] = found
         return found
 

@@ -13,10 +13,12 @@ import numpy as np
 
 from bgtplanner.data.sources import dataset_info
 from bgtplanner.errors import ConfigError
-from bgtplanner.federation.expansion import Expansion
 from bgtplanner.federation.planned import Carrier, PlannedRounds
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation
+from bgtplanner.models.learner import MODELS, Learner
+from bgtplanner.paper.expansion import Expansion
+from bgtplanner.paper.extras import PaperExtras
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.catalog import policy_named
 from bgtplanner.planning.literal import AsCoded, AsPrinted
@@ -32,6 +34,7 @@ __all__ = [
     "check_planning",
     "expansion_of",
     "federation_of",
+    "learner_of",
     "planned_of",
     "policy_of",
     "rule_of",
@@ -40,13 +43,24 @@ __all__ = [
 _AS_IT_STANDS: Mapping[str, type[Policy]] = {"paper": AsPrinted, "authors": AsCoded}
 
 
-def federation_of(config: Config, n_items: int) -> Federation:
-    """What is learned, and how."""
-    number = config.model.pseudo_items
-    if number == "auto":
-        number = dataset_info("demo").pseudo_items
-        with contextlib.suppress(ConfigError):
-            number = dataset_info(config.data.dataset).pseudo_items
+def learner_of(config: Config) -> Learner:
+    """The model that the config names, with its settings.
+
+    Raises:
+        ConfigError: If there is none, or its settings are not its own.
+    """
+    name = config.model.name
+    if name in Config.model_fields:
+        own: Learner = getattr(config, name)
+        return own
+    try:
+        return MODELS[name](**config.model.options)
+    except TypeError as error:
+        raise ConfigError(f"model.options: {name} takes no such: {error}") from error
+
+
+def federation_of(config: Config, n_items: int, learner: Learner | None = None) -> Federation:
+    """What is learned, and how; `learner`: one that was given in Python."""
     privacy = config.privacy
     protection = None
     if privacy.mechanism != "none":
@@ -58,14 +72,26 @@ def federation_of(config: Config, n_items: int) -> Federation:
             validation=config.planning.validation_charge if config.validates else 0.0,
         )
     return Federation(
-        model=getattr(config, config.model.name),
+        model=learner_of(config) if learner is None else learner,
         server=config.server,
         participation=config.federation.participation,
+        protection=protection,
+        extras=_extras_of(config, n_items),
+    )
+
+
+def _extras_of(config: Config, n_items: int) -> PaperExtras | None:
+    number = config.model.pseudo_items
+    if number == "auto":
+        number = dataset_info("demo").pseudo_items
+        with contextlib.suppress(ConfigError):
+            number = dataset_info(config.data.dataset).pseudo_items
+    extras = PaperExtras(
         pseudo_items=min(number, n_items),  # there are no more to pretend with
         fixed_pseudo_items=config.model.fixed_pseudo_items,
-        protection=protection,
         expansion=expansion_of(config),
     )
+    return extras if extras.pseudo_items or extras.expansion else None
 
 
 def expansion_of(config: Config) -> Expansion | None:
