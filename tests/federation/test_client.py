@@ -22,7 +22,7 @@ from bgtplanner.federation.protection import Protection, terms_of
 from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.server import Server
 from bgtplanner.models.bias import Biases
-from bgtplanner.models.learner import Edges, Shared, client_gradients
+from bgtplanner.models.interactions import Edges, Shared
 from bgtplanner.privacy.accounting import rule_named
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -48,9 +48,8 @@ def test_alone_as_among_all(users: int) -> None:
     model, edges = Biases(), Edges.of(ratings)
     values = np.random.default_rng(0).normal(0.0, 0.1, (20, 3))
     shared = Shared(jax.numpy.asarray(values, dtype=np.float32), jax.numpy.zeros(0))
-    local = model.initial(jax.random.key(0), edges.n_users, 20)[1]
-    gradients = client_gradients(model, shared, local, edges)
-    solved = model.update_local(local, local, shared, shared, edges, np.ones(edges.n_users, bool))
+    solved = model.personalise(shared, None, edges)
+    gradients = model.train(shared, solved, edges)
     assert coordinates_of(model, shared) == 40
     for client in range(3):
         own = alone(ratings, client)
@@ -86,7 +85,7 @@ def test_a_server_learns_from_single_uploads_only_with_local_trust() -> None:
     server = Server(optimizer="posterior")
     federation = Federation(model=Biases(), server=server, protection=protection)
     shared = Biases().initial(jax.random.key(0), 1, 10)[0]
-    state = State(shared, (), server.initial(shared))
+    state = State(shared, (), Biases().server_initial(shared, server))
     everybody, classes = np.ones(3, dtype=bool), np.zeros(3, dtype=np.int32)
     terms = terms_of(rule, "local", 0.1, np.array([1.0]), everybody, classes)
     with pytest.raises(ConfigError, match="trust local, unit client"):

@@ -189,7 +189,13 @@ class FedGNN(Learner):
     def train(self, shared: Shared, local: Local, edges: Edges) -> Statistics:
         """Gradients of what is shared, and one step of every user embedding on its own device."""
         upload, gradient, losses = client_gradients(self, shared, local, edges)
-        slope = gradient.embedding + self.local_weight_decay * local.embedding
+        kept = self._moved(gradient.embedding, local, edges)
+        if self.stale_predictions:
+            kept = kept._replace(graph_embedding=self._embed(shared, local, edges))
+        return Statistics(upload, losses, kept)
+
+    def _moved(self, slope: Array, local: FedGNNLocal, edges: Edges) -> FedGNNLocal:
+        slope = slope + self.local_weight_decay * local.embedding
         if self.local_optimizer == "sign":
             step, moments = slope / (jnp.abs(slope) + 1e-8), local.moments
         else:
@@ -201,11 +207,7 @@ class FedGNN(Learner):
             (embedding, moments),
             (local.embedding, local.moments),
         )
-        graph_embedding = local.graph_embedding
-        if self.stale_predictions:
-            graph_embedding = self._embed(shared, local, edges)
-        kept = FedGNNLocal(embedding, moments, graph_embedding, local.neighbours)
-        return Statistics(upload, losses, kept)
+        return local._replace(embedding=embedding, moments=moments)
 
     def own(self, local: Local) -> Array:
         """The user embeddings."""
