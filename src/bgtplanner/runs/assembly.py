@@ -16,13 +16,13 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.federation.planned import Carrier, PlannedRounds
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation
-from bgtplanner.models.learner import MODELS, Learner
+from bgtplanner.models.learner import MODELS, Learner, settings_of
 from bgtplanner.paper.expansion import Expansion
 from bgtplanner.paper.extras import PaperExtras
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.catalog import policy_named
 from bgtplanner.planning.literal import AsCoded, AsPrinted
-from bgtplanner.planning.policy import Policy
+from bgtplanner.planning.policy import LedgerPolicy, Policy
 from bgtplanner.privacy.accounting import Rule, default_rule, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
@@ -32,6 +32,7 @@ from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 __all__ = [
     "budgets_of",
     "check_planning",
+    "described",
     "expansion_of",
     "federation_of",
     "learner_of",
@@ -57,6 +58,25 @@ def learner_of(config: Config) -> Learner:
         return MODELS[name](**config.model.options)
     except TypeError as error:
         raise ConfigError(f"model.options: {name} takes no such: {error}") from error
+
+
+def described(learner: Learner) -> tuple[dict[str, Any], bool]:
+    """What the settings of a run say of a learner given in Python, and whether that is all of it.
+
+    Then the run can be gone on with anywhere; otherwise the learner must be given again.
+    """
+    name = MODELS.named(type(learner))
+    try:
+        settings = settings_of(learner)
+        same = type(learner)(**settings) == learner
+    except (ConfigError, TypeError):
+        same = False
+    if not same:
+        return {"model.name": name}, False
+    if name in Config.model_fields:
+        return {"model.name": name} | {f"{name}.{key}": of for key, of in settings.items()}, True
+    kept = ":" in name and (name in MODELS or name.startswith("__main__:"))
+    return {"model.name": name, "model.options": settings}, not kept
 
 
 def federation_of(config: Config, n_items: int, learner: Learner | None = None) -> Federation:
@@ -155,6 +175,7 @@ def planned_of(
     *,
     run: str = "simulation",
     kind: type[PlannedRounds] = PlannedRounds,
+    policy: Policy | None = None,
 ) -> PlannedRounds:
     """Policy and ledger around a federation. The ledger is made, or opened if it exists."""
     budgets, rule = budgets_of(config, simulation.n_clients), rule_of(config)
@@ -164,10 +185,15 @@ def planned_of(
         ledger = Ledger.open(ledger_path, budgets=budgets, rule=rule)
     else:
         ledger = Ledger.create(ledger_path, budgets, rule)
+    if isinstance(policy, LedgerPolicy):  # one that was made elsewhere
+        theirs = (policy.ledger.rule.name, len(policy.ledger))
+        fits = theirs == (rule.name, len(ledger))
+        expected = f"one with the rule {rule.name} and {len(ledger)} clients"
+        ConfigError.unless(fits, "policy", " and ".join(map(str, theirs)), expected)
     planning = config.planning
     return kind(
         simulation,
-        policy_of(config, budgets, rule),
+        policy_of(config, budgets, rule) if policy is None else policy,
         ledger,
         trust=config.privacy.trust,
         run=run,
@@ -184,13 +210,15 @@ def planned_of(
     )
 
 
-def check_planning(config: Config, n_clients: int) -> None:
+def check_planning(config: Config, n_clients: int, policy: Policy | None = None) -> None:
     """See that budgets, rule and policy go together, before anything is made of them.
 
     Raises:
         ConfigError: If they do not, naming the key.
     """
-    policy_of(config, budgets_of(config, n_clients), rule_of(config))
+    budgets, rule = budgets_of(config, n_clients), rule_of(config)
+    if policy is None:
+        policy_of(config, budgets, rule)
 
 
 def policy_of(config: Config, budgets: Budgets, rule: Rule) -> Policy:

@@ -389,14 +389,15 @@ def load_config(
         config = Config.model_validate(merged)
     except ValidationError as error:
         raise ConfigError("; ".join(_describe(problem) for problem in error.errors())) from error
-    for find, kind, key, name in (
-        (policy_named, "policy", "planning.policy", config.planning.policy),
-        (MODELS.__getitem__, "model", "model.name", config.model.name),
-    ):
+    try:
+        policy_named(config.planning.policy)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("policy", _named("planning.policy"), 1)) from error
+    if ":" not in config.model.name:  # one of somebody's own is imported when it is needed
         try:
-            find(name)
+            MODELS[config.model.name]
         except ConfigError as error:
-            raise ConfigError(str(error).replace(kind, _named(key), 1)) from error
+            raise ConfigError(str(error).replace("model", _named("model.name"), 1)) from error
     own = config.model.name in Config.model_fields
     expected = f"nothing: the settings of {config.model.name} are in [{config.model.name}]"
     ConfigError.unless(not (own and config.model.options), "model.options", "given", expected)

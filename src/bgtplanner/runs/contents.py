@@ -198,6 +198,7 @@ NOTES: Mapping[str, Kind] = {
     "version": _WORD,
     "data": _WORD,
     "deployed": _TRUTH,
+    "given": _WORD.listed(),
     "versions": Kind(
         "a table of text",
         lambda value: isinstance(value, dict) and all(map(_is_word, value.values())),
