@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -112,10 +113,14 @@ def test_round_after_round_a_client_uploads_what_the_simulation_has(
     members = [np.flatnonzero(ratings.client_of_user == client) for client in range(4)]
     kept = [jax.tree.map(lambda part, of=of: part[of], state.local) for of in members]
     nobody = Heldout(*(jax.numpy.zeros(1, dtype=kind) for kind in (int, int, float)))
+    play = jax.jit(federation.round)
+
+    @jax.jit
+    def train(shared: Shared, local: Any) -> Any:
+        return model.train(shared, model.personalise(shared, local, edges), edges)
+
     for index in range(4):
-        trained = model.train(
-            state.shared, model.personalise(state.shared, state.local, edges), edges
-        )
+        trained = train(state.shared, state.local)
         for client in range(4):
             mask = (edges.pair_client == client)[:, None]
             among_all = flat_upload(
@@ -125,6 +130,4 @@ def test_round_after_round_a_client_uploads_what_the_simulation_has(
             largest = float(np.abs(among_all).max())
             assert largest > 1e-3
             np.testing.assert_allclose(upload, among_all, rtol=0, atol=2e-6 * largest)
-        state, _ = federation.round(
-            state, edges, nobody, jax.numpy.int32(index), jax.random.key(2)
-        )
+        state, _ = play(state, edges, nobody, jax.numpy.int32(index), jax.random.key(2))
