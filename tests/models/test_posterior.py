@@ -14,10 +14,10 @@ from scipy.optimize import minimize_scalar
 
 from bgtplanner import simulate
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.federation import posterior
 from bgtplanner.federation.protection import Protection, Terms
 from bgtplanner.federation.rounds import Federation, Heldout, State
 from bgtplanner.federation.server import Server
+from bgtplanner.models import bias as posterior
 from bgtplanner.models.bias import COUNT_WEIGHT, Biases, Posterior
 from bgtplanner.models.interactions import Edges, Shared
 from bgtplanner.models.optimizers import NO_NOISE, Noise

@@ -304,7 +304,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
 def federation(**options: Any) -> Federation:
     """Half of the clients take part in a round, unless something else says who does."""
     usual = {"model": MODEL, "server": SERVER, "participation": 0.5}
-    paper = PaperExtras(expansion=options.pop("expansion", TWICE))
+    paper = PaperExtras(expansion=options.pop("expansion", TWICE), seed=5)
     return Federation(**(usual | {"extras": paper} | options))
 
 

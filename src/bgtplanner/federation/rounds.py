@@ -15,11 +15,9 @@ from typing import NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
-from numpy.typing import NDArray
 
-from bgtplanner.data.split import Split
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.client import as_shared
 from bgtplanner.federation.protection import Protection, Released, Terms
@@ -28,7 +26,7 @@ from bgtplanner.federation.validation import Aside, errors_of_clients
 from bgtplanner.models.interactions import Edges, Shared, Upload, where_users
 from bgtplanner.models.learner import Learner, Local
 from bgtplanner.models.metrics import tally
-from bgtplanner.models.optimizers import Aggregate, Memory, Noise, Server
+from bgtplanner.models.optimizers import Memory, Noise, Server
 
 __all__ = ["Draw", "Extras", "Federation", "Heldout", "Outcome", "Shown", "State"]
 
@@ -135,35 +133,13 @@ class Extras(Protocol):
         ...
 
     def told(
-        self,
-        model: Learner,
-        local: Local,
-        shown: Shown,
-        clip: float | None,
-        known: tuple[Split, NDArray[np.bool_]],
-        seed: int,
+        self, model: Learner, local: Local, shown: Shown, known: Ratings, bound: float | None
     ) -> Local:
         """What clients keep once the third party has answered.
 
-        Args:
-            model: The learner.
-            local: What they kept.
-            shown: What the third party was shown.
-            clip: Bound that it all was clipped to, if it was.
-            known: The ratings, and which of those to train on have arrived.
-            seed: Of the run.
+        `known` are the ratings that have arrived, `bound` is what was shown was clipped to.
         """
         ...
-
-
-class _Sent(NamedTuple):
-    """What left the clients: the mean, and what is known of it."""
-
-    aggregate: Aggregate
-    noise_std: Array
-    dropped: Array
-    own: Array | None
-    norms: Array | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +216,7 @@ class Federation:
             extra = self.extras.rows(key, index, trained.upload, edges)
             own = self.extras.own(self.model, local) if shows else None
         noise_key = jax.random.fold_in(keys, Draw.NOISE)
-        sent = self._sent(noise_key, trained.upload, edges, terms, takes_part, extra, own)
+        sent, norms = self._sent(noise_key, trained.upload, edges, terms, takes_part, extra, own)
 
         # 5. The server steps, and everybody has what is new, to predict with.
         shared, memory = self._stepped(state, sent, takes_part.sum(), terms)
@@ -260,7 +236,7 @@ class Federation:
             dropped=sent.dropped,
             validation=validation,
             shown=None if sent.own is None else Shown(sent.own, of_users),
-            norms=sent.norms,
+            norms=norms,
         )
 
     def rest(
@@ -283,12 +259,12 @@ class Federation:
         takes_part: Array,
         extra: ExtraRows | None,
         own: Array | None,
-    ) -> _Sent:
-        """What the server gets to see of the uploads: clipped and noised, where anything is."""
-        protection, zero = self.protection, jnp.zeros(())
+    ) -> tuple[Released, Array | None]:
+        """What the server gets to see of the uploads, and the norms of each, if it does."""
+        protection = self.protection
         if self._sound is not None and terms is not None:
-            return _Sent(*self._sound.release(key, upload, edges, terms, own))
-        noise_std, norms = zero, None
+            return self._sound.release(key, upload, edges, terms, own), None
+        noise_std, norms = jnp.zeros(()), None
         if protection is not None and terms is not None:
             blocks = self.model.dense_blocks
             upload = protection.noise_rows(key, upload, edges, terms, blocks)
@@ -298,10 +274,11 @@ class Federation:
             if own is not None:
                 own = protection.noise_users(key, own, edges, terms)
         how = "clients" if self.model.plain_mean else self.server.aggregation
-        return _Sent(aggregate(upload, edges, takes_part, how, extra), noise_std, zero, own, norms)
+        mean = aggregate(upload, edges, takes_part, how, extra)
+        return Released(mean, noise_std, jnp.zeros(()), own), norms
 
     def _stepped(
-        self, state: State, sent: _Sent | Released, answered: Array, terms: Terms | None
+        self, state: State, sent: Released, answered: Array, terms: Terms | None
     ) -> tuple[Shared, Memory]:
         """The server's step, with what it knows of the noise."""
         clients = jnp.maximum(answered, 1.0)

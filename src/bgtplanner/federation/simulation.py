@@ -112,7 +112,7 @@ class Simulation:
         self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
         self._arrivals = np.sort(split.arrival)
         self._device = pick_device(device)
-        self._split, self._seed = split, seed
+        self._split = split
         with jax.default_device(self._device):
             self._edges = Edges.of(split.train, split.arrival)
             self._heldout = Heldout(
@@ -164,10 +164,10 @@ class Simulation:
                 extras is not None and extras.shows(index),
             )
             if extras is not None and outcome.shown is not None:
-                clip = None if terms is None else float(terms.clip.max())
-                known = (self._split, self._split.arrival <= index)
+                bound = None if terms is None else float(terms.clip.max())
+                known = self._split.train.take(self._split.arrival <= index)
                 model, kept = self.federation.model, self._state.local
-                local = extras.told(model, kept, outcome.shown, clip, known, self._seed)
+                local = extras.told(model, kept, outcome.shown, known, bound)
                 self._state = self._state._replace(local=local)
         self.next_round += 1
         return self._record(index, jax.device_get(outcome))

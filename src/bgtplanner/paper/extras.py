@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, cast, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpy.typing import NDArray
 
-from bgtplanner.data.split import Split
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Draw, Shown
@@ -47,11 +46,13 @@ class PaperExtras:
         fixed_pseudo_items: Whether these are the same in every round, which does not give the
             real ones away over the rounds.
         expansion: When users are told of others who rated the same; None: never.
+        seed: Of the key that their items are hidden with.
     """
 
     pseudo_items: int = 0
     fixed_pseudo_items: bool = False
     expansion: Expansion | None = None
+    seed: int = field(default=0, compare=False)  # whatever it is, programs are the same
 
     def check(self, model: Learner, protection: Protection | None) -> None:
         """Graphs are expanded in the open, and by a model that has some."""
@@ -97,24 +98,17 @@ class PaperExtras:
         return cast(Expandable, model).own(local)
 
     def told(
-        self,
-        model: Learner,
-        local: Local,
-        shown: Shown,
-        clip: float | None,
-        known: tuple[Split, NDArray[np.bool_]],
-        seed: int,
+        self, model: Learner, local: Local, shown: Shown, known: Ratings, bound: float | None
     ) -> Local:
         """Users with others who rated the same; who sent nothing keeps what it had."""
-        split, arrived = known
-        train, own, sends = split.train, np.asarray(shown.own), np.asarray(shown.sends)
-        tokens = item_tokens(matching_key(seed), range(train.n_items))
-        sent = sends[train.user] & arrived
+        own, sends = np.asarray(shown.own), np.asarray(shown.sends)
+        tokens = item_tokens(matching_key(self.seed), range(known.n_items))
+        sent = known.take(sends[known.user])
         before: Neighbours = local.neighbours
         most = before.present.shape[1]
-        found, present = match(tokens[train.item[sent]], train.user[sent], own, most=most)
-        if clip is not None:
-            found = believed(found, clip)
+        found, present = match(tokens[sent.item], sent.user, own, most=most)
+        if bound is not None:
+            found = believed(found, bound)
         after = Neighbours(jnp.asarray(found), jnp.asarray(present))
         after = where_users(jnp.asarray(sends), after, before)
         return cast(Expandable, model).attach(local, after)

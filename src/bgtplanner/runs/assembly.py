@@ -110,6 +110,7 @@ def _extras_of(config: Config, n_items: int) -> PaperExtras | None:
         pseudo_items=min(number, n_items),  # there are no more to pretend with
         fixed_pseudo_items=config.model.fixed_pseudo_items,
         expansion=expansion_of(config),
+        seed=config.run.seed,
     )
     return extras if extras.pseudo_items or extras.expansion else None
 
