@@ -151,28 +151,32 @@ class Simulation:
         """
         del plan
         index, extras = self.next_round, self.federation.extras
-        with jax.default_device(self._device):
-            self._state, outcome = _compiled(self._device.platform, "round")(
-                self.federation,
-                self._state,
-                self._edges,
-                self._heldout,
-                jnp.int32(index),
-                self._key,
-                terms,
-                self._aside,
-                extras is not None and extras.shows(index),
-            )
-            if extras is not None and outcome.shown is not None:
-                bound = None if terms is None else float(terms.clip.max())
-                known = self._split.train.take(self._split.arrival <= index)
-                model, kept = self.federation.model, self._state.local
+        shows = extras is not None and extras.shows(index)
+        outcome = self._play("round", self._key, terms, self._aside, shows)
+        if extras is not None and outcome.shown is not None:
+            bound = None if terms is None else float(terms.clip.max())
+            known = self._split.train.take(self._split.arrival <= index)
+            model, kept = self.federation.model, self._state.local
+            with jax.default_device(self._device):
                 local = extras.told(model, kept, outcome.shown, known, bound)
                 self._state = self._state._replace(local=local)
-        self.next_round += 1
-        return self._record(index, jax.device_get(outcome))
+        return self._record(outcome)
 
-    def _record(self, index: int, outcome: Outcome) -> RoundRecord:
+    def rest(self) -> RoundRecord:
+        """A round in which nothing leaves any client; ratings arrive all the same."""
+        return self._record(self._play("rest"))
+
+    def _play(self, kind: Literal["round", "rest"], *more: Any) -> Outcome:
+        play, index = _compiled(self._device.platform, kind), jnp.int32(self.next_round)
+        with jax.default_device(self._device):
+            self._state, outcome = play(
+                self.federation, self._state, self._edges, self._heldout, index, *more
+            )
+        return outcome
+
+    def _record(self, outcome: Outcome) -> RoundRecord:
+        outcome, index = jax.device_get(outcome), self.next_round
+        self.next_round += 1
         said = outcome.validation
         validation = None if said is None else (float(said[0]), float(said[1]))
         self.seen = Seen(
@@ -189,16 +193,6 @@ class Simulation:
             ratings=int(np.searchsorted(self._arrivals, index, side="right")),
             dropped=int(outcome.dropped),
         )
-
-    def rest(self) -> RoundRecord:
-        """A round in which nothing leaves any client; ratings arrive all the same."""
-        index = self.next_round
-        with jax.default_device(self._device):
-            self._state, outcome = _compiled(self._device.platform, "rest")(
-                self.federation, self._state, self._edges, self._heldout, jnp.int32(index)
-            )
-        self.next_round += 1
-        return self._record(index, jax.device_get(outcome))
 
     def withdraw(self) -> None:
         """Send out what was sent at first: what was learned since is not worth having."""
@@ -219,12 +213,11 @@ class Simulation:
         """
         known = self._pairs.first <= self.next_round
         client, item = self._pairs.client[known], self._pairs.item[known]
-        extras = self.federation.extras
-        if extras is None:
-            return client, item
-        with jax.default_device(self._device):
-            index = jnp.int32(self.next_round)
-            further = _extra_items(extras, self._edges, index, self._key)
+        further, extras = None, self.federation.extras
+        if extras is not None:
+            with jax.default_device(self._device):
+                index = jnp.int32(self.next_round)
+                further = _extra_items(extras, self._edges, index, self._key)
         if further is None:
             return client, item
         pretended = np.asarray(further)
