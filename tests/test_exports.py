@@ -88,7 +88,7 @@ load_ratings("demo")
 with_ratings = sorted(sys.modules)
 sys.modules["jax"] = None  # as if it were not installed
 missing = {}
-for name in ("compare", "simulate", "resume", "Result", "Model"):
+for name in ("compare", "simulate", "resume", "Result", "Learner"):
     try:
         getattr(bgtplanner, name)
     except bgtplanner.errors.MissingExtraError as error:
@@ -105,7 +105,7 @@ def test_importing_is_cheap_and_says_what_is_missing() -> None:
     heavy = {"jax", "optax", "matplotlib", "flwr", "pydantic", "typer", "rich", "jinja2"}
     assert not heavy & set(bare)
     assert not heavy & set(with_ratings)
-    assert set(missing) == {"compare", "simulate", "resume", "Result", "Model"}
+    assert set(missing) == {"compare", "simulate", "resume", "Result", "Learner"}
     for name, message in missing.items():
         assert f"bgtplanner.{name}" in message
         assert "pip install 'bgtplanner[sim]'" in message

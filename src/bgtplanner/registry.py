@@ -112,7 +112,7 @@ class Registry(Generic[T]):
         return iter([name for name in self._entries if ":" not in name])
 
     def __len__(self) -> int:
-        return len(list(self))
+        return sum(1 for _ in self)
 
 
 @cache

@@ -203,4 +203,5 @@ def within(learner: object, low: float, high: float, *names: str) -> None:
     """Refuse settings that are not numbers from `low` to `high`."""
     for name in names:
         value = getattr(learner, name)
-        ConfigError.unless(low <= value <= high, name, value, f"a number from {low:g} to {high:g}")
+        expected = f"a number from {low:g} to {high:g}".replace("e-0", "e-").replace("e+0", "e")
+        ConfigError.unless(low <= value <= high, name, value, expected)
