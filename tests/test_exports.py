@@ -19,8 +19,8 @@ PUBLIC = [
     "BGTPlanner",
     "Budget",
     "Budgets",
+    "Learner",
     "Ledger",
-    "Model",
     "Plan",
     "Policy",
     "Ratings",
@@ -88,7 +88,7 @@ load_ratings("demo")
 with_ratings = sorted(sys.modules)
 sys.modules["jax"] = None  # as if it were not installed
 missing = {}
-for name in ("compare", "simulate", "resume", "Result", "Model"):
+for name in ("compare", "simulate", "resume", "Result", "Learner"):
     try:
         getattr(bgtplanner, name)
     except bgtplanner.errors.MissingExtraError as error:
@@ -115,7 +115,7 @@ def test_importing_is_cheap_and_says_what_is_missing() -> None:
     }
     assert not heavy & set(bare)
     assert not heavy & set(with_ratings)
-    assert set(missing) == {"compare", "simulate", "resume", "Result", "Model"}
+    assert set(missing) == {"compare", "simulate", "resume", "Result", "Learner"}
     for name, message in missing.items():
         assert f"bgtplanner.{name}" in message
         assert "pip install 'bgtplanner[sim]'" in message

@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
+from bgtplanner.models.bias import Biases
+from bgtplanner.models.factorization import Factorization
+from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.planning.plan import Noise, Plan
 from bgtplanner.planning.policy import Choice, LedgerPolicy
 from bgtplanner.planning.schedules import Random, Uniform, Unlimited
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.testing import PolicyContract
+from bgtplanner.testing import LearnerContract, PolicyContract
 
 
 def with_class(plan: Plan | None, kind: type[Plan]) -> Plan | None:
@@ -333,3 +336,60 @@ def test_options_reach_the_policy() -> None:
 
     policy: Any = WithOptions().make(seed=3)
     assert (policy.levels, policy.rounds, policy.seed) == (2, 4, 3)
+
+
+@pytest.mark.usefixtures("quick_compilation")
+class TestBiases(LearnerContract):
+    learner = Biases()
+
+
+@pytest.mark.usefixtures("quick_compilation")
+class TestFactorization(LearnerContract):
+    learner = Factorization(dim=2)
+
+
+@pytest.mark.usefixtures("quick_compilation")
+class TestFedGNN(LearnerContract):
+    learner = FedGNN(dim=2)
+
+
+class Gossip(Factorization):
+    """Uploads what others have rated, too."""
+
+    def train(self, shared: Any, local: Any, edges: Any) -> Any:
+        found = super().train(shared, local, edges)
+        rows = found.upload.rows + edges.value.mean()
+        return found._replace(upload=found.upload._replace(rows=rows))
+
+
+class Eager(Factorization):
+    """Predicts with ratings that have not arrived."""
+
+    def personalise(self, shared: Any, local: Any, edges: Any) -> Any:
+        present = edges.present * 0 + 1
+        return super().personalise(shared, local, dataclasses.replace(edges, present=present))
+
+
+class Loud(Factorization):
+    """Predicts what is no rating."""
+
+    def predict(self, *arguments: Any) -> Any:
+        return super().predict(*arguments) + 1.0
+
+
+@pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.parametrize(
+    ("kind", "check"),
+    [
+        (Gossip, "test_an_upload_is_made_of_the_clients_own_ratings"),
+        (Gossip, "test_a_client_alone_uploads_what_it_does_among_all"),
+        (Eager, "test_a_rating_still_to_come_makes_no_difference"),
+        (Loud, "test_predictions_are_ratings"),
+    ],
+)
+def test_learners_that_are_broken(kind: Any, check: str) -> None:
+    class Contract(LearnerContract):
+        learner = kind()
+
+    with pytest.raises(AssertionError):
+        getattr(Contract(), check)()

@@ -23,7 +23,7 @@ from bgtplanner.federation.protection import Terms, terms_of
 from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.screening import Limits, Screen
 from bgtplanner.models.bias import Biases
-from bgtplanner.models.learner import Edges, Shared, client_gradients
+from bgtplanner.models.learner import Edges, Shared
 from bgtplanner.models.metrics import Metrics, tally
 from bgtplanner.privacy.mechanisms import clip_factor
 from bgtplanner.runs.assembly import federation_of, rule_of
@@ -217,7 +217,8 @@ def _honest(
 ) -> tuple[Array, Array, Array]:
     """Sum of the noised honest uploads; clipped uploads of some clients; the clean mean."""
     edges = edges.at(index)
-    upload = client_gradients(federation.model, state.shared, state.local, edges).upload
+    local = federation.model.personalise(state.shared, state.local, edges)
+    upload = federation.model.train(state.shared, local, edges).upload
     assert federation.protection is not None
     released = federation.protection.release(key, upload, edges, terms)
     total = released.aggregate.gradient.items.ravel() * terms.granted.sum()
@@ -242,7 +243,7 @@ def _judged(
     model: Biases, shared: Shared, edges: Edges, user: Array, item: Array, value: Array
 ) -> tuple[Any, Array]:
     """Scores on the test ratings, and every item's mean predicted rating but for a constant."""
-    users = model.solve_users(shared, edges)
+    users = model.personalise(shared, None, edges)
     scores = tally(model.predict(shared, users, edges, user, item), value)
     lean = users.mean(axis=0)
     return scores, shared.items[:, 0] * (1.0 + lean[2]) + shared.items[:, 1] * lean[1]

@@ -14,7 +14,7 @@ from bgtplanner import errors
 if TYPE_CHECKING:
     from bgtplanner.data.datasets import load_ratings
     from bgtplanner.data.ratings import Ratings
-    from bgtplanner.models.learner import Model
+    from bgtplanner.models.learner import Learner
     from bgtplanner.planning.bgt import BGTPlanner
     from bgtplanner.planning.policy import Plan, Policy
     from bgtplanner.privacy.budget import Budget, Budgets
@@ -28,8 +28,8 @@ __all__ = [
     "BGTPlanner",
     "Budget",
     "Budgets",
+    "Learner",
     "Ledger",
-    "Model",
     "Plan",
     "Policy",
     "Ratings",
@@ -45,8 +45,8 @@ _HOMES = {
     "BGTPlanner": "bgtplanner.planning.bgt",
     "Budget": "bgtplanner.privacy.budget",
     "Budgets": "bgtplanner.privacy.budget",
+    "Learner": "bgtplanner.models.learner",
     "Ledger": "bgtplanner.privacy.ledger",
-    "Model": "bgtplanner.models.learner",
     "Plan": "bgtplanner.planning.policy",
     "Policy": "bgtplanner.planning.policy",
     "Ratings": "bgtplanner.data.ratings",

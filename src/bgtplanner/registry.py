@@ -8,6 +8,7 @@ the address of a thing, so that adding it imports nothing.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import warnings
@@ -72,9 +73,9 @@ class Registry(Mapping[str, T]):
             return cast(T, address)
         module, _, attribute = address.partition(":")
         if not (module and attribute):
-            near = difflib.get_close_matches(name, self._entries, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(name, list(self), n=1, cutoff=0.5)
             hint = f"; did you mean '{near[0]}'?" if near else ""
-            every = f"one of {', '.join(self._entries)}, or package.module:Name for your own{hint}"
+            every = f"one of {', '.join(self)}, or package.module:Name for your own{hint}"
             ConfigError.unless(False, self.kind, name, every)
         try:
             found = getattr(importlib.import_module(module), attribute)
@@ -90,17 +91,32 @@ class Registry(Mapping[str, T]):
         """The thing of this name, or the default; addresses are not looked at."""
         return self[name] if name in self else default  # noqa: SIM401 - it is this
 
+    def named(self, thing: T) -> str:
+        """Return what a thing that somebody holds is looked up by: its name, or its address.
+
+        One that cannot be imported, such as a class in a function, is kept for this process.
+        """
+        load_plugins()
+        address = f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', '')}"
+        for name, entry in self._entries.items():
+            if entry is thing or entry == address:
+                return name
+        with contextlib.suppress(ConfigError):
+            if self[address] is thing:
+                return address
+        self._entries[address] = thing
+        return address
+
     def __contains__(self, name: object) -> bool:
         load_plugins()
         return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
         load_plugins()
-        return iter(dict(self._entries))
+        return iter([name for name in self._entries if ":" not in name])
 
     def __len__(self) -> int:
-        load_plugins()
-        return len(self._entries)
+        return sum(1 for _ in self)
 
 
 @cache

@@ -29,7 +29,7 @@ from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import mechanism_named
 
-__all__ = ["PolicyContract"]
+__all__ = ["LearnerContract", "PolicyContract"]
 
 _RULES = tuple(name for name, rule in ACCOUNTANTS.items() if rule.sound)
 
@@ -303,3 +303,132 @@ def _paid(plan: Plan) -> NDArray[np.float64]:
     if plan.reservation is None:
         return np.zeros(len(plan.participants))
     return np.where(plan.participants, plan.reservation.charge, 0.0)
+
+
+class LearnerContract:
+    """What every learner must do; subclass it and set `learner`.
+
+    Attributes:
+        learner: The learner to test, with its settings.
+    """
+
+    learner: ClassVar[Any]
+    users: ClassVar[int] = 5
+    items: ClassVar[int] = 7
+
+    def edges(self, *, other: bool = False, arrival: int = 0, only: int | None = None) -> Any:
+        """Ratings of five users; `other`: user 1 and what is still to come are rated otherwise.
+
+        User 4 has rated nothing. With `arrival`, every third rating is still to come.
+        """
+        from bgtplanner.data.ratings import Ratings
+        from bgtplanner.models.learner import Edges
+
+        user, item = np.divmod(np.sort(np.repeat(np.arange(4), 5) * 7 + np.arange(20) * 3 % 7), 7)
+        value = 0.2 + 0.1 * (np.arange(20) * 7 % 8)
+        late = np.where(np.arange(20) % 3 == 0, arrival, 0)
+        value = np.where((user == 1) | (late > 0), 1.1 - value, value) if other else value
+        chosen = user == (user if only is None else only)
+        names = range(self.users) if only is None else [only]
+        ratings = Ratings.from_arrays(
+            user[chosen], item[chosen], value[chosen], users=names, items=range(self.items),
+            scale=(0.0, 1.0),
+        )  # fmt: skip
+        return Edges.of(ratings, late[chosen].astype(np.int32))
+
+    def trained(self, edges: Any) -> tuple[Any, Any, Any]:
+        """Parameters, what clients keep, and what they upload, in a first round."""
+        import jax
+
+        shared, local = self.learner.initial(jax.random.key(0), edges.n_users, self.items)
+        local = self.learner.personalise(shared, local, edges)
+        return shared, local, self.learner.train(shared, local, edges)
+
+    def uploads(self, edges: Any) -> NDArray[np.float64]:
+        """What every client uploads, over the coordinates of the catalogue."""
+        rows, dense = (np.asarray(part, float) for part in self.trained(edges)[2].upload)
+        whole = np.zeros((edges.n_clients, self.items, rows.shape[1]))
+        np.add.at(whole, (np.asarray(edges.pair_client), np.asarray(edges.pair_item)), rows)
+        return np.concatenate([whole.reshape(edges.n_clients, -1), dense], axis=1)
+
+    def predicted(self, edges: Any, shared: Any, local: Any) -> NDArray[np.float64]:
+        """What all users are predicted for all items."""
+        user, item = np.divmod(np.arange(self.users * self.items), self.items)
+        return np.asarray(self.learner.predict(shared, local, edges, user, item), float)
+
+    def test_it_is_known_by_its_value(self) -> None:
+        """The compiler keeps programs by it, and a client compares it with what it agreed to."""
+        _require(hash(self.learner) == hash(self.learner), "it cannot be hashed")
+        if names := getattr(self.learner, "__dataclass_fields__", None):
+            again = type(self.learner)(**{name: getattr(self.learner, name) for name in names})
+            same = again == self.learner and hash(again) == hash(self.learner)
+            _require(same, "equals are not equal")
+
+    def test_predictions_are_ratings(self) -> None:
+        """From 0 to 1, for everybody and everything; for who has rated nothing, too."""
+        shared, local, _ = self.trained(self.edges())
+        found = self.predicted(self.edges(), shared, local)
+        _require(bool(((found >= 0) & (found <= 1)).all()), "predictions outside of 0 to 1")
+
+    def test_an_upload_is_made_of_the_clients_own_ratings(self) -> None:
+        """Whatever others have rated; and nothing rated, nothing sent."""
+        one, other = self.uploads(self.edges()), self.uploads(self.edges(other=True))
+        _require(np.allclose(one[[0, 2, 3]], other[[0, 2, 3]]), "others' ratings matter")
+        _require(not np.allclose(one[1], other[1]), "the client's own ratings do not matter")
+        _require(not one[4].any(), "a client without a rating uploads something")
+
+    def test_a_rating_still_to_come_makes_no_difference(self) -> None:
+        """Neither to uploads nor to predictions."""
+        one, other = self.edges(arrival=1), self.edges(arrival=1, other=True)
+        same = np.array([0, 2, 3])
+        _require(np.allclose(self.uploads(one)[same], self.uploads(other)[same]), "it is uploaded")
+        found = [self.predicted(edges, *self.trained(edges)[:2]) for edges in (one, other)]
+        by_user = [part.reshape(self.users, -1)[same] for part in found]
+        _require(np.allclose(*by_user), "it is predicted with")
+
+    def test_a_client_alone_uploads_what_it_does_among_all(self) -> None:
+        """So that a simulation says what real machines will do; from the same beginning."""
+        import jax
+
+        everybody = self.edges()
+        shared, local, _ = self.trained(everybody)
+        among_all, number = self.uploads(everybody), everybody.n_clients
+        for client in range(4):
+            alone = self.edges(only=client)
+            own = jax.tree.map(lambda part, at=client: part[at : at + 1], local)
+            own = self.learner.personalise(shared, own, alone)
+            upload = self.learner.train(shared, own, alone).upload
+            rows = np.zeros((self.items, upload.rows.shape[1]))
+            np.add.at(rows, np.asarray(alone.pair_item), np.asarray(upload.rows, float))
+            flat = np.concatenate([rows.ravel(), np.asarray(upload.dense, float)[0]])
+            close = np.allclose(flat, among_all[client], rtol=1e-4, atol=1e-6)
+            _require(close, f"client {client} of {number} uploads something else alone")
+
+    def test_the_server_goes_on_whatever_comes(self) -> None:
+        """A mean, a mean with a lot of noise, nobody at all: parameters stay finite, as shaped."""
+        import jax
+        import jax.numpy as jnp
+
+        from bgtplanner.models.learner import NO_NOISE, Aggregate, Noise, Shared
+        from bgtplanner.models.optimizers import Server
+
+        edges, server = self.edges(), Server(optimizer="shrunk", aggregation="clients")
+        shared, _, _ = self.trained(edges)
+        memory = self.learner.server_initial(shared, server)
+        mean, dense = self.uploads(edges).mean(axis=0), shared.dense.shape[0]
+        parts = mean[: len(mean) - dense].reshape(self.items, -1), mean[len(mean) - dense :]
+        given = Shared(*(jnp.asarray(part, jnp.float32) for part in parts))
+        nothing = jax.tree.map(jnp.zeros_like, given)
+        lost = Noise(jnp.inf, 0.1, 1.0, "l2")
+        usage = jnp.full(self.items, 5.0)
+        for told, noise in (
+            (given, NO_NOISE),
+            (given, Noise(9.0, 0.1, 5.0, "l2")),
+            (nothing, lost),
+        ):
+            mean_of_all = Aggregate(told, usage)
+            after, memory = self.learner.server_update(shared, memory, mean_of_all, noise, server)
+            for one, other in zip(shared, after, strict=True):
+                _require(one.shape == other.shape, "the server changes a shape")
+                _require(bool(np.isfinite(other).all()), "the server sends no numbers")
+            shared = after

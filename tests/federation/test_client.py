@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,13 +17,17 @@ from bgtplanner.federation.client import (
     coordinates_of,
     flat_upload,
     predictions_of,
+    train_client,
     upload_of,
 )
 from bgtplanner.federation.protection import Protection, terms_of
-from bgtplanner.federation.rounds import Federation, State
+from bgtplanner.federation.rounds import Federation, Heldout, State
 from bgtplanner.federation.server import Server
 from bgtplanner.models.bias import Biases
-from bgtplanner.models.learner import Edges, Shared, client_gradients
+from bgtplanner.models.factorization import Factorization
+from bgtplanner.models.fedgnn import FedGNN
+from bgtplanner.models.interactions import Edges, Shared
+from bgtplanner.models.learner import Learner
 from bgtplanner.privacy.accountants import rule_named
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -48,9 +53,8 @@ def test_alone_as_among_all(users: int) -> None:
     model, edges = Biases(), Edges.of(ratings)
     values = np.random.default_rng(0).normal(0.0, 0.1, (20, 3))
     shared = Shared(jax.numpy.asarray(values, dtype=np.float32), jax.numpy.zeros(0))
-    local = model.initial(jax.random.key(0), edges.n_users, 20)[1]
-    gradients = client_gradients(model, shared, local, edges)
-    solved = model.update_local(local, local, shared, shared, edges, np.ones(edges.n_users, bool))
+    solved = model.personalise(shared, None, edges)
+    gradients = model.train(shared, solved, edges)
     assert coordinates_of(model, shared) == 40
     for client in range(3):
         own = alone(ratings, client)
@@ -86,8 +90,44 @@ def test_a_server_learns_from_single_uploads_only_with_local_trust() -> None:
     server = Server(optimizer="posterior")
     federation = Federation(model=Biases(), server=server, protection=protection)
     shared = Biases().initial(jax.random.key(0), 1, 10)[0]
-    state = State(shared, (), server.initial(shared))
+    state = State(shared, (), Biases().server_initial(shared, server))
     everybody, classes = np.ones(3, dtype=bool), np.zeros(3, dtype=np.int32)
     terms = terms_of(rule, "local", 0.1, np.array([1.0]), everybody, classes)
     with pytest.raises(ConfigError, match="trust local, unit client"):
         federation.received(state, jax.numpy.zeros(20), terms)
+
+
+@pytest.mark.parametrize("users", [1, 2])
+@pytest.mark.parametrize("model", [Biases(), Factorization(dim=3), FedGNN(dim=2)], ids=str)
+def test_round_after_round_a_client_uploads_what_the_simulation_has(
+    model: Learner, users: int
+) -> None:
+    """It fits what it keeps before it trains, so nothing of earlier rounds is missing."""
+    ratings = synthetic_ratings(
+        clients=4, items=20, ratings_per_client=16, users_per_client=users, seed=2
+    )
+    server = Server(optimizer="sgd", aggregation="clients", learning_rate=2.0, item_prior=0.0)
+    federation, edges = Federation(model=model, server=server), Edges.of(ratings)
+    state = federation.initial(jax.random.key(1), edges)
+    own = [alone(ratings, client) for client in range(4)]
+    members = [np.flatnonzero(ratings.client_of_user == client) for client in range(4)]
+    kept = [jax.tree.map(lambda part, of=of: part[of], state.local) for of in members]
+    nobody = Heldout(*(jax.numpy.zeros(1, dtype=kind) for kind in (int, int, float)))
+    play = jax.jit(federation.round)
+
+    @jax.jit
+    def train(shared: Shared, local: Any) -> Any:
+        return model.train(shared, model.personalise(shared, local, edges), edges)
+
+    for index in range(4):
+        trained = train(state.shared, state.local)
+        for client in range(4):
+            mask = (edges.pair_client == client)[:, None]
+            among_all = flat_upload(
+                trained.upload.rows * mask, trained.upload.dense[client], edges
+            )
+            upload, kept[client] = train_client(model, state.shared, own[client], kept[client])
+            largest = float(np.abs(among_all).max())
+            assert largest > 1e-3
+            np.testing.assert_allclose(upload, among_all, rtol=0, atol=2e-6 * largest)
+        state, _ = play(state, edges, nobody, jax.numpy.int32(index), jax.random.key(2))

@@ -15,16 +15,16 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, split_ratings
 from bgtplanner.errors import ConfigError, SchemaError
 from bgtplanner.federation.coordinator import Coordinator
-from bgtplanner.federation.posterior import forecast
 from bgtplanner.federation.protection import Protection, Terms, noise_of_mean
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.federation.validation import rmse_of
-from bgtplanner.models.bias import Biases
+from bgtplanner.models.bias import Biases, Posterior
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.paper import rows
+from bgtplanner.paper.extras import PaperExtras
 from bgtplanner.planning.adaptive import Adap
 from bgtplanner.planning.context import ReleasedContext
 from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan
@@ -420,7 +420,9 @@ class TestContext:
             np.testing.assert_allclose(found, expected, rtol=1e-5)
 
     def test_usage_with_what_is_pretended(self, split: Split) -> None:
-        federation = Federation(model=FEDERATION.model, server=SERVER, pseudo_items=2)
+        federation = Federation(
+            model=FEDERATION.model, server=SERVER, extras=PaperExtras(pseudo_items=2)
+        )
         rounds = planned(split, [0.0] * ROUNDS, federation=federation, context="usage", values=4)
         client, item = rounds.engine.shown_pairs()
         shown = np.zeros((CLIENTS, ITEMS))
@@ -654,9 +656,10 @@ def test_forecasts_are_made_anew_only_after_a_release(
 
     def counted(*arguments: Any) -> float:
         made.append(arguments[1])
-        return forecast(*arguments)
+        return asked(*arguments)
 
-    monkeypatch.setattr("bgtplanner.federation.coordinator.forecast", counted)
+    asked = Posterior.forecast
+    monkeypatch.setattr(Posterior, "forecast", counted)
     forecasts(split, Biases(), Server(optimizer="posterior", aggregation="clients"))
     assert len(made) == 2 * 3  # of three rounds, of which the second and third release nothing
 

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.federation.posterior import Noise, Posterior
 from bgtplanner.federation.screening import FALSE_ALARM, Limits, Screen, limits_of
 from bgtplanner.federation.server import Server
-from bgtplanner.models.learner import Shared
+from bgtplanner.models.bias import Posterior
+from bgtplanner.models.learner import Noise, Shared
 from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.privacy.noise import SeededNoise
 from bgtplanner.privacy.privunit import cap_of, randomise

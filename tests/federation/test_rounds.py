@@ -14,14 +14,14 @@ from jax import Array
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users
-from bgtplanner.federation import rounds
 from bgtplanner.federation.protection import Protection, Terms
 from bgtplanner.federation.rounds import Draw, Federation, Heldout, Outcome, State
 from bgtplanner.federation.server import Server
 from bgtplanner.models.fedgnn import FedGNN
-from bgtplanner.models.learner import Edges, Shared, Upload
+from bgtplanner.models.learner import Edges, Learner, Shared, Statistics, Upload
 from bgtplanner.models.metrics import Metrics, metrics
-from bgtplanner.paper import rows
+from bgtplanner.paper import extras, rows
+from bgtplanner.paper.extras import PaperExtras
 
 # These programs run once: most of the time would go into optimising them.
 QUICK = {"xla_backend_optimization_level": 0}
@@ -29,10 +29,10 @@ PLAIN = Server(optimizer="sgd", momentum=0.0, learning_rate=0.5, aggregation="cl
 
 
 @dataclass(frozen=True)
-class Counter:
+class Counter(Learner):
     """The smallest model there is: a score an item, and each user counts the rounds it was in.
 
-    Any class with these four methods is a model; it also shows that nothing else is needed.
+    It also shows that nothing else is needed.
     """
 
     def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Array]:
@@ -43,16 +43,8 @@ class Counter:
         mean = edges.sum_by_client(edges.present * error**2)
         return 0.5 * mean / jnp.maximum(edges.ratings_of_clients, 1.0)
 
-    def update_local(
-        self,
-        local: Array,
-        gradient: Array,
-        before: Shared,
-        after: Shared,
-        edges: Edges,
-        active: Array,
-    ) -> Array:
-        return local + active
+    def train(self, shared: Shared, local: Array, edges: Edges) -> Statistics:
+        return super().train(shared, local, edges)._replace(local=local + 1)
 
     def predict(
         self, shared: Shared, local: Array, edges: Edges, user: Array, item: Array
@@ -186,7 +178,10 @@ class TestWhatReachesTheServer:
         others = [client for client in range(5) if client not in seen]
         assert len(seen) == 2
         federation = Federation(
-            model=model, server=server, participation=0.4, pseudo_items=pseudo_items
+            model=model,
+            server=server,
+            participation=0.4,
+            extras=PaperExtras(pseudo_items=pseudo_items),
         )
         runner = Runner(federation, Edges.of(ratings))
         state, outcome = runner(3)
@@ -244,7 +239,9 @@ class TestOneRound:
         ratings = some_ratings(5, n_items=6)
         ratings = ratings.take(ratings.item < 4)
         for number, touched in ((0, False), (6, True)):
-            federation = Federation(model=Counter(), server=PLAIN, pseudo_items=number)
+            federation = Federation(
+                model=Counter(), server=PLAIN, extras=PaperExtras(pseudo_items=number)
+            )
             runner = Runner(federation, Edges.of(ratings))
             moved = np.asarray(runner()[0].shared.items != runner.start.shared.items)[:, 0]
             assert moved[4:].any() == moved[4:].all() == touched
@@ -269,14 +266,18 @@ def test_every_draw_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(owner, name, noted)
 
     for owner, name in (
-        (rounds, "pseudo_items"),
-        (rounds, "pseudo_rows"),
+        (extras, "pseudo_items"),
+        (extras, "pseudo_rows"),
         (rows, "noise_rows"),
         (Federation, "_takes_part"),
     ):
         watch(owner, name)
     federation = Federation(
-        model=FedGNN(dim=2), server=PLAIN, pseudo_items=2, participation=0.5, protection=protection
+        model=FedGNN(dim=2),
+        server=PLAIN,
+        participation=0.5,
+        protection=protection,
+        extras=PaperExtras(pseudo_items=2),
     )
     terms = Terms(jnp.ones(7), jnp.ones(1), jnp.ones(1), jnp.zeros(7, jnp.int32))
     with jax.disable_jit():

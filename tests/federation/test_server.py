@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users
 from bgtplanner.errors import ConfigError
-from bgtplanner.federation.posterior import Noise
 from bgtplanner.federation.rounds import Federation
-from bgtplanner.federation.server import Aggregate, PseudoRows, Server, Shrunk, aggregate
+from bgtplanner.federation.server import Aggregate, ExtraRows, Server, aggregate
 from bgtplanner.models.fedgnn import FedGNN
-from bgtplanner.models.learner import Edges, Shared, Upload
+from bgtplanner.models.interactions import Edges, Shared, Upload
+from bgtplanner.models.optimizers import Noise, Shrunk
 
 Float = NDArray[np.float64]
 N_ITEMS, WIDTH, DENSE = 6, 2, 3
@@ -49,11 +49,11 @@ def some_upload(edges: Edges) -> Upload:
     return Upload(jnp.asarray(rows * known[:, None]), jnp.asarray(dense))
 
 
-def some_pseudo(edges: Edges) -> PseudoRows:
+def some_pseudo(edges: Edges) -> ExtraRows:
     """Three each, of which client 1 has but one."""
     item = np.array([[5, 4, 3], [5, -1, -1]] + [[5, 3, 2]] * 4)[: edges.n_clients]
     rows = np.random.default_rng(2).normal(0, 1, (edges.n_clients, 3, WIDTH))
-    return PseudoRows(jnp.asarray(item), jnp.asarray(rows))
+    return ExtraRows(jnp.asarray(item), jnp.asarray(rows))
 
 
 class Plain(NamedTuple):
@@ -63,7 +63,7 @@ class Plain(NamedTuple):
 
 
 def plain(
-    upload: Upload, edges: Edges, takes_part: Any, how: str, pseudo: PseudoRows | None
+    upload: Upload, edges: Edges, takes_part: Any, how: str, pseudo: ExtraRows | None
 ) -> Plain:
     """The same average, one client and one row at a time."""
     items, usage = np.zeros((N_ITEMS, WIDTH)), np.zeros(N_ITEMS)
@@ -378,7 +378,6 @@ class TestShrunk:
         (lambda: Server(aggregation="x"), "aggregation = 'x': expected item-usage or"),  # type: ignore[arg-type]
         (lambda: FedGNN(score="x"), "score = 'x': expected linear or sigmoid"),  # type: ignore[arg-type]
         (lambda: Federation(model=FedGNN(), server=Server(), participation=0), "participation"),
-        (lambda: Federation(model=FedGNN(), server=Server(), pseudo_items=-1), "pseudo_items"),
     ],
 )
 def test_words_and_numbers_are_checked_where_they_are_given(make, message) -> None:

@@ -190,3 +190,19 @@ class TestDevice:
     def test_the_processor_is_always_there(self) -> None:
         assert pick_device("cpu").platform == "cpu"
         assert pick_device("auto") == jax.devices()[0]
+
+
+def test_withdrawn_is_what_was_sent_at_first() -> None:
+    """Not zeros: a model may begin anywhere."""
+    ratings = synthetic_ratings(clients=6, items=12, ratings_per_client=8, seed=1)
+    split = split_ratings(ratings, seed=1, rounds=3)
+    federation = Federation(model=Factorization(dim=2), server=Server())
+    trained = Simulation(federation, split, seed=1, device="cpu")
+    first = trained.arrays()["shared/items"]
+    assert first.any()
+    trained.step()
+    assert not np.array_equal(trained.arrays()["shared/items"], first)
+    trained.withdraw()
+    np.testing.assert_array_equal(trained.arrays()["shared/items"], first)
+    trained.rest()  # and everybody goes on with it
+    np.testing.assert_array_equal(trained.arrays()["shared/items"], first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -111,10 +112,15 @@ def noise_of_simulation(seed: int) -> NoiseFor:
     return noise
 
 
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_toml(of)}" for key, of in value.items()) + "}"
+    return json.dumps(value)
+
+
 def write_toml(path: Path, values: Mapping[str, Any]) -> Path:
-    """Plain values, and lists of them."""
-    lines = [f"{key} = {value!r}" for key, value in values.items()]
-    path.write_text("\n".join(lines).replace("'", '"') + "\n", encoding="utf-8")
+    """Plain values, and lists and tables of them."""
+    path.write_text("".join(f"{key} = {_toml(value)}\n" for key, value in values.items()))
     return path
 
 

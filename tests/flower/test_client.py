@@ -262,7 +262,7 @@ def test_whatever_goes_wrong_with_the_ratings_shows_in_the_log_alone(
     def broken(*_: Any) -> None:
         raise ValueError("user u0 gave item i3 a 5.0")
 
-    monkeypatch.setattr(module, "upload_of", broken)
+    monkeypatch.setattr(module, "train_client", broken)
     file = client.file.ratings.parent / "client.toml"
     assert "upload" in send(file, TRAIN, request_of_server.record())
     assert "ValueError" in flower_log.text

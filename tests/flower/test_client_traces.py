@@ -112,9 +112,9 @@ def test_no_other_process_answers_meanwhile(
     def upload(*_: Any) -> Any:
         with lock.open("ab") as file, pytest.raises(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return np.zeros(60)
+        return np.zeros(60), None
 
-    monkeypatch.setattr(Client, "_upload", upload)
+    monkeypatch.setattr(Client, "_train", upload)
     client.answer(request_of_server)
     with lock.open("ab") as file:  # and afterwards whoever comes
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -127,7 +127,7 @@ def test_a_model_that_the_policy_does_not_name_is_refused_whoever_knows_it(
     client: Client, request_of_server: Request, few: Ratings
 ) -> None:
     write_toml(client.file.policy, agreed(few, {"models": ["factorization"]}))
-    for name in ("biases", "factorization"):  # this one is not for such clients
+    for name in ("biases", "fedgnn", "somebody:Model"):
         with pytest.raises(MessageError, match="a model that the policy does not name"):
             Client(client.file).answer(of_model(name=name)(request_of_server))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
-from bgtplanner.flower.client import client_app, make_client_app
+from bgtplanner.flower.client import Client, client_app, make_client_app
+from bgtplanner.flower.clientfile import load_client
 from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployed import carry_out
 from bgtplanner.runs.run import Result, simulate
 from flower.doubles import SETTINGS, noise_of_simulation, write_federation
@@ -71,6 +74,31 @@ def test_same_model_and_ledgers(tmp_path: Path, users: int, mechanism: str, rule
     assert summary["epsilon_spent_max"] == simulated.summary["epsilon_spent_max"]
     assert summary["rmse_final"] is None
     assert summary["clients_with_last_model"] == 4
+
+
+@pytest.mark.parametrize("model", ["factorization", "fedgnn"])
+def test_every_model(tmp_path: Path, model: str) -> None:
+    """What clients keep lies in their state folders; settings are words as well as numbers."""
+    ratings = synthetic_ratings(clients=4, items=30, ratings_per_client=24, seed=1)
+    chosen = {"run.seed": 7, "model.name": model, "factorization.dim": 2, "fedgnn.dim": 2}
+    chosen |= {"server.learning_rate": 5.0, "server.momentum": 0.9, "privacy.clip": 0.01}
+    own = asdict(getattr(load_config(settings=chosen), model))
+    policy = {"models": [model], "settings": {model: own}}
+    config, files = write_federation(tmp_path, ratings, chosen, policy)
+    grid = InProcessGrid(make_client_app(noise=noise_of_simulation(7)), files)
+    summary = carry_out(grid, config, tmp_path / "run", poll_seconds=0.0)
+    assert (summary["uploads_dropped"], summary["clients_with_last_model"]) == (0, 4)
+    if model == "factorization":  # the users of fedgnn begin where each client has them begin
+        settings = {key: value for key, value in SETTINGS.items() if key != "data.dataset"}
+        settings |= {key: value for key, value in chosen.items() if key != "run.seed"}
+        simulated = simulate(ratings, seed=7, settings=settings, out=tmp_path / "simulated")
+        same_model(tmp_path / "run", simulated)
+        same_ledgers(tmp_path / "run", tmp_path / "simulated", files)
+    else:  # what a client keeps has moved from where it began
+        with np.load(files[0].parent / "state" / "local.npz") as stored:
+            assert float(stored["leaf1"][0]) == 3  # steps of the optimizer
+    client = Client(load_client(files[0]))
+    assert len(client.recommend(None, 3)) == 3
 
 
 def test_the_presets_own_mechanism(tmp_path: Path, few: Ratings) -> None:

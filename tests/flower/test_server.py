@@ -456,7 +456,7 @@ def test_a_folder_of_another_run_is_left_alone(federation: Federation, tmp_path:
         ({"privacy.mechanism": "none"}, "privacy.mechanism = 'none'"),
         ({"privacy.accounting": "authors"}, "privacy.accounting = 'gaussian/authors'"),
         ({"privacy.budgets": "1:0.5,2:0.5"}, "privacy.budgets"),
-        ({"model.name": "factorization"}, "model.name = 'factorization': expected biases"),
+        ({"model.pseudo_items": 2}, "model.pseudo_items = 2"),
         ({"planning.policy": "bgt", "planning.context": "usage"}, "planning.context = 'usage'"),
         ({"planning.policy": "bgt", "planning.reward": "test"}, "planning.reward = 'test'"),
         ({"planning.target": 0.2}, "planning.target = 0.2"),
@@ -470,8 +470,6 @@ def test_what_cannot_be_on_real_machines_says_so(settings: dict[str, Any], probl
     local = {"privacy.trust": "local", "planning.policy": "uniform", "model.name": "biases"}
     if settings.get("privacy.mechanism") == "none":
         del local["planning.policy"]
-    if settings.get("model.name") == "factorization":
-        settings = settings | {"server.optimizer": "shrunk"}
     config = load_config(settings={**local, **settings})
     with pytest.raises(ConfigError) as caught:
         check_deployable(config)

@@ -133,7 +133,7 @@ class _stopping:
 
     PLACES: ClassVar = {
         "reserve": (Guard, "reserve"),
-        "upload": (Client, "_upload"),
+        "upload": (Client, "_train"),
         "protect": (Guard, "protect"),
         "answers": (Answers, "keep"),
         "model": (Client, "_keep"),
@@ -251,7 +251,7 @@ class ReplaysIfNothingChanged(Client):
     def answer(self, request: Request) -> Any:
         self._agree(request)
         model, shared = self._model_of(request.model)
-        upload = self._upload(model, shared, request.model)
+        upload, _ = self._train(model, shared, request)
         key = (str(self.file.state), hashlib.sha256(request.digest + upload.tobytes()).digest())
         if key not in self.sent:
             with self.open_ledger() as ledger:
@@ -275,7 +275,7 @@ class PaysOnlyIfThereIsSomethingToSend(Client):
 
     def answer(self, request: Request) -> Any:
         model, shared = self._model_of(request.model)
-        if not self._upload(model, shared, request.model).any():
+        if not self._train(model, shared, request)[0].any():
             return np.zeros(60)
         return super().answer(request)
 

@@ -22,7 +22,8 @@ from bgtplanner.models import bias as biases
 from bgtplanner.models.bias import COUNT_WEIGHT, Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
-from bgtplanner.models.learner import Edges, Model, Shared, Summarising, client_gradients
+from bgtplanner.models.interactions import Edges, Shared
+from bgtplanner.models.learner import Learner
 
 Float = NDArray[np.float64]
 N_USERS, N_ITEMS = 5, 6
@@ -37,8 +38,8 @@ MODEL = Biases(
 
 # These programs run once: most of the time would go into optimising them.
 QUICK = {"xla_backend_optimization_level": 0}
-solve_users = jax.jit(Biases.solve_users, static_argnums=0, compiler_options=QUICK)
-summarise = jax.jit(Biases.summarise, static_argnums=0, compiler_options=QUICK)
+personalise = jax.jit(Biases.personalise, static_argnums=0, compiler_options=QUICK)
+train = jax.jit(Biases.train, static_argnums=0, compiler_options=QUICK)
 predict = jax.jit(Biases.predict, static_argnums=0, compiler_options=QUICK)
 find_pair = jax.jit(Edges.find_pair, compiler_options=QUICK)
 
@@ -129,7 +130,7 @@ def table(rows: jax.Array, edges: Edges) -> dict[tuple[int, int], Float]:
 class TestUsersPart:
     def test_ridge_of_every_user(self) -> None:
         ratings, shared = some_ratings(several=False), some_shared()
-        solved = np.asarray(solve_users(MODEL, shared, Edges.of(ratings)))
+        solved = np.asarray(personalise(MODEL, shared, None, Edges.of(ratings)))
         assert solved.shape == (N_USERS, 3)
         items, nothing = np.asarray(shared.items, float), np.zeros(len(ratings))
         for user in range(N_USERS):
@@ -140,7 +141,7 @@ class TestUsersPart:
 
     def test_in_turn_with_a_clients_own_views(self) -> None:
         ratings, shared = some_ratings(several=True), some_shared()
-        solved = solve_users(MODEL, shared, Edges.of(ratings))
+        solved = personalise(MODEL, shared, None, Edges.of(ratings))
         items = np.asarray(shared.items, float)
         expected = alternated(MODEL, items, ratings, sweeps=biases._SWEEPS)
         np.testing.assert_allclose(solved, expected, atol=2e-5)
@@ -151,19 +152,11 @@ class TestUsersPart:
         shared, local = model.initial(jax.random.key(0), N_USERS, N_ITEMS)
         assert not np.asarray(shared.items).any()
         assert not np.asarray(local).any()
-        solved = np.asarray(solve_users(model, shared, Edges.of(ratings)))
+        solved = np.asarray(personalise(model, shared, None, Edges.of(ratings)))
         counts = np.bincount(ratings.user, minlength=N_USERS)
         expected = np.bincount(ratings.user, ratings.value - 0.7, N_USERS) / (counts + 5.0)
         np.testing.assert_allclose(solved[:, 0], expected, atol=1e-6)
         assert not solved[:, 1:].any()
-
-    def test_a_round_solves_with_the_new_items_for_everybody(self) -> None:
-        """Solving costs no privacy, so users do it whether or not their client took part."""
-        edges, after = Edges.of(some_ratings(several=True)), some_shared()
-        before, local = MODEL.initial(jax.random.key(0), N_USERS, N_ITEMS)
-        active = jnp.array([True, False, True, False, True])
-        moved = MODEL.update_local(local, local, before, after, edges, active)
-        np.testing.assert_allclose(moved, solve_users(MODEL, after, edges), atol=1e-6)
 
 
 class TestPredictions:
@@ -186,7 +179,7 @@ class TestPredictions:
     @pytest.mark.parametrize("several", [False, True])
     def test_a_user_without_ratings_gets_mean_and_quality(self, several: bool) -> None:
         edges, shared = Edges.of(some_ratings(several)), some_shared(0.1)
-        local = solve_users(MODEL, shared, edges)
+        local = personalise(MODEL, shared, None, edges)
         item = np.arange(N_ITEMS)
         got = predict(MODEL, shared, local, edges, np.full(N_ITEMS, 4), item)
         np.testing.assert_allclose(got, 0.6 + np.asarray(shared.items)[:, 0], atol=1e-6)
@@ -196,9 +189,9 @@ class TestPredictions:
         """As a split may leave it before the first ratings come in."""
         ratings = some_ratings(several)
         edges, shared = Edges.of(ratings, np.ones(len(ratings), np.int32)), some_shared(0.1)
-        local = solve_users(MODEL, shared, edges)
+        local = personalise(MODEL, shared, None, edges)
         assert not np.asarray(local).any()
-        upload = summarise(MODEL, shared, local, edges).upload
+        upload = train(MODEL, shared, local, edges).upload
         assert not np.asarray(upload.rows).any()
 
 
@@ -217,7 +210,7 @@ class TestUploads:
             pair = client, int(item)
             expected.setdefault(pair, np.zeros(2))[:] += left, COUNT_WEIGHT
             squares[client] += left**2
-        gradients = summarise(MODEL, shared, jnp.ones((N_USERS, 3)), edges)
+        gradients = train(MODEL, shared, personalise(MODEL, shared, None, edges), edges)
         got = table(gradients.upload.rows, edges)
         assert got.keys() == expected.keys()
         for pair, row in expected.items():
@@ -226,16 +219,6 @@ class TestUploads:
         assert gradients.upload.dense.shape == (ratings.n_clients, 0)
         counts = np.maximum(np.bincount(ratings.client, minlength=ratings.n_clients), 1)
         np.testing.assert_allclose(gradients.loss, squares / counts / 2, atol=1e-5)
-
-    def test_are_what_a_round_asks_for(self) -> None:
-        edges, shared = Edges.of(some_ratings(several=True)), some_shared()
-        local = jnp.zeros((N_USERS, 3))
-        assert isinstance(MODEL, Summarising)
-        assert not isinstance(Factorization(), Summarising)
-        asked = client_gradients(MODEL, shared, local, edges)
-        own = summarise(MODEL, shared, local, edges)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), asked, own)
-        assert not np.asarray(asked.local).any()
 
     @pytest.mark.parametrize("several", [False, True])
     @settings(max_examples=25, deadline=None, derandomize=True)
@@ -250,7 +233,9 @@ class TestUploads:
         ratings = some_ratings(several)
         ratings.value[:] = np.asarray(values) / 5
         edges = Edges.of(ratings)
-        rows = summarise(Biases(), some_shared(spread), jnp.zeros((N_USERS, 3)), edges).upload.rows
+        shared = some_shared(spread)
+        local = personalise(Biases(), shared, None, edges)
+        rows = train(Biases(), shared, local, edges).upload.rows
         of_client = np.asarray(edges.pair_client)
         for norm in (1, 2):
             lengths = [
@@ -273,7 +258,8 @@ class TestStillToCome:
     def test_to_users_and_uploads(self, several: bool) -> None:
         shared, (masked, removed) = some_shared(), self.both(several)
         got, expected = (
-            summarise(MODEL, shared, jnp.zeros((N_USERS, 3)), edges) for edges in (masked, removed)
+            train(MODEL, shared, personalise(MODEL, shared, None, edges), edges)
+            for edges in (masked, removed)
         )
         np.testing.assert_allclose(got.loss, expected.loss, atol=1e-6)
         rows, others = table(got.upload.rows, masked), table(expected.upload.rows, removed)
@@ -281,14 +267,16 @@ class TestStillToCome:
         for pair, row in others.items():
             np.testing.assert_allclose(rows[pair], row, atol=1e-5)
         np.testing.assert_allclose(
-            solve_users(MODEL, shared, masked), solve_users(MODEL, shared, removed), atol=1e-5
+            personalise(MODEL, shared, None, masked),
+            personalise(MODEL, shared, None, removed),
+            atol=1e-5,
         )
 
     def test_to_predictions(self, several: bool) -> None:
         shared, (masked, removed) = some_shared(0.1), self.both(several)
         user, item = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
         got, expected = (
-            predict(MODEL, shared, solve_users(MODEL, shared, edges), edges, user, item)
+            predict(MODEL, shared, personalise(MODEL, shared, None, edges), edges, user, item)
             for edges in (masked, removed)
         )
         np.testing.assert_allclose(got, expected, atol=1e-5)
@@ -297,10 +285,12 @@ class TestStillToCome:
         shared, (masked, _) = some_shared(), self.both(several)
         whole = Edges.of(some_ratings(several))
         np.testing.assert_allclose(
-            solve_users(MODEL, shared, masked.at(1)), solve_users(MODEL, shared, whole), atol=1e-6
+            personalise(MODEL, shared, None, masked.at(1)),
+            personalise(MODEL, shared, None, whole),
+            atol=1e-6,
         )
-        before = solve_users(MODEL, shared, masked)
-        assert np.abs(np.asarray(before - solve_users(MODEL, shared, whole))).max() > 1e-3
+        before = personalise(MODEL, shared, None, masked)
+        assert np.abs(np.asarray(before - personalise(MODEL, shared, None, whole))).max() > 1e-3
 
 
 class TestPairs:
@@ -359,17 +349,11 @@ class TestSettings:
         with pytest.raises(ConfigError, match=f"^{next(iter(wrong))} = "):
             Biases(**wrong)
 
-    @pytest.mark.parametrize("optimizer", ["adam", "adagrad", "sgd", "sign", "shrunk"])
-    def test_sums_are_no_gradients(self, optimizer: Any) -> None:
-        server = Server(optimizer=optimizer, aggregation="clients")
-        with pytest.raises(ConfigError, match=f"^server.optimizer = '?{optimizer}.*posterior"):
-            Federation(model=Biases(), server=server)
-
     @pytest.mark.parametrize("model", [Factorization(), FedGNN()], ids=["factorization", "fedgnn"])
-    def test_gradients_are_no_sums(self, model: Model) -> None:
+    def test_gradients_are_no_sums(self, model: Learner) -> None:
         server = Server(optimizer="posterior", aggregation="clients")
         with pytest.raises(ConfigError, match=r"^server.optimizer = '?posterior"):
-            Federation(model=model, server=server)
+            model.server_initial(model.initial(jax.random.key(0), 2, 3)[0], server)
 
     @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
     def test_rows_on_their_own_would_show_the_items(self, mechanism: Any) -> None:

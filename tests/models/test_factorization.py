@@ -20,7 +20,8 @@ from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.factorization import Factorization
-from bgtplanner.models.learner import Edges, Shared, client_gradients
+from bgtplanner.models.interactions import Edges, Shared
+from bgtplanner.models.learner import client_gradients
 from bgtplanner.models.references import references
 
 Float = NDArray[np.float64]
@@ -28,7 +29,7 @@ N_USERS, N_ITEMS = 5, 6
 
 # These programs run once: most of the time would go into optimising them.
 QUICK = {"xla_backend_optimization_level": 0}
-solve_users = jax.jit(Factorization.solve_users, static_argnums=0, compiler_options=QUICK)
+personalise = jax.jit(Factorization.personalise, static_argnums=0, compiler_options=QUICK)
 gradients_of = jax.jit(client_gradients, static_argnums=0, compiler_options=QUICK)
 predict = jax.jit(Factorization.predict, static_argnums=0, compiler_options=QUICK)
 
@@ -80,7 +81,7 @@ class TestUsersPart:
         model = Factorization(dim=dim, mean=0.6, bias_shrinkage=2.0, factor_shrinkage=0.5)
         ratings = some_ratings()
         items = some_items(1 + dim)
-        solved = solve_users(model, Shared(items, jnp.zeros(0)), Edges.of(ratings))
+        solved = personalise(model, Shared(items, jnp.zeros(0)), None, Edges.of(ratings))
         assert solved.shape == (N_USERS, 1 + dim)
         for user in range(N_USERS):
             expected = ridge(model, np.asarray(items, float), ratings, user)
@@ -91,27 +92,18 @@ class TestUsersPart:
         model, ratings = Factorization(dim=2), some_ratings()
         shared = Shared(some_items(3), jnp.zeros(0))
         late = (np.arange(len(ratings)) % 3 == 0).astype(np.int32)
-        masked = solve_users(model, shared, Edges.of(ratings, late))
-        removed = solve_users(model, shared, Edges.of(ratings.take(late == 0)))
+        masked = personalise(model, shared, None, Edges.of(ratings, late))
+        removed = personalise(model, shared, None, Edges.of(ratings.take(late == 0)))
         np.testing.assert_allclose(masked, removed, atol=1e-6)
 
     def test_biases_alone_are_shrunk_means(self) -> None:
         model, ratings = Factorization(dim=0, mean=0.7, bias_shrinkage=5.0), some_ratings()
         items = some_items(1)
-        solved = solve_users(model, Shared(items, jnp.zeros(0)), Edges.of(ratings))
+        solved = personalise(model, Shared(items, jnp.zeros(0)), None, Edges.of(ratings))
         left = ratings.value - 0.7 - np.asarray(items)[ratings.item, 0]
         counts = np.bincount(ratings.user, minlength=N_USERS)
         expected = np.bincount(ratings.user, left, N_USERS) / (counts + 5.0)
         np.testing.assert_allclose(solved[:, 0], expected, atol=1e-6)
-
-    def test_a_round_solves_with_the_new_items_for_everybody(self) -> None:
-        """Solving costs no privacy, so users do it whether or not their client took part."""
-        model, edges = Factorization(dim=2), Edges.of(some_ratings())
-        before, local = model.initial(jax.random.key(0), N_USERS, N_ITEMS)
-        after = Shared(some_items(3), jnp.zeros(0))
-        active = jnp.array([True, False, True, False, True])
-        moved = model.update_local(local, local, before, after, edges, active)
-        np.testing.assert_array_equal(moved, model.solve_users(after, edges))
 
 
 class TestEnvelope:
@@ -154,7 +146,7 @@ class TestEnvelope:
 
     def rows(self, items: jax.Array, ratings: Ratings, client: int) -> Float:
         edges, shared = Edges.of(ratings), Shared(items, jnp.zeros(0))
-        local = solve_users(self.model, shared, edges)
+        local = personalise(self.model, shared, None, edges)
         gradients = gradients_of(self.model, shared, local, edges)
         table = np.zeros(items.shape)
         mine = np.asarray(edges.pair_client) == client

@@ -20,8 +20,9 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
-from bgtplanner.models.fedgnn import FedGNN, FedGNNLocal
-from bgtplanner.models.learner import Edges, Neighbours, Shared, client_gradients
+from bgtplanner.models.fedgnn import FedGNN, FedGNNLocal, Neighbours
+from bgtplanner.models.interactions import Edges, Shared, where_users
+from bgtplanner.models.learner import client_gradients
 from bgtplanner.models.references import references
 
 Float = NDArray[np.float64]
@@ -30,7 +31,10 @@ ALL = jnp.ones(N_USERS, bool)
 
 # These programs run once: most of the time would go into optimising them.
 QUICK = {"xla_backend_optimization_level": 0}
-update_local = jax.jit(FedGNN.update_local, static_argnums=0, compiler_options=QUICK)
+moved_by = jax.jit(FedGNN._moved, static_argnums=0, compiler_options=QUICK)
+embedded = jax.jit(FedGNN._embed, static_argnums=0, compiler_options=QUICK)
+train = jax.jit(FedGNN.train, static_argnums=0, compiler_options=QUICK)
+personalise = jax.jit(FedGNN.personalise, static_argnums=0, compiler_options=QUICK)
 predict = jax.jit(FedGNN.predict, static_argnums=0, compiler_options=QUICK)
 gradients_of = jax.jit(client_gradients, static_argnums=0, compiler_options=QUICK)
 initial = jax.jit(FedGNN.initial, static_argnums=(0, 2, 3), compiler_options=QUICK)
@@ -69,14 +73,14 @@ def step(
     point: tuple[Shared, FedGNNLocal],
     edges: Edges,
     slope: Any,
-    after: Shared | None = None,
     active: jax.Array = ALL,
 ) -> FedGNNLocal:
-    """update_local with a given gradient of the user embeddings."""
+    """What users keep of a round, with a given gradient of their embeddings."""
     shared, local = point
-    gradient = jax.tree.map(jnp.zeros_like, local)._replace(embedding=jnp.asarray(slope))
-    after = shared if after is None else after
-    result: FedGNNLocal = update_local(model, local, gradient, shared, after, edges, active)
+    moved = moved_by(model, jnp.asarray(slope), local, edges)
+    if model.stale_predictions:
+        moved = moved._replace(graph_embedding=embedded(model, shared, local, edges))
+    result: FedGNNLocal = where_users(active, moved, local)
     return result
 
 
@@ -233,33 +237,33 @@ class TestStalePredictions:
         shared, local = some_point(model)
         after, _ = some_point(model, seed=2)
         edges = some_edges()
-        slope = jnp.ones((N_USERS, 4))
-        moved = step(model, (shared, local), edges, slope, after)
+        moved = train(model, shared, local, edges).local
         assert not np.allclose(moved.embedding[:3], local.embedding[:3])
         user, item = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
         got = predict(model, after, moved, edges, jnp.asarray(user), jnp.asarray(item))
         old = attention(model, shared, local, edges)
         expected = 0.2 + (old[user] * np.asarray(after.items)[item]).sum(1)
         np.testing.assert_allclose(got, np.clip(expected, 0, 1), rtol=1e-5, atol=1e-6)
-        # A user whose client did not take part still has a graph embedding to predict with.
-        rested = step(model, (shared, local), edges, slope, after, active=~ALL)
-        np.testing.assert_array_equal(rested.graph_embedding, moved.graph_embedding)
+        # Who gets new items does not look at the graph again before it trains.
+        sent = personalise(model, after, moved, edges)
+        np.testing.assert_array_equal(sent.graph_embedding, moved.graph_embedding)
 
     def test_before_the_first_round_they_are_those_of_the_initial_parameters(self) -> None:
         """Of zeros every prediction would be the mean, and the first reward would start there."""
         model = FedGNN(dim=4, bias=False, mean=0.2, stale_predictions=True)
         edges = some_edges(arrival=[0, 1, 0, 0, 2, 0, 0, 1, 0])
         key = jax.random.key(3)
-        state = Federation(model=model, server=Server()).initial(key, edges.at(2))
-        expected = attention(model, state.shared, state.local, edges.at(0))
-        np.testing.assert_allclose(state.local.graph_embedding, expected, rtol=1e-5, atol=1e-6)
+        shared, local = initial(model, key, N_USERS, N_ITEMS)
+        got = personalise(model, shared, local, edges.at(0)).graph_embedding
+        expected = attention(model, shared, local, edges.at(0))
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
     def test_fresh_ones_use_everything_new(self) -> None:
         model = FedGNN(dim=4, bias=False, mean=0.2)
         shared, local = some_point(model)
         after, _ = some_point(model, seed=2)
         edges = some_edges()
-        moved = step(model, (shared, local), edges, jnp.ones((N_USERS, 4)), after)
+        moved = step(model, (shared, local), edges, jnp.ones((N_USERS, 4)))
         got = predict(model, after, moved, edges, jnp.arange(4), jnp.arange(4))
         graph = attention(model, after, moved, edges)
         expected = 0.2 + (graph * np.asarray(after.items)[:4]).sum(1)

@@ -11,6 +11,7 @@ import pytest
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.fedgnn import FedGNN
+from bgtplanner.paper.extras import PaperExtras
 from bgtplanner.paper.planners import AsCoded, AsPrinted, Repaired
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.policy import LedgerPolicy, Policy
@@ -40,7 +41,7 @@ class TestFederation:
         assert (protection.unit, protection.noise) == ("client", "sum")
         assert isinstance(federation.model, Biases)
         assert federation.server.optimizer == "posterior"
-        assert federation.pseudo_items == 0
+        assert federation.extras is None
 
     @pytest.mark.parametrize("name", ["factorization", "fedgnn"])
     def test_recommended_for_gradients(self, name: str) -> None:
@@ -63,7 +64,7 @@ class TestFederation:
         assert (protection.mechanism, protection.trust) == ("gaussian", "local")
         assert protection.unit == "row"
         assert isinstance(federation.model, FedGNN)
-        assert federation.pseudo_items == 30  # there are no more items
+        assert federation.extras == PaperExtras(pseudo_items=30)  # there are no more items
 
     def test_without_privacy(self) -> None:
         assert federation_of(config(privacy__mechanism="none"), 100).protection is None

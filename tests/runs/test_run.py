@@ -29,6 +29,7 @@ from bgtplanner.errors import (
     StorageError,
     TrainingDivergedError,
 )
+from bgtplanner.paper.extras import PaperExtras
 from bgtplanner.runs import loop
 from bgtplanner.runs import run as runner
 from bgtplanner.runs.assembly import federation_of
@@ -204,8 +205,8 @@ class TestSimulate:
 
     def test_more_pseudo_items_than_items(self) -> None:
         config = load_config(settings={"model.pseudo_items": 1_000_000})
-        assert federation_of(config, 15).pseudo_items == 15
-        assert federation_of(load_config(preset="paper"), 300).pseudo_items == 50
+        for of, items, expected in ((config, 15, 15), (load_config(preset="paper"), 300, 50)):
+            assert federation_of(of, items).extras == PaperExtras(pseudo_items=expected)
 
     def test_the_folder_is_looked_at_before_the_data(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()

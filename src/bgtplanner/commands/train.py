@@ -43,7 +43,9 @@ def run(
     ] = None,
     data_dir: DataDir = None,
     preset: Annotated[str | None, typer.Option(help="recommended | paper")] = None,
-    model: Annotated[str | None, typer.Option(help="biases | factorization | fedgnn")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="biases | factorization | fedgnn | package.module:Class")
+    ] = None,
     policy: Annotated[
         str | None,
         typer.Option(

@@ -17,9 +17,18 @@ from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.federation.programs import padding_of
-from bgtplanner.models.learner import Edges, Local, Model, Shared, client_gradients
+from bgtplanner.models.interactions import Edges, Shared
+from bgtplanner.models.learner import Learner, Local
 
-__all__ = ["as_shared", "coordinates_of", "flat_upload", "predictions_of", "upload_of"]
+__all__ = [
+    "as_shared",
+    "coordinates_of",
+    "flat_upload",
+    "nothing_kept",
+    "predictions_of",
+    "train_client",
+    "upload_of",
+]
 
 _NEVER = np.iinfo(np.int32).max
 
@@ -36,50 +45,63 @@ def as_shared(vector: Array, n_items: int, width: int) -> Shared:
     return Shared(items, vector[n_items * width :])
 
 
-def coordinates_of(model: Model, shared: Shared) -> int:
+def coordinates_of(model: Learner, shared: Shared) -> int:
     """How many coordinates an upload has: public, and the same for every client."""
     items = np.arange(shared.items.shape[0])
-    edges = _edges_of(Ratings.from_arrays([0], [0], [0.0], items=items, scale=(0.0, 1.0)))
-    flat = jax.eval_shape(lambda: _flat_upload_of(model, shared, edges))
+    ratings = Ratings.from_arrays([0], [0], [0.0], items=items, scale=(0.0, 1.0))
+    local = nothing_kept(model, ratings)
+    flat, _ = jax.eval_shape(partial(_train, model), shared, local, _edges_of(ratings))
     return int(flat.shape[0])
 
 
-def upload_of(model: Model, shared: Shared, ratings: Ratings) -> NDArray[np.float64]:
-    """What one client uploads, flat and unprotected: it must pass the guard before it leaves.
+def nothing_kept(model: Learner, ratings: Ratings) -> Local:
+    """What a client keeps before its first round."""
+    return model.initial(jax.random.key(0), ratings.n_users, ratings.n_items)[1]
+
+
+def train_client(
+    model: Learner, shared: Shared, ratings: Ratings, local: Local
+) -> tuple[NDArray[np.float64], Local]:
+    """What one client uploads, flat, and what it keeps from now on.
+
+    The upload is unprotected: it must pass the guard before it leaves.
 
     Args:
-        model: One whose clients keep nothing from round to round, such as `biases`.
+        model: What is learned.
         shared: The parameters that the server sent.
         ratings: The client's own, over the items of the catalogue.
+        local: What it has kept.
     """
-    vector = _flat_upload_of(model, shared, _edges_of(ratings))
-    return np.asarray(vector, dtype=np.float64)
+    vector, kept = _train(model, shared, local, _edges_of(ratings))
+    return np.asarray(vector, dtype=np.float64), kept
 
 
-def predictions_of(model: Model, shared: Shared, ratings: Ratings) -> NDArray[np.float32]:
+def upload_of(model: Learner, shared: Shared, ratings: Ratings) -> NDArray[np.float64]:
+    """What a client uploads that has kept nothing so far, flat and unprotected."""
+    return train_client(model, shared, ratings, nothing_kept(model, ratings))[0]
+
+
+def predictions_of(
+    model: Learner, shared: Shared, ratings: Ratings, local: Local | None = None
+) -> NDArray[np.float32]:
     """What one client makes of the model on its own: ``[n_users, n_items]``, from 0 to 1."""
-    return np.asarray(_predictions(model, shared, _edges_of(ratings)))
+    kept = nothing_kept(model, ratings) if local is None else local
+    return np.asarray(_predictions(model, shared, kept, _edges_of(ratings)))
 
 
 @partial(jax.jit, static_argnums=0)
-def _flat_upload_of(model: Model, shared: Shared, edges: Edges) -> Array:
-    gradients = client_gradients(model, shared, _nothing_kept(model, edges), edges)
-    return flat_upload(gradients.upload.rows, gradients.upload.dense[0], edges)
+def _train(model: Learner, shared: Shared, local: Local, edges: Edges) -> tuple[Array, Local]:
+    trained = model.train(shared, model.personalise(shared, local, edges), edges)
+    return flat_upload(trained.upload.rows, trained.upload.dense[0], edges), trained.local
 
 
 @partial(jax.jit, static_argnums=0)
-def _predictions(model: Model, shared: Shared, edges: Edges) -> Array:
-    nothing = _nothing_kept(model, edges)
-    everybody = jnp.ones(edges.n_users, dtype=bool)
-    local = model.update_local(nothing, nothing, shared, shared, edges, everybody)
+def _predictions(model: Learner, shared: Shared, local: Local, edges: Edges) -> Array:
+    local = model.personalise(shared, local, edges)
     users = jnp.repeat(jnp.arange(edges.n_users), edges.n_items)
     items = jnp.tile(jnp.arange(edges.n_items), edges.n_users)
     predicted = model.predict(shared, local, edges, users, items)
     return predicted.reshape(edges.n_users, edges.n_items)
-
-
-def _nothing_kept(model: Model, edges: Edges) -> Local:
-    return model.initial(jax.random.key(0), edges.n_users, edges.n_items)[1]
 
 
 def _edges_of(ratings: Ratings) -> Edges:

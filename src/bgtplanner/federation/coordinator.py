@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from bgtplanner.errors import BudgetExceeded, ConfigError, SchemaError
-from bgtplanner.federation.posterior import Posterior, forecast
 from bgtplanner.federation.protection import Terms, noise_of_mean, terms_of
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation, State
@@ -328,7 +327,7 @@ class Coordinator:
 
 
 class Forecast(Context):
-    """By how much the error would fall, as the server's posterior has it from what was released.
+    """By how much the error would fall, as the learner has it from what was released.
 
     As things are, if all that the mean client has left were spent in one round, and if it were
     spent in as many as the policy would take. Where not all are asked in a round, it takes that
@@ -340,13 +339,14 @@ class Forecast(Context):
         self._known: dict[bytes, NDArray[np.float64]] = {}
 
     def of(self, coordinator: Any) -> NDArray[np.float64] | None:
-        """The three forecasts; None without a posterior, or a budget that is known."""
+        """The three forecasts; None if the learner makes none, or no budget is known."""
         rounds: Coordinator = coordinator
         known, policy = rounds.engine.state.memory, rounds.policy
         left, sizes, share = policy.left(), rounds.class_sizes, rounds.participation
-        if not isinstance(known, Posterior) or not len(left):
+        if not len(left):
             return None
-        protection = rounds.engine.federation.protection
+        federation = rounds.engine.federation
+        learner, protection = federation.model, federation.protection
         norm = "l2" if protection is None else protection.norm
         asked = left.tobytes() + sizes.tobytes()
         if asked in self._known:  # nothing was released since: a third of such a round
@@ -357,7 +357,10 @@ class Forecast(Context):
                 rounds.ledger.rule, rounds.trust, policy.clip, left / number, invited
             )
             gained.append(number / share / std**2)
-        found = np.array([forecast(known, more, policy.clip, norm) for more in gained])
+        expected = [learner.forecast(known, more, policy.clip, norm) for more in gained]
+        if None in expected:  # nothing is known of how it learns
+            return None
+        found = np.array(expected)
         self._known[asked] = found
         return found
 

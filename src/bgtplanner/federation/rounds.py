@@ -11,36 +11,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.client import as_shared
-from bgtplanner.federation.expansion import Expansion
-from bgtplanner.federation.posterior import Noise
 from bgtplanner.federation.protection import Protection, Released, Terms
-from bgtplanner.federation.pseudo import pseudo_items, pseudo_rows
-from bgtplanner.federation.server import Aggregate, PseudoRows, Server, aggregate
+from bgtplanner.federation.server import Aggregate, ExtraRows, aggregate
 from bgtplanner.federation.validation import Aside, errors_of_clients
-from bgtplanner.models.learner import (
-    Edges,
-    Expandable,
-    Local,
-    Model,
-    Neighbours,
-    Remembering,
-    Shared,
-    Summarising,
-    client_gradients,
-    copies,
-)
+from bgtplanner.models.interactions import Edges, Shared, Upload, where_users
+from bgtplanner.models.learner import Learner, Local
 from bgtplanner.models.metrics import tally
+from bgtplanner.models.optimizers import Memory, Noise, Server
 
-__all__ = ["Draw", "Federation", "Heldout", "Outcome", "Shown", "State"]
+__all__ = ["Draw", "Extras", "Federation", "Heldout", "Outcome", "Shown", "State"]
 
 
 class Draw(IntEnum):
@@ -62,11 +50,7 @@ class State(NamedTuple):
 
     shared: Shared
     local: Local
-    memory: optax.OptState
-
-    def withdrawn(self) -> State:
-        """The same with nothing sent out: what was learned is not worth having."""
-        return self._replace(shared=jax.tree.map(jnp.zeros_like, self.shared))
+    memory: Memory
 
 
 class Heldout(NamedTuple):
@@ -78,10 +62,10 @@ class Heldout(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """What goes to the third party that matches users, beside their tokens.
+    """What goes to a third party beside the uploads.
 
     Attributes:
-        own: User embeddings, protected as the whole upload is, ``[n_users, dim]``.
+        own: What users are to others, protected as the whole upload is, ``[n_users, dim]``.
         sends: Which users' clients took part, ``[n_users]``.
     """
 
@@ -96,13 +80,13 @@ class Outcome(NamedTuple):
         scores: The sums of :func:`bgtplanner.models.metrics.tally` on the held-out ratings.
         loss: Mean loss of the clients that took part, at the parameters before the step.
         clients: How many clients took part.
-        aggregate: What the server stepped by, flat: the released gradient.
+        aggregate: What the server learned from, flat: the released mean.
         noise_std: Standard deviation of the noise on each of its coordinates; 0 without, NaN
             where it differs (unit ``row``).
         dropped: Uploads that the server did not accept.
         validation: What was released of the validation ratings after the step, and the standard
             deviation of its noise; None if nothing was.
-        shown: What went to the third party, in a round that expands graphs.
+        shown: What went to a third party, if anything did.
         norms: Norm of each client's own noisy gradient, averaged over its blocks, where every
             client has a clip of its own (unit ``row``).
     """
@@ -113,9 +97,49 @@ class Outcome(NamedTuple):
     aggregate: Array
     noise_std: Array
     dropped: Array
-    validation: tuple[Array, Array] | None
+    validation: tuple[Array, Array] | None = None
     shown: Shown | None = None
     norms: Array | None = None
+
+
+class Extras(Protocol):
+    """What a run adds to its rounds beyond the learner and the protection; hashable.
+
+    The paper's are in :mod:`bgtplanner.paper.extras`.
+    """
+
+    def check(self, model: Learner, protection: Protection | None) -> None:
+        """Refuse a model or a protection that these do not go with."""
+        ...
+
+    def begin(self, model: Learner, local: Local, edges: Edges) -> Local:
+        """What clients keep before the first round."""
+        ...
+
+    def items(self, key: Array, index: Array, edges: Edges) -> Array | None:
+        """Further items that each client names, ``[n_clients, number]``, -1: none; None: never."""
+        ...
+
+    def rows(self, key: Array, index: Array, upload: Upload, edges: Edges) -> ExtraRows | None:
+        """Further rows that each client uploads; `key` is the run's."""
+        ...
+
+    def shows(self, index: int) -> bool:
+        """Whether something goes to a third party in this round."""
+        ...
+
+    def own(self, model: Learner, local: Local) -> Array:
+        """What of each user goes there, as part of its client's upload."""
+        ...
+
+    def told(
+        self, model: Learner, local: Local, shown: Shown, known: Ratings, bound: float | None
+    ) -> Local:
+        """What clients keep once the third party has answered.
+
+        `known` are the ratings that have arrived, `bound` is what was shown was clipped to.
+        """
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,56 +148,33 @@ class Federation:
 
     Attributes:
         model: What is learned.
-        server: How uploads become steps.
+        server: How uploads become steps, where the model leaves that open.
         participation: Share of the clients that take part in a round, drawn anew each time.
-        pseudo_items: Items each client pretends to have rated.
-        fixed_pseudo_items: Whether these are the same in every round, which does not give the
-            real ones away over the rounds.
         protection: How uploads are protected; None: not at all.
-        expansion: When users are told of others who rated the same; None: never.
+        extras: What else belongs to a round; None: nothing.
     """
 
-    model: Model
+    model: Learner
     server: Server
     participation: float = 1.0
-    pseudo_items: int = 0
-    fixed_pseudo_items: bool = False
     protection: Protection | None = None
-    expansion: Expansion | None = None
+    extras: Extras | None = None
 
     def __post_init__(self) -> None:
         unless = ConfigError.unless
         unless(0 < self.participation <= 1, "participation", self.participation, "above 0, to 1")
-        unless(self.pseudo_items >= 0, "pseudo_items", self.pseudo_items, "0 or more")
-        summarises = isinstance(self.model, Summarising)
-        fits = summarises == (self.server.optimizer == "posterior")
-        expected = "posterior" if summarises else "another one"
-        name = type(self.model).__name__.lower()
-        unless(
-            fits, "server.optimizer", self.server.optimizer, f"{expected}, for the model {name}"
-        )
-        if summarises and self.protection is not None:
-            unit = self.protection.of
+        if self.protection is not None and self.model.plain_mean:
+            unit, name = self.protection.of, type(self.model).__name__.lower()
             unless(unit.sound, "unit", unit.name, f"client, for the model {name}")
-        if self.expansion is not None:
-            fits, name = isinstance(self.model, Expandable), type(self.model).__name__
-            unless(fits, "model", name, "one whose users can be neighbours, to expand graphs")
-            trust = "local" if self.protection is None else self.protection.trust
-            unless(trust == "local", "trust", trust, "local: each embedding is seen on its own")
+        if self.extras is not None:
+            self.extras.check(self.model, self.protection)
 
     def initial(self, key: Array, edges: Edges) -> State:
         """The state before the first round."""
         shared, local = self.model.initial(key, edges.n_users, edges.n_items)
-        if self.expansion is not None:
-            most = min(self.expansion.max_neighbours, edges.n_users)
-            dim = self._expandable.own(local).shape[1]
-            nobody = Neighbours(
-                jnp.zeros((edges.n_users, most, dim)), jnp.zeros((edges.n_users, most))
-            )
-            local = self._expandable.attach(local, nobody)
-        if isinstance(self.model, Remembering):
-            local = self.model.remember(shared, local, edges.at(0))
-        return State(shared, local, self.server.initial(shared))
+        if self.extras is not None:
+            local = self.extras.begin(self.model, local, edges)
+        return State(shared, local, self.model.server_initial(shared, self.server))
 
     def round(
         self,
@@ -184,7 +185,7 @@ class Federation:
         key: Array,
         terms: Terms | None = None,
         aside: Aside | None = None,
-        expands: bool = False,
+        shows: bool = False,
     ) -> tuple[State, Outcome]:
         """One round, a pure function: the same state, index, key and terms give the same bits.
 
@@ -196,81 +197,113 @@ class Federation:
             key: Of the run.
             terms: Who may release, and how; needed with a protection.
             aside: Ratings to validate on once the server has stepped: a second release.
-            expands: Whether the users' embeddings leave too, as part of the upload.
+            shows: Whether something goes to a third party, too, as part of the upload.
         """
-        edges = edges.at(index)
-        pretended = self.pretended(edges, index, key) if self.pseudo_items else None
-        key = jax.random.fold_in(key, index)
-        drawn = self._takes_part(jax.random.fold_in(key, Draw.WHO), edges.n_clients)
+        edges, keys = edges.at(index), jax.random.fold_in(key, index)
+        drawn = self._takes_part(jax.random.fold_in(keys, Draw.WHO), edges.n_clients)
         takes_part = drawn if terms is None else terms.granted
-        gradients = client_gradients(self.model, state.shared, state.local, edges)
-        upload = gradients.upload
-        pseudo = None
-        if pretended is not None:
-            row_key = jax.random.fold_in(key, Draw.PSEUDO_ROWS)
-            rows = pseudo_rows(row_key, upload.rows, edges, self.pseudo_items)
-            pseudo = PseudoRows(pretended, rows)
-        noise_std, dropped, validation, norms = jnp.zeros(()), jnp.zeros(()), None, None
-        sound = self._sound
-        summarises = isinstance(self.model, Summarising)
-        how = "clients" if summarises else self.server.aggregation
-        noise_key = jax.random.fold_in(key, Draw.NOISE)
-        own = self._expandable.own(state.local) if expands else None
-        if self.protection is not None and terms is not None:
-            aggregated, noise_std, dropped, own, norms = self.protection.release(
-                noise_key, upload, edges, terms, own, blocks=self.model.dense_blocks,
-                combine=lambda noised: aggregate(noised, edges, takes_part, how, pseudo),
-            )  # fmt: skip
-        else:
-            aggregated = aggregate(upload, edges, takes_part, how, pseudo)
-        shared, memory = self._stepped(state, aggregated, noise_std, takes_part.sum(), terms)
-        local = self.model.update_local(
-            state.local,
-            gradients.local,
-            state.shared,
-            shared,
-            edges,
-            takes_part[edges.client_of_user] > 0,
-        )
-        after = State(shared, local, memory)
-        if sound is not None and terms is not None and aside is not None:
+        of_users = takes_part[edges.client_of_user] > 0
+
+        # 3. Clients fit what they keep to what they were sent, and train.
+        local = self.model.personalise(state.shared, state.local, edges)
+        trained = self.model.train(state.shared, local, edges)
+
+        # 4. They protect and upload.
+        extra, own = None, None
+        if self.extras is not None:
+            extra = self.extras.rows(key, index, trained.upload, edges)
+            own = self.extras.own(self.model, local) if shows else None
+        noise_key = jax.random.fold_in(keys, Draw.NOISE)
+        sent = self._sent(noise_key, trained.upload, edges, terms, takes_part, extra, own)
+
+        # 5. The server steps, and everybody has what is new, to predict with.
+        shared, memory = self._stepped(state, sent, takes_part.sum(), terms)
+        local = where_users(of_users, trained.local, local)
+        local = self.model.personalise(shared, local, edges)
+        validation = None
+        if self._sound is not None and terms is not None and aside is not None:
             predicted = self.model.predict(shared, local, edges, aside.user, aside.item)
             errors = errors_of_clients(predicted, aside, edges, index)
-            validation = sound.validate(jax.random.fold_in(key, Draw.VALIDATION), errors, terms)
-        predicted = self.model.predict(shared, local, edges, heldout.user, heldout.item)
-        active = takes_part * (edges.ratings_of_clients > 0)
-        outcome = Outcome(
-            scores=tally(predicted, heldout.value),
-            loss=(gradients.loss * active).sum() / jnp.maximum(active.sum(), 1.0),
-            clients=active.sum(),
-            aggregate=jnp.concatenate([part.ravel() for part in aggregated.gradient]),
-            noise_std=noise_std,
-            dropped=dropped,
+            draw = jax.random.fold_in(keys, Draw.VALIDATION)
+            validation = self._sound.validate(draw, errors, terms)
+        after = State(shared, local, memory)
+        outcome = self._outcome(after, edges, heldout, trained.loss, takes_part)
+        return after, outcome._replace(
+            aggregate=jnp.concatenate([part.ravel() for part in sent.aggregate.gradient]),
+            noise_std=sent.noise_std,
+            dropped=sent.dropped,
             validation=validation,
-            shown=None if own is None else Shown(own, takes_part[edges.client_of_user] > 0),
-            norms=norms,
+            shown=None if sent.own is None else Shown(sent.own, of_users),
+            norms=sent.norms,
         )
-        return after, outcome
+
+    def rest(
+        self, state: State, edges: Edges, heldout: Heldout, index: Array
+    ) -> tuple[State, Outcome]:
+        """A round in which nothing leaves any client: each goes on with its own part alone."""
+        edges = edges.at(index)
+        local = self.model.personalise(state.shared, state.local, edges)
+        trained = self.model.train(state.shared, local, edges)
+        after = state._replace(local=trained.local)
+        outcome = self._outcome(after, edges, heldout, trained.loss, jnp.ones(edges.n_clients))
+        return after, outcome._replace(clients=jnp.zeros(()))
+
+    def _sent(
+        self,
+        key: Array,
+        upload: Upload,
+        edges: Edges,
+        terms: Terms | None,
+        takes_part: Array,
+        extra: ExtraRows | None,
+        own: Array | None,
+    ) -> Released:
+        """What the server gets to see of the uploads."""
+        how = "clients" if self.model.plain_mean else self.server.aggregation
+
+        def combine(sent: Upload) -> Aggregate:
+            return aggregate(sent, edges, takes_part, how, extra)
+
+        if self.protection is None or terms is None:
+            return Released(combine(upload), jnp.zeros(()), jnp.zeros(()), own)
+        blocks = self.model.dense_blocks
+        return self.protection.release(
+            key, upload, edges, terms, own, blocks=blocks, combine=combine
+        )
 
     def _stepped(
-        self,
-        state: State,
-        aggregated: Aggregate,
-        noise_std: Array,
-        answered: Array,
-        terms: Terms | None,
-    ) -> tuple[Shared, optax.OptState]:
+        self, state: State, sent: Released, answered: Array, terms: Terms | None
+    ) -> tuple[Shared, Memory]:
         """The server's step, with what it knows of the noise."""
-        norm = None if self._sound is None else self._sound.norm
-        bound = jnp.inf if terms is None else terms.clip.max()
-        std = jnp.where(answered > 0, noise_std, jnp.inf)  # nobody: nothing was learned
         clients = jnp.maximum(answered, 1.0)
-        reach: Array | float = 0.0
+        noise = Noise(
+            std=jnp.where(answered > 0, sent.noise_std, jnp.inf),  # nobody: nothing was learned
+            clip=jnp.inf if terms is None else terms.clip.max(),
+            clients=clients,
+            norm=None if self._sound is None else self._sound.norm,
+        )
+        mean = sent.aggregate
         if self._sound is not None and terms is not None:
-            size = sum(part.size for part in aggregated.gradient)
-            reach = self._sound.reach(terms, size) / clients
-        noise = Noise(std, bound, clients, norm, reach)
-        return self.server.step(state.shared, state.memory, aggregated, noise)
+            size = sum(part.size for part in mean.gradient)
+            noise = noise._replace(reach=self._sound.reach(terms, size) / clients)
+        return self.model.server_update(state.shared, state.memory, mean, noise, self.server)
+
+    def _outcome(
+        self, after: State, edges: Edges, heldout: Heldout, losses: Array, takes_part: Array
+    ) -> Outcome:
+        """What came of a round, as if nothing had been released in it."""
+        predicted = self.model.predict(
+            after.shared, after.local, edges, heldout.user, heldout.item
+        )
+        active = takes_part * (edges.ratings_of_clients > 0)
+        return Outcome(
+            scores=tally(predicted, heldout.value),
+            loss=(losses * active).sum() / jnp.maximum(active.sum(), 1.0),
+            clients=active.sum(),
+            aggregate=jnp.zeros(0),
+            noise_std=jnp.zeros(()),
+            dropped=jnp.zeros(()),
+        )
 
     def received(self, state: State, total: Array, terms: Terms) -> tuple[State, Released]:
         """The server's half of a round whose uploads were computed and protected elsewhere.
@@ -294,61 +327,14 @@ class Federation:
         n_items, number = state.shared.items.shape[0], terms.granted.sum()
         width = (total.shape[0] - state.shared.dense.shape[0]) // n_items
         released = protection.mean(as_shared(total, n_items, width), number, terms)
-        shared, memory = self._stepped(
-            state, released.aggregate, released.noise_std, number, terms
-        )
+        shared, memory = self._stepped(state, released, number, terms)
         return State(shared, state.local, memory), released
-
-    def pretended(self, edges: Edges, index: Array, key: Array) -> Array:
-        """The pseudo items of each client in a round, ``[n_clients, pseudo_items]``; -1: none."""
-        if not self.fixed_pseudo_items:
-            key = jax.random.fold_in(jax.random.fold_in(key, index), Draw.PSEUDO_ITEMS)
-        return pseudo_items(key, edges, self.pseudo_items)
-
-    def expanded(self, state: State, neighbours: Neighbours) -> State:
-        """The state once users were told of others who rated the same."""
-        return state._replace(local=self._expandable.attach(state.local, neighbours))
-
-    def rest(
-        self, state: State, edges: Edges, heldout: Heldout, index: Array
-    ) -> tuple[State, Outcome]:
-        """A round in which nothing leaves any client: each goes on with its own part alone."""
-        edges = edges.at(index)
-        everybody = jnp.ones(edges.n_users, dtype=bool)
-        if isinstance(self.model, Summarising):  # its users are solved for: no gradient needed
-            local = self.model.update_local(
-                state.local, state.local, state.shared, state.shared, edges, everybody
-            )
-            losses = self.model.loss(copies(state.shared, edges), local, edges)
-        else:
-            gradients = client_gradients(self.model, state.shared, state.local, edges)
-            losses = gradients.loss
-            local = self.model.update_local(
-                state.local, gradients.local, state.shared, state.shared, edges, everybody
-            )
-        predicted = self.model.predict(state.shared, local, edges, heldout.user, heldout.item)
-        active = (edges.ratings_of_clients > 0).astype(jnp.float32)
-        outcome = Outcome(
-            scores=tally(predicted, heldout.value),
-            loss=(losses * active).sum() / jnp.maximum(active.sum(), 1.0),
-            clients=jnp.zeros(()),
-            aggregate=jnp.zeros(0),
-            noise_std=jnp.zeros(()),
-            dropped=jnp.zeros(()),
-            validation=None,
-        )
-        return State(state.shared, local, state.memory), outcome
 
     @property
     def _sound(self) -> Protection | None:
         """What protects whole clients, if anything does."""
         sound = self.protection is not None and self.protection.of.sound
         return self.protection if sound else None
-
-    @property
-    def _expandable(self) -> Expandable:
-        """The model; that it is one was seen to when the federation was made."""
-        return cast(Expandable, self.model)
 
     def _takes_part(self, key: Array, n_clients: int) -> Array:
         if self.participation >= 1:

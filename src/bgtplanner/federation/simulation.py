@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache, cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.data.split import Pairs, Split
 from bgtplanner.errors import ConfigError, RunFolderError
-from bgtplanner.federation.expansion import believed, item_tokens, match, matching_key
 from bgtplanner.federation.programs import padding_of
 from bgtplanner.federation.protection import Terms
 from bgtplanner.federation.result import RoundResult
-from bgtplanner.federation.rounds import Federation, Heldout, Outcome, Shown, State
+from bgtplanner.federation.rounds import Extras, Federation, Heldout, Outcome, State
 from bgtplanner.federation.validation import Aside
-from bgtplanner.models.learner import Edges, Neighbours
+from bgtplanner.models.interactions import Edges
 from bgtplanner.models.metrics import Metrics, tally
 from bgtplanner.planning.policy import Plan
 
@@ -93,7 +92,7 @@ class Simulation:
         self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
         self._arrivals = np.sort(split.arrival)
         self._device = pick_device(device)
-        self._split, self._seed = split, seed
+        self._split = split
         with jax.default_device(self._device):
             self._edges = Edges.of(split.train, split.arrival)
             self._heldout = Heldout(
@@ -102,10 +101,10 @@ class Simulation:
                 jnp.asarray(split.test.value),
             )
             self._aside = None if aside is None else _aside(aside)
-            initial_key, self._key = jax.random.split(jax.random.key(seed))
+            self._first_key, self._key = jax.random.split(jax.random.key(seed))
             # The old state's memory is given to the new one, so that parameters are never held
             # twice; copied first, since a model may use one array in two places.
-            initial = federation.initial(initial_key, self._edges)
+            initial = federation.initial(self._first_key, self._edges)
             self._state: State = jax.tree.map(_strong, initial)
 
     @property
@@ -115,16 +114,15 @@ class Simulation:
 
     def evaluate(self) -> Metrics:
         """Scores on the held-out ratings as things are."""
-        heldout = self._heldout
         with jax.default_device(self._device):
-            predicted = _predict(
-                self.federation,
-                self._state,
-                self._edges.at(max(self.next_round - 1, 0)),
-                heldout.user,
-                heldout.item,
-            )
-            return Metrics.of(jax.device_get(tally(predicted, heldout.value)))
+            predicted = self._predicted(self._heldout.user, self._heldout.item)
+            return Metrics.of(jax.device_get(tally(predicted, self._heldout.value)))
+
+    def _predicted(self, user: Array, item: Array) -> Array:
+        known = self._edges.at(max(self.next_round - 1, 0))
+        first = self.next_round == 0
+        predicted: Array = _predict(self.federation, self._state, known, user, item, first)
+        return predicted
 
     def step(self, terms: Terms | None = None, plan: Plan | None = None) -> RoundResult:
         """Run the next round, under terms that were agreed and paid for.
@@ -132,50 +130,33 @@ class Simulation:
         Here they say all there is to say; who carries a round elsewhere needs the plan, too.
         """
         del plan
-        index, expansion = self.next_round, self.federation.expansion
-        expands = expansion is not None and expansion.due(index)
+        index, extras = self.next_round, self.federation.extras
+        shows = extras is not None and extras.shows(index)
+        outcome = self._play("round", self._key, terms, self._aside, shows)
+        if extras is not None and outcome.shown is not None:
+            bound = None if terms is None else float(terms.clip.max())
+            known = self._split.train.take(self._split.arrival <= index)
+            model, kept = self.federation.model, self._state.local
+            with jax.default_device(self._device):
+                local = extras.told(model, kept, outcome.shown, known, bound)
+                self._state = self._state._replace(local=local)
+        return self._record(outcome)
+
+    def rest(self) -> RoundResult:
+        """A round in which nothing leaves any client; ratings arrive all the same."""
+        return self._record(self._play("rest"))
+
+    def _play(self, kind: Literal["round", "rest"], *more: Any) -> Outcome:
+        play, index = _compiled(self._device.platform, kind), jnp.int32(self.next_round)
         with jax.default_device(self._device):
-            self._state, outcome = _compiled_round(self._device.platform)(
-                self.federation,
-                self._state,
-                self._edges,
-                self._heldout,
-                jnp.int32(index),
-                self._key,
-                terms,
-                self._aside,
-                expands,
+            self._state, outcome = play(
+                self.federation, self._state, self._edges, self._heldout, index, *more
             )
-        if outcome.shown is not None:
-            self._expand(index, outcome.shown, None if terms is None else terms.clip)
+        return outcome
+
+    def _record(self, outcome: Outcome) -> RoundResult:
+        outcome, index = jax.device_get(outcome), self.next_round
         self.next_round += 1
-        return self._record(index, jax.device_get(outcome))
-
-    def _expand(self, index: int, shown: Shown, clip: Array | None) -> None:
-        """Tell users of others who rated the same; who sent nothing keeps what it had."""
-        train = self._split.train
-        own, sends = np.asarray(shown.own), np.asarray(shown.sends)
-        sent = sends[train.user] & (self._split.arrival <= index)
-        before: Neighbours = self._state.local.neighbours
-        found = match(
-            self._tokens[train.item[sent]], train.user[sent], own, most=before.present.shape[1]
-        )
-        if clip is not None:
-            found = (believed(found[0], float(clip.max())), found[1])
-        with jax.default_device(self._device):
-            after = Neighbours(
-                *(
-                    jnp.where(sends.reshape(-1, *[1] * (old.ndim - 1)), new, old)
-                    for new, old in zip(found, before, strict=True)
-                )
-            )
-            self._state = self.federation.expanded(self._state, after)
-
-    @cached_property
-    def _tokens(self) -> NDArray[np.void]:
-        return item_tokens(matching_key(self._seed), range(self.n_items))
-
-    def _record(self, index: int, outcome: Outcome) -> RoundResult:
         said = outcome.validation
         validation = None if said is None else (float(said[0]), float(said[1]))
         self.seen = Seen(
@@ -193,20 +174,11 @@ class Simulation:
             dropped=int(outcome.dropped),
         )
 
-    def rest(self) -> RoundResult:
-        """A round in which nothing leaves any client; ratings arrive all the same."""
-        index = self.next_round
-        with jax.default_device(self._device):
-            self._state, outcome = _compiled_rest(self._device.platform)(
-                self.federation, self._state, self._edges, self._heldout, jnp.int32(index)
-            )
-        self.next_round += 1
-        return self._record(index, jax.device_get(outcome))
-
     def withdraw(self) -> None:
         """Send out what was sent at first: what was learned since is not worth having."""
         with jax.default_device(self._device):
-            self._state = self._state.withdrawn()
+            first = self.federation.initial(self._first_key, self._edges)
+            self._state = self._state._replace(shared=jax.tree.map(jnp.array, first.shared))
 
     @cached_property
     def _pairs(self) -> Pairs:
@@ -221,12 +193,14 @@ class Simulation:
         """
         known = self._pairs.first <= self.next_round
         client, item = self._pairs.client[known], self._pairs.item[known]
-        if not self.federation.pseudo_items:
+        further, extras = None, self.federation.extras
+        if extras is not None:
+            with jax.default_device(self._device):
+                index = jnp.int32(self.next_round)
+                further = _extra_items(extras, self._edges, index, self._key)
+        if further is None:
             return client, item
-        with jax.default_device(self._device):
-            pretended = np.asarray(
-                _pseudo_items(self.federation, self._edges, jnp.int32(self.next_round), self._key)
-            )
+        pretended = np.asarray(further)
         trains = np.zeros(self.n_clients, dtype=bool)
         trains[client] = True
         who, place = np.nonzero((pretended >= 0) & trains[:, None])
@@ -240,16 +214,9 @@ class Simulation:
         """
         users, items = (np.asarray(index, dtype=np.int32) for index in (user, item))
         missing = padding_of(len(users))
-        known = self._edges.at(max(self.next_round - 1, 0))
         with jax.default_device(self._device):
-            predicted = _predict(
-                self.federation,
-                self._state,
-                known,
-                jnp.asarray(np.pad(users, (0, missing))),
-                jnp.asarray(np.pad(items, (0, missing))),
-            )
-        return np.asarray(predicted)[: len(users)]
+            filled = (jnp.asarray(np.pad(index, (0, missing))) for index in (users, items))
+            return np.asarray(self._predicted(*filled))[: len(users)]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The whole state as named plain arrays, enough to go on bit for bit."""
@@ -297,20 +264,6 @@ def restored_state(
     return jax.tree_util.tree_unflatten(tree, restored), int(arrays["next_round"])
 
 
-def _round(
-    federation: Federation,
-    state: State,
-    edges: Edges,
-    heldout: Heldout,
-    index: Array,
-    key: Array,
-    terms: Terms | None,
-    aside: Aside | None,
-    expands: bool,
-) -> tuple[State, Outcome]:
-    return federation.round(state, edges, heldout, index, key, terms, aside, expands)
-
-
 def _aside(split: Split) -> Aside:
     train = split.train
     arrays = (train.user, train.item, train.value, split.arrival)
@@ -318,14 +271,8 @@ def _aside(split: Split) -> Aside:
 
 
 @partial(jax.jit, static_argnums=0)
-def _pseudo_items(federation: Federation, edges: Edges, index: Array, key: Array) -> Array:
-    return federation.pretended(edges.at(index), index, key)
-
-
-def _rest(
-    federation: Federation, state: State, edges: Edges, heldout: Heldout, index: Array
-) -> tuple[State, Outcome]:
-    return federation.rest(state, edges, heldout, index)
+def _extra_items(extras: Extras, edges: Edges, index: Array, key: Array) -> Array | None:
+    return extras.items(key, index, edges.at(index))
 
 
 # This fusion of XLA's on the CPU makes a round of gathers and segment sums about a third slower.
@@ -333,37 +280,35 @@ _CPU_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 
 @cache
-def _compiled_round(platform: str) -> Callable[..., tuple[State, Outcome]]:
-    """The round, compiled once for equal federations and shapes, however many runs there are."""
+def _compiled(
+    platform: str, kind: Literal["round", "rest"]
+) -> Callable[..., tuple[State, Outcome]]:
+    """A round, compiled once for equal federations and shapes, however many runs there are."""
+    options = _CPU_OPTIONS if platform == "cpu" and _compiler_knows_options() else None
+    if kind == "rest":
+        return jax.jit(Federation.rest, static_argnums=0, compiler_options=options)
     return jax.jit(
-        _round, static_argnums=(0, 8), donate_argnums=1, compiler_options=_options(platform)
+        Federation.round, static_argnums=(0, 8), donate_argnums=1, compiler_options=options
     )
 
 
 @cache
-def _compiled_rest(platform: str) -> Callable[..., tuple[State, Outcome]]:
-    """The same for a round in which nothing leaves a client."""
-    return jax.jit(_rest, static_argnums=0, compiler_options=_options(platform))
-
-
-@cache
-def _options(platform: str) -> dict[str, str] | None:
-    return _CPU_OPTIONS if platform == "cpu" and _compiler_knows(_CPU_OPTIONS) else None
-
-
-def _compiler_knows(options: dict[str, str]) -> bool:
+def _compiler_knows_options() -> bool:
     try:
-        jax.jit(lambda value: value + 1, compiler_options=options)(jnp.zeros(()))
+        jax.jit(lambda value: value + 1, compiler_options=_CPU_OPTIONS)(jnp.zeros(()))
     except Exception:  # whatever another version of the compiler makes of it
         return False
     return True
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jax.jit, static_argnums=(0, 5))
 def _predict(
-    federation: Federation, state: State, edges: Edges, user: Array, item: Array
+    federation: Federation, state: State, edges: Edges, user: Array, item: Array, first: bool
 ) -> Array:
-    return federation.model.predict(state.shared, state.local, edges, user, item)
+    """Predictions; before the first round nobody has fitted anything to what it was sent."""
+    model, shared, local = federation.model, state.shared, state.local
+    local = model.personalise(shared, local, edges) if first else local
+    return model.predict(shared, local, edges, user, item)
 
 
 def _strong(leaf: Array) -> Array:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from bgtplanner.models.learner import Edges
+from bgtplanner.models.interactions import Edges
 
 __all__ = ["WORST", "Aside", "Validated", "Validation", "errors_of_clients", "rmse_of"]
 

@@ -25,7 +25,7 @@ import io
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,12 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.durable import replace_file
 from bgtplanner.errors import BGTPlannerError, ConfigError, LedgerError, MessageError
 from bgtplanner.federation.answers import Answers
-from bgtplanner.federation.client import coordinates_of, predictions_of, upload_of
+from bgtplanner.federation.client import (
+    coordinates_of,
+    nothing_kept,
+    predictions_of,
+    train_client,
+)
 from bgtplanner.federation.guard import Guard
 from bgtplanner.federation.pacing import Pacing
 from bgtplanner.flower.clientfile import ClientFile, load_client
@@ -55,8 +60,8 @@ from bgtplanner.flower.messages import (
     reply,
     upload_record,
 )
-from bgtplanner.models.bias import Biases
-from bgtplanner.models.learner import Model, Shared
+from bgtplanner.models.interactions import Shared
+from bgtplanner.models.learner import MODELS, Learner, Local
 from bgtplanner.privacy._journal import Head
 from bgtplanner.privacy.accountants import rule_named
 from bgtplanner.privacy.allowed import Choice, allows
@@ -64,10 +69,7 @@ from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.noise import NoiseSource
 from bgtplanner.privacy.witness import Witness
 
-__all__ = ["MODELS", "Client", "client_app", "make_client_app"]
-
-MODELS: Mapping[str, type[Any]] = {"biases": Biases}
-"""Models whose clients keep nothing but their ratings, which is all that this client keeps."""
+__all__ = ["Client", "client_app", "make_client_app"]
 
 NoiseFor = Callable[[ClientFile, Request], NoiseSource]
 
@@ -128,10 +130,12 @@ class Client:
                 request.charge, run=request.run, round=request.round, rising=True
             )
             replace_file(self.file.state / "head", str(ledger.head).encode())
-            upload = self._upload(model, shared, request.model)
+            upload, kept = self._train(model, shared, request)
             released = guard.protect(reservation, upload[None], clip=request.clip)
             vector = np.ascontiguousarray(released.values[0])
             self._answers.keep(request.digest, reservation.number, vector)
+            if kept is not None:
+                self._write_arrays("local.npz", **kept)
             self._keep(request.model)
             guard.settle(released)
             return vector
@@ -197,7 +201,8 @@ class Client:
             known = f"one of the {len(names)} users of {self.file.ratings.name}"
             raise ConfigError(f"--client {user}: expected {known}")
         index = names.index(user)
-        predicted = predictions_of(model, shared, ratings)[index].astype(np.float64)
+        local = self._local(model, sent, ratings)
+        predicted = predictions_of(model, shared, ratings, local)[index].astype(np.float64)
         predicted[ratings.item[ratings.user == index]] = -np.inf
         best = np.argsort(-predicted, kind="stable")[:top]
         best = best[np.isfinite(predicted[best])]
@@ -215,20 +220,21 @@ class Client:
         if problem is not None:
             raise MessageError(problem)
 
-    def _model_of(self, sent: SentModel) -> tuple[Model, Shared]:
+    def _model_of(self, sent: SentModel) -> tuple[Learner, Shared]:
         """The model that was sent, if it is one that this client agrees to."""
-        known = sent.name in MODELS and sent.name in self.policy.models
-        if not known or len(sent.catalogue) > self.policy.most_items:
+        if sent.name not in self.policy.models or len(sent.catalogue) > self.policy.most_items:
             raise MessageError("a model that the policy does not name, or too long a catalogue")
         if catalogue_hash(sent.catalogue) not in self.policy.catalogues:
             raise MessageError("a catalogue that the policy does not name")
         if (sent.low, sent.high) != self.policy.scale:
             raise MessageError("another scale of ratings than the policy's")
+        kind = MODELS[sent.name]
+        model = kind(**self.policy.settings.get(sent.name, {}))
         try:
-            model: Model = MODELS[sent.name](**sent.settings)
+            same = kind(**sent.settings) == model
         except TypeError as error:
             raise MessageError("settings that the model does not have") from error
-        if model != MODELS[sent.name](**self.policy.settings.get(sent.name, {})):
+        if not same:
             raise MessageError("other settings of the model than the policy's")
         items = len(sent.catalogue)
         expected = jax.eval_shape(lambda: model.initial(jax.random.key(0), 1, items)[0])
@@ -245,19 +251,49 @@ class Client:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _upload(self, model: Model, shared: Shared, sent: SentModel) -> NDArray[np.float64]:
-        """What the client would send if it were not protected; zeros if it cannot be had.
+    def _train(
+        self, model: Learner, shared: Shared, request: Request
+    ) -> tuple[NDArray[np.float64], dict[str, NDArray[Any]] | None]:
+        """What the client would send if it were not protected, and what it keeps of the round.
 
-        A client that refused because of its ratings, or because something went wrong with them,
-        would tell the server about them, unpaid. Its owner reads of it in the log.
+        Zeros and nothing if that cannot be had. A client that refused because of its ratings, or
+        because something went wrong with them, would tell the server about them, unpaid. Its
+        owner reads of it in the log.
         """
         try:
-            return upload_of(model, shared, self._ratings_for(sent))
+            ratings = self._ratings_for(request.model)
+            local = self._local(model, request.model, ratings, request.run)
+            upload, local = train_client(model, shared, ratings, local)
+            about = _bytes(self._about_local(request.model, ratings, request.run))
+            leaves = enumerate(jax.tree.leaves(local))
+            return upload, {"about": about} | {f"leaf{n}": np.asarray(leaf) for n, leaf in leaves}
         except BGTPlannerError as error:
             _log.warning("the answer is noise alone: %s", error)
         except Exception as error:  # its text might name a rating: not even the log gets it
             _log.warning("the answer is noise alone: %s", type(error).__name__)
-        return np.zeros(coordinates_of(model, shared))
+        return np.zeros(coordinates_of(model, shared)), None
+
+    def _local(
+        self, model: Learner, sent: SentModel, ratings: Ratings, run: str | None = None
+    ) -> Local:
+        """What was kept from round to round, if it is of this model, these users and this run."""
+        first, stored = nothing_kept(model, ratings), self._read_arrays("local.npz") or {}
+        leaves, tree = jax.tree.flatten(first)
+        kept = [stored.get(f"leaf{n}") for n in range(len(leaves))]
+        about = bytes(stored.get("about", b""))
+        if run is None:  # to recommend: that of the latest run there was
+            about = about[about.find(b"\n") + 1 :]
+        same = about == self._about_local(sent, ratings, run) and all(
+            mine is not None and mine.shape == leaf.shape and mine.dtype == leaf.dtype
+            for mine, leaf in zip(kept, leaves, strict=True)
+        )
+        return jax.tree.unflatten(tree, [jnp.asarray(mine) for mine in kept]) if same else first
+
+    def _about_local(self, sent: SentModel, ratings: Ratings, run: str | None) -> bytes:
+        users = [str(label) for label in ratings.user_labels.tolist()]
+        parts = [sent.name, dict(sent.settings), catalogue_hash(sent.catalogue), users]
+        about = json.dumps(parts, sort_keys=True).encode()
+        return about if run is None else json.dumps(run).encode() + b"\n" + about
 
     def _ratings_for(self, sent: SentModel) -> Ratings:
         ratings, left_out = self.file.ratings_over(sent.catalogue, sent.low, sent.high)

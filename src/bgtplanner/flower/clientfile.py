@@ -62,7 +62,7 @@ class ClientPolicy(_File):
     smallest_clip: float = Field(default=1e-3, gt=0)
     largest_clip: float = Field(default=10.0, gt=0)
     models: tuple[str, ...] = ("biases",)
-    settings: dict[str, dict[str, float]] = Field(default={})
+    settings: dict[str, dict[str, bool | int | float | str]] = Field(default={})
     catalogues: tuple[str, ...] = Field(min_length=1)
     scale: tuple[float, float]
     most_items: int = Field(default=100_000, ge=1)

@@ -54,6 +54,7 @@ HELLO, TRAIN, KEEP = "query.hello", "train", "query.keep"
 _LONGEST_NAME = 200
 
 Floats = NDArray[np.float64]
+Setting = bool | int | float | str
 
 
 def catalogue_hash(items: Sequence[str]) -> str:
@@ -83,7 +84,7 @@ class SentModel:
     """
 
     name: str
-    settings: Mapping[str, float]
+    settings: Mapping[str, Setting]
     low: float
     high: float
     catalogue: tuple[str, ...]
@@ -126,9 +127,9 @@ class SentModel:
         except (ValueError, RecursionError) as error:
             raise MessageError("settings that cannot be read") from error
         plain = isinstance(settings, dict) and all(
-            type(value) in (int, float) for value in settings.values()
+            type(value) in (bool, int, float, str) for value in settings.values()
         )
-        _unless(plain, "settings that are no numbers")
+        _unless(plain, "settings that are neither numbers nor words")
         arrays = _arrays(content, "shared", {"items": "float32", "dense": "float32"})
         items, dense = arrays["items"], arrays["dense"]
         _unless(items.ndim == 2 and dense.ndim == 1, "parameters of another shape")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -30,6 +30,7 @@ from bgtplanner.federation.screening import Limits, Screen
 from bgtplanner.federation.simulation import Seen, restored_state, state_arrays
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import KEEP, TRAIN, Request, SentModel, read_upload
+from bgtplanner.models.learner import settings_of
 from bgtplanner.models.metrics import Metrics
 from bgtplanner.planning.policy import Plan
 from bgtplanner.privacy.accountants import Rule
@@ -107,9 +108,9 @@ class Deployment:
         self.asked = self.refused = self.late = 0
         self._model, self._rule = model, rule
         self._began = -np.inf
-        first = jax.random.split(jax.random.key(seed))[0]
-        shared, _ = federation.model.initial(first, 1, self.n_items)
-        self._state = State(shared, (), federation.server.initial(shared))
+        learner, key = federation.model, jax.random.split(jax.random.key(seed))[0]
+        self._first = shared = learner.initial(key, 1, self.n_items)[0]
+        self._state = State(shared, (), learner.server_initial(shared, federation.server))
         self._coordinates = coordinates_of(federation.model, shared)
         self._screen = Screen(self.protection.mechanism)
 
@@ -182,7 +183,7 @@ class Deployment:
         shared = self._state.shared
         return SentModel(
             name=self._model,
-            settings=asdict(self.federation.model),  # type: ignore[call-overload]
+            settings=settings_of(self.federation.model),
             low=self.catalogue.low,
             high=self.catalogue.high,
             catalogue=self.catalogue.items,
@@ -218,7 +219,7 @@ class Deployment:
 
     def withdraw(self) -> None:
         """Send out what was sent at first: what was learned since is not worth having."""
-        self._state = self._state.withdrawn()
+        self._state = self._state._replace(shared=self._first)
 
     def evaluate(self) -> NoReturn:
         """There are no ratings here."""

@@ -1,43 +1,79 @@
-"""What items, users and clients add to a rating, learned from two sums an item.
+"""What items, users and clients add to a rating, learned from two sums for each item.
 
 A rating is predicted as
 
     mean + q_i + b_u + s_u p_i + t_u q_i + d_ci
 
-The server holds three numbers an item: its quality ``q_i``, its popularity ``p_i``, and how sure
-it is of the quality, from 0 (as good as nothing is known) to 1. All else
+The server holds three numbers for each item: its quality ``q_i``, its popularity ``p_i``, and how
+sure it is of the quality, from 0 (as good as nothing is known) to 1. All else
 stays on the clients and costs no privacy: a user's own level ``b_u``, how much it goes by
 popularity ``s_u`` and by quality ``t_u`` (all three by ridge regression on its own ratings), and,
 where a client has several users, what they think of an item beyond all that, ``d_ci``: the less
 the server knows of an item, the more that counts.
 
 What a client uploads is no gradient but, for each item, the sum of what its ratings leave
-unexplained, and their number. The first says by how much the quality is off, the second how many
-stand behind it; the server puts them together (:mod:`bgtplanner.federation.posterior`). Uploads
-are always longer than the clip, so that everybody's counts the same.
+unexplained, and their number. Uploads are always longer than the clip, so that everybody's counts
+the same. The mean over clients has, by item,
+
+    count      A = M + noise                   M: weighted number of ratings behind it
+    residual   B = M (theta - q) + noise       theta: its quality as the ratings have it,
+                                               q: what was sent out before the round
+
+with the same weights in both, so that they cancel. The noise is Gaussian or nearly so (a sum of
+many) and its size is known. Rounds add up by their precision. From the sums the server works out
+
+* M, which is never negative and small for most items: its distribution over the items is fitted to
+  the noisy counts (maximum likelihood without a shape, Kiefer and Wolfowitz 1956, by expectation
+  maximisation on a grid), and each M is the mean of what that distribution and its own count leave
+  possible. Popularity is the logarithm of it.
+* theta = level + slope * popularity + own: popular items are liked better, so even an item of
+  which the noise leaves nothing gets a sensible value. Level and slope by regression, the spread
+  of `own` by maximum likelihood, and every item is drawn to the line as its noise demands.
+
+All of this is made of released numbers and public constants: it costs no privacy. With nothing but
+noise everything stays near zero, which is what a client does alone: no round can do much harm.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from bgtplanner.errors import ConfigError
-from bgtplanner.models.learner import Edges, Gradients, Local, Shared, Upload, copies
+from bgtplanner.models.interactions import Edges, Shared, Upload, copies, normal_equations
+from bgtplanner.models.learner import Learner, Local, Statistics, within
+from bgtplanner.models.optimizers import Aggregate, Noise, Server
 
-__all__ = ["COUNT_WEIGHT", "Biases"]
+__all__ = ["COUNT_WEIGHT", "Biases", "Posterior"]
 
 COUNT_WEIGHT = 0.1
 """What one rating counts in an upload, beside a residual of about 0.2."""
 
 _SWEEPS = 4  # between the users and the items of a client with several users
+_SPREAD = 0.1  # of qualities, before anything is known, with the weight of so many items:
+_SPREAD_ITEMS = 20.0
+_LINE = 0.03  # standard deviation of level and slope before anything is known
+_RESIDUAL = 0.2  # a public guess at a residual's size
+_TYPICAL_RATINGS = 40.0  # of a client, where uploads do not tell
+_RATINGS_VARY = 1.2  # standard deviation of their logarithm, from federation to federation
+_GRID = 64
+_EM_STEPS = 60
+_CLEAR = 8.0  # standard deviations
+_SURE = 3.0  # standard deviations
+_VARIANCE_OF_SQUARE = {"l1": 5.0, "l2": 2.0, None: 2.0}  # of noise of variance 1, by its kind
+_SPREAD_STEPS = 5
+_DOUBT = 2.0  # a line that is no clearer than 1.4 standard deviations is taken for noise
+_LEAST_INFORMATION = 1e-6
+_STANDS_OUT = {"l1": 8.0, "l2": 5.0}  # standard deviations that noise exceeds in no item
+_SOME_SIGNAL = 0.5  # standard deviations: noise alone passes one time in five or six
 
 
 @dataclass(frozen=True, kw_only=True)
-class Biases:
+class Biases(Learner):
     """Quality and popularity are shared; each client solves for its users.
 
     Attributes:
@@ -58,76 +94,27 @@ class Biases:
     known_item_shrinkage: float = 40.0
 
     def __post_init__(self) -> None:
-        ConfigError.unless(0 <= self.mean <= 1, "mean", self.mean, "a number from 0 to 1")
-        for name in (
-            "level_shrinkage",
-            "popularity_shrinkage",
-            "quality_shrinkage",
-            "item_shrinkage",
-            "known_item_shrinkage",
-        ):  # zero would leave users unsolvable
-            value = getattr(self, name)
-            ConfigError.unless(1e-6 <= value <= 1e6, name, value, "a number from 1e-6 to 1e6")
+        within(self, 0, 1, "mean")
+        for name in ("level", "popularity", "quality", "item", "known_item"):
+            within(self, 1e-6, 1e6, f"{name}_shrinkage")  # zero would leave users unsolvable
 
     @property
-    def dense_blocks(self) -> tuple[int, ...]:
-        """There are none: all that is shared belongs to an item."""
-        return ()
+    def plain_mean(self) -> bool:
+        """Residuals and counts must be weighted alike."""
+        return True
 
     def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Local]:
         """Nothing is known of any item or user."""
         del key
         return Shared(jnp.zeros((n_items, 3)), jnp.zeros(0)), jnp.zeros((n_users, 3))
 
-    def loss(self, copies: Upload, local: Local, edges: Edges) -> Array:
-        """Mean squared error (halved) of each client."""
-        rows = edges.of_edges(copies.rows)
-        error = edges.value - self._score(rows, local[edges.user])
-        ratings = jnp.maximum(edges.ratings_of_clients, 1.0)
-        return 0.5 * edges.sum_by_client(edges.present * error**2) / ratings
-
-    def summarise(self, shared: Shared, local: Local, edges: Edges) -> Gradients:
-        """What clients upload in place of gradients: residuals and counts, summed by item.
-
-        A client's own view of items is not taken off the residuals: it is made of them.
-        """
-        users = self.solve_users(shared, edges)
-        own = copies(shared, edges)
-        residual = edges.value - self._score(edges.of_edges(own.rows), users[edges.user])
-        columns = jnp.stack([residual, jnp.full_like(residual, COUNT_WEIGHT)], axis=1)
-        columns = columns * edges.present[:, None]
-        rows = columns
-        if not edges.one_user_each:
-            rows = jax.ops.segment_sum(columns, edges.pair, edges.pair_item.shape[0])
-        nothing = jnp.zeros((edges.n_clients, 0))
-        return Gradients(
-            Upload(rows, nothing), jnp.zeros_like(local), self.loss(own, users, edges)
-        )
-
-    def update_local(
-        self,
-        local: Local,
-        gradient: Local,
-        before: Shared,
-        after: Shared,
-        edges: Edges,
-        active: Array,
-    ) -> Local:
-        """Each user's ridge solution on its own ratings, given what is new of the items."""
-        del local, gradient, before, active
-        return self.solve_users(after, edges)
-
-    def solve_users(self, shared: Shared, edges: Edges) -> Array:
+    def personalise(self, shared: Shared, local: Local, edges: Edges) -> Local:
         """Level and leanings of all users at once: ``(X'X + diag(shrinkage)) w = X'y``."""
+        del local
         rows = shared.items[edges.item]
         features = self._features(rows)
-        columns = [
-            edges.sum_by_user((edges.present * features[:, column])[:, None] * features)
-            for column in range(3)
-        ]
         shrinkage = [self.level_shrinkage, self.popularity_shrinkage, self.quality_shrinkage]
-        normal = jnp.stack(columns, axis=1) + jnp.diag(jnp.array(shrinkage))
-        inverse = jnp.linalg.inv(normal)
+        inverse = jnp.linalg.inv(normal_equations(features, shrinkage, edges))
         target = edges.value - self.mean - rows[:, 0]
 
         def solved(beside: Array) -> Array:
@@ -141,13 +128,23 @@ class Biases:
                 users = solved(self._own_view(shared, users, edges)[edges.pair])
         return users
 
+    def train(self, shared: Shared, local: Local, edges: Edges) -> Statistics:
+        """Residuals and counts, summed by item.
+
+        A client's own view of items is not taken off the residuals: it is made of them.
+        """
+        own = copies(shared, edges)
+        residual = edges.value - self._score(edges.of_edges(own.rows), local[edges.user])
+        rows = jnp.stack([residual, jnp.full_like(residual, COUNT_WEIGHT)], axis=1)
+        rows = rows * edges.present[:, None]
+        if not edges.one_user_each:
+            rows = jax.ops.segment_sum(rows, edges.pair, edges.pair_item.shape[0])
+        ratings = jnp.maximum(edges.ratings_of_clients, 1.0)
+        loss = 0.5 * edges.sum_by_client(edges.present * residual**2) / ratings
+        return Statistics(Upload(rows, jnp.zeros((edges.n_clients, 0))), loss, local)
+
     def predict(
-        self,
-        shared: Shared,
-        local: Local,
-        edges: Edges,
-        user: Array,
-        item: Array,
+        self, shared: Shared, local: Local, edges: Edges, user: Array, item: Array
     ) -> Array:
         """Predictions clipped to the scale of the ratings."""
         score = self._score(shared.items[item], local[user])
@@ -156,6 +153,22 @@ class Biases:
             view = jnp.append(self._own_view(shared, local, edges), 0.0)
             score = score + view[pair]
         return jnp.clip(score, 0.0, 1.0)
+
+    def server_initial(self, shared: Shared, server: Server) -> Posterior:
+        """Nothing was told yet."""
+        return Posterior.initial(shared, discounts=server.hostile_clients > 0)
+
+    def server_update(
+        self, shared: Shared, memory: Posterior, mean: Aggregate, noise: Noise, server: Server
+    ) -> tuple[Shared, Posterior]:
+        """Qualities and popularities as the posterior has them now; there is no step size."""
+        return memory.after(shared, mean.gradient.items, noise, server.hostile_clients)
+
+    def forecast(
+        self, memory: Posterior, precision: float, clip: float, norm: Literal["l1", "l2"]
+    ) -> float:
+        """What the posterior expects of more precision."""
+        return memory.forecast(precision, clip, norm)
 
     def _own_view(self, shared: Shared, users: Array, edges: Edges) -> Array:
         """Of each client-item pair, what the client's ratings leave unexplained, shrunk."""
@@ -174,3 +187,222 @@ class Biases:
 
     def _features(self, rows: Array) -> Array:
         return jnp.stack([jnp.ones(rows.shape[0]), rows[:, 1], rows[:, 0]], axis=1)
+
+
+class Posterior(NamedTuple):
+    """What the server remembers of all rounds, and what it makes of it.
+
+    Attributes:
+        told: Sum over rounds of residual and count of each item, by precision.
+        sent: Sum over rounds of the qualities that were sent out, by precision.
+        precision: Sum over rounds of 1 / noise variance.
+        spread: Variance of qualities around the line.
+        weight: M of each item.
+        error: Expected squared error of each item's quality, sampling error included.
+        sampling: What of that is due to the number of ratings and not to noise.
+        reach: Sum over rounds of how far one client can have moved a residual, by precision; None
+            where no client is discounted.
+    """
+
+    told: Array
+    sent: Array
+    precision: Array
+    spread: Array
+    weight: Array
+    error: Array
+    sampling: Array
+    reach: Array | None = None
+
+    @classmethod
+    def initial(cls, shared: Shared, *, discounts: bool = False) -> Posterior:
+        """Before the first round; `discounts`: whether clients will be discounted."""
+        items = shared.items.shape[0]
+        return cls(
+            told=jnp.zeros((items, 2)),
+            sent=jnp.zeros(items),
+            precision=jnp.zeros(()),
+            spread=jnp.full((), _SPREAD**2),
+            weight=jnp.zeros(items),
+            error=jnp.full(items, _SPREAD**2),
+            sampling=jnp.zeros(items),
+            reach=jnp.zeros(()) if discounts else None,
+        )
+
+    def after(
+        self, shared: Shared, uploads: Array, noise: Noise, hostile: int = 0
+    ) -> tuple[Shared, Posterior]:
+        """Qualities and popularities after one more round.
+
+        Args:
+            shared: What was sent out before it.
+            uploads: The mean upload, ``[n_items, 2]``.
+            noise: On it.
+            hostile: Residuals that so many clients can have made together move no item.
+        """
+        gained = 1.0 / jnp.maximum(noise.std, 1e-9) ** 2
+        told = self.told + gained * uploads
+        sent = self.sent + gained * shared.items[:, 0]
+        reach = None if self.reach is None else self.reach + gained * noise.reach
+        precision = jnp.maximum(self.precision + gained, 1e-12)
+
+        count_std = 1.0 / (COUNT_WEIGHT * jnp.sqrt(precision))
+        counts = told[:, 1] / COUNT_WEIGHT / precision
+        weight, log_weight = _weights(counts, count_std, noise.norm)
+        share = weight / jnp.maximum(weight.sum(), 1e-12)
+        popularity = log_weight - (share * log_weight).sum()
+
+        information = weight**2 * precision
+        known = information > _LEAST_INFORMATION
+        theta = told[:, 0] / jnp.maximum(weight, 1e-12) / precision + sent / precision
+        theta = jnp.where(known, theta, 0.0)
+        sampling = _RESIDUAL**2 / jnp.maximum(_ratings(weight, noise), 0.5)
+        noisy = jnp.where(known, 1.0 / jnp.maximum(information, 1e-12), 1e12) + sampling
+        line, spread = _line(theta, popularity, noisy, self.spread, known)
+        expected = line[0] + line[1] * popularity
+        believed = jnp.where(known, spread / (spread + noisy), 0.0)
+        own = believed * (theta - expected)
+        if reach is not None:  # what so many can have made on their own counts for nothing
+            evidence = jnp.abs(weight * (theta - expected))
+            left = jnp.maximum(evidence - hostile * reach / precision, 0.0)
+            own = own * left / jnp.maximum(evidence, 1e-30)
+        quality = expected + own
+        # What may be nothing but noise is not sent: clients are then as good as alone. Do the
+        # residuals of items that seem popular vary more than noise alone would?
+        squares = (weight * theta) ** 2 * precision - 1.0
+        trust = share / jnp.maximum(jnp.sqrt((share**2).sum()), 1e-12)
+        excess = (trust * squares).sum() / _VARIANCE_OF_SQUARE[noise.norm] ** 0.5
+        sends = excess > _SOME_SIGNAL
+        moved = Posterior(
+            told=told,
+            sent=sent,
+            precision=precision,
+            spread=spread,
+            weight=weight,
+            error=spread * (1.0 - believed),
+            sampling=sampling,
+            reach=reach,
+        )
+        sure = jnp.clip(1.0 - moved.error / _SPREAD**2, 0.0, 1.0)
+        items = jnp.stack([quality, popularity, sure], axis=1)
+        return Shared(jnp.where(sends, items, 0.0), shared.dense), moved
+
+    def forecast(self, precision: float, clip: float, norm: Literal["l1", "l2"]) -> float:
+        """By how much the error would fall below a client's own, if so much precision were added.
+
+        A share of the RMSE, expected from what was released so far and, as long as an item's
+        count does not stand out from its noise, from what catalogues are like (popularity by
+        Zipf's law).
+
+        Args:
+            precision: Sum of 1 / noise variance over the rounds to come; 0: as things are.
+            clip: Length of an upload.
+            norm: ``l1`` or ``l2``, of the clip.
+        """
+        weight = np.asarray(self.weight, dtype=np.float64)
+        before = float(self.precision)
+        total, spread = before + precision, float(self.spread)
+        clear = weight * COUNT_WEIGHT * before**0.5 > _STANDS_OUT[norm]
+        size = 0.8 * _RESIDUAL + COUNT_WEIGHT  # mean length of a rating in an L1 clip
+        if norm == "l2":
+            size = (_RESIDUAL**2 + COUNT_WEIGHT**2) ** 0.5 / _TYPICAL_RATINGS**0.5
+        typical = 1.0 / (np.arange(len(weight)) + 0.02 * len(weight) + 1.0)
+        typical /= typical.sum()
+        if total <= 0:
+            return 0.0
+
+        def gain(weights: Any, errors: Any, whole: Any) -> Any:
+            """Fall of the mean squared error, over the last axis: items."""
+            information = weights**2 * total
+            noisy = 1.0 / np.maximum(information, 1e-12) + errors
+            counted = information * COUNT_WEIGHT**2  # the count's worth, without which nothing is
+            gains = weights / np.maximum(whole, 1e-12) * spread**2 / (spread + noisy)
+            return (gains * counted / (1.0 + counted)).sum(axis=-1)
+
+        # Sums are the longer, the more ratings a client has (L2): the sum of all counts tells.
+        sums, chances = np.array([clip / size]), np.ones(1)
+        if norm == "l2":
+            steps = np.linspace(-3.0, 3.0, 61)
+            sums = clip / size * np.exp(0.5 * _RATINGS_VARY * steps)
+            log_chances = -0.5 * steps**2
+            if before > 0:
+                told = np.asarray(self.told[:, 1], dtype=np.float64).sum()
+                counts = told / COUNT_WEIGHT / before
+                noise = (len(weight) / before) ** 0.5 / COUNT_WEIGHT
+                log_chances = log_chances - 0.5 * ((counts - sums) / noise) ** 2
+            chances = np.exp(log_chances - log_chances.max())
+        expected = gain(typical * sums[:, None], 0.0, sums[:, None])
+        seen = weight * clear
+        of_clear = gain(seen, np.asarray(self.sampling, dtype=np.float64), weight.sum())
+        fall = max(of_clear, (expected * chances).sum() / chances.sum())
+        return float(0.5 * fall / (_RESIDUAL**2 + _SPREAD**2 / 2))
+
+
+def _weights(counts: Array, std: Array, norm: Literal["l1", "l2"] | None) -> tuple[Array, Array]:
+    """Mean of each M and of log(M / their mean + 1), given its noisy count.
+
+    The distribution of all M on a grid is the one that makes the counts likeliest. A count far
+    above its noise needs no such help, and is finer than the grid.
+    """
+    top = 1.05 * jnp.maximum(counts.max(), std)
+    grid = jnp.concatenate([jnp.zeros(1), top * jnp.geomspace(1 / 3000, 1.0, _GRID - 1)])
+    exponent = -0.5 * ((counts[:, None] - grid) / std) ** 2
+    likelihood = jnp.exp(exponent - exponent.max(axis=1, keepdims=True))
+
+    def better(_: int, mass: Array) -> Array:
+        fitted = jnp.maximum(likelihood @ mass, 1e-30)
+        return mass * (likelihood / fitted[:, None]).mean(axis=0)
+
+    mass = jax.lax.fori_loop(0, _EM_STEPS, better, jnp.full(_GRID, 1.0 / _GRID))
+    chances = likelihood * mass
+    chances = chances / jnp.maximum(chances.sum(axis=1, keepdims=True), 1e-30)
+    clear = counts > _CLEAR * std
+    weight = jnp.where(clear, counts, chances @ grid)
+    mean = jnp.maximum(weight.mean(), 1e-12)
+    logs = jnp.where(clear, jnp.log1p(counts / mean), chances @ jnp.log1p(grid / mean))
+    # Some pattern is found in any noise. Do the counts vary more than noise alone would?
+    excess = (((counts - counts.mean()) / std) ** 2).mean() - 1.0
+    excess = excess * (counts.shape[0] / _VARIANCE_OF_SQUARE[norm]) ** 0.5
+    real = jnp.where(excess > 0, jnp.maximum(1.0 - (_SURE / jnp.maximum(excess, 1e-6)) ** 2, 0), 0)
+    return weight, real * logs
+
+
+def _ratings(weight: Array, noise: Noise) -> Array:
+    """About how many ratings stand behind each item.
+
+    A client of n ratings scales them by clip / (size sqrt(n)) under an L2 clip, size being the
+    length of one rating's residual and count; the sum of all M then tells the typical n. Under an
+    L1 clip it is clip / (size n), whose sum says nothing of n.
+    """
+    if noise.norm is None:
+        return weight * noise.clients
+    typical = jnp.asarray(_TYPICAL_RATINGS)
+    if noise.norm == "l2":
+        size = (_RESIDUAL**2 + COUNT_WEIGHT**2) ** 0.5
+        typical = (weight.sum() / noise.clip * size) ** 2
+    return weight / jnp.maximum(weight.sum(), 1e-12) * noise.clients * typical
+
+
+def _line(
+    theta: Array, popularity: Array, noisy: Array, spread: Array, known: Array
+) -> tuple[Array, Array]:
+    """Level and slope of quality over popularity, and the spread around it."""
+    features = jnp.stack([jnp.ones_like(popularity), popularity], axis=1)
+    prior = jnp.eye(2) / _LINE**2
+    items = jnp.sum(known)
+
+    def better(_: int, found: tuple[Array, Array]) -> tuple[Array, Array]:
+        line, spread = found
+        weight = jnp.where(known, 1.0 / (noisy + spread), 0.0)
+        normal = features.T @ (weight[:, None] * features) + prior
+        line = jnp.linalg.solve(normal, features.T @ (weight * theta))
+        pull = spread * weight
+        own = pull * (theta - features @ line)
+        squares = jnp.where(known, own**2 + spread * (1.0 - pull), 0.0).sum()
+        spread = (squares + _SPREAD_ITEMS * _SPREAD**2) / (items + _SPREAD_ITEMS)
+        return line, spread
+
+    line, spread = jax.lax.fori_loop(0, _SPREAD_STEPS, better, (jnp.zeros(2), spread))
+    weight = jnp.where(known, 1.0 / (noisy + spread), 0.0)
+    variance = jnp.diag(jnp.linalg.inv(features.T @ (weight[:, None] * features) + prior))
+    believed = jnp.maximum(1.0 - _DOUBT * variance / jnp.maximum(line**2, 1e-30), 0.0)
+    return believed * line, spread

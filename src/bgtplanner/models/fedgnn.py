@@ -22,11 +22,24 @@ import jax.numpy as jnp
 from jax import Array
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.models.learner import Edges, Local, Neighbours, Shared, Upload, copies
+from bgtplanner.models.interactions import Edges, Shared, Upload, copies, where_users
+from bgtplanner.models.learner import Learner, Local, Statistics, client_gradients, within
 
-__all__ = ["FedGNN", "FedGNNLocal"]
+__all__ = ["FedGNN", "FedGNNLocal", "Neighbours"]
 
 _SLOPE = 0.2  # of leaky_relu, as in the graph-attention paper and in DGL
+
+
+class Neighbours(NamedTuple):
+    """Other users that rated what a user rated, as far as it was told: their embeddings.
+
+    Attributes:
+        embedding: ``[n_users, max_neighbours, dim]``, noise included.
+        present: 1 where there is one, else 0, ``[n_users, max_neighbours]``.
+    """
+
+    embedding: Array
+    present: Array
 
 
 class FedGNNLocal(NamedTuple):
@@ -56,7 +69,7 @@ class _Layer(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedGNN:
+class FedGNN(Learner):
     """One graph-attention layer on each user's star graph.
 
     Attributes:
@@ -105,14 +118,12 @@ class FedGNN:
             unless(getattr(self, name) in known, name, getattr(self, name), " or ".join(known))
         divides = self.heads >= 1 and self.dim % self.heads == 0
         unless(divides, "heads", self.heads, f"a divisor of dim = {self.dim}")
-        unless(abs(self.mean) <= 100, "mean", self.mean, "a number from -100 to 100")
+        within(self, -100, 100, "mean")
         unless(0 < self.bias_shrinkage <= 1e6, "bias_shrinkage", self.bias_shrinkage, "above 0")
         unless(0 < self.init_scale <= 10, "init_scale", self.init_scale, "above 0, at most 10")
         # Without one, a user who has no rating yet would have no neighbour at all.
         unless(1 <= self.self_loops <= 1000, "self_loops", self.self_loops, "1 to 1000")
-        for name in ("decay", "local_learning_rate", "local_weight_decay"):
-            value = getattr(self, name)
-            unless(0 <= value <= 1e6, name, value, "a number from 0 to 1e6")
+        within(self, 0, 1e6, "decay", "local_learning_rate", "local_weight_decay")
 
     @property
     def dense_blocks(self) -> tuple[int, ...]:
@@ -159,44 +170,44 @@ class FedGNN:
             value += 0.5 * self.decay * squares / ratings
         return value
 
-    def update_local(
-        self,
-        local: Local,
-        gradient: Local,
-        before: Shared,
-        after: Shared,
-        edges: Edges,
-        active: Array,
-    ) -> Local:
-        """One step of every user embedding on its own device."""
-        del after
-        slope = gradient.embedding + self.local_weight_decay * local.embedding
+    def personalise(self, shared: Shared, local: Local, edges: Edges) -> Local:
+        """Nothing is solved for; embeddings move in training.
+
+        Where predictions are made with the ``h_u`` of the last training, whoever has never trained
+        takes that of what it was sent. Otherwise every first prediction would be one half.
+        """
+        if not self.stale_predictions:
+            return local
+
+        def first(kept: FedGNNLocal) -> FedGNNLocal:
+            return kept._replace(graph_embedding=self._embed(shared, kept, edges))
+
+        trained = jnp.any(local.graph_embedding != 0)
+        found: FedGNNLocal = jax.lax.cond(trained, lambda kept: kept, first, local)
+        return found
+
+    def train(self, shared: Shared, local: Local, edges: Edges) -> Statistics:
+        """Gradients of what is shared, and one step of every user embedding on its own device."""
+        upload, gradient, losses = client_gradients(self, shared, local, edges)
+        kept = self._moved(gradient.embedding, local, edges)
+        if self.stale_predictions:
+            kept = kept._replace(graph_embedding=self._embed(shared, local, edges))
+        return Statistics(upload, losses, kept)
+
+    def _moved(self, slope: Array, local: FedGNNLocal, edges: Edges) -> FedGNNLocal:
+        slope = slope + self.local_weight_decay * local.embedding
         if self.local_optimizer == "sign":
             step, moments = slope / (jnp.abs(slope) + 1e-8), local.moments
         else:
             step, moments = _adam_step(slope, local.moments)
-        # A user without a rating has nothing to learn from and must not drift.
-        moves = active & (edges.sum_by_user(edges.present) > 0)
         embedding = local.embedding - self.local_learning_rate * step
-        embedding, moments = jax.tree.map(
-            lambda new, old: jnp.where(moves.reshape(-1, *[1] * (new.ndim - 1)), new, old),
+        # A user without a rating has nothing to learn from and must not drift.
+        embedding, moments = where_users(
+            edges.sum_by_user(edges.present) > 0,
             (embedding, moments),
             (local.embedding, local.moments),
         )
-        graph_embedding = local.graph_embedding
-        if self.stale_predictions:
-            graph_embedding = self._embed(before, local, edges)
-        return FedGNNLocal(embedding, moments, graph_embedding, local.neighbours)
-
-    def remember(self, shared: Shared, local: Local, edges: Edges) -> Local:
-        """``h_u`` by the initial parameters, where predictions are made with a remembered one.
-
-        Without it every prediction before the first round would be one half, and the reward of
-        the first round would be measured from there.
-        """
-        if not self.stale_predictions:
-            return local
-        return local._replace(graph_embedding=_embedded(self, shared, local, edges))
+        return local._replace(embedding=embedding, moments=moments)
 
     def own(self, local: Local) -> Array:
         """The user embeddings."""
@@ -208,12 +219,7 @@ class FedGNN:
         return local._replace(neighbours=neighbours)
 
     def predict(
-        self,
-        shared: Shared,
-        local: Local,
-        edges: Edges,
-        user: Array,
-        item: Array,
+        self, shared: Shared, local: Local, edges: Edges, user: Array, item: Array
     ) -> Array:
         """Predictions from each user's graph embedding, clipped to the scale of the ratings."""
         stale = self.stale_predictions
@@ -291,10 +297,6 @@ class FedGNN:
 
     def _link(self, score: Array) -> Array:
         return jax.nn.sigmoid(score) if self.score == "sigmoid" else score
-
-
-# Compiled as a whole: one operation after another is slow.
-_embedded = jax.jit(FedGNN._embed, static_argnums=0)
 
 
 def _adam_step(

@@ -1,6 +1,6 @@
 """Save the budget for the end, when there is most to learn from; or leave it.
 
-Where rounds add up by their precision (:mod:`bgtplanner.federation.posterior`), early and late
+Where rounds add up by their precision (:mod:`bgtplanner.models.bias`), early and late
 rounds bring the same information about the same ratings, but ratings go on arriving: what is spent
 late buys more. And what noise of a given size can bring at all can be told early, from what was
 released. So this planner

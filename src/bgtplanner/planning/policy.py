@@ -222,6 +222,18 @@ class LedgerPolicy(Policy):
         paces = self._limits[:, 0] / self.rule.sum_ticks(self._even[0])
         self._binding = int(paces.argmax())
 
+    def spending_from(self, ledger: Ledger) -> Self:
+        """The same policy before its first round, to spend from another ledger.
+
+        Raises:
+            ConfigError: If it has begun to play, or was made for other clients or by another rule.
+        """
+        fits = self.round == 0
+        ConfigError.unless(fits, "policy", f"in round {self.round}", "one that has not begun")
+        theirs, wanted = (f"{len(of)} clients by {of.rule.name}" for of in (self.ledger, ledger))
+        ConfigError.unless(theirs == wanted, "policy", f"made for {theirs}", wanted)
+        return dataclasses.replace(self, budget=None, clients=None, ledger=ledger)
+
     @abstractmethod
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """What this round should cost; None to stop for good.

@@ -12,11 +12,13 @@ import numpy as np
 from bgtplanner.data.datasets import dataset_info
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.coordinator import Coordinator, Engine
-from bgtplanner.federation.expansion import Expansion
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation
+from bgtplanner.models.learner import MODELS, Learner, settings_of
 from bgtplanner.paper.accounting import AUTHORS
-from bgtplanner.planning.policy import Policy
+from bgtplanner.paper.expansion import Expansion
+from bgtplanner.paper.extras import PaperExtras
+from bgtplanner.planning.policy import LedgerPolicy, Policy
 from bgtplanner.planning.registry import CONSTANTS, POLICIES
 from bgtplanner.privacy.accountants import Rule, default_rule, rule_named
 from bgtplanner.privacy.budget import Budget, Budgets
@@ -27,8 +29,10 @@ from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 __all__ = [
     "budgets_of",
     "check_planning",
+    "described",
     "expansion_of",
     "federation_of",
+    "learner_of",
     "planned_of",
     "policy_of",
     "rule_of",
@@ -40,13 +44,43 @@ _TOLD = {"budget", "clients", "ledger", "run", "rounds", "seed", "participation"
 _TOLD |= {"accounting", "mechanism"}
 
 
-def federation_of(config: Config, n_items: int) -> Federation:
-    """What is learned, and how."""
-    number = config.model.pseudo_items
-    if number == "auto":
-        number = dataset_info("demo").pseudo_items
-        with contextlib.suppress(ConfigError):
-            number = dataset_info(config.data.dataset).pseudo_items
+def learner_of(config: Config) -> Learner:
+    """The model that the config names, with its settings.
+
+    Raises:
+        ConfigError: If there is none, or its settings are not its own.
+    """
+    name = config.model.name
+    if name in Config.model_fields:
+        own: Learner = getattr(config, name)
+        return own
+    try:
+        return MODELS[name](**config.model.options)
+    except TypeError as error:
+        raise ConfigError(f"model.options: {name} takes no such: {error}") from error
+
+
+def described(learner: Learner) -> tuple[dict[str, Any], bool]:
+    """What the settings of a run say of a learner given in Python, and whether that is all of it.
+
+    Then the run can be gone on with anywhere; otherwise the learner must be given again.
+    """
+    name = MODELS.named(type(learner))
+    try:
+        settings = settings_of(learner)
+        same = type(learner)(**settings) == learner
+    except (ConfigError, TypeError):
+        same = False
+    if not same:
+        return {"model.name": name}, False
+    if name in Config.model_fields:
+        return {"model.name": name} | {f"{name}.{key}": of for key, of in settings.items()}, True
+    kept = ":" in name and (name in MODELS or name.startswith("__main__:"))
+    return {"model.name": name, "model.options": settings}, not kept
+
+
+def federation_of(config: Config, n_items: int, learner: Learner | None = None) -> Federation:
+    """What is learned, and how; `learner`: one that was given in Python."""
     privacy = config.privacy
     protection = None
     if privacy.mechanism != "none":
@@ -58,14 +92,27 @@ def federation_of(config: Config, n_items: int) -> Federation:
             validation=config.planning.validation_charge if config.validates else 0.0,
         )
     return Federation(
-        model=getattr(config, config.model.name),
+        model=learner_of(config) if learner is None else learner,
         server=config.server,
         participation=config.federation.participation,
+        protection=protection,
+        extras=_extras_of(config, n_items),
+    )
+
+
+def _extras_of(config: Config, n_items: int) -> PaperExtras | None:
+    number = config.model.pseudo_items
+    if number == "auto":
+        number = dataset_info("demo").pseudo_items
+        with contextlib.suppress(ConfigError):
+            number = dataset_info(config.data.dataset).pseudo_items
+    extras = PaperExtras(
         pseudo_items=min(number, n_items),  # there are no more to pretend with
         fixed_pseudo_items=config.model.fixed_pseudo_items,
-        protection=protection,
         expansion=expansion_of(config),
+        seed=config.run.seed,
     )
+    return extras if extras.pseudo_items or extras.expansion else None
 
 
 def expansion_of(config: Config) -> Expansion | None:
@@ -129,6 +176,7 @@ def planned_of(
     *,
     run: str = "simulation",
     kind: type[Coordinator] = Coordinator,
+    policy: Policy | None = None,
 ) -> Coordinator:
     """Policy and ledger around a federation. The ledger is made, or opened if it exists."""
     budgets, rule = budgets_of(config, engine.n_clients), rule_of(config)
@@ -138,10 +186,12 @@ def planned_of(
         ledger = Ledger.open(ledger_path, budgets=budgets, rule=rule)
     else:
         ledger = Ledger.create(ledger_path, budgets, rule)
+    if isinstance(policy, LedgerPolicy):  # one that was made elsewhere
+        policy = policy.spending_from(ledger)
     planning = config.planning
     return kind(
         engine,
-        policy_of(config, ledger),
+        policy_of(config, ledger) if policy is None else policy,
         ledger,
         trust=config.privacy.trust,
         run=run,
@@ -158,14 +208,15 @@ def planned_of(
     )
 
 
-def check_planning(config: Config, n_clients: int) -> None:
+def check_planning(config: Config, n_clients: int, policy: Policy | None = None) -> None:
     """See that budgets, rule and policy go together, before anything is made of them.
 
     Raises:
         ConfigError: If they do not, naming the key, or if the policy's state cannot be kept.
     """
     ledger = Ledger.in_memory(budgets_of(config, n_clients), rule_of(config))
-    policy_of(config, ledger).state_dict()
+    if policy is None:
+        policy_of(config, ledger).state_dict()
 
 
 def policy_of(config: Config, ledger: Ledger) -> Policy:

@@ -9,22 +9,30 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_plain_validator_function
 
 from bgtplanner.data.ratings import Duplicates
 from bgtplanner.errors import ConfigError, quoted
-from bgtplanner.federation.server import Server
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
+from bgtplanner.models.learner import MODELS
+from bgtplanner.models.optimizers import Server
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.allowed import UNITS, best_mechanism
@@ -148,20 +156,28 @@ class ModelSection(_Section):
     """Which model; its settings are in the section of its name.
 
     Attributes:
-        name: What is learned.
+        name: What is learned: one that comes with the package, or ``package.module:Class``.
         pseudo_items: Items that each client pretends to have rated, as FedGNN does; ``auto``: the
             paper's number for the data set.
         fixed_pseudo_items: Whether they are the same in every round; drawn anew, they give the
             real ones away over the rounds.
         expansions: How often users are told of others who rated the same (fedgnn, preset paper).
         max_neighbours: Of how many at most.
+        options: Settings of a model that does not come with the package.
     """
 
-    name: Literal["biases", "factorization", "fedgnn"] = "factorization"
+    name: str = "factorization"
     pseudo_items: Annotated[int, Field(ge=0, le=1_000_000)] | Literal["auto"] = 0
     fixed_pseudo_items: bool = False
     expansions: int = Field(default=0, ge=0, le=1_000_000)
     max_neighbours: int = Field(default=100, ge=1, le=10_000)
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, plain: Callable[[Self], dict[str, Any]]) -> dict[str, Any]:
+        """Without options as if there were none: rounds of older runs are known by all of this."""
+        found = plain(self)
+        return found if self.options else {k: v for k, v in found.items() if k != "options"}
 
 
 class FederationSection(_Section):
@@ -403,6 +419,14 @@ def load_config(
         POLICIES[config.planning.policy]
     except ConfigError as error:
         raise ConfigError(str(error).replace("policy", _named("planning.policy"), 1)) from error
+    if ":" not in config.model.name:  # one of somebody's own is imported when it is needed
+        try:
+            MODELS[config.model.name]
+        except ConfigError as error:
+            raise ConfigError(str(error).replace("model", _named("model.name"), 1)) from error
+    own = config.model.name in Config.model_fields
+    expected = f"nothing: the settings of {config.model.name} are in [{config.model.name}]"
+    ConfigError.unless(not (own and config.model.options), "model.options", "given", expected)
     if config.validates and not UNITS[config.privacy.unit].sound:
         key, value = ("planning.reward", config.planning.reward)
         if config.planning.target is not None:
@@ -507,10 +531,10 @@ def differences(one: Config, other: Config) -> dict[str, Any]:
     mine, theirs = one.model_dump(mode="json"), other.model_dump(mode="json")
     changed = {} if mine.pop("preset") == theirs.pop("preset") else {"preset": other.preset}
     return changed | {
-        f"{section}.{key}": theirs[section][key]
+        f"{section}.{key}": theirs[section].get(key)
         for section, values in mine.items()
-        for key, value in values.items()
-        if value != theirs[section][key] and f"{section}.{key}" not in INDIFFERENT
+        for key in (values | theirs[section])
+        if values.get(key) != theirs[section].get(key) and f"{section}.{key}" not in INDIFFERENT
     }
 
 

@@ -133,6 +133,7 @@ NOTES = Contents(
         "version": Word,
         "data": Word,
         "deployed": bool,
+        "given": _Words,
         "versions": Annotated[dict[str, Word], Field(description="a table of text")],
         "facts": dict[str, Any],
     }

@@ -8,7 +8,6 @@ from bgtplanner.data.datasets import parse_scale
 from bgtplanner.data.tables import item_names
 from bgtplanner.errors import ConfigError
 from bgtplanner.flower.check import Finding
-from bgtplanner.flower.client import MODELS
 from bgtplanner.flower.messages import catalogue_hash
 from bgtplanner.flower.server import Catalogue
 from bgtplanner.privacy.allowed import Choice, check
@@ -29,7 +28,8 @@ def check_deployable(config: Config) -> None:
     learns, made_up = config.learns, "0: real clients fail and are late by themselves"
     for name, value, fits, expected in (
         ("privacy.budgets", privacy.budgets, privacy.budgets is None, "none: epsilon for all"),
-        ("model.name", config.model.name, config.model.name in MODELS, " or ".join(MODELS)),
+        ("model.pseudo_items", config.model.pseudo_items, not config.model.pseudo_items, "0"),
+        ("model.expansions", config.model.expansions, not config.model.expansions, "0"),
         ("planning.policy", planning.policy, planning.policy != "hindsight", "another one"),
         (
             "planning.context",

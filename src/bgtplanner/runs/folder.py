@@ -32,7 +32,7 @@ import platform
 import shlex
 import tomllib
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
@@ -103,6 +103,9 @@ class RunFolder:
         """What to type to go on with the run in this folder."""
         if self.deployed:
             return "flwr run APP SUPERLINK, with the app folder that it was started from"
+        if self.given:
+            arguments = ", ".join(f"{name}=..." for name in self.given)
+            return f"bgtplanner.resume({str(self.path)!r}, {arguments}), in Python"
         return f"bgtplanner resume {shlex.quote(str(self.path))}"
 
     @property
@@ -112,6 +115,14 @@ class RunFolder:
             return self.notes().get("deployed") is True
         except RunFolderError:
             return False
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """What was given in Python, and must be given again to go on."""
+        try:
+            return tuple(self.notes().get("given", ()))
+        except RunFolderError:
+            return ()
 
     @classmethod
     def create(
@@ -123,6 +134,7 @@ class RunFolder:
         facts: Mapping[str, Any] | None = None,
         overwrite: bool = False,
         deployed: bool = False,
+        given: Sequence[str] = (),
     ) -> Self:
         """Start a new run folder and lock it.
 
@@ -147,6 +159,7 @@ class RunFolder:
                 "facts": dict(facts or {}),
             }
             notes |= {"deployed": True} if deployed else {}
+            notes |= {"given": list(given)} if given else {}
             folder._write("config.toml", to_toml(config, notes).encode())
         except BaseException:
             folder.close()

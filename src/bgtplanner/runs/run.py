@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,10 +26,19 @@ from bgtplanner.errors import (
 )
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.simulation import Simulation
+from bgtplanner.models.learner import MODELS, Learner
 from bgtplanner.models.metrics import ranked
 from bgtplanner.models.references import references
+from bgtplanner.planning.policy import Policy
+from bgtplanner.planning.registry import POLICIES
 from bgtplanner.planning.schedules import Hindsight
-from bgtplanner.runs.assembly import check_planning, federation_of, planned_of
+from bgtplanner.runs.assembly import (
+    check_planning,
+    described,
+    federation_of,
+    learner_of,
+    planned_of,
+)
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.loop import Run
@@ -44,6 +53,7 @@ from bgtplanner.runs.summary import (
 )
 
 __all__ = [
+    "Given",
     "Observer",
     "Result",
     "execute",
@@ -56,10 +66,26 @@ __all__ = [
 ]
 
 
+class Given(NamedTuple):
+    """What was given in Python in the place of a name.
+
+    Attributes:
+        model: A learner.
+        policy: A policy, as it is before the first round.
+        names: Which of them the settings alone do not tell.
+    """
+
+    model: Learner | None = None
+    policy: Policy | None = None
+    names: tuple[str, ...] = ()
+
+
 def simulate(
     ratings: Ratings | str = "demo",
     *,
-    model: str | None = None,
+    model: Learner | str | None = None,
+    policy: Policy | type[Policy] | str | None = None,
+    epsilon: float | None = None,
     mechanism: str | None = None,
     rounds: int | None = None,
     seed: int | None = None,
@@ -73,7 +99,10 @@ def simulate(
 
     Args:
         ratings: Ratings, or the name of a data set.
-        model: ``biases``, ``factorization`` or ``fedgnn``.
+        model: ``biases``, ``factorization``, ``fedgnn``, ``package.module:Class``, or a learner.
+        policy: Who plans: a name, ``package.module:Class``, a class, or a policy that was made for
+            these clients.
+        epsilon: What a client may spend in all.
         mechanism: What protects the uploads: ``gaussian``, ``laplace``,
             ``privunit`` or ``none``.
         rounds: How many rounds.
@@ -89,40 +118,58 @@ def simulate(
         >>> result.summary["rmse_final"] < result.summary["rmse_constant"]
         True
     """
-    named = {
+    named: dict[str, Any] = {
         "data.dataset": ratings.name if isinstance(ratings, Ratings) else ratings,
-        "model.name": model,
+        "privacy.epsilon": epsilon,
         "privacy.mechanism": mechanism,
         "federation.rounds": rounds,
         "run.seed": seed,
     }
+    given = Given()
+    if model is None or isinstance(model, str):
+        named["model.name"] = model
+    else:
+        said, whole = described(model)
+        named, given = named | said, given._replace(model=model, names=() if whole else ("model",))
+    if policy is None or isinstance(policy, str):
+        named["planning.policy"] = policy
+    elif isinstance(policy, type):
+        named["planning.policy"] = POLICIES.named(policy)
+    else:
+        named["planning.policy"] = POLICIES.named(type(policy))
+        given = given._replace(policy=policy, names=(*given.names, "policy"))
     chosen = {key: value for key, value in named.items() if value is not None}
     config = load_config(preset=preset, settings={**chosen, **(settings or {})})
-    given = ratings if isinstance(ratings, Ratings) else None
-    return execute(config, ratings=given, out=out, overwrite=overwrite, observer=observer)
+    own = ratings if isinstance(ratings, Ratings) else None
+    return execute(
+        config, ratings=own, given=given, out=out, overwrite=overwrite, observer=observer
+    )
 
 
 def execute(
     config: Config,
     *,
     ratings: Ratings | None = None,
+    given: Given | None = None,
     out: Path | str | None = None,
     overwrite: bool = False,
     observer: Observer | None = None,
 ) -> Result:
-    """Run what the config says, from the first round."""
+    """Run what the config says, from the first round; `given`: objects in the place of names."""
     if out is not None:
         RunFolder(Path(out)).check_free(overwrite)  # before minutes are spent on loading
+    given = given or Given()
+    given = given._replace(model=learner_of(config) if given.model is None else given.model)
     ratings = ratings_of(config) if ratings is None else ratings
-    run = _Run(_with_schedule(config, ratings, observer), ratings, observer)
+    run = _Run(_with_schedule(config, ratings, observer, given), ratings, observer, given)
     if out is None:
         run.open_ledger(None)
         return run.train()
     mark = fingerprint_of(run.split)
     if run.config.privacy.mechanism != "none":
-        check_planning(run.config, ratings.n_clients)  # before there is a folder
+        check_planning(run.config, ratings.n_clients, given.policy)  # before there is a folder
     with RunFolder.create(
-        out, config, fingerprint=mark, facts=run.facts, overwrite=overwrite
+        out, config, fingerprint=mark, facts=run.facts, overwrite=overwrite, given=given.names
     ) as folder:
         run.open_ledger(folder)
         with contextlib.closing(run):
@@ -130,13 +177,20 @@ def execute(
 
 
 def resume(
-    path: Path | str, *, ratings: Ratings | None = None, observer: Observer | None = None
+    path: Path | str,
+    *,
+    ratings: Ratings | None = None,
+    model: Learner | None = None,
+    policy: Policy | None = None,
+    observer: Observer | None = None,
 ) -> Result:
     """Go on with a run; it ends as if it had never been interrupted, bit for bit.
 
     Args:
         path: The run folder.
         ratings: What it was started with, where that was given in Python.
+        model: The learner, likewise.
+        policy: The policy, likewise, as it was before the first round.
         observer: Somebody to tell about every round.
 
     Raises:
@@ -147,9 +201,11 @@ def resume(
             raise RunFolderError(
                 f"{path}: a run on real machines; go on with: {folder.resume_command}"
             )
+        given = _given_again(folder, "resume", model, policy)
         config = folder.config()
+        _same_model(path, config, model)
         ratings = _ratings_of_folder(path, config, "resume") if ratings is None else ratings
-        run = _Run(_with_schedule(config, ratings, observer), ratings, observer)
+        run = _Run(_with_schedule(config, ratings, observer, given), ratings, observer, given)
         if fingerprint_of(run.split) != folder.notes().get("data"):
             raise RunFolderError(
                 f"{path}: the ratings of '{config.data.dataset}' are not those it was started "
@@ -164,12 +220,15 @@ def resume(
             return run.train(folder)
 
 
-def load(path: Path | str, *, ratings: Ratings | None = None) -> Result:
+def load(
+    path: Path | str, *, ratings: Ratings | None = None, model: Learner | None = None
+) -> Result:
     """A finished run again, to predict, recommend or export with.
 
     Args:
         path: The run folder.
         ratings: What it was started with, where that was given in Python.
+        model: The learner, likewise.
 
     Raises:
         RunFolderError: If the run is not finished, or was started with other ratings.
@@ -183,9 +242,11 @@ def load(path: Path | str, *, ratings: Ratings | None = None) -> Result:
             f"{path}: a run on real machines, where the ratings are; ask a client there: "
             "bgtplanner recommend CLIENT_FOLDER"
         )
+    given = _given_again(folder, "load", model)
     config = folder.config()
+    _same_model(path, config, model)
     ratings = _ratings_of_folder(path, config, "load") if ratings is None else ratings
-    run = _Run(config, ratings, None)
+    run = _Run(config, ratings, None, given)
     checkpoint = folder.checkpoint()
     if fingerprint_of(run.split) != notes.get("data") or checkpoint is None:
         raise RunFolderError(
@@ -202,6 +263,35 @@ def load(path: Path | str, *, ratings: Ratings | None = None) -> Result:
     )
 
 
+def _given_again(
+    folder: RunFolder, call: str, model: Learner | None, policy: Policy | None = None
+) -> Given:
+    """What was given in Python when the run was started, given again."""
+    given = Given(model, policy)
+    needed = [name for name in folder.given if (call, name) != ("load", "policy")]
+    if missing := [name for name in needed if getattr(given, name) is None]:
+        arguments = ", ".join(f"{name}=..." for name in missing)
+        raise RunFolderError(
+            f"{folder.path}: its {' and '.join(missing)} was given in Python; go on there: "
+            f"{call}(path, {arguments})"
+        )
+    if model is not None:
+        MODELS.named(type(model))
+    if policy is not None:
+        POLICIES.named(type(policy))
+    return given
+
+
+def _same_model(path: Path | str, config: Config, model: Learner | None) -> None:
+    """Refuse another learner than the run was started with, as far as its settings tell."""
+    said = {} if model is None else described(model)[0]
+    there: dict[str, Any] = config.model_dump()
+    for key, value in said.items():
+        section, _, name = key.partition(".")
+        if there[section].get(name, {}) != value:
+            raise RunFolderError(f"{path}: was started with another model; give that one")
+
+
 def _ratings_of_folder(path: Path | str, config: Config, call: str) -> Ratings:
     try:
         return ratings_of(config)
@@ -212,7 +302,9 @@ def _ratings_of_folder(path: Path | str, config: Config, call: str) -> Ratings:
         ) from error
 
 
-def _with_schedule(config: Config, ratings: Ratings, observer: Observer | None) -> Config:
+def _with_schedule(
+    config: Config, ratings: Ratings, observer: Observer | None, given: Given
+) -> Config:
     """For ``hindsight``, the best fixed schedule there is, found by trying all on the test set."""
     if config.planning.policy != "hindsight" or "weights" in config.planning.options:
         return config
@@ -224,7 +316,7 @@ def _with_schedule(config: Config, ratings: Ratings, observer: Observer | None) 
         options = config.planning.options | {"weights": weights.tolist()}
         planning = config.planning.model_copy(update={"options": options})
         tried = config.model_copy(update={"planning": planning})
-        run = _Run(tried, ratings, None)
+        run = _Run(tried, ratings, None, given)
         run.open_ledger(None)
         error = run.train().summary["rmse_final"]
         if error < least:
@@ -291,11 +383,13 @@ class _Run(Run):
     simulation: Simulation
     observer: Observer | None
 
-    def __init__(self, config: Config, ratings: Ratings, observer: Observer | None) -> None:
-        self.ratings = ratings
+    def __init__(
+        self, config: Config, ratings: Ratings, observer: Observer | None, given: Given
+    ) -> None:
+        self.ratings, self.given = ratings, given
         self.split = split_of(config, ratings)
         simulation = Simulation(
-            federation_of(config, ratings.n_items),
+            federation_of(config, ratings.n_items, given.model),
             self.split,
             seed=config.run.seed,
             device=config.run.device,
@@ -314,7 +408,8 @@ class _Run(Run):
         if self.config.privacy.mechanism != "none":
             path = None if folder is None else folder.path / "ledger.sqlite"
             mark = fingerprint_of(self.split)
-            self.planned = planned_of(self.config, self.simulation, mark, path)
+            policy = self.given.policy
+            self.planned = planned_of(self.config, self.simulation, mark, path, policy=policy)
 
     def step(self) -> RoundResult | None:
         if self.planned is not None:

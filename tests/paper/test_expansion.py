@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, deal_users, split_ratings
 from bgtplanner.errors import ConfigError
-from bgtplanner.federation import expansion, simulation
 from bgtplanner.federation.coordinator import Coordinator
-from bgtplanner.federation.expansion import Expansion, believed, item_tokens, match, matching_key
 from bgtplanner.federation.protection import Protection, Released, Terms
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
@@ -26,6 +24,9 @@ from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.learner import Edges, Upload
+from bgtplanner.paper import expansion, extras
+from bgtplanner.paper.expansion import Expansion, believed, item_tokens, match, matching_key
+from bgtplanner.paper.extras import PaperExtras
 from bgtplanner.paper.rows import noise_users
 from bgtplanner.planning.policy import Choice, LedgerPolicy
 from bgtplanner.privacy.budget import Budgets
@@ -289,7 +290,7 @@ class Sent:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[Any, ...]] = []
-        patch.setattr(simulation, "match", self)
+        patch.setattr(extras, "match", self)
 
     def __call__(self, tokens: Any, sender: Any, embeddings: Any, *, most: int) -> Any:
         self.calls.append((tokens, sender, embeddings))
@@ -303,8 +304,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
 
 def federation(**options: Any) -> Federation:
     """Half of the clients take part in a round, unless something else says who does."""
-    usual = {"model": MODEL, "server": SERVER, "participation": 0.5, "expansion": TWICE}
-    return Federation(**(usual | options))
+    usual = {"model": MODEL, "server": SERVER, "participation": 0.5}
+    paper = PaperExtras(expansion=options.pop("expansion", TWICE), seed=5)
+    return Federation(**(usual | {"extras": paper} | options))
 
 
 def neighbours(of: Simulation) -> NDArray[np.float32]:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from bgtplanner.models.learner import Edges
+from bgtplanner.models.interactions import Edges
 
 __all__ = ["pseudo_items", "pseudo_rows"]
 

@@ -14,13 +14,13 @@ from scipy.optimize import minimize_scalar
 
 from bgtplanner import simulate
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.federation import posterior
-from bgtplanner.federation.posterior import NO_NOISE, Noise, Posterior, forecast
 from bgtplanner.federation.protection import Protection, Terms
 from bgtplanner.federation.rounds import Federation, Heldout, State
 from bgtplanner.federation.server import Server
-from bgtplanner.models.bias import COUNT_WEIGHT, Biases
-from bgtplanner.models.learner import Edges, Shared
+from bgtplanner.models import bias as posterior
+from bgtplanner.models.bias import COUNT_WEIGHT, Biases, Posterior
+from bgtplanner.models.interactions import Edges, Shared
+from bgtplanner.models.optimizers import NO_NOISE, Noise
 from bgtplanner.models.references import references
 
 Float = NDArray[np.float64]
@@ -391,7 +391,7 @@ class TestRounds:
         assert np.asarray(known.weight).min() >= 0
         assert np.asarray(known.error).min() >= 0
         if norm is not None:
-            assert np.isfinite(forecast(known, 1.0, CLIP, norm))
+            assert np.isfinite(known.forecast(1.0, CLIP, norm))
 
 
 class TestHowSure:
@@ -504,7 +504,7 @@ class TestFederation:
                 assert np.isfinite(np.asarray(part)).all()
             if first and told is silent:
                 assert not np.asarray(state.shared.items).any()
-                assert np.isfinite(forecast(state.memory, 0.0, CLIP, protection.norm))
+                assert np.isfinite(state.memory.forecast(0.0, CLIP, protection.norm))
         precision = float(expected.memory.precision)
         assert float(state.memory.precision) == pytest.approx(precision, rel=1e-5)
         assert np.asarray(state.shared.items).any()
@@ -514,13 +514,13 @@ class TestForecast:
     def test_nothing_from_nothing(self) -> None:
         _, start = nothing_known(100)
         for norm in ("l1", "l2"):
-            assert forecast(start, 0.0, CLIP, norm) == pytest.approx(0, abs=1e-9)
+            assert start.forecast(0.0, CLIP, norm) == pytest.approx(0, abs=1e-9)
 
     @pytest.mark.parametrize("norm", ["l1", "l2"])
     @pytest.mark.parametrize("std", [None, 1e-5, 1e-3, 1.0])
     def test_grows_with_precision(self, std: float | None, norm: str) -> None:
         known = nothing_known(400)[1] if std is None else World.drawn(0).play(std, 2)[1]
-        said = [forecast(known, more, CLIP, norm) for more in (0, *np.geomspace(1, 1e14, 15))]
+        said = [known.forecast(more, CLIP, norm) for more in (0, *np.geomspace(1, 1e14, 15))]
         assert said[0] >= 0
         assert (np.diff(said) >= 0).all()
         assert said[-1] > 0.01
@@ -556,14 +556,14 @@ class TestForecast:
                 for share, log in zip(chance / chance.sum(), logs, strict=True)
             )
             relative = 0.5 * expected / (0.2**2 + 0.1**2 / 2)
-            assert forecast(known, more, CLIP, "l2") == pytest.approx(relative, rel=0.01)
+            assert known.forecast(more, CLIP, "l2") == pytest.approx(relative, rel=0.01)
 
     def test_the_more_was_counted_the_more_is_promised_under_an_l2_clip_only(self) -> None:
         known = [self.counted(total, 100, 2e4) for total in (1.0, 4.0, 8.0, 16.0)]
-        said = [forecast(one, 3e6, CLIP, "l2") for one in known]
+        said = [one.forecast(3e6, CLIP, "l2") for one in known]
         assert (np.diff(said) > 0).all()
         assert said[-1] > 1.3 * said[0]
-        said = [forecast(one, 3e6, CLIP, "l1") for one in known]
+        said = [one.forecast(3e6, CLIP, "l1") for one in known]
         assert np.ptp(said) < 1e-9
 
     @pytest.mark.parametrize("scale", [1e-4, 0.025, 0.1, 0.25])
@@ -587,7 +587,7 @@ class TestForecast:
         federation = Federation(model=Biases(), server=SERVER, protection=protection)
         edges, terms = Edges.of(ratings), all_clients(clients, scale)
         state = federation.initial(jax.random.key(0), edges)
-        before = forecast(state.memory, rounds * clients / scale**2, CLIP, "l2")
+        before = state.memory.forecast(rounds * clients / scale**2, CLIP, "l2")
         for index in range(rounds):
             state = step(federation, state, edges, index, terms)
         predicted = federation.model.predict(
@@ -597,7 +597,7 @@ class TestForecast:
         gain = 1 - rmse / references(ratings, test).client_alone.rmse
         assert gain > 0.02
         assert gain / 2 < before < 2 * gain
-        assert gain / 2 < forecast(state.memory, 0.0, CLIP, "l2") < 2 * gain
+        assert gain / 2 < state.memory.forecast(0.0, CLIP, "l2") < 2 * gain
 
 
 def test_in_a_whole_run_much_budget_helps_and_little_is_left_alone() -> None:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.federation.pseudo import pseudo_items, pseudo_rows
 from bgtplanner.models.learner import Edges
+from bgtplanner.paper.pseudo import pseudo_items, pseudo_rows
 
 N_USERS, N_ITEMS = 6, 10
 # Items of users 0 to 5: all, all but one, few with gaps, the ends, one, none.

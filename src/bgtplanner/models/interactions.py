@@ -1,0 +1,179 @@
+"""Ratings, parameters and uploads of all clients as flat arrays whose shapes never change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from bgtplanner.data.ratings import Ratings
+
+__all__ = ["Edges", "Shared", "Upload", "copies", "normal_equations", "where_users"]
+
+
+class Shared(NamedTuple):
+    """The parameters that the server holds and sends out.
+
+    Attributes:
+        items: One row for each item, ``[n_items, width]``.
+        dense: Everything else, flat, ``[dense_size]`` (may be empty).
+    """
+
+    items: Array
+    dense: Array
+
+
+class Upload(NamedTuple):
+    """Something of the shape of each client's upload: its copies, or its statistics.
+
+    Attributes:
+        rows: One row for each client-item pair, ``[n_pairs, width]``, in the order of ``Edges``.
+        dense: One row for each client, ``[n_clients, dense_size]``.
+    """
+
+    rows: Array
+    dense: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Edges:
+    """Training ratings as the edges of all clients' graphs, sorted by client.
+
+    Attributes:
+        user: User of each edge.
+        item: Item of each edge.
+        value: Rating of each edge.
+        arrival: First round in which each edge is known.
+        present: 1 for an edge that is known now, 0 for one still to come; see :meth:`at`.
+        pair: Client-item pair of each edge: the row of the upload that it touches.
+        pair_client: Client of each pair; never decreases.
+        pair_item: Item of each pair.
+        client_of_user: Client of each user.
+        n_items: Number of items.
+        n_clients: Number of clients.
+        one_user_each: Whether every client is one user, so that the pairs are the edges.
+    """
+
+    user: Array
+    item: Array
+    value: Array
+    arrival: Array
+    present: Array
+    pair: Array
+    pair_client: Array
+    pair_item: Array
+    client_of_user: Array
+    n_items: int = field(metadata={"static": True})
+    n_clients: int = field(metadata={"static": True})
+    one_user_each: bool = field(metadata={"static": True})
+
+    @property
+    def n_users(self) -> int:
+        """Number of users, those without a rating included."""
+        return int(self.client_of_user.shape[0])
+
+    @classmethod
+    def of(cls, ratings: Ratings, arrival: NDArray[np.int32] | None = None) -> Edges:
+        """The edges of some training ratings, as they are in round 0.
+
+        Args:
+            ratings: The training ratings.
+            arrival: First round in which each can be used; by default all from the start.
+        """
+        first = np.zeros(len(ratings), np.int32) if arrival is None else arrival
+        key = ratings.client.astype(np.int64) * ratings.n_items + ratings.item
+        one_user_each = ratings.n_clients == ratings.n_users
+        if one_user_each:  # pairs in the order of the edges: nothing has to be moved later
+            pairs, pair = key, np.arange(len(key))
+        else:
+            pairs, pair = np.unique(key, return_inverse=True)
+        return cls(
+            user=jnp.asarray(ratings.user),
+            item=jnp.asarray(ratings.item),
+            value=jnp.asarray(ratings.value),
+            arrival=jnp.asarray(first),
+            present=jnp.asarray(first <= 0, dtype=jnp.float32),
+            pair=jnp.asarray(pair, dtype=jnp.int32),
+            pair_client=jnp.asarray(pairs // ratings.n_items, dtype=jnp.int32),
+            pair_item=jnp.asarray(pairs % ratings.n_items, dtype=jnp.int32),
+            client_of_user=jnp.asarray(ratings.client_of_user),
+            n_items=ratings.n_items,
+            n_clients=ratings.n_clients,
+            one_user_each=one_user_each,
+        )
+
+    def at(self, round_index: Array | int) -> Edges:
+        """The same edges as they are known in a round. No shape changes, only the mask."""
+        return replace(self, present=(self.arrival <= round_index).astype(jnp.float32))
+
+    def sum_by_user(self, values: Array) -> Array:
+        """Sum of a quantity of the edges over each user."""
+        return jax.ops.segment_sum(values, self.user, self.n_users)
+
+    def sum_by_client(self, values: Array) -> Array:
+        """Sum of a quantity of the edges over each client."""
+        return jax.ops.segment_sum(values, self.client_of_user[self.user], self.n_clients)
+
+    @property
+    def ratings_of_clients(self) -> Array:
+        """Number of ratings that each client knows now."""
+        return self.sum_by_client(self.present)
+
+    def of_edges(self, rows: Array) -> Array:
+        """The row of each edge, from rows that are one for each pair."""
+        return rows if self.one_user_each else rows[self.pair]
+
+    def find_pair(self, client: Array, item: Array) -> Array:
+        """Index of client-item pairs; the number of all pairs for one that there is not.
+
+        Only where clients have several users: their pairs are in order, by client and by item.
+        """
+        last = self.pair_item.shape[0]
+        low = jnp.searchsorted(self.pair_client, client, side="left")
+        end = jnp.searchsorted(self.pair_client, client, side="right")
+
+        def halve(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = bounds
+            middle = (low + high) // 2
+            below = (low < high) & (self.pair_item[jnp.minimum(middle, last - 1)] < item)
+            return jnp.where(below, middle + 1, low), jnp.where(below, high, middle)
+
+        steps = max(self.n_items, 1).bit_length() + 1
+        found, _ = jax.lax.fori_loop(0, steps, halve, (low, end))
+        there = (found < end) & (self.pair_item[jnp.minimum(found, last - 1)] == item)
+        return jnp.where(there, found, last)
+
+
+def copies(shared: Shared, edges: Edges) -> Upload:
+    """Every client's copy of what it needs of the shared parameters."""
+    return Upload(
+        rows=shared.items[edges.pair_item],
+        dense=jnp.broadcast_to(shared.dense, (edges.n_clients, shared.dense.shape[0])),
+    )
+
+
+def normal_equations(features: Array, shrinkage: list[float], edges: Edges) -> Array:
+    """``X'X + diag(shrinkage)`` of every user's own ridge regression, ``[n_users, width, width]``.
+
+    Column by column: an outer product for every edge would need width times the memory.
+    """
+    columns = [
+        edges.sum_by_user((edges.present * features[:, column])[:, None] * features)
+        for column in range(features.shape[1])
+    ]
+    return jnp.stack(columns, axis=1) + jnp.diag(jnp.array(shrinkage))
+
+
+def where_users(which: Array, new: Any, old: Any) -> Any:
+    """What users keep: `new` for those of `which`, ``[n_users]``, and `old` for the others."""
+    return jax.tree.map(
+        lambda one, other: jnp.where(which.reshape(-1, *[1] * (one.ndim - 1)), one, other),
+        new,
+        old,
+    )

@@ -1,0 +1,176 @@
+"""How a server takes a step by a mean of gradients: the default half of every learner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.models.interactions import Shared
+
+__all__ = ["NO_NOISE", "Aggregate", "Memory", "Noise", "Server", "Shrunk"]
+
+Memory = Any
+"""What the server remembers from round to round: a tree of arrays."""
+
+_DOUBT = 4.0  # two standard deviations: less than that is taken for noise
+_OPTIMIZERS = ("adam", "adagrad", "sgd", "sign", "shrunk", "posterior")
+_AGGREGATIONS = ("item-usage", "ratings", "clients")
+
+
+class Aggregate(NamedTuple):
+    """What comes of all uploads.
+
+    Attributes:
+        gradient: Their mean, over the coordinates of the shared parameters.
+        usage: How many uploaded ratings stand behind each item row.
+    """
+
+    gradient: Shared
+    usage: Array
+
+
+class Noise(NamedTuple):
+    """What is known of how uploads were protected.
+
+    Attributes:
+        std: Standard deviation of the noise on the mean upload.
+        clip: The length that uploads were scaled to.
+        clients: How many the mean is over.
+        norm: Of the clip: ``l2`` for Gaussian noise, ``l1`` for Laplace; None: no clip at all.
+        reach: How far one client can move a coordinate of the mean upload, whatever it sends.
+    """
+
+    std: Array | float
+    clip: Array | float
+    clients: Array | float
+    norm: Literal["l1", "l2"] | None
+    reach: Array | float = 0.0
+
+
+NO_NOISE = Noise(0.0, jnp.inf, 1.0, None)
+"""Of uploads that were neither clipped nor noised."""
+
+
+class Shrunk(NamedTuple):
+    """Steps that are only believed as far as they rise above their own noise.
+
+    The server knows how noisy each aggregate is. It adds up what it was told, and the noise that
+    has come in with it; each item row (and each dense entry) then counts by the share of it that
+    noise does not explain, max(0, 1 - noise / size^2), as James and Stein have it. A row that is
+    all noise stays where it began, so that no round can do harm.
+
+    Attributes:
+        start: Parameters before the first round.
+        total: Sum of all steps.
+        variance: Of the noise in each entry of that sum.
+    """
+
+    start: Shared
+    total: Shared
+    variance: Array
+
+    def moved(
+        self, gradient: Shared, rate: float, memory: float, noise_std: Array | float
+    ) -> Shrunk:
+        """After one more step; `memory` is the share of the sum that is kept."""
+        total = jax.tree.map(lambda old, new: memory * old - rate * new, self.total, gradient)
+        variance = memory**2 * self.variance + (rate * jnp.asarray(noise_std)) ** 2
+        return Shrunk(self.start, total, variance)
+
+    def parameters(self) -> Shared:
+        """Where the believed part of the sum leads."""
+        items, dense = self.total
+        width = items.shape[1]
+        rows = (items**2).sum(1, keepdims=True)
+        kept = jnp.maximum(1 - _DOUBT * width * self.variance / jnp.maximum(rows, 1e-30), 0.0)
+        single = jnp.maximum(1 - _DOUBT * self.variance / jnp.maximum(dense**2, 1e-30), 0.0)
+        return Shared(self.start.items + kept * items, self.start.dense + single * dense)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """What the server does with uploads, as far as a learner leaves that open.
+
+    Attributes:
+        optimizer: ``"adam"``, ``"adagrad"``, ``"sgd"`` (with `momentum`), all with a memory across
+            rounds; ``"sign"``: what the authors' new Adam in every round amounts to; or
+            ``"shrunk"``, for noisy aggregates: see :class:`Shrunk`. The model `biases` has a half
+            of its own, ``"posterior"``, and no step size: see :mod:`bgtplanner.models.bias`.
+        learning_rate: Step size.
+        momentum: Of ``"sgd"``.
+        weight_decay: Added to the gradient, times the parameter (the authors: 1e-4).
+        aggregation: What uploads count by: ``"clients"``: all the same; ``"ratings"``: the number
+            of a client's ratings; ``"item-usage"``: an item row by the ratings of that item.
+        item_prior: With ``"item-usage"``: every item starts out with this many imaginary ratings
+            in favour of a row of zeros, so that rarely rated items stay near it.
+        hostile_clients: For `biases`: an item's quality leaves what its popularity
+            suggests only as far as more clients than these agree. It costs accuracy, most of it
+            under `secagg`: see the page on poisoning.
+    """
+
+    optimizer: Literal["adam", "adagrad", "sgd", "sign", "shrunk", "posterior"] = "adam"
+    learning_rate: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    aggregation: Literal["item-usage", "ratings", "clients"] = "item-usage"
+    item_prior: float = 6.0
+    hostile_clients: int = 0
+
+    def __post_init__(self) -> None:
+        unless = ConfigError.unless
+        unless(
+            0 < self.learning_rate <= 1e6, "learning_rate", self.learning_rate, "above 0, to 1e6"
+        )
+        for name, known in (("optimizer", _OPTIMIZERS), ("aggregation", _AGGREGATIONS)):
+            unless(getattr(self, name) in known, name, getattr(self, name), " or ".join(known))
+        unless(0 <= self.momentum < 1, "momentum", self.momentum, "from 0 to below 1")
+        unless(0 <= self.weight_decay <= 1e6, "weight_decay", self.weight_decay, "0 to 1e6")
+        unless(0 <= self.item_prior <= 1e9, "item_prior", self.item_prior, "0 to 1e9")
+        whole = isinstance(self.hostile_clients, int) and 0 <= self.hostile_clients <= 1_000_000
+        unless(whole, "hostile_clients", self.hostile_clients, "a whole number, 0 to 1e6")
+
+    def initial(self, shared: Shared) -> Memory:
+        """The optimizer's memory before the first round."""
+        if self.optimizer == "shrunk":
+            start = jax.tree.map(jnp.array, shared)
+            return Shrunk(start, jax.tree.map(jnp.zeros_like, shared), jnp.zeros(()))
+        return self._transform().init(shared)
+
+    def step(
+        self, shared: Shared, memory: Memory, aggregated: Aggregate, noise: Noise = NO_NOISE
+    ) -> tuple[Shared, Memory]:
+        """Shared parameters and memory after a step by a mean of gradients."""
+        gradient = aggregated.gradient
+        if self.optimizer == "shrunk":
+            memory = memory.moved(gradient, self.learning_rate, self.momentum, noise.std)
+            return memory.parameters(), memory
+        if self.aggregation == "item-usage" and self.item_prior:
+            usage = aggregated.usage[:, None]
+            pulled = gradient.items * usage + self.item_prior * shared.items
+            gradient = gradient._replace(items=pulled / (usage + self.item_prior))
+        updates, memory = self._transform().update(gradient, memory, shared)
+        return optax.apply_updates(shared, updates), memory
+
+    def _transform(self) -> optax.GradientTransformation:
+        kinds = {
+            "adam": optax.scale_by_adam(),
+            "adagrad": optax.scale_by_rss(initial_accumulator_value=1e-6),
+            "sgd": optax.trace(decay=self.momentum),
+            "sign": optax.stateless(
+                lambda updates, _: jax.tree.map(lambda g: g / (jnp.abs(g) + 1e-8), updates)
+            ),
+        }
+        known = self.optimizer in kinds
+        ConfigError.unless(
+            known, "server.optimizer", self.optimizer, "another one: this is that of biases alone"
+        )
+        decay = optax.add_decayed_weights(self.weight_decay) if self.weight_decay else None
+        return optax.chain(
+            decay or optax.identity(), kinds[self.optimizer], optax.scale(-self.learning_rate)
+        )

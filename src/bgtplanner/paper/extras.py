@@ -1,0 +1,114 @@
+"""What the paper's training has that no other has: pseudo items, and graphs that are expanded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol, cast, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.errors import ConfigError
+from bgtplanner.federation.protection import Protection
+from bgtplanner.federation.rounds import Draw, Shown
+from bgtplanner.federation.server import ExtraRows
+from bgtplanner.models.fedgnn import Neighbours
+from bgtplanner.models.interactions import Edges, Upload, where_users
+from bgtplanner.models.learner import Learner, Local
+from bgtplanner.paper.expansion import Expansion, believed, item_tokens, match, matching_key
+from bgtplanner.paper.pseudo import pseudo_items, pseudo_rows
+
+__all__ = ["Expandable", "PaperExtras"]
+
+
+@runtime_checkable
+class Expandable(Protocol):
+    """A learner whose users can have other users as neighbours in their graphs."""
+
+    def own(self, local: Local) -> Array:
+        """What a user is to others: its embedding, ``[n_users, dim]``."""
+        ...
+
+    def attach(self, local: Local, neighbours: Neighbours) -> Local:
+        """What the clients keep, with other neighbours than before."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperExtras:
+    """Pseudo items and graph expansion.
+
+    Attributes:
+        pseudo_items: Items each client pretends to have rated.
+        fixed_pseudo_items: Whether these are the same in every round, which does not give the
+            real ones away over the rounds.
+        expansion: When users are told of others who rated the same; None: never.
+        seed: Of the key that their items are hidden with.
+    """
+
+    pseudo_items: int = 0
+    fixed_pseudo_items: bool = False
+    expansion: Expansion | None = None
+    seed: int = field(default=0, compare=False)  # whatever it is, programs are the same
+
+    def check(self, model: Learner, protection: Protection | None) -> None:
+        """Graphs are expanded in the open, and by a model that has some."""
+        unless, name = ConfigError.unless, type(model).__name__
+        unless(self.pseudo_items >= 0, "pseudo_items", self.pseudo_items, "0 or more")
+        if self.expansion is not None:
+            fits = isinstance(model, Expandable)
+            unless(fits, "model", name, "one whose users can be neighbours, to expand graphs")
+            trust = "local" if protection is None else protection.trust
+            unless(trust == "local", "trust", trust, "local: each embedding is seen on its own")
+
+    def begin(self, model: Learner, local: Local, edges: Edges) -> Local:
+        """Room for neighbours, and nobody in it."""
+        if self.expansion is None:
+            return local
+        users, most = edges.n_users, min(self.expansion.max_neighbours, edges.n_users)
+        dim = self.own(model, local).shape[1]
+        nobody = Neighbours(jnp.zeros((users, most, dim)), jnp.zeros((users, most)))
+        return cast(Expandable, model).attach(local, nobody)
+
+    def items(self, key: Array, index: Array, edges: Edges) -> Array | None:
+        """The items that each client pretends to have rated in a round."""
+        if not self.pseudo_items:
+            return None
+        if not self.fixed_pseudo_items:
+            key = jax.random.fold_in(jax.random.fold_in(key, index), Draw.PSEUDO_ITEMS)
+        return pseudo_items(key, edges, self.pseudo_items)
+
+    def rows(self, key: Array, index: Array, upload: Upload, edges: Edges) -> ExtraRows | None:
+        """What is uploaded for them."""
+        items = self.items(key, index, edges)
+        if items is None:
+            return None
+        key = jax.random.fold_in(jax.random.fold_in(key, index), Draw.PSEUDO_ROWS)
+        return ExtraRows(items, pseudo_rows(key, upload.rows, edges, self.pseudo_items))
+
+    def shows(self, index: int) -> bool:
+        """Whether it is time to expand graphs."""
+        return self.expansion is not None and self.expansion.due(index)
+
+    def own(self, model: Learner, local: Local) -> Array:
+        """The users' embeddings."""
+        return cast(Expandable, model).own(local)
+
+    def told(
+        self, model: Learner, local: Local, shown: Shown, known: Ratings, bound: float | None
+    ) -> Local:
+        """Users with others who rated the same; who sent nothing keeps what it had."""
+        own, sends = np.asarray(shown.own), np.asarray(shown.sends)
+        tokens = item_tokens(matching_key(self.seed), range(known.n_items))
+        sent = known.take(sends[known.user])
+        before: Neighbours = local.neighbours
+        most = before.present.shape[1]
+        found, present = match(tokens[sent.item], sent.user, own, most=most)
+        if bound is not None:
+            found = believed(found, bound)
+        after = Neighbours(jnp.asarray(found), jnp.asarray(present))
+        after = where_users(jnp.asarray(sends), after, before)
+        return cast(Expandable, model).attach(local, after)
