@@ -25,7 +25,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from bgtplanner import BGTPlanner, Budgets, Ledger
 from bgtplanner.errors import BudgetExceeded
 from bgtplanner.federation.guard import Guard
-from bgtplanner.privacy.accountants import default_rule
+from bgtplanner.privacy.accountants import default_accountant
 
 CLIENTS, SIZE, ROUNDS, CLIP = 200, 4, 12, 0.5
 REFUSED = 100
@@ -106,9 +106,9 @@ class Loopback:
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as Flower would
         generator = np.random.default_rng(1)
         self.data = TRUTH + 0.1 * generator.standard_normal((CLIENTS, SIZE))
-        rule = default_rule("gaussian")
+        accountant = default_accountant("gaussian")
         own = [Budgets.same(BUDGETS.classes[number], 1) for number in BUDGETS.class_of_client]
-        self.guards = [Guard(Ledger.in_memory(budget, rule)) for budget in own]
+        self.guards = [Guard(Ledger.in_memory(budget, accountant)) for budget in own]
 
     def get_node_ids(self) -> list[int]:
         """All of them are connected."""

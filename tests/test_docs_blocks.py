@@ -122,9 +122,9 @@ def check(command: Command, where: str) -> None:
     if program == "bgtplanner":
         parse(words, where)
     elif program == "make":
-        rules = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+        accountants = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
         for word in words:
-            assert "=" in word or re.search(rf"^{re.escape(word)}:", rules, re.M), where
+            assert "=" in word or re.search(rf"^{re.escape(word)}:", accountants, re.M), where
     elif program in ("pip", ".venv/bin/pip"):
         extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
         for names in re.findall(r"bgtplanner\[(.*?)\]", " ".join(words)):

@@ -28,8 +28,10 @@ def read(page: str) -> str:
 
 
 def test_every_mechanism_and_every_sound_rule_has_a_page() -> None:
-    rules = {name.partition("/")[2] for name, rule in ACCOUNTANTS.items() if rule.sound}
-    assert set(PAGES) == {*MECHANISMS, *rules, "joint", "index"}
+    accountants = {
+        name.partition("/")[2] for name, accountant in ACCOUNTANTS.items() if accountant.sound
+    }
+    assert set(PAGES) == {*MECHANISMS, *accountants, "joint", "index"}
     contents = (REPOSITORY / "docs" / "index.md").read_text(encoding="utf-8")
     for page in PAGES:
         assert f"proofs/{page}\n" in contents

@@ -28,7 +28,7 @@ from benchmarks.results.store import Store
 from benchmarks.results.study import counts, findings, verdict
 from benchmarks.results.tables import TITLES, excess
 
-from bgtplanner.privacy.accountants import rule_named
+from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.statistics import estimate
@@ -358,7 +358,7 @@ def test_a_small_real_one(
 
 def test_share_of_the_budget() -> None:
     run = plan.quick().runs(["table"])[0]
-    capacity = rule_named("gaussian/gdp").capacity(Budget(10.0, run.config.privacy.delta))
+    capacity = accountant_named("gaussian/gdp").capacity(Budget(10.0, run.config.privacy.delta))
     spent = play._share(
         run.config, {"accounting": "gaussian/gdp"}, [{"charge": capacity / 4}, {"charge": 0.0}]
     )

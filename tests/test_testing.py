@@ -83,7 +83,7 @@ class ChargesNothing(Uniform):
     """Spends from a ledger of its own, not from the one it was given."""
 
     def ask(self, context: ArrayLike | None = None, **options: Any) -> Plan | None:
-        given, self.ledger = self.ledger, Ledger.in_memory(self.budgets, self.rule)
+        given, self.ledger = self.ledger, Ledger.in_memory(self.budgets, self.accountant)
         try:
             return super().ask(context, **options)
         finally:
@@ -173,7 +173,7 @@ class NeverEnds(Uniform):
 
     def ask(self, context: ArrayLike | None = None, **options: Any) -> Plan | None:
         self.rounds = self.round + 1
-        kept, self.ledger = self.ledger, Ledger.in_memory(self.budgets, self.rule)
+        kept, self.ledger = self.ledger, Ledger.in_memory(self.budgets, self.accountant)
         plan = super().ask(context, **options)
         self.ledger = kept
         return plan and dataclasses.replace(plan, reservation=None)
@@ -356,18 +356,20 @@ class TestFedGNN(LearnerContract):
 class Gossip(Factorization):
     """Uploads what others have rated, too."""
 
-    def train(self, shared: Any, local: Any, edges: Any) -> Any:
-        found = super().train(shared, local, edges)
-        rows = found.upload.rows + edges.value.mean()
+    def train(self, shared: Any, local: Any, interactions: Any) -> Any:
+        found = super().train(shared, local, interactions)
+        rows = found.upload.rows + interactions.value.mean()
         return found._replace(upload=found.upload._replace(rows=rows))
 
 
 class Eager(Factorization):
     """Predicts with ratings that have not arrived."""
 
-    def personalise(self, shared: Any, local: Any, edges: Any) -> Any:
-        present = edges.present * 0 + 1
-        return super().personalise(shared, local, dataclasses.replace(edges, present=present))
+    def personalise(self, shared: Any, local: Any, interactions: Any) -> Any:
+        present = interactions.present * 0 + 1
+        return super().personalise(
+            shared, local, dataclasses.replace(interactions, present=present)
+        )
 
 
 class Loud(Factorization):

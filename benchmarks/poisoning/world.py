@@ -23,10 +23,10 @@ from bgtplanner.federation.protection import Terms, terms_of
 from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.screening import Limits, Screen
 from bgtplanner.models.bias import Biases
-from bgtplanner.models.learner import Edges, Shared
+from bgtplanner.models.learner import Interactions, Shared
 from bgtplanner.models.metrics import Metrics, tally
 from bgtplanner.privacy.mechanisms import clip_factor
-from bgtplanner.runs.assembly import federation_of, rule_of
+from bgtplanner.runs.assembly import accountant_of, federation_of
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.run import ratings_of, split_of
 
@@ -118,9 +118,9 @@ class World:
         split = split_of(config, ratings)
         self.trust, self.seed, self.clip = trust, seed, config.privacy.clip
         self.federation = federation_of(config, ratings.n_items)
-        self.rule, self.n_clients = rule_of(config), ratings.n_clients
+        self.accountant, self.n_clients = accountant_of(config), ratings.n_clients
         self.coordinates = 2 * ratings.n_items
-        self._edges = Edges.of(split.train, split.arrival)
+        self._interactions = Interactions.of(split.train, split.arrival)
         self._test = tuple(
             jnp.asarray(part) for part in (split.test.user, split.test.item, split.test.value)
         )
@@ -159,13 +159,19 @@ class World:
         local = self.trust == "local"
         screen = Screen("privunit")
         rng = np.random.default_rng([self.seed, 3])
-        state = federation.initial(jax.random.key(self.seed), self._edges)
+        state = federation.initial(jax.random.key(self.seed), self._interactions)
         sent = rejected = 0
         for index, charge in CHARGES[self.trust]:
             terms = self._terms(charge, ~hostile)
             key = jax.random.fold_in(jax.random.key(self.seed), index)
             found = _honest(
-                self.federation, state, self._edges, jnp.int32(index), key, terms, self._most
+                self.federation,
+                state,
+                self._interactions,
+                jnp.int32(index),
+                key,
+                terms,
+                self._most,
             )
             total, own, mean = (np.asarray(part, dtype=np.float64) for part in found)
             own = own[:number]
@@ -195,42 +201,48 @@ class World:
                 sent, rejected = sent + number, rejected + len(out)
             heard = self._terms(charge, accepted)
             state = _learned(federation, state, jnp.asarray(total, dtype=jnp.float32), heard)
-        scores, places = _judged(federation.model, state.shared, self._edges.at(99), *self._test)
+        scores, places = _judged(
+            federation.model, state.shared, self._interactions.at(99), *self._test
+        )
         ranks = rankdata(-np.asarray(places, dtype=np.float64))
         rmse = Metrics.of(jax.device_get(scores)).rmse
         return Played(rmse, ranks, rejected / sent if sent else 0.0)
 
     def _terms(self, charge: float, granted: NDArray[np.bool_]) -> Terms:
         classes = np.zeros(self.n_clients, dtype=np.int32)
-        return terms_of(self.rule, self.trust, self.clip, np.array([charge]), granted, classes)
+        return terms_of(
+            self.accountant, self.trust, self.clip, np.array([charge]), granted, classes
+        )
 
 
 @partial(jax.jit, static_argnums=0, compiler_options=_QUICK)
 def _honest(
     federation: Federation,
     state: State,
-    edges: Edges,
+    interactions: Interactions,
     index: Array,
     key: Array,
     terms: Terms,
     hostile: Array,
 ) -> tuple[Array, Array, Array]:
     """Sum of the noised honest uploads; clipped uploads of some clients; the clean mean."""
-    edges = edges.at(index)
-    local = federation.model.personalise(state.shared, state.local, edges)
-    upload = federation.model.train(state.shared, local, edges).upload
+    interactions = interactions.at(index)
+    local = federation.model.personalise(state.shared, state.local, interactions)
+    upload = federation.model.train(state.shared, local, interactions).upload
     assert federation.protection is not None
-    released = federation.protection.release(key, upload, edges, terms)
+    released = federation.protection.release(key, upload, interactions, terms)
     total = released.aggregate.gradient.items.ravel() * terms.granted.sum()
-    squares = jax.ops.segment_sum((upload.rows**2).sum(1), edges.pair_client, edges.n_clients)
+    squares = jax.ops.segment_sum(
+        (upload.rows**2).sum(1), interactions.pair_client, interactions.n_clients
+    )
     factor = clip_factor(jnp.sqrt(squares), terms.clip[terms.class_of_client])
-    rows = upload.rows * factor[edges.pair_client, None]
+    rows = upload.rows * factor[interactions.pair_client, None]
 
     def flat(chosen: Array) -> Array:
-        return flat_upload(rows * chosen[:, None], jnp.zeros(0), edges)
+        return flat_upload(rows * chosen[:, None], jnp.zeros(0), interactions)
 
-    own = jax.lax.map(lambda client: flat(edges.pair_client == client), hostile)
-    return total, own, flat(jnp.ones(len(rows))) / edges.n_clients
+    own = jax.lax.map(lambda client: flat(interactions.pair_client == client), hostile)
+    return total, own, flat(jnp.ones(len(rows))) / interactions.n_clients
 
 
 @partial(jax.jit, static_argnums=0, compiler_options=_QUICK)
@@ -240,10 +252,15 @@ def _learned(federation: Federation, state: State, total: Array, terms: Terms) -
 
 @partial(jax.jit, static_argnums=0, compiler_options=_QUICK)
 def _judged(
-    model: Biases, shared: Shared, edges: Edges, user: Array, item: Array, value: Array
+    model: Biases,
+    shared: Shared,
+    interactions: Interactions,
+    user: Array,
+    item: Array,
+    value: Array,
 ) -> tuple[Any, Array]:
     """Scores on the test ratings, and every item's mean predicted rating but for a constant."""
-    users = model.personalise(shared, None, edges)
-    scores = tally(model.predict(shared, users, edges, user, item), value)
+    users = model.personalise(shared, None, interactions)
+    scores = tally(model.predict(shared, users, interactions, user, item), value)
     lean = users.mean(axis=0)
     return scores, shared.items[:, 0] * (1.0 + lean[2]) + shared.items[:, 1] * lean[1]

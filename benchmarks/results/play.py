@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from benchmarks.results.plan import Run
 from benchmarks.results.store import fingerprint
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.privacy.accountants import rule_named
+from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.run import execute, ratings_of
@@ -75,7 +75,7 @@ def _share(
     capacity = privacy.epsilon
     if privacy.mechanism == "gaussian":
         budget = Budget(privacy.epsilon, privacy.delta)
-        capacity = rule_named(summary["accounting"]).capacity(budget)
+        capacity = accountant_named(summary["accounting"]).capacity(budget)
     return float(sum(record["charge"] for record in rounds) / capacity)
 
 

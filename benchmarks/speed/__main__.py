@@ -52,8 +52,8 @@ class Section:
 
     def as_markdown(self) -> str:
         head = (*self.columns, "")
-        rule = ["---", *["---:"] * (len(head) - 1)]
-        lines = [f"| {' | '.join(row)} |" for row in (head, rule, *self.rows)]
+        accountant = ["---", *["---:"] * (len(head) - 1)]
+        lines = [f"| {' | '.join(row)} |" for row in (head, accountant, *self.rows)]
         return f"### {self.title}\n\n" + "\n".join(lines) + "\n"
 
 

@@ -42,10 +42,10 @@ class Book:
     def turn(self) -> float:
         """Seconds to reserve and settle one round."""
         begun = time.perf_counter()
-        leave = self.ledger.reserve(
+        reservation = self.ledger.reserve(
             self.charge, run="bench", round=self.round, by_class=self.by_class
         )
-        self.ledger.settle(leave)
+        self.ledger.settle(reservation)
         self.round += 1
         return time.perf_counter() - begun
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from bgtplanner.planning.policy import LedgerPolicy, Plan
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.runs.assembly import budgets_of, policy_of, rule_of
+from bgtplanner.runs.assembly import accountant_of, budgets_of, policy_of
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.study import Study
@@ -43,7 +43,9 @@ def records_of(config: Config) -> tuple[list[dict[str, Any]], LedgerPolicy | Non
     generator = np.random.default_rng(config.run.seed)
     policy = None
     if config.privacy.mechanism != "none":
-        made = policy_of(config, Ledger.in_memory(budgets_of(config, CLIENTS), rule_of(config)))
+        made = policy_of(
+            config, Ledger.in_memory(budgets_of(config, CLIENTS), accountant_of(config))
+        )
         policy = made if isinstance(made, LedgerPolicy) else None
     records, learned, over = [], 0.0, False
     for index in range(config.federation.rounds):
@@ -133,7 +135,7 @@ def spending_of(
     found: dict[str, Any] = {
         "trust": config.privacy.trust,
         "unit": config.privacy.unit,
-        "accounting": policy.rule.name,
+        "accounting": policy.accountant.name,
         "epsilon": max(budget.epsilon for budget in classes),
         "delta": config.privacy.delta,
         "rounds_paid": sum(record["charge"] > 0 for record in records),

@@ -122,10 +122,10 @@ def gradient_difference(model: FedGNN, state: State, train: Ratings, loop: Torch
     import jax
     import numpy as np
 
-    from bgtplanner.models.learner import Edges, client_gradients
+    from bgtplanner.models.learner import Interactions, client_gradients
 
     gradients = jax.jit(client_gradients, static_argnums=0)(
-        model, state.shared, state.local, Edges.of(train)
+        model, state.shared, state.local, Interactions.of(train)
     )
     ends = np.cumsum(np.bincount(train.user, minlength=train.n_users))
     rows = np.split(np.asarray(gradients.upload.rows), ends[:-1])

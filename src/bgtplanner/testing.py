@@ -31,7 +31,7 @@ from bgtplanner.privacy.mechanisms import mechanism_named
 
 __all__ = ["LearnerContract", "PolicyContract"]
 
-_RULES = tuple(name for name, rule in ACCOUNTANTS.items() if rule.sound)
+_RULES = tuple(name for name, accountant in ACCOUNTANTS.items() if accountant.sound)
 
 
 def _require(holds: bool, message: str) -> None:
@@ -94,17 +94,21 @@ class PolicyContract:
 
     def test_it_never_spends_more_than_there_is(self) -> None:
         """Under every sound rule, for equal and different budgets, with whatever rewards."""
-        for rule in _RULES:
+        for accountant in _RULES:
             for epsilons in ([5.0] * 3, [0.1, 1.0, 30.0], [0.05, 0.05, 1e4]):
                 budgets = Budgets.per_client(epsilons, 1e-5)
-                ledger = Ledger.in_memory(budgets, rule)
+                ledger = Ledger.in_memory(budgets, accountant)
                 plans = self.play(self.make(ledger=ledger))
                 spent = ledger.epsilon_spent()
-                _require(bool((spent <= np.array(epsilons) * (1 + 1e-9)).all()), f"{rule}: over")
+                _require(
+                    bool((spent <= np.array(epsilons) * (1 + 1e-9)).all()), f"{accountant}: over"
+                )
                 if self.spends:
                     paid = sum(_paid(plan) for plan in plans)
-                    booked = ledger.rule.epsilon(ledger.spent(), 1e-5)
-                    _require(bool((booked > 0).any() == (np.sum(paid) > 0)), f"{rule}: unbooked")
+                    booked = ledger.accountant.epsilon(ledger.spent(), 1e-5)
+                    _require(
+                        bool((booked > 0).any() == (np.sum(paid) > 0)), f"{accountant}: unbooked"
+                    )
 
     def test_what_it_plans_is_what_it_pays(self) -> None:
         """Charge and noise of a plan fit each other and the ledger, for every client on its own.
@@ -113,9 +117,9 @@ class PolicyContract:
         """
         if not self.spends:
             return
-        for rule in ("gaussian/gdp", "laplace/either"):
+        for accountant in ("gaussian/gdp", "laplace/either"):
             for epsilons in ([5.0] * 3, [1.0, 10.0, 10.0]):
-                ledger = Ledger.in_memory(Budgets.per_client(epsilons, 1e-5), rule)
+                ledger = Ledger.in_memory(Budgets.per_client(epsilons, 1e-5), accountant)
                 policy = self.make(ledger=ledger)
                 spent = ledger.spent()
                 while (plan := policy.ask(np.zeros(self.context))) is not None:
@@ -276,8 +280,8 @@ class PolicyContract:
 
 def _require_fit(plan: Plan, ledger: Ledger, paid: NDArray[np.int64]) -> None:
     """Whether a plan's numbers are each client's own, by what each has really paid."""
-    rule, number = ledger.rule, len(ledger)
-    per_scale = mechanism_named(rule.mechanism).std_of_scale
+    accountant, number = ledger.accountant, len(ledger)
+    per_scale = mechanism_named(accountant.mechanism).std_of_scale
     names = ("charge", "clip", "noise_multiplier", "noise_std")
     numbers = [np.broadcast_to(getattr(plan, name), (number, 1))[:, 0] for name in names]
     for client, (charge, clip, multiplier, std) in enumerate(zip(*numbers, strict=True)):
@@ -286,9 +290,9 @@ def _require_fit(plan: Plan, ledger: Ledger, paid: NDArray[np.int64]) -> None:
             _require(std == np.inf, "who takes no part could be released")
             continue
         _require(not plan.skip, "somebody takes part in a skipped round")
-        cost = float(rule.charge(multiplier))
+        cost = float(accountant.charge(multiplier))
         _require(cost <= charge * (1 + 1e-9), "the noise is too small for the charge")
-        booked = (paid[:, client] == rule.sum_ticks(charge)).all()
+        booked = (paid[:, client] == accountant.sum_ticks(charge)).all()
         _require(bool(booked), "the plan's charge was not reserved")
         fits = abs(std / (multiplier * 2 * clip * per_scale) - 1) < 1e-9
         _require(fits, "noise_std does not fit the clip")
@@ -316,13 +320,15 @@ class LearnerContract:
     users: ClassVar[int] = 5
     items: ClassVar[int] = 7
 
-    def edges(self, *, other: bool = False, arrival: int = 0, only: int | None = None) -> Any:
+    def interactions(
+        self, *, other: bool = False, arrival: int = 0, only: int | None = None
+    ) -> Any:
         """Ratings of five users; `other`: user 1 and what is still to come are rated otherwise.
 
         User 4 has rated nothing. With `arrival`, every third rating is still to come.
         """
         from bgtplanner.data.ratings import Ratings
-        from bgtplanner.models.learner import Edges
+        from bgtplanner.models.interactions import Interactions
 
         user, item = np.divmod(np.sort(np.repeat(np.arange(4), 5) * 7 + np.arange(20) * 3 % 7), 7)
         value = 0.2 + 0.1 * (np.arange(20) * 7 % 8)
@@ -334,27 +340,29 @@ class LearnerContract:
             user[chosen], item[chosen], value[chosen], users=names, items=range(self.items),
             scale=(0.0, 1.0),
         )  # fmt: skip
-        return Edges.of(ratings, late[chosen].astype(np.int32))
+        return Interactions.of(ratings, late[chosen].astype(np.int32))
 
-    def trained(self, edges: Any) -> tuple[Any, Any, Any]:
+    def trained(self, interactions: Any) -> tuple[Any, Any, Any]:
         """Parameters, what clients keep, and what they upload, in a first round."""
         import jax
 
-        shared, local = self.learner.initial(jax.random.key(0), edges.n_users, self.items)
-        local = self.learner.personalise(shared, local, edges)
-        return shared, local, self.learner.train(shared, local, edges)
+        shared, local = self.learner.initial(jax.random.key(0), interactions.n_users, self.items)
+        local = self.learner.personalise(shared, local, interactions)
+        return shared, local, self.learner.train(shared, local, interactions)
 
-    def uploads(self, edges: Any) -> NDArray[np.float64]:
+    def uploads(self, interactions: Any) -> NDArray[np.float64]:
         """What every client uploads, over the coordinates of the catalogue."""
-        rows, dense = (np.asarray(part, float) for part in self.trained(edges)[2].upload)
-        whole = np.zeros((edges.n_clients, self.items, rows.shape[1]))
-        np.add.at(whole, (np.asarray(edges.pair_client), np.asarray(edges.pair_item)), rows)
-        return np.concatenate([whole.reshape(edges.n_clients, -1), dense], axis=1)
+        rows, dense = (np.asarray(part, float) for part in self.trained(interactions)[2].upload)
+        whole = np.zeros((interactions.n_clients, self.items, rows.shape[1]))
+        np.add.at(
+            whole, (np.asarray(interactions.pair_client), np.asarray(interactions.pair_item)), rows
+        )
+        return np.concatenate([whole.reshape(interactions.n_clients, -1), dense], axis=1)
 
-    def predicted(self, edges: Any, shared: Any, local: Any) -> NDArray[np.float64]:
+    def predicted(self, interactions: Any, shared: Any, local: Any) -> NDArray[np.float64]:
         """What all users are predicted for all items."""
         user, item = np.divmod(np.arange(self.users * self.items), self.items)
-        return np.asarray(self.learner.predict(shared, local, edges, user, item), float)
+        return np.asarray(self.learner.predict(shared, local, interactions, user, item), float)
 
     def test_it_is_known_by_its_value(self) -> None:
         """The compiler keeps programs by it, and a client compares it with what it agreed to."""
@@ -366,23 +374,26 @@ class LearnerContract:
 
     def test_predictions_are_ratings(self) -> None:
         """From 0 to 1, for everybody and everything; for who has rated nothing, too."""
-        shared, local, _ = self.trained(self.edges())
-        found = self.predicted(self.edges(), shared, local)
+        shared, local, _ = self.trained(self.interactions())
+        found = self.predicted(self.interactions(), shared, local)
         _require(bool(((found >= 0) & (found <= 1)).all()), "predictions outside of 0 to 1")
 
     def test_an_upload_is_made_of_the_clients_own_ratings(self) -> None:
         """Whatever others have rated; and nothing rated, nothing sent."""
-        one, other = self.uploads(self.edges()), self.uploads(self.edges(other=True))
+        one, other = self.uploads(self.interactions()), self.uploads(self.interactions(other=True))
         _require(np.allclose(one[[0, 2, 3]], other[[0, 2, 3]]), "others' ratings matter")
         _require(not np.allclose(one[1], other[1]), "the client's own ratings do not matter")
         _require(not one[4].any(), "a client without a rating uploads something")
 
     def test_a_rating_still_to_come_makes_no_difference(self) -> None:
         """Neither to uploads nor to predictions."""
-        one, other = self.edges(arrival=1), self.edges(arrival=1, other=True)
+        one, other = self.interactions(arrival=1), self.interactions(arrival=1, other=True)
         same = np.array([0, 2, 3])
         _require(np.allclose(self.uploads(one)[same], self.uploads(other)[same]), "it is uploaded")
-        found = [self.predicted(edges, *self.trained(edges)[:2]) for edges in (one, other)]
+        found = [
+            self.predicted(interactions, *self.trained(interactions)[:2])
+            for interactions in (one, other)
+        ]
         by_user = [part.reshape(self.users, -1)[same] for part in found]
         _require(np.allclose(*by_user), "it is predicted with")
 
@@ -390,11 +401,11 @@ class LearnerContract:
         """So that a simulation says what real machines will do; from the same beginning."""
         import jax
 
-        everybody = self.edges()
+        everybody = self.interactions()
         shared, local, _ = self.trained(everybody)
         among_all, number = self.uploads(everybody), everybody.n_clients
         for client in range(4):
-            alone = self.edges(only=client)
+            alone = self.interactions(only=client)
             own = jax.tree.map(lambda part, at=client: part[at : at + 1], local)
             own = self.learner.personalise(shared, own, alone)
             upload = self.learner.train(shared, own, alone).upload
@@ -412,10 +423,13 @@ class LearnerContract:
         from bgtplanner.models.learner import NO_NOISE, Aggregate, Noise, Shared
         from bgtplanner.models.optimizers import Server
 
-        edges, server = self.edges(), Server(optimizer="shrunk", aggregation="clients")
-        shared, _, _ = self.trained(edges)
+        interactions, server = (
+            self.interactions(),
+            Server(optimizer="shrunk", aggregation="clients"),
+        )
+        shared, _, _ = self.trained(interactions)
         memory = self.learner.server_initial(shared, server)
-        mean, dense = self.uploads(edges).mean(axis=0), shared.dense.shape[0]
+        mean, dense = self.uploads(interactions).mean(axis=0), shared.dense.shape[0]
         parts = mean[: len(mean) - dense].reshape(self.items, -1), mean[len(mean) - dense :]
         given = Shared(*(jnp.asarray(part, jnp.float32) for part in parts))
         nothing = jax.tree.map(jnp.zeros_like, given)

@@ -257,10 +257,10 @@ simulate("synthetic", rounds=12, settings=small, out=sys.argv[1], observer=Gate(
 def test_live_during_a_run(visit: Open, processes: Processes, tmp_path: Path) -> None:
     """A run writes the folder, `report --live` shows it, and the page follows to the end."""
     command = Path(sys.executable).parent / "bgtplanner"
-    folder, leave = tmp_path / "run", tmp_path / "leave"
-    leave.mkdir()
+    folder, reservation = tmp_path / "run", tmp_path / "leave"
+    reservation.mkdir()
     quick = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONUNBUFFERED": "1"}
-    run = processes.start([sys.executable, "-c", RUN, folder, leave], env=quick)
+    run = processes.start([sys.executable, "-c", RUN, folder, reservation], env=quick)
     begun = folder / "rounds.jsonl"
     wait_until(lambda: begun.exists() or run.poll() is not None, "the first round")
     server = processes.start(
@@ -277,11 +277,11 @@ def test_live_during_a_run(visit: Open, processes: Processes, tmp_path: Path) ->
     page.locator("h1", has_text="Round 3 of 12").wait_for()
     page.get_by_role("button", name="one constant for all").click()
     page.locator("#live", has_text="live").wait_for()
-    (leave / "3").touch()
+    (reservation / "3").touch()
     page.locator("h1", has_text="Round 9 of 12").wait_for()
     constant = page.locator('.series[data-series="constant"]').first
     assert constant.evaluate("e => getComputedStyle(e).display") == "none", "still hidden"
-    (leave / "9").touch()
+    (reservation / "9").touch()
     page.locator("h1", has_text="Learning together").wait_for()
     page.locator("#live", has_text="finished").wait_for()
     assert seen.said == []

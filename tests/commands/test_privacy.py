@@ -35,9 +35,9 @@ def book(tmp_path: Path) -> Path:
     budgets = Budgets.per_client([1.0, 10.0, 10.0], 1e-5)
     with Ledger.create(path, budgets, "gaussian/gdp") as ledger:
         for index in range(3):
-            leave = ledger.reserve(0.03, run="first", round=index)
+            reservation = ledger.reserve(0.03, run="first", round=index)
             if index != 1:
-                ledger.settle(leave)
+                ledger.settle(reservation)
     return path
 
 
@@ -45,18 +45,18 @@ def test_budget_prints_every_rule_in_80_columns(call: Any) -> None:
     code, out, _ = call("budget", "--epsilon", 10, "--rounds", 100)
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
-    for rule in ("gaussian/gdp", "gaussian/rdp", "laplace/basic", "laplace/filter"):
-        assert rule in out
+    for accountant in ("gaussian/gdp", "gaussian/rdp", "laplace/basic", "laplace/filter"):
+        assert accountant in out
     assert "4.999" in out
     assert "(!) promises nothing" in out
 
 
 def test_budget_json_has_the_figures(call: Any) -> None:
     code, out, _ = call("budget", "--json", "--noise-multiplier", 5)
-    rules = json.loads(out)["rules"]
+    accountants = json.loads(out)["rules"]
     assert code == 0
-    assert rules["gaussian/gdp"]["noise_multiplier"] == pytest.approx(4.99889, abs=1e-5)
-    assert rules["gaussian/gdp"]["at_noise_multiplier"]["rounds_affordable"] == 100
+    assert accountants["gaussian/gdp"]["noise_multiplier"] == pytest.approx(4.99889, abs=1e-5)
+    assert accountants["gaussian/gdp"]["at_noise_multiplier"]["rounds_affordable"] == 100
     code, out, _ = call("budget", "--noise-multiplier", 5, "--mechanism", "gaussian")
     assert "how far the budget goes" in out
     assert "laplace" not in out
@@ -316,9 +316,9 @@ def test_ledger_restore_goes_on_with_a_file_whose_rows_were_cut(call: Any, book:
 
 
 def full_capacity() -> float:
-    from bgtplanner.privacy.accountants import rule_named
+    from bgtplanner.privacy.accountants import accountant_named
 
-    return rule_named("gaussian/gdp").capacity(Budget(10.0, 1e-5))
+    return accountant_named("gaussian/gdp").capacity(Budget(10.0, 1e-5))
 
 
 def test_ledger_export(call: Any, book: Path, tmp_path: Path) -> None:

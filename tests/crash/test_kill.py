@@ -30,7 +30,7 @@ SETTINGS = {
 }
 
 
-def planned_of(stored: np.ndarray) -> dict[str, Any]:
+def coordinator_of(stored: np.ndarray) -> dict[str, Any]:
     """What the planner knows, without its ledger, whose key and nonces are secret and random."""
     state = json.loads(bytes(stored))
     return {key: value for key, value in state["policy"].items() if key != "ledger"}
@@ -63,7 +63,7 @@ def state_of(folder: Path) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
             if name not in ("seconds", "planned")
         }
         if "planned" in stored.files:
-            arrays["planned"] = planned_of(stored["planned"])
+            arrays["planned"] = coordinator_of(stored["planned"])
     lines = (folder / "rounds.jsonl").read_text().splitlines()
     summary = json.loads((folder / "summary.json").read_text())
     return arrays, [timeless(json.loads(line)) for line in lines], timeless(summary)

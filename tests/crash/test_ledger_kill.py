@@ -131,13 +131,13 @@ def spend(path: Path, release: Release, seed: int, progress: int) -> None:
             os.write(progress, b".")
             charge = generator.randint(1, 64) / 512
             try:
-                leave = ledger.reserve(charge, run=f"run {seed}", round=number)
+                reservation = ledger.reserve(charge, run=f"run {seed}", round=number)
             except BudgetExceeded:
                 return
             os.write(progress, b".")
             release.send(charge)
             os.write(progress, b".")
-            ledger.settle(leave)
+            ledger.settle(reservation)
 
 
 def checked(path: Path, release: Release, head: Head) -> tuple[list[str], Head, float]:
@@ -226,13 +226,13 @@ def kill_at_steps(folder: Path) -> dict[str, Any]:
                 deadly = Deadly(journal._connection, when, what)  # noqa: B023
                 if kind == "reserve":  # noqa: B023
                     journal._connection = deadly
-                leave = ledger.reserve(1.0, run="a", round=0, fingerprint=b"inputs")
+                reservation = ledger.reserve(1.0, run="a", round=0, fingerprint=b"inputs")
                 if kind == "reserve" and (when, what) == ("before", "release"):  # noqa: B023
                     os.kill(os.getpid(), signal.SIGKILL)
                 release.send(1.0)  # noqa: B023
                 if kind == "settle":  # noqa: B023
                     journal._connection = deadly
-                    ledger.settle(leave)
+                    ledger.settle(reservation)
                 os.kill(os.getpid(), signal.SIGKILL)
 
             status = os.waitstatus_to_exitcode(os.waitpid(forked(work), 0)[1])
@@ -245,8 +245,8 @@ def kill_at_steps(folder: Path) -> dict[str, Any]:
                     "released": release.total(),
                     "unsettled": ledger.unsettled,
                 }
-                leave = ledger.reserve(1.0, run="a", round=0, fingerprint=b"inputs")
-                report["repeated"] = bool(leave.replayed.all())
+                reservation = ledger.reserve(1.0, run="a", round=0, fingerprint=b"inputs")
+                report["repeated"] = bool(reservation.replayed.all())
                 report["spent_after"] = float(ledger.spent()[0, 0]) * TICK
             reports[kind].append(report)
     return reports

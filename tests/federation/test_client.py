@@ -26,9 +26,9 @@ from bgtplanner.federation.server import Server
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
-from bgtplanner.models.interactions import Edges, Shared
+from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import Learner
-from bgtplanner.privacy.accountants import rule_named
+from bgtplanner.privacy.accountants import accountant_named
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -50,23 +50,23 @@ def test_alone_as_among_all(users: int) -> None:
     ratings = synthetic_ratings(
         clients=3, items=20, ratings_per_client=24 if users > 1 else 12, users_per_client=users
     )
-    model, edges = Biases(), Edges.of(ratings)
+    model, interactions = Biases(), Interactions.of(ratings)
     values = np.random.default_rng(0).normal(0.0, 0.1, (20, 3))
     shared = Shared(jax.numpy.asarray(values, dtype=np.float32), jax.numpy.zeros(0))
-    solved = model.personalise(shared, None, edges)
-    gradients = model.train(shared, solved, edges)
+    solved = model.personalise(shared, None, interactions)
+    gradients = model.train(shared, solved, interactions)
     assert coordinates_of(model, shared) == 40
     for client in range(3):
         own = alone(ratings, client)
-        mask = (edges.pair_client == client)[:, None]
+        mask = (interactions.pair_client == client)[:, None]
         nothing = gradients.upload.dense[client]
-        among_all = flat_upload(gradients.upload.rows * mask, nothing, edges)
+        among_all = flat_upload(gradients.upload.rows * mask, nothing, interactions)
         np.testing.assert_allclose(upload_of(model, shared, own), among_all, atol=1e-5)
         members = np.flatnonzero(ratings.client_of_user == client)
         predicted = predictions_of(model, shared, own)
         for row, user in enumerate(members):
             who = np.full(20, user)
-            expected = model.predict(shared, solved, edges, who, np.arange(20))
+            expected = model.predict(shared, solved, interactions, who, np.arange(20))
             np.testing.assert_allclose(predicted[row], expected, atol=1e-5)
 
 
@@ -85,14 +85,14 @@ def test_flat_and_back() -> None:
 
 
 def test_a_server_learns_from_single_uploads_only_with_local_trust() -> None:
-    rule = rule_named("gaussian/gdp")
+    accountant = accountant_named("gaussian/gdp")
     protection = Protection(mechanism="gaussian", trust="secagg")
     server = Server(optimizer="posterior")
     federation = Federation(model=Biases(), server=server, protection=protection)
     shared = Biases().initial(jax.random.key(0), 1, 10)[0]
     state = State(shared, (), Biases().server_initial(shared, server))
     everybody, classes = np.ones(3, dtype=bool), np.zeros(3, dtype=np.int32)
-    terms = terms_of(rule, "local", 0.1, np.array([1.0]), everybody, classes)
+    terms = terms_of(accountant, "local", 0.1, np.array([1.0]), everybody, classes)
     with pytest.raises(ConfigError, match="trust local, unit client"):
         federation.received(state, jax.numpy.zeros(20), terms)
 
@@ -107,8 +107,8 @@ def test_round_after_round_a_client_uploads_what_the_simulation_has(
         clients=4, items=20, ratings_per_client=16, users_per_client=users, seed=2
     )
     server = Server(optimizer="sgd", aggregation="clients", learning_rate=2.0, item_prior=0.0)
-    federation, edges = Federation(model=model, server=server), Edges.of(ratings)
-    state = federation.initial(jax.random.key(1), edges)
+    federation, interactions = Federation(model=model, server=server), Interactions.of(ratings)
+    state = federation.initial(jax.random.key(1), interactions)
     own = [alone(ratings, client) for client in range(4)]
     members = [np.flatnonzero(ratings.client_of_user == client) for client in range(4)]
     kept = [jax.tree.map(lambda part, of=of: part[of], state.local) for of in members]
@@ -117,17 +117,17 @@ def test_round_after_round_a_client_uploads_what_the_simulation_has(
 
     @jax.jit
     def train(shared: Shared, local: Any) -> Any:
-        return model.train(shared, model.personalise(shared, local, edges), edges)
+        return model.train(shared, model.personalise(shared, local, interactions), interactions)
 
     for index in range(4):
         trained = train(state.shared, state.local)
         for client in range(4):
-            mask = (edges.pair_client == client)[:, None]
+            mask = (interactions.pair_client == client)[:, None]
             among_all = flat_upload(
-                trained.upload.rows * mask, trained.upload.dense[client], edges
+                trained.upload.rows * mask, trained.upload.dense[client], interactions
             )
             upload, kept[client] = train_client(model, state.shared, own[client], kept[client])
             largest = float(np.abs(among_all).max())
             assert largest > 1e-3
             np.testing.assert_allclose(upload, among_all, rtol=0, atol=2e-6 * largest)
-        state, _ = play(state, edges, nobody, jax.numpy.int32(index), jax.random.key(2))
+        state, _ = play(state, interactions, nobody, jax.numpy.int32(index), jax.random.key(2))

@@ -29,7 +29,7 @@ from bgtplanner.planning.adaptive import Adap
 from bgtplanner.planning.context import ReleasedContext
 from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan
 from bgtplanner.planning.schedules import Uniform, Unlimited
-from bgtplanner.privacy.accountants import rule_named
+from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 
@@ -252,7 +252,7 @@ class TestAgain:
             first = planned(split, script, ledger=ledger, participation=0.5, dropout=0.3)
             once = played(first, 4)
             before, head = ledger.spent(), ledger.head
-        with Ledger.open(tmp_path / "ledger.sqlite", budgets=SAME, rule=RULE) as ledger:
+        with Ledger.open(tmp_path / "ledger.sqlite", budgets=SAME, accountant=RULE) as ledger:
             again = planned(split, script, ledger=ledger, participation=0.5, dropout=0.3)
             twice = played(again, 4)
             assert np.array_equal(ledger.spent(), before)
@@ -369,7 +369,7 @@ class Careless(Unlimited):
         plan = super().ask(*arguments, **options)
         if plan is None:
             return None
-        made = replace(plan, rule=RULE, charge_by_class=np.full(1, 0.25), largest_clip=1.0)
+        made = replace(plan, accountant=RULE, charge_by_class=np.full(1, 0.25), largest_clip=1.0)
         self._untold.add(made)
         return made
 
@@ -540,7 +540,7 @@ def test_adap_clips_all_clients_alike_where_only_their_mean_is_seen(split: Split
     one, two = of_adap(split, "client")
     assert two.plan is not None
     assert two.plan.clip == pytest.approx(float(np.linalg.norm(one.seen.aggregate)), rel=1e-5)
-    scale = rule_named(RULE).noise_multiplier(two.plan.charge) * 2 * two.plan.clip
+    scale = accountant_named(RULE).noise_multiplier(two.plan.charge) * 2 * two.plan.clip
     assert two.seen.noise_std == pytest.approx(2**0.5 * scale / CLIENTS**0.5, rel=1e-5)
 
 
@@ -551,9 +551,13 @@ def test_adap_clips_every_client_by_its_own_noisy_gradient(
     sent: list[tuple[Any, Any, Terms]] = []
     noise_rows = rows.noise_rows
 
-    def noted(self: Protection, key: Any, upload: Any, edges: Any, terms: Any, *more: Any) -> Any:
-        noised = noise_rows(self, key, upload, edges, terms, *more)
-        jax.debug.callback(lambda *seen: sent.append(seen), noised.rows, edges.present, terms)
+    def noted(
+        self: Protection, key: Any, upload: Any, interactions: Any, terms: Any, *more: Any
+    ) -> Any:
+        noised = noise_rows(self, key, upload, interactions, terms, *more)
+        jax.debug.callback(
+            lambda *seen: sent.append(seen), noised.rows, interactions.present, terms
+        )
         return noised
 
     monkeypatch.setattr(rows, "noise_rows", noted)
@@ -616,8 +620,8 @@ def forecasts(
     federation = Federation(model=model, server=server, protection=protection)
     simulation = Simulation(federation, split, seed=5, device="cpu")
     budgets = Budgets.same(Budget(20.0, 1e-5), CLIENTS)
-    rule = "gaussian/gdp"
-    plans = policy(ledger=Ledger.in_memory(budgets, rule), script=[0.1, 0.0, 0.5])
+    accountant = "gaussian/gdp"
+    plans = policy(ledger=Ledger.in_memory(budgets, accountant), script=[0.1, 0.0, 0.5])
     rounds = Coordinator(
         simulation,
         plans,
@@ -670,30 +674,30 @@ def test_no_forecasts_of_another_server(split: Split) -> None:
 
 @pytest.mark.parametrize("budgets", [SAME, TWO], ids=["one class", "two classes"])
 @pytest.mark.parametrize("trust", ["local", "secagg"])
-@pytest.mark.parametrize("rule", ["gaussian/gdp", "laplace/either"])
+@pytest.mark.parametrize("accountant", ["gaussian/gdp", "laplace/either"])
 def test_noise_is_forecast_as_it_will_be(
-    split: Split, rule: str, trust: Any, budgets: Budgets
+    split: Split, accountant: str, trust: Any, budgets: Budgets
 ) -> None:
-    mechanism: Any = rule.split("/")[0]
+    mechanism: Any = accountant.split("/")[0]
     protection = Protection(mechanism=mechanism, trust=trust)
     federation = Federation(model=FEDERATION.model, server=SERVER, protection=protection)
     simulation = Simulation(federation, split, seed=5, device="cpu")
     script = [0.01, 0.02] if budgets is SAME else [[0.01, 0.03], [0.02, 0.0]]
-    ledger = Ledger.in_memory(budgets, rule)
+    ledger = Ledger.in_memory(budgets, accountant)
     policy = Scripted(ledger=ledger, script=script, clip=0.5)
     rounds = Coordinator(simulation, policy, ledger, trust=trust, run="run", mark=b"")
     sizes = np.bincount(budgets.class_of_client)
     for one in played(rounds, 2):
         assert one.plan is not None
         assert one.paid == (sizes * (one.plan.charge_by_class > 0)).sum()
-        forecast = noise_of_mean(ledger.rule, trust, 0.5, one.plan.charge_by_class, sizes)
+        forecast = noise_of_mean(ledger.accountant, trust, 0.5, one.plan.charge_by_class, sizes)
         assert one.seen.noise_std == pytest.approx(forecast, rel=1e-5)
 
 
 def test_without_anybody_there_is_nothing_but_noise() -> None:
     for trust in ("local", "secagg"):
         sizes = np.array([3, 4])
-        assert noise_of_mean(rule_named(RULE), trust, 1.0, np.zeros(2), sizes) == np.inf
+        assert noise_of_mean(accountant_named(RULE), trust, 1.0, np.zeros(2), sizes) == np.inf
 
 
 def test_who_abstains_gets_back_what_was_sent_at_first(split: Split) -> None:

@@ -39,8 +39,8 @@ def refused(message: str) -> Any:
     return pytest.raises(ConfigError, match=f"^{re.escape(message)}$")
 
 
-def ledger_of(epsilons: list[float], rule: str = "laplace/basic") -> Ledger:
-    return Ledger.in_memory(Budgets.per_client(epsilons, 1e-5), rule)
+def ledger_of(epsilons: list[float], accountant: str = "laplace/basic") -> Ledger:
+    return Ledger.in_memory(Budgets.per_client(epsilons, 1e-5), accountant)
 
 
 def release(guard: Guard, uploads: Any = UPLOADS, **options: Any) -> Release:
@@ -264,11 +264,11 @@ def test_privunit_is_for_whole_uploads_seen_one_by_one(options: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("trust", ["local", "secagg"])
-@pytest.mark.parametrize("rule", ["gaussian/gdp", "laplace/basic", "privunit/either"])
-def test_every_release_is_paid_and_has_noise_of_its_own(rule: str, trust: Any) -> None:
-    if rule.startswith("privunit") and trust == "secagg":
+@pytest.mark.parametrize("accountant", ["gaussian/gdp", "laplace/basic", "privunit/either"])
+def test_every_release_is_paid_and_has_noise_of_its_own(accountant: str, trust: Any) -> None:
+    if accountant.startswith("privunit") and trust == "secagg":
         return
-    ledger = ledger_of([9.0] * 3, rule)
+    ledger = ledger_of([9.0] * 3, accountant)
     guard = Guard(ledger, trust=trust)
     values = [release(guard).values for _ in range(3)]
     assert ledger.spent()[0].tolist() == [3 * 2**43] * 3

@@ -28,8 +28,8 @@ from bgtplanner.federation.protection import (
 from bgtplanner.federation.rounds import Federation, Heldout
 from bgtplanner.federation.server import Server
 from bgtplanner.models.factorization import Factorization
-from bgtplanner.models.learner import Edges, Upload
-from bgtplanner.privacy.accountants import rule_named
+from bgtplanner.models.learner import Interactions, Upload
+from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import mechanism_named
@@ -43,7 +43,7 @@ MECHANISMS = ["gaussian", "laplace"]
 QUICK = {"xla_backend_optimization_level": 0}
 
 
-def some_edges(n_items: int = 5, clients: int | None = None) -> Edges:
+def some_edges(n_items: int = 5, clients: int | None = None) -> Interactions:
     """Six users, the last without a rating; one rating in three has not arrived."""
     user = [0, 0, 0, 1, 2, 2, 2, 2, 3, 3, 4, 4]
     item = [0, 1, 2, 1, 0, 2, 3, 1, 1, 3, 0, 2]
@@ -53,20 +53,22 @@ def some_edges(n_items: int = 5, clients: int | None = None) -> Edges:
     arrival = np.array([0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 0], np.int32)
     if clients is not None:
         ratings = deal_users(ratings, clients, seed=2)
-    return Edges.of(ratings, arrival)
+    return Interactions.of(ratings, arrival)
 
 
-def some_upload(edges: Edges, seed: int = 1, size: float = 1.0) -> Upload:
+def some_upload(interactions: Interactions, seed: int = 1, size: float = 1.0) -> Upload:
     """As a model gives it: nothing in rows of pairs that nothing is known of."""
     generator = np.random.default_rng(seed)
-    rows = generator.normal(0, size, (len(edges.pair_item), WIDTH))
-    known = np.isin(np.arange(len(rows)), np.asarray(edges.pair)[np.asarray(edges.present) > 0])
-    dense = generator.normal(0, size, (edges.n_clients, DENSE))
+    rows = generator.normal(0, size, (len(interactions.pair_item), WIDTH))
+    known = np.isin(
+        np.arange(len(rows)), np.asarray(interactions.pair)[np.asarray(interactions.present) > 0]
+    )
+    dense = generator.normal(0, size, (interactions.n_clients, DENSE))
     return Upload(jnp.asarray(rows * known[:, None], jnp.float32), jnp.asarray(dense, jnp.float32))
 
 
-def nothing(edges: Edges) -> Upload:
-    return jax.tree.map(jnp.zeros_like, some_upload(edges))
+def nothing(interactions: Interactions) -> Upload:
+    return jax.tree.map(jnp.zeros_like, some_upload(interactions))
 
 
 def some_terms(
@@ -90,9 +92,9 @@ def compiled(protection: Protection) -> Any:
 
 
 def release(
-    protection: Protection, upload: Upload, edges: Edges, terms: Terms, seed: int = 0
+    protection: Protection, upload: Upload, interactions: Interactions, terms: Terms, seed: int = 0
 ) -> Released:
-    released: Released = compiled(protection)(jax.random.key(seed), upload, edges, terms)
+    released: Released = compiled(protection)(jax.random.key(seed), upload, interactions, terms)
     return released
 
 
@@ -101,11 +103,15 @@ def flat(released: Released) -> Float:
     return np.concatenate([np.asarray(part, float).ravel() for part in gradient])
 
 
-def whole_uploads(upload: Upload, edges: Edges) -> Float:
+def whole_uploads(upload: Upload, interactions: Interactions) -> Float:
     """Each client's upload as it would send it: a row for every item, zeros if not rated."""
-    rows = np.zeros((edges.n_clients, edges.n_items, WIDTH))
-    rows[np.asarray(edges.pair_client), np.asarray(edges.pair_item)] = np.asarray(upload.rows)
-    return np.concatenate([rows.reshape(edges.n_clients, -1), np.asarray(upload.dense)], axis=1)
+    rows = np.zeros((interactions.n_clients, interactions.n_items, WIDTH))
+    rows[np.asarray(interactions.pair_client), np.asarray(interactions.pair_item)] = np.asarray(
+        upload.rows
+    )
+    return np.concatenate(
+        [rows.reshape(interactions.n_clients, -1), np.asarray(upload.dense)], axis=1
+    )
 
 
 class TestClip:
@@ -122,45 +128,47 @@ class TestClip:
     def test_mean_of_whole_clipped_uploads(
         self, mechanism: Any, clients: int | None, noise: Any
     ) -> None:
-        edges = some_edges(clients=clients)
-        upload = some_upload(edges)
+        interactions = some_edges(clients=clients)
+        upload = some_upload(interactions)
         upload = upload._replace(dense=upload.dense.at[0].multiply(1e-3))
         upload = upload._replace(
-            rows=jnp.where((edges.pair_client == 0)[:, None], 1e-3 * upload.rows, upload.rows)
+            rows=jnp.where(
+                (interactions.pair_client == 0)[:, None], 1e-3 * upload.rows, upload.rows
+            )
         )
-        uploads = whole_uploads(upload, edges)
+        uploads = whole_uploads(upload, interactions)
         clipped = mechanism_named(mechanism).clip(uploads, 0.5)
         assert np.array_equal(clipped[0], uploads[0])  # short enough as it is
         assert not np.isclose(clipped[1:], uploads[1:]).all(axis=1).any()
         protection = Protection(mechanism=mechanism, noise=noise)
         tiny = 1e-9 if noise == "sum" else 1e-30  # its band must be inside the clip's
-        terms = some_terms(scale=tiny, clients=edges.n_clients)
-        released = release(protection, upload, edges, terms)
+        terms = some_terms(scale=tiny, clients=interactions.n_clients)
+        released = release(protection, upload, interactions, terms)
         np.testing.assert_allclose(flat(released), clipped.mean(axis=0), rtol=1e-4, atol=1e-6)
         assert released.dropped == 0
 
     def test_the_norms_differ(self) -> None:
-        edges = some_edges()
-        upload = some_upload(edges)
+        interactions = some_edges()
+        upload = some_upload(interactions)
         both = [
-            flat(release(Protection(mechanism=name), upload, edges, some_terms()))  # type: ignore[arg-type]
+            flat(release(Protection(mechanism=name), upload, interactions, some_terms()))  # type: ignore[arg-type]
             for name in MECHANISMS
         ]
         assert np.abs(both[1]).sum() < 0.9 * np.abs(both[0]).sum()
 
     def test_each_class_has_its_own_bound(self) -> None:
-        edges = some_edges()
-        upload = some_upload(edges)
+        interactions = some_edges()
+        upload = some_upload(interactions)
         classes = np.array([0, 1, 0, 1, 1, 0])
         terms = some_terms(clip=[0.5, 0.1], scale=[0.0, 0.0], classes=classes)
-        released = release(Protection(mechanism="gaussian"), upload, edges, terms)
+        released = release(Protection(mechanism="gaussian"), upload, interactions, terms)
         bounds = np.where(classes == 0, 0.5, 0.1)
-        clipped = mechanism_named("gaussian").clip(whole_uploads(upload, edges), bounds)
+        clipped = mechanism_named("gaussian").clip(whole_uploads(upload, interactions), bounds)
         np.testing.assert_allclose(flat(released), clipped.mean(axis=0), rtol=1e-4, atol=1e-6)
 
     @pytest.mark.parametrize("mechanism", MECHANISMS)
     def test_one_client_moves_the_sum_by_twice_the_clip_at_most(self, mechanism: Any) -> None:
-        edges = some_edges()
+        interactions = some_edges()
         clip, protection = 0.5, Protection(mechanism=mechanism)
         terms = some_terms(clip)
         order = mechanism_named(mechanism).order
@@ -169,62 +177,69 @@ class TestClip:
             generator = np.random.default_rng(seed)
             client = seed % N_CLIENTS
             size = 10.0 ** generator.uniform(-3, 30)
-            mine, other = some_upload(edges, seed), some_upload(edges, seed + 1000, size)
+            mine, other = (
+                some_upload(interactions, seed),
+                some_upload(interactions, seed + 1000, size),
+            )
             if seed % 4 == 0:  # the very opposite: as far apart as can be
                 other = jax.tree.map(lambda part: -part, mine)
-            of_client = np.asarray(edges.pair_client) == client
-            item = np.asarray(edges.pair_item).copy()
+            of_client = np.asarray(interactions.pair_client) == client
+            item = np.asarray(interactions.pair_item).copy()
             if of_client.any() and seed % 4:  # other items, too
-                item[of_client] = generator.permutation(edges.n_items)[: of_client.sum()]
+                item[of_client] = generator.permutation(interactions.n_items)[: of_client.sum()]
             replaced = Upload(
                 jnp.where(of_client[:, None], other.rows, mine.rows),
                 mine.dense.at[client].set(other.dense[client]),
             )
-            neighbour = replace(edges, pair_item=jnp.asarray(item))
-            one = flat(release(protection, mine, edges, terms))
+            neighbour = replace(interactions, pair_item=jnp.asarray(item))
+            one = flat(release(protection, mine, interactions, terms))
             two = flat(release(protection, replaced, neighbour, terms))
             distance = float(np.linalg.norm(N_CLIENTS * (one - two), order))
             furthest = max(furthest, distance)
         assert 1.99 * clip < furthest <= 2 * clip * (1 + 1e-6)
 
     def test_who_rated_nothing_counts_like_everybody(self) -> None:
-        edges = some_edges()
-        upload = some_upload(edges)
+        interactions = some_edges()
+        upload = some_upload(interactions)
         upload = upload._replace(dense=upload.dense.at[5].set(0.0))  # rated nothing
-        total = mechanism_named("gaussian").clip(whole_uploads(upload, edges), 0.5).sum(axis=0)
+        total = (
+            mechanism_named("gaussian").clip(whole_uploads(upload, interactions), 0.5).sum(axis=0)
+        )
         for granted, number in (([1] * 6, 6), ([1] * 5 + [0], 5)):
             terms = some_terms(granted=granted)
-            released = release(Protection(mechanism="gaussian"), upload, edges, terms)
+            released = release(Protection(mechanism="gaussian"), upload, interactions, terms)
             np.testing.assert_allclose(flat(released), total / number, rtol=1e-4, atol=1e-6)
-            assert np.asarray(released.aggregate.usage).tolist() == [number] * edges.n_items
+            assert np.asarray(released.aggregate.usage).tolist() == [number] * interactions.n_items
 
     def test_who_is_not_granted_stays_out(self) -> None:
-        edges = some_edges()
-        upload, granted = some_upload(edges), np.array([1, 0, 1, 1, 0, 1])
+        interactions = some_edges()
+        upload, granted = some_upload(interactions), np.array([1, 0, 1, 1, 0, 1])
         terms = some_terms(granted=granted)
-        clipped = mechanism_named("gaussian").clip(whole_uploads(upload, edges), 0.5)
-        released = release(Protection(mechanism="gaussian"), upload, edges, terms)
+        clipped = mechanism_named("gaussian").clip(whole_uploads(upload, interactions), 0.5)
+        released = release(Protection(mechanism="gaussian"), upload, interactions, terms)
         expected = clipped[granted > 0].mean(axis=0)
         np.testing.assert_allclose(flat(released), expected, rtol=1e-4, atol=1e-6)
 
     @pytest.mark.parametrize("noise", ["sum", "per-client"])
     def test_what_is_no_number_is_dropped_and_counted(self, noise: Any) -> None:
-        edges = some_edges()
-        good = some_upload(edges)
-        pair = int(np.flatnonzero(np.asarray(edges.pair_client) == 0)[0])
+        interactions = some_edges()
+        good = some_upload(interactions)
+        pair = int(np.flatnonzero(np.asarray(interactions.pair_client) == 0)[0])
         upload = Upload(
             good.rows.at[pair, 1].set(jnp.nan),
             good.dense.at[2, 0].set(jnp.inf).at[4, 1].set(jnp.nan),
         )
-        uploads = whole_uploads(good, edges)
+        uploads = whole_uploads(good, interactions)
         uploads[[0, 2, 4]] = 0.0  # nothing of it, but they are there
         expected = mechanism_named("gaussian").clip(uploads, 0.5).mean(axis=0)
         granted = [1, 1, 1, 1, 1, 1]
         protection = Protection(mechanism="gaussian", noise=noise)
-        released = release(protection, upload, edges, some_terms(granted=granted))
+        released = release(protection, upload, interactions, some_terms(granted=granted))
         np.testing.assert_allclose(flat(released), expected, rtol=1e-4, atol=1e-6)
         assert released.dropped == 3
-        released = release(protection, upload, edges, some_terms(granted=[0, 1, 1, 1, 1, 1]))
+        released = release(
+            protection, upload, interactions, some_terms(granted=[0, 1, 1, 1, 1, 1])
+        )
         assert released.dropped == 2  # who is not in it cannot drop out of it
 
 
@@ -239,12 +254,12 @@ class TestNoise:
     def test_distribution_of_the_sum(
         self, mechanism: Any, trust: Any, noise: Any, answering: int
     ) -> None:
-        edges = some_edges(MANY)
+        interactions = some_edges(MANY)
         protection = Protection(mechanism=mechanism, trust=trust, noise=noise)
         scale = 0.7
         granted = np.arange(N_CLIENTS) < answering
         terms = some_terms(scale=scale, granted=granted)
-        released = release(protection, nothing(edges), edges, terms, seed=4)
+        released = release(protection, nothing(interactions), interactions, terms, seed=4)
         drawn = answering * flat(released)
         copies = 1 if trust == "secagg" else answering
         unit = {"gaussian": 1.0, "laplace": 2**0.5}[mechanism]
@@ -265,7 +280,7 @@ class TestNoise:
     @pytest.mark.parametrize("noise", ["sum", "per-client"])
     @pytest.mark.parametrize("mechanism", MECHANISMS)
     def test_classes_add_up(self, mechanism: Any, noise: Any) -> None:
-        edges = some_edges(MANY)
+        interactions = some_edges(MANY)
         protection = Protection(mechanism=mechanism, noise=noise)
         terms = some_terms(
             clip=[0.5] * 3,
@@ -273,7 +288,7 @@ class TestNoise:
             classes=[0, 0, 0, 1, 1, 2],
             granted=[1, 1, 1, 1, 1, 0],
         )
-        released = release(protection, nothing(edges), edges, terms)
+        released = release(protection, nothing(interactions), interactions, terms)
         variance = (3 * 1.0 + 2 * 9.0) * (2 if mechanism == "laplace" else 1)
         assert (5 * flat(released)).std() == pytest.approx(variance**0.5, rel=0.04)
         assert 5 * float(released.noise_std) == pytest.approx(variance**0.5, rel=1e-5)
@@ -282,9 +297,14 @@ class TestNoise:
     def test_neighbouring_coordinates_have_nothing_to_do_with_each_other(
         self, mechanism: Any
     ) -> None:
-        edges = some_edges(MANY)
+        interactions = some_edges(MANY)
         drawn = flat(
-            release(Protection(mechanism=mechanism), nothing(edges), edges, some_terms(scale=1.0))
+            release(
+                Protection(mechanism=mechanism),
+                nothing(interactions),
+                interactions,
+                some_terms(scale=1.0),
+            )
         )
         assert len(np.unique(drawn)) > 0.99 * len(drawn)
         for shift in (1, WIDTH, MANY):
@@ -293,20 +313,22 @@ class TestNoise:
     @pytest.mark.parametrize("noise", ["sum", "per-client"])
     @pytest.mark.parametrize("mechanism", MECHANISMS)
     def test_noise_comes_on_top(self, mechanism: Any, noise: Any) -> None:
-        edges = some_edges(MANY)
+        interactions = some_edges(MANY)
         protection = Protection(mechanism=mechanism, noise=noise)
         terms = some_terms(scale=0.01)
-        both = flat(release(protection, some_upload(edges), edges, terms, seed=7))
-        alone = flat(release(protection, nothing(edges), edges, terms, seed=7))
-        clipped = mechanism_named(mechanism).clip(whole_uploads(some_upload(edges), edges), 0.5)
+        both = flat(release(protection, some_upload(interactions), interactions, terms, seed=7))
+        alone = flat(release(protection, nothing(interactions), interactions, terms, seed=7))
+        clipped = mechanism_named(mechanism).clip(
+            whole_uploads(some_upload(interactions), interactions), 0.5
+        )
         np.testing.assert_allclose(both - alone, clipped.mean(axis=0), atol=1e-5)
 
     def test_another_key_is_another_noise(self) -> None:
-        edges = some_edges()
-        protection, upload = Protection(mechanism="gaussian"), some_upload(edges)
+        interactions = some_edges()
+        protection, upload = Protection(mechanism="gaussian"), some_upload(interactions)
         terms = some_terms(scale=1.0)
         one, same, other = (
-            flat(release(protection, upload, edges, terms, seed=seed)) for seed in (0, 0, 1)
+            flat(release(protection, upload, interactions, terms, seed=seed)) for seed in (0, 0, 1)
         )
         assert np.array_equal(one, same)
         assert (one != other).all()
@@ -317,19 +339,19 @@ class TestNoise:
         ratings = Ratings.from_arrays(
             [0, 1, 1], [0, 1, 2], [1, 0, 1], items=range(3), scale=(0, 1)
         )
-        edges = Edges.of(ratings)
+        interactions = Interactions.of(ratings)
         federation = Federation(
             model=Factorization(dim=0),
             server=Server(optimizer="sgd"),
             protection=Protection(mechanism="gaussian", unit=unit),
         )
-        state = federation.initial(jax.random.key(0), edges)
+        state = federation.initial(jax.random.key(0), interactions)
         heldout = Heldout(jnp.array([0]), jnp.array([0]), jnp.array([0.5]))
         terms = some_terms(scale=1.0, clients=2)
         play = jax.jit(federation.round, compiler_options=QUICK)
         seen = [
             np.asarray(
-                play(state, edges, heldout, jnp.int32(index), jax.random.key(key), terms)[
+                play(state, interactions, heldout, jnp.int32(index), jax.random.key(key), terms)[
                     1
                 ].aggregate
             )
@@ -345,26 +367,28 @@ class TestTurning:
 
     EPSILON, CLIP, TIMES = 4.0, 0.5, 3000
 
-    def sums(self, noise: Any, upload: Upload, edges: Edges, granted: Any) -> Float:
-        rule = rule_named("privunit/either")
-        classes = np.zeros(edges.n_clients, np.int32)
-        terms = terms_of(rule, "local", self.CLIP, np.array([self.EPSILON]), granted, classes)
+    def sums(self, noise: Any, upload: Upload, interactions: Interactions, granted: Any) -> Float:
+        accountant = accountant_named("privunit/either")
+        classes = np.zeros(interactions.n_clients, np.int32)
+        terms = terms_of(
+            accountant, "local", self.CLIP, np.array([self.EPSILON]), granted, classes
+        )
         protection = Protection(mechanism="privunit", noise=noise)
         keys = jax.random.split(jax.random.key(5), self.TIMES)
-        found = jax.vmap(lambda key: compiled(protection)(key, upload, edges, terms))(keys)
+        found = jax.vmap(lambda key: compiled(protection)(key, upload, interactions, terms))(keys)
         assert not np.asarray(found.dropped).any()
         parts = [np.asarray(part, float) for part in found.aggregate.gradient]
         return granted.sum() * np.concatenate([p.reshape(self.TIMES, -1) for p in parts], axis=1)
 
     @pytest.mark.parametrize("noise", ["sum", "per-client"])
     def test_mean_and_covariance_are_the_guards(self, noise: Any) -> None:
-        edges = some_edges()
-        upload = some_upload(edges)
-        short = jnp.where((edges.pair_client == 0)[:, None], 0.1, 1.0)
+        interactions = some_edges()
+        upload = some_upload(interactions)
+        short = jnp.where((interactions.pair_client == 0)[:, None], 0.1, 1.0)
         upload = Upload(upload.rows * short, upload.dense.at[0].multiply(0.1).at[5].set(0.0))
         granted = np.array([1, 1, 0, 1, 1, 1], bool)  # the last has nothing to send
-        found = self.sums(noise, upload, edges, granted)
-        uploads = mechanism_named("privunit").clip(whole_uploads(upload, edges), self.CLIP)
+        found = self.sums(noise, upload, interactions, granted)
+        uploads = mechanism_named("privunit").clip(whole_uploads(upload, interactions), self.CLIP)
         budgets = Budgets.same(Budget(self.EPSILON, 1e-5), N_CLIENTS * self.TIMES)
         guard = Guard(Ledger.in_memory(budgets, "privunit/either"), noise=SeededNoise(3))
         one_by_one = guard.release(
@@ -378,12 +402,14 @@ class TestTurning:
         np.testing.assert_allclose(np.cov(found.T) / size, np.cov(expected.T) / size, atol=0.16)
 
     def test_terms_say_what_is_left_of_an_upload(self) -> None:
-        edges, granted = some_edges(MANY), np.ones(N_CLIENTS, bool)
+        interactions, granted = some_edges(MANY), np.ones(N_CLIENTS, bool)
         terms = terms_of(
-            rule_named("privunit/either"), "local", 0.5, np.array([1.0, 8.0]), granted,
+            accountant_named("privunit/either"), "local", 0.5, np.array([1.0, 8.0]), granted,
             np.array([0, 0, 0, 1, 1, 1], np.int32),
         )  # fmt: skip
-        released = release(Protection(mechanism="privunit"), some_upload(edges), edges, terms)
+        released = release(
+            Protection(mechanism="privunit"), some_upload(interactions), interactions, terms
+        )
         variance = 3 * (0.25 / np.square(cap_of([1.0, 8.0]).strength)).sum()
         assert (6 * flat(released)).std() == pytest.approx(variance**0.5, rel=0.05)
         assert 6 * float(released.noise_std) == pytest.approx(variance**0.5, rel=1e-5)
@@ -391,10 +417,10 @@ class TestTurning:
     @pytest.mark.parametrize("epsilon", [100.0, 2000.0])
     def test_of_a_large_budget_the_upload_is_left(self, epsilon: float) -> None:
         self.EPSILON, self.TIMES = epsilon, 200
-        edges = some_edges()
-        upload, granted = some_upload(edges), np.ones(N_CLIENTS, bool)
-        found = self.sums("sum", upload, edges, granted)
-        uploads = mechanism_named("privunit").clip(whole_uploads(upload, edges), self.CLIP)
+        interactions = some_edges()
+        upload, granted = some_upload(interactions), np.ones(N_CLIENTS, bool)
+        found = self.sums("sum", upload, interactions, granted)
+        uploads = mechanism_named("privunit").clip(whole_uploads(upload, interactions), self.CLIP)
         error = found.std(axis=0).max() / self.TIMES**0.5
         np.testing.assert_allclose(found.mean(axis=0), uploads.sum(axis=0), atol=5 * error)
 
@@ -410,15 +436,17 @@ class TestLimits:
     @pytest.mark.parametrize("mechanism", MECHANISMS)
     def test_what_is_outside_is_left_out(self, mechanism: Any) -> None:
         """A client that does not clip: its upload does not reach the sum."""
-        edges = some_edges(MANY)
+        interactions = some_edges(MANY)
         protection = Protection(mechanism=mechanism, noise="per-client")
-        upload, terms = nothing(edges), some_terms(clip=0.5, scale=0.1)
+        upload, terms = nothing(interactions), some_terms(clip=0.5, scale=0.1)
         rows = upload.rows.at[0].set(1e4)  # client 0's
         each = jax.jit(partial(each_alone, protection))
-        total, number, outside = each(jax.random.key(0), Uploads(rows, upload.dense, edges), terms)
+        total, number, outside = each(
+            jax.random.key(0), Uploads(rows, upload.dense, interactions), terms
+        )
         assert (number, outside) == (N_CLIENTS - 1, 1)
         assert np.abs(np.asarray(total.items)).max() < 100
-        everybody, number, outside = each(jax.random.key(0), Uploads(*upload, edges), terms)
+        everybody, number, outside = each(jax.random.key(0), Uploads(*upload, interactions), terms)
         assert (number, outside) == (N_CLIENTS, 0)
         # What is missing is client 0's noise, and no other's.
         missing = np.asarray(everybody.items - total.items)
@@ -429,11 +457,14 @@ class TestLimits:
     def test_without_noise_it_is_dropped(
         self, mechanism: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        edges = some_edges(MANY)
+        interactions = some_edges(MANY)
         kind = type(mechanism_named(mechanism))
         monkeypatch.setattr(kind, "draw", lambda _, source, shape: jnp.zeros(shape))
         protection = Protection(mechanism=mechanism, noise="per-client")
-        uploads, terms = Uploads(*nothing(edges), edges), some_terms(clip=0.5, scale=0.1)
+        uploads, terms = (
+            Uploads(*nothing(interactions), interactions),
+            some_terms(clip=0.5, scale=0.1),
+        )
         _, number, outside = each_alone(protection, jax.random.key(0), uploads, terms)
         assert (int(number), int(outside)) == (0, N_CLIENTS)
 
@@ -442,12 +473,16 @@ class TestTerms:
     CLASSES = np.array([0, 0, 1, 1, 2], np.int32)
     EVERYBODY = np.ones(5, dtype=bool)
 
-    def terms(self, rule: str, trust: str, charges: list[float], granted: Any = None) -> Terms:
+    def terms(
+        self, accountant: str, trust: str, charges: list[float], granted: Any = None
+    ) -> Terms:
         who = self.EVERYBODY if granted is None else np.asarray(granted, dtype=bool)
-        return terms_of(rule_named(rule), trust, 0.5, np.array(charges), who, self.CLASSES)
+        return terms_of(
+            accountant_named(accountant), trust, 0.5, np.array(charges), who, self.CLASSES
+        )
 
     @pytest.mark.parametrize(
-        ("rule", "multipliers"),
+        ("accountant", "multipliers"),
         [
             ("gaussian/gdp", [1.0, 2.0, 4.0]),
             ("gaussian/rdp", [2**-0.5, 2**0.5, 8**0.5]),
@@ -457,9 +492,11 @@ class TestTerms:
         ],
     )
     @pytest.mark.parametrize("trust", ["local", "secagg"])
-    def test_noise_over_sensitivity(self, trust: str, rule: str, multipliers: list[float]) -> None:
+    def test_noise_over_sensitivity(
+        self, trust: str, accountant: str, multipliers: list[float]
+    ) -> None:
         """Whoever pays a charge gets the protection of that charge."""
-        terms = self.terms(rule, trust, [1.0, 1 / 4, 1 / 16])
+        terms = self.terms(accountant, trust, [1.0, 1 / 4, 1 / 16])
         ratio = np.asarray(terms.scale) / (2 * np.asarray(terms.clip))
         np.testing.assert_allclose(ratio, multipliers, rtol=1e-6)
         if trust == "local":  # the same clip, each its own noise

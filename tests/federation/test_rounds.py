@@ -18,7 +18,7 @@ from bgtplanner.federation.protection import Protection, Terms
 from bgtplanner.federation.rounds import Draw, Federation, Heldout, Outcome, State
 from bgtplanner.federation.server import Server
 from bgtplanner.models.fedgnn import FedGNN
-from bgtplanner.models.learner import Edges, Learner, Shared, Statistics, Upload
+from bgtplanner.models.learner import Interactions, Learner, Shared, Statistics, Upload
 from bgtplanner.models.metrics import Metrics, metrics
 from bgtplanner.paper import extras, rows
 from bgtplanner.paper.extras import PaperExtras
@@ -38,16 +38,16 @@ class Counter(Learner):
     def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Array]:
         return Shared(jax.random.uniform(key, (n_items, 1)), jnp.zeros(0)), jnp.zeros(n_users)
 
-    def loss(self, copies: Upload, local: Array, edges: Edges) -> Array:
-        error = edges.value - edges.of_edges(copies.rows)[:, 0]
-        mean = edges.sum_by_client(edges.present * error**2)
-        return 0.5 * mean / jnp.maximum(edges.ratings_of_clients, 1.0)
+    def loss(self, copies: Upload, local: Array, interactions: Interactions) -> Array:
+        error = interactions.value - interactions.rows_of(copies.rows)[:, 0]
+        mean = interactions.sum_by_client(interactions.present * error**2)
+        return 0.5 * mean / jnp.maximum(interactions.ratings_of_clients, 1.0)
 
-    def train(self, shared: Shared, local: Array, edges: Edges) -> Statistics:
-        return super().train(shared, local, edges)._replace(local=local + 1)
+    def train(self, shared: Shared, local: Array, interactions: Interactions) -> Statistics:
+        return super().train(shared, local, interactions)._replace(local=local + 1)
 
     def predict(
-        self, shared: Shared, local: Array, edges: Edges, user: Array, item: Array
+        self, shared: Shared, local: Array, interactions: Interactions, user: Array, item: Array
     ) -> Array:
         return jnp.clip(shared.items[item, 0], 0.0, 1.0)
 
@@ -77,18 +77,22 @@ def compiled(federation: Federation) -> Any:
 class Runner:
     """A federation at work: any round of it, from the start or from a given state."""
 
-    def __init__(self, federation: Federation, edges: Edges, seed: int = 0) -> None:
-        self.federation, self.edges = federation, edges
-        self.start = federation.initial(jax.random.key(seed), edges)
+    def __init__(self, federation: Federation, interactions: Interactions, seed: int = 0) -> None:
+        self.federation, self.interactions = federation, interactions
+        self.start = federation.initial(jax.random.key(seed), interactions)
         self.key = jax.random.key(seed + 100)
 
     def __call__(
-        self, index: int = 0, *, state: State | None = None, edges: Edges | None = None
+        self,
+        index: int = 0,
+        *,
+        state: State | None = None,
+        interactions: Interactions | None = None,
     ) -> tuple[State, Outcome]:
         state = self.start if state is None else state
-        edges = self.edges if edges is None else edges
+        interactions = self.interactions if interactions is None else interactions
         result: tuple[State, Outcome] = compiled(self.federation)(
-            state, edges, HELDOUT, jnp.int32(index), self.key
+            state, interactions, HELDOUT, jnp.int32(index), self.key
         )
         return result
 
@@ -96,7 +100,7 @@ class Runner:
         """Clients that took part, seen from how their users counted."""
         state, _ = self(index)
         counted = np.asarray(state.local) > 0
-        of_user = np.asarray(self.edges.client_of_user)
+        of_user = np.asarray(self.interactions.client_of_user)
         taken = {client: set(counted[of_user == client].tolist()) for client in set(of_user)}
         assert all(len(answers) == 1 for answers in taken.values())  # a client as a whole
         return [int(client) for client, answers in sorted(taken.items()) if answers == {True}]
@@ -118,14 +122,14 @@ class TestParticipation:
         self, share: float, users: int, expected: int
     ) -> None:
         federation = Federation(model=Counter(), server=PLAIN, participation=share)
-        runner = Runner(federation, Edges.of(some_ratings(users)))
+        runner = Runner(federation, Interactions.of(some_ratings(users)))
         for index in range(4):
             assert len(runner.participants(index)) == expected
             assert int(runner(index)[1].clients) == expected
 
     def test_drawn_anew_in_every_round_and_evenly(self) -> None:
         federation = Federation(model=Counter(), server=PLAIN, participation=0.4)
-        runner = Runner(federation, Edges.of(some_ratings(5)))
+        runner = Runner(federation, Interactions.of(some_ratings(5)))
         rounds = [tuple(runner.participants(index)) for index in range(60)]
         assert len(set(rounds)) == 10  # all pairs of five
         counts = np.bincount(np.concatenate(rounds))
@@ -135,22 +139,24 @@ class TestParticipation:
     def test_clients_take_part_not_users(self) -> None:
         ratings = deal_users(some_ratings(9), 4, seed=1)
         federation = Federation(model=Counter(), server=PLAIN, participation=0.5)
-        runner = Runner(federation, Edges.of(ratings))
+        runner = Runner(federation, Interactions.of(ratings))
         for index in range(5):
             assert len(runner.participants(index)) == 2
 
     def test_the_seed_says_who(self) -> None:
         federation = Federation(model=Counter(), server=PLAIN, participation=0.4)
-        edges = Edges.of(some_ratings(10))
+        interactions = Interactions.of(some_ratings(10))
         drawn = []
         for seed in (0, 0, 1):
-            runner = Runner(federation, edges, seed)
+            runner = Runner(federation, interactions, seed)
             drawn.append([runner.participants(index) for index in range(4)])
         assert drawn[0] == drawn[1] != drawn[2]
 
     def test_a_client_without_ratings_is_not_counted(self) -> None:
-        edges = Edges.of(some_ratings(4), np.repeat([0, 0, 1, 2], 3).astype(np.int32))
-        runner = Runner(Federation(model=Counter(), server=PLAIN), edges)
+        interactions = Interactions.of(
+            some_ratings(4), np.repeat([0, 0, 1, 2], 3).astype(np.int32)
+        )
+        runner = Runner(Federation(model=Counter(), server=PLAIN), interactions)
         assert [int(runner(index)[1].clients) for index in range(3)] == [2, 3, 4]
 
 
@@ -174,7 +180,7 @@ class TestWhatReachesTheServer:
     ) -> None:
         ratings = deal_users(some_ratings(9), 5, seed=1)
         counting = Federation(model=Counter(), server=PLAIN, participation=0.4)
-        seen = Runner(counting, Edges.of(ratings)).participants(3)
+        seen = Runner(counting, Interactions.of(ratings)).participants(3)
         others = [client for client in range(5) if client not in seen]
         assert len(seen) == 2
         federation = Federation(
@@ -183,27 +189,27 @@ class TestWhatReachesTheServer:
             participation=0.4,
             extras=PaperExtras(pseudo_items=pseudo_items),
         )
-        runner = Runner(federation, Edges.of(ratings))
+        runner = Runner(federation, Interactions.of(ratings))
         state, outcome = runner(3)
         assert same_bits(runner(3), (state, outcome))  # the same arguments, the same bits
         assert not same_bits(runner(4)[0].shared, state.shared)
         # Whatever the others hold, the server cannot tell.
-        hidden, hidden_outcome = runner(3, edges=Edges.of(changed(ratings, others)))
+        hidden, hidden_outcome = runner(3, interactions=Interactions.of(changed(ratings, others)))
         assert same_bits(state.shared, hidden.shared)
         assert same_bits(state.memory, hidden.memory)
         assert outcome.loss == hidden_outcome.loss
         for client in seen:
-            shown, _ = runner(3, edges=Edges.of(changed(ratings, [client])))
+            shown, _ = runner(3, interactions=Interactions.of(changed(ratings, [client])))
             assert not same_bits(state.shared, shown.shared)
 
     def test_a_rating_still_to_come_has_no_influence(self) -> None:
         ratings = some_ratings(4)
         late = np.zeros(len(ratings), np.int32)
         late[ratings.user == 2] = 5
-        runner = Runner(Federation(model=Counter(), server=PLAIN), Edges.of(ratings, late))
-        other = Edges.of(changed(ratings, [2]), late)
-        assert same_bits(runner(4)[0].shared, runner(4, edges=other)[0].shared)
-        assert not same_bits(runner(5)[0].shared, runner(5, edges=other)[0].shared)
+        runner = Runner(Federation(model=Counter(), server=PLAIN), Interactions.of(ratings, late))
+        other = Interactions.of(changed(ratings, [2]), late)
+        assert same_bits(runner(4)[0].shared, runner(4, interactions=other)[0].shared)
+        assert not same_bits(runner(5)[0].shared, runner(5, interactions=other)[0].shared)
 
 
 class TestOneRound:
@@ -212,8 +218,8 @@ class TestOneRound:
         ratings = Ratings.from_arrays(
             [0, 0, 1], [0, 1, 1], [1.0, 0.5, 0.0], items=range(3), scale=(0, 1)
         )
-        edges = Edges.of(ratings)
-        runner = Runner(Federation(model=Counter(), server=PLAIN), edges)
+        interactions = Interactions.of(ratings)
+        runner = Runner(Federation(model=Counter(), server=PLAIN), interactions)
         start = State(
             Shared(jnp.array([[0.5], [0.5], [0.75]]), jnp.zeros(0)), jnp.zeros(2), runner.start[2]
         )
@@ -229,7 +235,7 @@ class TestOneRound:
         np.testing.assert_array_equal(state.local, [1, 1])
 
     def test_outcome_is_of_the_new_parameters(self) -> None:
-        runner = Runner(Federation(model=Counter(), server=PLAIN), Edges.of(some_ratings()))
+        runner = Runner(Federation(model=Counter(), server=PLAIN), Interactions.of(some_ratings()))
         state, outcome = runner()
         predicted = np.asarray(state.shared.items)[np.asarray(HELDOUT.item), 0].clip(0, 1)
         expected = metrics(predicted, HELDOUT.value)
@@ -242,7 +248,7 @@ class TestOneRound:
             federation = Federation(
                 model=Counter(), server=PLAIN, extras=PaperExtras(pseudo_items=number)
             )
-            runner = Runner(federation, Edges.of(ratings))
+            runner = Runner(federation, Interactions.of(ratings))
             moved = np.asarray(runner()[0].shared.items != runner.start.shared.items)[:, 0]
             assert moved[4:].any() == moved[4:].all() == touched
 
@@ -250,7 +256,7 @@ class TestOneRound:
 def test_every_draw_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pseudo items are seen. Drawn with the noise's key, they would give the noise away."""
     protection = Protection(mechanism="gaussian", unit="row")
-    edges = Edges.of(some_ratings())
+    interactions = Interactions.of(some_ratings())
     used: list[tuple[int, ...]] = []
 
     def note(key: Array) -> None:
@@ -281,8 +287,8 @@ def test_every_draw_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     terms = Terms(jnp.ones(7), jnp.ones(1), jnp.ones(1), jnp.zeros(7, jnp.int32))
     with jax.disable_jit():
-        state = federation.initial(jax.random.key(0), edges)
-        federation.round(state, edges, HELDOUT, jnp.int32(1), jax.random.key(1), terms)
+        state = federation.initial(jax.random.key(0), interactions)
+        federation.round(state, interactions, HELDOUT, jnp.int32(1), jax.random.key(1), terms)
     seeds = jax.random.fold_in(jax.random.key(1), 1)
     for draw in Draw:
         note(jax.random.fold_in(seeds, draw))

@@ -18,7 +18,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Aggregate, ExtraRows, Server, aggregate
 from bgtplanner.models.fedgnn import FedGNN
-from bgtplanner.models.interactions import Edges, Shared, Upload
+from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.optimizers import Noise, Shrunk
 
 Float = NDArray[np.float64]
@@ -27,7 +27,7 @@ QUICK = {"xla_backend_optimization_level": 0}
 aggregated = jax.jit(aggregate, static_argnums=3, compiler_options=QUICK)
 
 
-def some_edges(clients: int | None) -> Edges:
+def some_edges(clients: int | None) -> Interactions:
     """Six users, the last without a rating; one rating in three has not arrived."""
     user = [0, 0, 0, 1, 2, 2, 2, 2, 3, 3, 4, 4]
     item = [0, 1, 2, 1, 0, 2, 3, 4, 1, 3, 0, 4]
@@ -37,22 +37,24 @@ def some_edges(clients: int | None) -> Edges:
     arrival = np.array([0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 0], np.int32)
     if clients is not None:
         ratings = deal_users(ratings, clients, seed=2)
-    return Edges.of(ratings, arrival)
+    return Interactions.of(ratings, arrival)
 
 
-def some_upload(edges: Edges) -> Upload:
+def some_upload(interactions: Interactions) -> Upload:
     """As a model gives it: rows of pairs that nothing is known of are zero."""
     generator = np.random.default_rng(1)
-    rows = generator.normal(0, 1, (len(edges.pair_item), WIDTH))
-    known = np.isin(np.arange(len(rows)), np.asarray(edges.pair)[np.asarray(edges.present) > 0])
-    dense = generator.normal(0, 1, (edges.n_clients, DENSE))
+    rows = generator.normal(0, 1, (len(interactions.pair_item), WIDTH))
+    known = np.isin(
+        np.arange(len(rows)), np.asarray(interactions.pair)[np.asarray(interactions.present) > 0]
+    )
+    dense = generator.normal(0, 1, (interactions.n_clients, DENSE))
     return Upload(jnp.asarray(rows * known[:, None]), jnp.asarray(dense))
 
 
-def some_pseudo(edges: Edges) -> ExtraRows:
+def some_pseudo(interactions: Interactions) -> ExtraRows:
     """Three each, of which client 1 has but one."""
-    item = np.array([[5, 4, 3], [5, -1, -1]] + [[5, 3, 2]] * 4)[: edges.n_clients]
-    rows = np.random.default_rng(2).normal(0, 1, (edges.n_clients, 3, WIDTH))
+    item = np.array([[5, 4, 3], [5, -1, -1]] + [[5, 3, 2]] * 4)[: interactions.n_clients]
+    rows = np.random.default_rng(2).normal(0, 1, (interactions.n_clients, 3, WIDTH))
     return ExtraRows(jnp.asarray(item), jnp.asarray(rows))
 
 
@@ -63,14 +65,14 @@ class Plain(NamedTuple):
 
 
 def plain(
-    upload: Upload, edges: Edges, takes_part: Any, how: str, pseudo: ExtraRows | None
+    upload: Upload, interactions: Interactions, takes_part: Any, how: str, pseudo: ExtraRows | None
 ) -> Plain:
     """The same average, one client and one row at a time."""
     items, usage = np.zeros((N_ITEMS, WIDTH)), np.zeros(N_ITEMS)
     dense, total = np.zeros(DENSE), 0.0
-    client_of_edge = np.asarray(edges.client_of_user)[np.asarray(edges.user)]
-    for client in range(edges.n_clients):
-        own = np.flatnonzero((client_of_edge == client) & (np.asarray(edges.present) > 0))
+    client_of_edge = np.asarray(interactions.client_of_user)[np.asarray(interactions.user)]
+    for client in range(interactions.n_clients):
+        own = np.flatnonzero((client_of_edge == client) & (np.asarray(interactions.present) > 0))
         if not takes_part[client] or len(own) == 0:
             continue
         extra = []
@@ -79,10 +81,10 @@ def plain(
         weight = 1.0 if how == "clients" else float(len(own) + len(extra))
         total += weight
         dense += weight * np.asarray(upload.dense)[client]
-        for pair in np.flatnonzero(np.asarray(edges.pair_client) == client):
-            items[edges.pair_item[pair]] += weight * np.asarray(upload.rows)[pair]
+        for pair in np.flatnonzero(np.asarray(interactions.pair_client) == client):
+            items[interactions.pair_item[pair]] += weight * np.asarray(upload.rows)[pair]
         for edge in own:
-            usage[edges.item[edge]] += 1
+            usage[interactions.item[edge]] += 1
         for k in extra:
             assert pseudo is not None
             items[pseudo.item[client, k]] += weight * np.asarray(pseudo.rows)[client, k]
@@ -97,13 +99,15 @@ class TestAggregate:
     @pytest.mark.parametrize("with_pseudo", [False, True], ids=["real", "pseudo"])
     @pytest.mark.parametrize("clients", [None, 3], ids=["user", "several"])
     def test_loop_over_clients(self, how: Any, with_pseudo: bool, clients: int | None) -> None:
-        edges = some_edges(clients)
-        upload = some_upload(edges)
-        pseudo = some_pseudo(edges) if with_pseudo else None
-        n = edges.n_clients
+        interactions = some_edges(clients)
+        upload = some_upload(interactions)
+        pseudo = some_pseudo(interactions) if with_pseudo else None
+        n = interactions.n_clients
         for takes_part in (np.ones(n), np.arange(n) % 2, np.arange(n) == 1, np.zeros(n)):
-            got = aggregated(upload, edges, jnp.asarray(takes_part, jnp.float32), how, pseudo)
-            expected = plain(upload, edges, takes_part, how, pseudo)
+            got = aggregated(
+                upload, interactions, jnp.asarray(takes_part, jnp.float32), how, pseudo
+            )
+            expected = plain(upload, interactions, takes_part, how, pseudo)
             np.testing.assert_allclose(got.gradient.items, expected.items, atol=1e-5)
             np.testing.assert_allclose(got.gradient.dense, expected.dense, atol=1e-5)
             np.testing.assert_array_equal(got.usage, expected.usage)
@@ -112,7 +116,7 @@ class TestAggregate:
     def test_by_hand(self) -> None:
         """Two clients with 1 and 3 ratings, one item in common."""
         ratings = Ratings.from_arrays([0, 1, 1, 1], [0, 0, 1, 2], [1] * 4, scale=(0, 1))
-        edges = Edges.of(ratings)
+        interactions = Interactions.of(ratings)
         upload = Upload(jnp.array([[2.0], [4.0], [1.0], [1.0]]), jnp.array([[1.0], [5.0]]))
         both = jnp.ones(2)
         results = {
@@ -121,20 +125,20 @@ class TestAggregate:
             "item-usage": ([(2 + 12) / 2, 3.0, 3.0], 4.0),
         }
         for how, (items, dense) in results.items():
-            got = aggregated(upload, edges, both, how, None)
+            got = aggregated(upload, interactions, both, how, None)
             np.testing.assert_allclose(got.gradient.items[:, 0], items, rtol=1e-6)
             np.testing.assert_allclose(got.gradient.dense, [dense], rtol=1e-6)
             np.testing.assert_array_equal(got.usage, [2, 1, 1])
 
     def test_the_dense_part_is_fedsgd_on_all_ratings(self) -> None:
         """Weighted by ratings, gradients of clients' means make the gradient of the mean."""
-        edges = some_edges(None).at(1)
+        interactions = some_edges(None).at(1)
         per_rating = np.random.default_rng(5).normal(0, 1, (12, DENSE))
-        user = np.asarray(edges.user)
+        user = np.asarray(interactions.user)
         counts = np.bincount(user, minlength=6)
         dense = np.stack([per_rating[user == c].sum(0) / max(counts[c], 1) for c in range(6)])
         upload = Upload(jnp.zeros((12, WIDTH)), jnp.asarray(dense))
-        got = aggregated(upload, edges, jnp.ones(6), "ratings", None)
+        got = aggregated(upload, interactions, jnp.ones(6), "ratings", None)
         np.testing.assert_allclose(got.gradient.dense, per_rating.mean(0), atol=1e-6)
 
 

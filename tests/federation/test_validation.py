@@ -17,12 +17,12 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.federation.protection import Protection, Terms
 from bgtplanner.federation.validation import (
     WORST,
-    Aside,
     Validation,
+    ValidationSet,
     errors_of_clients,
     rmse_of,
 )
-from bgtplanner.models.learner import Edges, Upload
+from bgtplanner.models.learner import Interactions, Upload
 
 
 def some_ratings(seed: int = 0, clients: int | None = None) -> Ratings:
@@ -81,14 +81,18 @@ class TestSettingAside:
 @pytest.mark.parametrize("clients", [None, 3])
 def test_errors_are_client_by_client(clients: int | None) -> None:
     ratings = some_ratings(clients=clients)
-    edges = Edges.of(ratings)
+    interactions = Interactions.of(ratings)
     generator = np.random.default_rng(1)
     chosen = np.sort(generator.permutation(len(ratings))[:10])
     part = ratings.take(chosen)
     arrival = generator.integers(0, 3, 10).astype(np.int32)
     predicted = generator.random(10).astype(np.float32)
-    aside = Aside(*(jnp.asarray(array) for array in (part.user, part.item, part.value, arrival)))
-    found = np.asarray(errors_of_clients(jnp.asarray(predicted), aside, edges, jnp.int32(1)))
+    aside = ValidationSet(
+        *(jnp.asarray(array) for array in (part.user, part.item, part.value, arrival))
+    )
+    found = np.asarray(
+        errors_of_clients(jnp.asarray(predicted), aside, interactions, jnp.int32(1))
+    )
     for client in range(ratings.n_clients):
         mine = (part.client == client) & (arrival <= 1)
         squares = (predicted[mine] - part.value[mine]) ** 2
@@ -134,11 +138,11 @@ class TestRelease:
     def test_both_releases_cost_the_charge(self, mechanism: Any) -> None:
         """The bound on the gradients and on the number, put together, are the clip."""
         share, clip = 0.2, 0.5
-        edges = Edges.of(some_ratings())
+        interactions = Interactions.of(some_ratings())
         protection = Protection(mechanism=mechanism, trust="secagg", validation=share)
-        huge = Upload(jnp.full((len(edges.pair_item), 1), 1e3), jnp.zeros((8, 0)))
+        huge = Upload(jnp.full((len(interactions.pair_item), 1), 1e3), jnp.zeros((8, 0)))
         single = terms([1] + [0] * 7, clip=clip)
-        gradients = protection.release(jax.random.key(0), huge, edges, single)
+        gradients = protection.release(jax.random.key(0), huge, interactions, single)
         flat = np.asarray(gradients.aggregate.gradient.items).ravel()
         order = 1 if mechanism == "laplace" else 2
         of_gradients = float(np.linalg.norm(flat, order))

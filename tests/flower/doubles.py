@@ -76,7 +76,7 @@ def first_request(ratings: Ratings, settings: Mapping[str, float]) -> Request:
         dense=np.zeros(0, dtype=np.float32),
     )
     return Request(
-        run="first", round=0, rule="gaussian/gdp", trust="local", unit="client", charge=1.0,
+        run="first", round=0, accountant="gaussian/gdp", trust="local", unit="client", charge=1.0,
         clip=0.1, model=model,
     )  # fmt: skip
 

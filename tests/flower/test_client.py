@@ -51,9 +51,9 @@ def send(file: Path, kind: str, content: RecordDict, app: Any = client_app) -> R
 @pytest.mark.parametrize(
     "change",
     [
-        lambda request: replace(request, rule="laplace/basic"),
-        lambda request: replace(request, rule="gaussian/authors"),
-        lambda request: replace(request, rule="gaussian/unheard-of"),
+        lambda request: replace(request, accountant="laplace/basic"),
+        lambda request: replace(request, accountant="gaussian/authors"),
+        lambda request: replace(request, accountant="gaussian/unheard-of"),
         lambda request: replace(request, trust="secagg"),
         lambda request: replace(request, unit="row"),
         lambda request: replace(request, charge=3.0),  # above largest_charge

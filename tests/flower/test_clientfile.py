@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.flower.clientfile import ClientPolicy, load_client
-from bgtplanner.privacy.accountants import rule_named
+from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 
 NEEDED: dict[str, Any] = {
@@ -119,7 +119,7 @@ def test_plans_at_the_ends_of_what_is_agreed(
 
 
 def test_noise_at_the_end_of_what_is_agreed() -> None:
-    multiplier = float(rule_named("laplace/basic").noise_multiplier(0.5))
+    multiplier = float(accountant_named("laplace/basic").noise_multiplier(0.5))
     assert multiplier == pytest.approx(2.0, rel=1e-12)  # noise of twice 2 * clip
     exact = policy(rule="laplace/basic", smallest_noise_multiplier=multiplier)
     assert exact.objection("laplace/basic", 0.5, 1.0) is None

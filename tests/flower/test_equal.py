@@ -49,7 +49,7 @@ def same_ledgers(out: Path, simulated: Path, files: list[Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("users", "mechanism", "rule"),
+    ("users", "mechanism", "accountant"),
     [
         (1, "gaussian", "gaussian/gdp"),
         (2, "gaussian", "gaussian/gdp"),
@@ -58,12 +58,16 @@ def same_ledgers(out: Path, simulated: Path, files: list[Path]) -> None:
         (2, "privunit", "privunit/zcdp"),
     ],
 )
-def test_same_model_and_ledgers(tmp_path: Path, users: int, mechanism: str, rule: str) -> None:
+def test_same_model_and_ledgers(
+    tmp_path: Path, users: int, mechanism: str, accountant: str
+) -> None:
     ratings = synthetic_ratings(
         clients=4, items=30, ratings_per_client=24, users_per_client=users, seed=1
     )
     kind = {"privacy.mechanism": mechanism}
-    config, files = write_federation(tmp_path, ratings, {"run.seed": 7, **kind}, {"rule": rule})
+    config, files = write_federation(
+        tmp_path, ratings, {"run.seed": 7, **kind}, {"rule": accountant}
+    )
     grid = InProcessGrid(make_client_app(noise=noise_of_simulation(7)), files)
     summary = carry_out(grid, config, tmp_path / "run", poll_seconds=0.0)
 

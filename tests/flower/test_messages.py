@@ -70,7 +70,7 @@ def test_only_equal_requests_have_equal_digests(request_of_server: Request) -> N
             {"round": 1},
             {"charge": 1.0000000001},
             {"clip": 0.2},
-            {"rule": "laplace/basic"},
+            {"accountant": "laplace/basic"},
             {"model": replace(model, items=model.items + 1)},
             {"model": replace(model, catalogue=model.catalogue[::-1])},
             {"model": replace(model, settings={"mean": 0.6})},
@@ -181,9 +181,9 @@ def test_an_upload_that_is_not_as_agreed_is_not_read(kind: str) -> None:
 
 
 def test_a_client_says_who_it_is() -> None:
-    hello = Hello(name="0" * 64, rule="gaussian/gdp")
+    hello = Hello(name="0" * 64, accountant="gaussian/gdp")
     assert read_hello(message(hello.record())) == hello
-    for bad in (Hello(name="x", rule="r"), Hello(name="g" * 64, rule="r")):
+    for bad in (Hello(name="x", accountant="r"), Hello(name="g" * 64, accountant="r")):
         with pytest.raises(MessageError):
             read_hello(message(bad.record()))
     with pytest.raises(MessageError):

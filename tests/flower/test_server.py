@@ -17,7 +17,7 @@ from bgtplanner.errors import ConfigError, DataError, InterruptedRunError, RunFo
 from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import TRAIN, upload_record
-from bgtplanner.privacy.accountants import rule_named
+from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.report.page import write_report
 from bgtplanner.runs import run as runner
@@ -99,7 +99,9 @@ def test_a_reply_of_the_right_length_and_another_shape_is_dropped(
             return [reply]
         plan = request.content["plan"]
         scale = (
-            2 * plan["clip"] * float(rule_named("gaussian/gdp").noise_multiplier(plan["charge"]))
+            2
+            * plan["clip"]
+            * float(accountant_named("gaussian/gdp").noise_multiplier(plan["charge"]))
         )
         upload = np.full(60, scale) if kind == "constant" else np.zeros(60)
         upload[0] = scale if kind == "constant" else scale * (60**0.5 + 4)

@@ -135,14 +135,14 @@ def message(data: bytes) -> None:
     given = Bytes(data)
     kind = given.below(5)
     request = Request(
-        run="r", round=0, rule="gaussian/gdp", trust="local", unit="client", charge=1.0, clip=0.1,
-        model=_model(),
+        run="r", round=0, accountant="gaussian/gdp", trust="local", unit="client", charge=1.0,
+        clip=0.1, model=_model(),
     )  # fmt: skip
     content = [
         request.record,
         _model().record,
         lambda: upload_record(np.zeros(60)),
-        Hello(name="0" * 64, rule="gaussian/gdp").record,
+        Hello(name="0" * 64, accountant="gaussian/gdp").record,
         hello_request,
     ][kind]()
     changed = _changed(content, given)

@@ -163,7 +163,7 @@ class Coordinator:
             dense=np.zeros(0, dtype=np.float32),
         )
         return Request(
-            run=self.run, round=self.done, rule="gaussian/gdp", trust="local", unit="client",
+            run=self.run, round=self.done, accountant="gaussian/gdp", trust="local", unit="client",
             charge=CHARGE, clip=CLIP, model=model,
         )  # fmt: skip
 
@@ -273,7 +273,7 @@ class Federation:
             with Ledger.open(machine.ledger) as ledger:
                 ledger.verify()
                 spent = int(ledger.spent()[0, 0])
-                limit = int(ledger.rule.limit_ticks(ledger.budgets.classes[0])[0])
+                limit = int(ledger.accountant.limit_ticks(ledger.budgets.classes[0])[0])
                 rounds = [row["round"] for row in ledger.history() if row["kind"] == "reserve"]
             for versions in machine.released.values():
                 assert len(versions) == 1, "one request was answered in two ways"

@@ -166,23 +166,29 @@ def _chance_of(right: int) -> float:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "rule"),
+    ("pattern", "accountant"),
     [
         *((pattern, RULES[0]) for pattern in PATTERNS),
-        *((pattern, rule) for pattern in (_same_request, _later_round) for rule in RULES[1:]),
+        *(
+            (pattern, accountant)
+            for pattern in (_same_request, _later_round)
+            for accountant in RULES[1:]
+        ),
     ],
 )
 def test_asking_twice_does_not_show_what_was_rated_in_between(
-    pattern: Callable[..., Any], rule: str, few: Ratings, honest: Request, tmp_path: Path
+    pattern: Callable[..., Any], accountant: str, few: Ratings, honest: Request, tmp_path: Path
 ) -> None:
-    home = write_client(tmp_path / "client", few, 0, agreed(few, {"rule": rule})).parent
-    assert _chance_of(_guesses(home, Client, pattern, replace(honest, rule=rule))) > 1e-9
+    home = write_client(tmp_path / "client", few, 0, agreed(few, {"rule": accountant})).parent
+    assert (
+        _chance_of(_guesses(home, Client, pattern, replace(honest, accountant=accountant))) > 1e-9
+    )
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("accountant", RULES)
 def test_the_client_that_replays_if_nothing_changed_is_read_by_it(
-    rule: str, few: Ratings, honest: Request, tmp_path: Path
+    accountant: str, few: Ratings, honest: Request, tmp_path: Path
 ) -> None:
-    home = write_client(tmp_path / "client", few, 0, agreed(few, {"rule": rule})).parent
-    asked = replace(honest, rule=rule)
+    home = write_client(tmp_path / "client", few, 0, agreed(few, {"rule": accountant})).parent
+    asked = replace(honest, accountant=accountant)
     assert _chance_of(_guesses(home, ReplaysIfNothingChanged, _same_request, asked)) < 1e-9

@@ -22,7 +22,7 @@ from bgtplanner.models import bias as biases
 from bgtplanner.models.bias import COUNT_WEIGHT, Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
-from bgtplanner.models.interactions import Edges, Shared
+from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import Learner
 
 Float = NDArray[np.float64]
@@ -41,7 +41,7 @@ QUICK = {"xla_backend_optimization_level": 0}
 personalise = jax.jit(Biases.personalise, static_argnums=0, compiler_options=QUICK)
 train = jax.jit(Biases.train, static_argnums=0, compiler_options=QUICK)
 predict = jax.jit(Biases.predict, static_argnums=0, compiler_options=QUICK)
-find_pair = jax.jit(Edges.find_pair, compiler_options=QUICK)
+find_pair = jax.jit(Interactions.find_pair, compiler_options=QUICK)
 
 
 def some_ratings(several: bool) -> Ratings:
@@ -119,9 +119,9 @@ def alternated(model: Biases, items: Float, ratings: Ratings, sweeps: int) -> Fl
     return users
 
 
-def table(rows: jax.Array, edges: Edges) -> dict[tuple[int, int], Float]:
+def table(rows: jax.Array, interactions: Interactions) -> dict[tuple[int, int], Float]:
     """Uploaded rows by client and item; those of nothing but zeros left out."""
-    pairs = zip(edges.pair_client.tolist(), edges.pair_item.tolist(), strict=True)
+    pairs = zip(interactions.pair_client.tolist(), interactions.pair_item.tolist(), strict=True)
     return {
         pair: row for pair, row in zip(pairs, np.asarray(rows, float), strict=True) if row.any()
     }
@@ -130,7 +130,7 @@ def table(rows: jax.Array, edges: Edges) -> dict[tuple[int, int], Float]:
 class TestUsersPart:
     def test_ridge_of_every_user(self) -> None:
         ratings, shared = some_ratings(several=False), some_shared()
-        solved = np.asarray(personalise(MODEL, shared, None, Edges.of(ratings)))
+        solved = np.asarray(personalise(MODEL, shared, None, Interactions.of(ratings)))
         assert solved.shape == (N_USERS, 3)
         items, nothing = np.asarray(shared.items, float), np.zeros(len(ratings))
         for user in range(N_USERS):
@@ -141,7 +141,7 @@ class TestUsersPart:
 
     def test_in_turn_with_a_clients_own_views(self) -> None:
         ratings, shared = some_ratings(several=True), some_shared()
-        solved = personalise(MODEL, shared, None, Edges.of(ratings))
+        solved = personalise(MODEL, shared, None, Interactions.of(ratings))
         items = np.asarray(shared.items, float)
         expected = alternated(MODEL, items, ratings, sweeps=biases._SWEEPS)
         np.testing.assert_allclose(solved, expected, atol=2e-5)
@@ -152,7 +152,7 @@ class TestUsersPart:
         shared, local = model.initial(jax.random.key(0), N_USERS, N_ITEMS)
         assert not np.asarray(shared.items).any()
         assert not np.asarray(local).any()
-        solved = np.asarray(personalise(model, shared, None, Edges.of(ratings)))
+        solved = np.asarray(personalise(model, shared, None, Interactions.of(ratings)))
         counts = np.bincount(ratings.user, minlength=N_USERS)
         expected = np.bincount(ratings.user, ratings.value - 0.7, N_USERS) / (counts + 5.0)
         np.testing.assert_allclose(solved[:, 0], expected, atol=1e-6)
@@ -164,8 +164,8 @@ class TestPredictions:
     def test_formula_and_clipping(self, several: bool) -> None:
         ratings, shared, users = some_ratings(several), some_shared(), some_users(0.7)
         user, item = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
-        edges, local = Edges.of(ratings), jnp.asarray(users, jnp.float32)
-        got = np.asarray(predict(MODEL, shared, local, edges, user, item))
+        interactions, local = Interactions.of(ratings), jnp.asarray(users, jnp.float32)
+        got = np.asarray(predict(MODEL, shared, local, interactions, user, item))
         items = np.asarray(shared.items, float)
         views = own_views(MODEL, items, ratings, users) if several else {}
         for k in range(len(user)):
@@ -178,20 +178,23 @@ class TestPredictions:
 
     @pytest.mark.parametrize("several", [False, True])
     def test_a_user_without_ratings_gets_mean_and_quality(self, several: bool) -> None:
-        edges, shared = Edges.of(some_ratings(several)), some_shared(0.1)
-        local = personalise(MODEL, shared, None, edges)
+        interactions, shared = Interactions.of(some_ratings(several)), some_shared(0.1)
+        local = personalise(MODEL, shared, None, interactions)
         item = np.arange(N_ITEMS)
-        got = predict(MODEL, shared, local, edges, np.full(N_ITEMS, 4), item)
+        got = predict(MODEL, shared, local, interactions, np.full(N_ITEMS, 4), item)
         np.testing.assert_allclose(got, 0.6 + np.asarray(shared.items)[:, 0], atol=1e-6)
 
     @pytest.mark.parametrize("several", [False, True])
     def test_nothing_rated_at_all(self, several: bool) -> None:
         """As a split may leave it before the first ratings come in."""
         ratings = some_ratings(several)
-        edges, shared = Edges.of(ratings, np.ones(len(ratings), np.int32)), some_shared(0.1)
-        local = personalise(MODEL, shared, None, edges)
+        interactions, shared = (
+            Interactions.of(ratings, np.ones(len(ratings), np.int32)),
+            some_shared(0.1),
+        )
+        local = personalise(MODEL, shared, None, interactions)
         assert not np.asarray(local).any()
-        upload = train(MODEL, shared, local, edges).upload
+        upload = train(MODEL, shared, local, interactions).upload
         assert not np.asarray(upload.rows).any()
 
 
@@ -199,7 +202,7 @@ class TestUploads:
     @pytest.mark.parametrize("several", [False, True])
     def test_sums_by_hand(self, several: bool) -> None:
         ratings, shared = some_ratings(several), some_shared()
-        edges = Edges.of(ratings)
+        interactions = Interactions.of(ratings)
         items = np.asarray(shared.items, float)
         users = alternated(MODEL, items, ratings, sweeps=biases._SWEEPS if several else 1)
         expected: dict[tuple[int, int], Float] = {}
@@ -210,8 +213,10 @@ class TestUploads:
             pair = client, int(item)
             expected.setdefault(pair, np.zeros(2))[:] += left, COUNT_WEIGHT
             squares[client] += left**2
-        gradients = train(MODEL, shared, personalise(MODEL, shared, None, edges), edges)
-        got = table(gradients.upload.rows, edges)
+        gradients = train(
+            MODEL, shared, personalise(MODEL, shared, None, interactions), interactions
+        )
+        got = table(gradients.upload.rows, interactions)
         assert got.keys() == expected.keys()
         for pair, row in expected.items():
             np.testing.assert_allclose(got[pair], row, atol=3e-5)
@@ -232,11 +237,11 @@ class TestUploads:
         """So that all clients' count the same: the count alone makes up a tenth."""
         ratings = some_ratings(several)
         ratings.value[:] = np.asarray(values) / 5
-        edges = Edges.of(ratings)
+        interactions = Interactions.of(ratings)
         shared = some_shared(spread)
-        local = personalise(Biases(), shared, None, edges)
-        rows = train(Biases(), shared, local, edges).upload.rows
-        of_client = np.asarray(edges.pair_client)
+        local = personalise(Biases(), shared, None, interactions)
+        rows = train(Biases(), shared, local, interactions).upload.rows
+        of_client = np.asarray(interactions.pair_client)
         for norm in (1, 2):
             lengths = [
                 np.linalg.norm(np.asarray(rows, float)[of_client == client].ravel(), norm)
@@ -249,17 +254,17 @@ class TestUploads:
 class TestStillToCome:
     """A rating that is not there yet makes no difference to anything."""
 
-    def both(self, several: bool) -> tuple[Edges, Edges]:
+    def both(self, several: bool) -> tuple[Interactions, Interactions]:
         """The same ratings with some still to come, and without these."""
         ratings = some_ratings(several)
         late = (np.arange(len(ratings)) % 3 == 0).astype(np.int32)
-        return Edges.of(ratings, late), Edges.of(ratings.take(late == 0))
+        return Interactions.of(ratings, late), Interactions.of(ratings.take(late == 0))
 
     def test_to_users_and_uploads(self, several: bool) -> None:
         shared, (masked, removed) = some_shared(), self.both(several)
         got, expected = (
-            train(MODEL, shared, personalise(MODEL, shared, None, edges), edges)
-            for edges in (masked, removed)
+            train(MODEL, shared, personalise(MODEL, shared, None, interactions), interactions)
+            for interactions in (masked, removed)
         )
         np.testing.assert_allclose(got.loss, expected.loss, atol=1e-6)
         rows, others = table(got.upload.rows, masked), table(expected.upload.rows, removed)
@@ -276,14 +281,21 @@ class TestStillToCome:
         shared, (masked, removed) = some_shared(0.1), self.both(several)
         user, item = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
         got, expected = (
-            predict(MODEL, shared, personalise(MODEL, shared, None, edges), edges, user, item)
-            for edges in (masked, removed)
+            predict(
+                MODEL,
+                shared,
+                personalise(MODEL, shared, None, interactions),
+                interactions,
+                user,
+                item,
+            )
+            for interactions in (masked, removed)
         )
         np.testing.assert_allclose(got, expected, atol=1e-5)
 
     def test_until_it_is_there(self, several: bool) -> None:
         shared, (masked, _) = some_shared(), self.both(several)
-        whole = Edges.of(some_ratings(several))
+        whole = Interactions.of(some_ratings(several))
         np.testing.assert_allclose(
             personalise(MODEL, shared, None, masked.at(1)),
             personalise(MODEL, shared, None, whole),
@@ -315,12 +327,14 @@ class TestPairs:
             items=range(self.ITEMS),
             scale=(0, 5),
         )
-        edges = Edges.of(ratings)
-        pairs = zip(edges.pair_client.tolist(), edges.pair_item.tolist(), strict=True)
+        interactions = Interactions.of(ratings)
+        pairs = zip(
+            interactions.pair_client.tolist(), interactions.pair_item.tolist(), strict=True
+        )
         expected = {pair: index for index, pair in enumerate(pairs)}
         assert len(expected) == number
         who, what = np.divmod(np.arange(ratings.n_clients * self.ITEMS), self.ITEMS)
-        got = np.asarray(find_pair(edges, who, what))
+        got = np.asarray(find_pair(interactions, who, what))
         wanted = zip(who.tolist(), what.tolist(), strict=True)
         assert got.tolist() == [expected.get(pair, number) for pair in wanted]
 

@@ -20,7 +20,7 @@ from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.factorization import Factorization
-from bgtplanner.models.interactions import Edges, Shared
+from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import client_gradients
 from bgtplanner.models.references import references
 
@@ -81,7 +81,7 @@ class TestUsersPart:
         model = Factorization(dim=dim, mean=0.6, bias_shrinkage=2.0, factor_shrinkage=0.5)
         ratings = some_ratings()
         items = some_items(1 + dim)
-        solved = personalise(model, Shared(items, jnp.zeros(0)), None, Edges.of(ratings))
+        solved = personalise(model, Shared(items, jnp.zeros(0)), None, Interactions.of(ratings))
         assert solved.shape == (N_USERS, 1 + dim)
         for user in range(N_USERS):
             expected = ridge(model, np.asarray(items, float), ratings, user)
@@ -92,14 +92,14 @@ class TestUsersPart:
         model, ratings = Factorization(dim=2), some_ratings()
         shared = Shared(some_items(3), jnp.zeros(0))
         late = (np.arange(len(ratings)) % 3 == 0).astype(np.int32)
-        masked = personalise(model, shared, None, Edges.of(ratings, late))
-        removed = personalise(model, shared, None, Edges.of(ratings.take(late == 0)))
+        masked = personalise(model, shared, None, Interactions.of(ratings, late))
+        removed = personalise(model, shared, None, Interactions.of(ratings.take(late == 0)))
         np.testing.assert_allclose(masked, removed, atol=1e-6)
 
     def test_biases_alone_are_shrunk_means(self) -> None:
         model, ratings = Factorization(dim=0, mean=0.7, bias_shrinkage=5.0), some_ratings()
         items = some_items(1)
-        solved = personalise(model, Shared(items, jnp.zeros(0)), None, Edges.of(ratings))
+        solved = personalise(model, Shared(items, jnp.zeros(0)), None, Interactions.of(ratings))
         left = ratings.value - 0.7 - np.asarray(items)[ratings.item, 0]
         counts = np.bincount(ratings.user, minlength=N_USERS)
         expected = np.bincount(ratings.user, left, N_USERS) / (counts + 5.0)
@@ -145,12 +145,12 @@ class TestEnvelope:
         return result
 
     def rows(self, items: jax.Array, ratings: Ratings, client: int) -> Float:
-        edges, shared = Edges.of(ratings), Shared(items, jnp.zeros(0))
-        local = personalise(self.model, shared, None, edges)
-        gradients = gradients_of(self.model, shared, local, edges)
+        interactions, shared = Interactions.of(ratings), Shared(items, jnp.zeros(0))
+        local = personalise(self.model, shared, None, interactions)
+        gradients = gradients_of(self.model, shared, local, interactions)
         table = np.zeros(items.shape)
-        mine = np.asarray(edges.pair_client) == client
-        table[np.asarray(edges.pair_item)[mine]] = np.asarray(gradients.upload.rows)[mine]
+        mine = np.asarray(interactions.pair_client) == client
+        table[np.asarray(interactions.pair_item)[mine]] = np.asarray(gradients.upload.rows)[mine]
         return table
 
     @pytest.mark.parametrize("client", [0, 1])
@@ -175,8 +175,10 @@ class TestPredictions:
         items = some_items(3)
         users = jnp.asarray(np.random.default_rng(3).normal(0, 0.7, (N_USERS, 3)), jnp.float32)
         user, item = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
-        edges = Edges.of(some_ratings())
-        got = np.asarray(predict(model, Shared(items, jnp.zeros(0)), users, edges, user, item))
+        interactions = Interactions.of(some_ratings())
+        got = np.asarray(
+            predict(model, Shared(items, jnp.zeros(0)), users, interactions, user, item)
+        )
         table, parts = np.asarray(items), np.asarray(users)
         for k in range(len(user)):
             row, own = table[item[k]], parts[user[k]]

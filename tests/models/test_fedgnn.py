@@ -21,7 +21,7 @@ from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.fedgnn import FedGNN, FedGNNLocal, Neighbours
-from bgtplanner.models.interactions import Edges, Shared, where_users
+from bgtplanner.models.interactions import Interactions, Shared, where_users
 from bgtplanner.models.learner import client_gradients
 from bgtplanner.models.references import references
 
@@ -40,7 +40,7 @@ gradients_of = jax.jit(client_gradients, static_argnums=0, compiler_options=QUIC
 initial = jax.jit(FedGNN.initial, static_argnums=(0, 2, 3), compiler_options=QUICK)
 
 
-def some_edges(arrival: list[int] | None = None) -> Edges:
+def some_edges(arrival: list[int] | None = None) -> Interactions:
     """Users 0 and 1 share client 0; user 3 rated nothing."""
     ratings = Ratings.from_arrays(
         [0, 0, 0, 1, 1, 2, 2, 2, 2],
@@ -52,7 +52,7 @@ def some_edges(arrival: list[int] | None = None) -> Edges:
         scale=(0, 5),
     )
     late = None if arrival is None else np.array(arrival, np.int32)
-    return Edges.of(ratings, late)
+    return Interactions.of(ratings, late)
 
 
 def some_point(model: FedGNN, scale: float = 0.5, seed: int = 1) -> tuple[Shared, FedGNNLocal]:
@@ -71,20 +71,22 @@ def some_point(model: FedGNN, scale: float = 0.5, seed: int = 1) -> tuple[Shared
 def step(
     model: FedGNN,
     point: tuple[Shared, FedGNNLocal],
-    edges: Edges,
+    interactions: Interactions,
     slope: Any,
     active: jax.Array = ALL,
 ) -> FedGNNLocal:
     """What users keep of a round, with a given gradient of their embeddings."""
     shared, local = point
-    moved = moved_by(model, jnp.asarray(slope), local, edges)
+    moved = moved_by(model, jnp.asarray(slope), local, interactions)
     if model.stale_predictions:
-        moved = moved._replace(graph_embedding=embedded(model, shared, local, edges))
+        moved = moved._replace(graph_embedding=embedded(model, shared, local, interactions))
     result: FedGNNLocal = where_users(active, moved, local)
     return result
 
 
-def attention(model: FedGNN, shared: Shared, local: FedGNNLocal, edges: Edges) -> Float:
+def attention(
+    model: FedGNN, shared: Shared, local: FedGNNLocal, interactions: Interactions
+) -> Float:
     """``h_u`` of every user by the formula in the module's docstring, one number at a time."""
     dim, size = model.dim, model.dim // model.heads
     items, users = np.asarray(shared.items, float), np.asarray(local.embedding, float)
@@ -95,8 +97,8 @@ def attention(model: FedGNN, shared: Shared, local: FedGNNLocal, edges: Edges) -
     bias = dense[dim**2 + 2 * dim :]
     result = np.zeros((len(users), dim))
     for u, own in enumerate(users):
-        known = (np.asarray(edges.user) == u) & (np.asarray(edges.present) > 0)
-        neighbours = [items[j, :dim] for j in np.asarray(edges.item)[known]]
+        known = (np.asarray(interactions.user) == u) & (np.asarray(interactions.present) > 0)
+        neighbours = [items[j, :dim] for j in np.asarray(interactions.item)[known]]
         neighbours += [own] * model.self_loops
         if local.neighbours is not None:
             others, present = (np.asarray(part, float)[u] for part in local.neighbours)
@@ -123,10 +125,10 @@ class TestAttention:
     def test_layer_by_the_formula(self, heads: int, self_loops: int, scale: float) -> None:
         model = FedGNN(dim=4, heads=heads, self_loops=self_loops, stale_predictions=True)
         shared, local = some_point(model, scale)
-        edges = some_edges([0, 0, 1, 0, 0, 0, 1, 0, 0])  # two ratings are still to come
+        interactions = some_edges([0, 0, 1, 0, 0, 0, 1, 0, 0])  # two ratings are still to come
         # With stale predictions the layer's output is kept: a way to look at it from outside.
-        kept = step(model, (shared, local), edges, jnp.zeros((N_USERS, 4))).graph_embedding
-        expected = attention(model, shared, local, edges)
+        kept = step(model, (shared, local), interactions, jnp.zeros((N_USERS, 4))).graph_embedding
+        expected = attention(model, shared, local, interactions)
         np.testing.assert_allclose(kept, expected, rtol=2e-5, atol=2e-5 * np.abs(expected).max())
         # A user without a rating looks at itself only.
         weight = np.asarray(shared.dense)[:16].reshape(4, 4)
@@ -142,12 +144,14 @@ class TestAttention:
         drawn = np.random.default_rng(2).normal(0, scale, (N_USERS, 2, 4))
         present = jnp.asarray([[1, 1], [0, 1], [0, 0], [1, 0]], jnp.float32)
         among = model.attach(local, Neighbours(jnp.asarray(drawn, jnp.float32), present))
-        edges = some_edges([0, 0, 1, 0, 0, 0, 1, 0, 0])
-        kept = step(model, (shared, among), edges, jnp.zeros((N_USERS, 4)))
-        expected = attention(model, shared, among, edges)
+        interactions = some_edges([0, 0, 1, 0, 0, 0, 1, 0, 0])
+        kept = step(model, (shared, among), interactions, jnp.zeros((N_USERS, 4)))
+        expected = attention(model, shared, among, interactions)
         atol = 2e-5 * np.abs(expected).max()
         np.testing.assert_allclose(kept.graph_embedding, expected, rtol=2e-5, atol=atol)
-        before = step(model, (shared, local), edges, jnp.zeros((N_USERS, 4))).graph_embedding
+        before = step(
+            model, (shared, local), interactions, jnp.zeros((N_USERS, 4))
+        ).graph_embedding
         alone = [np.allclose(*pair) for pair in zip(kept.graph_embedding, before, strict=True)]
         if scale == 0.5:  # a larger one leaves all the weight with a single node
             assert alone == [False, False, True, False]
@@ -155,48 +159,53 @@ class TestAttention:
     def test_neighbours_are_fixed_and_what_is_absent_counts_for_nothing(self) -> None:
         model = FedGNN(dim=4)
         shared, local = some_point(model)
-        edges = some_edges()
+        interactions = some_edges()
         present = jnp.asarray([[1, 0]] * N_USERS, jnp.float32)
         others = jnp.ones((N_USERS, 2, 4))
         found = []
         for absent in (0.0, 1e30):
             given = Neighbours(others.at[:, 1].set(absent), present)
-            gradients = gradients_of(model, shared, model.attach(local, given), edges)
+            gradients = gradients_of(model, shared, model.attach(local, given), interactions)
             assert not any(np.any(part) for part in gradients.local.neighbours)
             found.append(gradients.upload)
         for one, other in zip(*found, strict=True):
             assert np.array_equal(one, other)
             assert np.isfinite(one).all()
-        alone = gradients_of(model, shared, local, edges).upload
+        alone = gradients_of(model, shared, local, interactions).upload
         assert not np.allclose(alone.dense, found[0].dense)
-        kept = step(model, (shared, model.attach(local, given)), edges, np.ones((N_USERS, 4)))
+        kept = step(
+            model, (shared, model.attach(local, given)), interactions, np.ones((N_USERS, 4))
+        )
         assert np.array_equal(kept.neighbours.embedding, given.embedding)
 
     def test_predictions_are_scores_of_the_layer(self) -> None:
         model = FedGNN(dim=4, heads=2, bias=False, mean=0.1, score="sigmoid")
         shared, local = some_point(model)
-        edges = some_edges()
+        interactions = some_edges()
         user, item = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
-        got = predict(model, shared, local, edges, jnp.asarray(user), jnp.asarray(item))
-        graph = attention(model, shared, local, edges)
+        got = predict(model, shared, local, interactions, jnp.asarray(user), jnp.asarray(item))
+        graph = attention(model, shared, local, interactions)
         score = 0.1 + (graph[user] * np.asarray(shared.items)[item]).sum(1)
         np.testing.assert_allclose(got, 1 / (1 + np.exp(-score)), rtol=1e-5)
 
     def test_biases_in_predictions(self) -> None:
         model = FedGNN(dim=4, mean=0.6, bias_shrinkage=3.0, init_scale=0.1)
         shared, local = some_point(model, 0.2)
-        edges = some_edges()
-        graph, items = attention(model, shared, local, edges), np.asarray(shared.items)
+        interactions = some_edges()
+        graph, items = attention(model, shared, local, interactions), np.asarray(shared.items)
 
         def score(u: int, i: int) -> float:
             return float(0.6 + graph[u] @ items[i, :4] + items[i, 4])
 
         for u in range(N_USERS):
-            mine = np.flatnonzero(np.asarray(edges.user) == u)
-            rated, value = np.asarray(edges.item)[mine], np.asarray(edges.value)[mine]
+            mine = np.flatnonzero(np.asarray(interactions.user) == u)
+            rated, value = (
+                np.asarray(interactions.item)[mine],
+                np.asarray(interactions.value)[mine],
+            )
             left = sum(r - score(u, i) for i, r in zip(rated, value, strict=True))
             bias = left / (len(mine) + 3.0)
-            got = predict(model, shared, local, edges, jnp.full(5, u), jnp.arange(5))
+            got = predict(model, shared, local, interactions, jnp.full(5, u), jnp.arange(5))
             expected = np.clip([score(u, i) + bias for i in range(5)], 0, 1)
             np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
@@ -204,14 +213,14 @@ class TestAttention:
         """Logits of about 1e9 and more: the softmax must neither overflow nor give NaN slopes."""
         model = FedGNN(dim=4, heads=2, bias=False, stale_predictions=True)
         shared, local = some_point(model, 1e3)
-        edges = some_edges([0, 0, 1, 0, 0, 0, 1, 0, 0])
-        gradients = gradients_of(model, shared, local, edges)
+        interactions = some_edges([0, 0, 1, 0, 0, 0, 1, 0, 0])
+        gradients = gradients_of(model, shared, local, interactions)
         for leaf in jax.tree.leaves(gradients):
             assert np.isfinite(leaf).all()
-        kept = step(model, (shared, local), edges, jnp.zeros((N_USERS, 4))).graph_embedding
-        expected = attention(model, shared, local, edges)
+        kept = step(model, (shared, local), interactions, jnp.zeros((N_USERS, 4))).graph_embedding
+        expected = attention(model, shared, local, interactions)
         np.testing.assert_allclose(kept, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
-        predicted = predict(model, shared, local, edges, jnp.arange(4), jnp.arange(4))
+        predicted = predict(model, shared, local, interactions, jnp.arange(4), jnp.arange(4))
         assert np.isfinite(predicted).all()
 
     @pytest.mark.parametrize("logit", [500.0, -500.0])
@@ -219,14 +228,14 @@ class TestAttention:
         """The shift is the largest logit, wherever it is: at an item or at the user itself."""
         model = FedGNN(dim=4, bias=False, stale_predictions=True)
         shared, local = some_point(model)
-        edges = some_edges()
+        interactions = some_edges()
         identity, zeros = np.eye(4).ravel(), np.zeros(4)
         # The query looks at the first coordinate: of item 2 and, with the other sign, of users.
         dense = np.concatenate([identity, [1.0, 0, 0, 0], zeros, zeros])
         items = shared.items.at[:, 0].set(0.0).at[2, 0].set(logit)
         users = local.embedding.at[:, 0].set(-logit)
         point = Shared(items, jnp.asarray(dense, jnp.float32)), local._replace(embedding=users)
-        kept = step(model, point, edges, jnp.zeros((N_USERS, 4))).graph_embedding
+        kept = step(model, point, interactions, jnp.zeros((N_USERS, 4))).graph_embedding
         expected = items[2] if logit > 0 else users[0]  # user 0 rated items 0, 2 and 3
         np.testing.assert_allclose(kept[0], expected, rtol=1e-6)
 
@@ -236,36 +245,36 @@ class TestStalePredictions:
         model = FedGNN(dim=4, bias=False, mean=0.2, stale_predictions=True)
         shared, local = some_point(model)
         after, _ = some_point(model, seed=2)
-        edges = some_edges()
-        moved = train(model, shared, local, edges).local
+        interactions = some_edges()
+        moved = train(model, shared, local, interactions).local
         assert not np.allclose(moved.embedding[:3], local.embedding[:3])
         user, item = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
-        got = predict(model, after, moved, edges, jnp.asarray(user), jnp.asarray(item))
-        old = attention(model, shared, local, edges)
+        got = predict(model, after, moved, interactions, jnp.asarray(user), jnp.asarray(item))
+        old = attention(model, shared, local, interactions)
         expected = 0.2 + (old[user] * np.asarray(after.items)[item]).sum(1)
         np.testing.assert_allclose(got, np.clip(expected, 0, 1), rtol=1e-5, atol=1e-6)
         # Who gets new items does not look at the graph again before it trains.
-        sent = personalise(model, after, moved, edges)
+        sent = personalise(model, after, moved, interactions)
         np.testing.assert_array_equal(sent.graph_embedding, moved.graph_embedding)
 
     def test_before_the_first_round_they_are_those_of_the_initial_parameters(self) -> None:
         """Of zeros every prediction would be the mean, and the first reward would start there."""
         model = FedGNN(dim=4, bias=False, mean=0.2, stale_predictions=True)
-        edges = some_edges(arrival=[0, 1, 0, 0, 2, 0, 0, 1, 0])
+        interactions = some_edges(arrival=[0, 1, 0, 0, 2, 0, 0, 1, 0])
         key = jax.random.key(3)
         shared, local = initial(model, key, N_USERS, N_ITEMS)
-        got = personalise(model, shared, local, edges.at(0)).graph_embedding
-        expected = attention(model, shared, local, edges.at(0))
+        got = personalise(model, shared, local, interactions.at(0)).graph_embedding
+        expected = attention(model, shared, local, interactions.at(0))
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
     def test_fresh_ones_use_everything_new(self) -> None:
         model = FedGNN(dim=4, bias=False, mean=0.2)
         shared, local = some_point(model)
         after, _ = some_point(model, seed=2)
-        edges = some_edges()
-        moved = step(model, (shared, local), edges, jnp.ones((N_USERS, 4)))
-        got = predict(model, after, moved, edges, jnp.arange(4), jnp.arange(4))
-        graph = attention(model, after, moved, edges)
+        interactions = some_edges()
+        moved = step(model, (shared, local), interactions, jnp.ones((N_USERS, 4)))
+        got = predict(model, after, moved, interactions, jnp.arange(4), jnp.arange(4))
+        graph = attention(model, after, moved, interactions)
         expected = 0.2 + (graph * np.asarray(after.items)[:4]).sum(1)
         np.testing.assert_allclose(got, np.clip(expected, 0, 1), rtol=1e-5, atol=1e-6)
 
@@ -275,7 +284,7 @@ class TestLocalSteps:
         """Users join in different rounds; each must see its own optimiser, not a common clock."""
         model = FedGNN(dim=4, local_learning_rate=0.03, local_weight_decay=0.1)
         shared, local = some_point(model)
-        edges = some_edges()
+        interactions = some_edges()
         generator = np.random.default_rng(3)
         takes_part = np.array([[1, 1, 1, 1], [1, 0, 0, 1], [0, 0, 1, 1], [1, 1, 1, 1]], bool)
         slopes = generator.normal(0, 1, (4, N_USERS, 4)).astype(np.float32)
@@ -284,7 +293,7 @@ class TestLocalSteps:
         expected = [np.asarray(row) for row in local.embedding]
         memory = [optimiser.init(jnp.asarray(row)) for row in expected]
         for slope, active in zip(slopes, takes_part, strict=True):
-            local = step(model, (shared, local), edges, slope, active=jnp.asarray(active))
+            local = step(model, (shared, local), interactions, slope, active=jnp.asarray(active))
             for user in range(3):
                 if active[user]:
                     update, memory[user] = optimiser.update(
@@ -314,9 +323,11 @@ class TestLocalSteps:
     def test_who_does_not_move(self, optimizer: Any) -> None:
         model = FedGNN(dim=4, local_optimizer=optimizer, local_weight_decay=1.0)
         point = some_point(model)
-        edges = some_edges([0, 0, 0, 1, 1, 0, 0, 0, 0])  # user 1: nothing yet; user 3: never
+        interactions = some_edges(
+            [0, 0, 0, 1, 1, 0, 0, 0, 0]
+        )  # user 1: nothing yet; user 3: never
         active = jnp.array([True, True, False, True])
-        moved = step(model, point, edges, jnp.ones((N_USERS, 4)), active=active)
+        moved = step(model, point, interactions, jnp.ones((N_USERS, 4)), active=active)
         same = np.all(np.asarray(moved.embedding) == np.asarray(point[1].embedding), axis=1)
         assert same.tolist() == [False, True, True, True]
         for memory in moved.moments:  # nor does the optimiser's clock go on
@@ -338,8 +349,8 @@ class TestPredictions:
         model = FedGNN(dim=4, mean=0.65)
         shared, local = some_point(model)
         shared = shared._replace(items=jnp.zeros_like(shared.items))
-        edges = some_edges([1] * 9)
-        got = predict(model, shared, local, edges, jnp.arange(4), jnp.arange(4))
+        interactions = some_edges([1] * 9)
+        got = predict(model, shared, local, interactions, jnp.arange(4), jnp.arange(4))
         np.testing.assert_allclose(got, 0.65, rtol=1e-6)
 
 

@@ -18,7 +18,7 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN, FedGNNLocal
-from bgtplanner.models.learner import Edges, Gradients, Shared, client_gradients, copies
+from bgtplanner.models.learner import Gradients, Interactions, Shared, client_gradients, copies
 
 Float = NDArray[np.float64]
 N_USERS, N_ITEMS = 7, 6
@@ -206,11 +206,11 @@ def users_of(local: Any) -> Float:
     return np.asarray(getattr(local, "embedding", local))
 
 
-def full_table(gradients: Gradients, edges: Edges, client: int) -> Float:
+def full_table(gradients: Gradients, interactions: Interactions, client: int) -> Float:
     """A client's row gradients in the place of the items they belong to, zero elsewhere."""
-    table = np.zeros((edges.n_items, gradients.upload.rows.shape[1]))
-    mine = np.asarray(edges.pair_client) == client
-    table[np.asarray(edges.pair_item)[mine]] = np.asarray(gradients.upload.rows)[mine]
+    table = np.zeros((interactions.n_items, gradients.upload.rows.shape[1]))
+    mine = np.asarray(interactions.pair_client) == client
+    table[np.asarray(interactions.pair_item)[mine]] = np.asarray(gradients.upload.rows)[mine]
     return table
 
 
@@ -219,8 +219,8 @@ class TestAgainstFiniteDifferences:
     def test_every_client_of_several_users(self, model: Any) -> None:
         ratings = some_ratings(clients=3)
         shared, local = some_point(model)
-        edges = Edges.of(ratings)
-        gradients = gradients_of(model, shared, local, edges)
+        interactions = Interactions.of(ratings)
+        gradients = gradients_of(model, shared, local, interactions)
         items, dense, users = np.asarray(shared.items), np.asarray(shared.dense), users_of(local)
         fixed = fixed_user_biases(model, ratings, items, dense, users)
         of_users = np.zeros_like(users)
@@ -235,7 +235,7 @@ class TestAgainstFiniteDifferences:
                 return loss_of_client(model, client, ratings, items, dense, users, fixed)
 
             np.testing.assert_allclose(gradients.loss[client], loss(), rtol=1e-9)
-            table = full_table(gradients, edges, client)
+            table = full_table(gradients, interactions, client)
             by_item = slopes(lambda point: loss(items=point), items)
             np.testing.assert_allclose(table, by_item, atol=1e-8)
             assert np.abs(by_item).max() > 1e-3  # the comparison is of something
@@ -263,12 +263,12 @@ class TestAgainstOneClientAtATime:
         )
         shared, local = some_point(model)
         local = jax.tree.map(lambda leaf: leaf[:6], local)
-        edges = Edges.of(together)
-        gradients = gradients_of(model, shared, local, edges)
-        assert not edges.one_user_each
+        interactions = Interactions.of(together)
+        gradients = gradients_of(model, shared, local, interactions)
+        assert not interactions.one_user_each
 
-        def alone(shared: Shared, local: Any, edges: Edges) -> Any:
-            loss = model.loss(copies(shared, edges), local, edges)
+        def alone(shared: Shared, local: Any, interactions: Interactions) -> Any:
+            loss = model.loss(copies(shared, interactions), local, interactions)
             return loss.sum()
 
         slope_alone = jax.jit(jax.value_and_grad(alone, argnums=(0, 1)), compiler_options=QUICK)
@@ -283,14 +283,14 @@ class TestAgainstOneClientAtATime:
             own = jax.tree.map(lambda leaf, members=members: leaf[members], local)
             # Pairs one an edge, so that shapes do not depend on which items users share.
             tiny = replace(
-                Edges.of(only),
+                Interactions.of(only),
                 pair=jnp.arange(len(rows), dtype=jnp.int32),
                 pair_item=jnp.asarray(only.item),
                 pair_client=jnp.zeros(len(rows), jnp.int32),
             )
             loss, (by_shared, by_local) = slope_alone(shared, own, tiny)
             np.testing.assert_allclose(gradients.loss[client], loss, rtol=1e-12)
-            table = full_table(gradients, edges, client)
+            table = full_table(gradients, interactions, client)
             np.testing.assert_allclose(table, by_shared.items, atol=1e-13)
             np.testing.assert_allclose(gradients.upload.dense[client], by_shared.dense, atol=1e-13)
             np.testing.assert_allclose(
@@ -302,7 +302,7 @@ class TestAgainstOneClientAtATime:
         """Losses are means over a client's ratings: sums over users must agree."""
         shared, local = some_point(model)
         ratings = some_ratings()
-        apart, joined = Edges.of(ratings), Edges.of(some_ratings(clients=1))
+        apart, joined = Interactions.of(ratings), Interactions.of(some_ratings(clients=1))
         assert apart.one_user_each
         assert not joined.one_user_each
         single = gradients_of(model, shared, local, apart)
@@ -328,8 +328,8 @@ class TestArrival:
         late = np.random.default_rng(8).integers(0, 3, len(ratings)).astype(np.int32)
         late[ratings.user == 1] = 2  # one user for whom nothing is there yet
         shared, local = some_point(model)
-        masked = Edges.of(ratings, late).at(1)
-        removed = Edges.of(ratings.take(late <= 1))
+        masked = Interactions.of(ratings, late).at(1)
+        removed = Interactions.of(ratings.take(late <= 1))
         assert 0 < len(removed.value) < len(ratings)
         one = gradients_of(model, shared, local, masked)
         other = gradients_of(model, shared, local, removed)
@@ -343,22 +343,22 @@ class TestArrival:
 
     def test_the_mask_follows_the_round(self) -> None:
         late = np.arange(21, dtype=np.int32) // 7
-        edges = Edges.of(some_ratings(), late)
+        interactions = Interactions.of(some_ratings(), late)
         for index in range(4):
-            known = np.asarray(edges.at(index).present)
+            known = np.asarray(interactions.at(index).present)
             np.testing.assert_array_equal(known, late <= index)
-        np.testing.assert_array_equal(edges.present, late <= 0)  # Edges.of: as in round 0
-        np.testing.assert_array_equal(edges.at(0).ratings_of_clients, [1, 2, 4, 0, 0, 0, 0])
+        np.testing.assert_array_equal(interactions.present, late <= 0)  # Edges.of: as in round 0
+        np.testing.assert_array_equal(interactions.at(0).ratings_of_clients, [1, 2, 4, 0, 0, 0, 0])
 
     @some_models
     def test_garbage_that_has_not_arrived_changes_nothing(self, model: Any) -> None:
         ratings = some_ratings()
         late = (ratings.item == 5).astype(np.int32)
         shared, local = some_point(model)
-        edges = Edges.of(ratings, late)
+        interactions = Interactions.of(ratings, late)
         wild = shared._replace(items=shared.items.at[5].set(1e6))
-        one = gradients_of(model, shared, local, edges)
-        other = gradients_of(model, wild, local, edges)
+        one = gradients_of(model, shared, local, interactions)
+        other = gradients_of(model, wild, local, interactions)
         for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
             np.testing.assert_array_equal(left, right)
 
@@ -372,8 +372,8 @@ class TestOrderAndNames:
         order = np.lexsort((ratings.item, ratings.user, client_of_user[ratings.user]))
         moved = replace(ratings.take(order), client_of_user=client_of_user)
         shared, local = some_point(model)
-        edges, moved_edges = Edges.of(ratings), Edges.of(moved)
-        one = gradients_of(model, shared, local, edges)
+        interactions, moved_edges = Interactions.of(ratings), Interactions.of(moved)
+        one = gradients_of(model, shared, local, interactions)
         other = gradients_of(model, shared, local, moved_edges)
         np.testing.assert_allclose(one.loss, np.asarray(other.loss)[turned], rtol=1e-12)
         dense = np.asarray(other.upload.dense)[turned]
@@ -381,7 +381,7 @@ class TestOrderAndNames:
         np.testing.assert_allclose(users_of(one.local), users_of(other.local), atol=1e-13)
         for client in range(3):
             np.testing.assert_allclose(
-                full_table(one, edges, client),
+                full_table(one, interactions, client),
                 full_table(other, moved_edges, turned[client]),
                 atol=1e-13,
             )
@@ -403,14 +403,14 @@ class TestOrderAndNames:
         moved_items = jnp.zeros_like(shared.items).at[items].set(shared.items)
         moved = shared._replace(items=moved_items)
         moved_local = jax.tree.map(lambda leaf: jnp.zeros_like(leaf).at[users].set(leaf), local)
-        edges, renamed_edges = Edges.of(ratings), Edges.of(renamed)
-        one = gradients_of(model, shared, local, edges)
+        interactions, renamed_edges = Interactions.of(ratings), Interactions.of(renamed)
+        one = gradients_of(model, shared, local, interactions)
         other = gradients_of(model, moved, moved_local, renamed_edges)
         np.testing.assert_allclose(one.loss, np.asarray(other.loss)[users], rtol=1e-6)
         np.testing.assert_allclose(users_of(one.local), users_of(other.local)[users], atol=1e-7)
         for user in range(N_USERS):
             np.testing.assert_allclose(
-                full_table(one, edges, user),
+                full_table(one, interactions, user),
                 full_table(other, renamed_edges, users[user])[items],
                 atol=1e-7,
             )
@@ -421,8 +421,8 @@ class TestExtremes:
     def test_no_rating_one_rating_all_items(self, model: Any) -> None:
         ratings = some_ratings()
         shared, local = some_point(model)
-        edges = Edges.of(ratings)
-        gradients = gradients_of(model, shared, local, edges)
+        interactions = Interactions.of(ratings)
+        gradients = gradients_of(model, shared, local, interactions)
         for leaf in jax.tree.leaves(gradients):
             assert np.isfinite(leaf).all()
         assert gradients.loss[6] == 0
@@ -431,7 +431,7 @@ class TestExtremes:
         for user in range(6):
             assert gradients.loss[user] > 0
             assert users_of(gradients.local)[user].any()
-            rows = full_table(gradients, edges, user)
+            rows = full_table(gradients, interactions, user)
             assert rows.any(axis=1).sum() == (ratings.user == user).sum()
 
     def test_rmse_at_zero_error(self) -> None:
@@ -443,8 +443,8 @@ class TestExtremes:
         # Every h_u is zero, so every score is 0.5: right for user 0, wrong for user 1.
         shared = Shared(shared.items[:2], jnp.zeros_like(shared.dense))
         local = jax.tree.map(lambda leaf: leaf[:2], local)
-        edges = Edges.of(ratings)
-        gradients = gradients_of(model, shared, local, edges)
+        interactions = Interactions.of(ratings)
+        gradients = gradients_of(model, shared, local, interactions)
         penalty = 0.5 * decay * (np.asarray(shared.items) ** 2).sum(1)
         np.testing.assert_allclose(gradients.loss, [penalty.mean(), 0.5 + penalty[0]], rtol=1e-9)
         np.testing.assert_allclose(gradients.upload.rows[:2], decay * shared.items / 2, rtol=1e-9)
@@ -454,7 +454,7 @@ class TestExtremes:
             assert np.isfinite(leaf).all()
         # Nor does anything blow up close to it: the slope of a root is bounded by one.
         for size in (1e-4, 1e-6, 1e-8):
-            near = replace(edges, value=edges.value.at[:2].set(0.5 + size))
+            near = replace(interactions, value=interactions.value.at[:2].set(0.5 + size))
             for leaf in jax.tree.leaves(gradients_of(model, shared, local, near)):
                 assert np.isfinite(leaf).all()
                 assert np.abs(np.asarray(leaf)).max() < 10
@@ -477,46 +477,53 @@ class TestEdges:
             user, item, value, users=np.arange(6), items=np.arange(8), scale=(0, 5)
         )
         dealt = deal_users(ratings, clients, seed=seed)
-        edges = Edges.of(dealt)
-        assert (edges.n_clients, edges.n_users, edges.n_items) == (clients, 6, 8)
-        assert edges.one_user_each == (clients == 6)
-        of_client = np.asarray(edges.client_of_user)[np.asarray(edges.user)]
+        interactions = Interactions.of(dealt)
+        assert (interactions.n_clients, interactions.n_users, interactions.n_items) == (
+            clients,
+            6,
+            8,
+        )
+        assert interactions.one_user_each == (clients == 6)
+        of_client = np.asarray(interactions.client_of_user)[np.asarray(interactions.user)]
         assert (np.diff(of_client) >= 0).all()
         pair, pair_client, pair_item = (
-            np.asarray(array) for array in (edges.pair, edges.pair_client, edges.pair_item)
+            np.asarray(array)
+            for array in (interactions.pair, interactions.pair_client, interactions.pair_item)
         )
         # Every edge points to the pair of its client and its item, ...
         np.testing.assert_array_equal(pair_client[pair], of_client)
-        np.testing.assert_array_equal(pair_item[pair], edges.item)
+        np.testing.assert_array_equal(pair_item[pair], interactions.item)
         # ... there is one pair for every client and item that occur together, and no other, ...
         expected = sorted({(int(dealt.client_of_user[u]), i) for u, i in rows})
         found = list(zip(pair_client.tolist(), pair_item.tolist(), strict=True))
         assert found == expected  # sorted by client, then by item: pseudo_items relies on it
         # ... and nothing was lost or renamed on the way.
-        triples = zip(*(np.asarray(a).tolist() for a in (edges.user, edges.item)), strict=True)
+        triples = zip(
+            *(np.asarray(a).tolist() for a in (interactions.user, interactions.item)), strict=True
+        )
         assert sorted(triples) == sorted(rows)
-        again = 1 + (np.asarray(edges.user) * 3 + np.asarray(edges.item)) % 5
-        np.testing.assert_allclose(edges.value, again / 5, rtol=1e-6)
+        again = 1 + (np.asarray(interactions.user) * 3 + np.asarray(interactions.item)) % 5
+        np.testing.assert_allclose(interactions.value, again / 5, rtol=1e-6)
 
     def test_sums_and_rows(self) -> None:
         ratings = some_ratings(clients=3)
-        edges = Edges.of(ratings)
+        interactions = Interactions.of(ratings)
         number = jnp.arange(1.0, 22.0)
         np.testing.assert_allclose(
-            edges.sum_by_user(number), np.bincount(ratings.user, number, N_USERS)
+            interactions.sum_by_user(number), np.bincount(ratings.user, number, N_USERS)
         )
         np.testing.assert_allclose(
-            edges.sum_by_client(number), np.bincount(ratings.client, number, 3)
+            interactions.sum_by_client(number), np.bincount(ratings.client, number, 3)
         )
-        rows = jnp.arange(float(len(edges.pair_item)))[:, None]
-        np.testing.assert_array_equal(edges.of_edges(rows)[:, 0], edges.pair)
-        single = Edges.of(some_ratings())
+        rows = jnp.arange(float(len(interactions.pair_item)))[:, None]
+        np.testing.assert_array_equal(interactions.rows_of(rows)[:, 0], interactions.pair)
+        single = Interactions.of(some_ratings())
         rows = jnp.arange(21.0)[:, None]
-        np.testing.assert_array_equal(single.of_edges(rows), rows)
+        np.testing.assert_array_equal(single.rows_of(rows), rows)
 
     def test_copies_are_of_the_right_rows(self) -> None:
-        edges = Edges.of(some_ratings(clients=3))
+        interactions = Interactions.of(some_ratings(clients=3))
         shared = Shared(jnp.arange(6.0)[:, None] * 10, jnp.array([1.0, 2.0]))
-        own = copies(shared, edges)
-        np.testing.assert_array_equal(own.rows[:, 0], 10 * np.asarray(edges.pair_item))
+        own = copies(shared, interactions)
+        np.testing.assert_array_equal(own.rows[:, 0], 10 * np.asarray(interactions.pair_item))
         np.testing.assert_array_equal(own.dense, [[1.0, 2.0]] * 3)

@@ -19,7 +19,7 @@ from bgtplanner.federation.rounds import Federation, Heldout, State
 from bgtplanner.federation.server import Server
 from bgtplanner.models import bias as posterior
 from bgtplanner.models.bias import COUNT_WEIGHT, Biases, Posterior
-from bgtplanner.models.interactions import Edges, Shared
+from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.optimizers import NO_NOISE, Noise
 from bgtplanner.models.references import references
 
@@ -455,10 +455,14 @@ def all_clients(clients: int, scale: float) -> Terms:
 
 @partial(jax.jit, static_argnums=0)
 def step(
-    federation: Federation, state: State, edges: Edges, index: Any, terms: Terms | None
+    federation: Federation,
+    state: State,
+    interactions: Interactions,
+    index: Any,
+    terms: Terms | None,
 ) -> State:
     nobody = Heldout(*(jnp.zeros(1, kind) for kind in (jnp.int32, jnp.int32, jnp.float32)))
-    return federation.round(state, edges, nobody, index, jax.random.key(1), terms)[0]
+    return federation.round(state, interactions, nobody, index, jax.random.key(1), terms)[0]
 
 
 class TestFederation:
@@ -469,13 +473,15 @@ class TestFederation:
         protection = mechanism and Protection(mechanism=mechanism, trust=trust)
         federation = Federation(model=Biases(), server=SERVER, protection=protection)
         terms = all_clients(ratings.n_clients, 1e-4) if mechanism else None
-        edges = Edges.of(ratings)
-        state = federation.initial(jax.random.key(0), edges)
+        interactions = Interactions.of(ratings)
+        state = federation.initial(jax.random.key(0), interactions)
         user, item = np.divmod(np.arange(expected.size), expected.shape[1])
         errors = []
         for index in range(6):
-            state = step(federation, state, edges, index, terms)
-            predicted = federation.model.predict(state.shared, state.local, edges, user, item)
+            state = step(federation, state, interactions, index, terms)
+            predicted = federation.model.predict(
+                state.shared, state.local, interactions, user, item
+            )
             errors.append(float(np.sqrt(((predicted - expected.ravel()) ** 2).mean())))
         assert errors == sorted(errors, reverse=True)
         assert errors[-1] < 0.03
@@ -495,11 +501,11 @@ class TestFederation:
         federation = Federation(model=Biases(), server=SERVER, protection=protection)
         terms = all_clients(ratings.n_clients, 1e-4)
         silent = terms._replace(granted=jnp.zeros(ratings.n_clients))
-        edges = Edges.of(ratings)
-        state = federation.initial(jax.random.key(0), edges)
-        expected = step(federation, state, edges, 0, terms)
+        interactions = Interactions.of(ratings)
+        state = federation.initial(jax.random.key(0), interactions)
+        expected = step(federation, state, interactions, 0, terms)
         for index, told in enumerate([silent, terms] if first else [terms, silent]):
-            state = step(federation, state, edges, index, told)
+            state = step(federation, state, interactions, index, told)
             for part in jax.tree.leaves(state):
                 assert np.isfinite(np.asarray(part)).all()
             if first and told is silent:
@@ -585,13 +591,13 @@ class TestForecast:
         )
         protection = Protection(mechanism="gaussian", trust="local")
         federation = Federation(model=Biases(), server=SERVER, protection=protection)
-        edges, terms = Edges.of(ratings), all_clients(clients, scale)
-        state = federation.initial(jax.random.key(0), edges)
+        interactions, terms = Interactions.of(ratings), all_clients(clients, scale)
+        state = federation.initial(jax.random.key(0), interactions)
         before = state.memory.forecast(rounds * clients / scale**2, CLIP, "l2")
         for index in range(rounds):
-            state = step(federation, state, edges, index, terms)
+            state = step(federation, state, interactions, index, terms)
         predicted = federation.model.predict(
-            state.shared, state.local, edges, test.user, test.item
+            state.shared, state.local, interactions, test.user, test.item
         )
         rmse = float(np.sqrt(((np.asarray(predicted) - test.value) ** 2).mean()))
         gain = 1 - rmse / references(ratings, test).client_alone.rmse

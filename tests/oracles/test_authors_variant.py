@@ -29,7 +29,7 @@ from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Draw, Federation
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.planning.policy import Plan
-from bgtplanner.runs.assembly import federation_of, planned_of
+from bgtplanner.runs.assembly import coordinator_of, federation_of
 from bgtplanner.runs.config import Config, load_config
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -87,7 +87,7 @@ def tensors_of(dense: Float) -> list[Float]:
 
 def draws_of(simulation: Simulation, index: int) -> Draws:
     """What the coming round of the package draws, before it is scaled by anything."""
-    edges, federation = simulation._edges, simulation.federation
+    interactions, federation = simulation._interactions, simulation.federation
     assert federation.protection is not None
     assert simulation.next_round == index
     laplace = federation.protection.mechanism == "laplace"
@@ -105,7 +105,7 @@ def draws_of(simulation: Simulation, index: int) -> Draws:
         if item not in [one.item for one in WORLD.known(client, index)]:
             named[client].append(item)
     pseudo_key = jax.random.fold_in(key, Draw.PSEUDO_ROWS)
-    pairs = zip(edges.pair_client.tolist(), edges.pair_item.tolist(), strict=True)
+    pairs = zip(interactions.pair_client.tolist(), interactions.pair_item.tolist(), strict=True)
     return Draws(
         pseudo_items=named,
         pseudo_rows=np.asarray(
@@ -241,7 +241,7 @@ class Run(NamedTuple):
 def run(request: pytest.FixtureRequest) -> Run:
     config = settings_of(request.param)
     simulation = simulation_of(federation_of(config, WORLD.items))
-    planned = planned_of(config, simulation, "mark", None)
+    planned = coordinator_of(config, simulation, "mark", None)
     start, rounds = parameters_of(simulation), list[Played]()
     with pytest.MonkeyPatch.context() as monkeypatch:
         heard = conversation(planned, monkeypatch)

@@ -19,7 +19,7 @@ from dp_accounting import gaussian_mechanism, pld, rdp
 from dp_accounting.pld import privacy_loss_distribution
 
 from bgtplanner.paper.accounting import client_level
-from bgtplanner.privacy.accountants import ACCOUNTANTS, rule_named, to_ticks
+from bgtplanner.privacy.accountants import ACCOUNTANTS, accountant_named, to_ticks
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.conversions import (
     ORDERS,
@@ -73,7 +73,7 @@ def binomial_delta(epsilon: float, pure: float, count: int) -> float:
 def test_their_figures_of_randomised_bits_are_those_of_the_binomial(
     charge: float, count: int
 ) -> None:
-    multiplier = float(rule_named("privunit/zcdp").noise_multiplier(charge))
+    multiplier = float(accountant_named("privunit/zcdp").noise_multiplier(charge))
     epsilon = of_bits((("privunit", multiplier, count),), 1e-5)
     # On their grid, each bit may be up to a step too large.
     assert binomial_delta(epsilon, charge, count) <= 1e-5 * (1 + 1e-6)
@@ -82,7 +82,7 @@ def test_their_figures_of_randomised_bits_are_those_of_the_binomial(
 
 def test_100_rounds_of_pure_releases_cost_what_the_guide_says() -> None:
     for name, optimal in (("privunit/either", 0.7318), ("privunit/zcdp", 0.9047)):
-        charge = rule_named(name).even_charge(Budget(1.0, 1e-5), 100)
+        charge = accountant_named(name).even_charge(Budget(1.0, 1e-5), 100)
         assert binomial_delta(optimal - 1e-3, charge, 100) > 1e-5
         assert binomial_delta(optimal + 1e-3, charge, 100) < 1e-5
 
@@ -129,8 +129,8 @@ def test_the_gaussian_reading_is_the_exact_one(sigma: float, delta: float) -> No
 
 @pytest.mark.parametrize("epsilon", [1.0, 5.0, 10.0, 20.0])
 def test_noise_of_100_gaussian_rounds(epsilon: float) -> None:
-    rule = rule_named("gaussian/gdp")
-    ours = float(rule.noise_multiplier(rule.even_charge(Budget(epsilon, 1e-5), 100)))
+    accountant = accountant_named("gaussian/gdp")
+    ours = float(accountant.noise_multiplier(accountant.even_charge(Budget(epsilon, 1e-5), 100)))
     theirs = gaussian_mechanism.get_sigma_gaussian(epsilon, 1e-5) * math.sqrt(100)
     assert ours == pytest.approx(theirs, rel=1e-9)
     assert ours >= theirs
@@ -148,9 +148,9 @@ def test_the_renyi_rule_reads_what_their_accountant_reads(
     accountant = rdp.RdpAccountant(ORDERS)
     accountant.compose(event("gaussian", multiplier, rounds))
     theirs = accountant.get_epsilon(delta)
-    rule = rule_named("gaussian/rdp")
-    spent = to_ticks(rule.charge(multiplier)) * rounds
-    assert float(rule.epsilon([spent], delta)) == pytest.approx(theirs, rel=1e-6)
+    accountant = accountant_named("gaussian/rdp")
+    spent = to_ticks(accountant.charge(multiplier)) * rounds
+    assert float(accountant.epsilon([spent], delta)) == pytest.approx(theirs, rel=1e-6)
     assert float(renyi_epsilon(rounds / (2 * multiplier**2), delta)) == pytest.approx(
         theirs, rel=1e-6
     )
@@ -189,15 +189,19 @@ def test_renyi_curves_of_laplace_releases(
 
 @pytest.mark.parametrize("rounds", [1, 10, 100, 400])
 @pytest.mark.parametrize("epsilon", [1.0, 10.0])
-@pytest.mark.parametrize("name", [name for name, rule in ACCOUNTANTS.items() if rule.sound])
+@pytest.mark.parametrize(
+    "name", [name for name, accountant in ACCOUNTANTS.items() if accountant.sound]
+)
 def test_a_spent_budget_is_never_more_than_it_says(name: str, epsilon: float, rounds: int) -> None:
-    rule, budget = rule_named(name), Budget(epsilon, 1e-5)
-    multiplier = float(rule.noise_multiplier(rule.even_charge(budget, rounds)))
-    least = tight(((rule.mechanism, multiplier, rounds),), budget.delta)
-    rounding = PLD_STEP * (rounds if rule.mechanism == "privunit" else 1)
+    accountant, budget = accountant_named(name), Budget(epsilon, 1e-5)
+    multiplier = float(accountant.noise_multiplier(accountant.even_charge(budget, rounds)))
+    least = tight(((accountant.mechanism, multiplier, rounds),), budget.delta)
+    rounding = PLD_STEP * (rounds if accountant.mechanism == "privunit" else 1)
     assert least <= epsilon + rounding
-    if rule.mechanism == "privunit":
-        assert binomial_delta(epsilon, rule.even_charge(budget, rounds), rounds) <= budget.delta
+    if accountant.mechanism == "privunit":
+        assert (
+            binomial_delta(epsilon, accountant.even_charge(budget, rounds), rounds) <= budget.delta
+        )
     # And not wastefully less, for the rules we use unless told otherwise.
     if name == "gaussian/gdp":
         assert least == pytest.approx(epsilon, abs=PLD_STEP)
@@ -211,11 +215,11 @@ def test_a_spent_budget_is_never_more_than_it_says(name: str, epsilon: float, ro
     "name", ["laplace/basic", "laplace/filter", "laplace/either", "laplace/zcdp"]
 )
 def test_uneven_laplace_charges_read_no_less_than_they_are(name: str) -> None:
-    rule = rule_named(name)
+    accountant = accountant_named(name)
     for releases in (((5.0, 10), (20.0, 100)), ((1.0, 2), (50.0, 1000)), ((0.4, 1), (3.0, 5))):
-        spent = sum(rule.sum_ticks(rule.charge(x)) * count for x, count in releases)
+        spent = sum(accountant.sum_ticks(accountant.charge(x)) * count for x, count in releases)
         for delta in (1e-8, 1e-5, 1e-3):
-            reading = float(rule.epsilon(spent, delta))
+            reading = float(accountant.epsilon(spent, delta))
             exact = tight(tuple(("laplace", x, count) for x, count in releases), delta)
             assert reading >= exact - PLD_STEP
 

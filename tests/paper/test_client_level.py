@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.paper.accounting import client_level
-from bgtplanner.privacy.accountants import rule_named, to_ticks
+from bgtplanner.privacy.accountants import accountant_named, to_ticks
 from bgtplanner.privacy.conversions import filter_epsilon, gdp_epsilon, laplace_renyi_epsilon
 from bgtplanner.privacy.mechanisms import Spent
 
@@ -31,8 +31,8 @@ def test_gaussian_blocks_add_up_their_squares() -> None:
 
 
 def test_one_block_a_round_is_what_the_ledger_reads() -> None:
-    rule = rule_named("gaussian/gdp")
-    reading = float(rule.epsilon([to_ticks(0.25) * 6], 1e-5))
+    accountant = accountant_named("gaussian/gdp")
+    reading = float(accountant.epsilon([to_ticks(0.25) * 6], 1e-5))
     assert client_level("gaussian", [2.0] * 6, 1, 1e-5).epsilon == pytest.approx(reading)
 
 

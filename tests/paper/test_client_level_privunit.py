@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from bgtplanner.paper.accounting import client_level
-from bgtplanner.privacy.accountants import rule_named
+from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.conversions import filter_epsilon
 
-RULE = rule_named("privunit/either")
+RULE = accountant_named("privunit/either")
 
 
 def test_a_single_row_is_what_the_ledger_charges() -> None:

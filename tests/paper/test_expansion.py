@@ -23,7 +23,7 @@ from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
-from bgtplanner.models.learner import Edges, Upload
+from bgtplanner.models.learner import Interactions, Upload
 from bgtplanner.paper import expansion, extras
 from bgtplanner.paper.expansion import Expansion, believed, item_tokens, match, matching_key
 from bgtplanner.paper.extras import PaperExtras
@@ -157,30 +157,30 @@ def test_believed() -> None:
     )
 
 
-def some_terms(edges: Edges, clip: float, scale: Any, granted: Any = 1.0) -> Terms:
+def some_terms(interactions: Interactions, clip: float, scale: Any, granted: Any = 1.0) -> Terms:
     """Half the clients in each of two classes."""
     scales = np.broadcast_to(np.asarray(scale, np.float32), 2)
     return Terms(
-        granted=jnp.broadcast_to(jnp.asarray(granted, jnp.float32), edges.n_clients),
+        granted=jnp.broadcast_to(jnp.asarray(granted, jnp.float32), interactions.n_clients),
         clip=jnp.full(2, clip),
         scale=jnp.asarray(scales),
-        class_of_client=jnp.arange(edges.n_clients, dtype=jnp.int32) % 2,
+        class_of_client=jnp.arange(interactions.n_clients, dtype=jnp.int32) % 2,
     )
 
 
-def some_upload(edges: Edges, size: float = 1.0) -> tuple[Upload, jax.Array]:
+def some_upload(interactions: Interactions, size: float = 1.0) -> tuple[Upload, jax.Array]:
     generator = np.random.default_rng(1)
 
     def drawn(*shape: int) -> jax.Array:
         return jnp.asarray(generator.normal(0, size, shape), jnp.float32)
 
-    return Upload(drawn(len(edges.pair_item), 2), drawn(edges.n_clients, 3)), drawn(
-        edges.n_users, DIM
+    return Upload(drawn(len(interactions.pair_item), 2), drawn(interactions.n_clients, 3)), drawn(
+        interactions.n_users, DIM
     )
 
 
-def several_users_each() -> Edges:
-    return Edges.of(deal_users(some_ratings(), 5, seed=2))
+def several_users_each() -> Interactions:
+    return Interactions.of(deal_users(some_ratings(), 5, seed=2))
 
 
 def release(protection: Protection, seed: int, *given: Any) -> Released:
@@ -198,20 +198,20 @@ class TestDoor:
     @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
     @pytest.mark.parametrize("clip", [0.5, 1e6])
     def test_one_clip_over_gradient_and_embeddings(self, mechanism: Any, clip: float) -> None:
-        edges = several_users_each()
-        upload, own = some_upload(edges)
+        interactions = several_users_each()
+        upload, own = some_upload(interactions)
         granted = np.array([1, 1, 0, 1, 1.0])
-        terms = some_terms(edges, clip, 0.0, granted)
-        released = release(Protection(mechanism=mechanism), 0, upload, edges, terms, own)
+        terms = some_terms(interactions, clip, 0.0, granted)
+        released = release(Protection(mechanism=mechanism), 0, upload, interactions, terms, own)
         total_rows, total_dense = np.zeros((ITEMS, 2)), np.zeros(3)
         for client in range(5):
-            pairs = np.asarray(edges.pair_client) == client
-            users = np.asarray(edges.client_of_user) == client
+            pairs = np.asarray(interactions.pair_client) == client
+            users = np.asarray(interactions.client_of_user) == client
             rows, dense, mine = upload.rows[pairs], upload.dense[client], own[users]
             whole = np.concatenate([np.ravel(rows), dense, np.ravel(mine)])[None]
             factor = granted[client] * min(1.0, clip / norms(whole, mechanism)[0])
             np.testing.assert_allclose(released.own[users], factor * mine, rtol=1e-5)
-            np.add.at(total_rows, np.asarray(edges.pair_item)[pairs], factor * rows)
+            np.add.at(total_rows, np.asarray(interactions.pair_item)[pairs], factor * rows)
             total_dense += factor * dense
         gradient = released.aggregate.gradient
         np.testing.assert_allclose(gradient.items, total_rows / 4, atol=1e-5)
@@ -220,40 +220,40 @@ class TestDoor:
     @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
     @pytest.mark.parametrize("unit", ["client", "row"])
     def test_noise_of_each_users_class(self, mechanism: Any, unit: Any) -> None:
-        edges = Edges.of(deal_users(some_ratings(4000), 800, seed=2))
-        upload, own = some_upload(edges, size=0.0)
-        terms = some_terms(edges, 1.0, [3.0, 0.5])
+        interactions = Interactions.of(deal_users(some_ratings(4000), 800, seed=2))
+        upload, own = some_upload(interactions, size=0.0)
+        terms = some_terms(interactions, 1.0, [3.0, 0.5])
         protection = Protection(mechanism=mechanism, unit=unit)
         if unit == "row":
-            noised = noise_users(protection, jax.random.key(4), own, edges, terms)
+            noised = noise_users(protection, jax.random.key(4), own, interactions, terms)
         else:
-            noised = release(protection, 4, upload, edges, terms, own).own
+            noised = release(protection, 4, upload, interactions, terms, own).own
         per_unit = 2**0.5 if mechanism == "laplace" else 1.0
-        odd = np.asarray(edges.client_of_user) % 2 == 1
+        odd = np.asarray(interactions.client_of_user) % 2 == 1
         for scale, users in ((3.0, ~odd), (0.5, odd)):
             assert np.std(noised[users]) == pytest.approx(per_unit * scale, rel=0.05)
         assert abs(np.corrcoef(noised[1:].ravel(), noised[:-1].ravel())[0, 1]) < 0.05
 
     @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
     def test_unit_row_clips_each_on_its_own(self, mechanism: Any) -> None:
-        edges = several_users_each()
-        own = some_upload(edges)[1].at[3].multiply(1e-3)
+        interactions = several_users_each()
+        own = some_upload(interactions)[1].at[3].multiply(1e-3)
         protection = Protection(mechanism=mechanism, unit="row")
-        terms = some_terms(edges, 0.5, 0.0)
-        clipped = noise_users(protection, jax.random.key(0), own, edges, terms)
+        terms = some_terms(interactions, 0.5, 0.0)
+        clipped = noise_users(protection, jax.random.key(0), own, interactions, terms)
         expected = np.minimum(norms(own, mechanism), 0.5)
         np.testing.assert_allclose(norms(clipped, mechanism), expected, rtol=1e-5)
         np.testing.assert_allclose(clipped[3], own[3])
 
     def test_the_same_noise_is_in_nothing_else(self) -> None:
         """Or the server could take it off."""
-        edges = Edges.of(some_ratings(1))
-        upload, own = some_upload(edges, size=0.0)
+        interactions = Interactions.of(some_ratings(1))
+        upload, own = some_upload(interactions, size=0.0)
         draws = []
         for noise in ("sum", "per-client"):
             protection = Protection(mechanism="gaussian", noise=noise)  # type: ignore[arg-type]
-            terms = some_terms(edges, 1.0, 1.0)
-            released = release(protection, 0, upload, edges, terms, own)
+            terms = some_terms(interactions, 1.0, 1.0)
+            released = release(protection, 0, upload, interactions, terms, own)
             draws.append(np.concatenate([np.ravel(part) for part in released.aggregate.gradient]))
             assert released.own is not None
             draws.append(np.ravel(released.own))
@@ -262,22 +262,22 @@ class TestDoor:
                 assert not np.isin(np.abs(one), np.abs(other)).any()
 
     def test_no_number_is_not_sent(self) -> None:
-        edges = several_users_each()
-        upload, own = some_upload(edges)
-        client = int(edges.client_of_user[4])
+        interactions = several_users_each()
+        upload, own = some_upload(interactions)
+        client = int(interactions.client_of_user[4])
         own = own.at[4, 1].set(jnp.nan)
-        terms = some_terms(edges, 0.5, 0.0)
-        released = release(Protection(mechanism="gaussian"), 0, upload, edges, terms, own)
+        terms = some_terms(interactions, 0.5, 0.0)
+        released = release(Protection(mechanism="gaussian"), 0, upload, interactions, terms, own)
         assert released.dropped == 1
         silent = norms(released.own, "gaussian") == 0
-        assert np.array_equal(silent, np.asarray(edges.client_of_user) == client)
+        assert np.array_equal(silent, np.asarray(interactions.client_of_user) == client)
 
     def test_without_embeddings_the_release_is_as_ever(self) -> None:
-        edges = several_users_each()
-        upload, own = some_upload(edges)
-        terms, protection = some_terms(edges, 1e6, 1.0), Protection(mechanism="gaussian")
-        without = release(protection, 0, upload, edges, terms)
-        with_them = release(protection, 0, upload, edges, terms, own)
+        interactions = several_users_each()
+        upload, own = some_upload(interactions)
+        terms, protection = some_terms(interactions, 1e6, 1.0), Protection(mechanism="gaussian")
+        without = release(protection, 0, upload, interactions, terms)
+        with_them = release(protection, 0, upload, interactions, terms, own)
         assert without.own is None
         for one, other in zip(
             jax.tree.leaves(without), jax.tree.leaves(with_them[:3]), strict=True

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.models.learner import Edges
+from bgtplanner.models.learner import Interactions
 from bgtplanner.paper.pseudo import pseudo_items, pseudo_rows
 
 N_USERS, N_ITEMS = 6, 10
@@ -29,7 +29,7 @@ items_of = jax.jit(pseudo_items, static_argnums=2, compiler_options=QUICK)
 rows_of = jax.jit(pseudo_rows, static_argnums=3, compiler_options=QUICK)
 
 
-def some_edges(arrival: Any = None, clients: list[int] | None = None) -> Edges:
+def some_edges(arrival: Any = None, clients: list[int] | None = None) -> Interactions:
     user = np.repeat(np.arange(N_USERS), [len(own) for own in RATED])
     item = np.concatenate([np.array(own, int) for own in RATED])
     ratings = Ratings.from_arrays(
@@ -41,20 +41,20 @@ def some_edges(arrival: Any = None, clients: list[int] | None = None) -> Edges:
         items=range(N_ITEMS),
         scale=(0, 1),
     )
-    return Edges.of(ratings, None if arrival is None else np.array(arrival, np.int32))
+    return Interactions.of(ratings, None if arrival is None else np.array(arrival, np.int32))
 
 
-def rated_by(edges: Edges, client: int) -> set[int]:
+def rated_by(interactions: Interactions, client: int) -> set[int]:
     """The items that a client knows a rating of, now."""
-    of_client = np.asarray(edges.client_of_user)[np.asarray(edges.user)] == client
-    known = np.asarray(edges.present) > 0
-    return set(np.asarray(edges.item)[of_client & known].tolist())
+    of_client = np.asarray(interactions.client_of_user)[np.asarray(interactions.user)] == client
+    known = np.asarray(interactions.present) > 0
+    return set(np.asarray(interactions.item)[of_client & known].tolist())
 
 
-def check(drawn: NDArray[np.int32], edges: Edges, number: int) -> None:
-    assert drawn.shape == (edges.n_clients, number)
+def check(drawn: NDArray[np.int32], interactions: Interactions, number: int) -> None:
+    assert drawn.shape == (interactions.n_clients, number)
     for client, row in enumerate(drawn.tolist()):
-        unrated = set(range(N_ITEMS)) - rated_by(edges, client)
+        unrated = set(range(N_ITEMS)) - rated_by(interactions, client)
         real = [item for item in row if item >= 0]
         assert len(real) == min(number, len(unrated))  # as many as asked for, if there are
         assert len(set(real)) == len(real)
@@ -73,42 +73,42 @@ class TestItems:
     def test_distinct_unrated_and_as_many_as_there_are(
         self, seed: int, number: int, arrival: list[int], together: bool
     ) -> None:
-        edges = some_edges(arrival, [0, 1, 1, 2, 2, 3] if together else None)
-        drawn = np.asarray(items_of(jax.random.key(seed), edges, number))
-        check(drawn, edges, number)
+        interactions = some_edges(arrival, [0, 1, 1, 2, 2, 3] if together else None)
+        drawn = np.asarray(items_of(jax.random.key(seed), interactions, number))
+        check(drawn, interactions, number)
 
     def test_who_rated_everything_and_who_rated_nothing(self) -> None:
-        edges = some_edges()
-        drawn = np.asarray(items_of(jax.random.key(0), edges, 4))
-        check(drawn, edges, 4)
+        interactions = some_edges()
+        drawn = np.asarray(items_of(jax.random.key(0), interactions, 4))
+        check(drawn, interactions, 4)
         assert drawn[0].tolist() == [-1] * 4
         assert drawn[1].tolist() == [7, -1, -1, -1]
         assert len(set(drawn[5].tolist())) == 4
-        drawn = np.asarray(items_of(jax.random.key(0), edges, 13))
+        drawn = np.asarray(items_of(jax.random.key(0), interactions, 13))
         assert sorted(drawn[5].tolist()) == [-1] * 3 + list(range(10))
 
     def test_a_rating_to_come_may_be_a_pseudo_item_until_it_is_there(self) -> None:
         arrival = np.zeros(COUNT, int)
         arrival[:10] = 3  # all of user 0's
-        edges = some_edges(arrival)
-        early = np.asarray(items_of(jax.random.key(0), edges.at(2), 10))
-        late = np.asarray(items_of(jax.random.key(0), edges.at(3), 10))
+        interactions = some_edges(arrival)
+        early = np.asarray(items_of(jax.random.key(0), interactions.at(2), 10))
+        late = np.asarray(items_of(jax.random.key(0), interactions.at(3), 10))
         assert sorted(early[0].tolist()) == list(range(10))
         assert late[0].tolist() == [-1] * 10
 
     def test_nobody_has_rated_anything(self) -> None:
         ratings = Ratings.from_arrays([], [], [], users=[0, 1], items=range(5))
-        drawn = np.asarray(items_of(jax.random.key(0), Edges.of(ratings), 5))
+        drawn = np.asarray(items_of(jax.random.key(0), Interactions.of(ratings), 5))
         assert sorted(drawn[0].tolist()) == sorted(drawn[1].tolist()) == [0, 1, 2, 3, 4]
 
     def test_every_unrated_item_is_as_likely_as_any_other(self) -> None:
         draws, number = 20_000, 3
-        edges = some_edges(clients=[0, 1, 2, 3, 3, 4])
-        many = jax.vmap(partial(pseudo_items, edges=edges, number=number))
+        interactions = some_edges(clients=[0, 1, 2, 3, 3, 4])
+        many = jax.vmap(partial(pseudo_items, interactions=interactions, number=number))
         many = jax.jit(many, compiler_options=QUICK)
         drawn = np.asarray(many(jax.random.split(jax.random.key(7), draws)))
         for client in (2, 3, 4):
-            unrated = sorted(set(range(N_ITEMS)) - rated_by(edges, client))
+            unrated = sorted(set(range(N_ITEMS)) - rated_by(interactions, client))
             counts = np.array([(drawn[:, client] == item).sum() for item in unrated])
             assert counts.sum() == draws * number
             expected = draws * number / len(unrated)
@@ -117,39 +117,41 @@ class TestItems:
 
     def test_clients_and_rounds_draw_apart(self) -> None:
         ratings = Ratings.from_arrays([0, 1], [0, 0], [1, 1], items=range(1000), scale=(0, 1))
-        edges = Edges.of(ratings)
-        one = np.asarray(items_of(jax.random.key(0), edges, 20))
-        other = np.asarray(items_of(jax.random.key(1), edges, 20))
+        interactions = Interactions.of(ratings)
+        one = np.asarray(items_of(jax.random.key(0), interactions, 20))
+        other = np.asarray(items_of(jax.random.key(1), interactions, 20))
         assert set(one[0].tolist()) != set(one[1].tolist())
         assert set(one[0].tolist()) != set(other[0].tolist())
 
 
 class TestRows:
-    def entries(self, edges: Edges, rows: NDArray[np.float32], client: int) -> Any:
+    def entries(self, interactions: Interactions, rows: NDArray[np.float32], client: int) -> Any:
         """Entries of a client's rows that stand for at least one rating known now."""
-        pair = np.asarray(edges.pair)[np.asarray(edges.present) > 0]
+        pair = np.asarray(interactions.pair)[np.asarray(interactions.present) > 0]
         real = np.isin(np.arange(len(rows)), pair)
-        return rows[real & (np.asarray(edges.pair_client) == client)].astype(float)
+        return rows[real & (np.asarray(interactions.pair_client) == client)].astype(float)
 
     @pytest.mark.parametrize("clients", [None, [0, 1, 1, 2, 2, 3]], ids=["apart", "together"])
     def test_mean_and_deviation_of_the_real_entries(self, clients: list[int] | None) -> None:
         generator = np.random.default_rng(1)
-        edges = some_edges(generator.integers(0, 2, COUNT), clients)
-        n_pairs, key = len(edges.pair_item), jax.random.key(3)
+        interactions = some_edges(generator.integers(0, 2, COUNT), clients)
+        n_pairs, key = len(interactions.pair_item), jax.random.key(3)
         rows = generator.normal(0.3, 2, (n_pairs, 3)).astype(np.float32)
         # The same key on rows of mean 0 and deviation 1 shows the noise itself.
         standard = np.full_like(rows, 1e3)  # what is not known must not count
-        pair_client = np.asarray(edges.pair_client)
-        known = np.isin(np.arange(n_pairs), np.asarray(edges.pair)[np.asarray(edges.present) > 0])
-        for client in range(edges.n_clients):
+        pair_client = np.asarray(interactions.pair_client)
+        known = np.isin(
+            np.arange(n_pairs), np.asarray(interactions.pair)[np.asarray(interactions.present) > 0]
+        )
+        for client in range(interactions.n_clients):
             mine = known & (pair_client == client)
             if mine.any():
                 centred = rows[mine] - rows[mine].mean()
                 standard[mine] = centred / centred.std(ddof=1)
-        noise = np.asarray(rows_of(key, jnp.asarray(standard), edges, 5))
-        got = np.asarray(rows_of(key, jnp.asarray(rows), edges, 5))
-        for client in range(edges.n_clients):
-            real = self.entries(edges, rows, client)
+        noise = np.asarray(rows_of(key, jnp.asarray(standard), interactions, 5))
+        got = np.asarray(rows_of(key, jnp.asarray(rows), interactions, 5))
+        for client in range(interactions.n_clients):
+            real = self.entries(interactions, rows, client)
             if real.size:
                 expected = real.mean() + real.std(ddof=1) * noise[client]
                 np.testing.assert_allclose(got[client], expected, rtol=1e-4, atol=1e-4)
@@ -157,12 +159,12 @@ class TestRows:
                 assert not got[client].any()
 
     def test_normal_in_every_entry(self) -> None:
-        edges = some_edges()
+        interactions = some_edges()
         rows = np.random.default_rng(2).normal(0.5, 0.2, (COUNT, 2)).astype(np.float32)
-        got = np.asarray(rows_of(jax.random.key(0), jnp.asarray(rows), edges, 4000))
+        got = np.asarray(rows_of(jax.random.key(0), jnp.asarray(rows), interactions, 4000))
         assert got.shape == (N_USERS, 4000, 2)
         for client in range(5):
-            real = self.entries(edges, rows, client)
+            real = self.entries(interactions, rows, client)
             spread = real.std(ddof=1)
             standard = (got[client] - real.mean()) / spread
             assert scipy.stats.kstest(standard.ravel(), "norm").pvalue > 1e-4
@@ -171,5 +173,5 @@ class TestRows:
 
     def test_a_single_entry_has_no_deviation(self) -> None:
         ratings = Ratings.from_arrays([0, 1], [0, 0], [1, 1], items=[0, 1], scale=(0, 1))
-        got = rows_of(jax.random.key(0), jnp.array([[0.25], [-3.0]]), Edges.of(ratings), 2)
+        got = rows_of(jax.random.key(0), jnp.array([[0.25], [-3.0]]), Interactions.of(ratings), 2)
         np.testing.assert_array_equal(got, [[[0.25]] * 2, [[-3.0]] * 2])

@@ -13,7 +13,7 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users
 from bgtplanner.federation.protection import Protection, Terms
 from bgtplanner.models.fedgnn import FedGNN
-from bgtplanner.models.learner import Edges, Upload
+from bgtplanner.models.learner import Interactions, Upload
 from bgtplanner.paper.rows import noise_rows
 from bgtplanner.privacy.mechanisms import mechanism_named
 
@@ -22,7 +22,7 @@ MECHANISMS = ["gaussian", "laplace"]
 QUICK = {"xla_backend_optimization_level": 0}
 
 
-def some_edges(n_items: int = 5, clients: int | None = None) -> Edges:
+def some_edges(n_items: int = 5, clients: int | None = None) -> Interactions:
     """Six users, the last without a rating; one rating in three has not arrived."""
     user = [0, 0, 0, 1, 2, 2, 2, 2, 3, 3, 4, 4]
     item = [0, 1, 2, 1, 0, 2, 3, 1, 1, 3, 0, 2]
@@ -32,7 +32,7 @@ def some_edges(n_items: int = 5, clients: int | None = None) -> Edges:
     arrival = np.array([0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 0], np.int32)
     if clients is not None:
         ratings = deal_users(ratings, clients, seed=2)
-    return Edges.of(ratings, arrival)
+    return Interactions.of(ratings, arrival)
 
 
 def some_terms(
@@ -55,34 +55,36 @@ class TestRows:
 
     BLOCKS = FedGNN(dim=2).dense_blocks
 
-    def upload(self, edges: Edges) -> Upload:
+    def upload(self, interactions: Interactions) -> Upload:
         generator = np.random.default_rng(3)
-        rows = generator.normal(0, 1, (len(edges.pair_item), WIDTH))
+        rows = generator.normal(0, 1, (len(interactions.pair_item), WIDTH))
         rows[::3] *= 0.01  # some are short enough as they are
-        dense = generator.normal(0, 1, (edges.n_clients, sum(self.BLOCKS)))
+        dense = generator.normal(0, 1, (interactions.n_clients, sum(self.BLOCKS)))
         return Upload(jnp.asarray(rows, jnp.float32), jnp.asarray(dense, jnp.float32))
 
-    def noised(self, mechanism: Any, upload: Upload, edges: Edges, terms: Terms) -> Upload:
+    def noised(
+        self, mechanism: Any, upload: Upload, interactions: Interactions, terms: Terms
+    ) -> Upload:
         protection = Protection(mechanism=mechanism, unit="row")
         work = jax.jit(
             lambda key, u, e, t: noise_rows(protection, key, u, e, t, self.BLOCKS),
             compiler_options=QUICK,
         )
-        result: Upload = work(jax.random.key(0), upload, edges, terms)
+        result: Upload = work(jax.random.key(0), upload, interactions, terms)
         return result
 
     @pytest.mark.parametrize("mechanism", MECHANISMS)
     def test_each_block_is_clipped_on_its_own(self, mechanism: Any) -> None:
         assert len(self.BLOCKS) == 4
-        edges = some_edges().at(9)  # all have arrived
-        upload = self.upload(edges)
+        interactions = some_edges().at(9)  # all have arrived
+        upload = self.upload(interactions)
         upload = upload._replace(rows=upload.rows.at[1, 0].set(jnp.nan))
         classes = np.array([0, 1, 0, 1, 1, 0])
         terms = some_terms(clip=[0.5, 0.1], scale=[0.0, 0.0], classes=classes)
-        found = self.noised(mechanism, upload, edges, terms)
+        found = self.noised(mechanism, upload, interactions, terms)
         clip = mechanism_named(mechanism).clip
         bounds = np.where(classes == 0, 0.5, 0.1)
-        rows = clip(upload.rows, bounds[np.asarray(edges.pair_client)])
+        rows = clip(upload.rows, bounds[np.asarray(interactions.pair_client)])
         np.testing.assert_allclose(found.rows, rows, rtol=1e-4, atol=1e-6)
         assert not rows[1].any()
         start = 0
@@ -98,11 +100,11 @@ class TestRows:
 
     @pytest.mark.parametrize("clients", [None, 3], ids=["users", "clients of users"])
     def test_pairs_still_to_arrive_release_nothing(self, clients: int | None) -> None:
-        edges = some_edges(clients=clients)
-        terms = some_terms(scale=1.0, clients=edges.n_clients)
-        found = self.noised("gaussian", self.upload(edges), edges, terms)
-        known = np.zeros(len(edges.pair_item), dtype=bool)
-        known[np.asarray(edges.pair)[np.asarray(edges.present) > 0]] = True
+        interactions = some_edges(clients=clients)
+        terms = some_terms(scale=1.0, clients=interactions.n_clients)
+        found = self.noised("gaussian", self.upload(interactions), interactions, terms)
+        known = np.zeros(len(interactions.pair_item), dtype=bool)
+        known[np.asarray(interactions.pair)[np.asarray(interactions.present) > 0]] = True
         assert 0 < known.sum() < len(known)
         assert not np.asarray(found.rows)[~known].any()
         assert np.asarray(found.rows)[known].all()
@@ -113,11 +115,11 @@ class TestRows:
         ratings = Ratings.from_arrays(
             np.arange(number), np.zeros(number, int), np.ones(number), scale=(0, 1)
         )
-        edges = Edges.of(ratings)
+        interactions = Interactions.of(ratings)
         classes = np.arange(number) % 2
         terms = some_terms([0.5, 0.5], [0.2, 0.6], classes=classes, clients=number)
         upload = Upload(jnp.zeros((number, WIDTH)), jnp.zeros((number, sum(self.BLOCKS))))
-        found = self.noised(mechanism, upload, edges, terms)
+        found = self.noised(mechanism, upload, interactions, terms)
         for kind, scale in ((0, 0.2), (1, 0.6)):
             for part in (found.rows, found.dense):
                 drawn = np.asarray(part)[classes == kind]

@@ -44,21 +44,21 @@ def test_levels_reach_from_end_to_end(spacing: Any, skip: bool, cheapest: float)
         if skip:
             assert row[0] == 0.0
         real = row[int(skip) :]
-        assert real[0] == pytest.approx(cheapest * planner.rule.even_charge(budget, 100))
-        assert real[-1] == pytest.approx(planner.rule.even_charge(budget, 70))
+        assert real[0] == pytest.approx(cheapest * planner.accountant.even_charge(budget, 100))
+        assert real[-1] == pytest.approx(planner.accountant.even_charge(budget, 70))
         steps = np.diff(real) if spacing == "linear" else real[1:] / real[:-1]
         np.testing.assert_allclose(steps, steps[0])
 
 
 def test_one_level_is_the_cheapest() -> None:
     planner = BGTPlanner(BUDGET, 3, rounds=10, levels=1, skip=False, cheapest=1.0)
-    assert planner.charges.tolist() == [[planner.rule.even_charge(BUDGET, 10)]]
+    assert planner.charges.tolist() == [[planner.accountant.even_charge(BUDGET, 10)]]
     assert len(played(planner)) == 10
 
 
 def test_levels_may_be_listed_in_even_shares() -> None:
     planner = BGTPlanner(BUDGET, 3, rounds=10, levels=[0.5, 1.0, 3.0])
-    even = planner.rule.even_charge(BUDGET, 10)
+    even = planner.accountant.even_charge(BUDGET, 10)
     np.testing.assert_allclose(planner.charges, [[0.0, 0.5 * even, even, 3 * even]])
     for levels in ([], [1.0, 1.0], [2.0, 1.0], [0.0, 1.0], [float("nan")], [1.0, float("inf")]):
         with pytest.raises(ConfigError, match=r"^levels = "):
@@ -67,7 +67,7 @@ def test_levels_may_be_listed_in_even_shares() -> None:
 
 def test_the_dearest_level_lasts_an_eighth_of_the_rounds_by_default() -> None:
     planner = BGTPlanner(BUDGET, 3, rounds=80)
-    assert planner.charges[0, -1] == pytest.approx(planner.rule.even_charge(BUDGET, 10))
+    assert planner.charges[0, -1] == pytest.approx(planner.accountant.even_charge(BUDGET, 10))
 
 
 # ---- what it explains
@@ -210,7 +210,7 @@ def test_of_paper_may_be_told_otherwise() -> None:
     assert planner.charges.shape == (1, 3)
     assert planner.rounds == 20
     dearest = Repaired(BUDGET, 3, rounds=20).charges[0, -1]
-    assert dearest == pytest.approx(planner.rule.even_charge(BUDGET, 14))
+    assert dearest == pytest.approx(planner.accountant.even_charge(BUDGET, 14))
     assert Repaired(Budgets.same(BUDGET, 605), rounds=100).gamma == pytest.approx(0.85, abs=0.005)
 
 
@@ -219,7 +219,7 @@ def test_of_paper_may_be_told_otherwise() -> None:
 
 def test_it_first_tries_what_is_not_too_dear() -> None:
     planner = BGTPlanner(BUDGET, 3, rounds=100, initial_rounds=2)
-    even = planner.rule.even_charge(BUDGET, 100)
+    even = planner.accountant.even_charge(BUDGET, 100)
     plans = played(planner)
     tried = [plan for plan in plans if plan.why.note == "trying out every level"]
     assert [plan.level for plan in tried] == np.repeat(1 + np.arange(len(tried) // 2), 2).tolist()

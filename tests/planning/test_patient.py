@@ -20,7 +20,7 @@ from bgtplanner.testing import PolicyContract
 BUDGET = Budget(10.0, 1e-5)
 CLASSES = Budgets.per_client([1.0, 1.0, 10.0, 100.0], 1e-5)
 ROUNDS = 10
-SOUND = [name for name, rule in ACCOUNTANTS.items() if rule.sound]
+SOUND = [name for name, accountant in ACCOUNTANTS.items() if accountant.sound]
 GOOD, FALLS_WHEN_SPLIT, BAD = [0.01, 0.08, 0.08], [0.01, 0.08, 0.03], [0.0, 0.003, 0.002]
 
 
@@ -54,10 +54,10 @@ def charges_of(policy: Patient, context: Any) -> list[float]:
     return [plan.charge for plan in played(policy, context)]
 
 
-@pytest.mark.parametrize("rule", SOUND)
+@pytest.mark.parametrize("accountant", SOUND)
 @pytest.mark.parametrize("probe", [0.06, 0.5])
-def test_the_probe_takes_its_share(rule: str, probe: float) -> None:
-    policy = patient(rule, probe=probe)
+def test_the_probe_takes_its_share(accountant: str, probe: float) -> None:
+    policy = patient(accountant, probe=probe)
     whole = policy.left()
     (plan,) = played(policy, GOOD, limit=1)
     assert plan.charge_by_class == pytest.approx(probe * whole)
@@ -65,11 +65,11 @@ def test_the_probe_takes_its_share(rule: str, probe: float) -> None:
     assert plan.why.note == "a probe"
 
 
-@pytest.mark.parametrize("rule", SOUND)
-def test_it_stops_where_too_little_is_promised(rule: str) -> None:
-    policy = patient(rule)
+@pytest.mark.parametrize("accountant", SOUND)
+def test_it_stops_where_too_little_is_promised(accountant: str) -> None:
+    policy = patient(accountant)
     assert len(played(policy, BAD)) == 1
-    assert policy.left()[0] > 0.9 * policy.rule.capacity(BUDGET)
+    assert policy.left()[0] > 0.9 * policy.accountant.capacity(BUDGET)
     assert policy.note is not None
     assert policy.note.startswith("abstained: ")
     assert "by 0.3%" in policy.note
@@ -85,17 +85,17 @@ def test_the_better_promise_counts(promised: list[float]) -> None:
     assert len(played(patient(worthwhile=0.02), [0.5, 0.01, 0.01])) == 1
 
 
-@pytest.mark.parametrize("rule", SOUND)
+@pytest.mark.parametrize("accountant", SOUND)
 @pytest.mark.parametrize(
     ("context", "last"), [(GOOD, 3), (FALLS_WHEN_SPLIT, 1), ([0.0, 0.1, 0.0971], 3)]
 )
-def test_it_saves_for_the_end(rule: str, context: list[float], last: int) -> None:
+def test_it_saves_for_the_end(accountant: str, context: list[float], last: int) -> None:
     """In one round what falls when it is split, else evenly in three."""
-    policy = patient(rule)
+    policy = patient(accountant)
     plans = played(policy, context)
     charges = [plan.charge for plan in plans]
-    rest = 0.94 * policy.rule.capacity(BUDGET) / last
-    expected = [0.06 * policy.rule.capacity(BUDGET), *[0.0] * (9 - last), *[rest] * last]
+    rest = 0.94 * policy.accountant.capacity(BUDGET) / last
+    expected = [0.06 * policy.accountant.capacity(BUDGET), *[0.0] * (9 - last), *[rest] * last]
     assert charges == pytest.approx(expected, rel=1e-6)
     assert [plan.skip for plan in plans] == [charge == 0 for charge in charges]
     assert policy.left() == pytest.approx(0, abs=1e-9)
@@ -108,8 +108,8 @@ def test_it_saves_for_the_end(rule: str, context: list[float], last: int) -> Non
 
 
 def test_nothing_is_left() -> None:
-    for rule in ("gaussian/gdp", "gaussian/rdp", "laplace/basic", "laplace/filter"):
-        policy = patient(rule)
+    for accountant in ("gaussian/gdp", "gaussian/rdp", "laplace/basic", "laplace/filter"):
+        policy = patient(accountant)
         played(policy, GOOD)
         assert policy.share_left() == pytest.approx(0, abs=1e-9)
 
@@ -132,7 +132,7 @@ def test_where_some_are_asked_the_last_rounds_reach_everybody() -> None:
     policy = patient(rounds=100, participation=0.1)
     charges = charges_of(policy, GOOD)
     assert [charge > 0 for charge in charges[:71]] == [True] + [False] * 69 + [True]
-    third = 0.94 * policy.rule.capacity(BUDGET) / 3
+    third = 0.94 * policy.accountant.capacity(BUDGET) / 3
     assert charges[70:73] == pytest.approx([third] * 3, rel=1e-6)
     alone = patient(rounds=100, participation=0.1)
     charges = charges_of(alone, FALLS_WHEN_SPLIT)
@@ -159,10 +159,10 @@ def test_spends_in_as_many_rounds_as_it_is_told(at_end: int) -> None:
     assert charges[-at_end:] == pytest.approx([charges[-1]] * at_end, rel=1e-9)
 
 
-@pytest.mark.parametrize("rule", SOUND)
+@pytest.mark.parametrize("accountant", SOUND)
 @pytest.mark.parametrize("context", [GOOD, FALLS_WHEN_SPLIT])
-def test_every_class_divides_its_own_budget(rule: str, context: list[float]) -> None:
-    policy = Patient(CLASSES, rounds=ROUNDS, accounting=rule)
+def test_every_class_divides_its_own_budget(accountant: str, context: list[float]) -> None:
+    policy = Patient(CLASSES, rounds=ROUNDS, accounting=accountant)
     whole = policy.left()
     plans = played(policy, context)
     assert len(plans) == ROUNDS

@@ -22,7 +22,7 @@ from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.plan import PerClient, Plan, noise_of
 from bgtplanner.planning.policy import LedgerPolicy
 from bgtplanner.planning.schedules import Fixed, Random, Uniform, Unlimited
-from bgtplanner.privacy.accountants import ACCOUNTANTS, TICK, rule_named
+from bgtplanner.privacy.accountants import ACCOUNTANTS, TICK, accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.noise import SystemNoise
@@ -47,11 +47,13 @@ def column_of(plan: Plan, name: str) -> Any:
 # ---- whose numbers they are
 
 
-@pytest.mark.parametrize("rule", [name for name, rule in ACCOUNTANTS.items() if rule.sound])
-def test_each_client_has_its_own_clip_and_noise(rule: str) -> None:
-    plan = asked(Uniform(UNEQUAL, rounds=7, accounting=rule, clip=0.5))
+@pytest.mark.parametrize(
+    "accountant", [name for name, accountant in ACCOUNTANTS.items() if accountant.sound]
+)
+def test_each_client_has_its_own_clip_and_noise(accountant: str) -> None:
+    plan = asked(Uniform(UNEQUAL, rounds=7, accounting=accountant, clip=0.5))
     alone = [
-        asked(Uniform(Budget(epsilon, 1e-5), 1, rounds=7, accounting=rule, clip=0.5))
+        asked(Uniform(Budget(epsilon, 1e-5), 1, rounds=7, accounting=accountant, clip=0.5))
         for epsilon in EPSILONS
     ]
     for name in NAMES:
@@ -64,10 +66,10 @@ def test_each_client_has_its_own_clip_and_noise(rule: str) -> None:
 
 
 @pytest.mark.parametrize("trust", ["local", "secagg"])
-@pytest.mark.parametrize("rule", ACCOUNTANTS)
-def test_equal_budgets_have_plain_numbers(rule: str, trust: Any) -> None:
-    trusts = trust if ACCOUNTANTS[rule].mechanism != "privunit" else "local"
-    plan = asked(Uniform(Budget(5.0, 1e-5), 10**6, rounds=7, accounting=rule, trust=trusts))
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+def test_equal_budgets_have_plain_numbers(accountant: str, trust: Any) -> None:
+    trusts = trust if ACCOUNTANTS[accountant].mechanism != "privunit" else "local"
+    plan = asked(Uniform(Budget(5.0, 1e-5), 10**6, rounds=7, accounting=accountant, trust=trusts))
     for name in NAMES:
         assert type(getattr(plan, name)) is float
     # And nothing was made that grows with the clients, but for who takes part and their classes.
@@ -127,18 +129,18 @@ def test_without_privacy_there_is_no_noise() -> None:
 
 
 @given(
-    rule=st.sampled_from(["gaussian/gdp", "laplace/basic"]),
+    accountant=st.sampled_from(["gaussian/gdp", "laplace/basic"]),
     charges=st.lists(st.floats(1e-9, 1e4), min_size=1, max_size=5),
     clip=st.floats(1e-3, 1e3),
     trust=st.sampled_from(["local", "secagg"]),
 )
 @settings(max_examples=150, deadline=None, derandomize=True)
 def test_rounding_never_makes_a_release_cost_more(
-    rule: str, charges: list[float], clip: float, trust: str
+    accountant: str, charges: list[float], clip: float, trust: str
 ) -> None:
     """In exact arithmetic: what clip and noise really cost is no more than the whole ticks."""
-    noise = noise_of(rule_named(rule), trust, clip, np.array(charges))
-    power = 2 if rule == "gaussian/gdp" else 1
+    noise = noise_of(accountant_named(accountant), trust, clip, np.array(charges))
+    power = 2 if accountant == "gaussian/gdp" else 1
     for charge, bound, scale in zip(charges, noise.clip, noise.scale, strict=True):
         cost = (2 * Fraction(bound) / Fraction(scale)) ** power
         assert cost <= math.ceil(charge / TICK) * Fraction(TICK)
@@ -337,7 +339,7 @@ def test_another_planners_plan_is_refused() -> None:
         {"charge_by_class": np.array([1e-3] * 3)},
         {"largest_clip": 99.0},
         {"level": 4},
-        {"rule": None},
+        {"accountant": None},
         {"trust": "secagg"},
         {"participants": np.array([True, False, True, True])},
         {"reservation": None},
@@ -490,14 +492,14 @@ def test_contexts_have_one_length(told: bool) -> None:
 
 def test_noise_by_hand_with_the_safe_number_overspends_nobody() -> None:
     """Who takes one number for all, the largest, spends less than it may, and never more."""
-    rule = rule_named("gaussian/gdp")
+    accountant = accountant_named("gaussian/gdp")
     planner = Random(UNEQUAL, rounds=9)
     generator, spent = random.Random(0), np.zeros(CLIENTS)
     while (plan := planner.ask()) is not None:
         safe = float(np.max(plan.noise_multiplier))
         if math.isfinite(safe):
             assert generator.gauss(0.0, safe) != 0
-            spent += float(rule.charge(safe))
+            spent += float(accountant.charge(safe))
         planner.tell(plan)
-    limits = [rule.capacity(Budget(epsilon, 1e-5)) for epsilon in EPSILONS]
+    limits = [accountant.capacity(Budget(epsilon, 1e-5)) for epsilon in EPSILONS]
     assert (spent <= np.array(limits) * (1 + 1e-9)).all()

@@ -19,12 +19,12 @@ from bgtplanner.planning.adaptive import Adap
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan, Policy
 from bgtplanner.planning.schedules import Fixed, Random, Uniform
-from bgtplanner.privacy.accountants import ACCOUNTANTS, rule_named
+from bgtplanner.privacy.accountants import ACCOUNTANTS, accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 
 Floats = NDArray[np.float64]
-SOUND = [name for name, rule in ACCOUNTANTS.items() if rule.sound]
+SOUND = [name for name, accountant in ACCOUNTANTS.items() if accountant.sound]
 
 
 @dataclass(kw_only=True)
@@ -85,13 +85,15 @@ def played(
 
 def within(ledger: Ledger) -> bool:
     """Whether nobody spent more than it may: in whole ticks, so without any tolerance."""
-    limits = np.stack([ledger.rule.limit_ticks(each) for each in ledger.budgets.classes], axis=1)
+    limits = np.stack(
+        [ledger.accountant.limit_ticks(each) for each in ledger.budgets.classes], axis=1
+    )
     return bool((ledger.spent() <= limits[:, ledger.budgets.class_of_client]).any(axis=0).all())
 
 
 @given(
     budgets=budgets_of,
-    rule=st.sampled_from(SOUND),
+    accountant=st.sampled_from(SOUND),
     planner=planners,
     rounds=st.integers(1, 25),
     rewards=st.lists(rewards_of, min_size=1, max_size=6),
@@ -101,7 +103,7 @@ def within(ledger: Ledger) -> bool:
 @settings(max_examples=120, deadline=None)
 def test_nothing_is_ever_overspent_and_all_comes_to_an_end(
     budgets: Budgets,
-    rule: str,
+    accountant: str,
     planner: tuple[type[LedgerPolicy], dict[str, Any]],
     rounds: int,
     rewards: list[float | None],
@@ -109,7 +111,7 @@ def test_nothing_is_ever_overspent_and_all_comes_to_an_end(
     seed: int,
 ) -> None:
     kind, options = planner
-    ledger = Ledger.in_memory(budgets, rule)
+    ledger = Ledger.in_memory(budgets, accountant)
     policy = kind(ledger=ledger, rounds=rounds, seed=seed, **options)
     paid = np.zeros(len(budgets.classes))
     left = ledger.left_by_class()
@@ -124,15 +126,15 @@ def test_nothing_is_ever_overspent_and_all_comes_to_an_end(
     assert (ledger.epsilon_spent() <= epsilons[budgets.class_of_client] * (1 + 1e-9)).all()
     assert policy.round <= rounds
     assert policy.ask() is None or policy.round < rounds
-    if rule != "laplace/filter" and len(rule_named(rule).powers) == 1:
-        booked = rule_named(rule).limit_ticks
+    if accountant != "laplace/filter" and len(accountant_named(accountant).powers) == 1:
+        booked = accountant_named(accountant).limit_ticks
         capacity = [float(booked(budget)[0]) * 2.0**-44 for budget in budgets.classes]
         assert (paid <= np.array(capacity) * (1 + 1e-12)).all()
 
 
 @given(
     budgets=budgets_of,
-    rule=st.sampled_from(SOUND),
+    accountant=st.sampled_from(SOUND),
     first=planners,
     second=planners,
     order=st.lists(st.booleans(), min_size=5, max_size=40),
@@ -141,13 +143,13 @@ def test_nothing_is_ever_overspent_and_all_comes_to_an_end(
 @settings(max_examples=60, deadline=None)
 def test_a_ledger_that_two_share_is_never_overspent(
     budgets: Budgets,
-    rule: str,
+    accountant: str,
     first: tuple[type[LedgerPolicy], dict[str, Any]],
     second: tuple[type[LedgerPolicy], dict[str, Any]],
     order: list[bool],
     late: bool,
 ) -> None:
-    ledger = Ledger.in_memory(budgets, rule)
+    ledger = Ledger.in_memory(budgets, accountant)
     policies = [
         kind(ledger=ledger, rounds=12, run=run, **options)
         for run, (kind, options) in (("one", first), ("two", second))
@@ -247,14 +249,14 @@ def test_asking_on_without_telling_spends() -> None:
     assert policy.ledger.unsettled == 0
 
 
-@pytest.mark.parametrize("rule", ACCOUNTANTS)
-def test_the_noise_fits_the_charge_and_the_clip(rule: str) -> None:
-    policy = Uniform(Budget(5.0, 1e-5), 3, rounds=7, accounting=rule, clip=2.5)
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+def test_the_noise_fits_the_charge_and_the_clip(accountant: str) -> None:
+    policy = Uniform(Budget(5.0, 1e-5), 3, rounds=7, accounting=accountant, clip=2.5)
     plan = policy.ask()
     assert plan is not None
-    assert float(policy.rule.charge(plan.noise_multiplier)) <= plan.charge
+    assert float(policy.accountant.charge(plan.noise_multiplier)) <= plan.charge
     assert plan.noise_scale == plan.noise_multiplier * 2 * 2.5
-    root = 2**0.5 if rule.startswith("laplace") else 1.0
+    root = 2**0.5 if accountant.startswith("laplace") else 1.0
     assert plan.noise_std == pytest.approx(root * plan.noise_scale)
 
 
@@ -362,13 +364,13 @@ def test_options_come_back_as_they_were() -> None:
         Budget(5.0, 1e-5),
         3,
         weights=np.array([1.0, 2.0]),
-        accounting=rule_named("laplace/basic"),
+        accounting=accountant_named("laplace/basic"),
         clip=np.float64(2.0),
         run="mine",
     )
     state = json.loads(json.dumps(policy.state_dict()))
     again = Fixed.from_state(state)
-    assert (again.rule.name, again.clip, again.run, again.rounds) == (
+    assert (again.accountant.name, again.clip, again.run, again.rounds) == (
         "laplace/basic",
         2,
         "mine",

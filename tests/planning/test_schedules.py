@@ -21,11 +21,11 @@ from bgtplanner.planning.schedules import (
     Uniform,
     Unlimited,
 )
-from bgtplanner.privacy.accountants import ACCOUNTANTS, rule_named
+from bgtplanner.privacy.accountants import ACCOUNTANTS, accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 
 BUDGET = Budget(10.0, 1e-5)
-SOUND = [name for name, rule in ACCOUNTANTS.items() if rule.sound]
+SOUND = [name for name, accountant in ACCOUNTANTS.items() if accountant.sound]
 
 
 def played(policy: Policy, reward: float = 0.01) -> list[Plan]:
@@ -43,17 +43,17 @@ def charges_of(policy: Policy) -> list[float]:
 # ---- uniform, fixed
 
 
-@pytest.mark.parametrize("rule", SOUND)
+@pytest.mark.parametrize("accountant", SOUND)
 @pytest.mark.parametrize("rounds", [1, 7, 100])
-def test_uniform_is_the_even_charge(rule: str, rounds: int) -> None:
-    even = rule_named(rule).even_charge(BUDGET, rounds)
-    assert charges_of(Uniform(BUDGET, 3, rounds=rounds, accounting=rule)) == [even] * rounds
+def test_uniform_is_the_even_charge(accountant: str, rounds: int) -> None:
+    even = accountant_named(accountant).even_charge(BUDGET, rounds)
+    assert charges_of(Uniform(BUDGET, 3, rounds=rounds, accounting=accountant)) == [even] * rounds
 
 
-@pytest.mark.parametrize("rule", SOUND)
-def test_fixed_keeps_the_proportions_and_uses_the_budget_up(rule: str) -> None:
+@pytest.mark.parametrize("accountant", SOUND)
+def test_fixed_keeps_the_proportions_and_uses_the_budget_up(accountant: str) -> None:
     weights = [1.0, 0.0, 2.0, 5.0]
-    policy = Fixed(BUDGET, 3, weights=weights, accounting=rule)
+    policy = Fixed(BUDGET, 3, weights=weights, accounting=accountant)
     charges = np.array(charges_of(policy))
     np.testing.assert_allclose(charges / charges[0], weights, rtol=1e-9)
     assert policy.left().max() < 1e-4 * charges[0]
@@ -92,7 +92,7 @@ def test_fixed_names_what_is_wrong(name: str, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "power"),
+    ("accountant", "power"),
     [
         ("gaussian/gdp", 1 / 2),
         ("gaussian/rdp", 1 / 2),
@@ -101,8 +101,8 @@ def test_fixed_names_what_is_wrong(name: str, options: dict[str, Any]) -> None:
         ("laplace/filter", 1 / 2),
     ],
 )
-def test_hong_grows_by_a_constant_factor(rule: str, power: float) -> None:
-    policy = Hong(BUDGET, 3, rounds=20, decay=0.8, accounting=rule)
+def test_hong_grows_by_a_constant_factor(accountant: str, power: float) -> None:
+    policy = Hong(BUDGET, 3, rounds=20, decay=0.8, accounting=accountant)
     charges = np.array(charges_of(policy))
     assert len(charges) == 20
     np.testing.assert_allclose(charges[1:] / charges[:-1], 0.8**-power, rtol=1e-6)
@@ -128,7 +128,7 @@ def test_two_phases() -> None:
 
 def test_random_draws_every_level_from_its_range() -> None:
     policy = Random(BUDGET, 3, rounds=100, seed=1)
-    even = policy.rule.even_charge
+    even = policy.accountant.even_charge
     np.testing.assert_allclose(
         policy.charges[0], np.linspace(even(BUDGET, 100), even(BUDGET, 70), 5), rtol=1e-12
     )
@@ -158,9 +158,9 @@ def test_adpml_taken_literally_is_over_after_a_few_rounds(
 
 
 @pytest.mark.parametrize("shape", ["geometric", "saturating"])
-@pytest.mark.parametrize("rule", SOUND)
-def test_adpml_normalised_keeps_the_shape_for_all_rounds(shape: Any, rule: str) -> None:
-    options: dict[str, Any] = {"rounds": 40, "shape": shape, "accounting": rule}
+@pytest.mark.parametrize("accountant", SOUND)
+def test_adpml_normalised_keeps_the_shape_for_all_rounds(shape: Any, accountant: str) -> None:
+    options: dict[str, Any] = {"rounds": 40, "shape": shape, "accounting": accountant}
     literal = Adpml(BUDGET, 3, **options)._charges[:, 0]
     charges = np.array(charges_of(Adpml(BUDGET, 3, mode="normalised", **options)))
     assert len(charges) == 40
@@ -168,8 +168,12 @@ def test_adpml_normalised_keeps_the_shape_for_all_rounds(shape: Any, rule: str) 
 
 
 def test_adpml_charges_squares_where_squares_add_up() -> None:
-    for rule, first in (("gaussian/gdp", 0.25), ("gaussian/rdp", 0.125), ("laplace/filter", 0.25)):
-        policy = Adpml(BUDGET, 3, rounds=9, smallest=0.5, accounting=rule)
+    for accountant, first in (
+        ("gaussian/gdp", 0.25),
+        ("gaussian/rdp", 0.125),
+        ("laplace/filter", 0.25),
+    ):
+        policy = Adpml(BUDGET, 3, rounds=9, smallest=0.5, accounting=accountant)
         assert policy._charges[0, 0] == pytest.approx(first)
     assert Adpml(BUDGET, 3, rounds=10**4)._charges.max() == pytest.approx(100.0)
 

@@ -129,13 +129,13 @@ def test_the_same_by_privacy_loss_distributions() -> None:
         assert 0.9 * epsilon < accountant.get_epsilon(DELTA) <= epsilon + 1e-3
 
 
-@pytest.mark.parametrize("rule", ["laplace/basic", "laplace/filter", "laplace/either"])
-def test_nobody_spends_more_of_laplace_noise(rule: str) -> None:
+@pytest.mark.parametrize("accountant", ["laplace/basic", "laplace/filter", "laplace/either"])
+def test_nobody_spends_more_of_laplace_noise(accountant: str) -> None:
     def release(clipped: Floats, plan: Any, seed: int) -> Floats:
         return clipped + np.random.default_rng(seed).laplace(0.0, plan.noise_scale, clipped.shape)
 
     budgets = Budgets.per_client(EPSILONS, DELTA)
-    planner = Uniform(budgets, rounds=4, clip=0.5, accounting=rule)
+    planner = Uniform(budgets, rounds=4, clip=0.5, accounting=accountant)
     found = dict(zip(EPSILONS, play(planner, release, size=6, order=1), strict=True))
     for epsilon, multipliers in found.items():
         accountant = pld.PLDAccountant(value_discretization_interval=1e-3)

@@ -20,11 +20,11 @@ from bgtplanner.privacy.accountants import (
     ACCOUNTANTS,
     CEILING,
     TICK,
+    Accountant,
     LaplaceBasic,
-    Rule,
-    default_rule,
+    accountant_named,
+    default_accountant,
     from_ticks,
-    rule_named,
     to_ticks,
 )
 from bgtplanner.privacy.budget import Budget, Budgets
@@ -50,10 +50,10 @@ def refused(message: str) -> Any:
     return pytest.raises(ConfigError, match=f"^{re.escape(message)}$")
 
 
-def fits_rounds(rule: Rule, budget: Budget, charge: float, rounds: int) -> bool:
+def fits_rounds(accountant: Accountant, budget: Budget, charge: float, rounds: int) -> bool:
     """Whether so many equal charges fit, added up one by one in exact numbers."""
-    adds = [int(part) for part in rule.sum_ticks(charge)]
-    limits = [int(limit) for limit in rule.limit_ticks(budget)]
+    adds = [int(part) for part in accountant.sum_ticks(charge)]
+    limits = [int(limit) for limit in accountant.limit_ticks(budget)]
     return any(rounds * add <= limit for add, limit in zip(adds, limits, strict=True))
 
 
@@ -63,21 +63,21 @@ def fits_rounds(rule: Rule, budget: Budget, charge: float, rounds: int) -> bool:
 def test_the_rules_are_these() -> None:
     assert list(ACCOUNTANTS) == NAMES
     for name in NAMES:
-        rule = rule_named(name)
-        assert rule.name == name
-        assert rule.mechanism == name.partition("/")[0]
-        assert rule.sound == (name != "gaussian/authors")
-        assert rule.powers == ((1, 2) if name.endswith(("/either", "/zcdp")) else (1,))
+        accountant = accountant_named(name)
+        assert accountant.name == name
+        assert accountant.mechanism == name.partition("/")[0]
+        assert accountant.sound == (name != "gaussian/authors")
+        assert accountant.powers == ((1, 2) if name.endswith(("/either", "/zcdp")) else (1,))
 
 
 def test_an_unknown_rule_or_mechanism_is_refused() -> None:
     with refused(f"accounting = 'gdp': expected one of {', '.join(NAMES)}"):
-        rule_named("gdp")
+        accountant_named("gdp")
     with refused("mechanism = 'none': expected one of gaussian, laplace, privunit"):
-        default_rule("none")
-    assert default_rule("gaussian").name == "gaussian/gdp"
-    assert default_rule("laplace").name == "laplace/zcdp"
-    assert default_rule("privunit").name == "privunit/zcdp"
+        default_accountant("none")
+    assert default_accountant("gaussian").name == "gaussian/gdp"
+    assert default_accountant("laplace").name == "laplace/zcdp"
+    assert default_accountant("privunit").name == "privunit/zcdp"
 
 
 class Doubled(LaplaceBasic):
@@ -100,27 +100,27 @@ def test_a_plugin_adds_a_rule_of_its_own_by_name(
     address = f"{Doubled.__module__}:DOUBLED"
     for unknown in ("laplace/doubled", address):  # a name alone: nothing is imported for it
         with pytest.raises(ConfigError, match="expected one of gaussian/gdp"):
-            rule_named(unknown)
+            accountant_named(unknown)
     ACCOUNTANTS.add("laplace/doubled", address)
-    rule = rule_named("laplace/doubled")
-    assert type(rule).__name__ == "Doubled"
-    assert ACCOUNTANTS["laplace/doubled"] is rule
+    accountant = accountant_named("laplace/doubled")
+    assert type(accountant).__name__ == "Doubled"
+    assert ACCOUNTANTS["laplace/doubled"] is accountant
     assert list(ACCOUNTANTS) == [*NAMES, "laplace/doubled"]
-    assert float(rule.charge(4.0)) == 0.5
+    assert float(accountant.charge(4.0)) == 0.5
     with Ledger.create(tmp_path / "l", Budgets.same(Budget(1.0), 2), "laplace/doubled") as ledger:
         ledger.reserve(0.25, run="a", round=0)
     with Ledger.open(tmp_path / "l") as ledger:
         assert ledger.left().tolist() == [0.75, 0.75]
     ACCOUNTANTS.add("laplace/none", "fractions:Fraction")
-    with pytest.raises(ConfigError, match=r"expected a .*\.Rule"):
-        rule_named("laplace/none")
+    with pytest.raises(ConfigError, match=r"expected a .*\.Accountant"):
+        accountant_named("laplace/none")
 
 
 @pytest.mark.parametrize(("epsilon", "multiplier"), MULTIPLIERS_AT_100_ROUNDS.items())
 def test_noise_of_100_gaussian_rounds(epsilon: float, multiplier: float) -> None:
-    rule = rule_named("gaussian/gdp")
-    charge = rule.even_charge(Budget(epsilon, 1e-5), 100)
-    assert float(rule.noise_multiplier(charge)) == pytest.approx(multiplier, rel=2e-6)
+    accountant = accountant_named("gaussian/gdp")
+    charge = accountant.even_charge(Budget(epsilon, 1e-5), 100)
+    assert float(accountant.noise_multiplier(charge)) == pytest.approx(multiplier, rel=2e-6)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_noise_of_100_gaussian_rounds(epsilon: float, multiplier: float) -> None
     ],
 )
 def test_capacity_of_the_papers_budget(name: str, capacity: float) -> None:
-    rule = rule_named(name)
-    assert rule.capacity(Budget(10.0, 1e-5)) == pytest.approx(capacity, rel=2e-4)
-    assert isinstance(rule.capacity(Budget(10.0, 1e-5)), float)
+    accountant = accountant_named(name)
+    assert accountant.capacity(Budget(10.0, 1e-5)) == pytest.approx(capacity, rel=2e-4)
+    assert isinstance(accountant.capacity(Budget(10.0, 1e-5)), float)
 
 
 @pytest.mark.parametrize(
@@ -152,19 +152,19 @@ def test_capacity_of_the_papers_budget(name: str, capacity: float) -> None:
     ],
 )
 def test_charge_and_multiplier_of_each_rule(name: str, charge: float, multiplier: float) -> None:
-    rule = rule_named(name)
-    assert float(rule.charge(multiplier)) == charge
-    found = float(rule.noise_multiplier(charge))
+    accountant = accountant_named(name)
+    assert float(accountant.charge(multiplier)) == charge
+    found = float(accountant.noise_multiplier(charge))
     assert multiplier < found < multiplier * (1 + 4e-15)
 
 
 def test_the_authors_rule_books_epsilon_as_it_is() -> None:
-    rule = rule_named("gaussian/authors")
+    accountant = accountant_named("gaussian/authors")
     for delta in (0.0, 1e-5):
-        assert rule.limit_ticks(Budget(10.0, delta)).tolist() == [10 * 2**44]
-    assert rule.epsilon(to_ticks([2.5]), 1e-5).tolist() == 2.5
+        assert accountant.limit_ticks(Budget(10.0, delta)).tolist() == [10 * 2**44]
+    assert accountant.epsilon(to_ticks([2.5]), 1e-5).tolist() == 2.5
     # So its "10" is a Gaussian mechanism with mu^2 = 10: far more than epsilon 10.
-    assert float(rule_named("gaussian/gdp").epsilon(to_ticks([10.0]), 1e-5)) > 17
+    assert float(accountant_named("gaussian/gdp").epsilon(to_ticks([10.0]), 1e-5)) > 17
 
 
 # ---- ticks
@@ -192,9 +192,9 @@ def test_a_senseless_charge_is_refused(charge: float) -> None:
             to_ticks(asked)
     for name in NAMES:
         with refused(f"charge = {charge!r}: expected {RANGE}"):
-            rule_named(name).noise_multiplier(charge)
+            accountant_named(name).noise_multiplier(charge)
         with refused(f"charge = {charge!r}: expected {RANGE}"):
-            rule_named(name).sum_ticks(charge)
+            accountant_named(name).sum_ticks(charge)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -202,7 +202,7 @@ def test_a_senseless_charge_is_refused(charge: float) -> None:
 def test_a_senseless_multiplier_is_refused(name: str, multiplier: float) -> None:
     for asked in (multiplier, [1.0, multiplier]):
         with refused(f"noise_multiplier = {multiplier!r}: expected a positive number"):
-            rule_named(name).charge(asked)
+            accountant_named(name).charge(asked)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -211,7 +211,7 @@ def test_a_multiplier_whose_charge_cannot_be_counted_is_refused(
     name: str, multiplier: float
 ) -> None:
     with pytest.raises(ConfigError, match=r"^charge = .*: expected a number from 5.7e-14"):
-        rule_named(name).charge([2.0, multiplier])
+        accountant_named(name).charge([2.0, multiplier])
 
 
 @given(value=st.floats(TICK, 131072.0))
@@ -225,11 +225,11 @@ def test_a_charge_is_rounded_up_by_less_than_a_tick(value: float) -> None:
 @given(values=st.lists(charges, min_size=1, max_size=30), order=st.randoms())
 @quick
 def test_sums_are_exact_in_any_order(values: list[float], order: Any) -> None:
-    rule = rule_named("laplace/either")
-    total = rule.sum_ticks(values).sum(axis=1)
+    accountant = accountant_named("laplace/either")
+    total = accountant.sum_ticks(values).sum(axis=1)
     shuffled = list(values)
     order.shuffle(shuffled)
-    parts = [rule.sum_ticks(value) for value in shuffled]
+    parts = [accountant.sum_ticks(value) for value in shuffled]
     assert (sum(parts[1:], parts[0]) == total).all()
     exact = [math.ceil(Fraction(value) / Fraction(TICK)) for value in values]
     assert int(total[0]) == sum(exact)
@@ -239,13 +239,13 @@ def test_sums_are_exact_in_any_order(values: list[float], order: Any) -> None:
 
 
 def test_what_a_charge_adds_has_one_row_a_sum() -> None:
-    adds = rule_named("laplace/either").sum_ticks([0.5, 3.0])
+    adds = accountant_named("laplace/either").sum_ticks([0.5, 3.0])
     assert adds.tolist() == [[2**43, 3 * 2**44], [2**42, 9 * 2**44]]
     assert adds.dtype == np.int64
-    assert rule_named("gaussian/gdp").sum_ticks(0.5).tolist() == [2**43]
-    tiny = rule_named("laplace/either").sum_ticks(TICK)
+    assert accountant_named("gaussian/gdp").sum_ticks(0.5).tolist() == [2**43]
+    tiny = accountant_named("laplace/either").sum_ticks(TICK)
     assert tiny.tolist() == [1, 1]  # a square is rounded up, never to nothing
-    assert rule_named("laplace/either").sum_ticks(1000.0).tolist() == [1000 * 2**44, CEILING]
+    assert accountant_named("laplace/either").sum_ticks(1000.0).tolist() == [1000 * 2**44, CEILING]
 
 
 # ---- capacities
@@ -253,13 +253,13 @@ def test_what_a_charge_adds_has_one_row_a_sum() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_capacity_fits_and_a_tick_more_does_not(name: str) -> None:
-    rule = rule_named(name)
+    accountant = accountant_named(name)
     for epsilon, delta in itertools.product([0.01, 1.0, 10.0, 200.0], [1e-9, 1e-5, 0.5]):
         budget = Budget(epsilon, delta)
-        charge = rule.capacity(budget)
-        assert charge == 0 or fits_rounds(rule, budget, charge, 1)
+        charge = accountant.capacity(budget)
+        assert charge == 0 or fits_rounds(accountant, budget, charge, 1)
         assert (charge == 0) == (name == "gaussian/rdp" and (epsilon, delta) == (0.01, 1e-9))
-        assert not fits_rounds(rule, budget, charge + 2 * TICK, 1)
+        assert not fits_rounds(accountant, budget, charge + 2 * TICK, 1)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -268,94 +268,102 @@ def test_a_capacity_fits_and_a_tick_more_does_not(name: str) -> None:
 def test_extreme_budgets_have_a_capacity_that_fits(
     name: str, epsilon: float, delta: float
 ) -> None:
-    rule, budget = rule_named(name), Budget(epsilon, delta)
-    limits = rule.limit_ticks(budget)
+    accountant, budget = accountant_named(name), Budget(epsilon, delta)
+    limits = accountant.limit_ticks(budget)
     assert limits.dtype == np.int64
     assert (limits >= 0).all()
     assert (limits < CEILING).all()
-    charge = rule.capacity(budget)
+    charge = accountant.capacity(budget)
     if charge > 0:
-        assert fits_rounds(rule, budget, charge, 1)
-        assert float(rule.epsilon(rule.sum_ticks(charge), delta)) <= epsilon * (1 + 1e-9)
-    assert np.isfinite(rule.epsilon(limits, delta)).all()
+        assert fits_rounds(accountant, budget, charge, 1)
+        assert float(accountant.epsilon(accountant.sum_ticks(charge), delta)) <= epsilon * (
+            1 + 1e-9
+        )
+    assert np.isfinite(accountant.epsilon(limits, delta)).all()
 
 
 def test_the_highest_limit_is_just_below_the_ceiling() -> None:
-    limits = rule_named("laplace/filter").limit_ticks(Budget(1e5, 0.5))
+    limits = accountant_named("laplace/filter").limit_ticks(Budget(1e5, 0.5))
     assert limits.tolist() == [CEILING - 256]
-    assert rule_named("laplace/basic").limit_ticks(Budget(1e5)).tolist() == [100_000 * 2**44]
+    assert accountant_named("laplace/basic").limit_ticks(Budget(1e5)).tolist() == [100_000 * 2**44]
 
 
 @pytest.mark.parametrize("name", ["gaussian/gdp", "gaussian/rdp"])
 def test_gaussian_rules_need_a_delta(name: str) -> None:
     message = f"delta = 0: expected a positive one, which {name} needs"
-    rule = rule_named(name)
-    for call in (rule.limit_ticks, rule.capacity, lambda budget: rule.even_charge(budget, 2)):
+    accountant = accountant_named(name)
+    for call in (
+        accountant.limit_ticks,
+        accountant.capacity,
+        lambda budget: accountant.even_charge(budget, 2),
+    ):
         with refused(message):
             call(Budget(1.0, 0.0))
-    assert rule.limit_ticks(Budget(1.0, 1e-300)).tolist()[0] >= 0
+    assert accountant.limit_ticks(Budget(1.0, 1e-300)).tolist()[0] >= 0
 
 
 def test_laplace_rules_do_without_a_delta() -> None:
     pure = Budget(2.0, 0.0)
-    assert rule_named("laplace/basic").limit_ticks(pure).tolist() == [2 * 2**44]
-    assert rule_named("laplace/either").limit_ticks(pure).tolist() == [2 * 2**44, 0]
-    assert rule_named("laplace/filter").limit_ticks(pure).tolist() == [0]
-    assert rule_named("laplace/filter").capacity(pure) == 0.0
-    assert rule_named("laplace/either").even_charge(pure, 4) == 0.5
+    assert accountant_named("laplace/basic").limit_ticks(pure).tolist() == [2 * 2**44]
+    assert accountant_named("laplace/either").limit_ticks(pure).tolist() == [2 * 2**44, 0]
+    assert accountant_named("laplace/filter").limit_ticks(pure).tolist() == [0]
+    assert accountant_named("laplace/filter").capacity(pure) == 0.0
+    assert accountant_named("laplace/either").even_charge(pure, 4) == 0.5
 
 
 @pytest.mark.parametrize("name", SOUND)
 @given(budget=budgets, more=st.floats(1.01, 3.0))
 @quick
 def test_a_larger_budget_buys_no_less(name: str, budget: Budget, more: float) -> None:
-    rule = rule_named(name)
-    base = rule.capacity(budget)
-    assert rule.capacity(Budget(budget.epsilon * more, budget.delta)) >= base
-    assert rule.capacity(Budget(budget.epsilon, min(0.9, budget.delta * more))) >= base
+    accountant = accountant_named(name)
+    base = accountant.capacity(budget)
+    assert accountant.capacity(Budget(budget.epsilon * more, budget.delta)) >= base
+    assert accountant.capacity(Budget(budget.epsilon, min(0.9, budget.delta * more))) >= base
 
 
 @pytest.mark.parametrize("name", SOUND)
 @given(budget=budgets)
 @quick
 def test_the_whole_capacity_reads_as_at_most_the_budget(name: str, budget: Budget) -> None:
-    rule = rule_named(name)
-    assert float(rule.epsilon(rule.limit_ticks(budget), budget.delta)) <= budget.epsilon
+    accountant = accountant_named(name)
+    assert (
+        float(accountant.epsilon(accountant.limit_ticks(budget), budget.delta)) <= budget.epsilon
+    )
 
 
 # ---- what fits
 
 
 def test_a_charge_fits_up_to_the_limit_exactly() -> None:
-    rule = rule_named("gaussian/gdp")
+    accountant = accountant_named("gaussian/gdp")
     spent = np.array([[5, 5, 5, 0]])
     adds = np.array([[3, 4, 5, 10]])
     limits = np.array([[9, 9, 9, 10]])
-    assert rule.fits(spent, adds, limits).tolist() == [True, True, False, True]
+    assert accountant.fits(spent, adds, limits).tolist() == [True, True, False, True]
 
 
 def test_either_fits_exactly_while_one_of_its_sums_does() -> None:
-    rule = rule_named("laplace/either")
+    accountant = accountant_named("laplace/either")
     limits = np.array([[10] * 4, [20] * 4])
     spent = np.array([[9, 9, 10, 10], [19, 20, 19, 20]])
     adds = np.ones((2, 4), dtype=np.int64)
-    assert rule.fits(spent, adds, limits).tolist() == [True, True, True, False]
+    assert accountant.fits(spent, adds, limits).tolist() == [True, True, True, False]
 
 
 @given(budget=budgets, sizes=st.lists(st.floats(0.001, 1.0), min_size=1, max_size=60))
 @quick
 def test_either_against_the_two_sums_kept_apart(budget: Budget, sizes: list[float]) -> None:
-    rule = rule_named("laplace/either")
+    accountant = accountant_named("laplace/either")
     capacity = Fraction(float(filter_capacity(budget.epsilon, budget.delta)))
-    limits = rule.limit_ticks(budget)[:, None]
+    limits = accountant.limit_ticks(budget)[:, None]
     spent = np.zeros((2, 1), dtype=np.int64)
     total, squares = Fraction(0), Fraction(0)
     for size in sizes:
         charge = size * budget.epsilon
         if charge < TICK:
             continue
-        adds = rule.sum_ticks(charge)[:, None]
-        granted = bool(rule.fits(spent, adds, limits)[0])
+        adds = accountant.sum_ticks(charge)[:, None]
+        granted = bool(accountant.fits(spent, adds, limits)[0])
         exact = Fraction(int(adds[0, 0])) * Fraction(TICK)
         one = total + exact <= Fraction(budget.epsilon)
         two = squares + exact**2 <= capacity
@@ -416,11 +424,11 @@ def test_the_gaussian_capacity_would_be_too_large_for_pure_releases() -> None:
 
 @pytest.mark.parametrize("mechanism", ["laplace", "privunit"])
 def test_zcdp_allows_for_more_than_either_and_never_less(mechanism: str) -> None:
-    old, new = rule_named(f"{mechanism}/either"), rule_named(f"{mechanism}/zcdp")
+    old, new = accountant_named(f"{mechanism}/either"), accountant_named(f"{mechanism}/zcdp")
     gains = {(1.0, 100): 1.2114, (10.0, 100): 1.0723, (10.0, 10): 1.0}  # root of the capacities
     for (epsilon, rounds), gain in gains.items():
         budget = Budget(epsilon, 1e-5)
-        charges = [rule.even_charge(budget, rounds) for rule in (old, new)]
+        charges = [accountant.even_charge(budget, rounds) for accountant in (old, new)]
         assert charges[1] / charges[0] == pytest.approx(gain, rel=1e-4)
     for epsilon, delta in itertools.product([1e-3, 0.1, 1.0, 10.0, 300.0], [1e-12, 1e-5, 0.1]):
         budget = Budget(epsilon, delta)
@@ -430,33 +438,37 @@ def test_zcdp_allows_for_more_than_either_and_never_less(mechanism: str) -> None
 @given(left=st.integers(0, CEILING - 256), squares=st.integers(0, CEILING - 256))
 @quick
 def test_the_largest_fitting_charge_fits(left: int, squares: int) -> None:
-    rule = rule_named("laplace/either")
+    accountant = accountant_named("laplace/either")
     limits = np.array([left, squares])
-    charge = float(rule.largest_fitting(np.zeros(2), limits))
+    charge = float(accountant.largest_fitting(np.zeros(2), limits))
     if charge:
-        assert rule.fits(np.zeros((2, 1), np.int64), rule.sum_ticks([charge]), limits[:, None])
+        assert accountant.fits(
+            np.zeros((2, 1), np.int64), accountant.sum_ticks([charge]), limits[:, None]
+        )
     more = max(charge * (1 + 1e-12), charge + 4 * TICK)
     if more <= 131072:
-        assert not rule.fits(np.zeros((2, 1), np.int64), rule.sum_ticks([more]), limits[:, None])
+        assert not accountant.fits(
+            np.zeros((2, 1), np.int64), accountant.sum_ticks([more]), limits[:, None]
+        )
 
 
 def test_the_largest_fitting_charge_of_many_clients() -> None:
-    rule = rule_named("laplace/either")
+    accountant = accountant_named("laplace/either")
     spent = np.array([[0, 2**44, 2**45, 2**46], [0, 2**44, 0, 2**45]])
     limits = np.array([[2**45] * 4, [2**44] * 4])
-    assert rule.largest_fitting(spent, limits).tolist() == [2.0, 1.0, 1.0, 0.0]
-    gdp = rule_named("gaussian/gdp")
+    assert accountant.largest_fitting(spent, limits).tolist() == [2.0, 1.0, 1.0, 0.0]
+    gdp = accountant_named("gaussian/gdp")
     assert gdp.largest_fitting([[7, 9]], [[9, 7]]).tolist() == [2 * TICK, 0.0]
 
 
 @given(ticks=st.integers(0, CEILING - 256))
 @quick
 def test_the_root_of_a_limit_is_the_largest_whose_square_fits(ticks: int) -> None:
-    rule = rule_named("laplace/either")
-    charge = float(rule.largest_fitting(np.zeros(2), np.array([0, ticks])))
+    accountant = accountant_named("laplace/either")
+    charge = float(accountant.largest_fitting(np.zeros(2), np.array([0, ticks])))
     if charge > 0:
-        assert rule.sum_ticks(charge)[1] <= ticks
-    assert rule.sum_ticks(max(charge + 2 * TICK, TICK))[1] > ticks or charge >= 362
+        assert accountant.sum_ticks(charge)[1] <= ticks
+    assert accountant.sum_ticks(max(charge + 2 * TICK, TICK))[1] > ticks or charge >= 362
 
 
 # ---- even rounds
@@ -466,24 +478,24 @@ def test_the_root_of_a_limit_is_the_largest_whose_square_fits(ticks: int) -> Non
 @given(budget=budgets, rounds=st.integers(1, 3000))
 @quick
 def test_exactly_so_many_even_charges_fit(name: str, budget: Budget, rounds: int) -> None:
-    rule = rule_named(name)
-    if rule.limit_ticks(budget).max() < rounds:
+    accountant = accountant_named(name)
+    if accountant.limit_ticks(budget).max() < rounds:
         with refused(f"rounds = {rounds}: expected fewer, for {budget}"):
-            rule.even_charge(budget, rounds)
+            accountant.even_charge(budget, rounds)
         return
-    charge = rule.even_charge(budget, rounds)
-    assert fits_rounds(rule, budget, charge, rounds)
+    charge = accountant.even_charge(budget, rounds)
+    assert fits_rounds(accountant, budget, charge, rounds)
     # With fewer ticks a round than rounds, rounding them may buy another round.
-    if rule.sum_ticks(charge).min() > rounds and charge > 1e-8:
-        assert not fits_rounds(rule, budget, charge, rounds + 1)
-        assert not fits_rounds(rule, budget, charge * (1 + 1e-5), rounds)
+    if accountant.sum_ticks(charge).min() > rounds and charge > 1e-8:
+        assert not fits_rounds(accountant, budget, charge, rounds + 1)
+        assert not fits_rounds(accountant, budget, charge * (1 + 1e-5), rounds)
 
 
 def test_either_changes_from_the_sum_to_the_squares() -> None:
-    rule, budget = rule_named("laplace/either"), Budget(10.0, 1e-5)
-    assert rule.even_charge(budget, 10) == pytest.approx(1.0, rel=1e-12)
-    assert rule.even_charge(budget, 100) == pytest.approx(math.sqrt(0.031007105), rel=1e-6)
-    few, many = rule.even_charge(budget, 32), rule.even_charge(budget, 33)
+    accountant, budget = accountant_named("laplace/either"), Budget(10.0, 1e-5)
+    assert accountant.even_charge(budget, 10) == pytest.approx(1.0, rel=1e-12)
+    assert accountant.even_charge(budget, 100) == pytest.approx(math.sqrt(0.031007105), rel=1e-6)
+    few, many = accountant.even_charge(budget, 32), accountant.even_charge(budget, 33)
     assert few == pytest.approx(10 / 32, rel=1e-12)
     assert many == pytest.approx(math.sqrt(3.1007105 / 33), rel=1e-6)
 
@@ -491,18 +503,18 @@ def test_either_changes_from_the_sum_to_the_squares() -> None:
 @pytest.mark.parametrize("rounds", [0, -1, 1.5, math.nan, math.inf, "3"])
 def test_a_senseless_number_of_rounds_is_refused(rounds: Any) -> None:
     with refused(f"rounds = {rounds!r}: expected a whole number, at least 1"):
-        rule_named("gaussian/gdp").even_charge(Budget(1.0), rounds)
+        accountant_named("gaussian/gdp").even_charge(Budget(1.0), rounds)
 
 
 def test_too_many_rounds_for_a_budget_are_refused() -> None:
-    rule, budget = rule_named("laplace/basic"), Budget(1.0, 0.0)
-    assert rule.even_charge(budget, 1) == 1.0
-    assert rule.even_charge(budget, np.int64(2)) == 0.5  # type: ignore[arg-type]
-    assert rule.even_charge(budget, 2**44) == TICK
+    accountant, budget = accountant_named("laplace/basic"), Budget(1.0, 0.0)
+    assert accountant.even_charge(budget, 1) == 1.0
+    assert accountant.even_charge(budget, np.int64(2)) == 0.5  # type: ignore[arg-type]
+    assert accountant.even_charge(budget, 2**44) == TICK
     expected = "fewer, for Budget(epsilon=1.0, delta=0.0)"
     for rounds in (2**44 + 1, 10**30):
         with refused(f"rounds = {rounds}: expected {expected}"):
-            rule.even_charge(budget, rounds)
+            accountant.even_charge(budget, rounds)
 
 
 # ---- noise
@@ -512,41 +524,41 @@ def test_too_many_rounds_for_a_budget_are_refused() -> None:
 @given(charge=charges, less=st.floats(0.1, 0.999))
 @quick
 def test_less_noise_never_costs_less(name: str, charge: float, less: float) -> None:
-    rule = rule_named(name)
-    multiplier = float(rule.noise_multiplier(charge))
-    assert rule.charge(multiplier * less) >= rule.charge(multiplier)
+    accountant = accountant_named(name)
+    multiplier = float(accountant.noise_multiplier(charge))
+    assert accountant.charge(multiplier * less) >= accountant.charge(multiplier)
     if charge > 1e-6:
-        assert rule.charge(multiplier * less) > rule.charge(multiplier)
+        assert accountant.charge(multiplier * less) > accountant.charge(multiplier)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @given(charge=st.floats(-13, 5.1).map(lambda power: 10.0**power))
 @quick
 def test_noise_for_a_charge_costs_no_more_than_the_charge(name: str, charge: float) -> None:
-    rule = rule_named(name)
+    accountant = accountant_named(name)
     paid = float(from_ticks(to_ticks(charge)))
-    again = float(rule.charge(rule.noise_multiplier(charge)))
+    again = float(accountant.charge(accountant.noise_multiplier(charge)))
     assert again <= paid
     if name.startswith("privunit/"):  # has no such formula: see test_privunit.py
         assert again >= paid * (1 - 1e-8) - TICK
         return
     assert again >= paid * (1 - 1e-14) - TICK
     # Exactly: the true cost of that noise, in rationals, is below what is booked.
-    multiplier = Fraction(float(rule.noise_multiplier(charge)))
-    cost = 1 / multiplier if rule.counts_epsilons and rule.sound else 1 / multiplier**2
+    multiplier = Fraction(float(accountant.noise_multiplier(charge)))
+    cost = 1 / multiplier if accountant.counts_epsilons and accountant.sound else 1 / multiplier**2
     assert (cost / 2 if name == "gaussian/rdp" else cost) <= Fraction(paid)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_noise_and_charge_take_arrays(name: str) -> None:
-    rule = rule_named(name)
+    accountant = accountant_named(name)
     asked = np.array([[0.1, 0.2, 0.3], [1.0, 2.0, 3.0]])
-    multipliers = rule.noise_multiplier(asked)
+    multipliers = accountant.noise_multiplier(asked)
     assert multipliers.shape == (2, 3)
-    assert rule.charge(multipliers).shape == (2, 3)
+    assert accountant.charge(multipliers).shape == (2, 3)
     for index in np.ndindex(2, 3):
-        assert multipliers[index] == rule.noise_multiplier(asked[index])
-        assert rule.charge(multipliers)[index] == rule.charge(multipliers[index])
+        assert multipliers[index] == accountant.noise_multiplier(asked[index])
+        assert accountant.charge(multipliers)[index] == accountant.charge(multipliers[index])
 
 
 # ---- readings
@@ -554,32 +566,38 @@ def test_noise_and_charge_take_arrays(name: str) -> None:
 
 def test_readings_of_each_rule() -> None:
     half = 2**43
-    assert rule_named("laplace/basic").epsilon([half], 1e-5).tolist() == 0.5
-    gdp = float(rule_named("gaussian/gdp").epsilon([4 * 2**44], 1e-5))
+    assert accountant_named("laplace/basic").epsilon([half], 1e-5).tolist() == 0.5
+    gdp = float(accountant_named("gaussian/gdp").epsilon([4 * 2**44], 1e-5))
     assert gdp == pytest.approx(10, rel=1e-3)
     filtered = math.sqrt(2 * math.log(1e5) * 0.5) + 0.25
-    assert float(rule_named("laplace/filter").epsilon([half], 1e-5)) == pytest.approx(filtered)
-    both = rule_named("laplace/either").epsilon([[10 * half, half], [half, half]], 1e-5)
+    assert float(accountant_named("laplace/filter").epsilon([half], 1e-5)) == pytest.approx(
+        filtered
+    )
+    both = accountant_named("laplace/either").epsilon([[10 * half, half], [half, half]], 1e-5)
     assert both.tolist() == [pytest.approx(filtered), 0.5]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_spent_reads_as_nothing(name: str) -> None:
-    rule = rule_named(name)
-    assert rule.epsilon(np.zeros((len(rule.powers), 3), np.int64), 1e-5).tolist() == [0, 0, 0]
+    accountant = accountant_named(name)
+    assert accountant.epsilon(np.zeros((len(accountant.powers), 3), np.int64), 1e-5).tolist() == [
+        0,
+        0,
+        0,
+    ]
 
 
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sum_at_the_ceiling_may_be_anything_and_reads_so(name: str) -> None:
-    rule = rule_named(name)
-    full = np.full((len(rule.powers), 2), CEILING)
-    assert rule.epsilon(full, 1e-5).tolist() == [math.inf, math.inf]
-    assert np.isfinite(rule.epsilon(full - 256, 1e-5)).all()
+    accountant = accountant_named(name)
+    full = np.full((len(accountant.powers), 2), CEILING)
+    assert accountant.epsilon(full, 1e-5).tolist() == [math.inf, math.inf]
+    assert np.isfinite(accountant.epsilon(full - 256, 1e-5)).all()
 
 
 def test_a_sum_of_squares_at_the_ceiling_does_not_lower_the_reading() -> None:
-    rule = rule_named("laplace/either")
-    assert float(rule.epsilon(rule.sum_ticks(90_000.0), 1e-5)) == 90_000.0
+    accountant = accountant_named("laplace/either")
+    assert float(accountant.epsilon(accountant.sum_ticks(90_000.0), 1e-5)) == 90_000.0
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -588,17 +606,17 @@ def test_a_sum_of_squares_at_the_ceiling_does_not_lower_the_reading() -> None:
 def test_epsilon_of_rounds_is_the_reading_of_their_sum(
     name: str, charge: float, rounds: int
 ) -> None:
-    rule = rule_named(name)
-    if charge * rounds > 1e4 or (charge**2 * rounds > 1e4 and len(rule.powers) > 1):
+    accountant = accountant_named(name)
+    if charge * rounds > 1e4 or (charge**2 * rounds > 1e4 and len(accountant.powers) > 1):
         return
-    counted = float(rule.epsilon(rule.sum_ticks(charge) * rounds, 1e-5))
-    assert rule.epsilon_of_rounds(charge, rounds, 1e-5) == pytest.approx(counted, rel=1e-12)
+    counted = float(accountant.epsilon(accountant.sum_ticks(charge) * rounds, 1e-5))
+    assert accountant.epsilon_of_rounds(charge, rounds, 1e-5) == pytest.approx(counted, rel=1e-12)
 
 
 def test_epsilon_of_rounds_does_not_overflow() -> None:
-    assert rule_named("laplace/basic").epsilon_of_rounds(1e5, 10**6, 1e-5) == 1e11
-    assert rule_named("laplace/either").epsilon_of_rounds(1e5, 10**6, 1e-5) == 1e11
-    many = rule_named("gaussian/gdp").epsilon_of_rounds(1e4, 10**4, 1e-5)
+    assert accountant_named("laplace/basic").epsilon_of_rounds(1e5, 10**6, 1e-5) == 1e11
+    assert accountant_named("laplace/either").epsilon_of_rounds(1e5, 10**6, 1e-5) == 1e11
+    many = accountant_named("gaussian/gdp").epsilon_of_rounds(1e4, 10**4, 1e-5)
     assert many == pytest.approx(1e8 / 2 + 4.26 * 1e4, rel=1e-3)
-    filtered = rule_named("laplace/either").epsilon_of_rounds(1.0, 10**12, 1e-5)
+    filtered = accountant_named("laplace/either").epsilon_of_rounds(1.0, 10**12, 1e-5)
     assert filtered == pytest.approx(5e11 + math.sqrt(2 * math.log(1e5) * 1e12), rel=1e-12)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from bgtplanner.privacy._book import Payment, Spending
-from bgtplanner.privacy.accountants import TICK, rule_named
+from bgtplanner.privacy.accountants import TICK, accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 
-RULE = rule_named("laplace/either")
+RULE = accountant_named("laplace/either")
 BUDGETS = Budgets((Budget(1.0), Budget(2.0), Budget(4.0)), np.array([0, 2, 2]))  # 1: nobody
 
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bgtplanner.privacy._book import Payment, Spending
-from bgtplanner.privacy.accountants import CEILING, rule_named
+from bgtplanner.privacy.accountants import CEILING, accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 
-BASIC, EITHER = rule_named("laplace/basic"), rule_named("laplace/either")
+BASIC, EITHER = accountant_named("laplace/basic"), accountant_named("laplace/either")
 ONE = 2**44
 HEAD = (0, b"")
 BUDGETS = Budgets((Budget(1.0), Budget(2.0), Budget(4.0)), np.array([0, 2, 2, 0]))  # 1: nobody

@@ -47,13 +47,13 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> list[State]:
         patch.setattr(module, "SNAPSHOT_EVERY", 8)
         with Ledger.create(path, BUDGETS, "laplace/either") as ledger:
             for number in range(24):
-                leave = ledger.reserve(
+                reservation = ledger.reserve(
                     [0.01, 0.02, 0.03] if number % 2 else 0.01,
                     run=f"run {number % 3}", round=number, fingerprint=bytes([number]),
                 )  # fmt: skip
                 found.append(State(path.read_bytes(), ledger.spent().tolist(), ledger.head))
                 if number % 3 == 0:
-                    ledger.settle(leave)
+                    ledger.settle(reservation)
     return found
 
 

@@ -61,21 +61,21 @@ class Failing:
 def history(ledger: Ledger, granted: dict[str, float]) -> None:
     """A few rounds; what each is granted is written down as soon as it is known."""
     for number in range(3):
-        leave = ledger.reserve(0.125, run="a", round=number, rising=True)
-        granted[f"a{number}"] = float(leave.charge[0])
-        ledger.settle(leave)
-    leave = ledger.reserve([0.25, 0.5], run="b", round=0, by_class=True, fingerprint=b"m")
+        reservation = ledger.reserve(0.125, run="a", round=number, rising=True)
+        granted[f"a{number}"] = float(reservation.charge[0])
+        ledger.settle(reservation)
+    reservation = ledger.reserve([0.25, 0.5], run="b", round=0, by_class=True, fingerprint=b"m")
     granted["b0"] = 0.25
-    leave = ledger.reserve([0.25, 0.5], run="b", round=0, by_class=True, fingerprint=b"m")
-    ledger.settle(leave)
+    reservation = ledger.reserve([0.25, 0.5], run="b", round=0, by_class=True, fingerprint=b"m")
+    ledger.settle(reservation)
 
 
 def carried_on(ledger: Ledger, granted: dict[str, float]) -> None:
     """The same history until nothing fails any more; what is granted again is charged again."""
     for number in range(3):
-        leave = ledger.reserve(0.125, run="a", round=10 + number, rising=True)
-        granted[f"again {number}"] = float(leave.charge[0])
-        ledger.settle(leave)
+        reservation = ledger.reserve(0.125, run="a", round=10 + number, rising=True)
+        granted[f"again {number}"] = float(reservation.charge[0])
+        ledger.settle(reservation)
 
 
 def spent(ledger: Ledger) -> float:

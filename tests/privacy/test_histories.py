@@ -58,10 +58,10 @@ def one_call(ledger: Ledger, generator: random.Random) -> Event:
         if generator.random() < 0.15:
             event["newest"] = ledger.newest_round(run)
         else:
-            leave = ledger.reserve(units * UNIT, run=run, round=number, rising=rising)
-            event["row"] = leave.number
+            reservation = ledger.reserve(units * UNIT, run=run, round=number, rising=rising)
+            event["row"] = reservation.number
             if generator.random() < 0.6:
-                ledger.settle(leave)
+                ledger.settle(reservation)
                 event["settled"] = True
     except BudgetExceeded as error:
         event["left"] = round(error.left / UNIT)

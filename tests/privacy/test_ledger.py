@@ -23,7 +23,13 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from bgtplanner.errors import (
     BGTPlannerError,
@@ -35,7 +41,7 @@ from bgtplanner.errors import (
     StorageError,
 )
 from bgtplanner.privacy._journal import Head, Row, pack, unpack
-from bgtplanner.privacy.accountants import CEILING, TICK, rule_named
+from bgtplanner.privacy.accountants import CEILING, TICK, accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.conversions import filter_capacity, gdp_epsilon
 from bgtplanner.privacy.ledger import Ledger
@@ -66,11 +72,11 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     """Makes ledgers of either kind and closes them."""
     made: list[Ledger] = []
 
-    def ledger(budgets: Budgets, rule: str = BASIC) -> Ledger:
+    def ledger(budgets: Budgets, accountant: str = BASIC) -> Ledger:
         if request.param == "memory":
-            made.append(Ledger.in_memory(budgets, rule))
+            made.append(Ledger.in_memory(budgets, accountant))
         else:
-            made.append(Ledger.create(tmp_path / f"{len(made)}.sqlite", budgets, rule))
+            made.append(Ledger.create(tmp_path / f"{len(made)}.sqlite", budgets, accountant))
         return made[-1]
 
     yield ledger
@@ -88,11 +94,16 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_charge_is_booked_for_everybody(make: Make) -> None:
     ledger = make(budgets_of(1.0, 1.0, 2.0))
-    leave = ledger.reserve(0.75, run="a", round=4)
-    assert (leave.run, leave.round, leave.attempt, leave.number) == ("a", 4, 0, 1)
-    assert leave.charge.tolist() == [0.75] * 3
-    assert leave.granted.tolist() == [True] * 3
-    assert leave.refused.tolist() == leave.replayed.tolist() == [False] * 3
+    reservation = ledger.reserve(0.75, run="a", round=4)
+    assert (reservation.run, reservation.round, reservation.attempt, reservation.number) == (
+        "a",
+        4,
+        0,
+        1,
+    )
+    assert reservation.charge.tolist() == [0.75] * 3
+    assert reservation.granted.tolist() == [True] * 3
+    assert reservation.refused.tolist() == reservation.replayed.tolist() == [False] * 3
     assert charges(ledger) == [0.75] * 3
     assert ledger.left().tolist() == [0.25, 0.25, 1.25]
     assert len(ledger) == 3
@@ -101,9 +112,9 @@ def test_a_charge_is_booked_for_everybody(make: Make) -> None:
 
 def test_who_cannot_pay_is_refused_and_the_others_are_not(make: Make) -> None:
     ledger = make(budgets_of(1.0, 0.5, 2.0))
-    leave = ledger.reserve(0.75, run="a", round=0)
-    assert leave.granted.tolist() == [True, False, True]
-    assert leave.refused.tolist() == [False, True, False]
+    reservation = ledger.reserve(0.75, run="a", round=0)
+    assert reservation.granted.tolist() == [True, False, True]
+    assert reservation.refused.tolist() == [False, True, False]
     assert charges(ledger) == [0.75, 0.0, 0.75]
 
 
@@ -149,9 +160,9 @@ def test_strict_refuses_all_if_one_cannot_pay(make: Make) -> None:
 
 def test_every_client_may_have_its_own_charge(make: Make) -> None:
     ledger = make(budgets_of(1.0, 1.0, 1.0))
-    leave = ledger.reserve([0.5, 0.25, 1.5], run="a", round=0)
-    assert leave.charge.tolist() == [0.5, 0.25, 1.5]
-    assert leave.granted.tolist() == [True, True, False]
+    reservation = ledger.reserve([0.5, 0.25, 1.5], run="a", round=0)
+    assert reservation.charge.tolist() == [0.5, 0.25, 1.5]
+    assert reservation.granted.tolist() == [True, True, False]
     assert charges(ledger) == [0.5, 0.25, 0.0]
     ledger.reserve([0.5, 0.5, 0.5], run="a", round=1, clients=[1, 2])
     assert charges(ledger) == [0.5, 0.75, 0.5]
@@ -159,9 +170,9 @@ def test_every_client_may_have_its_own_charge(make: Make) -> None:
 
 def test_charges_are_booked_rounded_up_to_ticks(make: Make) -> None:
     ledger = make(budgets_of(1.0, 1.0))
-    leave = ledger.reserve([TICK * 1.25, 0.1], run="a", round=0)
+    reservation = ledger.reserve([TICK * 1.25, 0.1], run="a", round=0)
     assert ledger.spent()[0].tolist() == [2, math.ceil(Fraction(0.1) / Fraction(TICK))]
-    assert leave.charge[0] == 2 * TICK
+    assert reservation.charge[0] == 2 * TICK
 
 
 @pytest.mark.parametrize(
@@ -169,27 +180,27 @@ def test_charges_are_booked_rounded_up_to_ticks(make: Make) -> None:
 )
 def test_clients_are_asked_by_mask_or_index(make: Make, clients: Any) -> None:
     ledger = make(budgets_of(1.0, 1.0, 1.0, 1.0))
-    leave = ledger.reserve(0.25, run="a", round=0, clients=clients)
-    assert leave.granted.tolist() == [False, True, False, True]
-    assert not leave.refused.any()
+    reservation = ledger.reserve(0.25, run="a", round=0, clients=clients)
+    assert reservation.granted.tolist() == [False, True, False, True]
+    assert not reservation.refused.any()
     assert charges(ledger) == [0.0, 0.25, 0.0, 0.25]
 
 
 def test_a_mask_is_not_kept(make: Make) -> None:
     ledger = make(budgets_of(1.0, 1.0))
     asked = np.array([True, False])
-    leave = ledger.reserve(0.25, run="a", round=0, clients=asked)
+    reservation = ledger.reserve(0.25, run="a", round=0, clients=asked)
     asked[:] = True
-    assert leave.granted.tolist() == [True, False]
+    assert reservation.granted.tolist() == [True, False]
 
 
 @pytest.mark.parametrize("nobody", [[], np.zeros(2, bool), np.zeros(0, np.int64)])
 def test_asking_nobody_books_nothing(make: Make, nobody: Any) -> None:
     ledger = make(budgets_of(1.0, 1.0))
-    leave = ledger.reserve(5.0, run="a", round=0, clients=nobody)
-    assert not (leave.granted | leave.refused | leave.replayed).any()
-    assert leave.number == -1
-    ledger.settle(leave)
+    reservation = ledger.reserve(5.0, run="a", round=0, clients=nobody)
+    assert not (reservation.granted | reservation.refused | reservation.replayed).any()
+    assert reservation.number == -1
+    ledger.settle(reservation)
     assert ledger.head.number == 0
 
 
@@ -237,9 +248,9 @@ def test_senseless_charges_are_refused(make: Make, charge: float) -> None:
 def test_the_ends_of_what_names_a_round_are_taken(make: Make) -> None:
     ledger = make(budgets_of(1.0))
     for name, number in (("", 0), ("a\0b", 2**62 - 1), ("r" * 1000, np.int32(5)), ("ü→", True)):
-        leave = ledger.reserve(0.125, run=name, round=number, fingerprint=MARK)  # type: ignore[arg-type]
-        assert (leave.run, leave.round) == (name, int(number))
-        ledger.settle(leave)
+        reservation = ledger.reserve(0.125, run=name, round=number, fingerprint=MARK)  # type: ignore[arg-type]
+        assert (reservation.run, reservation.round) == (name, int(number))
+        ledger.settle(reservation)
     assert ledger.verify() == 9
     again = ledger.reserve(0.125, run="a\0b", round=2**62 - 1, fingerprint=MARK)
     assert again.replayed.all()
@@ -261,12 +272,16 @@ def test_settling_is_noted_once(make: Make) -> None:
 
 def test_settling_what_was_never_reserved_here_is_refused(make: Make) -> None:
     ledger = make(budgets_of(1.0))
-    leave = ledger.reserve(0.25, run="a", round=0)
-    for other in (replace(leave, number=99), replace(leave, run="b"), replace(leave, round=1)):
+    reservation = ledger.reserve(0.25, run="a", round=0)
+    for other in (
+        replace(reservation, number=99),
+        replace(reservation, run="b"),
+        replace(reservation, round=1),
+    ):
         with says(LedgerError, f"settle: there is no reservation {other.number} here"):
             ledger.settle(other)
     assert ledger.unsettled == 1
-    ledger.settle(leave)
+    ledger.settle(reservation)
 
 
 def test_spent_is_a_copy(make: Make) -> None:
@@ -320,16 +335,16 @@ def test_other_inputs_or_another_charge_are_a_new_attempt(
 def test_another_run_or_round_is_another_reservation(make: Make) -> None:
     ledger = make(budgets_of(1.0))
     for run, number in (("a", 0), ("a", 1), ("b", 0), ("", 0)):
-        leave = ledger.reserve(0.125, run=run, round=number, fingerprint=MARK)
-        assert not leave.replayed.any()
-        assert leave.attempt == 0
+        reservation = ledger.reserve(0.125, run=run, round=number, fingerprint=MARK)
+        assert not reservation.replayed.any()
+        assert reservation.attempt == 0
     assert charges(ledger) == [0.5]
 
 
 def test_without_a_fingerprint_nothing_is_repeated(make: Make) -> None:
     ledger = make(budgets_of(1.0))
     leaves = [ledger.reserve(0.25, run="a", round=0) for _ in range(3)]
-    assert [leave.attempt for leave in leaves] == [0, 1, 2]
+    assert [reservation.attempt for reservation in leaves] == [0, 1, 2]
     assert charges(ledger) == [0.75]
 
 
@@ -418,10 +433,10 @@ def test_a_round_that_nobody_could_pay_was_not_had(make: Make) -> None:
 def test_rounds_rise_over_processes_and_restarts(path: Path) -> None:
     one = Ledger.create(path, budgets_of(9.0), BASIC)
     two = Ledger.open(path)
-    leave = one.reserve(0.25, run="a", round=3, rising=True)
+    reservation = one.reserve(0.25, run="a", round=3, rising=True)
     with says(StaleRoundError, "round = 3: the run has had round 3; its rounds only go up"):
         two.reserve(0.25, run="a", round=3, rising=True)
-    one.settle(leave)
+    one.settle(reservation)
     two.reserve(0.25, run="a", round=2**62 - 1, rising=True)
     assert one.newest_round("a") == 2**62 - 1
     one.close()
@@ -452,7 +467,9 @@ def test_fingerprints(make: Make) -> None:
 
 def test_classes_of_budgets_each_have_their_own_limit(make: Make) -> None:
     ledger = make(budgets_of(1.0, 10.0, 1.0, 20.0), GDP)
-    expected = [rule_named(GDP).capacity(Budget(epsilon)) for epsilon in (1.0, 10.0, 1.0, 20.0)]
+    expected = [
+        accountant_named(GDP).capacity(Budget(epsilon)) for epsilon in (1.0, 10.0, 1.0, 20.0)
+    ]
     assert ledger.left().tolist() == expected
     assert ledger.reserve(1.0, run="a", round=0).granted.tolist() == [False, True, False, True]
     np.testing.assert_allclose(
@@ -492,8 +509,8 @@ def test_a_budget_may_be_lowered_but_never_raised(path: Path) -> None:
     with Ledger.open(path, budgets=budgets_of(1.5, 0.5)) as lowered:
         assert lowered.budgets == budgets_of(1.5, 0.5)
         assert lowered.left().tolist() == [0.5, 0.0]
-        leave = lowered.reserve(0.25, run="a", round=1)
-        assert leave.granted.tolist() == [True, False]
+        reservation = lowered.reserve(0.25, run="a", round=1)
+        assert reservation.granted.tolist() == [True, False]
         with pytest.raises(BudgetExceeded):
             lowered.reserve(TICK, run="a", round=2, clients=[1])
     raised = f"{path}: created with a smaller budget; a budget can be lowered, never raised"
@@ -512,17 +529,17 @@ def test_a_smaller_delta_lowers_a_gaussian_budget(path: Path) -> None:
     with pytest.raises(LedgerError, match="never raised"):
         Ledger.open(path, budgets=budgets_of(2.0, delta=1e-4))
     with Ledger.open(path, budgets=budgets_of(2.0, delta=1e-6)) as lowered:
-        assert lowered.left()[0] == rule_named(GDP).capacity(Budget(2.0, 1e-6))
+        assert lowered.left()[0] == accountant_named(GDP).capacity(Budget(2.0, 1e-6))
 
 
 def test_a_rule_is_the_one_it_was_created_with(path: Path) -> None:
-    Ledger.create(path, budgets_of(2.0), rule_named(GDP)).close()
-    for same in (GDP, rule_named(GDP), None):
-        with Ledger.open(path, rule=same) as ledger:
-            assert ledger.rule is rule_named(GDP)
-    for other in (BASIC, rule_named(BASIC)):
+    Ledger.create(path, budgets_of(2.0), accountant_named(GDP)).close()
+    for same in (GDP, accountant_named(GDP), None):
+        with Ledger.open(path, accountant=same) as ledger:
+            assert ledger.accountant is accountant_named(GDP)
+    for other in (BASIC, accountant_named(BASIC)):
         with says(LedgerError, f"{path}: kept by the rule {GDP}, not {BASIC}"):
-            Ledger.open(path, rule=other)
+            Ledger.open(path, accountant=other)
 
 
 def test_a_rule_or_budget_that_cannot_be_used_makes_no_file(path: Path) -> None:
@@ -638,7 +655,7 @@ class Machine(RuleBasedStateMachine):
             self.ledger = Ledger.create(self.path, budgets, name)
         else:
             self.ledger = Ledger.in_memory(budgets, name)
-        rule_ = rule_named(name)
+        rule_ = accountant_named(name)
         each = [rule_.limit_ticks(Budget(epsilon, 1e-2)).tolist() for epsilon in epsilons]
         self.model = Model([list(row) for row in zip(*each, strict=True)], rule_.powers)
         self.epsilons = np.array(epsilons)
@@ -695,14 +712,14 @@ class Machine(RuleBasedStateMachine):
             with pytest.raises(BudgetExceeded):
                 self.ledger.reserve(**arguments)
             return
-        leave = self.ledger.reserve(**arguments)
+        reservation = self.ledger.reserve(**arguments)
         found = tuple(
             set(np.flatnonzero(part).tolist())
-            for part in (leave.granted, leave.refused, leave.replayed)
+            for part in (reservation.granted, reservation.refused, reservation.replayed)
         )
         assert found == expected
-        assert leave.charge.tolist() == [unit / 128 for unit in each]
-        self.leaves.append(leave)
+        assert reservation.charge.tolist() == [unit / 128 for unit in each]
+        self.leaves.append(reservation)
 
     @precondition(lambda self: self.leaves)
     @rule(data=st.data())
@@ -732,7 +749,7 @@ class Machine(RuleBasedStateMachine):
     def agrees_by_class(self) -> None:
         if not hasattr(self, "ledger"):
             return
-        rule_, spent = self.ledger.rule, np.array(self.model.spent)
+        rule_, spent = self.ledger.accountant, np.array(self.model.spent)
         left = rule_.largest_fitting(spent, self.model.limits)
         assert self.ledger.left().tolist() == left.tolist()
         least = self.ledger.least_spent_by_class()
@@ -783,14 +800,14 @@ THREE = Budgets((Budget(1.0), Budget(2.0), Budget(4.0)), np.array([0, 1, 2, 1, 0
 
 def test_each_client_pays_the_charge_of_its_class(make: Make) -> None:
     ledger = make(THREE)
-    leave = ledger.reserve([0.5, 0.25, 0.0], run="a", round=0, by_class=True)
-    assert leave.charge.tolist() == [0.5, 0.25, 0.0, 0.25, 0.5]
-    assert leave.granted.tolist() == [True, True, False, True, True]
-    assert not (leave.refused | leave.replayed).any()
+    reservation = ledger.reserve([0.5, 0.25, 0.0], run="a", round=0, by_class=True)
+    assert reservation.charge.tolist() == [0.5, 0.25, 0.0, 0.25, 0.5]
+    assert reservation.granted.tolist() == [True, True, False, True, True]
+    assert not (reservation.refused | reservation.replayed).any()
     assert charges(ledger) == [0.5, 0.25, 0.0, 0.25, 0.5]
     assert ledger.left_by_class().tolist() == [0.5, 1.75, 4.0]
     assert (ledger.least_spent_by_class() == np.array([[ONE // 2, ONE // 4, 0]])).all()
-    ledger.settle(leave)
+    ledger.settle(reservation)
     some = ledger.reserve([0.5, 0.5, 8.0], run="a", round=1, by_class=True, clients=[0, 1, 2])
     assert some.charge.tolist() == [0.5, 0.5, 8.0, 0.5, 0.5]
     assert some.granted.tolist() == [True, True, False, False, False]
@@ -809,8 +826,8 @@ def test_a_charge_by_class_is_refused_as_any_other(make: Make) -> None:
     with says(BudgetExceeded, "2 of 4 clients cannot pay 1.5: at most 1 is left"):
         ledger.reserve(strict=True, **arguments)
     assert ledger.head.number == 0
-    leave = ledger.reserve(**arguments)
-    assert leave.refused.tolist() == [True, False, False, False, True]
+    reservation = ledger.reserve(**arguments)
+    assert reservation.refused.tolist() == [True, False, False, False, True]
     assert charges(ledger) == [0.0, 0.5, 0.0, 0.5, 0.0]
     nobody = ledger.reserve([0, 0, 0], run="a", round=1, by_class=True)
     assert not (nobody.granted | nobody.refused).any()
@@ -907,8 +924,14 @@ def test_what_was_paid_by_class_is_there_after_opening_again(path: Path) -> None
         assert (again.left() == left).all()
         assert (again.epsilon_spent() == epsilon).all()
         assert again.verify() == 3
-        leave = again.reserve([0.5, 0.25, 0.0], run="a", round=0, by_class=True, fingerprint=MARK)
-        assert leave.replayed.tolist() == leave.granted.tolist() == [True, True, False, True, True]
+        reservation = again.reserve(
+            [0.5, 0.25, 0.0], run="a", round=0, by_class=True, fingerprint=MARK
+        )
+        assert (
+            reservation.replayed.tolist()
+            == reservation.granted.tolist()
+            == [True, True, False, True, True]
+        )
         history = [entry for entry in again.history() if entry["kind"] == "reserve"]
     assert [(entry["clients"], entry["charge_least"], entry["charge_most"]) for entry in history] \
         == [(4, 0.25, 0.5), (2, 0.25, 0.5)]  # fmt: skip
@@ -921,8 +944,8 @@ def test_rows_by_class_mean_the_classes_of_the_first_row(path: Path) -> None:
     first = Ledger.open(path)
     with Ledger.open(path, budgets=other) as lowered:
         first.reserve([0.25, 0.125, 0.0], **lone)  # type: ignore[arg-type]
-        leave = lowered.reserve([0.0625, 0.25], run="a", round=1, by_class=True)
-        assert leave.charge.tolist() == [0.25, 0.0625, 0.0625, 0.0625, 0.25]
+        reservation = lowered.reserve([0.0625, 0.25], run="a", round=1, by_class=True)
+        assert reservation.charge.tolist() == [0.25, 0.0625, 0.0625, 0.0625, 0.25]
         assert charges(lowered) == [0.5, 0.1875, 0.0625, 0.1875, 0.5]
         assert lowered.left_by_class().tolist() == [0.6875, 0.0]
         again = lowered.reserve([0.25, 0.125, 0.5, 0.125, 0.25], run="a", round=0,
@@ -955,17 +978,17 @@ def test_a_ledger_in_memory_is_plain_values_and_back() -> None:
     assert not ledger.durable
     ledger.settle(ledger.reserve([0.5, 0.25, 0.0], run="ü", round=0, by_class=True))
     mark = ledger.fingerprint(b"inputs")
-    leave = ledger.reserve(0.25, run="ü", round=1, clients=[1, 2], fingerprint=mark)
+    reservation = ledger.reserve(0.25, run="ü", round=1, clients=[1, 2], fingerprint=mark)
     state = json.loads(json.dumps(ledger.state_dict()))
     again = Ledger.from_state(state)
     assert not again.durable
-    assert (again.rule.name, again.budgets, again.head) == (EITHER, THREE, ledger.head)
+    assert (again.accountant.name, again.budgets, again.head) == (EITHER, THREE, ledger.head)
     assert (again.spent() == ledger.spent()).all()
     assert (again.unsettled, again.verify(ledger.head)) == (1, 4)
     assert list(again.history()) == list(ledger.history())
     assert again.fingerprint(b"inputs") == mark
     replay = again.reserve(0.25, run="ü", round=1, clients=[1, 2], fingerprint=mark)
-    assert replay.replayed.tolist() == leave.granted.tolist()
+    assert replay.replayed.tolist() == reservation.granted.tolist()
     again.reserve(0.125, run="b", round=0)
     assert again.state_dict() != state == ledger.state_dict()  # they part there
 
@@ -1037,9 +1060,9 @@ def test_threads_on_one_ledger_spend_exactly_what_was_granted(make: Make) -> Non
             for number in range(100):
                 charge = generator.randint(1, 9) / 64
                 clients = generator.sample(range(3), 2)
-                leave = ledger.reserve(charge, run=str(index), round=number, clients=clients)
-                granted[index] += leave.granted * round(charge * 64)
-                ledger.settle(leave)
+                reservation = ledger.reserve(charge, run=str(index), round=number, clients=clients)
+                granted[index] += reservation.granted * round(charge * 64)
+                ledger.settle(reservation)
         except BudgetExceeded:
             pass
         except BaseException as error:
@@ -1106,13 +1129,13 @@ def test_two_processes_charge_one_file_at_once(path: Path, processes: Processes)
 def test_two_ledgers_on_one_file_see_each_others_charges(path: Path) -> None:
     one = Ledger.create(path, budgets_of(1.0), BASIC)
     two = Ledger.open(path)
-    leave = one.reserve(0.75, run="a", round=0, fingerprint=MARK)
+    reservation = one.reserve(0.75, run="a", round=0, fingerprint=MARK)
     with says(BudgetExceeded, "1 of 1 clients cannot pay 0.5: at most 0.25 is left"):
         two.reserve(0.5, run="b", round=0)
     again = two.reserve(0.75, run="a", round=0, fingerprint=MARK)
     assert again.replayed.all()
     two.settle(again)
-    one.settle(leave)
+    one.settle(reservation)
     two.reserve(0.25, run="b", round=0)
     assert one.verify() == 4  # rows of others are no loss
     assert [entry.get("settled") for entry in one.history()] == [None, True, None, False]
@@ -1183,7 +1206,7 @@ def test_everything_is_there_after_opening_again(path: Path) -> None:
         ledger.reserve([0.25, 0.5, 0.125], run="a", round=1, clients=[1, 2])
         spent, head = ledger.spent(), ledger.head
     with Ledger.open(str(path), head=head) as again:
-        assert again.rule.name == EITHER
+        assert again.accountant.name == EITHER
         assert again.budgets == budgets_of(1.0, 2.0, 2.0)
         assert (again.spent() == spent).all()
         assert (again.unsettled, again.head) == (1, head)
@@ -1259,8 +1282,8 @@ def test_only_who_paid_how_much_is_stored(path: Path) -> None:
 
 def test_a_million_clients_with_even_charges_take_short_rows() -> None:
     ledger = Ledger.in_memory(Budgets.same(Budget(1.0), 1_000_000), BASIC)
-    leave = ledger.reserve(0.25, run="a", round=0, fingerprint=MARK)
-    ledger.settle(leave)
+    reservation = ledger.reserve(0.25, run="a", round=0, fingerprint=MARK)
+    ledger.settle(reservation)
     ledger.reserve(np.full(1_000_000, 0.25), run="a", round=1)
     rows = list(ledger._journal.rows())
     assert all(len(row.payload) < 1024 for row in rows[1:])
@@ -1774,9 +1797,9 @@ def test_a_full_disk(path: Path) -> None:
     assert ledger.head.number == 0
     assert ledger.verify() == 1
     connection.execute("PRAGMA max_page_count = 100000")
-    leave = ledger.reserve(own, run="a", round=0, fingerprint=MARK)
-    assert leave.granted.all()
-    assert not leave.replayed.any()
+    reservation = ledger.reserve(own, run="a", round=0, fingerprint=MARK)
+    assert reservation.granted.all()
+    assert not reservation.replayed.any()
     ledger.close()
     with Ledger.open(path) as again:
         assert again.verify() == 2

@@ -14,12 +14,12 @@ from bgtplanner.errors import ConfigError, LedgerError, LedgerTamperedError
 from bgtplanner.privacy import _journal as journal
 from bgtplanner.privacy._book import Book, Payment, first_row
 from bgtplanner.privacy._journal import Head, Row, pack
-from bgtplanner.privacy.accountants import CEILING, TICK, rule_named
+from bgtplanner.privacy.accountants import CEILING, TICK, accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 
 BUDGETS = Budgets((Budget(1.0), Budget(2.0)), np.array([0, 0, 1]))
-BASIC = rule_named("laplace/basic")
+BASIC = accountant_named("laplace/basic")
 KEY = bytes(32)
 
 
@@ -39,15 +39,15 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_class_pays_a_single_tick(ledger: Ledger) -> None:
-    leave = ledger.reserve([TICK, 0.0], run="a", round=0, by_class=True)
-    assert leave.granted.tolist() == [True, True, False]
+    reservation = ledger.reserve([TICK, 0.0], run="a", round=0, by_class=True)
+    assert reservation.granted.tolist() == [True, True, False]
     assert ledger.spent().tolist() == [[1, 1, 0]]
 
 
 def test_a_single_class_is_charged_by_the_class() -> None:
     ledger = Ledger.in_memory(Budgets.same(Budget(1.0), clients=3), "laplace/basic")
-    leave = ledger.reserve([0.25], run="a", round=0, by_class=True)
-    assert leave.granted.all()
+    reservation = ledger.reserve([0.25], run="a", round=0, by_class=True)
+    assert reservation.granted.all()
     assert ledger.left().tolist() == [0.75] * 3
 
 
@@ -65,11 +65,11 @@ def test_a_client_that_is_not_there_is_refused_beside_one_that_is(
 
 
 def test_the_first_row_is_no_reservation_that_could_be_settled(ledger: Ledger) -> None:
-    leave = ledger.reserve(0.25, run="a", round=0)
+    reservation = ledger.reserve(0.25, run="a", round=0)
     with pytest.raises(LedgerError, match="there is no reservation 0 here"):
-        ledger.settle(dataclasses.replace(leave, number=0))
+        ledger.settle(dataclasses.replace(reservation, number=0))
     assert ledger.unsettled == 1
-    ledger.settle(dataclasses.replace(leave, number=-1))  # nobody was asked
+    ledger.settle(dataclasses.replace(reservation, number=-1))  # nobody was asked
     assert ledger.unsettled == 1
 
 

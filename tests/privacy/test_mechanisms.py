@@ -19,7 +19,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.accountants import from_ticks, rule_named, to_ticks
+from bgtplanner.privacy.accountants import accountant_named, from_ticks, to_ticks
 from bgtplanner.privacy.audit import lower_bound
 from bgtplanner.privacy.mechanisms import (
     MECHANISMS,
@@ -39,7 +39,7 @@ RANGE = "a number from 1e-100 to 1e100"
 LIMIT = 1e-3
 quick = settings(deadline=None, derandomize=True, max_examples=80)
 
-edges = [
+interactions = [
     0.0,
     -0.0,
     5e-324,
@@ -53,7 +53,9 @@ edges = [
     1.7e308,
     -1.7e308,
 ]
-entries = st.one_of(st.sampled_from(edges), st.floats(allow_nan=False, allow_infinity=False))
+entries = st.one_of(
+    st.sampled_from(interactions), st.floats(allow_nan=False, allow_infinity=False)
+)
 uploads = arrays(np.float64, st.tuples(st.integers(1, 4), st.integers(1, 6)), elements=entries)
 bounds = st.floats(-20, 20).map(lambda power: 10.0**power)
 
@@ -385,8 +387,8 @@ def test_no_two_uploads_differ_by_more_than_is_paid_for(
     mechanism: Additive, values: NDArray[np.float64], bound: float, charge: float
 ) -> None:
     """The whole way from charge to steps in whole numbers: what the proofs rest on."""
-    rule = rule_named(RULE_OF[mechanism.name])
-    scale = float(mechanism.scale(rule.noise_multiplier(charge), bound))
+    accountant = accountant_named(RULE_OF[mechanism.name])
+    scale = float(mechanism.scale(accountant.noise_multiplier(charge), bound))
     uploads = np.concatenate([values, -values * 1e9])  # the longest possible differences, too
     grid = Fraction(_grid(scale))
     cut = mechanism.on_grid(mechanism.clip(uploads, bound), scale)

@@ -466,8 +466,8 @@ def test_draws_have_the_distribution_and_5_percent_off_would_show(
     for wrong in (0.95, 1.05):
         assert scipy.stats.kstest(values * wrong, law.cdf).pvalue < RARE
     # Equal shares in 50 cells of equal probability, and independent of the draw before.
-    edges = law.ppf(np.linspace(0, 1, 51))
-    counts = np.histogram(values, edges)[0]
+    interactions = law.ppf(np.linspace(0, 1, 51))
+    counts = np.histogram(values, interactions)[0]
     assert scipy.stats.chisquare(counts).pvalue > RARE
     ranks = law.cdf(values)
     assert abs(np.corrcoef(ranks[1:], ranks[:-1])[0, 1]) < 6.2 / math.sqrt(NUMBER)

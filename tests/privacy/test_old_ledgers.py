@@ -62,8 +62,8 @@ def test_it_opens_with_the_same_balances_and_goes_on(old: tuple[Path, Head]) -> 
         assert again.replayed.all()
         some = ledger.reserve(0.0625, run="second", round=0, fingerprint=mark, clients=[0, 3])
         assert (some.replayed.sum(), some.attempt, ledger.head) == (2, 0, head)
-        leave = ledger.reserve(0.125, run="second", round=1, rising=True)
-        ledger.settle(leave)
+        reservation = ledger.reserve(0.125, run="second", round=1, rising=True)
+        ledger.settle(reservation)
     assert [file.name for file in path.parent.iterdir()] == [path.name]  # no log is left
     with Ledger.open(path, head=head) as ledger:
         assert (ledger.head.number, ledger.unsettled) == (11, 2)

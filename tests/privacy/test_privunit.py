@@ -15,7 +15,7 @@ from scipy.special import log_ndtr
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.paper.accounting import client_level
-from bgtplanner.privacy.accountants import rule_named
+from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.mechanisms import Additive, mechanism_named
 from bgtplanner.privacy.noise import FINE_BITS, ExactNoise, SeededNoise
@@ -79,7 +79,7 @@ def test_strength_and_epsilon_are_two_names_of_one_thing(epsilon: float) -> None
 
 def test_against_gaussian_noise() -> None:
     """At epsilon 10 a tenth of the variance of Gaussian noise; the rule says so."""
-    gaussian, turned = rule_named("gaussian/gdp"), rule_named("privunit/either")
+    gaussian, turned = accountant_named("gaussian/gdp"), accountant_named("privunit/either")
     budget = Budget(10.0, 1e-5)
     plain = float(gaussian.noise_multiplier(gaussian.capacity(budget)))
     other = float(turned.noise_multiplier(turned.capacity(budget)))
@@ -174,11 +174,13 @@ def test_it_has_no_noise_to_add() -> None:
 
 
 def test_what_a_client_has_spent_in_all() -> None:
-    rule = rule_named("privunit/either")
-    multipliers = [float(rule.noise_multiplier(charge)) for charge in (0.6, 9.4)]
+    accountant = accountant_named("privunit/either")
+    multipliers = [float(accountant.noise_multiplier(charge)) for charge in (0.6, 9.4)]
     found = client_level("privunit", multipliers, [1, 1], 1e-5)
     assert found.pure == pytest.approx(10.0, rel=1e-6)
     assert found.epsilon == pytest.approx(10.0, rel=1e-6)
-    many = client_level("privunit", [float(rule.noise_multiplier(0.01))] * 900, [1] * 900, 1e-5)
+    many = client_level(
+        "privunit", [float(accountant.noise_multiplier(0.01))] * 900, [1] * 900, 1e-5
+    )
     assert many.pure == pytest.approx(9.0, rel=1e-6)
     assert many.epsilon < 2

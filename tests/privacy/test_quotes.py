@@ -7,7 +7,7 @@ import re
 import pytest
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.accountants import ACCOUNTANTS, rule_named
+from bgtplanner.privacy.accountants import ACCOUNTANTS, accountant_named
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.quotes import quotes
 
@@ -20,15 +20,15 @@ def test_every_rule_is_quoted() -> None:
     found = quotes(BUDGET, 100)
     assert list(found) == list(ACCOUNTANTS)
     for name, quote in found.items():
-        rule = rule_named(name)
+        accountant = accountant_named(name)
         assert list(quote) == KEYS
-        assert quote["sound"] is rule.sound
-        assert quote["capacity"] == rule.capacity(BUDGET)
-        assert quote["charge"] == rule.even_charge(BUDGET, 100)
-        assert quote["noise_multiplier"] == float(rule.noise_multiplier(quote["charge"]))
-        adds = rule.sum_ticks(quote["charge"])
+        assert quote["sound"] is accountant.sound
+        assert quote["capacity"] == accountant.capacity(BUDGET)
+        assert quote["charge"] == accountant.even_charge(BUDGET, 100)
+        assert quote["noise_multiplier"] == float(accountant.noise_multiplier(quote["charge"]))
+        adds = accountant.sum_ticks(quote["charge"])
         for key, rounds in zip(KEYS[-3:], (1, 100, 101), strict=True):
-            expected = float(rule.epsilon(adds * rounds, 1e-5))
+            expected = float(accountant.epsilon(adds * rounds, 1e-5))
             assert quote[key] == pytest.approx(expected, rel=1e-12)
         assert all(type(quote[key]) is float for key in KEYS[1:])
 
@@ -85,8 +85,8 @@ def test_what_a_given_noise_costs() -> None:
         # Rounded up to ticks: of a budget that divides evenly, the last round may not fit.
         evenly = name in ("laplace/basic", "gaussian/authors")
         assert quote["rounds_affordable"] == rounds - evenly
-        rule = rule_named(name)
-        reading = float(rule.epsilon(rule.sum_ticks(quote["charge"]) * 50, 1e-5))
+        accountant = accountant_named(name)
+        reading = float(accountant.epsilon(accountant.sum_ticks(quote["charge"]) * 50, 1e-5))
         assert quote["epsilon"] == pytest.approx(reading, rel=1e-12)
 
 
@@ -119,6 +119,9 @@ def test_a_round_that_a_single_tick_is_missing_for_is_not_affordable() -> None:
     # 1871 rounds would cost one tick more than there is: of 17 digits, all the same.
     quote = quotes(Budget(2047.9999999999998), 1, noise_multiplier=0.91357421875)["laplace/basic"]
     assert quote["at_noise_multiplier"]["rounds_affordable"] == 1870
-    rule, cost = rule_named("laplace/basic"), quote["at_noise_multiplier"]["charge"]
-    limit, each = rule.limit_ticks(Budget(2047.9999999999998))[0], rule.sum_ticks(cost)[0]
+    accountant, cost = accountant_named("laplace/basic"), quote["at_noise_multiplier"]["charge"]
+    limit, each = (
+        accountant.limit_ticks(Budget(2047.9999999999998))[0],
+        accountant.sum_ticks(cost)[0],
+    )
     assert 1871 * int(each) - int(limit) == 1

@@ -35,9 +35,9 @@ def fill(ledger: Ledger, rounds: range, run: str = "run") -> None:
             {"charge": 0.001, "clients": [number % 4]},
             {"charge": [0.001, 0.002, 0.003, 0.004], "fingerprint": MARK},
         ][number % 4]
-        leave = ledger.reserve(**options, run=run, round=number, rising=True)
+        reservation = ledger.reserve(**options, run=run, round=number, rising=True)
         if number % 3:
-            ledger.settle(leave)
+            ledger.settle(reservation)
 
 
 def facts(ledger: Ledger) -> dict[str, Any]:
@@ -71,10 +71,10 @@ def steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
         with Ledger.open(path) as ledger:
             newest = ledger.newest_round("run")
             assert newest is not None
-            leave = ledger.reserve(
+            reservation = ledger.reserve(
                 0.001, run="run", round=newest + 1, rising=True, fingerprint=MARK
             )
-            ledger.settle(leave)
+            ledger.settle(reservation)
             ledger.reserve(0.001, run="run", round=newest + 1, fingerprint=MARK)
     return count
 
@@ -117,8 +117,10 @@ def test_few_rows_are_read_and_all_is_there(path: Path, monkeypatch: pytest.Monk
         assert facts(again) == facts(made)
         assert again.check_head(Head(99, bytes(32))) is None  # forgiven before the snapshot
         assert again.newest_round("run") == 74
-        leave = again.reserve([0.001, 0.002, 0.003, 0.004], run="run", round=3, fingerprint=MARK)
-        assert leave.replayed.all()
+        reservation = again.reserve(
+            [0.001, 0.002, 0.003, 0.004], run="run", round=3, fingerprint=MARK
+        )
+        assert reservation.replayed.all()
         with pytest.raises(StaleRoundError):
             again.reserve(0.001, run="run", round=74, rising=True)
         assert len(read) <= 11
@@ -230,10 +232,10 @@ def test_a_first_row_with_larger_budgets_is_noticed_though_rows_after_it_are_not
     (key,) = connection.execute("SELECT key FROM secret").fetchone()
     connection.close()
     from bgtplanner.privacy._book import first_row
-    from bgtplanner.privacy.accountants import rule_named
+    from bgtplanner.privacy.accountants import accountant_named
 
     richer = Budgets(tuple(Budget(99.0) for _ in range(3)), BUDGETS.class_of_client)
-    row = first_row(richer, rule_named(RULE), key)
+    row = first_row(richer, accountant_named(RULE), key)
     edited(long, "UPDATE rows SET payload = ?, hash = ? WHERE number = 0", row.payload, row.hash)
     with pytest.raises(LedgerTamperedError, match="the snapshot is not the one"):
         Ledger.open(long)
@@ -281,10 +283,10 @@ def test_an_index_that_points_elsewhere_repeats_nothing(long: Path) -> None:
     edited(long, "UPDATE reservations SET round = 77 WHERE number = ?", number)
     with Ledger.open(long) as ledger:
         for asked in (77, 3):
-            leave = ledger.reserve(own, run="run", round=asked, fingerprint=MARK)
-            assert not leave.replayed.any()
+            reservation = ledger.reserve(own, run="run", round=asked, fingerprint=MARK)
+            assert not reservation.replayed.any()
     settle = "(SELECT min(number) FROM rows WHERE kind = 'settle')"
-    edited(long, f"UPDATE reservations SET number = {settle} WHERE number = ?", leave.number)
+    edited(long, f"UPDATE reservations SET number = {settle} WHERE number = ?", reservation.number)
     with (
         Ledger.open(long) as ledger,
         pytest.raises(LedgerTamperedError, match="which the index names, is not a reservation"),

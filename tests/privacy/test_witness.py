@@ -93,9 +93,9 @@ def test_a_disk_that_is_not_there_is_noticed_and_nothing_is_granted(path: Path) 
 def test_every_reservation_is_witnessed_before_it_is_granted(path: Path, witness: Witness) -> None:
     with Ledger.create(path, BUDGETS, RULE, witness=witness) as ledger:
         assert witness.newest() == ledger.head
-        leave = ledger.reserve(0.25, run="a", round=0)
+        reservation = ledger.reserve(0.25, run="a", round=0)
         assert witness.newest() == ledger.head
-        ledger.settle(leave)
+        ledger.settle(reservation)
         assert witness.newest() == Head(1, ledger._journal.row(1).hash)  # type: ignore[union-attr]
     with Ledger.open(path, witness=witness) as ledger:
         ledger.reserve(0.25, run="a", round=1)

@@ -19,10 +19,10 @@ from bgtplanner.planning.schedules import Uniform
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.assembly import (
+    accountant_of,
     budgets_of,
     federation_of,
     policy_of,
-    rule_of,
 )
 from bgtplanner.runs.config import Config, load_config
 
@@ -102,7 +102,7 @@ class TestRule:
         ],
     )
     def test_by_name(self, mechanism: str, accounting: str, expected: str) -> None:
-        found = rule_of(config(privacy__mechanism=mechanism, privacy__accounting=accounting))
+        found = accountant_of(config(privacy__mechanism=mechanism, privacy__accounting=accounting))
         assert found.name == expected
 
     @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ class TestRule:
     )
     def test_of_another_mechanism(self, mechanism: str, accounting: str, words: str) -> None:
         with pytest.raises(ConfigError, match=words):
-            rule_of(config(privacy__mechanism=mechanism, privacy__accounting=accounting))
+            accountant_of(config(privacy__mechanism=mechanism, privacy__accounting=accounting))
 
 
 class TestBudgets:
@@ -162,7 +162,7 @@ class TestBudgets:
 
 def policy(preset: str = "recommended", **changes: Any) -> Policy:
     settled = config(preset, federation__rounds=20, **changes)
-    return policy_of(settled, Ledger.in_memory(budgets_of(settled, 5), rule_of(settled)))
+    return policy_of(settled, Ledger.in_memory(budgets_of(settled, 5), accountant_of(settled)))
 
 
 class TestPolicy:
@@ -173,7 +173,7 @@ class TestPolicy:
         found = policy(planning__policy=name, privacy__clip=0.25, run__seed=7)
         assert isinstance(found, LedgerPolicy)
         assert (found.rounds, found.clip, found.seed) == (20, 0.25, 7)
-        assert found.rule.name == "gaussian/gdp"
+        assert found.accountant.name == "gaussian/gdp"
         plan = found.ask(np.zeros(6))
         assert plan is not None
         assert plan.clip == 0.25
@@ -209,7 +209,7 @@ class TestPolicy:
     def test_of_the_paper(self) -> None:
         found = policy("paper", planning__min_rounds=14)
         assert isinstance(found, LedgerPolicy)
-        assert found.rule.name == "gaussian/authors"
+        assert found.accountant.name == "gaussian/authors"
         plan = found.ask(np.ones(5))
         assert plan is not None
         # From an even share of 10 over 20 rounds to one over 14.

@@ -15,7 +15,7 @@ from bgtplanner.federation.protection import Protection
 from bgtplanner.flower import client as flower_client
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.messages import Request
-from bgtplanner.privacy.accountants import default_rule
+from bgtplanner.privacy.accountants import default_accountant
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.mechanisms import Gaussian, Mechanism
 from bgtplanner.privacy.noise import SeededNoise
@@ -97,8 +97,8 @@ def rated_items_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def same_clip_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     real = protection._bounds_and_scales
 
-    def bounds(rule: Any, trust: str, clip: float, charges: Any) -> Any:
-        return np.full(len(charges), clip), real(rule, trust, clip, charges)[1]
+    def bounds(accountant: Any, trust: str, clip: float, charges: Any) -> Any:
+        return np.full(len(charges), clip), real(accountant, trust, clip, charges)[1]
 
     monkeypatch.setattr(protection, "_bounds_and_scales", bounds)
 
@@ -204,10 +204,10 @@ def test_a_client_that_tells_without_noise_is_refuted(
     broken: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flower_client, "Client", broken)
-    rule = default_rule("gaussian")
+    accountant = default_accountant("gaussian")
     setting = Setting(
-        mechanism="gaussian", trust="local", unit="client", rule=rule, budget=Budget(1.0, 1e-5),
-        rounds=1, blocks=1, size=2, canaries=1,
+        mechanism="gaussian", trust="local", unit="client", accountant=accountant,
+        budget=Budget(1.0, 1e-5), rounds=1, blocks=1, size=2, canaries=1,
     )  # fmt: skip
     checks = {check.name: check.p_value for check in ClientDoor(setting).games()}
     assert checks[name] < 5e-4  # below the risk of a check at the default confidence

@@ -20,7 +20,7 @@ from bgtplanner.errors import ConfigError, MissingExtraError
 from bgtplanner.federation import guard
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy import privunit
-from bgtplanner.privacy.accountants import default_rule
+from bgtplanner.privacy.accountants import default_accountant
 from bgtplanner.privacy.audit import releases_needed
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.mechanisms import Additive, Mechanism
@@ -63,7 +63,7 @@ def test_the_guard_keeps_its_promise(mechanism: Any, trust: Any, seed: int | Non
     assert found.epsilon_largest > 7
     assert (found.claimed_epsilon, found.client_level_epsilon) == (1.0, 1.0)
     assert (found.mechanism, found.trust, found.unit) == (mechanism, trust, "client")
-    assert found.accounting == default_rule(mechanism).name
+    assert found.accounting == default_accountant(mechanism).name
     assert (found.path, found.rounds, found.blocks, found.releases) == ("guard", 1, 1, releases)
     assert (found.delta, found.confidence) == (1e-5, confidence)
 
@@ -96,8 +96,8 @@ def test_single_rows_spend_more_than_was_booked(mechanism: Any, trust: Any) -> N
     assert found.verdict == "refuted"
     assert found.faults == []  # each row is as stated: the statement is wrong
     assert 2.0 < found.epsilon_lower <= found.client_level_epsilon
-    rule = default_rule(mechanism)
-    multiplier = float(rule.noise_multiplier(rule.even_charge(Budget(1.0, 1e-5), 1)))
+    accountant = default_accountant(mechanism)
+    multiplier = float(accountant.noise_multiplier(accountant.even_charge(Budget(1.0, 1e-5), 1)))
     expected = client_level(mechanism, [multiplier], 8, 1e-5).epsilon
     assert found.client_level_epsilon == expected
     assert found.blocks == 8

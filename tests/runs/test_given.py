@@ -9,12 +9,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from bgtplanner.planning.baselines import Uniform
 from jax import Array
 
 from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError
 from bgtplanner.models.factorization import Factorization
-from bgtplanner.models.learner import Edges, Learner, Local, Shared, Upload
+from bgtplanner.models.learner import Interactions, Learner, Local, Shared, Upload
+from bgtplanner.planning.schedules import Uniform
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
@@ -35,17 +35,26 @@ class Level(Learner):
     def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Local]:
         return Shared(jnp.zeros((n_items, 1)), jnp.zeros(0)), jnp.zeros(n_users)
 
-    def personalise(self, shared: Shared, local: Local, edges: Edges) -> Local:
-        left = edges.present * (edges.value - 0.7 - shared.items[edges.item, 0])
-        return edges.sum_by_user(left) / (edges.sum_by_user(edges.present) + self.shrinkage)
+    def personalise(self, shared: Shared, local: Local, interactions: Interactions) -> Local:
+        left = interactions.present * (
+            interactions.value - 0.7 - shared.items[interactions.item, 0]
+        )
+        return interactions.sum_by_user(left) / (
+            interactions.sum_by_user(interactions.present) + self.shrinkage
+        )
 
-    def loss(self, copies: Upload, local: Local, edges: Edges) -> Array:
-        errors = edges.value - 0.7 - edges.of_edges(copies.rows)[:, 0] - local[edges.user]
-        ratings = jnp.maximum(edges.ratings_of_clients, 1.0)
-        return 0.5 * edges.sum_by_client(edges.present * errors**2) / ratings
+    def loss(self, copies: Upload, local: Local, interactions: Interactions) -> Array:
+        errors = (
+            interactions.value
+            - 0.7
+            - interactions.rows_of(copies.rows)[:, 0]
+            - local[interactions.user]
+        )
+        ratings = jnp.maximum(interactions.ratings_of_clients, 1.0)
+        return 0.5 * interactions.sum_by_client(interactions.present * errors**2) / ratings
 
     def predict(
-        self, shared: Shared, local: Local, edges: Edges, user: Array, item: Array
+        self, shared: Shared, local: Local, interactions: Interactions, user: Array, item: Array
     ) -> Array:
         return jnp.clip(0.7 + shared.items[item, 0] + local[user], 0.0, 1.0)
 

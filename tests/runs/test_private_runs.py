@@ -58,9 +58,9 @@ class TestSummary:
             privacy__delta=1e-6,
         )
         summary = result.summary
-        rule = {"gaussian": "gaussian/gdp", "laplace": "laplace/zcdp"}[mechanism]
+        accountant = {"gaussian": "gaussian/gdp", "laplace": "laplace/zcdp"}[mechanism]
         assert (summary["mechanism"], summary["trust"]) == (mechanism, trust)
-        assert (summary["unit"], summary["accounting"]) == ("client", rule)
+        assert (summary["unit"], summary["accounting"]) == ("client", accountant)
         assert (summary["epsilon"], summary["delta"]) == (4.0, 1e-6)
         assert summary["policy"] == "patient"
         assert summary["not_accounted"] == []

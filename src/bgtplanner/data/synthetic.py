@@ -194,8 +194,8 @@ def _draw_items(
     proportion to the ratings.
     """
     items = len(popularity)
-    edges = np.cumsum(popularity)
-    edges[-1] = 1.0
+    interactions = np.cumsum(popularity)
+    interactions[-1] = 1.0
     light = counts * _DENSE_SHARE <= items
     pairs = np.empty(0, dtype=np.int64)  # user * items + item, sorted
     missing = np.where(light, counts, 0)
@@ -203,7 +203,7 @@ def _draw_items(
         if not missing.any():
             break
         who = np.repeat(np.arange(len(counts)), missing)
-        drawn = np.searchsorted(edges, generator.random(len(who)), side="right")
+        drawn = np.searchsorted(interactions, generator.random(len(who)), side="right")
         fresh = np.unique(who * items + np.minimum(drawn, items - 1))
         at = np.minimum(np.searchsorted(pairs, fresh), max(len(pairs) - 1, 0))
         fresh = fresh[pairs[at] != fresh] if len(pairs) else fresh

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.federation.programs import padding_of
-from bgtplanner.models.interactions import Edges, Shared
+from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import Learner, Local
 
 __all__ = [
@@ -33,9 +33,9 @@ __all__ = [
 _NEVER = np.iinfo(np.int32).max
 
 
-def flat_upload(rows: Array, dense: Array, edges: Edges) -> Array:
+def flat_upload(rows: Array, dense: Array, interactions: Interactions) -> Array:
     """An upload over its fixed, public coordinates: a row for every item, then the dense part."""
-    items = jnp.zeros((edges.n_items, rows.shape[1])).at[edges.pair_item].add(rows)
+    items = jnp.zeros((interactions.n_items, rows.shape[1])).at[interactions.pair_item].add(rows)
     return jnp.concatenate([items.ravel(), dense])
 
 
@@ -90,21 +90,25 @@ def predictions_of(
 
 
 @partial(jax.jit, static_argnums=0)
-def _train(model: Learner, shared: Shared, local: Local, edges: Edges) -> tuple[Array, Local]:
-    trained = model.train(shared, model.personalise(shared, local, edges), edges)
-    return flat_upload(trained.upload.rows, trained.upload.dense[0], edges), trained.local
+def _train(
+    model: Learner, shared: Shared, local: Local, interactions: Interactions
+) -> tuple[Array, Local]:
+    trained = model.train(shared, model.personalise(shared, local, interactions), interactions)
+    return flat_upload(trained.upload.rows, trained.upload.dense[0], interactions), trained.local
 
 
 @partial(jax.jit, static_argnums=0)
-def _predictions(model: Learner, shared: Shared, local: Local, edges: Edges) -> Array:
-    local = model.personalise(shared, local, edges)
-    users = jnp.repeat(jnp.arange(edges.n_users), edges.n_items)
-    items = jnp.tile(jnp.arange(edges.n_items), edges.n_users)
-    predicted = model.predict(shared, local, edges, users, items)
-    return predicted.reshape(edges.n_users, edges.n_items)
+def _predictions(
+    model: Learner, shared: Shared, local: Local, interactions: Interactions
+) -> Array:
+    local = model.personalise(shared, local, interactions)
+    users = jnp.repeat(jnp.arange(interactions.n_users), interactions.n_items)
+    items = jnp.tile(jnp.arange(interactions.n_items), interactions.n_users)
+    predicted = model.predict(shared, local, interactions, users, items)
+    return predicted.reshape(interactions.n_users, interactions.n_items)
 
 
-def _edges_of(ratings: Ratings) -> Edges:
+def _edges_of(ratings: Ratings) -> Interactions:
     """The client's edges, with as many that never come as make the number a power of two.
 
     However many clients are tried in one process, there are few programs, and one more rating
@@ -119,4 +123,4 @@ def _edges_of(ratings: Ratings) -> Edges:
         time=None,
     )
     arrival = np.pad(np.zeros(len(ratings), np.int32), (0, missing), constant_values=_NEVER)
-    return Edges.of(padded, arrival)
+    return Interactions.of(padded, arrival)

@@ -244,7 +244,7 @@ class Coordinator:
         if own is None and self._own_clips and self.policy.follows_norms:
             own = np.ones(len(self.ledger))
         terms = terms_of(
-            self.ledger.rule, self.trust, plan.largest_clip, plan.charge_by_class, answers,
+            self.ledger.accountant, self.trust, plan.largest_clip, plan.charge_by_class, answers,
             self.ledger.budgets.class_of_client, own,
         )  # fmt: skip
         return terms, int(late.sum())
@@ -354,7 +354,7 @@ class Forecast(Context):
         invited, gained = np.ceil(share * sizes).astype(np.int64), [0.0]
         for number in (1, policy.at_end):
             std = noise_of_mean(
-                rounds.ledger.rule, rounds.trust, policy.clip, left / number, invited
+                rounds.ledger.accountant, rounds.trust, policy.clip, left / number, invited
             )
             gained.append(number / share / std**2)
         expected = [learner.forecast(known, more, policy.clip, norm) for more in gained]

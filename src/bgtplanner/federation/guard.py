@@ -61,9 +61,9 @@ class Guard:
         unit: str = "client",
         noise: NoiseSource | None = None,
     ) -> None:
-        check(Choice(ledger.rule.mechanism, trust, unit))
+        check(Choice(ledger.accountant.mechanism, trust, unit))
         self.ledger, self.trust, self.unit = ledger, trust, unit
-        self.mechanism: Mechanism = mechanism_named(ledger.rule.mechanism)
+        self.mechanism: Mechanism = mechanism_named(ledger.accountant.mechanism)
         self._noise = SystemNoise() if noise is None else noise
         self._paid: dict[int, float] = {}  # charges of reservations that have bought nothing yet
 
@@ -157,7 +157,7 @@ class Guard:
         self.ledger.settle(release.reservation)
 
     def _scale(self, charge: float, clip: float) -> float:
-        multiplier = float(self.ledger.rule.noise_multiplier(charge))
+        multiplier = float(self.ledger.accountant.noise_multiplier(charge))
         scale = float(self.mechanism.scale(multiplier, clip))
         if self.trust == "secagg":
             self.mechanism.check_sums(len(self.ledger), clip, scale)

@@ -26,9 +26,9 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.federation.client import as_shared, flat_upload
 from bgtplanner.federation.screening import LEAST_SCALE, limits_of
 from bgtplanner.federation.server import Aggregate
-from bgtplanner.models.learner import Edges, Shared, Upload
+from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.planning.plan import noise_of
-from bgtplanner.privacy.accountants import TICK, Rule
+from bgtplanner.privacy.accountants import TICK, Accountant
 from bgtplanner.privacy.allowed import UNITS, Choice, Unit, check
 from bgtplanner.privacy.mechanisms import (
     Additive,
@@ -95,7 +95,7 @@ class Released(NamedTuple):
 
 
 def terms_of(
-    rule: Rule,
+    accountant: Accountant,
     trust: str,
     clip: float,
     charges: Floats,
@@ -112,34 +112,34 @@ def terms_of(
     def single(values: Floats | None) -> Any:
         return None if values is None else jnp.asarray(values, dtype=jnp.float32)
 
-    bounds, scales = _bounds_and_scales(rule, trust, clip, charges)
+    bounds, scales = _bounds_and_scales(accountant, trust, clip, charges)
     return Terms(
         granted=jnp.asarray(granted & (charges > 0)[class_of_client], dtype=jnp.float32),
         clip=single(bounds),
         scale=single(scales),
         class_of_client=jnp.asarray(class_of_client),
-        parameters=single(mechanism_named(rule.mechanism).parameters(charges)),
+        parameters=single(mechanism_named(accountant.mechanism).parameters(charges)),
         own=single(own),
     )
 
 
 def noise_of_mean(
-    rule: Rule, trust: str, clip: float, charges: Floats, clients: NDArray[np.int64]
+    accountant: Accountant, trust: str, clip: float, charges: Floats, clients: NDArray[np.int64]
 ) -> float:
     """Deviation of the noise that a round of such charges leaves on the mean of all clients."""
     charges = np.where(charges >= TICK, charges, 0.0)
-    scales = _bounds_and_scales(rule, trust, clip, charges)[1]
+    scales = _bounds_and_scales(accountant, trust, clip, charges)[1]
     number = clients * (charges > 0)
     if not number.any():
         return float("inf")
-    mechanism = mechanism_named(rule.mechanism)
+    mechanism = mechanism_named(accountant.mechanism)
     return float(mechanism.std_of_sum(number, scales, trust == "secagg") / number.sum())
 
 
 def _bounds_and_scales(
-    rule: Rule, trust: str, clip: float, charges: Floats
+    accountant: Accountant, trust: str, clip: float, charges: Floats
 ) -> tuple[Floats, Floats]:
-    noise = noise_of(rule, trust, clip, charges)
+    noise = noise_of(accountant, trust, clip, charges)
     # A class that pays nothing releases nothing: its noise must not spoil the others' arithmetic.
     return noise.clip, np.where(np.isfinite(noise.scale), noise.scale, 0.0)
 
@@ -172,21 +172,23 @@ class Uploads(NamedTuple):
 
     rows: Array
     dense: Array
-    edges: Edges
+    interactions: Interactions
 
     def norm(self, mechanism: Mechanism, own: Array | None = None) -> Array:
         """Of each client's upload, in the mechanism's norm."""
-        size, edges = mechanism.sizes, self.edges
-        total = jax.ops.segment_sum(size(self.rows).sum(1), edges.pair_client, edges.n_clients)
+        size, interactions = mechanism.sizes, self.interactions
+        total = jax.ops.segment_sum(
+            size(self.rows).sum(1), interactions.pair_client, interactions.n_clients
+        )
         total = total + size(self.dense).sum(1)
         if own is not None:
-            total = total + _by_client(size(own).sum(1), edges)
+            total = total + _by_client(size(own).sum(1), interactions)
         norm: Array = mechanism.root(total)
         return norm
 
     def times(self, factor: Array) -> Uploads:
         """With a factor for each client."""
-        rows = self.rows * factor[self.edges.pair_client, None]
+        rows = self.rows * factor[self.interactions.pair_client, None]
         return self._replace(rows=rows, dense=self.dense * factor[:, None])
 
     def plus(self, other: Uploads) -> Uploads:
@@ -196,24 +198,28 @@ class Uploads(NamedTuple):
     def inner(self, other: Uploads) -> tuple[Array, Array]:
         """Inner products, client by client, of both parts: still to be added up."""
         rows = (self.rows * other.rows).sum(1)
-        of_rows = jax.ops.segment_sum(rows, self.edges.pair_client, self.edges.n_clients)
+        of_rows = jax.ops.segment_sum(
+            rows, self.interactions.pair_client, self.interactions.n_clients
+        )
         return of_rows, (self.dense * other.dense).sum(1)
 
     def normal(self, sources: Sequence[KeyedNoise]) -> Uploads:
         """Standard normal noise in their place."""
         rows, dense = sources
         drawn = rows.normal(self.rows.shape), dense.normal(self.dense.shape)
-        return Uploads(*drawn, self.edges)
+        return Uploads(*drawn, self.interactions)
 
     def total(self) -> tuple[Array, Array]:
         """Sum over the clients: the rows of items, and the dense rest."""
-        items = jax.ops.segment_sum(self.rows, self.edges.pair_item, self.edges.n_items)
+        items = jax.ops.segment_sum(
+            self.rows, self.interactions.pair_item, self.interactions.n_items
+        )
         return items, self.dense.sum(0)
 
     def covered(self, weight: Array) -> tuple[Array, Array]:
         """Sum of the weights of those clients that have a coordinate, for each of them."""
-        edges, of_pair = self.edges, weight[self.edges.pair_client]
-        of_items = jax.ops.segment_sum(of_pair, edges.pair_item, edges.n_items)
+        interactions, of_pair = self.interactions, weight[self.interactions.pair_client]
+        of_items = jax.ops.segment_sum(of_pair, interactions.pair_item, interactions.n_items)
         return of_items[:, None], weight.sum()
 
 
@@ -263,7 +269,7 @@ class Protection:
         self,
         key: Array,
         upload: Upload,
-        edges: Edges,
+        interactions: Interactions,
         terms: Terms,
         own: Array | None = None,
         *,
@@ -275,7 +281,7 @@ class Protection:
         Args:
             key: Of the noise.
             upload: What the clients computed.
-            edges: The training ratings.
+            interactions: The training ratings.
             terms: What was agreed and paid for.
             own: The users' embeddings, ``[n_users, dim]``, where they leave too.
             blocks: Sizes of the tensors in the dense part.
@@ -283,7 +289,9 @@ class Protection:
         """
         module, _, name = self.of.release.partition(":")
         release = getattr(importlib.import_module(module), name)
-        released = release(self, key, upload, edges, terms, own, blocks=blocks, combine=combine)
+        released = release(
+            self, key, upload, interactions, terms, own, blocks=blocks, combine=combine
+        )
         return cast(Released, released)
 
     def mean(self, total: Shared, number: Array, terms: Terms) -> Released:
@@ -311,10 +319,14 @@ class Protection:
         whole = jnp.maximum(2.0 * weight.sum(), 1e-30)
         return 0.5 + noisy[0] / whole, self._std_of_sum(terms) / whole
 
-    def noise_of_users(self, key: Array, own: Array, edges: Edges, terms: Terms) -> Array:
+    def noise_of_users(
+        self, key: Array, own: Array, interactions: Interactions, terms: Terms
+    ) -> Array:
         """Every user's own noise: who matches embeddings sees each of them."""
-        key = jax.random.fold_in(key, edges.n_clients + 2)  # one that no part of the upload uses
-        scale = terms.scale[terms.class_of_client[edges.client_of_user]]
+        key = jax.random.fold_in(
+            key, interactions.n_clients + 2
+        )  # one that no part of the upload uses
+        scale = terms.scale[terms.class_of_client[interactions.client_of_user]]
         noise: Array = scale[:, None] * self.additive.draw(KeyedNoise(key), own.shape)
         return noise
 
@@ -349,7 +361,7 @@ def release_whole(
     protection: Protection,
     key: Array,
     upload: Upload,
-    edges: Edges,
+    interactions: Interactions,
     terms: Terms,
     own: Array | None = None,
     **_: Any,
@@ -360,12 +372,14 @@ def release_whole(
     rated an item, or anything at all, makes no difference to who counts. The users' embeddings are
     part of the upload: one clip over all of it, one charge.
     """
-    finite = _finite(upload, edges)
+    finite = _finite(upload, interactions)
     if own is not None:
-        finite = finite & (_by_client((~jnp.isfinite(own)).any(1).astype(jnp.int32), edges) <= 0)
-        own = jnp.where(finite[edges.client_of_user, None], own, 0.0)
-    rows = jnp.where(finite[edges.pair_client, None], upload.rows, 0.0)
-    uploads = Uploads(rows, jnp.where(finite[:, None], upload.dense, 0.0), edges)
+        finite = finite & (
+            _by_client((~jnp.isfinite(own)).any(1).astype(jnp.int32), interactions) <= 0
+        )
+        own = jnp.where(finite[interactions.client_of_user, None], own, 0.0)
+    rows = jnp.where(finite[interactions.pair_client, None], upload.rows, 0.0)
+    uploads = Uploads(rows, jnp.where(finite[:, None], upload.dense, 0.0), interactions)
     bound = terms.clip[terms.class_of_client]
     if protection.validation:
         bound = bound * protection.kind.bound_share(1.0 - protection.validation)
@@ -383,8 +397,8 @@ def release_whole(
             )
         )
     if own is not None:
-        own = own * factor[edges.client_of_user, None]
-        own = own + protection.noise_of_users(key, own, edges, terms)
+        own = own * factor[interactions.client_of_user, None]
+        own = own + protection.noise_of_users(key, own, interactions, terms)
     return protection.mean(total, number, terms)._replace(dropped=dropped, own=own)
 
 
@@ -392,14 +406,14 @@ def each_alone(
     protection: Protection, key: Array, uploads: Uploads, terms: Terms
 ) -> tuple[Shared, Array, Array]:
     """Every client's own noise on its whole upload, looked at before it is added up."""
-    rows, dense, edges = uploads
+    rows, dense, interactions = uploads
     width, size = rows.shape[1], dense.shape[1]
-    coordinates = edges.n_items * width + size
+    coordinates = interactions.n_items * width + size
     limits_by_class, kind = protection.limits(terms, coordinates), protection.kind
 
     def one(total: Array, client: Array) -> tuple[Array, Array]:
-        own = rows * (edges.pair_client == client)[:, None]
-        vector = flat_upload(own, dense[client], edges)
+        own = rows * (interactions.pair_client == client)[:, None]
+        vector = flat_upload(own, dense[client], interactions)
         of_class = terms.class_of_client[client]
         scale = terms.scale[of_class]
         noised = kind.released_alone(
@@ -416,9 +430,9 @@ def each_alone(
         good = good & (jnp.abs(noised).max() <= limits.coordinate) & (terms.granted[client] > 0)
         return total + jnp.where(good, noised, 0.0), good
 
-    total, good = jax.lax.scan(one, jnp.zeros(coordinates), jnp.arange(edges.n_clients))
+    total, good = jax.lax.scan(one, jnp.zeros(coordinates), jnp.arange(interactions.n_clients))
     number = good.sum().astype(jnp.float32)
-    return as_shared(total, edges.n_items, width), number, terms.granted.sum() - number
+    return as_shared(total, interactions.n_items, width), number, terms.granted.sum() - number
 
 
 def counts_of(terms: Terms) -> Array:
@@ -426,12 +440,12 @@ def counts_of(terms: Terms) -> Array:
     return jax.ops.segment_sum(terms.granted, terms.class_of_client, terms.scale.shape[0])
 
 
-def _finite(upload: Upload, edges: Edges) -> Array:
+def _finite(upload: Upload, interactions: Interactions) -> Array:
     bad = (~jnp.isfinite(upload.rows)).any(1).astype(jnp.int32)
-    bad = jax.ops.segment_max(bad, edges.pair_client, edges.n_clients)
+    bad = jax.ops.segment_max(bad, interactions.pair_client, interactions.n_clients)
     return (bad <= 0) & jnp.isfinite(upload.dense).all(1)
 
 
-def _by_client(values: Array, edges: Edges) -> Array:
+def _by_client(values: Array, interactions: Interactions) -> Array:
     """Sum of a quantity of the users over each client."""
-    return jax.ops.segment_sum(values, edges.client_of_user, edges.n_clients)
+    return jax.ops.segment_sum(values, interactions.client_of_user, interactions.n_clients)

@@ -22,8 +22,8 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.federation.client import as_shared
 from bgtplanner.federation.protection import Protection, Released, Terms
 from bgtplanner.federation.server import Aggregate, ExtraRows, aggregate
-from bgtplanner.federation.validation import Aside, errors_of_clients
-from bgtplanner.models.interactions import Edges, Shared, Upload, where_users
+from bgtplanner.federation.validation import ValidationSet, errors_of_clients
+from bgtplanner.models.interactions import Interactions, Shared, Upload, where_users
 from bgtplanner.models.learner import Learner, Local
 from bgtplanner.models.metrics import tally
 from bgtplanner.models.optimizers import Memory, Noise, Server
@@ -112,15 +112,17 @@ class Extras(Protocol):
         """Refuse a model or a protection that these do not go with."""
         ...
 
-    def begin(self, model: Learner, local: Local, edges: Edges) -> Local:
+    def begin(self, model: Learner, local: Local, interactions: Interactions) -> Local:
         """What clients keep before the first round."""
         ...
 
-    def items(self, key: Array, index: Array, edges: Edges) -> Array | None:
+    def items(self, key: Array, index: Array, interactions: Interactions) -> Array | None:
         """Further items that each client names, ``[n_clients, number]``, -1: none; None: never."""
         ...
 
-    def rows(self, key: Array, index: Array, upload: Upload, edges: Edges) -> ExtraRows | None:
+    def rows(
+        self, key: Array, index: Array, upload: Upload, interactions: Interactions
+    ) -> ExtraRows | None:
         """Further rows that each client uploads; `key` is the run's."""
         ...
 
@@ -169,29 +171,29 @@ class Federation:
         if self.extras is not None:
             self.extras.check(self.model, self.protection)
 
-    def initial(self, key: Array, edges: Edges) -> State:
+    def initial(self, key: Array, interactions: Interactions) -> State:
         """The state before the first round."""
-        shared, local = self.model.initial(key, edges.n_users, edges.n_items)
+        shared, local = self.model.initial(key, interactions.n_users, interactions.n_items)
         if self.extras is not None:
-            local = self.extras.begin(self.model, local, edges)
+            local = self.extras.begin(self.model, local, interactions)
         return State(shared, local, self.model.server_initial(shared, self.server))
 
     def round(
         self,
         state: State,
-        edges: Edges,
+        interactions: Interactions,
         heldout: Heldout,
         index: Array,
         key: Array,
         terms: Terms | None = None,
-        aside: Aside | None = None,
+        aside: ValidationSet | None = None,
         shows: bool = False,
     ) -> tuple[State, Outcome]:
         """One round, a pure function: the same state, index, key and terms give the same bits.
 
         Args:
             state: What the round before has left.
-            edges: The training ratings.
+            interactions: The training ratings.
             heldout: Ratings to evaluate on.
             index: Which round.
             key: Of the run.
@@ -199,35 +201,35 @@ class Federation:
             aside: Ratings to validate on once the server has stepped: a second release.
             shows: Whether something goes to a third party, too, as part of the upload.
         """
-        edges, keys = edges.at(index), jax.random.fold_in(key, index)
-        drawn = self._takes_part(jax.random.fold_in(keys, Draw.WHO), edges.n_clients)
+        interactions, keys = interactions.at(index), jax.random.fold_in(key, index)
+        drawn = self._takes_part(jax.random.fold_in(keys, Draw.WHO), interactions.n_clients)
         takes_part = drawn if terms is None else terms.granted
-        of_users = takes_part[edges.client_of_user] > 0
+        of_users = takes_part[interactions.client_of_user] > 0
 
         # 3. Clients fit what they keep to what they were sent, and train.
-        local = self.model.personalise(state.shared, state.local, edges)
-        trained = self.model.train(state.shared, local, edges)
+        local = self.model.personalise(state.shared, state.local, interactions)
+        trained = self.model.train(state.shared, local, interactions)
 
         # 4. They protect and upload.
         extra, own = None, None
         if self.extras is not None:
-            extra = self.extras.rows(key, index, trained.upload, edges)
+            extra = self.extras.rows(key, index, trained.upload, interactions)
             own = self.extras.own(self.model, local) if shows else None
         noise_key = jax.random.fold_in(keys, Draw.NOISE)
-        sent = self._sent(noise_key, trained.upload, edges, terms, takes_part, extra, own)
+        sent = self._sent(noise_key, trained.upload, interactions, terms, takes_part, extra, own)
 
         # 5. The server steps, and everybody has what is new, to predict with.
         shared, memory = self._stepped(state, sent, takes_part.sum(), terms)
         local = where_users(of_users, trained.local, local)
-        local = self.model.personalise(shared, local, edges)
+        local = self.model.personalise(shared, local, interactions)
         validation = None
         if self._sound is not None and terms is not None and aside is not None:
-            predicted = self.model.predict(shared, local, edges, aside.user, aside.item)
-            errors = errors_of_clients(predicted, aside, edges, index)
+            predicted = self.model.predict(shared, local, interactions, aside.user, aside.item)
+            errors = errors_of_clients(predicted, aside, interactions, index)
             draw = jax.random.fold_in(keys, Draw.VALIDATION)
             validation = self._sound.validate(draw, errors, terms)
         after = State(shared, local, memory)
-        outcome = self._outcome(after, edges, heldout, trained.loss, takes_part)
+        outcome = self._outcome(after, interactions, heldout, trained.loss, takes_part)
         return after, outcome._replace(
             aggregate=jnp.concatenate([part.ravel() for part in sent.aggregate.gradient]),
             noise_std=sent.noise_std,
@@ -238,21 +240,23 @@ class Federation:
         )
 
     def rest(
-        self, state: State, edges: Edges, heldout: Heldout, index: Array
+        self, state: State, interactions: Interactions, heldout: Heldout, index: Array
     ) -> tuple[State, Outcome]:
         """A round in which nothing leaves any client: each goes on with its own part alone."""
-        edges = edges.at(index)
-        local = self.model.personalise(state.shared, state.local, edges)
-        trained = self.model.train(state.shared, local, edges)
+        interactions = interactions.at(index)
+        local = self.model.personalise(state.shared, state.local, interactions)
+        trained = self.model.train(state.shared, local, interactions)
         after = state._replace(local=trained.local)
-        outcome = self._outcome(after, edges, heldout, trained.loss, jnp.ones(edges.n_clients))
+        outcome = self._outcome(
+            after, interactions, heldout, trained.loss, jnp.ones(interactions.n_clients)
+        )
         return after, outcome._replace(clients=jnp.zeros(()))
 
     def _sent(
         self,
         key: Array,
         upload: Upload,
-        edges: Edges,
+        interactions: Interactions,
         terms: Terms | None,
         takes_part: Array,
         extra: ExtraRows | None,
@@ -262,13 +266,13 @@ class Federation:
         how = "clients" if self.model.plain_mean else self.server.aggregation
 
         def combine(sent: Upload) -> Aggregate:
-            return aggregate(sent, edges, takes_part, how, extra)
+            return aggregate(sent, interactions, takes_part, how, extra)
 
         if self.protection is None or terms is None:
             return Released(combine(upload), jnp.zeros(()), jnp.zeros(()), own)
         blocks = self.model.dense_blocks
         return self.protection.release(
-            key, upload, edges, terms, own, blocks=blocks, combine=combine
+            key, upload, interactions, terms, own, blocks=blocks, combine=combine
         )
 
     def _stepped(
@@ -289,13 +293,18 @@ class Federation:
         return self.model.server_update(state.shared, state.memory, mean, noise, self.server)
 
     def _outcome(
-        self, after: State, edges: Edges, heldout: Heldout, losses: Array, takes_part: Array
+        self,
+        after: State,
+        interactions: Interactions,
+        heldout: Heldout,
+        losses: Array,
+        takes_part: Array,
     ) -> Outcome:
         """What came of a round, as if nothing had been released in it."""
         predicted = self.model.predict(
-            after.shared, after.local, edges, heldout.user, heldout.item
+            after.shared, after.local, interactions, heldout.user, heldout.item
         )
-        active = takes_part * (edges.ratings_of_clients > 0)
+        active = takes_part * (interactions.ratings_of_clients > 0)
         return Outcome(
             scores=tally(predicted, heldout.value),
             loss=(losses * active).sum() / jnp.maximum(active.sum(), 1.0),

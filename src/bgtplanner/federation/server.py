@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from bgtplanner.models.interactions import Edges, Shared, Upload
+from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.optimizers import Aggregate, Server
 
 __all__ = ["Aggregate", "ExtraRows", "Server", "aggregate"]
@@ -28,7 +28,7 @@ class ExtraRows(NamedTuple):
 
 def aggregate(
     upload: Upload,
-    edges: Edges,
+    interactions: Interactions,
     takes_part: Array,
     how: Literal["item-usage", "ratings", "clients"],
     extra: ExtraRows | None = None,
@@ -37,7 +37,7 @@ def aggregate(
 
     Args:
         upload: Every client's statistics.
-        edges: The training ratings.
+        interactions: The training ratings.
         takes_part: 1 for a client that takes part, ``[n_clients]``.
         how: The weighting. ``"clients"``: every client the same. ``"ratings"``: a client counts by
             the number of its ratings and further rows (the authors' rule).
@@ -45,19 +45,23 @@ def aggregate(
             ratings of that very item (the paper's step 5, FedGNN).
         extra: Further rows.
     """
-    uploaded = edges.ratings_of_clients
+    uploaded = interactions.ratings_of_clients
     active = takes_part * (uploaded > 0)
     if extra is not None:
         uploaded = uploaded + (extra.item >= 0).sum(1)
     weight = active if how == "clients" else active * uploaded
 
-    rows = upload.rows * weight[edges.pair_client, None]
-    items = jax.ops.segment_sum(rows, edges.pair_item, edges.n_items)
+    rows = upload.rows * weight[interactions.pair_client, None]
+    items = jax.ops.segment_sum(rows, interactions.pair_item, interactions.n_items)
     usage = jax.ops.segment_sum(
-        edges.present * active[edges.client_of_user[edges.user]], edges.item, edges.n_items
+        interactions.present * active[interactions.client_of_user[interactions.user]],
+        interactions.item,
+        interactions.n_items,
     )
     if extra is not None:
-        target = jnp.where(extra.item < 0, edges.n_items, extra.item)  # out of range: dropped
+        target = jnp.where(
+            extra.item < 0, interactions.n_items, extra.item
+        )  # out of range: dropped
         items = items.at[target].add(extra.rows * weight[:, None, None], mode="drop")
         usage = usage.at[target].add(active[:, None], mode="drop")
     total = jnp.maximum(weight.sum(), 1.0)

@@ -18,8 +18,8 @@ from bgtplanner.federation.programs import padding_of
 from bgtplanner.federation.protection import Terms
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Extras, Federation, Heldout, Outcome, State
-from bgtplanner.federation.validation import Aside
-from bgtplanner.models.interactions import Edges
+from bgtplanner.federation.validation import ValidationSet
+from bgtplanner.models.interactions import Interactions
 from bgtplanner.models.metrics import Metrics, tally
 from bgtplanner.planning.policy import Plan
 
@@ -94,7 +94,7 @@ class Simulation:
         self._device = pick_device(device)
         self._split = split
         with jax.default_device(self._device):
-            self._edges = Edges.of(split.train, split.arrival)
+            self._interactions = Interactions.of(split.train, split.arrival)
             self._heldout = Heldout(
                 jnp.asarray(split.test.user),
                 jnp.asarray(split.test.item),
@@ -104,7 +104,7 @@ class Simulation:
             self._first_key, self._key = jax.random.split(jax.random.key(seed))
             # The old state's memory is given to the new one, so that parameters are never held
             # twice; copied first, since a model may use one array in two places.
-            initial = federation.initial(self._first_key, self._edges)
+            initial = federation.initial(self._first_key, self._interactions)
             self._state: State = jax.tree.map(_strong, initial)
 
     @property
@@ -119,7 +119,7 @@ class Simulation:
             return Metrics.of(jax.device_get(tally(predicted, self._heldout.value)))
 
     def _predicted(self, user: Array, item: Array) -> Array:
-        known = self._edges.at(max(self.next_round - 1, 0))
+        known = self._interactions.at(max(self.next_round - 1, 0))
         first = self.next_round == 0
         predicted: Array = _predict(self.federation, self._state, known, user, item, first)
         return predicted
@@ -150,7 +150,7 @@ class Simulation:
         play, index = _compiled(self._device.platform, kind), jnp.int32(self.next_round)
         with jax.default_device(self._device):
             self._state, outcome = play(
-                self.federation, self._state, self._edges, self._heldout, index, *more
+                self.federation, self._state, self._interactions, self._heldout, index, *more
             )
         return outcome
 
@@ -177,7 +177,7 @@ class Simulation:
     def withdraw(self) -> None:
         """Send out what was sent at first: what was learned since is not worth having."""
         with jax.default_device(self._device):
-            first = self.federation.initial(self._first_key, self._edges)
+            first = self.federation.initial(self._first_key, self._interactions)
             self._state = self._state._replace(shared=jax.tree.map(jnp.array, first.shared))
 
     @cached_property
@@ -197,7 +197,7 @@ class Simulation:
         if extras is not None:
             with jax.default_device(self._device):
                 index = jnp.int32(self.next_round)
-                further = _extra_items(extras, self._edges, index, self._key)
+                further = _extra_items(extras, self._interactions, index, self._key)
         if further is None:
             return client, item
         pretended = np.asarray(further)
@@ -264,15 +264,17 @@ def restored_state(
     return jax.tree_util.tree_unflatten(tree, restored), int(arrays["next_round"])
 
 
-def _aside(split: Split) -> Aside:
+def _aside(split: Split) -> ValidationSet:
     train = split.train
     arrays = (train.user, train.item, train.value, split.arrival)
-    return Aside(*(jnp.asarray(array) for array in arrays))
+    return ValidationSet(*(jnp.asarray(array) for array in arrays))
 
 
 @partial(jax.jit, static_argnums=0)
-def _extra_items(extras: Extras, edges: Edges, index: Array, key: Array) -> Array | None:
-    return extras.items(key, index, edges.at(index))
+def _extra_items(
+    extras: Extras, interactions: Interactions, index: Array, key: Array
+) -> Array | None:
+    return extras.items(key, index, interactions.at(index))
 
 
 # This fusion of XLA's on the CPU makes a round of gathers and segment sums about a third slower.
@@ -303,12 +305,17 @@ def _compiler_knows_options() -> bool:
 
 @partial(jax.jit, static_argnums=(0, 5))
 def _predict(
-    federation: Federation, state: State, edges: Edges, user: Array, item: Array, first: bool
+    federation: Federation,
+    state: State,
+    interactions: Interactions,
+    user: Array,
+    item: Array,
+    first: bool,
 ) -> Array:
     """Predictions; before the first round nobody has fitted anything to what it was sent."""
     model, shared, local = federation.model, state.shared, state.local
-    local = model.personalise(shared, local, edges) if first else local
-    return model.predict(shared, local, edges, user, item)
+    local = model.personalise(shared, local, interactions) if first else local
+    return model.predict(shared, local, interactions, user, item)
 
 
 def _strong(leaf: Array) -> Array:

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from bgtplanner.models.interactions import Edges
+from bgtplanner.models.interactions import Interactions
 
-__all__ = ["WORST", "Aside", "Validated", "Validation", "errors_of_clients", "rmse_of"]
+__all__ = ["WORST", "Validated", "Validation", "ValidationSet", "errors_of_clients", "rmse_of"]
 
 WORST = 0.16
 """No client's mean squared error is taken to be more than this (an RMSE of 0.4)."""
@@ -26,7 +26,7 @@ _MEMORY = 0.9  # of the average over rounds
 _SURE = 3.0  # standard deviations: a run looks at its target a hundred times
 
 
-class Aside(NamedTuple):
+class ValidationSet(NamedTuple):
     """Training ratings that their clients set aside to validate on.
 
     Attributes:
@@ -42,12 +42,14 @@ class Aside(NamedTuple):
     arrival: Array
 
 
-def errors_of_clients(predicted: Array, aside: Aside, edges: Edges, index: Array) -> Array:
+def errors_of_clients(
+    predicted: Array, aside: ValidationSet, interactions: Interactions, index: Array
+) -> Array:
     """Each client's mean squared error on what it set aside, as a share of the worst."""
     known = (aside.arrival <= index).astype(jnp.float32)
-    client = edges.client_of_user[aside.user]
+    client = interactions.client_of_user[aside.user]
     squares, number = (
-        jax.ops.segment_sum(known * part, client, edges.n_clients)
+        jax.ops.segment_sum(known * part, client, interactions.n_clients)
         for part in ((predicted - aside.value) ** 2, jnp.ones_like(known))
     )
     error = squares / jnp.maximum(number, 1.0) / WORST

@@ -63,7 +63,7 @@ from bgtplanner.flower.messages import (
 from bgtplanner.models.interactions import Shared
 from bgtplanner.models.learner import MODELS, Learner, Local
 from bgtplanner.privacy._journal import Head
-from bgtplanner.privacy.accountants import rule_named
+from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.allowed import Choice, allows
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.noise import NoiseSource
@@ -106,7 +106,7 @@ class Client:
         """Who this is: known by its ledger, on whatever machine that is."""
         with self.open_ledger() as ledger:
             name = ledger.fingerprint(b"bgtplanner client").hex()
-            return Hello(name=name, rule=ledger.rule.name)
+            return Hello(name=name, accountant=ledger.accountant.name)
 
     def answer(self, request: Request) -> NDArray[np.float64]:
         """The upload of a round, paid for and noised.
@@ -177,7 +177,7 @@ class Client:
         return Ledger.open(
             self.file.ledger,
             budgets=self.policy.budgets,
-            rule=self.policy.rule,
+            accountant=self.policy.rule,
             head=self._remembered(),
             witness=self._witness,
         )
@@ -213,8 +213,8 @@ class Client:
 
     def _agree(self, request: Request) -> None:
         """Refuse what the policy does not allow, whatever the ledger could pay."""
-        problem = self.policy.objection(request.rule, request.charge, request.clip)
-        mechanism = rule_named(self.policy.rule).mechanism
+        problem = self.policy.objection(request.accountant, request.charge, request.clip)
+        mechanism = accountant_named(self.policy.rule).mechanism
         if not allows(Choice(mechanism, request.trust, request.unit, deployed=True)):
             problem = "another trust or unit than local and client"
         if problem is not None:

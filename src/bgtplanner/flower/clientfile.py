@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.tables import Table, TableFormat, read_table
 from bgtplanner.errors import ConfigError, quoted
-from bgtplanner.privacy.accountants import rule_named
+from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.text import is_sha256
 
@@ -72,7 +72,7 @@ class ClientPolicy(_File):
     @model_validator(mode="after")
     def _sound(self) -> Self:
         try:
-            rule = rule_named(self.rule)
+            rule = accountant_named(self.rule)
         except ConfigError as error:
             raise ConfigError(str(error).replace("accounting", "rule", 1)) from error
         ConfigError.unless(rule.sound, "rule", self.rule, "a rule whose charges add up")
@@ -101,7 +101,7 @@ class ClientPolicy(_File):
             return "a charge above largest_charge"
         if charge < self.smallest_charge:
             return "a charge below smallest_charge"
-        if float(rule_named(rule).noise_multiplier(charge)) < self.smallest_noise_multiplier:
+        if float(accountant_named(rule).noise_multiplier(charge)) < self.smallest_noise_multiplier:
             return "less noise than smallest_noise_multiplier"
         if not self.smallest_clip <= clip <= self.largest_clip:
             return "a clip outside smallest_clip and largest_clip"

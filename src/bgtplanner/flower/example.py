@@ -15,7 +15,7 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users
 from bgtplanner.errors import ConfigError, RunFolderError, StorageError
 from bgtplanner.flower.messages import catalogue_hash
-from bgtplanner.privacy.accountants import default_rule
+from bgtplanner.privacy.accountants import default_accountant
 from bgtplanner.privacy.budget import Budget
 
 __all__ = ["write_example"]
@@ -62,8 +62,8 @@ def write_example(
     folder = folder.absolute()
     if any(letter in str(folder) for letter in "\"'$\\\n "):
         raise ConfigError(f"FOLDER = {str(folder)!r}: expected a path without quotes and spaces")
-    rule = default_rule("privunit")  # what the preset takes where every upload is seen
-    even = rule.even_charge(Budget(_EPSILON, _DELTA), _ROUNDS)
+    accountant = default_accountant("privunit")  # what the preset takes where every upload is seen
+    even = accountant.even_charge(Budget(_EPSILON, _DELTA), _ROUNDS)
     words = {
         "folder": str(folder),
         "bin": str(Path(sys.executable).parent),
@@ -73,11 +73,11 @@ def write_example(
         "clients": str(clients),
         "rounds": str(_ROUNDS),
         "epsilon": str(_EPSILON),
-        "rule": rule.name,
+        "rule": accountant.name,
         "largest_charge": f"{2 * even:.3g}",
         "smallest_charge": f"{even / 100:.2g}",
         "catalogue": catalogue_hash([str(label) for label in ratings.item_labels]),
-        "smallest_noise_multiplier": f"{float(rule.noise_multiplier(2 * even)):.2g}",
+        "smallest_noise_multiplier": f"{float(accountant.noise_multiplier(2 * even)):.2g}",
         "low": f"{float(ratings.low)}",
         "high": f"{float(ratings.high)}",
         "hardening": _filled("hardening", {}).rstrip("\n"),  # the same for both services

@@ -37,7 +37,7 @@ class Machines:
     Args:
         grid: Flower's way to the machines.
         places: How many clients there may ever be.
-        rule: By which the run's charges are booked; who keeps its ledger by another is left out.
+        accountant: By which charges are booked; who keeps its ledger by another is left out.
         known: Hashes of the names that have places already.
         save: Told of all of them before a new one is asked for anything.
         seconds: How long to wait for an answer to who somebody is.
@@ -49,13 +49,13 @@ class Machines:
         grid: Grid,
         *,
         places: int,
-        rule: str,
+        accountant: str,
         known: Sequence[str] = (),
         save: Callable[[Sequence[str]], None] = lambda _: None,
         seconds: float = 60.0,
         poll_seconds: float = 0.5,
     ) -> None:
-        self.grid, self.places, self.rule = grid, places, rule
+        self.grid, self.places, self.accountant = grid, places, accountant
         self._place_of_name = {name: place for place, name in enumerate(known)}
         self._save = save
         self._seconds, self._poll_seconds = seconds, poll_seconds
@@ -143,8 +143,8 @@ class Machines:
                 _log.warning("a machine did not say who it is: %s", error)
                 continue
             name = hashlib.sha256(hello.name.encode()).hexdigest()
-            if hello.rule != self.rule:
-                _log.warning("a client keeps its ledger by %s: left out", quoted(hello.rule))
+            if hello.accountant != self.accountant:
+                _log.warning("a client keeps its ledger by %s: left out", quoted(hello.accountant))
                 continue
             if name not in self._place_of_name and len(self._place_of_name) >= self.places:
                 _log.warning("a new client has no place: deployment.clients = %d", self.places)

@@ -152,7 +152,7 @@ class Request:
     Attributes:
         run: Name of the run; the same after the server was started again.
         round: Which round of it.
-        rule: By which the charge is booked, such as ``gaussian/gdp``.
+        accountant: By which the charge is booked, such as ``gaussian/gdp``.
         trust: ``local``: the upload is noised on the client.
         unit: ``client``: one clip over the whole upload.
         charge: What the round costs this client.
@@ -162,7 +162,7 @@ class Request:
 
     run: str
     round: int
-    rule: str
+    accountant: str
     trust: str
     unit: str
     charge: float
@@ -179,7 +179,7 @@ class Request:
         return {
             "run": self.run,
             "round": self.round,
-            "rule": self.rule,
+            "rule": self.accountant,
             "trust": self.trust,
             "unit": self.unit,
             "charge": float(self.charge),
@@ -201,7 +201,7 @@ class Request:
         _unless(0 <= plan["round"] < 2**31, "no round")
         for name in ("charge", "clip"):
             _unless(math.isfinite(plan[name]) and plan[name] > 0, f"no {name}")
-        return cls(**plan, model=SentModel.read(content))
+        return cls(accountant=plan.pop("rule"), **plan, model=SentModel.read(content))
 
     @cached_property
     def digest(self) -> bytes:
@@ -221,15 +221,15 @@ class Hello:
 
     Attributes:
         name: A secret between the two: whoever has the client's ledger has its name.
-        rule: By which its ledger is kept.
+        accountant: By which its ledger is kept.
     """
 
     name: str
-    rule: str
+    accountant: str
 
     def record(self) -> RecordDict:
         """As it is sent."""
-        about: dict[str, Any] = {"status": "here", "name": self.name, "rule": self.rule}
+        about: dict[str, Any] = {"status": "here", "name": self.name, "rule": self.accountant}
         return RecordDict({"reply": ConfigRecord(about)})
 
 
@@ -253,7 +253,7 @@ def read_hello(message: Message) -> Hello:
     about = _config(_content(message), "reply", {"status": str, "name": str, "rule": str})
     name = about["name"]
     _unless(about["status"] == "here" and is_sha256(name), "no name")
-    return Hello(name=name, rule=about["rule"])
+    return Hello(name=name, accountant=about["rule"])
 
 
 def reply(status: Literal["kept", "refused"]) -> RecordDict:

@@ -33,7 +33,7 @@ from bgtplanner.flower.messages import KEEP, TRAIN, Request, SentModel, read_upl
 from bgtplanner.models.learner import settings_of
 from bgtplanner.models.metrics import Metrics
 from bgtplanner.planning.policy import Plan
-from bgtplanner.privacy.accountants import Rule
+from bgtplanner.privacy.accountants import Accountant
 
 __all__ = ["Catalogue", "DeployedRounds", "Deployment", "Pace"]
 
@@ -78,7 +78,7 @@ class Deployment:
         machines: The clients.
         catalogue: The items and the scale of the ratings.
         model: Name of the model.
-        rule: By which charges are booked.
+        accountant: By which charges are booked.
         run: Name of the run, which stays when the server is started again.
         pace: How long to wait for whom.
         seed: Of the parameters before the first round.
@@ -91,7 +91,7 @@ class Deployment:
         catalogue: Catalogue,
         *,
         model: str,
-        rule: Rule,
+        accountant: Accountant,
         run: str,
         pace: Pace,
         seed: int = 0,
@@ -106,7 +106,7 @@ class Deployment:
         self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
         self.useless: Counter[str] = Counter()
         self.asked = self.refused = self.late = 0
-        self._model, self._rule = model, rule
+        self._model, self._rule = model, accountant
         self._began = -np.inf
         learner, key = federation.model, jax.random.split(jax.random.key(seed))[0]
         self._first = shared = learner.initial(key, 1, self.n_items)[0]
@@ -135,7 +135,7 @@ class Deployment:
             int(place): Request(
                 run=self.run,
                 round=index,
-                rule=self._rule.name,
+                accountant=self._rule.name,
                 trust=self.protection.trust,
                 unit=self.protection.unit,
                 charge=float(plan.charge_by_class[classes[place]]),

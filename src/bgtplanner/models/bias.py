@@ -44,7 +44,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from bgtplanner.models.interactions import Edges, Shared, Upload, copies, normal_equations
+from bgtplanner.models.interactions import Interactions, Shared, Upload, copies, normal_equations
 from bgtplanner.models.learner import Learner, Local, Statistics, within
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
 
@@ -108,49 +108,51 @@ class Biases(Learner):
         del key
         return Shared(jnp.zeros((n_items, 3)), jnp.zeros(0)), jnp.zeros((n_users, 3))
 
-    def personalise(self, shared: Shared, local: Local, edges: Edges) -> Local:
+    def personalise(self, shared: Shared, local: Local, interactions: Interactions) -> Local:
         """Level and leanings of all users at once: ``(X'X + diag(shrinkage)) w = X'y``."""
         del local
-        rows = shared.items[edges.item]
+        rows = shared.items[interactions.item]
         features = self._features(rows)
         shrinkage = [self.level_shrinkage, self.popularity_shrinkage, self.quality_shrinkage]
-        inverse = jnp.linalg.inv(normal_equations(features, shrinkage, edges))
-        target = edges.value - self.mean - rows[:, 0]
+        inverse = jnp.linalg.inv(normal_equations(features, shrinkage, interactions))
+        target = interactions.value - self.mean - rows[:, 0]
 
         def solved(beside: Array) -> Array:
-            left = edges.present * (target - beside)
-            right = edges.sum_by_user(left[:, None] * features)
+            left = interactions.present * (target - beside)
+            right = interactions.sum_by_user(left[:, None] * features)
             return jnp.einsum("uab,ub->ua", inverse, right)
 
         users = solved(jnp.zeros_like(target))
-        if not edges.one_user_each:
+        if not interactions.one_user_each:
             for _ in range(_SWEEPS - 1):
-                users = solved(self._own_view(shared, users, edges)[edges.pair])
+                users = solved(self._own_view(shared, users, interactions)[interactions.pair])
         return users
 
-    def train(self, shared: Shared, local: Local, edges: Edges) -> Statistics:
+    def train(self, shared: Shared, local: Local, interactions: Interactions) -> Statistics:
         """Residuals and counts, summed by item.
 
         A client's own view of items is not taken off the residuals: it is made of them.
         """
-        own = copies(shared, edges)
-        residual = edges.value - self._score(edges.of_edges(own.rows), local[edges.user])
+        own = copies(shared, interactions)
+        residual = interactions.value - self._score(
+            interactions.rows_of(own.rows), local[interactions.user]
+        )
         rows = jnp.stack([residual, jnp.full_like(residual, COUNT_WEIGHT)], axis=1)
-        rows = rows * edges.present[:, None]
-        if not edges.one_user_each:
-            rows = jax.ops.segment_sum(rows, edges.pair, edges.pair_item.shape[0])
-        ratings = jnp.maximum(edges.ratings_of_clients, 1.0)
-        loss = 0.5 * edges.sum_by_client(edges.present * residual**2) / ratings
-        return Statistics(Upload(rows, jnp.zeros((edges.n_clients, 0))), loss, local)
+        rows = rows * interactions.present[:, None]
+        if not interactions.one_user_each:
+            rows = jax.ops.segment_sum(rows, interactions.pair, interactions.pair_item.shape[0])
+        ratings = jnp.maximum(interactions.ratings_of_clients, 1.0)
+        loss = 0.5 * interactions.sum_by_client(interactions.present * residual**2) / ratings
+        return Statistics(Upload(rows, jnp.zeros((interactions.n_clients, 0))), loss, local)
 
     def predict(
-        self, shared: Shared, local: Local, edges: Edges, user: Array, item: Array
+        self, shared: Shared, local: Local, interactions: Interactions, user: Array, item: Array
     ) -> Array:
         """Predictions clipped to the scale of the ratings."""
         score = self._score(shared.items[item], local[user])
-        if not edges.one_user_each:
-            pair = edges.find_pair(edges.client_of_user[user], item)
-            view = jnp.append(self._own_view(shared, local, edges), 0.0)
+        if not interactions.one_user_each:
+            pair = interactions.find_pair(interactions.client_of_user[user], item)
+            view = jnp.append(self._own_view(shared, local, interactions), 0.0)
             score = score + view[pair]
         return jnp.clip(score, 0.0, 1.0)
 
@@ -170,15 +172,17 @@ class Biases(Learner):
         """What the posterior expects of more precision."""
         return memory.forecast(precision, clip, norm)
 
-    def _own_view(self, shared: Shared, users: Array, edges: Edges) -> Array:
+    def _own_view(self, shared: Shared, users: Array, interactions: Interactions) -> Array:
         """Of each client-item pair, what the client's ratings leave unexplained, shrunk."""
-        error = edges.value - self._score(shared.items[edges.item], users[edges.user])
-        totals = jax.ops.segment_sum(
-            jnp.stack([edges.present * error, edges.present], axis=1),
-            edges.pair,
-            edges.pair_item.shape[0],
+        error = interactions.value - self._score(
+            shared.items[interactions.item], users[interactions.user]
         )
-        sure = jnp.clip(shared.items[edges.pair_item, 2], 0.0, 1.0)
+        totals = jax.ops.segment_sum(
+            jnp.stack([interactions.present * error, interactions.present], axis=1),
+            interactions.pair,
+            interactions.pair_item.shape[0],
+        )
+        sure = jnp.clip(shared.items[interactions.pair_item, 2], 0.0, 1.0)
         doubt = (1.0 - sure) / self.item_shrinkage + sure / self.known_item_shrinkage
         return totals[:, 0] / (totals[:, 1] + 1.0 / doubt)
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.models.interactions import Edges, Shared, Upload, normal_equations
+from bgtplanner.models.interactions import Interactions, Shared, Upload, normal_equations
 from bgtplanner.models.learner import Learner, Local, within
 
 __all__ = ["Factorization"]
@@ -55,30 +55,34 @@ class Factorization(Learner):
         items = jnp.concatenate([jnp.zeros((n_items, 1)), factors], axis=1)
         return Shared(items, jnp.zeros(0)), jnp.zeros((n_users, 1 + self.dim))
 
-    def personalise(self, shared: Shared, local: Local, edges: Edges) -> Local:
+    def personalise(self, shared: Shared, local: Local, interactions: Interactions) -> Local:
         """All users' ridge solutions on their own ratings: ``(X'X + diag(shrinkage)) w = X'y``."""
         del local
-        rows = shared.items[edges.item]
+        rows = shared.items[interactions.item]
         features = rows.at[:, 0].set(1.0)
-        target = edges.present * (edges.value - self.mean - rows[:, 0])
+        target = interactions.present * (interactions.value - self.mean - rows[:, 0])
         shrinkage = [self.bias_shrinkage] + [self.factor_shrinkage] * self.dim
-        normal = normal_equations(features, shrinkage, edges)
-        right = edges.sum_by_user(target[:, None] * features)
+        normal = normal_equations(features, shrinkage, interactions)
+        right = interactions.sum_by_user(target[:, None] * features)
         return jnp.linalg.solve(normal, right[..., None])[..., 0]
 
-    def loss(self, copies: Upload, local: Local, edges: Edges) -> Array:
+    def loss(self, copies: Upload, local: Local, interactions: Interactions) -> Array:
         """Mean squared error (halved) of each client, plus the decay of the rows it used."""
-        rows = edges.of_edges(copies.rows)
-        error = edges.value - self._score(rows, local[edges.user])
+        rows = interactions.rows_of(copies.rows)
+        error = interactions.value - self._score(rows, local[interactions.user])
         per_edge = error**2 + self.item_decay * (rows**2).sum(1)
-        ratings = edges.ratings_of_clients
-        return 0.5 * edges.sum_by_client(edges.present * per_edge) / jnp.maximum(ratings, 1.0)
+        ratings = interactions.ratings_of_clients
+        return (
+            0.5
+            * interactions.sum_by_client(interactions.present * per_edge)
+            / jnp.maximum(ratings, 1.0)
+        )
 
     def predict(
-        self, shared: Shared, local: Local, edges: Edges, user: Array, item: Array
+        self, shared: Shared, local: Local, interactions: Interactions, user: Array, item: Array
     ) -> Array:
         """Predictions clipped to the scale of the ratings."""
-        del edges
+        del interactions
         return jnp.clip(self._score(shared.items[item], local[user]), 0.0, 1.0)
 
     def _score(self, rows: Array, weights: Array) -> Array:

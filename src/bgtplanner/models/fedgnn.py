@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.models.interactions import Edges, Shared, Upload, copies, where_users
+from bgtplanner.models.interactions import Interactions, Shared, Upload, copies, where_users
 from bgtplanner.models.learner import Learner, Local, Statistics, client_gradients, within
 
 __all__ = ["FedGNN", "FedGNNLocal", "Neighbours"]
@@ -145,32 +145,36 @@ class FedGNN(Learner):
         moments = (jnp.zeros(n_users), zeros, zeros)
         return Shared(items, dense), FedGNNLocal(embedding, moments, zeros)
 
-    def loss(self, copies: Upload, local: Local, edges: Edges) -> Array:
+    def loss(self, copies: Upload, local: Local, interactions: Interactions) -> Array:
         """Each client's mean squared error (halved), or its root as the authors have it."""
-        rows = edges.of_edges(copies.rows)
-        layer = self._layer(copies.dense[edges.client_of_user])
-        embedding = self._graph_embedding(rows, layer, local, edges)
-        score = self._raw_score(embedding[edges.user], rows)
+        rows = interactions.rows_of(copies.rows)
+        layer = self._layer(copies.dense[interactions.client_of_user])
+        embedding = self._graph_embedding(rows, layer, local, interactions)
+        score = self._raw_score(embedding[interactions.user], rows)
         if self.bias:
-            user_bias = self._user_bias(score, edges)
-            score = score + jax.lax.stop_gradient(user_bias)[edges.user]
-        error = edges.value - self._link(score)
-        ratings = jnp.maximum(edges.ratings_of_clients, 1.0)
-        mse = edges.sum_by_client(edges.present * error**2) / ratings
+            user_bias = self._user_bias(score, interactions)
+            score = score + jax.lax.stop_gradient(user_bias)[interactions.user]
+        error = interactions.value - self._link(score)
+        ratings = jnp.maximum(interactions.ratings_of_clients, 1.0)
+        mse = interactions.sum_by_client(interactions.present * error**2) / ratings
         if self.loss_kind == "rmse":
             positive = mse > 1e-12  # the root has no gradient at zero: such a client rests
             value = jnp.where(positive, jnp.sqrt(jnp.where(positive, mse, 1.0)), 0.0)
         else:
             value = 0.5 * mse
         if self.decay:
-            squares = edges.sum_by_client(edges.present * (rows**2).sum(1))
+            squares = interactions.sum_by_client(interactions.present * (rows**2).sum(1))
             if self.bias:  # once a user, not once an edge
-                of_users = edges.sum_by_user(edges.present) * (local.embedding**2).sum(1)
-                squares += jax.ops.segment_sum(of_users, edges.client_of_user, edges.n_clients)
+                of_users = interactions.sum_by_user(interactions.present) * (
+                    local.embedding**2
+                ).sum(1)
+                squares += jax.ops.segment_sum(
+                    of_users, interactions.client_of_user, interactions.n_clients
+                )
             value += 0.5 * self.decay * squares / ratings
         return value
 
-    def personalise(self, shared: Shared, local: Local, edges: Edges) -> Local:
+    def personalise(self, shared: Shared, local: Local, interactions: Interactions) -> Local:
         """Nothing is solved for; embeddings move in training.
 
         Where predictions are made with the ``h_u`` of the last training, whoever has never trained
@@ -180,21 +184,21 @@ class FedGNN(Learner):
             return local
 
         def first(kept: FedGNNLocal) -> FedGNNLocal:
-            return kept._replace(graph_embedding=self._embed(shared, kept, edges))
+            return kept._replace(graph_embedding=self._embed(shared, kept, interactions))
 
         trained = jnp.any(local.graph_embedding != 0)
         found: FedGNNLocal = jax.lax.cond(trained, lambda kept: kept, first, local)
         return found
 
-    def train(self, shared: Shared, local: Local, edges: Edges) -> Statistics:
+    def train(self, shared: Shared, local: Local, interactions: Interactions) -> Statistics:
         """Gradients of what is shared, and one step of every user embedding on its own device."""
-        upload, gradient, losses = client_gradients(self, shared, local, edges)
-        kept = self._moved(gradient.embedding, local, edges)
+        upload, gradient, losses = client_gradients(self, shared, local, interactions)
+        kept = self._moved(gradient.embedding, local, interactions)
         if self.stale_predictions:
-            kept = kept._replace(graph_embedding=self._embed(shared, local, edges))
+            kept = kept._replace(graph_embedding=self._embed(shared, local, interactions))
         return Statistics(upload, losses, kept)
 
-    def _moved(self, slope: Array, local: FedGNNLocal, edges: Edges) -> FedGNNLocal:
+    def _moved(self, slope: Array, local: FedGNNLocal, interactions: Interactions) -> FedGNNLocal:
         slope = slope + self.local_weight_decay * local.embedding
         if self.local_optimizer == "sign":
             step, moments = slope / (jnp.abs(slope) + 1e-8), local.moments
@@ -203,7 +207,7 @@ class FedGNN(Learner):
         embedding = local.embedding - self.local_learning_rate * step
         # A user without a rating has nothing to learn from and must not drift.
         embedding, moments = where_users(
-            edges.sum_by_user(edges.present) > 0,
+            interactions.sum_by_user(interactions.present) > 0,
             (embedding, moments),
             (local.embedding, local.moments),
         )
@@ -219,22 +223,22 @@ class FedGNN(Learner):
         return local._replace(neighbours=neighbours)
 
     def predict(
-        self, shared: Shared, local: Local, edges: Edges, user: Array, item: Array
+        self, shared: Shared, local: Local, interactions: Interactions, user: Array, item: Array
     ) -> Array:
         """Predictions from each user's graph embedding, clipped to the scale of the ratings."""
         stale = self.stale_predictions
-        embedding = local.graph_embedding if stale else self._embed(shared, local, edges)
+        embedding = local.graph_embedding if stale else self._embed(shared, local, interactions)
         score = self._raw_score(embedding[user], shared.items[item])
         if self.bias:
-            known = self._raw_score(embedding[edges.user], shared.items[edges.item])
-            score = score + self._user_bias(known, edges)[user]
+            known = self._raw_score(embedding[interactions.user], shared.items[interactions.item])
+            score = score + self._user_bias(known, interactions)[user]
         return jnp.clip(self._link(score), 0.0, 1.0)
 
-    def _embed(self, shared: Shared, local: FedGNNLocal, edges: Edges) -> Array:
-        own = copies(shared, edges)
-        layer = self._layer(own.dense[edges.client_of_user])
-        rows = edges.of_edges(own.rows)
-        return self._graph_embedding(rows, layer, local, edges)
+    def _embed(self, shared: Shared, local: FedGNNLocal, interactions: Interactions) -> Array:
+        own = copies(shared, interactions)
+        layer = self._layer(own.dense[interactions.client_of_user])
+        rows = interactions.rows_of(own.rows)
+        return self._graph_embedding(rows, layer, local, interactions)
 
     def _layer(self, dense: Array) -> _Layer:
         users, dim, heads = dense.shape[0], self.dim, self.heads
@@ -247,18 +251,20 @@ class FedGNN(Learner):
         return _Layer(weight, queries[0], queries[1], parts[3])
 
     def _graph_embedding(
-        self, rows: Array, layer: _Layer, local: FedGNNLocal, edges: Edges
+        self, rows: Array, layer: _Layer, local: FedGNNLocal, interactions: Interactions
     ) -> Array:
         """``h_u`` of every user: softmax over its present items, itself and its neighbours."""
         items, users = rows[:, : self.dim], local.embedding
         from_user = jnp.einsum("uk,uhk->uh", users, layer.user_query)
-        from_item = (items[:, None, :] * layer.item_query[edges.user]).sum(2)
+        from_item = (items[:, None, :] * layer.item_query[interactions.user]).sum(2)
         own = jnp.einsum("uk,uhk->uh", users, layer.item_query) + from_user
-        logits = jax.nn.leaky_relu(from_item + from_user[edges.user], _SLOPE)
+        logits = jax.nn.leaky_relu(from_item + from_user[interactions.user], _SLOPE)
         own_logits = jax.nn.leaky_relu(own, _SLOPE)
         # Any shift leaves the softmax as it is; the largest logit keeps it finite.
         largest = jax.ops.segment_max(
-            jnp.where(edges.present[:, None] > 0, logits, -jnp.inf), edges.user, edges.n_users
+            jnp.where(interactions.present[:, None] > 0, logits, -jnp.inf),
+            interactions.user,
+            interactions.n_users,
         )
         largest = jnp.maximum(largest, own_logits)
         if local.neighbours is not None:
@@ -269,11 +275,13 @@ class FedGNN(Learner):
             largest = jnp.maximum(largest, other_logits.max(1))
         shift = jax.lax.stop_gradient(largest)
         # Masked before the exponential: a rating still to come may have any logit at all.
-        centred = jnp.where(edges.present[:, None] > 0, logits - shift[edges.user], -jnp.inf)
+        centred = jnp.where(
+            interactions.present[:, None] > 0, logits - shift[interactions.user], -jnp.inf
+        )
         weights = jnp.exp(centred)
         own_weights = self.self_loops * jnp.exp(own_logits - shift)
-        total = edges.sum_by_user(weights) + own_weights
-        values = edges.sum_by_user(weights[:, :, None] * items[:, None, :])
+        total = interactions.sum_by_user(weights) + own_weights
+        values = interactions.sum_by_user(weights[:, :, None] * items[:, None, :])
         values = values + own_weights[:, :, None] * users[:, None, :]
         if local.neighbours is not None:
             other_weights = jnp.exp(other_logits - shift[:, None, :])
@@ -287,13 +295,13 @@ class FedGNN(Learner):
         score = self.mean + (embedding * rows[:, : self.dim]).sum(1)
         return score + rows[:, self.dim] if self.bias else score
 
-    def _user_bias(self, known: Array, edges: Edges) -> Array:
+    def _user_bias(self, known: Array, interactions: Interactions) -> Array:
         """Shrunk mean of each user's residuals, never uploaded: the ridge solution.
 
         Under a sigmoid it is that of the linear score, so only a rough start.
         """
-        residual = edges.sum_by_user(edges.present * (edges.value - known))
-        return residual / (edges.sum_by_user(edges.present) + self.bias_shrinkage)
+        residual = interactions.sum_by_user(interactions.present * (interactions.value - known))
+        return residual / (interactions.sum_by_user(interactions.present) + self.bias_shrinkage)
 
     def _link(self, score: Array) -> Array:
         return jax.nn.sigmoid(score) if self.score == "sigmoid" else score

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
 
-__all__ = ["Edges", "Shared", "Upload", "copies", "normal_equations", "where_users"]
+__all__ = ["Interactions", "Shared", "Upload", "copies", "normal_equations", "where_users"]
 
 
 class Shared(NamedTuple):
@@ -32,7 +32,7 @@ class Upload(NamedTuple):
     """Something of the shape of each client's upload: its copies, or its statistics.
 
     Attributes:
-        rows: One row for each client-item pair, ``[n_pairs, width]``, in the order of ``Edges``.
+        rows: One row for each client-item pair, ``[n_pairs, width]``, in their order.
         dense: One row for each client, ``[n_clients, dense_size]``.
     """
 
@@ -42,7 +42,7 @@ class Upload(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
-class Edges:
+class Interactions:
     """Training ratings as the edges of all clients' graphs, sorted by client.
 
     Attributes:
@@ -79,7 +79,7 @@ class Edges:
         return int(self.client_of_user.shape[0])
 
     @classmethod
-    def of(cls, ratings: Ratings, arrival: NDArray[np.int32] | None = None) -> Edges:
+    def of(cls, ratings: Ratings, arrival: NDArray[np.int32] | None = None) -> Interactions:
         """The edges of some training ratings, as they are in round 0.
 
         Args:
@@ -108,7 +108,7 @@ class Edges:
             one_user_each=one_user_each,
         )
 
-    def at(self, round_index: Array | int) -> Edges:
+    def at(self, round_index: Array | int) -> Interactions:
         """The same edges as they are known in a round. No shape changes, only the mask."""
         return replace(self, present=(self.arrival <= round_index).astype(jnp.float32))
 
@@ -125,7 +125,7 @@ class Edges:
         """Number of ratings that each client knows now."""
         return self.sum_by_client(self.present)
 
-    def of_edges(self, rows: Array) -> Array:
+    def rows_of(self, rows: Array) -> Array:
         """The row of each edge, from rows that are one for each pair."""
         return rows if self.one_user_each else rows[self.pair]
 
@@ -150,21 +150,21 @@ class Edges:
         return jnp.where(there, found, last)
 
 
-def copies(shared: Shared, edges: Edges) -> Upload:
+def copies(shared: Shared, interactions: Interactions) -> Upload:
     """Every client's copy of what it needs of the shared parameters."""
     return Upload(
-        rows=shared.items[edges.pair_item],
-        dense=jnp.broadcast_to(shared.dense, (edges.n_clients, shared.dense.shape[0])),
+        rows=shared.items[interactions.pair_item],
+        dense=jnp.broadcast_to(shared.dense, (interactions.n_clients, shared.dense.shape[0])),
     )
 
 
-def normal_equations(features: Array, shrinkage: list[float], edges: Edges) -> Array:
+def normal_equations(features: Array, shrinkage: list[float], interactions: Interactions) -> Array:
     """``X'X + diag(shrinkage)`` of every user's own ridge regression, ``[n_users, width, width]``.
 
     Column by column: an outer product for every edge would need width times the memory.
     """
     columns = [
-        edges.sum_by_user((edges.present * features[:, column])[:, None] * features)
+        interactions.sum_by_user((interactions.present * features[:, column])[:, None] * features)
         for column in range(features.shape[1])
     ]
     return jnp.stack(columns, axis=1) + jnp.diag(jnp.array(shrinkage))

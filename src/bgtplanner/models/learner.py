@@ -16,7 +16,7 @@ import jax
 from jax import Array
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.models.interactions import Edges, Shared, Upload, copies
+from bgtplanner.models.interactions import Interactions, Shared, Upload, copies
 from bgtplanner.models.optimizers import NO_NOISE, Aggregate, Memory, Noise, Server
 from bgtplanner.registry import Registry
 
@@ -24,8 +24,8 @@ __all__ = [
     "MODELS",
     "NO_NOISE",
     "Aggregate",
-    "Edges",
     "Gradients",
+    "Interactions",
     "Learner",
     "Local",
     "Noise",
@@ -91,26 +91,26 @@ class Learner(Protocol):
         """Parameters before the first round. Must not look at a rating."""
         ...
 
-    def personalise(self, shared: Shared, local: Local, edges: Edges) -> Local:
+    def personalise(self, shared: Shared, local: Local, interactions: Interactions) -> Local:
         """What clients keep, fitted to what they were sent. It stays there: no privacy is lost.
 
         A client does this whenever something has come: before it trains, and before it predicts.
         """
-        del shared, edges
+        del shared, interactions
         return local
 
-    def loss(self, copies: Upload, local: Local, edges: Edges) -> Array:
+    def loss(self, copies: Upload, local: Local, interactions: Interactions) -> Array:
         """Each client's loss at its own copies, over the ratings that are known; 0 without any."""
         problem = f"{type(self).__name__} has neither a loss nor a way to train"
         raise NotImplementedError(problem)
 
-    def train(self, shared: Shared, local: Local, edges: Edges) -> Statistics:
+    def train(self, shared: Shared, local: Local, interactions: Interactions) -> Statistics:
         """What all clients upload: by default the gradients of their losses."""
-        found = client_gradients(self, shared, local, edges)
+        found = client_gradients(self, shared, local, interactions)
         return Statistics(found.upload, found.loss, local)
 
     def predict(
-        self, shared: Shared, local: Local, edges: Edges, user: Array, item: Array
+        self, shared: Shared, local: Local, interactions: Interactions, user: Array, item: Array
     ) -> Array:
         """Predicted ratings in [0, 1] of user-item pairs, computed on the users' own devices."""
         ...
@@ -162,26 +162,28 @@ MODELS: Registry[type[Learner]] = Registry(
 """All learners by name."""
 
 
-def client_gradients(learner: Learner, shared: Shared, local: Local, edges: Edges) -> Gradients:
+def client_gradients(
+    learner: Learner, shared: Shared, local: Local, interactions: Interactions
+) -> Gradients:
     """Every client's gradient of its own loss, in one backward pass.
 
     Example:
         >>> from bgtplanner.models.factorization import Factorization
         >>> from bgtplanner.data.ratings import Ratings
         >>> ratings = Ratings.from_arrays([1, 1, 2], [7, 8, 7], [1, 4, 5], scale=(0, 5))
-        >>> learner, edges = Factorization(dim=2), Edges.of(ratings)
-        >>> shared, local = learner.initial(jax.random.key(0), edges.n_users, edges.n_items)
-        >>> gradients = client_gradients(learner, shared, local, edges)
+        >>> learner, interactions = Factorization(dim=2), Interactions.of(ratings)
+        >>> shared, local = learner.initial(jax.random.key(0), n_users=2, n_items=2)
+        >>> gradients = client_gradients(learner, shared, local, interactions)
         >>> gradients.upload.rows.shape, gradients.loss.shape
         ((3, 3), (2,))
     """
 
     def total(point: Upload, state: Local) -> tuple[Array, Array]:
-        losses = learner.loss(point, state, edges)
+        losses = learner.loss(point, state, interactions)
         return losses.sum(), losses
 
     (_, losses), (upload, of_local) = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(
-        copies(shared, edges), local
+        copies(shared, interactions), local
     )
     return Gradients(upload, of_local, losses)
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.accountants import LaplaceBasic, Rule
+from bgtplanner.privacy.accountants import Accountant, LaplaceBasic
 from bgtplanner.privacy.allowed import Unit
 from bgtplanner.privacy.mechanisms import Spent, mechanism_named
 
@@ -27,7 +27,7 @@ ROW = Unit(
 """Each tensor, and each item row that a client rated, on its own."""
 
 
-class GaussianAuthors(Rule):
+class GaussianAuthors(Accountant):
     """The gdp rule's charges, held against epsilon itself, unconverted. Promises nothing."""
 
     name, mechanism, sound = "gaussian/authors", "gaussian", False

@@ -16,7 +16,7 @@ from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Draw, Shown
 from bgtplanner.federation.server import ExtraRows
 from bgtplanner.models.fedgnn import Neighbours
-from bgtplanner.models.interactions import Edges, Upload, where_users
+from bgtplanner.models.interactions import Interactions, Upload, where_users
 from bgtplanner.models.learner import Learner, Local
 from bgtplanner.paper.expansion import Expansion, believed, item_tokens, match, matching_key
 from bgtplanner.paper.pseudo import pseudo_items, pseudo_rows
@@ -64,30 +64,35 @@ class PaperExtras:
             trust = "local" if protection is None else protection.trust
             unless(trust == "local", "trust", trust, "local: each embedding is seen on its own")
 
-    def begin(self, model: Learner, local: Local, edges: Edges) -> Local:
+    def begin(self, model: Learner, local: Local, interactions: Interactions) -> Local:
         """Room for neighbours, and nobody in it."""
         if self.expansion is None:
             return local
-        users, most = edges.n_users, min(self.expansion.max_neighbours, edges.n_users)
+        users, most = (
+            interactions.n_users,
+            min(self.expansion.max_neighbours, interactions.n_users),
+        )
         dim = self.own(model, local).shape[1]
         nobody = Neighbours(jnp.zeros((users, most, dim)), jnp.zeros((users, most)))
         return cast(Expandable, model).attach(local, nobody)
 
-    def items(self, key: Array, index: Array, edges: Edges) -> Array | None:
+    def items(self, key: Array, index: Array, interactions: Interactions) -> Array | None:
         """The items that each client pretends to have rated in a round."""
         if not self.pseudo_items:
             return None
         if not self.fixed_pseudo_items:
             key = jax.random.fold_in(jax.random.fold_in(key, index), Draw.PSEUDO_ITEMS)
-        return pseudo_items(key, edges, self.pseudo_items)
+        return pseudo_items(key, interactions, self.pseudo_items)
 
-    def rows(self, key: Array, index: Array, upload: Upload, edges: Edges) -> ExtraRows | None:
+    def rows(
+        self, key: Array, index: Array, upload: Upload, interactions: Interactions
+    ) -> ExtraRows | None:
         """What is uploaded for them."""
-        items = self.items(key, index, edges)
+        items = self.items(key, index, interactions)
         if items is None:
             return None
         key = jax.random.fold_in(jax.random.fold_in(key, index), Draw.PSEUDO_ROWS)
-        return ExtraRows(items, pseudo_rows(key, upload.rows, edges, self.pseudo_items))
+        return ExtraRows(items, pseudo_rows(key, upload.rows, interactions, self.pseudo_items))
 
     def shows(self, index: int) -> bool:
         """Whether it is time to expand graphs."""

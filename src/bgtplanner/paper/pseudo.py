@@ -11,32 +11,36 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from bgtplanner.models.interactions import Edges
+from bgtplanner.models.interactions import Interactions
 
 __all__ = ["pseudo_items", "pseudo_rows"]
 
 
-def pseudo_items(key: Array, edges: Edges, number: int) -> Array:
+def pseudo_items(key: Array, interactions: Interactions, number: int) -> Array:
     """Distinct items that each client has not rated (so far), ``[n_clients, number]``.
 
     Every unrated item of a client is as likely as any other. They are drawn one from each of
     `number` strata under a random rotation, which needs no memory of the size clients x items. A
     client with fewer unrated items than `number` gets the missing ones as -1.
     """
-    known = jax.ops.segment_max(edges.present, edges.pair, edges.pair_item.shape[0])
-    per_client = jax.ops.segment_sum(known, edges.pair_client, edges.n_clients).astype(jnp.int32)
-    unrated = edges.n_items - per_client
+    known = jax.ops.segment_max(
+        interactions.present, interactions.pair, interactions.pair_item.shape[0]
+    )
+    per_client = jax.ops.segment_sum(
+        known, interactions.pair_client, interactions.n_clients
+    ).astype(jnp.int32)
+    unrated = interactions.n_items - per_client
     take = jnp.minimum(unrated, number)[:, None]
     stratum = jnp.arange(number)
     pick_key, turn_key = jax.random.split(key)
     low = _share(stratum, unrated[:, None], take)
     high = _share(stratum + 1, unrated[:, None], take)
     position = low + jnp.floor(
-        jax.random.uniform(pick_key, (edges.n_clients, number)) * (high - low)
+        jax.random.uniform(pick_key, (interactions.n_clients, number)) * (high - low)
     ).astype(jnp.int32)
-    turn = jnp.floor(jax.random.uniform(turn_key, (edges.n_clients, 1)) * unrated[:, None])
+    turn = jnp.floor(jax.random.uniform(turn_key, (interactions.n_clients, 1)) * unrated[:, None])
     rank = (position + turn.astype(jnp.int32)) % jnp.maximum(unrated[:, None], 1)
-    items = _unrated_item(rank, edges, known)
+    items = _unrated_item(rank, interactions, known)
     return jnp.where(stratum < take, items, -1)
 
 
@@ -46,21 +50,21 @@ def _share(stratum: Array, unrated: Array, take: Array) -> Array:
     return whole * stratum + rest * stratum // jnp.maximum(take, 1)
 
 
-def _unrated_item(rank: Array, edges: Edges, known: Array) -> Array:
+def _unrated_item(rank: Array, interactions: Interactions, known: Array) -> Array:
     """The item of the given rank among those a client has not rated.
 
     A client's rated items r_0 < r_1 < ... leave ``r_k - k`` unrated ones below r_k, so the rank-th
     unrated item is ``rank`` plus the number of k with ``r_k - k <= rank``, found by bisection.
     """
     sizes = jax.ops.segment_sum(
-        jnp.ones_like(edges.pair_client), edges.pair_client, edges.n_clients
+        jnp.ones_like(interactions.pair_client), interactions.pair_client, interactions.n_clients
     )
     ends = jnp.cumsum(sizes)
     starts = ends - sizes
     # Counted in whole numbers: single precision has no odd ones above 16,777,216 pairs.
     counted = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(known.astype(jnp.int32))])
-    before = counted[:-1] - counted[starts[edges.pair_client]]
-    below = jnp.append(edges.pair_item - before, 0)  # the end is looked at, and never used
+    before = counted[:-1] - counted[starts[interactions.pair_client]]
+    below = jnp.append(interactions.pair_item - before, 0)  # the end is looked at, and never used
 
     def halve(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bounds
@@ -71,29 +75,33 @@ def _unrated_item(rank: Array, edges: Edges, known: Array) -> Array:
     shape = rank.shape
     low = jnp.broadcast_to(starts[:, None], shape)
     high = jnp.broadcast_to(ends[:, None], shape)
-    steps = max(edges.n_items, 1).bit_length() + 1
+    steps = max(interactions.n_items, 1).bit_length() + 1
     position, _ = jax.lax.fori_loop(0, steps, halve, (low, high))
     return rank + counted[position] - counted[starts[:, None]]
 
 
-def pseudo_rows(key: Array, rows: Array, edges: Edges, number: int) -> Array:
+def pseudo_rows(key: Array, rows: Array, interactions: Interactions, number: int) -> Array:
     """Gradients for the pseudo items, ``[n_clients, number, width]``.
 
     Drawn from a normal distribution with the mean and the standard deviation of the entries of the
     client's real rows, as the authors do. A row that is not a number is left out: it must not
     reach the server by way of others.
     """
-    known = jax.ops.segment_max(edges.present, edges.pair, edges.pair_item.shape[0])[:, None]
+    known = jax.ops.segment_max(
+        interactions.present, interactions.pair, interactions.pair_item.shape[0]
+    )[:, None]
     finite = jnp.isfinite(rows).all(1, keepdims=True)
     known, rows = known * finite, jnp.where(finite, rows, 0.0)
     width = rows.shape[1]
 
     def total(entries: Array) -> Array:
-        return jax.ops.segment_sum(entries.sum(1), edges.pair_client, edges.n_clients)
+        return jax.ops.segment_sum(
+            entries.sum(1), interactions.pair_client, interactions.n_clients
+        )
 
     entries = total(jnp.broadcast_to(known, rows.shape))
     mean = total(rows * known) / jnp.maximum(entries, 1.0)
-    centred = (rows - mean[edges.pair_client, None]) * known
+    centred = (rows - mean[interactions.pair_client, None]) * known
     deviation = jnp.sqrt(total(centred**2) / jnp.maximum(entries - 1.0, 1.0))
-    noise = jax.random.normal(key, (edges.n_clients, number, width))
+    noise = jax.random.normal(key, (interactions.n_clients, number, width))
     return mean[:, None, None] + deviation[:, None, None] * noise

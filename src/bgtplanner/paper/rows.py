@@ -14,7 +14,7 @@ from jax import Array
 
 from bgtplanner.federation.protection import KeyedNoise, Protection, Released, Terms
 from bgtplanner.federation.server import Aggregate
-from bgtplanner.models.learner import Edges, Upload
+from bgtplanner.models.interactions import Interactions, Upload
 from bgtplanner.privacy.mechanisms import clip_factor
 
 __all__ = ["noise_rows", "noise_users", "norm_of_average", "release_rows"]
@@ -24,7 +24,7 @@ def release_rows(
     protection: Protection,
     key: Array,
     upload: Upload,
-    edges: Edges,
+    interactions: Interactions,
     terms: Terms,
     own: Array | None = None,
     *,
@@ -32,10 +32,10 @@ def release_rows(
     combine: Callable[[Upload], Aggregate],
 ) -> Released:
     """Every block with its own noise, and what the server makes of the uploads, one by one."""
-    noised = noise_rows(protection, key, upload, edges, terms, blocks)
-    norms = None if terms.own is None else norm_of_average(noised, edges, blocks)
+    noised = noise_rows(protection, key, upload, interactions, terms, blocks)
+    norms = None if terms.own is None else norm_of_average(noised, interactions, blocks)
     if own is not None:
-        own = noise_users(protection, key, own, edges, terms)
+        own = noise_users(protection, key, own, interactions, terms)
     return Released(combine(noised), jnp.full((), jnp.nan), jnp.zeros(()), own, norms)
 
 
@@ -43,7 +43,7 @@ def noise_rows(
     protection: Protection,
     key: Array,
     upload: Upload,
-    edges: Edges,
+    interactions: Interactions,
     terms: Terms,
     blocks: tuple[int, ...],
 ) -> Upload:
@@ -57,7 +57,7 @@ def noise_rows(
         noise: Array = protection.additive.draw(KeyedNoise(key), block.shape)
         return _clipped(protection, block, clip) + scale[:, None] * noise
 
-    of_pair = edges.pair_client
+    of_pair = interactions.pair_client
     rows = noised(row_key, upload.rows, clip[of_pair], scale[of_pair])
     parts = [
         noised(jax.random.fold_in(dense_key, number), part, clip, scale)
@@ -65,22 +65,26 @@ def noise_rows(
         if blocks
     ]
     dense = jnp.concatenate(parts, axis=1) if parts else upload.dense
-    return Upload(rows * _known(edges)[:, None], dense)
+    return Upload(rows * _known(interactions)[:, None], dense)
 
 
 def noise_users(
-    protection: Protection, key: Array, own: Array, edges: Edges, terms: Terms
+    protection: Protection, key: Array, own: Array, interactions: Interactions, terms: Terms
 ) -> Array:
     """Each user's embedding clipped and noised on its own: one block more a user."""
-    bound = terms.clip[terms.class_of_client[edges.client_of_user]]
-    noise = protection.noise_of_users(key, own, edges, terms)
+    bound = terms.clip[terms.class_of_client[interactions.client_of_user]]
+    noise = protection.noise_of_users(key, own, interactions, terms)
     return _clipped(protection, own, bound) + noise
 
 
-def norm_of_average(noised: Upload, edges: Edges, blocks: tuple[int, ...]) -> Array:
+def norm_of_average(noised: Upload, interactions: Interactions, blocks: tuple[int, ...]) -> Array:
     """L2 norm of each client's own noisy gradient, averaged over the blocks it clips."""
-    own = jax.ops.segment_sum((noised.rows**2).sum(1), edges.pair_client, edges.n_clients)
-    number = jax.ops.segment_sum(_known(edges), edges.pair_client, edges.n_clients)
+    own = jax.ops.segment_sum(
+        (noised.rows**2).sum(1), interactions.pair_client, interactions.n_clients
+    )
+    number = jax.ops.segment_sum(
+        _known(interactions), interactions.pair_client, interactions.n_clients
+    )
     size = jnp.sqrt(own + (noised.dense**2).sum(1))
     return size / jnp.maximum(number + len(blocks), 1.0)
 
@@ -92,6 +96,8 @@ def _clipped(protection: Protection, block: Array, clip: Array) -> Array:
     return clipped
 
 
-def _known(edges: Edges) -> Array:
+def _known(interactions: Interactions) -> Array:
     """1 for each pair of a client and an item whose rating has arrived, else 0."""
-    return jax.ops.segment_max(edges.present, edges.pair, edges.pair_item.shape[0])
+    return jax.ops.segment_max(
+        interactions.present, interactions.pair, interactions.pair_item.shape[0]
+    )

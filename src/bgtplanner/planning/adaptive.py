@@ -61,9 +61,9 @@ class Adpml(Schedule):
             epsilon = np.minimum(most, least * rate ** -np.minimum(steps, 5000))
         else:
             epsilon = most - (most - least) * rate**steps
-        if self.rule.counts_epsilons:
+        if self.accountant.counts_epsilons:
             return epsilon
-        return np.asarray(epsilon**2 / (2 if self.rule.name == "gaussian/rdp" else 1))
+        return np.asarray(epsilon**2 / (2 if self.accountant.name == "gaussian/rdp" else 1))
 
     def charges(self) -> Floats:
         """The curve as it is, or so that it just fits the budget."""
@@ -121,7 +121,7 @@ class Adap(LedgerPolicy):
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """The charge of the present noise."""
         del context, left
-        charge = float(self.rule.charge(self._sigma / 2))
+        charge = float(self.accountant.charge(self._sigma / 2))
         every = np.full(len(self.budgets.classes), charge)
         why = Why(f"noise {self._sigma:.4g} over the clip")
         return Choice(every, clip=self.clip, own_clip=self._own, why=why)

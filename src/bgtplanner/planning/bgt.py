@@ -61,7 +61,7 @@ class BGTPlanner(LevelPolicy):
         >>> while (plan := planner.ask()) is not None:
         ...     spent += plan.charge
         ...     planner.tell(plan, reward=0.01)
-        >>> spent <= planner.rule.capacity(Budget(10, 1e-5))
+        >>> spent <= planner.accountant.capacity(Budget(10, 1e-5))
         True
     """
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.given import whole
-from bgtplanner.privacy.accountants import Rule, rule_named
+from bgtplanner.privacy.accountants import Accountant, accountant_named
 from bgtplanner.privacy.ledger import Reservation
 from bgtplanner.privacy.mechanisms import mechanism_named
 
@@ -164,7 +164,7 @@ class Noise(NamedTuple):
     std: Floats
 
 
-def noise_of(rule: Rule, trust: str, clip: float, charges: Floats) -> Noise:
+def noise_of(accountant: Accountant, trust: str, clip: float, charges: Floats) -> Noise:
     """The clip and the noise that make a round cost each class its charge.
 
     With trust ``local`` each upload carries its own noise, the more the less its client pays.
@@ -172,18 +172,18 @@ def noise_of(rule: Rule, trust: str, clip: float, charges: Floats) -> Noise:
     the ratio of the noise multipliers, instead of paying more than it has.
 
     Example:
-        >>> charges = np.array([0.25, 1.0])
-        >>> noise_of(rule_named("laplace/basic"), "local", 1.0, charges).scale.round(6).tolist()
+        >>> charges, basic = np.array([0.25, 1.0]), accountant_named("laplace/basic")
+        >>> noise_of(basic, "local", 1.0, charges).scale.round(6).tolist()
         [8.0, 2.0]
-        >>> noise_of(rule_named("laplace/basic"), "secagg", 1.0, charges).clip.round(6).tolist()
+        >>> noise_of(basic, "secagg", 1.0, charges).clip.round(6).tolist()
         [0.25, 1.0]
     """
-    mechanism = mechanism_named(rule.mechanism)
+    mechanism = mechanism_named(accountant.mechanism)
     paying = charges > 0
     multipliers = np.full(len(charges), np.inf)
     bounds, scales = np.full(len(charges), float(clip)), np.full(len(charges), np.inf)
     if paying.any():
-        multipliers[paying] = rule.noise_multiplier(charges[paying])
+        multipliers[paying] = accountant.noise_multiplier(charges[paying])
         if trust == "secagg":
             least = float(multipliers.min())
             bounds[paying] = clip * (least / multipliers[paying])
@@ -224,7 +224,7 @@ class Plan:
 
     Attributes:
         round: Which round, from 0.
-        rule: Name of the rule that charges are booked by; None without any privacy.
+        accountant: Name of the rule that charges are booked by; None without any privacy.
         largest_clip: The clip of who pays most.
         charge_by_class: What a client of each class of budgets pays.
         participants: Who paid, and so takes part.
@@ -241,7 +241,7 @@ class Plan:
     """
 
     round: int
-    rule: str | None
+    accountant: str | None
     largest_clip: float
     charge_by_class: Floats
     participants: Mask
@@ -256,15 +256,17 @@ class Plan:
     @property
     def skip(self) -> bool:
         """Whether to sit this round out: nothing is released and nothing was charged."""
-        return self.rule is not None and not self.charge_by_class.any()
+        return self.accountant is not None and not self.charge_by_class.any()
 
     @cached_property
     def noise_by_class(self) -> Noise:
         """Clip and noise for each class of budgets."""
-        if self.rule is None:
+        if self.accountant is None:
             none = np.zeros(len(self.charge_by_class))
             return Noise(none + self.largest_clip, none, none, none)
-        return noise_of(rule_named(self.rule), self.trust, self.largest_clip, self.charge_by_class)
+        return noise_of(
+            accountant_named(self.accountant), self.trust, self.largest_clip, self.charge_by_class
+        )
 
     @cached_property
     def charge(self) -> float | PerClient:
@@ -409,7 +411,7 @@ def _mark(plan: Plan) -> str:
     about = (
         plan.token,
         plan.round,
-        plan.rule,
+        plan.accountant,
         plan.trust,
         plan.largest_clip,
         None if plan.own_clip is None else plan.own_clip.tobytes(),

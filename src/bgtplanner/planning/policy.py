@@ -35,7 +35,7 @@ from bgtplanner.planning.given import context_of, number, reward_of, whole
 from bgtplanner.planning.plan import Floats, Mask, Plan, Trust, Untold, Why
 from bgtplanner.privacy._book import Spending, Ticks
 from bgtplanner.privacy._journal import Head
-from bgtplanner.privacy.accountants import TICK, Rule, default_rule, rule_named
+from bgtplanner.privacy.accountants import TICK, Accountant, accountant_named, default_accountant
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger, Reservation
 from bgtplanner.privacy.mechanisms import mechanism_named
@@ -181,7 +181,7 @@ class LedgerPolicy(Policy):
     _: KW_ONLY
     rounds: int
     mechanism: str | None = None
-    accounting: str | Rule | None = None
+    accounting: str | Accountant | None = None
     clip: float = 1.0
     trust: Trust = "local"
     participation: float = 1.0
@@ -208,18 +208,20 @@ class LedgerPolicy(Policy):
         ConfigError.unless(trust in ("local", "secagg"), "trust", trust, "local or secagg")
         if self.ledger is None:
             self.ledger = _ledger_of(self)
-        self.budgets, self.rule = self.ledger.budgets, self.ledger.rule
+        self.budgets, self.accountant = self.ledger.budgets, self.ledger.accountant
         self.participation = share
         _check_ledger(self)
-        fits = trust == "local" or trust in mechanism_named(self.rule.mechanism).trusts
-        expected = f"local, with mechanism {self.rule.mechanism}"
+        fits = trust == "local" or trust in mechanism_named(self.accountant.mechanism).trusts
+        expected = f"local, with mechanism {self.accountant.mechanism}"
         ConfigError.unless(fits, "trust", trust, expected)
         self.round = 0
         self._untold = Untold()
         self._even = self.even_charges(self.rounds)
-        self._limits = np.stack([self.rule.limit_ticks(b) for b in self.budgets.classes], axis=1)
+        self._limits = np.stack(
+            [self.accountant.limit_ticks(b) for b in self.budgets.classes], axis=1
+        )
         # A rule with two sums is bound by the one that lasts longer at an even pace.
-        paces = self._limits[:, 0] / self.rule.sum_ticks(self._even[0])
+        paces = self._limits[:, 0] / self.accountant.sum_ticks(self._even[0])
         self._binding = int(paces.argmax())
 
     def spending_from(self, ledger: Ledger) -> Self:
@@ -230,7 +232,9 @@ class LedgerPolicy(Policy):
         """
         fits = self.round == 0
         ConfigError.unless(fits, "policy", f"in round {self.round}", "one that has not begun")
-        theirs, wanted = (f"{len(of)} clients by {of.rule.name}" for of in (self.ledger, ledger))
+        theirs, wanted = (
+            f"{len(of)} clients by {of.accountant.name}" for of in (self.ledger, ledger)
+        )
         ConfigError.unless(theirs == wanted, "policy", f"made for {theirs}", wanted)
         return dataclasses.replace(self, budget=None, clients=None, ledger=ledger)
 
@@ -253,15 +257,17 @@ class LedgerPolicy(Policy):
     def even_charges(self, rounds: int) -> Floats:
         """Charge of one of `rounds` equal rounds, for each class of budgets."""
         lasts = self.expected(rounds)
-        return np.array([self.rule.even_charge(budget, lasts) for budget in self.budgets.classes])
+        return np.array(
+            [self.accountant.even_charge(budget, lasts) for budget in self.budgets.classes]
+        )
 
     def left(self) -> Floats:
         """Largest charge that the mean client of each class can still pay; 0 if it is spent."""
-        return self.rule.largest_fitting(self._mean_spent(), self._limits)
+        return self.accountant.largest_fitting(self._mean_spent(), self._limits)
 
     def share_of(self, charges: Floats) -> Floats:
         """Share of a class's whole budget that a charge takes, for each class; 0 takes none."""
-        adds = self.rule.sum_ticks(np.maximum(charges, TICK))[self._binding]
+        adds = self.accountant.sum_ticks(np.maximum(charges, TICK))[self._binding]
         return np.where(charges > 0, adds / self._limits[self._binding], 0.0)
 
     def share_left(self) -> Floats:
@@ -393,7 +399,7 @@ class LedgerPolicy(Policy):
     def _left_of(self, spending: Spending, clients: Mask | None) -> Floats:
         """Largest charge that somebody of each class can still pay, out of some clients."""
         if clients is None:
-            return self.rule.largest_fitting(spending.least_spent_by_class(), self._limits)
+            return self.accountant.largest_fitting(spending.least_spent_by_class(), self._limits)
         most = np.zeros(len(self.budgets.classes))
         np.maximum.at(most, self.budgets.class_of_client[clients], spending.left()[clients])
         return most
@@ -433,7 +439,7 @@ class LedgerPolicy(Policy):
         nobody = np.zeros(len(self.budgets), dtype=bool)
         return Plan(
             round=self.round,
-            rule=self.rule.name,
+            accountant=self.accountant.name,
             largest_clip=self.clip if choice.clip is None else choice.clip,
             charge_by_class=charges,
             participants=nobody if reservation is None else reservation.granted,
@@ -475,7 +481,7 @@ def reading_state(state: object) -> Iterator[None]:
 
 def _plain(value: Any) -> Any:
     """An option as plain data."""
-    if isinstance(value, Rule):
+    if isinstance(value, Accountant):
         return value.name
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
@@ -488,20 +494,29 @@ def _ledger_of(policy: LedgerPolicy) -> Ledger:
     if not isinstance(budget, Budgets):
         raise ConfigError(f"budget = {budget!r}: expected a Budget, or Budgets")
     named = policy.accounting is not None
-    rule = policy.accounting if named else default_rule(policy.mechanism or "gaussian").name
-    return Ledger.in_memory(budget, rule)  # type: ignore[arg-type]
+    accountant = (
+        policy.accounting if named else default_accountant(policy.mechanism or "gaussian").name
+    )
+    return Ledger.in_memory(budget, accountant)  # type: ignore[arg-type]
 
 
 def _check_ledger(policy: LedgerPolicy) -> None:
     """Refuse a ledger that is not for what was asked."""
-    unless, rule, clients = ConfigError.unless, policy.rule, policy.clients
+    unless, accountant, clients = ConfigError.unless, policy.accountant, policy.clients
     same = clients is None or clients == len(policy.budgets)
     unless(same, "clients", clients, f"{len(policy.budgets)}, as the budgets have it")
-    fits = policy.mechanism in (None, rule.mechanism)
-    unless(fits, "mechanism", policy.mechanism, f"{rule.mechanism}, which {rule.name} is for")
-    name = policy.accounting.name if isinstance(policy.accounting, Rule) else policy.accounting
-    known = name is None or rule_named(name).name == rule.name
-    unless(known, "accounting", name, f"{rule.name}, by which the ledger is kept")
+    fits = policy.mechanism in (None, accountant.mechanism)
+    unless(
+        fits,
+        "mechanism",
+        policy.mechanism,
+        f"{accountant.mechanism}, which {accountant.name} is for",
+    )
+    name = (
+        policy.accounting.name if isinstance(policy.accounting, Accountant) else policy.accounting
+    )
+    known = name is None or accountant_named(name).name == accountant.name
+    unless(known, "accounting", name, f"{accountant.name}, by which the ledger is kept")
     budget = policy.budget
     if isinstance(budget, Budget):
         budget = Budgets.same(budget, len(policy.budgets))

@@ -83,7 +83,7 @@ class Unlimited(Policy):
             return None
         plan = Plan(
             round=self.round,
-            rule=None,
+            accountant=None,
             largest_clip=self.clip,
             charge_by_class=np.zeros(1),
             participants=np.ones(self.clients, dtype=bool) if clients is None else clients,
@@ -152,11 +152,11 @@ class Schedule(LedgerPolicy):
         used = weights[weights > 1e-9]
         rows = []
         for budget in self.budgets.classes:
-            limits = self.rule.limit_ticks(budget)
-            low, high = 0.0, self.rule.capacity(budget)
+            limits = self.accountant.limit_ticks(budget)
+            low, high = 0.0, self.accountant.capacity(budget)
             for _ in range(60):  # the largest factor with which the whole schedule fits
                 middle = (low + high) / 2
-                ticks = self.rule.sum_ticks(np.maximum(middle * used, _LEAST)).sum(axis=1)
+                ticks = self.accountant.sum_ticks(np.maximum(middle * used, _LEAST)).sum(axis=1)
                 fits = (self.participation * ticks <= limits).any()
                 low, high = (middle, high) if fits else (low, middle)
             rows.append(np.where(weights > 1e-9, np.maximum(low * weights, _LEAST), 0.0))
@@ -217,7 +217,7 @@ class Hong(Schedule):
     def weights_of_rounds(self) -> Floats:
         """Growing by a constant factor."""
         ConfigError.unless(bool(0 < self.decay < 1), "decay", self.decay, "between 0 and 1")
-        power = 1 / 3 if self.rule.sound and self.rule.counts_epsilons else 1 / 2
+        power = 1 / 3 if self.accountant.sound and self.accountant.counts_epsilons else 1 / 2
         ages = np.arange(self.rounds - 1, -1, -1, dtype=np.float64)
         return np.asarray(np.maximum(self.decay ** (power * ages), 1e-6))
 

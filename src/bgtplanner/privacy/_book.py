@@ -37,7 +37,13 @@ from bgtplanner.privacy._journal import (
     settled_by,
     unpack,
 )
-from bgtplanner.privacy.accountants import CEILING, Rule, from_ticks, rule_named, to_ticks
+from bgtplanner.privacy.accountants import (
+    CEILING,
+    Accountant,
+    accountant_named,
+    from_ticks,
+    to_ticks,
+)
 from bgtplanner.privacy.budget import Budget, Budgets
 
 __all__ = ["Book", "Decision", "Payment", "Request", "Spending", "first_row"]
@@ -148,14 +154,18 @@ class Spending:
     is a client. `class_of` is the class of each column.
     """
 
-    def __init__(self, rule: Rule, budgets: Budgets, spent: Ticks | None = None) -> None:
-        self.rule, self.class_of_client = rule, budgets.class_of_client
+    def __init__(
+        self, accountant: Accountant, budgets: Budgets, spent: Ticks | None = None
+    ) -> None:
+        self.accountant, self.class_of_client = accountant, budgets.class_of_client
         self.class_sizes = np.bincount(self.class_of_client, minlength=len(budgets.classes))
         self._member = np.zeros(len(self.class_sizes), dtype=np.int64)  # somebody of each class
         self._member[self.class_of_client] = np.arange(len(self.class_of_client))
         self.alike = True
         self.class_of: Classes = np.arange(len(budgets.classes), dtype=np.int32)
-        self.limits: Ticks = np.stack([rule.limit_ticks(one) for one in budgets.classes], axis=1)
+        self.limits: Ticks = np.stack(
+            [accountant.limit_ticks(one) for one in budgets.classes], axis=1
+        )
         self.sums: Ticks = np.zeros_like(self.limits)
         if spent is not None:
             by_class = self._by_class(spent)
@@ -213,11 +223,11 @@ class Spending:
 
     def left(self) -> NDArray[np.float64]:
         """Largest charge that each client can still pay."""
-        return self.of_clients(self.rule.largest_fitting(self.sums, self.limits))
+        return self.of_clients(self.accountant.largest_fitting(self.sums, self.limits))
 
     def left_by_class(self) -> NDArray[np.float64]:
         """Largest charge that somebody of each class can still pay; 0 for an empty class."""
-        left = self.rule.largest_fitting(self.sums, self.limits)
+        left = self.accountant.largest_fitting(self.sums, self.limits)
         if self.alike:
             return np.where(self.class_sizes > 0, left, 0.0)
         most = np.zeros(len(self.class_sizes))
@@ -253,8 +263,8 @@ class Spending:
     def adds(self, ticks: Ticks, who: Mask) -> Ticks:
         """What charges add to each sum, ``[sums, columns]``; only for `who` does it make sense."""
         if ticks.ndim:
-            return self.rule.sum_ticks(from_ticks(np.where(who, ticks, 1)))
-        return self.rule.sum_ticks(from_ticks(ticks))[:, None]
+            return self.accountant.sum_ticks(from_ticks(np.where(who, ticks, 1)))
+        return self.accountant.sum_ticks(from_ticks(ticks))[:, None]
 
     def add(self, payment: Payment, adds: Ticks | None = None) -> None:
         """Charge those who pay; `adds` is what that adds to each sum, if it is known."""
@@ -390,7 +400,7 @@ class Book:
             raise LedgerError(nothing)
         about, classes = unpack(first.payload)
         try:
-            self.rule: Rule = rule_named(str(about["rule"]))
+            self.accountant: Accountant = accountant_named(str(about["rule"]))
             self.first_budgets = Budgets(
                 tuple(Budget(epsilon, delta) for epsilon, delta in about["budgets"]),
                 np.frombuffer(classes, dtype="<i4"),
@@ -403,7 +413,7 @@ class Book:
         if not same_key:
             raise Tampered("the ledger's key is not the one it was created with")
         self.budgets = self.first_budgets
-        self.spending = Spending(self.rule, self.budgets)
+        self.spending = Spending(self.accountant, self.budgets)
         self.unsettled = 0
         self.forgiven: set[Head] = set()
         self._first, self._key = self.head, key
@@ -411,12 +421,14 @@ class Book:
 
     @property
     def largest_limit(self) -> int:
-        return int(max(self.rule.limit_ticks(one).max() for one in self.first_budgets.classes))
+        return int(
+            max(self.accountant.limit_ticks(one).max() for one in self.first_budgets.classes)
+        )
 
     def lower(self, budgets: Budgets) -> None:
         if len(budgets) != len(self.budgets):
             raise LedgerError(f"kept for {len(self.budgets)} clients, not {len(budgets)}")
-        lowered = Spending(self.rule, budgets, self.spending.spent())
+        lowered = Spending(self.accountant, budgets, self.spending.spent())
         if (lowered.by_client().limits > self.spending.by_client().limits).any():
             raise LedgerError(
                 "created with a smaller budget; a budget can be lowered, never raised"
@@ -446,11 +458,13 @@ class Book:
         made, replayed = _made_before(repeats, columns, wanted, asked)
         new = asked & ~replayed
         adds = columns.adds(wanted, asked)
-        pays = new & self.rule.fits(columns.sums, adds, columns.limits)
+        pays = new & self.accountant.fits(columns.sums, adds, columns.limits)
         refused = new & ~pays
         if refused.any() and (strict or not (pays | replayed).any()):
             least = float(from_ticks(wanted[refused].min() if wanted.ndim else wanted))
-            left = float(self.rule.largest_fitting(columns.sums, columns.limits)[refused].max())
+            left = float(
+                self.accountant.largest_fitting(columns.sums, columns.limits)[refused].max()
+            )
             raise BudgetExceeded(
                 f"{columns.count(refused)} of {columns.count(asked)} clients cannot pay "
                 f"{least:.6g}: at most {left:.6g} is left",
@@ -514,7 +528,7 @@ class Book:
     def snapshot(self) -> Snapshot:
         spending = self.spending
         if not self._first_classes:
-            spending = Spending(self.rule, self.first_budgets, spending.spent())
+            spending = Spending(self.accountant, self.first_budgets, spending.spent())
         by_class, sums = spending.shortest()
         about = {
             "by_class": by_class,
@@ -530,7 +544,7 @@ class Book:
         if not hmac.compare_digest(snapshot.mark, self._mark(head, snapshot.state)):
             raise Tampered("the snapshot is not the one that was written: edited")
         about, sums = unpack(snapshot.state)
-        self.spending = Spending(self.rule, self.first_budgets).of_shortest(
+        self.spending = Spending(self.accountant, self.first_budgets).of_shortest(
             about["by_class"], np.frombuffer(sums, dtype="<i8").astype(np.int64)
         )
         self.unsettled = about["unsettled"]
@@ -543,11 +557,11 @@ class Book:
         return hmac.digest(self._key, text + state, hashlib.sha256)
 
 
-def first_row(budgets: Budgets, rule: Rule, key: bytes) -> Row:
+def first_row(budgets: Budgets, accountant: Accountant, key: bytes) -> Row:
     for budget in budgets.classes:
-        rule.limit_ticks(budget)
+        accountant.limit_ticks(budget)
     about = {
-        "rule": rule.name,
+        "rule": accountant.name,
         "budgets": [[budget.epsilon, budget.delta] for budget in budgets.classes],
         "key": _mark_of_key(key),
     }

@@ -31,7 +31,7 @@ made with it.
 Charges are counted in whole *ticks*: a charge is rounded up to ticks and a capacity down, and
 integers add without error, in any order. So no sum of charges is ever too small.
 
-A rule of one's own is a subclass of :class:`Rule` that is added to :data:`ACCOUNTANTS` by a
+A rule of one's own is a subclass of :class:`Accountant` that is added to :data:`ACCOUNTANTS` by a
 plugin. It is looked up by its name alone: a ledger's file can never name code to be imported.
 """
 
@@ -56,10 +56,10 @@ __all__ = [
     "ACCOUNTANTS",
     "CEILING",
     "TICK",
-    "Rule",
-    "default_rule",
+    "Accountant",
+    "accountant_named",
+    "default_accountant",
     "from_ticks",
-    "rule_named",
     "to_ticks",
 ]
 
@@ -100,7 +100,7 @@ def from_ticks(ticks: ArrayLike) -> Floats:
     return np.asarray(np.asarray(ticks, dtype=np.int64) * np.float64(TICK), dtype=np.float64)
 
 
-class Rule:
+class Accountant:
     """One way of adding up charges; a subclass says by which conversions.
 
     Attributes:
@@ -114,8 +114,9 @@ class Rule:
     A charge fits while at least one of the sums stays within its capacity.
 
     Example:
-        >>> rule = rule_named("gaussian/gdp")
-        >>> round(float(rule.noise_multiplier(rule.even_charge(Budget(10, 1e-5), 100))), 5)
+        >>> accountant = accountant_named("gaussian/gdp")
+        >>> even = accountant.even_charge(Budget(10, 1e-5), 100)
+        >>> round(float(accountant.noise_multiplier(even)), 5)
         4.99889
     """
 
@@ -247,14 +248,14 @@ _FILTER: Sum = (conversions.filter_capacity, conversions.filter_epsilon)
 _SQUARES: Sum = (conversions.squares_capacity, conversions.squares_epsilon)
 
 
-class GaussianDP(Rule):
+class GaussianDP(Accountant):
     """Gaussian noise by its exact curve."""
 
     name, mechanism = "gaussian/gdp", "gaussian"
     sums = ((conversions.gdp_capacity, conversions.gdp_epsilon),)
 
 
-class GaussianRenyi(Rule):
+class GaussianRenyi(Accountant):
     """Gaussian noise by the moments accountant."""
 
     name, mechanism = "gaussian/rdp", "gaussian"
@@ -267,13 +268,13 @@ class GaussianRenyi(Rule):
         return super().charge_of(multiplier) / 2
 
 
-class LaplaceFilter(Rule):
+class LaplaceFilter(Accountant):
     """Laplace noise by the sum of the squares of its epsilons."""
 
     name, mechanism, sums = "laplace/filter", "laplace", (_FILTER,)
 
 
-class LaplaceBasic(Rule):
+class LaplaceBasic(Accountant):
     """Laplace noise by the sum of its epsilons."""
 
     name, mechanism = "laplace/basic", "laplace"
@@ -298,7 +299,7 @@ class LaplaceZCDP(LaplaceBasic):
     name, sums = "laplace/zcdp", (_PURE, _SQUARES)
 
 
-class PrivUnitEither(Rule):
+class PrivUnitEither(Accountant):
     """The same for PrivUnit, whose charge is the epsilon of its cap."""
 
     name, mechanism, sums = "privunit/either", "privunit", (_PURE, _FILTER)
@@ -319,16 +320,16 @@ class PrivUnitZCDP(PrivUnitEither):
 _OWN = (GaussianDP(), GaussianRenyi(), LaplaceBasic(), LaplaceFilter(), LaplaceEither(),
         LaplaceZCDP(), PrivUnitEither(), PrivUnitZCDP())  # fmt: skip
 
-ACCOUNTANTS: Registry[Rule] = Registry(
+ACCOUNTANTS: Registry[Accountant] = Registry(
     "accounting",
-    {rule.name: rule for rule in _OWN},
-    expected="a bgtplanner.privacy.accountants.Rule",
-    fits=lambda thing: isinstance(thing, Rule),
+    {accountant.name: accountant for accountant in _OWN},
+    expected="a bgtplanner.privacy.accountants.Accountant",
+    fits=lambda thing: isinstance(thing, Accountant),
 )
 """All rules by name; a plugin adds its own with :meth:`~bgtplanner.registry.Registry.add`."""
 
 
-def rule_named(name: str) -> Rule:
+def accountant_named(name: str) -> Accountant:
     """A rule by its name.
 
     Raises:
@@ -339,6 +340,6 @@ def rule_named(name: str) -> Rule:
     return ACCOUNTANTS[name]
 
 
-def default_rule(mechanism: str) -> Rule:
+def default_accountant(mechanism: str) -> Accountant:
     """The rule to use for a mechanism unless another is asked for."""
     return ACCOUNTANTS[mechanism_named(mechanism).accountant]

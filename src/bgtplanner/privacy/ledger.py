@@ -41,7 +41,7 @@ from bgtplanner.privacy._book import (
     first_row,
 )
 from bgtplanner.privacy._journal import Head, Journal, Made, Row, named_values, pack
-from bgtplanner.privacy.accountants import Rule, from_ticks, rule_named, to_ticks
+from bgtplanner.privacy.accountants import Accountant, accountant_named, from_ticks, to_ticks
 from bgtplanner.privacy.budget import Budgets
 from bgtplanner.privacy.witness import Witness
 
@@ -116,17 +116,17 @@ class Ledger:
             self.check_head(seen)
 
     @classmethod
-    def in_memory(cls, budgets: Budgets, rule: Rule | str) -> Self:
+    def in_memory(cls, budgets: Budgets, accountant: Accountant | str) -> Self:
         """A ledger that lives as long as the process."""
         key = secrets.token_bytes(32)
-        return cls(Journal.in_memory([first_row(budgets, _rule(rule), key)], key))
+        return cls(Journal.in_memory([first_row(budgets, _rule(accountant), key)], key))
 
     @classmethod
     def create(
         cls,
         path: Path | str,
         budgets: Budgets,
-        rule: Rule | str,
+        accountant: Accountant | str,
         *,
         witness: Witness | None = None,
     ) -> Self:
@@ -136,7 +136,7 @@ class Ledger:
             LedgerError: If the file exists: a ledger is never silently started anew.
         """
         key = secrets.token_bytes(32)
-        first = first_row(budgets, _rule(rule), key)  # checked before a file is made
+        first = first_row(budgets, _rule(accountant), key)  # checked before a file is made
         if witness is not None and witness.newest() is not None:
             raise LedgerError(f"{witness.path}: knows of a ledger already; name another file")
         made = cls(Journal.create(path, key, first), witness=witness)
@@ -150,7 +150,7 @@ class Ledger:
         path: Path | str,
         *,
         budgets: Budgets | None = None,
-        rule: Rule | str | None = None,
+        accountant: Accountant | str | None = None,
         head: Head | None = None,
         witness: Witness | None = None,
         read_only: bool = False,
@@ -162,7 +162,7 @@ class Ledger:
             path: The file.
             budgets: What the clients may spend by now. May be less than it was created with (then
                 who has spent more can pay nothing further), never more.
-            rule: If given, must be the one it was created with.
+            accountant: If given, must be the one it was created with.
             head: The newest row that somebody else remembers; refused if it has lost that.
             witness: A file elsewhere that is told every head before a reservation is granted.
                 Refused if the ledger has lost the newest of them.
@@ -177,10 +177,9 @@ class Ledger:
         journal = Journal.open(path, read_only=read_only, rebuild=rebuild)
         try:
             ledger = cls(journal, witness=witness)
-            if rule is not None and _rule(rule).name != ledger.rule.name:
-                raise LedgerError(
-                    f"{path}: kept by the rule {ledger.rule.name}, not {_rule(rule).name}"
-                )
+            if accountant is not None and _rule(accountant).name != ledger.accountant.name:
+                wanted, kept = _rule(accountant).name, ledger.accountant.name
+                raise LedgerError(f"{path}: kept by the rule {kept}, not {wanted}")
             if budgets is not None:
                 try:
                     ledger._book.lower(budgets)
@@ -236,9 +235,9 @@ class Ledger:
         self._journal.close()
 
     @property
-    def rule(self) -> Rule:
+    def accountant(self) -> Accountant:
         """How charges add up."""
-        return self._book.rule
+        return self._book.accountant
 
     @property
     def budgets(self) -> Budgets:
@@ -412,7 +411,7 @@ class Ledger:
             newest = None if run is None else self._journal.newest_round(run)
             if newest is None or newest < before:
                 return self._book.spending
-            known = Spending(self.rule, self.budgets)
+            known = Spending(self.accountant, self.budgets)
             for row in self._journal.rows():
                 if row.kind == "loss":
                     ticks = np.asarray(named_values(row.payload)["ticks"])
@@ -449,7 +448,7 @@ class Ledger:
             members = np.flatnonzero(columns.class_of == index)
             at = budget.delta if delta is None else delta
             distinct, back = np.unique(columns.sums[:, members], axis=1, return_inverse=True)
-            result[members] = self.rule.epsilon(distinct, at)[back]
+            result[members] = self.accountant.epsilon(distinct, at)[back]
         return columns.of_clients(result)
 
     @property
@@ -462,7 +461,7 @@ class Ledger:
         with self._lock:
             self._catch_up()
             unsettled = self._journal.unsettled()
-        classes = Spending(self.rule, self._book.first_budgets)
+        classes = Spending(self.accountant, self._book.first_budgets)
         clients = classes.by_client()
         for row in itertools.islice(self._journal.rows(), self.head.number + 1):
             entry: dict[str, Any] = dict(zip(Row._fields[:4], row, strict=False))
@@ -563,5 +562,5 @@ class Ledger:
             self._book.read(row)
 
 
-def _rule(rule: Rule | str) -> Rule:
-    return rule_named(rule) if isinstance(rule, str) else rule
+def _rule(accountant: Accountant | str) -> Accountant:
+    return accountant_named(accountant) if isinstance(accountant, str) else accountant

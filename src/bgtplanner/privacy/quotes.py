@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.accountants import ACCOUNTANTS, Rule
+from bgtplanner.privacy.accountants import ACCOUNTANTS, Accountant
 from bgtplanner.privacy.budget import Budget
 
 __all__ = ["quotes"]
@@ -33,33 +33,38 @@ def quotes(
         >>> round(quotes(Budget(10, 1e-5), 100)["gaussian/gdp"]["noise_multiplier"], 5)
         4.99889
     """
-    known = sorted({rule.mechanism for rule in ACCOUNTANTS.values()})
+    known = sorted({accountant.mechanism for accountant in ACCOUNTANTS.values()})
     fits = mechanism is None or mechanism in known
     ConfigError.unless(fits, "--mechanism", mechanism, f"one of {', '.join(known)}")
     return {
-        name: _quote(rule, budget, rounds, noise_multiplier)
-        for name, rule in ACCOUNTANTS.items()
-        if mechanism in (None, rule.mechanism) and (budget.delta > 0 or rule.counts_epsilons)
+        name: _quote(accountant, budget, rounds, noise_multiplier)
+        for name, accountant in ACCOUNTANTS.items()
+        if mechanism in (None, accountant.mechanism)
+        and (budget.delta > 0 or accountant.counts_epsilons)
     }
 
 
-def _quote(rule: Rule, budget: Budget, rounds: int, noise: float | None) -> dict[str, Any]:
-    charge = rule.even_charge(budget, rounds)
+def _quote(
+    accountant: Accountant, budget: Budget, rounds: int, noise: float | None
+) -> dict[str, Any]:
+    charge = accountant.even_charge(budget, rounds)
     quote: dict[str, Any] = {
-        "sound": rule.sound,
-        "capacity": rule.capacity(budget),
+        "sound": accountant.sound,
+        "capacity": accountant.capacity(budget),
         "charge": charge,
-        "noise_multiplier": float(rule.noise_multiplier(charge)),
-        "epsilon_of_one_round": rule.epsilon_of_rounds(charge, 1, budget.delta),
-        "epsilon": rule.epsilon_of_rounds(charge, rounds, budget.delta),
-        "epsilon_with_one_more_round": rule.epsilon_of_rounds(charge, rounds + 1, budget.delta),
+        "noise_multiplier": float(accountant.noise_multiplier(charge)),
+        "epsilon_of_one_round": accountant.epsilon_of_rounds(charge, 1, budget.delta),
+        "epsilon": accountant.epsilon_of_rounds(charge, rounds, budget.delta),
+        "epsilon_with_one_more_round": accountant.epsilon_of_rounds(
+            charge, rounds + 1, budget.delta
+        ),
     }
     if noise is not None:
-        cost = float(rule.charge(noise))
-        affordable = int(np.max(rule.limit_ticks(budget) // rule.sum_ticks(cost)))
+        cost = float(accountant.charge(noise))
+        affordable = int(np.max(accountant.limit_ticks(budget) // accountant.sum_ticks(cost)))
         quote["at_noise_multiplier"] = {
             "charge": cost,
             "rounds_affordable": affordable,
-            "epsilon": rule.epsilon_of_rounds(cost, rounds, budget.delta),
+            "epsilon": accountant.epsilon_of_rounds(cost, rounds, budget.delta),
         }
     return quote

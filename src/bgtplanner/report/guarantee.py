@@ -47,8 +47,8 @@ def not_covered(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _adds_up(summary: Mapping[str, Any]) -> bool:
-    rule = ACCOUNTANTS.get(summary["accounting"])
-    return rule is not None and rule.sound
+    accountant = ACCOUNTANTS.get(summary["accounting"])
+    return accountant is not None and accountant.sound
 
 
 def guarantee(summary: Mapping[str, Any]) -> list[str]:

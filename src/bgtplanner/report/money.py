@@ -68,7 +68,7 @@ def ledger_facts(ledger: Ledger) -> dict[str, Any]:
                 "epsilon": budget.epsilon,
                 "delta": budget.delta,
                 "clients": len(members),
-                "capacity": ledger.rule.capacity(budget),
+                "capacity": ledger.accountant.capacity(budget),
                 "spent_most": float(from_ticks(spent[0, members].max())),
                 "left_least": float(left[members].min()),
                 "left_most": float(left[members].max()),
@@ -78,8 +78,8 @@ def ledger_facts(ledger: Ledger) -> dict[str, Any]:
             }
         )
     return {
-        "rule": ledger.rule.name,
-        "sound": ledger.rule.sound,
+        "rule": ledger.accountant.name,
+        "sound": ledger.accountant.sound,
         "clients": len(ledger),
         "head": str(ledger.head),
         "unsettled": ledger.unsettled,

@@ -330,11 +330,13 @@ def _clients(view: RunView) -> Picture:
 
     def draw(figure: Figure) -> None:
         axes = round_axes(figure, view.total, "clients")
-        edges = np.array([[step - 0.5, step + 0.5] for step in view.steps]).ravel()
-        base = np.zeros(len(edges))
+        interactions = np.array([[step - 0.5, step + 0.5] for step in view.steps]).ravel()
+        base = np.zeros(len(interactions))
         for name, count, shade in layers:
             top = base + np.repeat(count, 2)
-            area = axes.fill_between(edges, base, top, color=shade, lw=0, label=name, alpha=0.85)
+            area = axes.fill_between(
+                interactions, base, top, color=shade, lw=0, label=name, alpha=0.85
+            )
             mark_series(area, name)
             base = top
         axes.set_ylim(0, 1.05 * everybody)

@@ -20,22 +20,22 @@ from bgtplanner.paper.expansion import Expansion
 from bgtplanner.paper.extras import PaperExtras
 from bgtplanner.planning.policy import LedgerPolicy, Policy
 from bgtplanner.planning.registry import CONSTANTS, POLICIES
-from bgtplanner.privacy.accountants import Rule, default_rule, rule_named
+from bgtplanner.privacy.accountants import Accountant, accountant_named, default_accountant
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import Config
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 __all__ = [
+    "accountant_of",
     "budgets_of",
     "check_planning",
+    "coordinator_of",
     "described",
     "expansion_of",
     "federation_of",
     "learner_of",
-    "planned_of",
     "policy_of",
-    "rule_of",
 ]
 
 
@@ -126,20 +126,20 @@ def expansion_of(config: Config) -> Expansion | None:
     )
 
 
-def rule_of(config: Config) -> Rule:
+def accountant_of(config: Config) -> Accountant:
     """How charges add up."""
     mechanism, name = config.privacy.mechanism, config.privacy.accounting
     if name == "auto":
-        return default_rule(mechanism)
+        return default_accountant(mechanism)
     if name == "authors":
         name = AUTHORS.get(mechanism, "laplace/basic")
     try:
-        rule = rule_named(name)
+        accountant = accountant_named(name)
     except ConfigError as error:
         raise ConfigError(f"privacy.{error}") from error
-    fits = rule.mechanism == mechanism
+    fits = accountant.mechanism == mechanism
     ConfigError.unless(fits, "privacy.accounting", name, f"a rule for {mechanism} noise")
-    return rule
+    return accountant
 
 
 def budgets_of(config: Config, n_clients: int) -> Budgets:
@@ -168,7 +168,7 @@ def budgets_of(config: Config, n_clients: int) -> Budgets:
     return Budgets.per_client(values, privacy.delta)
 
 
-def planned_of(
+def coordinator_of(
     config: Config,
     engine: Engine,
     mark: str,
@@ -179,13 +179,13 @@ def planned_of(
     policy: Policy | None = None,
 ) -> Coordinator:
     """Policy and ledger around a federation. The ledger is made, or opened if it exists."""
-    budgets, rule = budgets_of(config, engine.n_clients), rule_of(config)
+    budgets, accountant = budgets_of(config, engine.n_clients), accountant_of(config)
     if ledger_path is None:
-        ledger = Ledger.in_memory(budgets, rule)
+        ledger = Ledger.in_memory(budgets, accountant)
     elif ledger_path.exists():
-        ledger = Ledger.open(ledger_path, budgets=budgets, rule=rule)
+        ledger = Ledger.open(ledger_path, budgets=budgets, accountant=accountant)
     else:
-        ledger = Ledger.create(ledger_path, budgets, rule)
+        ledger = Ledger.create(ledger_path, budgets, accountant)
     if isinstance(policy, LedgerPolicy):  # one that was made elsewhere
         policy = policy.spending_from(ledger)
     planning = config.planning
@@ -214,7 +214,7 @@ def check_planning(config: Config, n_clients: int, policy: Policy | None = None)
     Raises:
         ConfigError: If they do not, naming the key, or if the policy's state cannot be kept.
     """
-    ledger = Ledger.in_memory(budgets_of(config, n_clients), rule_of(config))
+    ledger = Ledger.in_memory(budgets_of(config, n_clients), accountant_of(config))
     if policy is None:
         policy_of(config, ledger).state_dict()
 

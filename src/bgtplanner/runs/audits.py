@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.paper.accounting import client_level
-from bgtplanner.privacy.accountants import default_rule
+from bgtplanner.privacy.accountants import default_accountant
 from bgtplanner.privacy.audit import (
     Expected,
     Guesses,
@@ -193,7 +193,7 @@ def audit(
         mechanism=mechanism,
         trust=trust,
         unit=unit,
-        rule=default_rule(mechanism),
+        accountant=default_accountant(mechanism),
         budget=Budget(epsilon, delta),
         rounds=rounds,
         blocks=blocks if unit == "row" else 1,
@@ -415,7 +415,7 @@ def _concluded(
     lower = max(any_bound, gaussian or 0.0)
     real = claim
     if setting.unit == "row":
-        multiplier = float(setting.rule.noise_multiplier(setting.charge))
+        multiplier = float(setting.accountant.noise_multiplier(setting.charge))
         multipliers = [multiplier] * setting.rounds
         real = client_level(setting.mechanism, multipliers, setting.blocks, delta).epsilon
     checks = tuple(
@@ -428,7 +428,7 @@ def _concluded(
         trust=setting.trust,
         unit=setting.unit,
         path=path,
-        accounting=setting.rule.name,
+        accounting=setting.accountant.name,
         rounds=setting.rounds,
         blocks=setting.blocks,
         canaries=setting.canaries,

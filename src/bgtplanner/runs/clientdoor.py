@@ -184,7 +184,7 @@ class ClientDoor(Door):
         return Request(
             run="audit",
             round=index,
-            rule=self.setting.rule.name,
+            accountant=self.setting.accountant.name,
             trust="local",
             unit="client",
             charge=self.setting.charge,
@@ -202,7 +202,7 @@ class ClientDoor(Door):
         policy = {
             "epsilon": epsilon,
             "delta": self.setting.budget.delta,
-            "rule": f'"{self.setting.rule.name}"',
+            "rule": f'"{self.setting.accountant.name}"',
             "largest_charge": charge,
             "smallest_charge": charge,
             "smallest_noise_multiplier": 1e-9,

@@ -11,7 +11,7 @@ from bgtplanner.flower.check import Finding
 from bgtplanner.flower.messages import catalogue_hash
 from bgtplanner.flower.server import Catalogue
 from bgtplanner.privacy.allowed import Choice, check
-from bgtplanner.runs.assembly import rule_of
+from bgtplanner.runs.assembly import accountant_of
 from bgtplanner.runs.config import Config, load_config
 
 __all__ = ["catalogue_of", "check_deployable", "check_server"]
@@ -48,8 +48,10 @@ def check_deployable(config: Config) -> None:
         ("federation.stragglers", federation.stragglers, not federation.stragglers, made_up),
     ):
         ConfigError.unless(fits, name, value, expected)
-    rule = rule_of(config)
-    ConfigError.unless(rule.sound, "privacy.accounting", rule.name, "a rule that adds up")
+    accountant = accountant_of(config)
+    ConfigError.unless(
+        accountant.sound, "privacy.accounting", accountant.name, "a rule that adds up"
+    )
     clients, least = config.deployment.clients, config.deployment.least_clients
     ConfigError.unless(
         least <= clients, "deployment.least_clients", least, f"deployment.clients = {clients}"
@@ -65,7 +67,7 @@ def check_server(config_file: Path) -> list[Finding]:
     config = load_config(file=config_file)
     check_deployable(config)
     privacy, catalogue = config.privacy, catalogue_of(config, config_file.parent)
-    promise = f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g}, {rule_of(config).name}"
+    promise = f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g}, {accountant_of(config).name}"
     scale = f"{len(catalogue.items)} items, ratings from {catalogue.low:g} to {catalogue.high:g}"
     return [
         Finding("settings", True, promise),

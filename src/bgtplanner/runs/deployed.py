@@ -22,7 +22,7 @@ from flwr.serverapp import Grid, ServerApp
 from bgtplanner.errors import BGTPlannerError, ConfigError, RunFolderError
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.server import Catalogue, DeployedRounds, Deployment, Pace
-from bgtplanner.runs.assembly import federation_of, planned_of, rule_of
+from bgtplanner.runs.assembly import accountant_of, coordinator_of, federation_of
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.deployable import catalogue_of, check_deployable
 from bgtplanner.runs.folder import RunFolder
@@ -100,11 +100,11 @@ class _DeployedRun(Run):
         observer: RoundObserver | None,
         poll_seconds: float,
     ) -> None:
-        rule, settings = rule_of(config), config.deployment
+        accountant, settings = accountant_of(config), config.deployment
         machines = Machines(
             grid,
             places=settings.clients,
-            rule=rule.name,
+            accountant=accountant.name,
             known=noted["clients"],
             save=lambda clients: folder.write_clients({"run": noted["run"], "clients": clients}),
             seconds=min(settings.round_seconds, _HELLO_SECONDS),
@@ -115,7 +115,7 @@ class _DeployedRun(Run):
             machines,
             catalogue,
             model=config.model.name,
-            rule=rule,
+            accountant=accountant,
             run=noted["run"],
             pace=Pace(
                 least_clients=settings.least_clients,
@@ -127,7 +127,7 @@ class _DeployedRun(Run):
         )
         super().__init__(config, deployment, observer)
         self.checkpoint_every = 1  # clients have paid for every round: none is played twice
-        self._rounds = planned_of(
+        self._rounds = coordinator_of(
             config,
             deployment,
             noted["run"],

@@ -50,8 +50,8 @@ def _histogram(ratings: Ratings) -> dict[str, int]:
     scaled = np.round(ratings.value.astype(np.float64), 6)  # from 0 to 1: nothing can overflow
     values, counts = np.unique(scaled, return_counts=True)
     if len(values) > _MOST_VALUES:  # not a scale of stars: ten equal bins
-        counts, edges = np.histogram(scaled, bins=10)
-        values = edges[:-1]
+        counts, interactions = np.histogram(scaled, bins=10)
+        values = interactions[:-1]
     histogram: dict[str, int] = {}
     for value, count in zip(ratings.to_raw(values), counts, strict=True):
         name = f"{value:g}"  # six digits, which two values may share

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.guard import Guard
-from bgtplanner.privacy.accountants import Rule
+from bgtplanner.privacy.accountants import Accountant
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.noise import SeededNoise
@@ -50,7 +50,7 @@ class Setting:
     mechanism: Literal["gaussian", "laplace", "privunit"]
     trust: Literal["local", "secagg"]
     unit: Literal["client", "row"]
-    rule: Rule
+    accountant: Accountant
     budget: Budget
     rounds: int
     blocks: int
@@ -61,12 +61,12 @@ class Setting:
     @property
     def charge(self) -> float:
         """Of one round, for the audited clients."""
-        return self.rule.even_charge(self.budget, self.rounds)
+        return self.accountant.even_charge(self.budget, self.rounds)
 
     @property
     def charge_beside(self) -> float:
         """Of one round, for the others."""
-        return self.rule.even_charge(self.beside or self.budget, self.rounds)
+        return self.accountant.even_charge(self.beside or self.budget, self.rounds)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -195,7 +195,7 @@ class GuardDoor(Door):
         members = np.concatenate([members, np.zeros((1, blocks, setting.size))])
         groups = np.append(np.repeat(np.arange(trials), self._members), trials)
         classes = (setting.budget, Budget(_POOR, setting.budget.delta))
-        ledger = Ledger.in_memory(Budgets(classes, class_of), setting.rule)
+        ledger = Ledger.in_memory(Budgets(classes, class_of), setting.accountant)
         noise = None if mark is None else SeededNoise(mark)
         guard = Guard(ledger, trust=setting.trust, unit=setting.unit, noise=noise)
         given = members if setting.unit == "row" else members[:, 0]
@@ -273,7 +273,7 @@ class SimulationDoor(Door):
         unequal = setting.beside is not None
         charges = np.array([setting.charge, setting.charge_beside][: 1 + unequal])
         class_of_client = np.array([0] * known + [int(unequal)] * 2, dtype=np.int32)
-        return terms_of(setting.rule, setting.trust, 1.0, charges, granted, class_of_client)
+        return terms_of(setting.accountant, setting.trust, 1.0, charges, granted, class_of_client)
 
     def _compiled(self, mode: str) -> Any:
         import jax
@@ -281,7 +281,7 @@ class SimulationDoor(Door):
 
         from bgtplanner.data.ratings import Ratings
         from bgtplanner.federation.protection import Protection
-        from bgtplanner.models.learner import Edges, Upload
+        from bgtplanner.models.interactions import Interactions, Upload
 
         setting = self.setting
         pairs = np.indices((setting.canaries + 2, self._rated)).reshape(2, -1)
@@ -289,7 +289,7 @@ class SimulationDoor(Door):
         users, rated = pairs
         ones = np.ones(pairs.shape[1])
         ratings = Ratings.from_arrays(users, rated, ones, items=items, scale=(0.0, 1.0))
-        edges = Edges.of(ratings)
+        interactions = Interactions.of(ratings)
         noise: Any = mode
         protection = Protection(mechanism=setting.mechanism, trust=setting.trust, noise=noise)
         along = jnp.asarray(_LOUD * self._along, dtype=jnp.float32)
@@ -297,9 +297,9 @@ class SimulationDoor(Door):
 
         def one(key: Any, signs: Any, terms: Any) -> Any:
             uploads = jnp.concatenate([signs[:, None] * along, others])
-            rows = uploads[edges.pair_client, edges.pair_item][:, None]
+            rows = uploads[interactions.pair_client, interactions.pair_item][:, None]
             upload = Upload(rows, uploads[:, self._items :])
-            released = protection.release(key, upload, edges, terms).aggregate
+            released = protection.release(key, upload, interactions, terms).aggregate
             number = jnp.maximum(released.usage.max(), 1.0)
             mean = released.gradient
             return number * jnp.concatenate([mean.items.ravel(), mean.dense])

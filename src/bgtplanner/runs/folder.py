@@ -50,8 +50,8 @@ from bgtplanner.errors import (
     StorageError,
     quoted,
 )
-from bgtplanner.privacy.accountants import Rule
-from bgtplanner.runs.assembly import rule_of
+from bgtplanner.privacy.accountants import Accountant
+from bgtplanner.runs.assembly import accountant_of
 from bgtplanner.runs.config import Config, load_config, to_toml
 from bgtplanner.runs.contents import (
     CLIENTS,
@@ -252,8 +252,8 @@ class RunFolder:
             return []
         except OSError as error:
             raise RunFolderError(f"{file}: cannot be read: {error}") from error
-        rule = self._rule() if whole else None
-        needed = needed_of_rounds(rule is not None, self.deployed) if whole else ()
+        accountant = self._rule() if whole else None
+        needed = needed_of_rounds(accountant is not None, self.deployed) if whole else ()
         records: list[dict[str, Any]] = []
         for number, line in enumerate(lines[:first], start=1):
             try:
@@ -269,14 +269,14 @@ class RunFolder:
                     "expected; the folder was changed by hand"
                 )
             records.append(record)
-        if rule is not None:
-            check_ticks(file, records, len(rule.powers))
+        if accountant is not None:
+            check_ticks(file, records, len(accountant.powers))
         return records
 
-    def _rule(self) -> Rule | None:
+    def _rule(self) -> Accountant | None:
         """How charges add up in this run; None where nothing is paid."""
         config = self.config()
-        return None if config.privacy.mechanism == "none" else rule_of(config)
+        return None if config.privacy.mechanism == "none" else accountant_of(config)
 
     def keep_rounds(self, number: int) -> list[dict[str, Any]]:
         """Cut ``rounds.jsonl`` to the rounds before the checkpoint, and return them."""
@@ -352,8 +352,8 @@ class RunFolder:
         file, contents = self.path / "summary.json", of_summary()
         contents.check(file, found, needed)
         if whole:
-            config, deployed, rule = self.config(), self.deployed, self._rule()
-            contents.check(file, found, needed_of_summary(rule is not None, deployed))
+            config, deployed, accountant = self.config(), self.deployed, self._rule()
+            contents.check(file, found, needed_of_summary(accountant is not None, deployed))
             mine = {
                 "schema": SCHEMA,
                 "preset": config.preset,
@@ -361,7 +361,7 @@ class RunFolder:
                 "policy": config.planning.policy,
                 "mechanism": config.privacy.mechanism,
                 "seed": config.run.seed,
-            } | ({} if rule is None else {"accounting": rule.name})
+            } | ({} if accountant is None else {"accounting": accountant.name})
             for name, value in mine.items():
                 if found.get(name, value) != value:
                     raise RunFolderError(

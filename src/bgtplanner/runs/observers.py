@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from bgtplanner.data.split import Split
 from bgtplanner.models.metrics import of_ratings
-from bgtplanner.runs.assembly import rule_of
+from bgtplanner.runs.assembly import accountant_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.summary import Result, readings
 
@@ -146,7 +146,7 @@ def figures_of(record: Mapping[str, Any], config: Config) -> dict[str, float]:
         "planner/price": chosen("price"),
     }
     if config.privacy.mechanism != "none":
-        read = readings(rule_of(config).name, config.privacy.delta, [record])
+        read = readings(accountant_of(config).name, config.privacy.delta, [record])
         named["budget/epsilon_spent"] = None if read is None else float(read.max())
     known = {name: value for name, value in named.items() if value is not None}
     return {name: float(value) for name, value in known.items() if math.isfinite(value)}

@@ -34,10 +34,10 @@ from bgtplanner.planning.registry import POLICIES
 from bgtplanner.planning.schedules import Hindsight
 from bgtplanner.runs.assembly import (
     check_planning,
+    coordinator_of,
     described,
     federation_of,
     learner_of,
-    planned_of,
 )
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.folder import RunFolder
@@ -409,7 +409,7 @@ class _Run(Run):
             path = None if folder is None else folder.path / "ledger.sqlite"
             mark = fingerprint_of(self.split)
             policy = self.given.policy
-            self.planned = planned_of(self.config, self.simulation, mark, path, policy=policy)
+            self.planned = coordinator_of(self.config, self.simulation, mark, path, policy=policy)
 
     def step(self) -> RoundResult | None:
         if self.planned is not None:

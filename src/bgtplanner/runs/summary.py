@@ -22,7 +22,7 @@ from bgtplanner.privacy._book import Spending
 from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.allowed import UNITS
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.runs.assembly import budgets_of, expansion_of, rule_of
+from bgtplanner.runs.assembly import accountant_of, budgets_of, expansion_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import SCHEMA
 
@@ -295,7 +295,7 @@ def spending_of(
         "ledger_head": str(ledger.head),
         "uploads_dropped": sum(record["dropped"] for record in records),
     }
-    if split is not None and (not UNITS[privacy.unit].sound or not ledger.rule.sound):
+    if split is not None and (not UNITS[privacy.unit].sound or not ledger.accountant.sound):
         found |= _client_level(config, split, records)
     return found
 
@@ -308,7 +308,7 @@ def promised(
     return {
         "trust": privacy.trust,
         "unit": privacy.unit,
-        "accounting": rule_of(config).name,
+        "accounting": accountant_of(config).name,
         "epsilon": max(epsilons),
         "delta": privacy.delta,
         "rounds_paid": sum(record.get("charge", 0) > 0 for record in records),
@@ -351,13 +351,13 @@ def readings(
 
     In runs of earlier versions, of a client asked in all rounds; some did not note what it takes.
     """
-    rule = ACCOUNTANTS.get(accounting)
+    accountant = ACCOUNTANTS.get(accounting)
     noted = [record.get("spent") for record in records]
-    if rule is None or not all(noted):
+    if accountant is None or not all(noted):
         return None
     spent = np.moveaxis(np.asarray(noted, dtype=np.int64), 1, 0)
     flat, back = np.unique(spent.reshape(len(spent), -1), axis=1, return_inverse=True)
-    return np.asarray(rule.epsilon(flat, delta)[back.ravel()].reshape(spent.shape[1:]))
+    return np.asarray(accountant.epsilon(flat, delta)[back.ravel()].reshape(spent.shape[1:]))
 
 
 def _client_level(
