@@ -147,7 +147,7 @@ class TestTerminal:
             )
             lines = shown(found)
             assert max(map(len, lines)) <= 80
-            assert any("baselines:Hong" in line for line in lines)
+            assert any("schedules:Hong" in line for line in lines)
             assert any("[/red].csv, gaussian" in line for line in lines)
 
 

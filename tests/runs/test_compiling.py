@@ -33,5 +33,5 @@ def test_once(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> Non
         del few["planning.policy"]
     with jax.log_compiles():
         simulate("synthetic", rounds=4, preset=preset, settings=size | few | settings)
-    compiled = [text for text in caplog.messages if text.startswith("Compiling jit(_round)")]
+    compiled = [text for text in caplog.messages if text.startswith("Compiling jit(round)")]
     assert len(compiled) == 1

@@ -44,6 +44,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from bgtplanner.errors import ConfigError
 from bgtplanner.models.interactions import Interactions, Shared, Upload, copies, normal_equations
 from bgtplanner.models.learner import Learner, Local, Statistics, within
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
@@ -157,7 +158,14 @@ class Biases(Learner):
         return jnp.clip(score, 0.0, 1.0)
 
     def server_initial(self, shared: Shared, server: Server) -> Posterior:
-        """Nothing was told yet."""
+        """Nothing was told yet.
+
+        Raises:
+            ConfigError: If an optimizer is asked for, which this model would pass over.
+        """
+        fits = server.optimizer == "posterior"
+        expected = "posterior, for the model biases"
+        ConfigError.unless(fits, "server.optimizer", server.optimizer, expected)
         return Posterior.initial(shared, discounts=server.hostile_clients > 0)
 
     def server_update(
