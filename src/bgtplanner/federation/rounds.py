@@ -110,29 +110,23 @@ class Extras(Protocol):
 
     def check(self, model: Learner, protection: Protection | None) -> None:
         """Refuse a model or a protection that does not go with these extras."""
-        ...
 
     def begin(self, model: Learner, local: Local, interactions: Interactions) -> Local:
         """Return what clients keep before the first round."""
-        ...
 
     def items(self, key: Array, index: Array, interactions: Interactions) -> Array | None:
         """Return further items that clients name, ``[n_clients, number]``, -1 for no item."""
-        ...
 
     def rows(
         self, key: Array, index: Array, upload: Upload, interactions: Interactions
     ) -> ExtraRows | None:
         """Return further rows that each client uploads; `key` is the key of the run."""
-        ...
 
     def shows(self, index: int) -> bool:
         """Return whether something goes to a third party in this round."""
-        ...
 
     def own(self, model: Learner, local: Local) -> Array:
         """Return what goes there for each user, as part of the client's upload."""
-        ...
 
     def told(
         self, model: Learner, local: Local, shown: Shown, known: Ratings, bound: float | None
@@ -141,7 +135,6 @@ class Extras(Protocol):
 
         `known` are the ratings that have arrived, `bound` is the clip of what was shown.
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

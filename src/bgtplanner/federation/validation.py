@@ -16,7 +16,7 @@ from jax import Array
 
 from bgtplanner.models.interactions import Interactions
 
-__all__ = ["WORST", "Validated", "Validation", "ValidationSet", "errors_of_clients", "rmse_of"]
+__all__ = ["WORST", "Validation", "ValidationSet", "errors_of_clients", "rmse_of"]
 
 WORST = 0.16
 """Bound on a client's mean squared error (an RMSE of 0.4); larger errors are clipped to it."""

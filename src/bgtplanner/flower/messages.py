@@ -32,7 +32,6 @@ from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE, is_sha256
 __all__ = [
     "HELLO",
     "KEEP",
-    "PROTOCOL",
     "TRAIN",
     "Hello",
     "Request",
@@ -258,7 +257,7 @@ def read_hello(message: Message) -> Hello:
 
 
 def reply(status: Literal["kept", "refused"]) -> RecordDict:
-    """Return an answer of one word. A refusal gives no reason: it might depend on the data."""
+    """Return an answer of one word. A refusal gives no reason; that is in the client's log."""
     return RecordDict({"reply": ConfigRecord({"status": status})})
 
 

@@ -242,7 +242,7 @@ class Deployment:
 class DeployedRounds(Coordinator):
     """Rounds on real machines, planned and paid for as in a simulation.
 
-    All connected clients are asked. The server's ledger records what it has asked of each: a
+    Only connected clients are asked. The server's ledger records what it has asked of each: a
     client that refused or was never reached is recorded as having paid, which errs on the safe
     side. What a client has really spent is in its own ledger.
     """

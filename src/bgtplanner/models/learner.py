@@ -89,7 +89,6 @@ class Learner(Protocol):
 
     def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Local]:
         """Return the parameters before the first round. Must not look at a rating."""
-        ...
 
     def personalise(self, shared: Shared, local: Local, interactions: Interactions) -> Local:
         """Return the local state, fitted to the shared parameters. It never leaves the client.
@@ -114,7 +113,6 @@ class Learner(Protocol):
         self, shared: Shared, local: Local, interactions: Interactions, user: Array, item: Array
     ) -> Array:
         """Return predicted ratings in [0, 1] of user-item pairs; computed on the clients."""
-        ...
 
     def server_initial(self, shared: Shared, server: Server) -> Memory:
         """Return the server's memory before the first round."""

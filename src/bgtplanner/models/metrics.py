@@ -19,14 +19,12 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.registry import Registry
 
 __all__ = [
-    "LIST_LENGTH",
     "METRICS",
     "THRESHOLD",
     "Lists",
     "Metric",
     "Metrics",
     "metrics",
-    "of_lists",
     "of_ratings",
     "ranked",
     "shown",
@@ -189,11 +187,6 @@ def of_ratings() -> dict[str, Metric]:
     return {name: METRICS[name] for name in METRICS if METRICS[name].sums}
 
 
-def of_lists() -> dict[str, Metric]:
-    """Return the metrics that are computed at the end of a run."""
-    return {name: METRICS[name] for name in METRICS if not METRICS[name].sums}
-
-
 def shown() -> dict[str, Metric]:
     """Return the metrics that tables and figures show."""
     return {name: METRICS[name] for name in METRICS if METRICS[name].shown}
@@ -228,7 +221,8 @@ def ranked(predict: Callable[[Any, Any], Any], train: Ratings, test: Ratings) ->
         train: The training ratings, whose items are not shown again.
         test: Held-out ratings.
     """
-    if not of_lists():
+    of_lists = {name: METRICS[name] for name in METRICS if not METRICS[name].sums}
+    if not of_lists:
         return Metrics()
     users, items = test.n_users, test.n_items
     likes = np.zeros((users, items), dtype=bool)
@@ -244,4 +238,4 @@ def ranked(predict: Callable[[Any, Any], Any], train: Ratings, test: Ratings) ->
         top[some] = np.argsort(-scores, axis=1, kind="stable")[:, : top.shape[1]]
     hits = np.take_along_axis(likes, top, axis=1)
     lists = Lists(top, hits, likes.sum(axis=1), items)
-    return Metrics({name: float(metric.of(lists)) for name, metric in of_lists().items()})
+    return Metrics({name: float(metric.of(lists)) for name, metric in of_lists.items()})

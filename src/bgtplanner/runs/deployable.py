@@ -48,20 +48,12 @@ def check_deployable(config: Config) -> None:
         ("federation.stragglers", federation.stragglers, not federation.stragglers, made_up),
     ):
         ConfigError.unless(fits, name, value, expected)
-    accountant = accountant_of(config)
-    ConfigError.unless(
-        accountant.sound,
-        "privacy.accounting",
-        accountant.name,
-        "a sound accountant, like gaussian/gdp",
-    )
-    clients, least = config.deployment.clients, config.deployment.least_clients
-    ConfigError.unless(
-        least <= clients,
-        "deployment.least_clients",
-        least,
-        f"at most deployment.clients = {clients}",
-    )
+    accountant, deployment = accountant_of(config), config.deployment
+    expected = "a sound accountant, like gaussian/gdp"
+    ConfigError.unless(accountant.sound, "privacy.accounting", accountant.name, expected)
+    least, expected = deployment.least_clients, f"at most clients = {deployment.clients}"
+    fits = least <= deployment.clients
+    ConfigError.unless(fits, "deployment.least_clients", least, expected)
 
 
 def check_server(config_file: Path) -> list[Finding]:

@@ -117,12 +117,7 @@ class _DeployedRun(Run):
             model=config.model.name,
             accountant=accountant,
             run=noted["run"],
-            pace=Pace(
-                least_clients=settings.least_clients,
-                wait_seconds=settings.wait_seconds,
-                round_seconds=settings.round_seconds,
-                pause_seconds=settings.pause_seconds,
-            ),
+            pace=Pace(*(getattr(settings, name) for name in Pace._fields)),
             seed=config.run.seed,
         )
         super().__init__(config, deployment, observer)
