@@ -95,12 +95,13 @@ class Simulation:
         self._split = split
         with jax.default_device(self._device):
             self._interactions = Interactions.of(split.train, split.arrival)
-            self._heldout = Heldout(
-                jnp.asarray(split.test.user),
-                jnp.asarray(split.test.item),
-                jnp.asarray(split.test.value),
-            )
-            self._aside = None if aside is None else _aside(aside)
+            test = split.test
+            self._heldout = Heldout(*map(jnp.asarray, (test.user, test.item, test.value)))
+            self._aside: ValidationSet | None = None
+            if aside is not None:
+                kept = aside.train
+                arrays = (kept.user, kept.item, kept.value, aside.arrival)
+                self._aside = ValidationSet(*map(jnp.asarray, arrays))
             self._first_key, self._key = jax.random.split(jax.random.key(seed))
             # Each round reuses the memory of the old state, so that parameters are never held
             # twice. Copied first, since a model may use one array in two places.
@@ -262,12 +263,6 @@ def restored_state(
     if "next_round" not in arrays:
         raise RunFolderError("checkpoint entry 'next_round' is missing")
     return jax.tree_util.tree_unflatten(tree, restored), int(arrays["next_round"])
-
-
-def _aside(split: Split) -> ValidationSet:
-    train = split.train
-    arrays = (train.user, train.item, train.value, split.arrival)
-    return ValidationSet(*(jnp.asarray(array) for array in arrays))
 
 
 @partial(jax.jit, static_argnums=0)
