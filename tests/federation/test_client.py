@@ -106,7 +106,12 @@ def test_round_after_round_a_client_uploads_what_the_simulation_has(
     ratings = synthetic_ratings(
         clients=4, items=20, ratings_per_client=16, users_per_client=users, seed=2
     )
-    server = Server(optimizer="sgd", aggregation="clients", learning_rate=2.0, item_prior=0.0)
+    server = Server(
+        optimizer="posterior" if isinstance(model, Biases) else "sgd",
+        aggregation="clients",
+        learning_rate=2.0,
+        item_prior=0.0,
+    )
     federation, interactions = Federation(model=model, server=server), Interactions.of(ratings)
     state = federation.initial(jax.random.key(1), interactions)
     own = [alone(ratings, client) for client in range(4)]

@@ -172,7 +172,7 @@ def test_the_words_of_refusals() -> None:
         release(Guard(ledger), np.zeros((2, 2)))
     with refused("uploads = (3, 2): expected 3 clients and blocks, coordinates"):
         release(Guard(ledger, unit="row"))
-    with refused("groups = [0, 1]: expected one number below 3 a client"):
+    with refused("groups = [0, 1]: expected one number below 3 per client"):
         release(Guard(ledger), groups=[0, 1])
     with refused("trust = 'none': expected local or secagg"):
         Guard(ledger, trust="none")  # type: ignore[arg-type]

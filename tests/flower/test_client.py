@@ -458,7 +458,7 @@ def test_keeps_no_model_that_it_does_not_agree_to(
     ("values", "problem"),
     [
         ({"epsilon": 0.0}, "policy.toml: epsilon = 0.0: expected a number from 1e-9 to 100,000"),
-        ({"rule": "gaussian/authors"}, "rule = 'gaussian/authors': expected a rule whose"),
+        ({"rule": "gaussian/authors"}, "rule = 'gaussian/authors': expected a sound accountant"),
         ({"rule": "nonsense"}, "rule"),
         ({"largest_chargee": 1.0}, "largest_chargee"),
         ({"smallest_charge": 1e6}, "smallest_charge = 1000000.0: expected at most largest_charge"),

@@ -199,4 +199,4 @@ def test_the_owner_reads_how_many_ratings_were_left_out(
     assert said_in(flower_log) == []
     rate(client, "u0,brand-new,2.0")
     client.answer(replace(request_of_server, round=1))
-    assert said_in(flower_log) == ["1 ratings are of no item, or no rating, of this run"]
+    assert said_in(flower_log) == ["1 ratings left out: not in this run's catalogue or scale"]

@@ -341,7 +341,7 @@ def test_more_clients_than_places_and_other_rules_are_left_out(
     play(federation, InProcessGrid(client_app, [other, *federation[1]]), tmp_path / "run")
     (record,) = rounds_of(tmp_path / "run")
     assert record["asked"] == 2
-    assert "keeps its ledger by 'laplace/basic'" in flower_log.text
+    assert "ledger uses 'laplace/basic'" in flower_log.text
     assert "deployment.clients = 2" in flower_log.text
 
 

@@ -28,8 +28,8 @@ AnyPath = Annotated[
 
 @deploy_app.command("init")
 def init(
-    folder: Annotated[str, typer.Argument(help="A folder to make.")],
-    clients: Annotated[int, typer.Option(help="For how many clients.")] = 3,
+    folder: Annotated[str, typer.Argument(help="Folder to create.")],
+    clients: Annotated[int, typer.Option(help="Number of clients.")] = 3,
     address: Annotated[
         str, typer.Option(help="HOST:PORT at which clients will reach the server.")
     ] = "127.0.0.1:8443",
@@ -47,21 +47,21 @@ def init(
     answer(
         as_json,
         {"folder": str(Path(folder).absolute()), "clients": clients},
-        f"Written: {folder}. How to go on is in docs/deployment.md; first",
+        f"Written: {folder}. docs/deployment.md has the next steps; the first is",
         f"  cd {folder} && ./certificates.sh localhost 127.0.0.1 {clients}",
     )
 
 
 @deploy_app.command("enroll")
 def enroll(client_file: ClientPath, as_json: Json = False) -> None:
-    """Make a new client's ledger. Once: a client that was moved brings its old one along.
+    """Create a new client's ledger, once. A client that was moved keeps its old ledger.
 
     Example: `bgtplanner deploy enroll clients/1/client.toml`
     """
     client = local_client(client_file)
     made = client.enroll()
     path = str(client.file.ledger)
-    said = f"{'Made' if made else 'There already, left as it is'}: {path}"
+    said = f"{'Created' if made else 'Exists already, left as it is'}: {path}"
     answer(as_json, {"ledger": path, "made": made}, said)
 
 
@@ -76,10 +76,10 @@ def check(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """See whether a client is ready to join: ratings, ledger, file modes, versions, connection.
+    """Check that a client is ready to join: ratings, ledger, file modes, versions, connection.
 
-    Or whether a server's settings can be run on real machines. Exit code 1 if something is
-    missing, 2 if a setting cannot be used.
+    Or check that a server's settings can run on real machines. The exit code is 1 if a check
+    fails, and 2 if a setting cannot be used.
 
     Example: `bgtplanner deploy check clients/1/client.toml --superlink 127.0.0.1:8443`
     """
@@ -101,7 +101,7 @@ def check(
 
 @deploy_app.command("sbom")
 def sbom(
-    to: Annotated[Path | None, typer.Option(help="File to write; default: print it.")] = None,
+    to: Annotated[Path | None, typer.Option(help="File to write; default: print.")] = None,
     as_json: Json = False,
 ) -> None:
     """List all that is installed for a client: a software bill of materials (CycloneDX, JSON).

@@ -1,1 +1,1 @@
-"""Who learns with whom: the round, the server's part of it, and all clients simulated at once."""
+"""Who learns with whom: the round, clients and server, and the simulation of all clients."""

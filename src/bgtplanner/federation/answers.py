@@ -1,11 +1,11 @@
-"""Answers that a client has given, by the request that each of them answers.
+"""Answers that a client has given, stored by the request that each of them answers.
 
-A message may come twice: the network repeats it, or the server was started again. Then the client
-sends the bytes that it has sent before. It never computes an answer anew under old noise: whether
-that came out the same would tell whether the data has changed, for nothing. So what is found here
-depends on the request and on earlier requests alone, never on the data.
+A message may arrive twice: because the network repeats it, or because the server was restarted.
+The client then sends the same bytes again. It never recomputes an answer with the old noise,
+because whether the result is the same would reveal, unpaid, whether the data has changed. So what
+is found here depends on this and earlier requests only, never on the data.
 
-The newest answers are kept, a bounded number of them. What is not here any more, or was never
+Only a bounded number of the newest answers is kept. A request whose answer was deleted, or never
 written because of a crash, is not answered again for free.
 """
 
@@ -29,17 +29,17 @@ class Answers:
     """The newest answers of one client, as files in a folder.
 
     Args:
-        folder: Of these files alone; made with the first answer.
-        most: How many are kept.
+        folder: Holds these files and nothing else; created with the first answer.
+        most: How many answers are kept.
     """
 
     def __init__(self, folder: Path, *, most: int) -> None:
         self.folder, self.most = folder, most
 
     def find(self, digest: bytes) -> Floats | None:
-        """The answer to a request, bit for bit, or None if it is not kept.
+        """Return the answer to a request, bit for bit, or None if it is not kept.
 
-        A damaged file is as good as none: what cannot be repeated is not made up.
+        A damaged file counts as missing.
         """
         ending = f"-{digest.hex()}.npy"
         for path in self._paths():
@@ -51,12 +51,12 @@ class Answers:
         return None
 
     def keep(self, digest: bytes, number: int, answer: Floats) -> None:
-        """Put an answer on the disk before it is sent, and let go of the oldest.
+        """Write an answer to disk before it is sent, and delete the oldest ones.
 
         Args:
-            digest: Of the request.
-            number: Of the reservation that paid for it: later ones are higher.
-            answer: As it will be sent.
+            digest: Digest of the request.
+            number: Number of the reservation that paid for it; later ones are higher.
+            answer: The answer as it will be sent.
         """
         self.folder.mkdir(mode=0o700, exist_ok=True)
         content = io.BytesIO()
@@ -66,7 +66,7 @@ class Answers:
             path.unlink(missing_ok=True)
 
     def _paths(self) -> list[Path]:
-        """The kept ones, oldest first; what a crash has left half written is not among them."""
+        """Return the files of kept answers, oldest first, without half-written ones."""
         try:
             return sorted(path for path in self.folder.iterdir() if path.suffix == ".npy")
         except FileNotFoundError:

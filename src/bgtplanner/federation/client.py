@@ -1,7 +1,7 @@
-"""One client's part of a round: from what the server sent and its own ratings to its upload.
+"""One client's part of a round: from the server's parameters and its own ratings to its upload.
 
 A simulation does this for all clients at once (:mod:`bgtplanner.federation.rounds`), a real client
-for itself alone; both with the same model, over the same coordinates.
+does it for itself alone; both use the same model and the same coordinates.
 """
 
 from __future__ import annotations
@@ -34,59 +34,59 @@ _NEVER = np.iinfo(np.int32).max
 
 
 def flat_upload(rows: Array, dense: Array, interactions: Interactions) -> Array:
-    """An upload over its fixed, public coordinates: a row for every item, then the dense part."""
+    """Return an upload in fixed, public coordinates: one row per item, then the dense part."""
     items = jnp.zeros((interactions.n_items, rows.shape[1])).at[interactions.pair_item].add(rows)
     return jnp.concatenate([items.ravel(), dense])
 
 
 def as_shared(vector: Array, n_items: int, width: int) -> Shared:
-    """What :func:`flat_upload` made flat, or a sum of such, in its two parts again."""
+    """Return the two parts of a vector from :func:`flat_upload`, or of a sum of such vectors."""
     items = vector[: n_items * width].reshape(n_items, width)
     return Shared(items, vector[n_items * width :])
 
 
 def coordinates_of(model: Learner, shared: Shared) -> int:
-    """How many coordinates an upload has: public, and the same for every client."""
+    """Return the number of coordinates of an upload: public, and the same for every client."""
     items = np.arange(shared.items.shape[0])
     ratings = Ratings.from_arrays([0], [0], [0.0], items=items, scale=(0.0, 1.0))
     local = nothing_kept(model, ratings)
-    flat, _ = jax.eval_shape(partial(_train, model), shared, local, _edges_of(ratings))
+    flat, _ = jax.eval_shape(partial(_train, model), shared, local, _padded(ratings))
     return int(flat.shape[0])
 
 
 def nothing_kept(model: Learner, ratings: Ratings) -> Local:
-    """What a client keeps before its first round."""
+    """Return what a client keeps before its first round."""
     return model.initial(jax.random.key(0), ratings.n_users, ratings.n_items)[1]
 
 
 def train_client(
     model: Learner, shared: Shared, ratings: Ratings, local: Local
 ) -> tuple[NDArray[np.float64], Local]:
-    """What one client uploads, flat, and what it keeps from now on.
+    """Return one client's flat upload, and what the client keeps from now on.
 
-    The upload is unprotected: it must pass the guard before it leaves.
+    The upload is unprotected: it must pass the guard before it leaves the client.
 
     Args:
         model: What is learned.
         shared: The parameters that the server sent.
-        ratings: The client's own, over the items of the catalogue.
-        local: What it has kept.
+        ratings: The client's own ratings of items in the catalogue.
+        local: What the client has kept so far.
     """
-    vector, kept = _train(model, shared, local, _edges_of(ratings))
+    vector, kept = _train(model, shared, local, _padded(ratings))
     return np.asarray(vector, dtype=np.float64), kept
 
 
 def upload_of(model: Learner, shared: Shared, ratings: Ratings) -> NDArray[np.float64]:
-    """What a client uploads that has kept nothing so far, flat and unprotected."""
+    """Return the flat, unprotected upload of a client that has kept nothing so far."""
     return train_client(model, shared, ratings, nothing_kept(model, ratings))[0]
 
 
 def predictions_of(
     model: Learner, shared: Shared, ratings: Ratings, local: Local | None = None
 ) -> NDArray[np.float32]:
-    """What one client makes of the model on its own: ``[n_users, n_items]``, from 0 to 1."""
+    """Return a client's own predictions, from 0 to 1, in the shape ``[n_users, n_items]``."""
     kept = nothing_kept(model, ratings) if local is None else local
-    return np.asarray(_predictions(model, shared, kept, _edges_of(ratings)))
+    return np.asarray(_predictions(model, shared, kept, _padded(ratings)))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -108,11 +108,11 @@ def _predictions(
     return predicted.reshape(interactions.n_users, interactions.n_items)
 
 
-def _edges_of(ratings: Ratings) -> Interactions:
-    """The client's edges, with as many that never come as make the number a power of two.
+def _padded(ratings: Ratings) -> Interactions:
+    """Return the client's interactions, padded to a power of two with ratings that never arrive.
 
-    However many clients are tried in one process, there are few programs, and one more rating
-    compiles nothing anew.
+    So few programs are compiled, however many clients share a process, and one more rating
+    rarely takes a new one.
     """
     missing = padding_of(len(ratings))
     padded = replace(

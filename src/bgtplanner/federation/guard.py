@@ -1,9 +1,9 @@
-"""What a client does to protect itself: reserve in its ledger, bound, randomise, release, settle.
+"""How a client protects itself: reserve in its ledger, bound, randomise, release, settle.
 
-Everything that leaves a client passes this door. The charge is booked before an upload is even
-looked at, so whether something is refused depends on the ledger and on what was asked for, which
-are public, and never on the upload. Every release has noise of its own: what has to be sent twice
-is kept as it was sent (:mod:`bgtplanner.federation.answers`), never made twice.
+Everything that leaves a client passes the guard. The charge is booked before an upload is even
+looked at, so whether something is refused depends on the ledger and on the request, which are
+public, and never on the upload. Every release has its own noise: what has to be sent twice is
+stored (:mod:`bgtplanner.federation.answers`) and never computed twice.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Release:
-    """What leaves, and what it was paid with.
+    """What leaves the clients, and the reservation that paid for it.
 
     Attributes:
-        values: With trust ``local`` one noised upload per client, zeros for who was refused; with
+        values: With trust ``local`` one noised upload per client, zeros for refused clients; with
             ``secagg`` one noised sum per group.
         reservation: To be settled once the values have been sent.
         noise_scale: Scale of the noise on every coordinate.
@@ -41,15 +41,15 @@ class Release:
 
 
 class Guard:
-    """The one door.
+    """Reserves, clips and noises everything that leaves the clients.
 
     Args:
-        ledger: Who can still pay. Its rule says whose noise it is for.
-        trust: ``local``: each upload is noised on its own. ``secagg``: only sums are seen, and the
-            noise is in each sum once.
-        unit: ``client``: one clip over the whole upload, the sound one. Others have one for each
-            block of it, each with the full charge.
-        noise: Where noise comes from; by default the operating system. Give a seeded one in
+        ledger: Says which clients can still pay; its accountant determines the mechanism.
+        trust: ``local``: each upload is noised on its own. ``secagg``: the server sees sums only,
+            and each sum is noised once.
+        unit: ``client``: one clip over the whole upload, which is sound. Other units clip each
+            block of it, each at the full charge.
+        noise: Source of the noise; by default the operating system. Use a seeded source in
             simulations only.
     """
 
@@ -65,7 +65,7 @@ class Guard:
         self.ledger, self.trust, self.unit = ledger, trust, unit
         self.mechanism: Mechanism = mechanism_named(ledger.accountant.mechanism)
         self._noise = SystemNoise() if noise is None else noise
-        self._paid: dict[int, float] = {}  # charges of reservations that have bought nothing yet
+        self._paid: dict[int, float] = {}  # charges of reservations that are not used yet
 
     def release(
         self,
@@ -77,14 +77,14 @@ class Guard:
         round: int,  # noqa: A002 - the word of the domain
         groups: ArrayLike | None = None,
     ) -> Release:
-        """Reserve and protect in one step; see there.
+        """Call :meth:`reserve` and :meth:`protect` in one step.
 
         Raises:
-            BudgetExceeded: If nobody can pay. Nothing was computed.
+            BudgetExceeded: If no client can pay. Nothing was computed.
         """
         array = self._checked(uploads)
         index = _checked_groups(groups, len(array))
-        self._scale(charge, clip)  # refused before it costs anything
+        self._scale(charge, clip)  # a bad charge or clip is refused before it costs anything
         reservation = self.reserve(charge, run=run, round=round)
         return self.protect(reservation, array, clip=clip, groups=index)
 
@@ -96,17 +96,17 @@ class Guard:
         round: int,  # noqa: A002 - the word of the domain
         rising: bool = False,
     ) -> Reservation:
-        """Book the charge of one release, before anything is computed for it.
+        """Book the charge of one release before anything is computed for it.
 
         Args:
             charge: What each client pays.
-            run: Which run.
-            round: Which round of it.
-            rising: Refuse a round that is not above all earlier ones of its run.
+            run: Name of the run.
+            round: Index of the round.
+            rising: Whether to refuse a round that is not above all earlier ones of its run.
 
         Raises:
-            BudgetExceeded: If nobody can pay.
-            StaleRoundError: If the round is not above all earlier ones, where it has to be.
+            BudgetExceeded: If no client can pay.
+            StaleRoundError: If `rising` is set and the round is not above all earlier ones.
         """
         reservation = self.ledger.reserve(charge, run=run, round=round, rising=rising)
         self._paid[reservation.number] = float(charge)
@@ -120,17 +120,17 @@ class Guard:
         clip: float,
         groups: ArrayLike | None = None,
     ) -> Release:
-        """Bound and randomise what a reservation has paid for. Each of them buys one release.
+        """Clip and noise the uploads that a reservation has paid for. Each pays for one release.
 
         Args:
             reservation: From :meth:`reserve` of this guard.
             uploads: One upload per client, ``[n_clients, size]``, over a fixed public set of
-                coordinates; where the unit is a block, ``[n_clients, blocks, size]``.
+                coordinates; if the unit is a block, ``[n_clients, blocks, size]``.
             clip: Bound on the norm of an upload, or of a block.
             groups: With trust ``secagg``, the group of each client; by default one for all.
 
         Raises:
-            ConfigError: If the reservation is not this guard's, or was used before.
+            ConfigError: If the reservation is not from this guard, or was used before.
         """
         array = self._checked(uploads)
         index = _checked_groups(groups, len(array))
@@ -153,7 +153,7 @@ class Guard:
         return Release(values, reservation, scale)
 
     def settle(self, release: Release) -> None:
-        """Note that a release was sent."""
+        """Record that a release was sent."""
         self.ledger.settle(release.reservation)
 
     def _scale(self, charge: float, clip: float) -> float:
@@ -177,7 +177,8 @@ def _checked_groups(groups: ArrayLike | None, n_clients: int) -> NDArray[np.int6
     index = np.asarray(groups)
     whole = index.shape == (n_clients,) and np.issubdtype(index.dtype, np.integer)
     whole = whole and index.min() >= 0 and index.max() < n_clients
-    ConfigError.unless(bool(whole), "groups", groups, f"one number below {n_clients} a client")
+    expected = f"one number below {n_clients} per client"
+    ConfigError.unless(bool(whole), "groups", groups, expected)
     return index.astype(np.int64)
 
 

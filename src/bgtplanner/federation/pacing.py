@@ -1,7 +1,8 @@
-"""How often a client lets itself be asked, whoever asks.
+"""A client's rate limit: how many requests it answers, whoever asks.
 
-A budget bounds what can be learned in all. This bounds how fast: whoever takes over a server has
-to wait, and there is time to notice. It goes by the clock and by earlier requests, never by data.
+A budget bounds how much can be learned in total. The rate limit bounds how fast: an attacker who
+takes over a server has to wait, and there is time to notice. It depends on the clock and on
+earlier requests, never on data.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ __all__ = ["Pacing"]
 
 
 class Pacing:
-    """So many requests per hour, saved up to as many when nobody asks.
+    """A token bucket: a number of requests per hour, of which one hour's worth can be saved up.
 
-    A clock that is set back gives nothing and takes nothing; one that jumps ahead gives at most
-    one full hour's worth. A lost or damaged note starts from nothing saved up.
+    A clock that is set back neither adds nor removes requests; one that jumps ahead adds at most
+    one hour's worth. After a lost or damaged file nothing is saved up.
 
     Args:
-        path: Where to note how many may come.
+        path: File that stores how many requests are saved up.
         per_hour: Requests per hour.
         clock: Seconds since some fixed time, such as :func:`time.time`.
     """
@@ -33,11 +34,11 @@ class Pacing:
         self.path, self.per_hour, self._clock = path, per_hour, clock
 
     def start(self) -> None:
-        """Note that a whole hour's worth may come; for a client that has never been asked."""
+        """Allow one hour's worth of requests, for a client that has never been asked."""
         self._note(self._most, self._clock())
 
     def take(self) -> bool:
-        """Whether one more request may be answered now; counts it if so."""
+        """Return whether one more request may be answered now, and count it if so."""
         now = self._clock()
         saved, then = self._noted(now)
         saved = min(self._most, saved + max(0.0, now - then) * self.per_hour / 3600)

@@ -1,9 +1,8 @@
-"""What compiled programs cost a process that plays one run after the other.
+"""The compiled programs of a process that makes one run after the other.
 
-JAX keeps every program that it has compiled, and each of them keeps pieces of memory mapped: about
-a thousand for one run. Linux lets a process have 65,530 maps (``vm.max_map_count``); the compiler
-dies of a segmentation fault when it is refused one more, and with it whoever compares a hundred
-settings in one process.
+JAX keeps every program that it has compiled, and each of them holds memory maps: about a thousand
+per run. Linux lets a process have 65,530 maps (``vm.max_map_count``). Beyond that the compiler
+dies of a segmentation fault, and so does a process that compares a hundred settings.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ _USUAL_LIMIT = 65_530
 
 
 def padding_of(number: int) -> int:
-    """How many entries to add to these, so that there are a power of two, and at least 64.
+    """Return how many entries to add to make their number a power of two, and at least 64.
 
-    A program is compiled for a number of entries: like this there are few of them, however many
-    numbers of entries come.
+    A program is compiled for each number of entries. With padding there are few such numbers.
 
     Example:
         >>> [number + padding_of(number) for number in (0, 64, 65, 1000)]
@@ -32,7 +30,7 @@ def padding_of(number: int) -> int:
 
 
 def memory_maps() -> int:
-    """Return how many pieces of memory this process has mapped; 0 where nobody counts them."""
+    """Return how many memory maps this process has; 0 where the system does not count them."""
     try:
         with Path("/proc/self/maps").open("rb") as maps:
             return sum(1 for _ in maps)
@@ -41,7 +39,7 @@ def memory_maps() -> int:
 
 
 def map_limit() -> int:
-    """Return how many maps the kernel lets a process have."""
+    """Return how many maps the kernel allows a process."""
     try:
         return int(Path("/proc/sys/vm/max_map_count").read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -49,14 +47,14 @@ def map_limit() -> int:
 
 
 def let_programs_go(most: int | None = None) -> bool:
-    """Drop all compiled programs if they have come to hold too many maps; return whether they had.
+    """Drop all compiled programs if they hold too many maps, and return whether they did.
 
-    To be called between two runs, where next to nothing of it is needed again. Whatever is, is
-    compiled anew, and computes the same bits.
+    Call it between two runs, when hardly any program is needed again. Those that are needed are
+    compiled again, and compute the same bits.
 
     Args:
-        most: How many maps are not yet too many. By default a quarter of what the kernel allows:
-            a dozen runs of different shapes, and the programs fit into one or two gigabytes.
+        most: How many maps are allowed. By default a quarter of what the kernel allows: a dozen
+            runs of different shapes, whose programs fit into one or two gigabytes.
     """
     if memory_maps() <= (map_limit() // 4 if most is None else most):
         return False

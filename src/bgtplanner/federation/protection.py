@@ -1,12 +1,12 @@
 """The guard of all clients at once: clip and noise, in arrays, inside the compiled round.
 
-The same door as :mod:`bgtplanner.federation.guard`, for a simulation: what a client may release
-was reserved before, here is what is done to it. Neighbouring relation: replace one client.
-Sensitivity: 2 * clip, over the whole upload, or over what else the unit is.
+It does for a simulation what :mod:`bgtplanner.federation.guard` does for a real client. What a
+client may release was reserved before; this module clips and noises it. Neighbouring relation:
+replace one client. Sensitivity: 2 * clip, over the whole upload, or over another unit.
 
-The server only ever uses sums of uploads, so by default the sum's noise is drawn at once with
-exactly its distribution. That is a matter of speed alone: ``noise = per-client`` draws every
-client's own, on every coordinate of its upload, and lets the server look at each.
+The server only ever uses sums of uploads, so by default the noise of the sum is drawn directly,
+with exactly its distribution. That is only a matter of speed: ``noise = per-client`` draws every
+client's own noise, on every coordinate of its upload, and lets the server screen each upload.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ Floats = NDArray[np.float64]
 
 
 class Terms(NamedTuple):
-    """What was agreed for a round: who may release, and under which clip and noise.
+    """The terms of a round: who may release, and with which clip and noise.
 
     Attributes:
         granted: 1 for a client that has paid and answers, ``[n_clients]``.
-        clip: Bound on the norm, for each class of budgets.
-        scale: Scale of the noise, for each class of budgets.
-        class_of_client: ``[n_clients]``.
-        parameters: What else the mechanism makes of each class's charge; None: nothing.
-        own: Each client's own clip and noise over those of its class, where the unit allows for
-            that, ``[n_clients]``; None: 1.
+        clip: Bound on the norm, per budget class.
+        scale: Scale of the noise, per budget class.
+        class_of_client: Budget class of each client, ``[n_clients]``.
+        parameters: Further parameters that the mechanism derives from each class's charge, if any.
+        own: Ratio of each client's own clip and noise to those of its class, if the unit allows
+            for that, ``[n_clients]``; None for 1.
     """
 
     granted: Array
@@ -75,16 +75,16 @@ class Terms(NamedTuple):
 
 
 class Released(NamedTuple):
-    """What the server gets to see, and what it knows about its noise.
+    """What the server sees, and what it knows about the noise.
 
     Attributes:
-        aggregate: The mean over the clients that answered, noise included.
-        noise_std: Standard deviation of the noise on each of its coordinates; NaN where it
-            differs.
-        dropped: Uploads that were not numbers, or not within the band that clip and noise allow.
-        own: The users' embeddings for the third party, each with its own noise, if asked for.
-        norms: Norm of each client's own noisy gradient, averaged over its blocks, where every
-            client has a clip of its own.
+        aggregate: The mean over the clients that answered, including noise.
+        noise_std: Standard deviation of the noise on each coordinate; NaN if it differs between
+            coordinates.
+        dropped: Number of uploads that were not finite, or outside what clip and noise allow.
+        own: The users' embeddings for the third party, each with its own noise, if requested.
+        norms: Norm of each client's own noisy gradient, averaged over its blocks, if every client
+            has a clip of its own.
     """
 
     aggregate: Aggregate
@@ -103,10 +103,10 @@ def terms_of(
     class_of_client: NDArray[np.int32],
     own: Floats | None = None,
 ) -> Terms:
-    """The terms that make a round cost each class its charge.
+    """Return the terms under which a round costs each class its charge.
 
-    Under ``secagg`` the noise in the sum is common to all: a class that pays less clips harder, by
-    the ratio of the noise multipliers, instead of paying more than it has.
+    Under ``secagg`` all clients share the noise in the sum. A class with a smaller charge
+    therefore gets a smaller clip, by the ratio of the noise multipliers.
     """
 
     def single(values: Floats | None) -> Any:
@@ -126,7 +126,7 @@ def terms_of(
 def noise_of_mean(
     accountant: Accountant, trust: str, clip: float, charges: Floats, clients: NDArray[np.int64]
 ) -> float:
-    """Deviation of the noise that a round of such charges leaves on the mean of all clients."""
+    """Return the standard deviation of the noise on the mean upload for these charges."""
     charges = np.where(charges >= TICK, charges, 0.0)
     scales = _bounds_and_scales(accountant, trust, clip, charges)[1]
     number = clients * (charges > 0)
@@ -140,12 +140,12 @@ def _bounds_and_scales(
     accountant: Accountant, trust: str, clip: float, charges: Floats
 ) -> tuple[Floats, Floats]:
     noise = noise_of(accountant, trust, clip, charges)
-    # A class that pays nothing releases nothing: its noise must not spoil the others' arithmetic.
+    # A class that pays nothing releases nothing; its infinite noise must not reach the others.
     return noise.clip, np.where(np.isfinite(noise.scale), noise.scale, 0.0)
 
 
 class KeyedNoise:
-    """Noise by a key of JAX, for one draw: another one takes another key."""
+    """Noise from a JAX key, for one draw; a second draw needs another key."""
 
     def __init__(self, key: Array) -> None:
         self.key = key
@@ -163,19 +163,19 @@ class KeyedNoise:
         return jax.random.uniform(self.key, shape, minval=1e-12)
 
     def gamma(self, concentration: Array, shape: tuple[int, ...]) -> Array:
-        """Gamma variates of scale 1."""
+        """Return gamma variates of scale 1."""
         return jax.random.gamma(self.key, concentration, shape)
 
 
 class Uploads(NamedTuple):
-    """All clients' uploads, without the coordinates that are zero: what mechanisms work on."""
+    """All clients' uploads without the coordinates that are zero; mechanisms work on this."""
 
     rows: Array
     dense: Array
     interactions: Interactions
 
     def norm(self, mechanism: Mechanism, own: Array | None = None) -> Array:
-        """Of each client's upload, in the mechanism's norm."""
+        """Return the norm of each client's upload, as the mechanism measures it."""
         size, interactions = mechanism.sizes, self.interactions
         total = jax.ops.segment_sum(
             size(self.rows).sum(1), interactions.pair_client, interactions.n_clients
@@ -187,16 +187,16 @@ class Uploads(NamedTuple):
         return norm
 
     def times(self, factor: Array) -> Uploads:
-        """With a factor for each client."""
+        """Return the uploads multiplied by one factor per client."""
         rows = self.rows * factor[self.interactions.pair_client, None]
         return self._replace(rows=rows, dense=self.dense * factor[:, None])
 
     def plus(self, other: Uploads) -> Uploads:
-        """Sum of two, client by client."""
+        """Return the sum of two, client by client."""
         return self._replace(rows=self.rows + other.rows, dense=self.dense + other.dense)
 
     def inner(self, other: Uploads) -> tuple[Array, Array]:
-        """Inner products, client by client, of both parts: still to be added up."""
+        """Return each client's inner products over rows and over the dense part, separately."""
         rows = (self.rows * other.rows).sum(1)
         of_rows = jax.ops.segment_sum(
             rows, self.interactions.pair_client, self.interactions.n_clients
@@ -204,20 +204,20 @@ class Uploads(NamedTuple):
         return of_rows, (self.dense * other.dense).sum(1)
 
     def normal(self, sources: Sequence[KeyedNoise]) -> Uploads:
-        """Standard normal noise in their place."""
+        """Return standard normal noise of the same shape."""
         rows, dense = sources
         drawn = rows.normal(self.rows.shape), dense.normal(self.dense.shape)
         return Uploads(*drawn, self.interactions)
 
     def total(self) -> tuple[Array, Array]:
-        """Sum over the clients: the rows of items, and the dense rest."""
+        """Return the sum over the clients: the item rows, and the dense part."""
         items = jax.ops.segment_sum(
             self.rows, self.interactions.pair_item, self.interactions.n_items
         )
         return items, self.dense.sum(0)
 
     def covered(self, weight: Array) -> tuple[Array, Array]:
-        """Sum of the weights of those clients that have a coordinate, for each of them."""
+        """Return, for each coordinate, the sum of the weights of the clients that have it."""
         interactions, of_pair = self.interactions, weight[self.interactions.pair_client]
         of_items = jax.ops.segment_sum(of_pair, interactions.pair_item, interactions.n_items)
         return of_items[:, None], weight.sum()
@@ -225,15 +225,15 @@ class Uploads(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Protection:
-    """How uploads are protected: all of it that is constant over a run.
+    """How uploads are protected, as far as it is constant over a run.
 
     Attributes:
-        mechanism: What makes them private, by name.
+        mechanism: Name of the mechanism.
         trust: ``local`` or ``secagg``.
-        unit: ``client``: one clip over the whole upload, every coordinate noised, the sound one.
+        unit: ``client``: one clip over the whole upload and noise on every coordinate; sound.
         noise: ``sum``, or ``per-client`` (slow: clients times items).
-        validation: Share of the charge that pays for what clients say of their validation ratings
-            once the server has stepped; see :meth:`validate`.
+        validation: Share of the charge that pays for the validation error, which is released once
+            the server has stepped; see :meth:`validate`.
     """
 
     mechanism: str
@@ -247,22 +247,22 @@ class Protection:
 
     @property
     def kind(self) -> Mechanism:
-        """The mechanism itself."""
+        """The mechanism."""
         return mechanism_named(self.mechanism)
 
     @property
     def of(self) -> Unit:
-        """The unit itself."""
+        """The unit of protection."""
         return UNITS[self.unit]
 
     @property
     def norm(self) -> Literal["l1", "l2"]:
-        """Of the clip: that in which the noise's sensitivity is measured."""
+        """Norm of the clip, in which the mechanism's sensitivity is measured."""
         return "l1" if self.kind.order == 1 else "l2"
 
     @property
     def common(self) -> bool:
-        """Whether the noise is in the sum once."""
+        """Whether the sum is noised once, instead of every upload."""
         return self.trust == "secagg"
 
     def release(
@@ -276,16 +276,16 @@ class Protection:
         blocks: tuple[int, ...] = (),
         combine: Callable[[Upload], Aggregate] | None = None,
     ) -> Released:
-        """Clip and noise of all uploads, unit by unit, and what the server makes of them.
+        """Clip and noise all uploads, unit by unit, and return their mean.
 
         Args:
-            key: Of the noise.
+            key: Key of the noise.
             upload: What the clients computed.
             interactions: The training ratings.
             terms: What was agreed and paid for.
-            own: The users' embeddings, ``[n_users, dim]``, where they leave too.
+            own: The users' embeddings, ``[n_users, dim]``, if they leave the clients too.
             blocks: Sizes of the tensors in the dense part.
-            combine: What the server makes of uploads that it sees one by one.
+            combine: How the server averages uploads that it sees one by one.
         """
         module, _, name = self.of.release.partition(":")
         release = getattr(importlib.import_module(module), name)
@@ -295,18 +295,18 @@ class Protection:
         return cast(Released, released)
 
     def mean(self, total: Shared, number: Array, terms: Terms) -> Released:
-        """The mean upload, as the server has it from the noised uploads' sum and their number."""
+        """Return the mean upload from the sum of the noised uploads and their number."""
         count = jnp.maximum(number, 1.0)
         mean = jax.tree.map(lambda part: part / count, total)
         usage = jnp.full(total.items.shape[0], number)
         return Released(Aggregate(mean, usage), self._std_of_sum(terms) / count, jnp.zeros(()))
 
     def validate(self, key: Array, numbers: Array, terms: Terms) -> tuple[Array, Array]:
-        """Mean over the clients of a number from 0 to 1, noised, and the noise's deviation.
+        """Return the noised mean over clients of a number from 0 to 1, and its noise's deviation.
 
-        The second release of a round. It has the noise of the first and the rest of its bound, so
-        that both together cost the round's charge: squares of the bounds add up for Gaussian
-        noise, bounds for Laplace. The number is taken as from -1 to 1, which 2 * bound covers.
+        This is the second release of a round. It has the noise of the first and the rest of its
+        bound, so that both together cost the round's charge: squared bounds add up for Gaussian
+        noise, bounds for Laplace noise. The number is mapped to [-1, 1], which 2 * bound covers.
         """
         bound = terms.clip[terms.class_of_client] * self.kind.bound_share(self.validation)
         weight = bound * terms.granted
@@ -322,23 +322,22 @@ class Protection:
     def noise_of_users(
         self, key: Array, own: Array, interactions: Interactions, terms: Terms
     ) -> Array:
-        """Every user's own noise: who matches embeddings sees each of them."""
-        key = jax.random.fold_in(
-            key, interactions.n_clients + 2
-        )  # one that no part of the upload uses
+        """Return noise for every user's embedding: the third party sees each of them."""
+        # A key that no part of the upload uses.
+        key = jax.random.fold_in(key, interactions.n_clients + 2)
         scale = terms.scale[terms.class_of_client[interactions.client_of_user]]
         noise: Array = scale[:, None] * self.additive.draw(KeyedNoise(key), own.shape)
         return noise
 
     def limits(self, terms: Terms, coordinates: int) -> Limits:
-        """What an honest upload of each class stays within, ``[n_classes]``."""
+        """Return the limits that an honest upload of each class stays within, ``[n_classes]``."""
         return limits_of(self.mechanism, terms.clip, terms.scale, coordinates, terms.parameters)
 
     def reach(self, terms: Terms, coordinates: int) -> Array:
-        """How far one client can move a coordinate of the uploads' sum, whatever it sends.
+        """Return how far one client can move a coordinate of the sum, whatever it sends.
 
-        Under ``secagg`` that is the clip, if whoever aggregates enforces it. Under ``local`` it is
-        what the server lets pass.
+        Under ``secagg`` that is the clip, if the aggregation enforces it. Under ``local`` it is
+        the limit of the screen.
         """
         if self.common:
             return terms.clip.max()
@@ -351,7 +350,7 @@ class Protection:
 
     @property
     def additive(self) -> Additive:
-        """The mechanism, if it adds noise; others are for nothing but whole uploads."""
+        """The mechanism, which must add noise; others can release whole uploads only."""
         kind, expected = self.kind, "one that adds noise, where more than the upload leaves"
         ConfigError.unless(isinstance(kind, Additive), "mechanism", self.mechanism, expected)
         return cast(Additive, kind)
@@ -366,11 +365,11 @@ def release_whole(
     own: Array | None = None,
     **_: Any,
 ) -> Released:
-    """Unit ``client``: one clip over each whole upload, noise on every coordinate, then the mean.
+    """Release for unit ``client``: clip each whole upload, noise every coordinate, average.
 
-    The denominator is the number of clients that answered, which is public; whether a client
-    rated an item, or anything at all, makes no difference to who counts. The users' embeddings are
-    part of the upload: one clip over all of it, one charge.
+    The denominator is the number of clients that answered, which is public; it does not depend on
+    whether a client rated an item, or anything at all. The users' embeddings are part of the
+    upload: there is one clip over all of it, and one charge.
     """
     finite = _finite(upload, interactions)
     if own is not None:
@@ -405,7 +404,7 @@ def release_whole(
 def each_alone(
     protection: Protection, key: Array, uploads: Uploads, terms: Terms
 ) -> tuple[Shared, Array, Array]:
-    """Every client's own noise on its whole upload, looked at before it is added up."""
+    """Add every client's own noise to its upload, screen it, and sum the accepted uploads."""
     rows, dense, interactions = uploads
     width, size = rows.shape[1], dense.shape[1]
     coordinates = interactions.n_items * width + size
@@ -436,7 +435,7 @@ def each_alone(
 
 
 def counts_of(terms: Terms) -> Array:
-    """How many clients of each class release something."""
+    """Return how many clients of each class release something."""
     return jax.ops.segment_sum(terms.granted, terms.class_of_client, terms.scale.shape[0])
 
 
@@ -447,5 +446,5 @@ def _finite(upload: Upload, interactions: Interactions) -> Array:
 
 
 def _by_client(values: Array, interactions: Interactions) -> Array:
-    """Sum of a quantity of the users over each client."""
+    """Return the sum of a quantity of the users over each client."""
     return jax.ops.segment_sum(values, interactions.client_of_user, interactions.n_clients)

@@ -1,8 +1,8 @@
-"""What came of a round: one carrier from the device to ``rounds.jsonl``, and to whoever looks on.
+"""The result of a round: one record from the device to ``rounds.jsonl`` and to observers.
 
-Whoever carries a round out makes it, planning fills in what was planned and paid, the loop of a
-run what it took; then it is written, told and shown. The types of its fields say what may stand in
-a line that is read back.
+The engine creates it, the coordinator fills in what was planned and paid, and the loop of a run
+fills in how long it took; then it is written and shown. The types of its fields say what a line
+may hold when it is read back.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ __all__ = ["RoundResult"]
 
 
 def _reasons(why: dict[str, Any]) -> dict[str, Any]:
-    """A note, and numbers by level; chances are from 0 to 1."""
+    """Check a note and lists of numbers per level; probabilities are from 0 to 1."""
     if any(isinstance(of, str) != (name == "note") for name, of in why.items()):
-        raise ValueError("a note that is none, or numbers that are none")
+        raise ValueError("the note is not text, or another entry is not a list of numbers")
     if not all(0 <= chance <= 1 for chance in why.get("probability", ())):
-        raise ValueError("a chance that is none")
+        raise ValueError("a probability is not from 0 to 1")
     return why
 
 
@@ -69,35 +69,35 @@ _IF_KNOWN = (
 
 @dataclass(frozen=True, kw_only=True)
 class RoundResult:
-    """What came of a round. What has to do with a budget is None in a round without one.
+    """The result of a round. Fields about a budget are None in a run without one.
 
     Attributes:
-        round: Its index, from 0.
-        metrics: Scores on the held-out ratings after it; empty where nobody may look at any.
-        loss: Mean training loss of the clients that took part, before it.
-        clients: How many took part.
-        ratings: How many training ratings were known; None, as the loss, where nobody says.
+        round: Index of the round, from 0.
+        metrics: Scores on the held-out ratings after the round; empty on real machines.
+        loss: Mean training loss of the participating clients, before the round.
+        clients: How many clients took part.
+        ratings: How many training ratings were known; None, like the loss, on real machines.
         charge: What the round cost a client of the class that paid most.
-        charges: The same for each class.
+        charges: What the round cost a client of each class.
         paid: How many clients paid.
         late: How many of them answered too late.
         dropped: How many uploads the server did not accept.
         level: Which level the policy chose.
         clip: The largest bound on an upload.
-        noise_multiplier: The smallest noise over sensitivity.
-        released_norm: Norm of what the server stepped by.
+        noise_multiplier: The smallest ratio of noise to sensitivity.
+        released_norm: Norm of the aggregate that the server used.
         noise_norm: Norm that its noise alone is expected to have.
-        reward: What the policy was told.
+        reward: The reward that the policy was told.
         left: Share of its budget that each class has left.
-        validation_rmse: Error on the validation ratings, as far as it was released.
-        validation_upper: What that is below with some confidence.
+        validation_rmse: Estimated error on the validation ratings, if it is released.
+        validation_upper: An upper confidence bound on that error.
         why: The policy's reasons.
         spent: Largest sums of each class, in the accountant's ticks.
         asked: How many real machines were asked.
         refused: How many of them refused.
-        dropped_by_kind: Why uploads were not accepted.
-        seconds: How long it took.
-        plan: What the policy planned; None for a round after the budget was gone.
+        dropped_by_kind: Number of uploads that were not accepted, by reason.
+        seconds: Duration of the round.
+        plan: The policy's plan; None once the budget is used up.
         seen: What the server saw.
     """
 
@@ -139,7 +139,7 @@ class RoundResult:
         late: int = 0,
         validated: tuple[float, float] | None = None,
     ) -> Self:
-        """The same with what was planned and paid; nothing of it was not released."""
+        """Return the result with what was planned, paid and released."""
         norm = noise = None
         if len(seen.aggregate) and math.isfinite(seen.noise_std):
             norm = float(np.linalg.norm(seen.aggregate))
@@ -177,7 +177,7 @@ class RoundResult:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """A line of ``rounds.jsonl``, which is what observers and the report see."""
+        """Return a line of ``rounds.jsonl``, which is what observers and the report see."""
         scores = {name: self.metrics.get(name) for name in of_ratings()}
         line: dict[str, Any] = {"round": self.round, **scores}
         for name in (entry.name for entry in fields(self) if entry.compare):
@@ -189,7 +189,7 @@ class RoundResult:
 
     @classmethod
     def kinds(cls) -> dict[str, Any]:
-        """What may stand under each key of such a line, but those of the scores."""
+        """Return the type of each key of such a line, except for the scores."""
         hints = get_type_hints(cls, localns={"Seen": Any}, include_extras=True)
         inside = {"metrics", "plan", "seen"}
         return {name: kind for name, kind in hints.items() if name not in inside}

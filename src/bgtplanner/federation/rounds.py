@@ -2,9 +2,9 @@
 
 The paper's five steps: (1) clients say what they will train on, (2) the policy plans and the
 ledger reserves, (3) clients train, (4) clients protect and upload, (5) the server aggregates,
-steps and evaluates. Steps 1 and 2 come before, in :mod:`bgtplanner.federation.coordinator`; their
-outcome are the terms of the round. Without protection nothing is planned, reserved or noised: that
-is FedSGD.
+steps and evaluates. Steps 1 and 2 are in :mod:`bgtplanner.federation.coordinator`; their outcome
+is the terms of the round. Without protection nothing is planned, reserved or noised: that is
+FedSGD.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = ["Draw", "Extras", "Federation", "Heldout", "Outcome", "Shown", "State
 
 
 class Draw(IntEnum):
-    """What is drawn at random in a round.
+    """The random draws of a round.
 
-    Each has a key of its own: what one draw shows (which items are pseudo items) must say nothing
-    of another (the noise).
+    Each has a key of its own: one draw that becomes visible (which items are pseudo items) must
+    say nothing about another (the noise).
     """
 
     WHO = 0
@@ -46,7 +46,7 @@ class Draw(IntEnum):
 
 
 class State(NamedTuple):
-    """Everything that one round hands to the next."""
+    """Everything that one round passes to the next."""
 
     shared: Shared
     local: Local
@@ -54,7 +54,7 @@ class State(NamedTuple):
 
 
 class Heldout(NamedTuple):
-    """Ratings that nobody trains on."""
+    """Ratings that no client trains on."""
 
     user: Array
     item: Array
@@ -65,7 +65,7 @@ class Shown(NamedTuple):
     """What goes to a third party beside the uploads.
 
     Attributes:
-        own: What users are to others, protected as the whole upload is, ``[n_users, dim]``.
+        own: The users' embeddings, protected as part of the upload, ``[n_users, dim]``.
         sends: Which users' clients took part, ``[n_users]``.
     """
 
@@ -74,21 +74,21 @@ class Shown(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a round brought, still on the device.
+    """The outcome of a round, still on the device.
 
     Attributes:
         scores: The sums of :func:`bgtplanner.models.metrics.tally` on the held-out ratings.
-        loss: Mean loss of the clients that took part, at the parameters before the step.
+        loss: Mean loss of the participating clients, at the parameters before the step.
         clients: How many clients took part.
-        aggregate: What the server learned from, flat: the released mean.
-        noise_std: Standard deviation of the noise on each of its coordinates; 0 without, NaN
-            where it differs (unit ``row``).
-        dropped: Uploads that the server did not accept.
-        validation: What was released of the validation ratings after the step, and the standard
-            deviation of its noise; None if nothing was.
+        aggregate: The released mean that the server learned from, flat.
+        noise_std: Standard deviation of the noise on each of its coordinates; 0 without noise,
+            NaN if it differs between coordinates (unit ``row``).
+        dropped: Number of uploads that the server did not accept.
+        validation: The released validation error after the step, and the standard deviation of
+            its noise; None if none was released.
         shown: What went to a third party, if anything did.
-        norms: Norm of each client's own noisy gradient, averaged over its blocks, where every
-            client has a clip of its own (unit ``row``).
+        norms: Norm of each client's own noisy gradient, averaged over its blocks, if every client
+            has a clip of its own (unit ``row``).
     """
 
     scores: dict[str, Any]
@@ -105,55 +105,48 @@ class Outcome(NamedTuple):
 class Extras(Protocol):
     """What a run adds to its rounds beyond the learner and the protection; hashable.
 
-    The paper's are in :mod:`bgtplanner.paper.extras`.
+    Those of the paper are in :mod:`bgtplanner.paper.extras`.
     """
 
     def check(self, model: Learner, protection: Protection | None) -> None:
-        """Refuse a model or a protection that these do not go with."""
-        ...
+        """Refuse a model or a protection that does not go with these extras."""
 
     def begin(self, model: Learner, local: Local, interactions: Interactions) -> Local:
-        """What clients keep before the first round."""
-        ...
+        """Return what clients keep before the first round."""
 
     def items(self, key: Array, index: Array, interactions: Interactions) -> Array | None:
-        """Further items that each client names, ``[n_clients, number]``, -1: none; None: never."""
-        ...
+        """Return further items that clients name, ``[n_clients, number]``, -1 for no item."""
 
     def rows(
         self, key: Array, index: Array, upload: Upload, interactions: Interactions
     ) -> ExtraRows | None:
-        """Further rows that each client uploads; `key` is the run's."""
-        ...
+        """Return further rows that each client uploads; `key` is the key of the run."""
 
     def shows(self, index: int) -> bool:
-        """Whether something goes to a third party in this round."""
-        ...
+        """Return whether something goes to a third party in this round."""
 
     def own(self, model: Learner, local: Local) -> Array:
-        """What of each user goes there, as part of its client's upload."""
-        ...
+        """Return what goes there for each user, as part of the client's upload."""
 
     def told(
         self, model: Learner, local: Local, shown: Shown, known: Ratings, bound: float | None
     ) -> Local:
-        """What clients keep once the third party has answered.
+        """Return what clients keep once the third party has answered.
 
-        `known` are the ratings that have arrived, `bound` is what was shown was clipped to.
+        `known` are the ratings that have arrived, `bound` is the clip of what was shown.
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """A model, a server, and who takes part: all that is constant over a run.
+    """Everything that is constant over a run: the model, the server, and who takes part.
 
     Attributes:
         model: What is learned.
-        server: How uploads become steps, where the model leaves that open.
-        participation: Share of the clients that take part in a round, drawn anew each time.
-        protection: How uploads are protected; None: not at all.
-        extras: What else belongs to a round; None: nothing.
+        server: How uploads become steps, unless the model defines that itself.
+        participation: Share of the clients that take part in a round, drawn for each round.
+        protection: How uploads are protected; None for no protection.
+        extras: What else belongs to a round, if anything.
     """
 
     model: Learner
@@ -172,7 +165,7 @@ class Federation:
             self.extras.check(self.model, self.protection)
 
     def initial(self, key: Array, interactions: Interactions) -> State:
-        """The state before the first round."""
+        """Return the state before the first round."""
         shared, local = self.model.initial(key, interactions.n_users, interactions.n_items)
         if self.extras is not None:
             local = self.extras.begin(self.model, local, interactions)
@@ -189,24 +182,24 @@ class Federation:
         aside: ValidationSet | None = None,
         shows: bool = False,
     ) -> tuple[State, Outcome]:
-        """One round, a pure function: the same state, index, key and terms give the same bits.
+        """Compute one round, a pure function: the same arguments give the same bits.
 
         Args:
-            state: What the round before has left.
+            state: The state after the previous round.
             interactions: The training ratings.
             heldout: Ratings to evaluate on.
-            index: Which round.
-            key: Of the run.
-            terms: Who may release, and how; needed with a protection.
+            index: Index of the round.
+            key: Key of the run.
+            terms: Who may release, and how; required with a protection.
             aside: Ratings to validate on once the server has stepped: a second release.
-            shows: Whether something goes to a third party, too, as part of the upload.
+            shows: Whether a third party also sees part of the upload.
         """
         interactions, keys = interactions.at(index), jax.random.fold_in(key, index)
         drawn = self._takes_part(jax.random.fold_in(keys, Draw.WHO), interactions.n_clients)
         takes_part = drawn if terms is None else terms.granted
         of_users = takes_part[interactions.client_of_user] > 0
 
-        # 3. Clients fit what they keep to what they were sent, and train.
+        # 3. Clients fit their local state to the parameters they were sent, and train.
         local = self.model.personalise(state.shared, state.local, interactions)
         trained = self.model.train(state.shared, local, interactions)
 
@@ -218,7 +211,7 @@ class Federation:
         noise_key = jax.random.fold_in(keys, Draw.NOISE)
         sent = self._sent(noise_key, trained.upload, interactions, terms, takes_part, extra, own)
 
-        # 5. The server steps, and everybody has what is new, to predict with.
+        # 5. The server steps, and all clients receive the new parameters to predict with.
         shared, memory = self._stepped(state, sent, takes_part.sum(), terms)
         local = where_users(of_users, trained.local, local)
         local = self.model.personalise(shared, local, interactions)
@@ -242,7 +235,7 @@ class Federation:
     def rest(
         self, state: State, interactions: Interactions, heldout: Heldout, index: Array
     ) -> tuple[State, Outcome]:
-        """A round in which nothing leaves any client: each goes on with its own part alone."""
+        """Compute a round in which nothing leaves any client: only local state is updated."""
         interactions = interactions.at(index)
         local = self.model.personalise(state.shared, state.local, interactions)
         trained = self.model.train(state.shared, local, interactions)
@@ -262,7 +255,7 @@ class Federation:
         extra: ExtraRows | None,
         own: Array | None,
     ) -> Released:
-        """What the server gets to see of the uploads."""
+        """Return what the server sees of the uploads."""
         how = "clients" if self.model.plain_mean else self.server.aggregation
 
         def combine(sent: Upload) -> Aggregate:
@@ -278,10 +271,10 @@ class Federation:
     def _stepped(
         self, state: State, sent: Released, answered: Array, terms: Terms | None
     ) -> tuple[Shared, Memory]:
-        """The server's step, with what it knows of the noise."""
+        """Return the result of the server's step, which uses what is known about the noise."""
         clients = jnp.maximum(answered, 1.0)
         noise = Noise(
-            std=jnp.where(answered > 0, sent.noise_std, jnp.inf),  # nobody: nothing was learned
+            std=jnp.where(answered > 0, sent.noise_std, jnp.inf),  # without answers: all noise
             clip=jnp.inf if terms is None else terms.clip.max(),
             clients=clients,
             norm=None if self._sound is None else self._sound.norm,
@@ -300,7 +293,7 @@ class Federation:
         losses: Array,
         takes_part: Array,
     ) -> Outcome:
-        """What came of a round, as if nothing had been released in it."""
+        """Return the outcome of a round, except for what was released in it."""
         predicted = self.model.predict(
             after.shared, after.local, interactions, heldout.user, heldout.item
         )
@@ -315,12 +308,12 @@ class Federation:
         )
 
     def received(self, state: State, total: Array, terms: Terms) -> tuple[State, Released]:
-        """The server's half of a round whose uploads were computed and protected elsewhere.
+        """Compute the server's part of a round whose uploads were made on real clients.
 
         Args:
-            state: What the round before has left; clients keep their own part.
+            state: The state after the previous round; clients keep their local part.
             total: Sum of the uploads that were accepted, flat.
-            terms: Under which they were made; granted are those whose upload is in the sum.
+            terms: The terms of the uploads; granted are the clients whose upload is in the sum.
 
         Raises:
             ConfigError: If uploads are not protected client by client.
@@ -331,7 +324,7 @@ class Federation:
         return self.summed(state, total, terms)
 
     def summed(self, state: State, total: Array, terms: Terms) -> tuple[State, Released]:
-        """The same from a sum that somebody else has made, under either trust."""
+        """Do the same with a sum that was made elsewhere, under either trust."""
         protection = cast(Protection, self._sound)
         n_items, number = state.shared.items.shape[0], terms.granted.sum()
         width = (total.shape[0] - state.shared.dense.shape[0]) // n_items
@@ -341,7 +334,7 @@ class Federation:
 
     @property
     def _sound(self) -> Protection | None:
-        """What protects whole clients, if anything does."""
+        """The protection, if it protects whole clients."""
         sound = self.protection is not None and self.protection.of.sound
         return self.protection if sound else None
 

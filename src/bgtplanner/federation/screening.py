@@ -1,23 +1,22 @@
-"""Which uploads can be honest: what clip and noise leave possible, and what they do not.
+"""Which uploads can be honest: the tests that reject what clip and noise cannot produce.
 
-Under local trust the server sees every noised upload. An honest one, divided by the noise's scale,
-is ``y = u + z``: a part u that is no longer than ``c = clip / scale``, and noise z of a known
-distribution. All that can be tested is whether y may have come about like this:
+Under local trust the server sees every noised upload. An honest one, divided by the scale of its
+noise, is ``y = u + z``: a part u that is no longer than ``c = clip / scale``, and noise z of a
+known distribution. All that can be tested is whether y may have this form:
 
 * **norm** and **coordinates** are within what u and z allow;
-* **shape**: its sorted coordinates lie near the order statistics of the noise. Sorting brings no
-  two vectors further apart, so u moves them by at most c, and the distance itself varies no more
-  than the noise does (Gaussian concentration of a 1-Lipschitz function);
-* **agreement**: along the sum of all other uploads, and along each of them, on which its noise
-  does not depend, it reaches no further than c and a few standard deviations. Clients that push
-  the same way stand out;
+* **shape**: its sorted coordinates lie near the order statistics of the noise. Sorting never
+  increases the distance between two vectors, so u moves them by at most c, and the distance
+  itself varies no more than the noise does (Gaussian concentration of a 1-Lipschitz function);
+* **agreement**: along the sum of all other uploads, and along each of them, which are independent
+  of its noise, it reaches no further than c and a few standard deviations. Clients that push in
+  the same direction stand out;
 * **repeats**: no two honest uploads are equal to the last bit.
 
-What that means for a mechanism is the mechanism's own affair
-(:meth:`bgtplanner.privacy.mechanisms.Mechanism.limits`); noise that is not Gaussian is made so,
-coordinate by coordinate, for shape and agreement. All limits are closed forms, so that an honest
-upload fails any of them with a probability of at most `FALSE_ALARM`.
-What a client that stays within them can still do is said in docs/concepts/poisoning.md.
+Each mechanism has its own limits (:meth:`bgtplanner.privacy.mechanisms.Mechanism.limits`); noise
+that is not Gaussian is transformed to Gaussian, coordinate by coordinate, for shape and agreement.
+All limits are closed forms, and an honest upload fails any of them with a probability of at most
+`FALSE_ALARM`. docs/concepts/poisoning.md describes what a client within the limits can still do.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ __all__ = ["FALSE_ALARM", "LEAST_SCALE", "Limits", "Screen", "limits_of"]
 Floats = NDArray[np.float64]
 
 FALSE_ALARM = 1e-6
-"""Probability, at most, that an honest upload is rejected."""
+"""Largest probability that an honest upload is rejected."""
 
 LEAST_SCALE = 1e-30
-"""Stands for no noise at all, which a class of clients has that pays nothing."""
+"""Replaces a scale of zero, which a class of clients that pays nothing has."""
 
-_EVENTS = 7.0  # low norm, high norm (two), coordinates, shape, agreement (two): they share it
+_EVENTS = 7.0  # low norm, high norm (2), coordinates, shape, agreement (2) share FALSE_ALARM
 _DIGEST = 16  # bytes
-_MOST_PRODUCTS = 1e12  # multiplications to compare every upload with every other one
+_MOST_PRODUCTS = 1e12  # most multiplications to compare every upload with every other one
 _AT_ONCE = 512  # uploads
 _REMEMBERED = 1_000_000  # digests of earlier uploads
 
@@ -58,10 +57,10 @@ def limits_of(
     size: int,
     parameters: Array | None = None,
 ) -> Limits:
-    """What clip and noise allow uploads of `size` coordinates, but for `FALSE_ALARM` of them.
+    """Return the limits that all but `FALSE_ALARM` of honest uploads of `size` coordinates keep.
 
-    Works inside a compiled round, and on arrays with an entry for each class of budgets; the
-    parameters are what else the mechanism makes of a charge.
+    Works inside a compiled round, and on arrays with one entry per budget class; `parameters` are
+    further ones that the mechanism derives from a charge.
     """
     reach = jnp.asarray(clip) / jnp.maximum(scale, LEAST_SCALE)
     rare = jnp.full_like(reach, np.log(_EVENTS / FALSE_ALARM))
@@ -69,11 +68,11 @@ def limits_of(
 
 
 class Screen:
-    """Looks at single uploads, round by round, and remembers which it has accepted.
+    """Tests single uploads, round by round, and remembers which ones it has accepted.
 
     Args:
-        mechanism: That made them.
-        seen: Digests of uploads that were accepted before, as :attr:`seen` gave them.
+        mechanism: Name of the mechanism that made them.
+        seen: Digests of uploads that were accepted before, from :attr:`seen`.
     """
 
     def __init__(self, mechanism: str, seen: NDArray[np.uint8] | None = None) -> None:
@@ -83,7 +82,7 @@ class Screen:
 
     @property
     def seen(self) -> NDArray[np.uint8]:
-        """Digests of the newest uploads that were accepted, one a row."""
+        """Digests of the newest accepted uploads, one per row."""
         joined = b"".join(self._seen)
         return np.frombuffer(joined, dtype=np.uint8).reshape(-1, _DIGEST)
 
@@ -94,15 +93,15 @@ class Screen:
         limits: Mapping[int, Limits],
         beside: Floats | None = None,
     ) -> dict[int, str]:
-        """Why uploads of a round cannot be used, for those that cannot; the others are noted.
+        """Return the reason for each upload of a round that is rejected; remember the others.
 
-        Of equal uploads the first is kept: their sum is what one honest client has sent.
+        Of equal uploads the first is accepted, because one honest client may have sent it.
 
         Args:
             uploads: Finite numbers, by client.
-            scales: Of the noise on each.
-            limits: For each.
-            beside: Sum of further uploads of the round that are not looked at.
+            scales: Scale of the noise on each upload.
+            limits: Limits of each upload.
+            beside: Sum of further uploads of the round that are not tested.
         """
         found: dict[int, str] = {}
         digests: dict[bytes, int] = {}
@@ -128,7 +127,7 @@ class Screen:
         return found
 
     def _plausible(self, upload: Floats, scale: float, limits: Limits) -> bool:
-        """Whether an upload has a norm, coordinates and a shape that clip and noise can make."""
+        """Return whether clip and noise can produce an upload's norm, coordinates and shape."""
         with np.errstate(over="ignore"):
             own = upload / scale
         norm = self.mechanism.norm(own[None])[0]
@@ -140,7 +139,7 @@ class Screen:
     def _agree(
         self, uploads: list[Floats], scales: Floats, limits: Floats, beside: Floats | None
     ) -> NDArray[np.bool_]:
-        """Which uploads say too much of what the others say, together or one of them."""
+        """Return which uploads agree too much with the sum of the others, or with one of them."""
         total = sum(uploads, start=np.zeros(1) if beside is None else beside)
         agrees = np.zeros(len(uploads), dtype=bool)
         for index, upload in enumerate(uploads):
@@ -149,7 +148,7 @@ class Screen:
             agrees[index] = abs(along) > limits[index] * np.sqrt(others @ others)
         if not uploads or len(uploads) ** 2 * uploads[0].size > _MOST_PRODUCTS:
             return agrees
-        # sqrt(2 (t + log N)) is at most sqrt(2 t) + log(N) / sqrt(2 t): one of N others is enough
+        # sqrt(2 (t + log N)) <= sqrt(2 t) + log(N) / sqrt(2 t): a union bound over N others
         wider = limits + np.log(len(uploads)) / np.sqrt(2 * np.log(_EVENTS / FALSE_ALARM))
         rows = self.mechanism.as_normal(np.array(uploads) / scales[:, None])
         lengths = np.maximum(np.sqrt((rows**2).sum(axis=1)), 1e-30)
@@ -163,7 +162,7 @@ class Screen:
 
 @lru_cache(maxsize=4)
 def _typical(size: int) -> Floats:
-    """Expected order statistics of standard normal noise (Blom 1958)."""
+    """Return the expected order statistics of standard normal noise (Blom 1958)."""
     found = np.asarray(ndtri((np.arange(1, size + 1) - 0.375) / (size + 0.25)))
     found.setflags(write=False)
     return found

@@ -1,4 +1,4 @@
-"""The server's part of a round where nothing was summed before: the mean of all uploads."""
+"""The server's part of a round in which it sees single uploads: their mean."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Aggregate", "ExtraRows", "Server", "aggregate"]
 
 
 class ExtraRows(NamedTuple):
-    """Rows that clients upload for items they did not rate; item -1 stands for no row.
+    """Rows that clients upload for items they did not rate; item -1 means no row.
 
     Attributes:
         item: ``[n_clients, number]``.
@@ -33,16 +33,16 @@ def aggregate(
     how: Literal["item-usage", "ratings", "clients"],
     extra: ExtraRows | None = None,
 ) -> Aggregate:
-    """Average the uploads of the clients that take part.
+    """Return the mean upload of the clients that take part.
 
     Args:
         upload: Every client's statistics.
         interactions: The training ratings.
         takes_part: 1 for a client that takes part, ``[n_clients]``.
-        how: The weighting. ``"clients"``: every client the same. ``"ratings"``: a client counts by
-            the number of its ratings and further rows (the authors' rule).
-            ``"item-usage"``: the same for the dense part, while each item row is averaged over the
-            ratings of that very item (the paper's step 5, FedGNN).
+        how: The weighting. ``"clients"``: all clients the same. ``"ratings"``: by the number of a
+            client's ratings and further rows (the authors' rule). ``"item-usage"``: the same for
+            the dense part, while each item row is averaged over the ratings of that item (the
+            paper's step 5, FedGNN).
         extra: Further rows.
     """
     uploaded = interactions.ratings_of_clients
@@ -59,9 +59,8 @@ def aggregate(
         interactions.n_items,
     )
     if extra is not None:
-        target = jnp.where(
-            extra.item < 0, interactions.n_items, extra.item
-        )  # out of range: dropped
+        # Rows out of range are dropped.
+        target = jnp.where(extra.item < 0, interactions.n_items, extra.item)
         items = items.at[target].add(extra.rows * weight[:, None, None], mode="drop")
         usage = usage.at[target].add(active[:, None], mode="drop")
     total = jnp.maximum(weight.sum(), 1.0)

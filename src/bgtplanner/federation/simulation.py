@@ -1,4 +1,4 @@
-"""All clients at once: the round of `rounds.py`, compiled, over arrays that never change shape."""
+"""The simulation: the round of `rounds.py`, compiled, for all clients at once."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Seen(NamedTuple):
     """What the server saw in a round.
 
     Attributes:
-        aggregate: What it stepped by: the released gradient, flat; empty if there was none.
+        aggregate: The released mean, flat; empty if there was none.
         noise_std: Standard deviation of the noise on each of its coordinates; NaN if it differs.
-        validation: What it was told of the validation ratings, and how noisy that is.
-        norms: Norm of each client's own noisy gradient, where each has a clip of its own.
+        validation: The released validation error, and the standard deviation of its noise.
+        norms: Norm of each client's own noisy gradient, if each has a clip of its own.
     """
 
     aggregate: NDArray[np.float32]
@@ -49,10 +49,10 @@ class Seen(NamedTuple):
 
 
 def pick_device(name: str) -> jax.Device:
-    """The device called ``auto``, ``cpu`` or ``gpu``.
+    """Return the device called ``auto``, ``cpu`` or ``gpu``.
 
     Raises:
-        ConfigError: If there is none of that kind.
+        ConfigError: If the machine has none of that kind.
     """
     if name == "auto":
         return jax.devices()[0]
@@ -69,9 +69,9 @@ class Simulation:
     Args:
         federation: What is learned and how.
         split: Training and test ratings.
-        seed: Of everything that is drawn at random in training.
+        seed: Seed of everything that is random in training.
         device: ``auto``, ``cpu`` or ``gpu``.
-        validation: Share of its training ratings that every client sets aside to validate on.
+        validation: Share of its training ratings that every client puts in its validation set.
     """
 
     def __init__(
@@ -95,25 +95,26 @@ class Simulation:
         self._split = split
         with jax.default_device(self._device):
             self._interactions = Interactions.of(split.train, split.arrival)
-            self._heldout = Heldout(
-                jnp.asarray(split.test.user),
-                jnp.asarray(split.test.item),
-                jnp.asarray(split.test.value),
-            )
-            self._aside = None if aside is None else _aside(aside)
+            test = split.test
+            self._heldout = Heldout(*map(jnp.asarray, (test.user, test.item, test.value)))
+            self._aside: ValidationSet | None = None
+            if aside is not None:
+                kept = aside.train
+                arrays = (kept.user, kept.item, kept.value, aside.arrival)
+                self._aside = ValidationSet(*map(jnp.asarray, arrays))
             self._first_key, self._key = jax.random.split(jax.random.key(seed))
-            # The old state's memory is given to the new one, so that parameters are never held
-            # twice; copied first, since a model may use one array in two places.
+            # Each round reuses the memory of the old state, so that parameters are never held
+            # twice. Copied first, since a model may use one array in two places.
             initial = federation.initial(self._first_key, self._interactions)
             self._state: State = jax.tree.map(_strong, initial)
 
     @property
     def state(self) -> State:
-        """Parameters, local state and optimiser memory after the last round."""
+        """Parameters, local state and optimizer memory after the last round."""
         return self._state
 
     def evaluate(self) -> Metrics:
-        """Scores on the held-out ratings as things are."""
+        """Return the current scores on the held-out ratings."""
         with jax.default_device(self._device):
             predicted = self._predicted(self._heldout.user, self._heldout.item)
             return Metrics.of(jax.device_get(tally(predicted, self._heldout.value)))
@@ -125,9 +126,9 @@ class Simulation:
         return predicted
 
     def step(self, terms: Terms | None = None, plan: Plan | None = None) -> RoundResult:
-        """Run the next round, under terms that were agreed and paid for.
+        """Run the next round under terms that were agreed and paid for.
 
-        Here they say all there is to say; who carries a round elsewhere needs the plan, too.
+        The plan is for engines on real machines; here the terms say everything.
         """
         del plan
         index, extras = self.next_round, self.federation.extras
@@ -143,7 +144,7 @@ class Simulation:
         return self._record(outcome)
 
     def rest(self) -> RoundResult:
-        """A round in which nothing leaves any client; ratings arrive all the same."""
+        """Run a round in which nothing leaves any client; ratings still arrive."""
         return self._record(self._play("rest"))
 
     def _play(self, kind: Literal["round", "rest"], *more: Any) -> Outcome:
@@ -175,21 +176,21 @@ class Simulation:
         )
 
     def withdraw(self) -> None:
-        """Send out what was sent at first: what was learned since is not worth having."""
+        """Return to the initial parameters: those learned since are not worth using."""
         with jax.default_device(self._device):
             first = self.federation.initial(self._first_key, self._interactions)
             self._state = self._state._replace(shared=jax.tree.map(jnp.array, first.shared))
 
     @cached_property
     def _pairs(self) -> Pairs:
-        """Sorting them takes long, and most runs never ask."""
+        """Pairs of client and item, sorted on first use: it takes long, and few runs need them."""
         return self._split.pairs()
 
     def shown_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Client and item of all that the clients will name in the coming round.
+        """Return client and item of all pairs that the clients will name in the coming round.
 
-        The items they train on and, among them, those they only pretend to have rated. A client
-        that has no rating yet uploads nothing, and so names no item either.
+        These are the items they train on, and those they only pretend to have rated. A client
+        without a rating uploads nothing, and so names no item either.
         """
         known = self._pairs.first <= self.next_round
         client, item = self._pairs.client[known], self._pairs.item[known]
@@ -207,10 +208,10 @@ class Simulation:
         return np.r_[client, who], np.r_[item, pretended[who, place]]
 
     def predict(self, user: ArrayLike, item: ArrayLike) -> NDArray[np.float32]:
-        """Predicted ratings in [0, 1] of user-item index pairs, with what is known by now.
+        """Return predicted ratings in [0, 1] of user-item index pairs, as of the last round.
 
-        They are filled up to a power of two, so that whoever asks for every user, with other
-        unrated items each, needs a few programs only.
+        The pairs are padded to a power of two, so that predictions for many users, each with
+        another number of unrated items, need only a few programs.
         """
         users, items = (np.asarray(index, dtype=np.int32) for index in (user, item))
         missing = padding_of(len(users))
@@ -219,21 +220,21 @@ class Simulation:
             return np.asarray(self._predicted(*filled))[: len(users)]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The whole state as named plain arrays, enough to go on bit for bit."""
+        """Return the whole state as named plain arrays, enough to go on bit for bit."""
         return state_arrays(self._state, self.next_round)
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what :meth:`arrays` gave.
+        """Go on from the result of :meth:`arrays`.
 
         Raises:
-            RunFolderError: If an array is missing or has another shape or type: the state belongs
-                to another model, data set or version.
+            RunFolderError: If an array is missing or has another shape or type, because the state
+                belongs to another model, data set or version.
         """
         self._state, self.next_round = restored_state(arrays, self._state, self._device)
 
 
 def state_arrays(state: State, next_round: int) -> dict[str, NDArray[Any]]:
-    """A state as named plain arrays, enough to go on bit for bit."""
+    """Return a state as named plain arrays, enough to go on bit for bit."""
     leaves = jax.tree_util.tree_leaves_with_path(state)
     named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
     arrays = {name: np.array(leaf) for name, leaf in named.items()}
@@ -243,7 +244,7 @@ def state_arrays(state: State, next_round: int) -> dict[str, NDArray[Any]]:
 def restored_state(
     arrays: Mapping[str, NDArray[Any]], like: State, device: jax.Device
 ) -> tuple[State, int]:
-    """The state and the next round that :func:`state_arrays` was given.
+    """Return the state and the next round that :func:`state_arrays` was given.
 
     Raises:
         RunFolderError: If an array is missing or has another shape or type than in `like`.
@@ -264,12 +265,6 @@ def restored_state(
     return jax.tree_util.tree_unflatten(tree, restored), int(arrays["next_round"])
 
 
-def _aside(split: Split) -> ValidationSet:
-    train = split.train
-    arrays = (train.user, train.item, train.value, split.arrival)
-    return ValidationSet(*(jnp.asarray(array) for array in arrays))
-
-
 @partial(jax.jit, static_argnums=0)
 def _extra_items(
     extras: Extras, interactions: Interactions, index: Array, key: Array
@@ -277,7 +272,7 @@ def _extra_items(
     return extras.items(key, index, interactions.at(index))
 
 
-# This fusion of XLA's on the CPU makes a round of gathers and segment sums about a third slower.
+# This XLA fusion makes a round of gathers and segment sums about a third slower on the CPU.
 _CPU_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 
@@ -285,7 +280,7 @@ _CPU_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": ""}
 def _compiled(
     platform: str, kind: Literal["round", "rest"]
 ) -> Callable[..., tuple[State, Outcome]]:
-    """A round, compiled once for equal federations and shapes, however many runs there are."""
+    """Return the compiled round, which all runs of equal federations and shapes share."""
     options = _CPU_OPTIONS if platform == "cpu" and _compiler_knows_options() else None
     if kind == "rest":
         return jax.jit(Federation.rest, static_argnums=0, compiler_options=options)
@@ -298,7 +293,7 @@ def _compiled(
 def _compiler_knows_options() -> bool:
     try:
         jax.jit(lambda value: value + 1, compiler_options=_CPU_OPTIONS)(jnp.zeros(()))
-    except Exception:  # whatever another version of the compiler makes of it
+    except Exception:  # another version of the compiler may fail in any way
         return False
     return True
 
@@ -312,12 +307,12 @@ def _predict(
     item: Array,
     first: bool,
 ) -> Array:
-    """Predictions; before the first round nobody has fitted anything to what it was sent."""
+    """Return predictions; before the first round, clients have not fitted anything yet."""
     model, shared, local = federation.model, state.shared, state.local
     local = model.personalise(shared, local, interactions) if first else local
     return model.predict(shared, local, interactions, user, item)
 
 
 def _strong(leaf: Array) -> Array:
-    """A copy whose type is settled: one that JAX takes for a Python number compiles all twice."""
+    """Return a copy with a strong type: a weakly typed leaf would compile the round twice."""
     return jnp.array(leaf, dtype=leaf.dtype)

@@ -1,8 +1,8 @@
-"""What clients say of ratings they set aside: how it is measured, and what the server makes of it.
+"""The error on the clients' validation sets: how it is measured, and how the server uses it.
 
-A client's mean squared error on these ratings, from 0 to a public bound, is one number. Its mean
-over the clients is released after the server's step, with noise, for a share of the round's charge
-(:meth:`bgtplanner.federation.protection.Protection.validate`).
+A client's mean squared error on its validation ratings, from 0 to a public bound, is one number.
+Its mean over the clients is released after the server's step, with noise, for a share of the
+round's charge (:meth:`bgtplanner.federation.protection.Protection.validate`).
 """
 
 from __future__ import annotations
@@ -16,25 +16,18 @@ from jax import Array
 
 from bgtplanner.models.interactions import Interactions
 
-__all__ = ["WORST", "Validated", "Validation", "ValidationSet", "errors_of_clients", "rmse_of"]
+__all__ = ["WORST", "Validation", "ValidationSet", "errors_of_clients", "rmse_of"]
 
 WORST = 0.16
-"""No client's mean squared error is taken to be more than this (an RMSE of 0.4)."""
+"""Bound on a client's mean squared error (an RMSE of 0.4); larger errors are clipped to it."""
 
-_UNKNOWN = 0.25  # of WORST, an RMSE of 0.2: what a client says that has nothing to validate on yet
+_UNKNOWN = 0.25  # of WORST, an RMSE of 0.2: the value of a client without validation ratings
 _MEMORY = 0.9  # of the average over rounds
-_SURE = 3.0  # standard deviations: a run looks at its target a hundred times
+_SURE = 3.0  # standard deviations: a run compares with its target a hundred times
 
 
 class ValidationSet(NamedTuple):
-    """Training ratings that their clients set aside to validate on.
-
-    Attributes:
-        user: Of each rating.
-        item: Of each rating.
-        value: Of each rating.
-        arrival: First round in which each is known.
-    """
+    """User, item, value and first round of the ratings that clients set aside to validate on."""
 
     user: Array
     item: Array
@@ -45,7 +38,7 @@ class ValidationSet(NamedTuple):
 def errors_of_clients(
     predicted: Array, aside: ValidationSet, interactions: Interactions, index: Array
 ) -> Array:
-    """Each client's mean squared error on what it set aside, as a share of the worst."""
+    """Return each client's mean squared error on its validation ratings, as a share of WORST."""
     known = (aside.arrival <= index).astype(jnp.float32)
     client = interactions.client_of_user[aside.user]
     squares, number = (
@@ -57,16 +50,16 @@ def errors_of_clients(
 
 
 def rmse_of(share: float) -> float:
-    """The RMSE that a share of the worst mean squared error stands for."""
+    """Return the RMSE that a share of the worst mean squared error stands for."""
     return float((WORST * max(share, 0.0)) ** 0.5)
 
 
 class Validated(NamedTuple):
-    """What the noisy numbers say of the error, so far.
+    """The estimated error so far.
 
     Attributes:
         rmse: The estimate.
-        upper: What the error is below of, almost surely as far as the noise goes.
+        upper: An upper confidence bound that accounts for the noise.
     """
 
     rmse: float
@@ -74,16 +67,16 @@ class Validated(NamedTuple):
 
 
 class Validation:
-    """The server's average over the latest rounds: one round alone is mostly noise.
+    """The server's moving average over rounds, because one round alone is mostly noise.
 
-    It lags behind a model that gets better, and so errs on the safe side.
+    It lags behind a model that improves, and so errs on the safe side.
     """
 
     def __init__(self) -> None:
         self._weight = self._square = self._total = 0.0
 
     def saw(self, value: float, noise_std: float) -> None:
-        """One more released number, a share of the worst, and how noisy it was."""
+        """Add one more released number, a share of the worst, with its noise."""
         precision = 1.0 / max(noise_std, 1e-6) ** 2
         self._weight = _MEMORY * self._weight + precision
         self._square = _MEMORY**2 * self._square + precision  # variance of the total
@@ -91,17 +84,17 @@ class Validation:
 
     @property
     def estimate(self) -> Validated | None:
-        """Where things stand; None before anything was released."""
+        """The current estimate; None before the first release."""
         if not self._weight:
             return None
         mean, deviation = self._total / self._weight, self._square**0.5 / self._weight
         return Validated(rmse_of(mean), rmse_of(mean + _SURE * deviation))
 
     def state_dict(self) -> dict[str, Any]:
-        """What one round hands to the next, as plain data."""
+        """Return the state as plain data."""
         return {"weight": self._weight, "square": self._square, "total": self._total}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave."""
+        """Go on from the result of :meth:`state_dict`."""
         self._weight, self._square = float(state["weight"]), float(state["square"])
         self._total = float(state["total"])

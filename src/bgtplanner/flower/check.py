@@ -1,4 +1,4 @@
-"""Is this client ready to join? Looked at before it does, on its own machine."""
+"""Is this client ready to join? The checks run on its own machine, before it joins."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _CONNECT_SECONDS = 10.0
 
 
 class Finding(NamedTuple):
-    """What one look has shown.
+    """The result of one check.
 
     Attributes:
-        what: Was looked at.
+        what: What was checked.
         well: Whether all is well.
-        note: In words; never a rating or an item.
+        note: The result in words; never names a rating or an item.
     """
 
     what: str
@@ -42,12 +42,12 @@ class Finding(NamedTuple):
 def check_client(
     client: Client, *, superlink: str | None = None, root_certificates: Path | None = None
 ) -> list[Finding]:
-    """Look at all that a client needs.
+    """Check everything that a client needs.
 
     Args:
-        client: Whose files these are.
+        client: The client to check.
         superlink: HOST:PORT of the server, to try the connection.
-        root_certificates: Whom to believe that it is the server.
+        root_certificates: Certificate of the authority that signed the server's.
     """
     found = [_versions(), _installed(), _programs(), _code(), _modes(client)]
     found += [_ratings(client), _ledger(client)]
@@ -66,12 +66,12 @@ def _versions() -> Finding:
 
 
 def _installed() -> Finding:
-    """Whether the files of this environment are those that were installed."""
+    """Check that the files of this environment are those that were installed."""
     parts = installed_with("bgtplanner", frozenset({"flower"}))
     changed = {name: changed_files(name) for name in parts}
     bad = [f"{name}: {files[0]}" for name, files in changed.items() if files]
     if bad:
-        note = f"{len(bad)} packages have files that were changed since; first {bad[0]}"
+        note = f"{len(bad)} packages have files that were changed afterwards; first {bad[0]}"
         return Finding("installed", False, note)
     unknown = [name for name, files in changed.items() if files is None]
     sourced = f"; no hashes are recorded for {', '.join(unknown)}" if unknown else ""
@@ -79,7 +79,7 @@ def _installed() -> Finding:
 
 
 def _modes(client: Client) -> Finding:
-    """Whether others on this machine could read the ratings or change what was agreed."""
+    """Check that other users of this machine cannot read the ratings or change the policy."""
     file = client.file
     secret = [file.ratings, file.state]
     fixed = [file.policy, file.policy.parent, file.ratings.parent]
@@ -90,16 +90,16 @@ def _modes(client: Client) -> Finding:
         for path in paths:
             try:
                 mode = path.stat().st_mode
-            except OSError:  # not there: other checks say so
+            except OSError:  # missing: other checks say so
                 continue
-            private = path.parent == file.state  # nobody gets through the folder around it
+            private = path.parent == file.state  # the folder around it keeps others out
             if mode & forbidden and not private:
                 return Finding("file modes", False, f"{path}: {fault}")
-    return Finding("file modes", True, "ratings and state are private, the policy is fixed")
+    return Finding("file modes", True, "ratings and state are private, the policy is protected")
 
 
 def _programs() -> Finding:
-    """A SuperNode starts others by name: they must be those of this environment."""
+    """Check that the programs a SuperNode starts by name are those of this environment."""
     home = Path(sys.executable).parent
     for name in ("flower-supernode", "flower-superexec"):
         path = shutil.which(name)
@@ -109,7 +109,7 @@ def _programs() -> Finding:
 
 
 def _code() -> Finding:
-    """Whose code would run here: the installed client's, or whatever a run brings along?"""
+    """Check that the installed client would run here, and not code that a run brings along."""
     for name in sorted(set(TASK_TYPE_TO_COMMAND.values())):
         path = shutil.which(name)
         try:
@@ -117,9 +117,9 @@ def _code() -> Finding:
         except (OSError, ValueError) as error:
             return Finding("code", False, f"{path}: {error}")
         if path is not None and "bgtplanner.flower.pinned" not in script:
-            note = f"{name} would run what a run brings along; put the folder 'pinned' (deploy "
-            return Finding("code", False, f"{note}init writes it) first on the SuperNode's PATH")
-    return Finding("code", True, "the installed client's, whatever a run brings along")
+            note = f"{name} would run code that a run brings along; put the folder 'pinned' "
+            return Finding("code", False, f"{note}(from deploy init) first on the PATH")
+    return Finding("code", True, "only the installed client runs, whatever a run brings along")
 
 
 def _ratings(client: Client) -> Finding:

@@ -1,20 +1,20 @@
-"""A real client: it trusts nobody, pays from its own ledger, and its ratings never leave it.
+"""A real client: it trusts no one, pays from its own ledger, and its ratings never leave it.
 
-What a server can get out of it is what its policy file allows and its ledger can pay, whatever
-messages come, in whatever order, how often, and whenever it is killed and started again:
+A server gets no more out of it than its policy file allows and its ledger can pay, whichever
+messages arrive, in any order and number, and whenever the client is killed and restarted:
 
 * whether a request is answered, refused or repeated depends on the request, on earlier requests,
   on the policy file, the ledger and the clock, and never on a rating. A client that has no
   ratings, or cannot read them, answers with noise like the others;
-* the charge is on the disk before a rating is read, and nothing can leave before that;
+* the charge is on disk before a rating is read, and nothing can leave before that;
 * a request that was answered before is answered with the same bytes, at no further charge, while
-  they are kept. What is not kept any more is refused: rounds of a run only go up;
-* every answer has noise of its own, from the operating system. There is no setting and no message
-  by which it could come from a seed, or be drawn a second time;
-* a refusal is one word without a reason. What the reason was stands in the client's own log.
+  they are kept. After that it is refused: the rounds of a run only go up;
+* every answer has its own noise, from the operating system. There is no setting and no message
+  that could take the noise from a seed, or draw it a second time;
+* a refusal is one word without a reason. The reason is only in the client's own log.
 
-How long an answer takes is not covered, nor is that the client is there at all. The games in
-``tests/games`` play a server against all of this.
+Not covered are how long an answer takes, and that the client is there at all. The games in
+``tests/games`` play a hostile server against all of this.
 """
 
 from __future__ import annotations
@@ -73,17 +73,17 @@ __all__ = ["Client", "client_app", "make_client_app"]
 
 NoiseFor = Callable[[ClientFile, Request], NoiseSource]
 
-_log = logging.getLogger("flwr")  # whose lines the SuperNode shows; they stay on this machine
+_log = logging.getLogger("flwr")  # the SuperNode shows its lines; they stay on this machine
 
 
 class Client:
-    """One client on one machine, with what lies on its disk.
+    """One client on one machine, with its files.
 
     Args:
-        file: Where its things are.
-        noise: For tests alone: other noise than the operating system's. Whoever can tell the
-            noise can take it off.
-        clock: For tests alone.
+        file: Where its files are.
+        noise: Another source of noise than the operating system, for tests only: anyone who knows
+            the noise can subtract it.
+        clock: Another clock, for tests only.
     """
 
     def __init__(
@@ -103,18 +103,18 @@ class Client:
     # ---- what the server can ask for
 
     def hello(self) -> Hello:
-        """Who this is: known by its ledger, on whatever machine that is."""
+        """Return the client's name, which belongs to its ledger and not to the machine."""
         with self.open_ledger() as ledger:
             name = ledger.fingerprint(b"bgtplanner client").hex()
             return Hello(name=name, accountant=ledger.accountant.name)
 
     def answer(self, request: Request) -> NDArray[np.float64]:
-        """The upload of a round, paid for and noised.
+        """Return the upload of a round, paid for and noised.
 
         Raises:
-            MessageError: If the request is none that this client agrees to.
+            MessageError: If this client does not agree to the request.
             BudgetExceeded: If the ledger cannot pay.
-            StaleRoundError: If it is about a round that is over, and its answer is not kept.
+            StaleRoundError: If the round is over, and its answer is not kept.
         """
         self._agree(request)
         model, shared = self._model_of(request.model)
@@ -141,16 +141,17 @@ class Client:
             return vector
 
     def keep(self, sent: SentModel) -> None:
-        """Have the last model of a run, to recommend with. Nothing is released."""
+        """Store the last model of a run, to recommend with. Nothing is released."""
         self._model_of(sent)
         self._keep(sent)
 
     # ---- what its owner can ask for
 
     def enroll(self) -> bool:
-        """Make the client's ledger, once; returns whether it was made now.
+        """Create the client's ledger, once, and return whether it was created now.
 
-        Never done by itself: a client that has lost its ledger must not start with a full budget.
+        This never happens automatically: a client that has lost its ledger must not start again
+        with a full budget.
         """
         if self.file.ledger.exists():
             self.open_ledger().close()
@@ -158,7 +159,7 @@ class Client:
         if self._remembered() is not None:
             raise LedgerError(
                 f"{self.file.ledger}: gone, though it was used before: bring it back from where "
-                "it was moved to, or from a backup ('bgtplanner ledger restore' says how)"
+                "it was moved to, or from a backup (see 'bgtplanner ledger restore --help')"
             )
         self.file.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._pacing.start()
@@ -168,11 +169,11 @@ class Client:
         return True
 
     def open_ledger(self) -> Ledger:
-        """The client's ledger, which must exist and must not have forgotten anything."""
+        """Open the client's ledger, which must exist and must not have lost an entry."""
         if not self.file.ledger.exists():
             raise LedgerError(
-                f"{self.file.ledger}: there is no ledger. If this client is new, make one with "
-                "'bgtplanner deploy enroll'; if it was moved here, bring its state folder along"
+                f"{self.file.ledger}: there is no ledger. If this client is new, create one with "
+                "'bgtplanner deploy enroll'; if it was moved here, copy its state folder, too"
             )
         return Ledger.open(
             self.file.ledger,
@@ -183,13 +184,13 @@ class Client:
         )
 
     def recommend(self, user: str | None, top: int) -> list[tuple[str, float]]:
-        """The items that a user of this client has not rated and would like best, best first.
+        """Return a user's best-predicted unrated items with their predicted ratings, best first.
 
-        Computed here, from the last model that came and the ratings as they are now.
+        They are computed here, from the last model that arrived and the current ratings.
 
         Args:
-            user: As the table of ratings names it; may be left out if there is but one.
-            top: How many.
+            user: Label in the table of ratings; not needed if there is only one user.
+            top: How many items.
         """
         sent = self._kept()
         model, shared = self._model_of(sent)
@@ -209,10 +210,10 @@ class Client:
         raw = ratings.to_raw(predicted[best]).tolist()
         return [(sent.catalogue[item], value) for item, value in zip(best, raw, strict=True)]
 
-    # ---- its own affairs
+    # ---- internals
 
     def _agree(self, request: Request) -> None:
-        """Refuse what the policy does not allow, whatever the ledger could pay."""
+        """Refuse what the policy does not allow, even if the ledger could pay."""
         problem = self.policy.objection(request.accountant, request.charge, request.clip)
         mechanism = accountant_named(self.policy.rule).mechanism
         if not allows(Choice(mechanism, request.trust, request.unit, deployed=True)):
@@ -221,7 +222,7 @@ class Client:
             raise MessageError(problem)
 
     def _model_of(self, sent: SentModel) -> tuple[Learner, Shared]:
-        """The model that was sent, if it is one that this client agrees to."""
+        """Return the model that was sent, if this client agrees to it."""
         if sent.name not in self.policy.models or len(sent.catalogue) > self.policy.most_items:
             raise MessageError("a model that the policy does not name, or too long a catalogue")
         if catalogue_hash(sent.catalogue) not in self.policy.catalogues:
@@ -244,8 +245,8 @@ class Client:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """No other process answers for this client meanwhile; a crash lets go of it."""
-        if not self.file.ledger.exists():  # says what to do, instead of making an empty folder
+        """Hold the lock that keeps other processes from answering; a crash releases it."""
+        if not self.file.ledger.exists():  # raises, instead of creating an empty folder
             self.open_ledger().close()
         with (self.file.state / "lock").open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -254,11 +255,11 @@ class Client:
     def _train(
         self, model: Learner, shared: Shared, request: Request
     ) -> tuple[NDArray[np.float64], dict[str, NDArray[Any]] | None]:
-        """What the client would send if it were not protected, and what it keeps of the round.
+        """Return the client's unprotected upload, and what it keeps of the round.
 
-        Zeros and nothing if that cannot be had. A client that refused because of its ratings, or
-        because something went wrong with them, would tell the server about them, unpaid. Its
-        owner reads of it in the log.
+        Returns zeros and nothing if training fails. A client that refused because of its ratings,
+        or because of an error with them, would reveal something about them, unpaid. The owner
+        finds the error in the log.
         """
         try:
             ratings = self._ratings_for(request.model)
@@ -269,19 +270,19 @@ class Client:
             return upload, {"about": about} | {f"leaf{n}": np.asarray(leaf) for n, leaf in leaves}
         except BGTPlannerError as error:
             _log.warning("the answer is noise alone: %s", error)
-        except Exception as error:  # its text might name a rating: not even the log gets it
+        except Exception as error:  # its text might name a rating, so it is not even logged
             _log.warning("the answer is noise alone: %s", type(error).__name__)
         return np.zeros(coordinates_of(model, shared)), None
 
     def _local(
         self, model: Learner, sent: SentModel, ratings: Ratings, run: str | None = None
     ) -> Local:
-        """What was kept from round to round, if it is of this model, these users and this run."""
+        """Return the stored local state, if it belongs to this model, these users and this run."""
         first, stored = nothing_kept(model, ratings), self._read_arrays("local.npz") or {}
         leaves, tree = jax.tree.flatten(first)
         kept = [stored.get(f"leaf{n}") for n in range(len(leaves))]
         about = bytes(stored.get("about", b""))
-        if run is None:  # to recommend: that of the latest run there was
+        if run is None:  # to recommend: the state of the latest run
             about = about[about.find(b"\n") + 1 :]
         same = about == self._about_local(sent, ratings, run) and all(
             mine is not None and mine.shape == leaf.shape and mine.dtype == leaf.dtype
@@ -298,7 +299,7 @@ class Client:
     def _ratings_for(self, sent: SentModel) -> Ratings:
         ratings, left_out = self.file.ratings_over(sent.catalogue, sent.low, sent.high)
         if left_out:
-            _log.info("%d ratings are of no item, or no rating, of this run", left_out)
+            _log.info("%d ratings left out: not in this run's catalogue or scale", left_out)
         return ratings
 
     def _keep(self, sent: SentModel) -> None:
@@ -316,14 +317,15 @@ class Client:
         stored = self._read_arrays("model.npz")
         if stored is None:
             raise ConfigError(
-                f"{self.file.state}: no model has come yet; this client has taken part in no round"
+                f"{self.file.state}: no model has come yet; this client has not taken part in a "
+                "round"
             )
         about = json.loads(bytes(stored["about"]))
         about["catalogue"] = tuple(about["catalogue"])
         return SentModel(items=stored["items"], dense=stored["dense"], **about)
 
     def _remembered(self) -> Head | None:
-        """The newest row of the ledger that was ever released under."""
+        """Return the ledger's head at the latest release."""
         try:
             return Head.parse((self.file.state / "head").read_text(encoding="ascii"))
         except FileNotFoundError:
@@ -333,7 +335,7 @@ class Client:
         try:
             with np.load(self.file.state / name, allow_pickle=False) as stored:
                 return dict(stored)
-        except Exception:  # not there, or damaged: what is lost can be had again
+        except Exception:  # missing or damaged: it can be had again
             return None
 
     def _write_arrays(self, name: str, **arrays: NDArray[Any]) -> None:
@@ -347,7 +349,7 @@ def _bytes(content: bytes) -> NDArray[np.uint8]:
 
 
 def _file_of(context: Context) -> Path:
-    """Where the machine's owner said the client file is: what comes with a run does not count."""
+    """Return the client file that the machine's owner has set; a run cannot change it."""
     path = context.node_config.get("client-file")
     if not isinstance(path, str):
         raise ConfigError('--node-config: expected client-file="/path/to/client.toml"')
@@ -357,10 +359,10 @@ def _file_of(context: Context) -> Path:
 def make_client_app(
     *, find: Callable[[Context], Path] = _file_of, noise: NoiseFor | None = None
 ) -> ClientApp:
-    """The client app. The arguments are for tests, and for many clients on one machine.
+    """Return the client app. The arguments are for tests, and for many clients on one machine.
 
     Args:
-        find: Where the client file of a node is.
+        find: Returns the client file of a node.
         noise: See :class:`Client`.
     """
     app = ClientApp()
@@ -369,10 +371,10 @@ def make_client_app(
         def answer(message: Message, context: Context) -> Message:
             try:
                 content = handle(Client(load_client(find(context)), noise=noise), message.content)
-            except BGTPlannerError as error:  # names no rating and no item, by our rules
+            except BGTPlannerError as error:  # our own errors name no rating and no item
                 _log.warning("refused: %s", error)
                 content = reply("refused")
-            except Exception as error:  # its text might: not even the log gets it
+            except Exception as error:  # others might, so their text is not even logged
                 _log.warning("refused: %s", type(error).__name__)
                 content = reply("refused")
             return Message(content, reply_to=message)

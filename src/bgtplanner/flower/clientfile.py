@@ -1,8 +1,8 @@
-"""What a client is set up with: where its ratings and its state are, and what it agrees to.
+"""A client's settings: where its ratings and its state are, and what it agrees to.
 
-Two files, so that who runs the machine and who answers for the privacy can be two people:
-``client.toml`` says where things are, ``policy.toml`` what the client agrees to. Both lie on the
-client. Nothing that a server sends can change them.
+There are two files, so that one person can run the machine and another be responsible for privacy:
+``client.toml`` says where the files are, ``policy.toml`` what the client agrees to. Both are on
+the client, and nothing that a server sends can change them.
 """
 
 from __future__ import annotations
@@ -33,24 +33,22 @@ class ClientPolicy(_File):
     """What a client agrees to, whatever a server asks for.
 
     Attributes:
-        epsilon: What may be spent in all, over every run there will ever be.
-        delta: Of the same.
-        rule: By which the client's ledger is kept; a server that books by another is refused.
-        largest_charge: Most that one round may cost, in the rule's currency.
-        smallest_charge: Least that one round may cost: it bounds how many answers there can ever
-            be.
-        smallest_noise_multiplier: Least noise, as noise scale over 2 * clip.
-        smallest_clip: A clip below this is refused.
-        largest_clip: A clip above this is refused.
-        models: The models that may be computed.
-        settings: Settings of models, by name; a model that is not listed must come with its own
-            defaults.
-        catalogues: SHA-256 of every list of items that may be asked about, in its order; see
+        epsilon: Total budget over all runs there will ever be.
+        delta: Delta of that budget.
+        rule: Accountant of the client's ledger; a server that uses another one is refused.
+        largest_charge: Largest charge of one round, in the accountant's currency.
+        smallest_charge: Smallest charge of one round; it bounds the total number of answers.
+        smallest_noise_multiplier: Smallest ratio of noise scale to 2 * clip.
+        smallest_clip: A smaller clip is refused.
+        largest_clip: A larger clip is refused.
+        models: Names of the models that may be computed.
+        settings: Settings of models, by name; a model that is not listed must have its defaults.
+        catalogues: SHA-256 of every allowed list of items, in its order; see
             :func:`~bgtplanner.flower.messages.catalogue_hash`.
-        scale: Lowest and highest rating there can be.
-        most_items: Longest catalogue.
-        requests_per_hour: How many new requests are answered in an hour.
-        answers_kept: How many of the newest answers are kept, to be sent again if asked again.
+        scale: Lowest and highest possible rating.
+        most_items: Length of the longest allowed catalogue.
+        requests_per_hour: How many new requests are answered per hour.
+        answers_kept: How many of the newest answers are kept, to repeat them on request.
     """
 
     epsilon: float
@@ -75,7 +73,7 @@ class ClientPolicy(_File):
             rule = accountant_named(self.rule)
         except ConfigError as error:
             raise ConfigError(str(error).replace("accounting", "rule", 1)) from error
-        ConfigError.unless(rule.sound, "rule", self.rule, "a rule whose charges add up")
+        ConfigError.unless(rule.sound, "rule", self.rule, "a sound accountant, like gaussian/gdp")
         rule.limit_ticks(Budget(self.epsilon, self.delta))  # says what a budget must be
         ordered = self.smallest_charge <= self.largest_charge
         expected = f"at most largest_charge = {self.largest_charge:g}"
@@ -90,11 +88,11 @@ class ClientPolicy(_File):
 
     @property
     def budgets(self) -> Budgets:
-        """What the client's ledger may pay."""
+        """The budget of the client's ledger."""
         return Budgets.same(Budget(self.epsilon, self.delta), 1)
 
     def objection(self, rule: str, charge: float, clip: float) -> str | None:
-        """Why this client does not agree to a plan, for its own log only; None if it does."""
+        """Return why this client refuses a plan, for its own log only; None if it agrees."""
         if rule != self.rule:
             return "another rule than the ledger's"
         if charge > self.largest_charge:
@@ -109,15 +107,15 @@ class ClientPolicy(_File):
 
 
 class ClientFile(_File):
-    """Where a client's things are. Paths are taken from the folder that the file is in.
+    """Where a client's files are. Paths are relative to the folder of the client file.
 
     Attributes:
         ratings: Table of this client's ratings.
         state: Folder of its ledger, the last model and the newest answers.
-        policy: What it agrees to.
-        witness: A file on another disk or host that is told of every payment, so that a ledger
-            that was replaced by a backup is noticed even where the whole folder was; optional.
-        user_column: Of the table, by name or position; found out by default, like the others.
+        policy: File that says what the client agrees to.
+        witness: A file on another disk or host that records every payment. It detects a ledger
+            that was replaced by a backup even if the whole state folder was; optional.
+        user_column: Column of the table, by name or position; detected by default.
         item_column: Likewise.
         rating_column: Likewise.
         time_column: Likewise.
@@ -134,11 +132,11 @@ class ClientFile(_File):
 
     @property
     def ledger(self) -> Path:
-        """The client's one ledger, for all runs there will ever be."""
+        """The client's only ledger, for all runs there will ever be."""
         return self.state / "ledger.sqlite"
 
     def agreed(self) -> ClientPolicy:
-        """What the client agrees to.
+        """Return what the client agrees to.
 
         Raises:
             ConfigError: Naming the file, the key and what was expected.
@@ -146,7 +144,7 @@ class ClientFile(_File):
         return _load(self.policy, ClientPolicy)
 
     def table(self) -> Table:
-        """The client's ratings as they are in the file now.
+        """Return the client's ratings as they are in the file now.
 
         Raises:
             DataError: If the file cannot be read as ratings; names the line.
@@ -162,10 +160,10 @@ class ClientFile(_File):
     def ratings_over(
         self, catalogue: tuple[str, ...], low: float, high: float
     ) -> tuple[Ratings, int]:
-        """The ratings of items in a catalogue, and how many others were left out.
+        """Return the ratings of items in a catalogue, and how many others were left out.
 
-        What a catalogue does not have, or lies outside its scale, cannot be learned from in this
-        run; how many there are never leaves the client.
+        Ratings of other items, or outside the scale, cannot be used in this run; their number
+        never leaves the client.
         """
         table = self.table()
         place = {name: index for index, name in enumerate(catalogue)}
@@ -186,7 +184,7 @@ class ClientFile(_File):
         named = users if table.user_labels is None else table.user_labels[users]
         own = replace(
             ratings,
-            # Whoever shares this file is one client: one ledger, one clip, one charge.
+            # All users in this file are one client: one ledger, one clip, one charge.
             client_of_user=np.zeros(len(users), dtype=np.int32),
             user_labels=named,
             item_labels=np.array(catalogue),
@@ -195,7 +193,7 @@ class ClientFile(_File):
 
 
 def load_client(path: Path | str) -> ClientFile:
-    """A client's file, its paths made whole.
+    """Read a client file, with its paths made absolute.
 
     Raises:
         ConfigError: Naming the file, the key and what was expected.

@@ -1,4 +1,4 @@
-"""A federation to begin with: app folder, server, clients, certificates and services."""
+"""An example federation to start from: app folder, server, clients, certificates and services."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ _PINNED = tuple(sorted(set(TASK_TYPE_TO_COMMAND.values())))
 def write_example(
     folder: Path, *, clients: int, address: str, ratings: Ratings | None = None
 ) -> None:
-    """Write all that a federation is set up with, with made-up ratings for the clients.
+    """Write all files of a federation, with made-up ratings for the clients.
 
     Args:
-        folder: Must not exist, or be empty: it is never written over.
-        clients: For how many clients; the users are dealt to them.
-        address: HOST:PORT of the server, as clients will reach it.
-        ratings: What to deal; by default the embedded demo data.
+        folder: Must not exist, or be empty: nothing is overwritten.
+        clients: Number of clients, among whom the users are divided.
+        address: HOST:PORT at which clients reach the server.
+        ratings: The ratings to divide; by default the built-in demo data.
 
     Raises:
-        ConfigError: If the address or the number makes no sense.
-        RunFolderError: If there is something in the folder.
-        StorageError: If the disk refuses.
+        ConfigError: If the address, the number or the path is not usable.
+        RunFolderError: If the folder is not empty.
+        StorageError: If the files cannot be written.
     """
     host, colon, port = address.rpartition(":")
     fits = bool(host) and colon == ":" and port.isdigit() and 0 < int(port) < 2**16
@@ -62,7 +62,7 @@ def write_example(
     folder = folder.absolute()
     if any(letter in str(folder) for letter in "\"'$\\\n "):
         raise ConfigError(f"FOLDER = {str(folder)!r}: expected a path without quotes and spaces")
-    accountant = default_accountant("privunit")  # what the preset takes where every upload is seen
+    accountant = default_accountant("privunit")  # the preset's mechanism under local trust
     even = accountant.even_charge(Budget(_EPSILON, _DELTA), _ROUNDS)
     words = {
         "folder": str(folder),
@@ -84,7 +84,7 @@ def write_example(
     }
     try:
         if folder.exists() and any(folder.iterdir()):
-            raise RunFolderError(f"{folder}: there is something in it; choose another folder")
+            raise RunFolderError(f"{folder}: the folder is not empty; choose another one")
         for name, target in _FILES.items():
             _write(folder / target, _filled(name, words))
         (folder / "certificates.sh").chmod(0o755)
@@ -107,7 +107,7 @@ def write_example(
 def _filled(name: str, words: dict[str, str]) -> str:
     file = resources.files("bgtplanner.flower") / "templates" / name
     text = file.read_text(encoding="utf-8")
-    # The script for certificates is as it is, and full of dollars of its own.
+    # The script for certificates is copied as it is: it has dollar signs of its own.
     return text if name == "certificates.sh" else Template(text).substitute(words)
 
 

@@ -1,8 +1,8 @@
 """What is installed here, and whether its files are still those that were installed.
 
 Wheels list their files with hashes, and so does the environment that they were installed into.
-That catches a file that was damaged or edited afterwards. It does not tell who made the wheel:
-for that, install from an index that you trust, with hashes (`pip install --require-hashes`).
+That detects a file that was damaged or edited afterwards. It does not tell who made the wheel: for
+that, install from an index that you trust, with hashes (`pip install --require-hashes`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["bill_of_materials", "changed_files", "installed_with"]
 
 
 def installed_with(name: str, extras: frozenset[str] = frozenset()) -> dict[str, str]:
-    """Versions of a distribution and of all that it needs, by name, as they are installed."""
+    """Return the installed versions of a distribution and all its dependencies, by name."""
     found: dict[str, str] = {}
     queue = [(name, extras)]
     while queue:
@@ -39,9 +39,9 @@ def installed_with(name: str, extras: frozenset[str] = frozenset()) -> dict[str,
 
 
 def changed_files(name: str) -> list[str] | None:
-    """Files of a distribution that are missing or not as they were installed.
+    """Return the files of a distribution that are missing or have changed since installation.
 
-    None if nothing is recorded about them, as for a package that is run from its source folder.
+    None if no hashes are recorded, as for a package that runs from its source folder.
     """
     files = metadata.distribution(name).files or []
     recorded = [file for file in files if file.hash is not None and file.suffix != ".pyc"]
@@ -63,7 +63,7 @@ def changed_files(name: str) -> list[str] | None:
 
 
 def bill_of_materials(name: str, extras: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """All that is installed for a distribution, as a CycloneDX 1.5 document."""
+    """Return all that is installed for a distribution as a CycloneDX 1.5 document."""
     components = [
         _component(part, version) for part, version in installed_with(name, extras).items()
     ]
@@ -88,7 +88,7 @@ def _component(name: str, version: str) -> dict[str, Any]:
     if "License-Expression" in about.metadata:
         component["licenses"] = [{"expression": about.metadata["License-Expression"]}]
     record = about.read_text("RECORD")
-    if record:  # the hashes of all its files, so one hash for all of them
+    if record:  # it has the hashes of all files, so its hash covers them all
         digest = hashlib.sha256(record.encode()).hexdigest()
         component["properties"] = [{"name": "bgtplanner:record-sha256", "value": digest}]
     return component
@@ -100,7 +100,7 @@ def _needs(
     for text in distribution.requires or []:
         try:
             need = Requirement(text)
-        except InvalidRequirement:  # whoever wrote it: nothing here depends on it
+        except InvalidRequirement:  # a mistake in that package: nothing here depends on it
             continue
         marker = need.marker
         if marker is None or any(marker.evaluate({"extra": extra}) for extra in {"", *extras}):

@@ -1,6 +1,6 @@
-"""The clients as the server reaches them: who is connected, who is who, and one exchange.
+"""The machines of the clients: which are connected, who they are, and how to exchange messages.
 
-Nothing that a machine sends, or fails to send, ends a run: what cannot be used is dropped and
+Nothing that a machine sends, or fails to send, ends a run: unusable answers are dropped and
 counted.
 """
 
@@ -25,22 +25,22 @@ __all__ = ["Machines"]
 _log = logging.getLogger("flwr")  # what `flwr log` shows
 
 _ASK_AGAIN_SECONDS = 60.0
-_AT_ONCE = 200  # messages in one request: more may be too long for the server in between
+_AT_ONCE = 200  # messages in one request: more may exceed the SuperLink's limit
 
 
 class Machines:
     """All clients of a run, each with a place of its own in the server's ledger.
 
-    A client is known by the name that goes with its ledger, not by the machine: it may move. The
-    first to come get the places there are; a name is kept as a hash only.
+    A client is known by the name that belongs to its ledger, not by its machine, because it may
+    move. Places are given in the order in which clients arrive; only hashes of names are stored.
 
     Args:
-        grid: Flower's way to the machines.
+        grid: Flower's connection to the machines.
         places: How many clients there may ever be.
-        accountant: By which charges are booked; who keeps its ledger by another is left out.
-        known: Hashes of the names that have places already.
-        save: Told of all of them before a new one is asked for anything.
-        seconds: How long to wait for an answer to who somebody is.
+        accountant: Name of the accountant; clients whose ledgers use another one are left out.
+        known: Hashes of the names that already have places.
+        save: Called with all of them before a new client is asked for anything.
+        seconds: How long to wait until machines say who they are.
         poll_seconds: How often to look for answers.
     """
 
@@ -60,23 +60,23 @@ class Machines:
         self._save = save
         self._seconds, self._poll_seconds = seconds, poll_seconds
         self._name_of_node: dict[int, str] = {}
-        self._ask_again: dict[int, tuple[float, float]] = {}  # when, and how long after that
+        self._ask_again: dict[int, tuple[float, float]] = {}  # when, and the pause after that
         self._node_of_place: dict[int, int] = {}
 
     @property
     def known(self) -> int:
-        """How many clients have a place; they have the first ones."""
+        """How many clients have a place; places are filled from the first."""
         return len(self._place_of_name)
 
     def look(self) -> NDArray[np.bool_]:
-        """Which places have a client that is connected now; strangers are asked who they are."""
+        """Return which places have a connected client; unknown machines are asked who they are."""
         nodes = set(self.grid.get_node_ids())
         self._name_of_node = {n: name for n, name in self._name_of_node.items() if n in nodes}
         self._ask_again = {n: when for n, when in self._ask_again.items() if n in nodes}
         now = time.monotonic()
         strangers = nodes - self._name_of_node.keys()
         self._introduce(sorted(n for n in strangers if self._ask_again.get(n, (now,))[0] <= now))
-        # Two machines of one name: the newest to say so has it, whoever else may follow.
+        # If two machines have one name, the one that said so last has the place.
         self._node_of_place = {
             self._place_of_name[name]: node for node, name in self._name_of_node.items()
         }
@@ -85,17 +85,18 @@ class Machines:
         return present
 
     def wait_for(self, least: int, seconds: float) -> NDArray[np.bool_]:
-        """The same, once there are enough.
+        """Wait for enough connected clients, and return the same as :meth:`look`.
 
         Raises:
-            InterruptedRunError: If they do not come. What was learned so far is in the run folder.
+            InterruptedRunError: If too few connect. What was learned so far is in the run folder.
         """
         deadline = time.monotonic() + seconds
         while (present := self.look()).sum() < least:
             if time.monotonic() >= deadline:
                 raise InterruptedRunError(
                     f"{int(present.sum())} clients are connected and deployment.least_clients = "
-                    f"{least}; none came for {seconds:g} s. Start the run again once they are back"
+                    f"{least}; no more came within {seconds:g} s. Start the run again once they "
+                    "are back"
                 )
             time.sleep(self._poll_seconds)
         return present
@@ -103,15 +104,15 @@ class Machines:
     def exchange(
         self, contents: Mapping[int, RecordDict], kind: str, seconds: float
     ) -> tuple[dict[int, Message], Counter[str]]:
-        """Send something to some places, and wait for what they answer.
+        """Send messages to some places, and wait for their answers.
 
         Args:
-            contents: What to send, by place; an object of its own for each.
-            kind: Of message.
-            seconds: How long to wait. Who has not got it by then will not get it.
+            contents: What to send, by place; a separate object for each.
+            kind: Kind of message.
+            seconds: How long to wait. A message that is not delivered by then never will be.
 
         Returns:
-            The first answer of each place, and how many answers of which kind were of no use.
+            The first answer of each place, and the number of useless answers by kind.
         """
         by_node = {
             self._node_of_place[place]: content
@@ -125,9 +126,9 @@ class Machines:
         return found, useless
 
     def _introduce(self, nodes: Sequence[int]) -> None:
-        """Ask machines who they are; those that do not say are asked again, less and less often.
+        """Ask machines who they are; those that do not answer are asked again, ever less often.
 
-        Who does not answer at all holds the others up: that must not happen before every round.
+        A machine that does not answer delays the others, which must not happen in every round.
         """
         if not nodes:
             return
@@ -144,7 +145,7 @@ class Machines:
                 continue
             name = hashlib.sha256(hello.name.encode()).hexdigest()
             if hello.accountant != self.accountant:
-                _log.warning("a client keeps its ledger by %s: left out", quoted(hello.accountant))
+                _log.warning("a client's ledger uses %s: left out", quoted(hello.accountant))
                 continue
             if name not in self._place_of_name and len(self._place_of_name) >= self.places:
                 _log.warning("a new client has no place: deployment.clients = %d", self.places)
@@ -174,7 +175,7 @@ class Machines:
         deadline = time.monotonic() + seconds
         while waiting:
             for answer in self._pull(waiting, useless):
-                # An error of Flower's own names another sender: go by what it is an answer to.
+                # Flower's own errors name another sender, so match by the message they answer.
                 to, sender = answer.metadata.reply_to_message_id, answer.metadata.src_node_id
                 asked = node_of_message.get(to)
                 if asked is None or (answer.has_content() and sender != asked):
@@ -190,11 +191,11 @@ class Machines:
         return answers, useless
 
     def _pull(self, waiting: set[str], useless: Counter[str]) -> list[Message]:
-        """What has come; an answer that cannot even be unpacked is given up alone."""
+        """Return the answers that have arrived, without those that cannot be unpacked."""
         try:
             return list(self.grid.pull_messages(waiting))
-        except Exception:  # whatever a stranger's bytes do to the reader
-            self.grid.get_node_ids()  # if it is the connection instead, this says so
+        except Exception:  # a stranger's bytes may break the reader in any way
+            self.grid.get_node_ids()  # raises if the connection is the reason
         found: list[Message] = []
         for message_id in sorted(waiting):
             try:

@@ -1,14 +1,14 @@
-"""What server and clients say to each other: the one place that knows how it looks on the wire.
+"""The messages between server and clients, and their wire format, which is defined only here.
 
-Neither side trusts the other. Whatever comes is checked here, name by name, kind by kind and
-number by number, before anybody computes with it; what does not fit is a `MessageError`.
+Neither side trusts the other. Every message is checked here, entry by entry, by type and by value,
+before it is used; what does not fit raises a `MessageError`.
 
 =============  ============================================  ==================================
 message        from the server                               from the client
 =============  ============================================  ==================================
-``HELLO``      which protocol                                its name, and its ledger's rule
+``HELLO``      the protocol version                          its name, and its accountant
 ``TRAIN``      the model, the plan of a round                its noised upload, or a refusal
-``KEEP``       the model                                     that it was kept, or a refusal
+``KEEP``       the model                                     a confirmation, or a refusal
 =============  ============================================  ==================================
 """
 
@@ -32,7 +32,6 @@ from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE, is_sha256
 __all__ = [
     "HELLO",
     "KEEP",
-    "PROTOCOL",
     "TRAIN",
     "Hello",
     "Request",
@@ -47,7 +46,7 @@ __all__ = [
 ]
 
 PROTOCOL = 1
-"""Raised with every change of what is written here; the two sides must have the same."""
+"""Increased with every change of the wire format; both sides must have the same version."""
 
 HELLO, TRAIN, KEEP = "query.hello", "train", "query.keep"
 
@@ -58,9 +57,9 @@ Setting = bool | int | float | str
 
 
 def catalogue_hash(items: Sequence[str]) -> str:
-    """SHA-256 of a list of items, in its order: what a client's policy names it by.
+    """Return the SHA-256 of a list of items, in its order, by which a policy identifies it.
 
-    For a file with a name on every line it is what `sha256sum` says.
+    For a file with one name per line it is what `sha256sum` prints.
 
     Example:
         >>> catalogue_hash(["Alien", "Brazil"])[:16]
@@ -71,15 +70,15 @@ def catalogue_hash(items: Sequence[str]) -> str:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SentModel:
-    """What the server sends of the model.
+    """The model as the server sends it.
 
     Attributes:
-        name: Of the model, such as ``biases``.
-        settings: Its settings.
+        name: Name of the model, such as ``biases``.
+        settings: Settings of the model.
         low: Raw rating that counts as 0.
         high: Raw rating that counts as 1.
         catalogue: Public name of every item, in the order of the rows.
-        items: One row an item.
+        items: One row per item.
         dense: Everything else, flat.
     """
 
@@ -92,7 +91,7 @@ class SentModel:
     dense: NDArray[np.float32]
 
     def record(self) -> RecordDict:
-        """As it is sent."""
+        """Return the model as it is sent."""
         about: dict[str, Any] = {
             "protocol": PROTOCOL,
             "name": self.name,
@@ -106,7 +105,7 @@ class SentModel:
 
     @classmethod
     def read(cls, content: RecordDict) -> SentModel:
-        """From what was sent.
+        """Return the model in a message.
 
         Raises:
             MessageError: If it is not a model of this protocol.
@@ -115,13 +114,14 @@ class SentModel:
         about = _config(content, "model", kinds | {"catalogue": str})
         _unless(about["protocol"] == PROTOCOL, "another protocol")
         low, high = about["low"], about["high"]
-        _unless(math.isfinite(low) and math.isfinite(high) and low < high, "no scale of ratings")
-        # Whatever passes by the byte, where a catalogue is read, passes by the letter here.
+        _unless(math.isfinite(low) and math.isfinite(high) and low < high, "an invalid scale")
+        # Files are limited in bytes, so whatever passes there also passes in characters here.
         longest = max(len(about["catalogue"]), len(about["settings"]))
         _unless(longest <= MOST_BYTES_OF_A_CATALOGUE, "a catalogue that is too long")
         catalogue = tuple(about["catalogue"].split("\n"))
         _unless(max(map(len, catalogue)) <= LONGEST_LABEL, "an item with too long a name")
-        _unless(len(set(catalogue)) == len(catalogue) and all(catalogue), "no catalogue of items")
+        different = len(set(catalogue)) == len(catalogue) and all(catalogue)
+        _unless(different, "a catalogue with empty or repeated names")
         try:
             settings = json.loads(about["settings"])
         except (ValueError, RecursionError) as error:
@@ -129,7 +129,7 @@ class SentModel:
         plain = isinstance(settings, dict) and all(
             type(value) in (bool, int, float, str) for value in settings.values()
         )
-        _unless(plain, "settings that are neither numbers nor words")
+        _unless(plain, "settings that are neither numbers nor strings")
         arrays = _arrays(content, "shared", {"items": "float32", "dense": "float32"})
         items, dense = arrays["items"], arrays["dense"]
         _unless(items.ndim == 2 and dense.ndim == 1, "parameters of another shape")
@@ -147,17 +147,17 @@ class SentModel:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Request:
-    """What the server asks a client for in a round.
+    """The server's request to a client in a round.
 
     Attributes:
-        run: Name of the run; the same after the server was started again.
-        round: Which round of it.
-        accountant: By which the charge is booked, such as ``gaussian/gdp``.
+        run: Name of the run; it stays the same when the server is restarted.
+        round: Index of the round.
+        accountant: Name of the accountant, such as ``gaussian/gdp``.
         trust: ``local``: the upload is noised on the client.
         unit: ``client``: one clip over the whole upload.
         charge: What the round costs this client.
         clip: Bound on the norm of its upload.
-        model: What to compute it from.
+        model: The model to train.
     """
 
     run: str
@@ -170,7 +170,7 @@ class Request:
     model: SentModel
 
     def record(self) -> RecordDict:
-        """As it is sent."""
+        """Return the request as it is sent."""
         content = self.model.record()
         content["plan"] = ConfigRecord(dict(self._plan()))
         return content
@@ -188,7 +188,7 @@ class Request:
 
     @classmethod
     def read(cls, content: RecordDict) -> Request:
-        """From what was sent.
+        """Return the request in a message.
 
         Raises:
             MessageError: If it is not a request of this protocol.
@@ -196,16 +196,16 @@ class Request:
         words = dict.fromkeys(("run", "rule", "trust", "unit"), str)
         numbers = {"round": int, "charge": float, "clip": float}
         plan = _config(content, "plan", words | numbers)
-        _unless(set(content) == {"model", "shared", "plan"}, "other records than agreed")
-        _unless(0 < len(plan["run"]) <= _LONGEST_NAME, "no name of a run")
-        _unless(0 <= plan["round"] < 2**31, "no round")
+        _unless(set(content) == {"model", "shared", "plan"}, "other records than expected")
+        _unless(0 < len(plan["run"]) <= _LONGEST_NAME, "an invalid name of a run")
+        _unless(0 <= plan["round"] < 2**31, "an invalid round")
         for name in ("charge", "clip"):
-            _unless(math.isfinite(plan[name]) and plan[name] > 0, f"no {name}")
+            _unless(math.isfinite(plan[name]) and plan[name] > 0, f"an invalid {name}")
         return cls(accountant=plan.pop("rule"), **plan, model=SentModel.read(content))
 
     @cached_property
     def digest(self) -> bytes:
-        """One hash over all of it: equal requests, and only those, have equal ones."""
+        """Hash of the whole request: equal requests, and only those, have the same."""
         model = self.model
         about = [self._plan(), model.name, dict(model.settings), model.low, model.high]
         digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
@@ -217,24 +217,24 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Hello:
-    """Who a client is to the server.
+    """How a client identifies itself to the server.
 
     Attributes:
-        name: A secret between the two: whoever has the client's ledger has its name.
-        accountant: By which its ledger is kept.
+        name: A secret between the two, derived from the client's ledger.
+        accountant: Name of the ledger's accountant.
     """
 
     name: str
     accountant: str
 
     def record(self) -> RecordDict:
-        """As it is sent."""
+        """Return the reply as it is sent."""
         about: dict[str, Any] = {"status": "here", "name": self.name, "rule": self.accountant}
         return RecordDict({"reply": ConfigRecord(about)})
 
 
 def hello_request() -> RecordDict:
-    """What the server asks a machine that it does not know."""
+    """Return what the server asks a machine that it does not know."""
     return RecordDict({"hello": ConfigRecord({"protocol": PROTOCOL})})
 
 
@@ -245,73 +245,74 @@ def read_hello_request(content: RecordDict) -> None:
 
 
 def read_hello(message: Message) -> Hello:
-    """Who answered.
+    """Return the identity of the client that answered.
 
     Raises:
-        MessageError: If it is no answer, or a refusal.
+        MessageError: If it is not an answer of this protocol, or a refusal.
     """
     about = _config(_content(message), "reply", {"status": str, "name": str, "rule": str})
     name = about["name"]
-    _unless(about["status"] == "here" and is_sha256(name), "no name")
+    _unless(about["status"] == "here" and is_sha256(name), "an invalid name")
     return Hello(name=name, accountant=about["rule"])
 
 
 def reply(status: Literal["kept", "refused"]) -> RecordDict:
-    """An answer of one word. A refusal never says why: reasons are about the client's data."""
+    """Return an answer of one word. A refusal gives no reason; that is in the client's log."""
     return RecordDict({"reply": ConfigRecord({"status": status})})
 
 
 def upload_record(upload: Floats) -> RecordDict:
-    """A noised upload as it is sent, to the last bit."""
+    """Return a noised upload as it is sent, to the last bit."""
     content = RecordDict({"reply": ConfigRecord({"status": "released"})})
     content["upload"] = ArrayRecord({"upload": Array(upload)})
     return content
 
 
 def read_upload(message: Message, coordinates: int) -> Floats | None:
-    """The upload that a client sent; None if it refused.
+    """Return the upload that a client sent; None if it refused.
 
     Raises:
-        MessageError: If it is neither: an error, other records, another shape, not all numbers.
+        MessageError: If it is neither, or has another shape, or numbers that are not finite.
     """
     content = _content(message)
     status = _config(content, "reply", {"status": str})["status"]
     if status == "refused":
         return None
-    _unless(status == "released" and set(content) == {"reply", "upload"}, "no upload")
+    _unless(status == "released" and set(content) == {"reply", "upload"}, "not an upload")
     upload = _arrays(content, "upload", {"upload": "float64"})["upload"]
     _unless(upload.shape == (coordinates,), "an upload of another shape")
     return upload
 
 
 def _content(message: Message) -> RecordDict:
-    _unless(message.has_content(), "an error")
+    _unless(message.has_content(), "an error instead of an answer")
     return message.content
 
 
 def _config(content: RecordDict, name: str, kinds: Mapping[str, type]) -> dict[str, Any]:
-    """A record of exactly these entries, each of its kind."""
+    """Return the entries of a record, which must be exactly these, each of its type."""
     record = content.get(name)
     if not isinstance(record, ConfigRecord) or set(record) != set(kinds):
-        raise MessageError(f"record '{name}' is missing or has other entries than agreed")
+        raise MessageError(f"record '{name}' is missing or has other entries than expected")
     for entry, kind in kinds.items():
-        _unless(type(record[entry]) is kind, f"entry '{entry}' of another kind")
+        _unless(type(record[entry]) is kind, f"entry '{entry}' of another type")
     return dict(record)
 
 
 def _arrays(content: RecordDict, name: str, kinds: Mapping[str, str]) -> dict[str, NDArray[Any]]:
-    """A record of exactly these arrays, all of them finite numbers."""
+    """Return the arrays of a record, which must be exactly these, all of them finite."""
     record = content.get(name)
     if not isinstance(record, ArrayRecord) or set(record) != set(kinds):
-        raise MessageError(f"record '{name}' is missing or has other arrays than agreed")
+        raise MessageError(f"record '{name}' is missing or has other arrays than expected")
     found = {}
     for entry, kind in kinds.items():
         try:
             array = record[entry].numpy()
-        except Exception as error:  # bytes of a stranger: the reader may fail in any way
+        except Exception as error:  # a stranger's bytes may break the reader in any way
             raise MessageError(f"array '{entry}' cannot be read") from error
         fits = isinstance(array, np.ndarray) and str(array.dtype) == kind
-        _unless(fits and bool(np.isfinite(array).all()), "no finite numbers")
+        expected = f"array '{entry}' of another type, or not finite"
+        _unless(fits and bool(np.isfinite(array).all()), expected)
         found[entry] = array
     return found
 

@@ -1,10 +1,10 @@
-"""Flower's client process, with the client that is installed here, whatever code a run brings.
+"""Flower's client process, which runs only the installed client, whatever code a run brings along.
 
 A run ships an app to every SuperNode, and Flower's ``flwr-clientapp`` unpacks it and imports from
-it: whoever can start a run can have any code run beside the ratings and the ledger. SuperNodes
-start ``flwr-clientapp`` by its name, so a script of that name, first on ``PATH``, can start this
-module instead. It neither unpacks nor imports what came. `bgtplanner deploy init` writes the
-script, `bgtplanner deploy check` looks whether it is the one that would be started.
+it: anyone who can start a run can run any code beside the ratings and the ledger. SuperNodes start
+``flwr-clientapp`` by its name, so a script of that name, first on ``PATH``, can start this module
+instead, which neither unpacks nor imports the app. `bgtplanner deploy init` writes the script, and
+`bgtplanner deploy check` checks that it is the one that would be started.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ __all__ = ["main", "pin"]
 
 
 def pin() -> None:
-    """From here on, Flower's client process of this Python knows no other client than ours.
+    """Make Flower's client process in this Python load our client and no other.
 
     Raises:
-        AttributeError: If Flower has changed: then nothing may be run at all.
+        AttributeError: If Flower has changed; then nothing may run at all.
     """
 
     def nothing(*_: Any, **__: Any) -> None:
-        """Neither a run's code nor what it depends on comes to this machine's disk."""
+        """Write neither a run's code nor its dependencies to this machine's disk."""
 
     def ours(*_: Any, **__: Any) -> Callable[..., ClientApp]:
         return lambda *_, **__: client_app
@@ -40,12 +40,12 @@ def pin() -> None:
         "get_load_client_app_fn": ours,
     }
     for name, replacement in replaced.items():
-        getattr(run_clientapp, name)  # there must be one to replace
+        getattr(run_clientapp, name)  # raises if there is nothing to replace
         setattr(run_clientapp, name, replacement)
 
 
 def main() -> None:
-    """What the script called ``flwr-clientapp`` starts."""
+    """Start Flower's client process; called by the script ``flwr-clientapp``."""
     pin()
     flwr_clientapp()
 

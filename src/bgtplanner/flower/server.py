@@ -1,8 +1,8 @@
-"""The server's part on real machines: plan, reserve, ask, check what comes, learn from it.
+"""The server's part on real machines: plan, reserve, ask, check the answers, learn from them.
 
-Planning and paying are those of a simulation (:mod:`bgtplanner.federation.coordinator`), the step
-is the same (:meth:`bgtplanner.federation.rounds.Federation.received`); here is what lies between:
-a round trip to clients that may be slow, gone, wrong or hostile.
+Planning and paying are the same as in a simulation (:mod:`bgtplanner.federation.coordinator`), and
+so is the step (:meth:`bgtplanner.federation.rounds.Federation.received`). This module does what
+lies between: a round trip to clients that may be slow, gone, wrong or hostile.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from bgtplanner.privacy.accountants import Accountant
 
 __all__ = ["Catalogue", "DeployedRounds", "Deployment", "Pace"]
 
-_SEEN = "uploads_seen"  # in a checkpoint: what was accepted before it
+_SEEN = "uploads_seen"  # in a checkpoint: digests of the uploads accepted so far
 
 
 class Catalogue(NamedTuple):
@@ -45,8 +45,8 @@ class Catalogue(NamedTuple):
 
     Attributes:
         items: Name of every item.
-        low: Lowest rating there can be.
-        high: Highest rating there can be.
+        low: Lowest possible rating.
+        high: Highest possible rating.
     """
 
     items: tuple[str, ...]
@@ -58,10 +58,10 @@ class Pace(NamedTuple):
     """How long a server waits.
 
     Attributes:
-        least_clients: Fewest that make a round.
-        wait_seconds: How long to wait for so many before giving up.
+        least_clients: Fewest clients for a round.
+        wait_seconds: How long to wait for that many before giving up.
         round_seconds: How long clients have to answer.
-        pause_seconds: Least time from the start of a round to that of the next.
+        pause_seconds: Shortest time from the start of a round to the start of the next.
     """
 
     least_clients: int = 1
@@ -78,10 +78,10 @@ class Deployment:
         machines: The clients.
         catalogue: The items and the scale of the ratings.
         model: Name of the model.
-        accountant: By which charges are booked.
-        run: Name of the run, which stays when the server is started again.
-        pace: How long to wait for whom.
-        seed: Of the parameters before the first round.
+        accountant: The accountant of charges.
+        run: Name of the run, which stays the same when the server is restarted.
+        pace: How long to wait for clients.
+        seed: Seed of the initial parameters.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Deployment:
         seed: int = 0,
     ) -> None:
         if federation.protection is None:
-            raise ConfigError("privacy.mechanism = none: real clients release nothing unprotected")
+            raise ConfigError("privacy.mechanism = none: expected one; real clients need privacy")
         self.federation, self.machines, self.catalogue = federation, machines, catalogue
         self.protection: Protection = federation.protection
         self.run, self.pace = run, pace
@@ -116,18 +116,18 @@ class Deployment:
 
     @property
     def state(self) -> State:
-        """Parameters and the server's memory after the last round; clients keep their own."""
+        """Parameters and the server's memory after the last round; local state is on clients."""
         return self._state
 
     def present(self) -> NDArray[np.bool_]:
-        """Who is connected, once it is time for a round and enough are."""
+        """Wait until a round is due and enough clients are connected, and return which are."""
         now = time.monotonic()
         time.sleep(max(0.0, self._began + self.pace.pause_seconds - now))
         self._began = time.monotonic()
         return self.machines.wait_for(self.pace.least_clients, self.pace.wait_seconds)
 
     def step(self, terms: Terms, plan: Plan) -> RoundResult:
-        """Ask all who have paid for their uploads, and learn from those that can be used."""
+        """Ask all clients that have paid for their uploads, and learn from the usable ones."""
         index, places = self.next_round, np.flatnonzero(np.asarray(terms.granted) > 0)
         classes = np.asarray(terms.class_of_client)
         sent = self._sent()
@@ -195,7 +195,7 @@ class Deployment:
         index, self.next_round = self.next_round, self.next_round + 1
         return RoundResult(
             round=index,
-            metrics=Metrics(),  # no client says how good the model is: nothing has paid for that
+            metrics=Metrics(),  # clients do not report errors: no charge has paid for that
             loss=None,
             clients=clients,
             ratings=None,
@@ -203,7 +203,7 @@ class Deployment:
         )
 
     def publish(self) -> int:
-        """Send everybody who is there the model as it is now; returns how many have kept it."""
+        """Send the current model to all connected clients, and return how many stored it."""
         places = np.flatnonzero(self.machines.look())
         sent = self._sent()
         contents = {int(place): sent.record() for place in places}
@@ -211,30 +211,30 @@ class Deployment:
         return sum(answer.has_content() for answer in answers.values())
 
     def rest(self) -> RoundResult:
-        """A round in which nothing is asked of any client."""
+        """Record a round in which nothing is asked of any client."""
         self.asked = self.refused = self.late = 0
         self.useless = Counter()
         self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
         return self._record(0)
 
     def withdraw(self) -> None:
-        """Send out what was sent at first: what was learned since is not worth having."""
+        """Return to the initial parameters: those learned since are not worth using."""
         self._state = self._state._replace(shared=self._first)
 
     def evaluate(self) -> NoReturn:
-        """There are no ratings here."""
+        """Refuse: the server has no ratings."""
         raise ConfigError("planning.reward = test: expected none or released on real machines")
 
     def shown_pairs(self) -> NoReturn:
-        """Nobody says which items it has rated."""
+        """Refuse: clients do not say which items they have rated."""
         raise ConfigError("planning.context = usage: expected none, released or forecast here")
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The whole state as named plain arrays."""
+        """Return the whole state as named plain arrays."""
         return state_arrays(self._state, self.next_round) | {_SEEN: self._screen.seen}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what :meth:`arrays` gave."""
+        """Go on from the result of :meth:`arrays`."""
         self._state, self.next_round = restored_state(arrays, self._state, jax.devices()[0])
         self._screen = Screen(self.protection.mechanism, arrays.get(_SEEN))
 
@@ -242,15 +242,15 @@ class Deployment:
 class DeployedRounds(Coordinator):
     """Rounds on real machines, planned and paid for as in a simulation.
 
-    Who is connected is asked. The server's ledger notes what it has asked of whom: a client that
-    refused or was never reached is noted as having paid, which errs on the safe side. What a
-    client has really spent stands in its own.
+    Only connected clients are asked. The server's ledger records what it has asked of each: a
+    client that refused or was never reached is recorded as having paid, which errs on the safe
+    side. What a client has really spent is in its own ledger.
     """
 
     engine: Deployment
 
     def step(self) -> RoundResult | None:
-        """One round; None: the budget is gone, or the policy has stopped."""
+        """Play one round; None if the budget is used up, or the policy has stopped."""
         self._present = self.engine.present()
         played = super().step()
         engine = self.engine
@@ -263,7 +263,7 @@ class DeployedRounds(Coordinator):
         )
 
     def _inputs(self, index: int, asked: NDArray[np.bool_]) -> bytes:
-        # A client repeats its answer whoever else is asked: it has paid for the round once.
+        # A client repeats its answer whichever others are asked: it has paid for the round.
         del asked
         return self.ledger.fingerprint(self._mark, str(index).encode())
 

@@ -1,1 +1,1 @@
-"""What is learned: models, metrics, and what needs nobody else. Never sees a budget."""
+"""What is learned: models, metrics, and references that share nothing. Never sees a budget."""

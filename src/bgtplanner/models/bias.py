@@ -1,37 +1,40 @@
-"""What items, users and clients add to a rating, learned from two sums for each item.
+"""What items, users and clients add to a rating, learned from two sums per item.
 
 A rating is predicted as
 
     mean + q_i + b_u + s_u p_i + t_u q_i + d_ci
 
-The server holds three numbers for each item: its quality ``q_i``, its popularity ``p_i``, and how
-sure it is of the quality, from 0 (as good as nothing is known) to 1. All else
-stays on the clients and costs no privacy: a user's own level ``b_u``, how much it goes by
-popularity ``s_u`` and by quality ``t_u`` (all three by ridge regression on its own ratings), and,
-where a client has several users, what they think of an item beyond all that, ``d_ci``: the less
-the server knows of an item, the more that counts.
+The server holds three numbers per item: its quality ``q_i``, its popularity ``p_i``, and how sure
+the server is of the quality, from 0 (next to nothing is known) to 1. Everything else stays on the
+clients and costs no privacy: a user's own level ``b_u``, how strongly the user follows popularity
+``s_u`` and quality ``t_u`` (all three by ridge regression on the user's own ratings), and, where a
+client has several users, their shared deviation for an item, ``d_ci``, which counts the more, the
+less the server knows about the item.
 
-What a client uploads is no gradient but, for each item, the sum of what its ratings leave
-unexplained, and their number. Uploads are always longer than the clip, so that everybody's counts
-the same. The mean over clients has, by item,
+A client does not upload a gradient. For each item it uploads the sum of the residuals of its
+ratings, and their number. Uploads are always longer than the clip, so that every client's upload
+counts the same. For each item, the mean over clients holds
 
     count      A = M + noise                   M: weighted number of ratings behind it
     residual   B = M (theta - q) + noise       theta: its quality as the ratings have it,
                                                q: what was sent out before the round
 
-with the same weights in both, so that they cancel. The noise is Gaussian or nearly so (a sum of
-many) and its size is known. Rounds add up by their precision. From the sums the server works out
+with the same weights in both, so that they cancel. The noise is Gaussian or nearly so (it is a sum
+of many terms) and its size is known. Rounds are added up, weighted by their precision. From the
+sums the server estimates
 
 * M, which is never negative and small for most items: its distribution over the items is fitted to
-  the noisy counts (maximum likelihood without a shape, Kiefer and Wolfowitz 1956, by expectation
-  maximisation on a grid), and each M is the mean of what that distribution and its own count leave
-  possible. Popularity is the logarithm of it.
-* theta = level + slope * popularity + own: popular items are liked better, so even an item of
-  which the noise leaves nothing gets a sensible value. Level and slope by regression, the spread
-  of `own` by maximum likelihood, and every item is drawn to the line as its noise demands.
+  the noisy counts (nonparametric maximum likelihood, Kiefer and Wolfowitz 1956, by expectation
+  maximisation on a grid), and each M is its posterior mean, given that distribution and its own
+  count. Popularity is the logarithm of M.
+* theta = level + slope * popularity + own: popular items are liked better, so even an item whose
+  signal is lost in the noise gets a sensible value. Level and slope come from a regression, the
+  spread of `own` from maximum likelihood, and every item is shrunk to the line according to its
+  noise.
 
-All of this is made of released numbers and public constants: it costs no privacy. With nothing but
-noise everything stays near zero, which is what a client does alone: no round can do much harm.
+All of this uses only released numbers and public constants, so it costs no privacy. If there is
+nothing but noise, everything stays near zero, and clients predict as they would alone: no round
+can do much harm.
 """
 
 from __future__ import annotations
@@ -52,14 +55,14 @@ from bgtplanner.models.optimizers import Aggregate, Noise, Server
 __all__ = ["COUNT_WEIGHT", "Biases", "Posterior"]
 
 COUNT_WEIGHT = 0.1
-"""What one rating counts in an upload, beside a residual of about 0.2."""
+"""The weight of one rating's count in an upload, beside a residual of about 0.2."""
 
 _SWEEPS = 4  # between the users and the items of a client with several users
-_SPREAD = 0.1  # of qualities, before anything is known, with the weight of so many items:
-_SPREAD_ITEMS = 20.0
+_SPREAD = 0.1  # prior standard deviation of the qualities
+_SPREAD_ITEMS = 20.0  # how many items that prior weighs as much as
 _LINE = 0.03  # standard deviation of level and slope before anything is known
 _RESIDUAL = 0.2  # a public guess at a residual's size
-_TYPICAL_RATINGS = 40.0  # of a client, where uploads do not tell
+_TYPICAL_RATINGS = 40.0  # per client, where uploads do not reveal it
 _RATINGS_VARY = 1.2  # standard deviation of their logarithm, from federation to federation
 _GRID = 64
 _EM_STEPS = 60
@@ -67,24 +70,24 @@ _CLEAR = 8.0  # standard deviations
 _SURE = 3.0  # standard deviations
 _VARIANCE_OF_SQUARE = {"l1": 5.0, "l2": 2.0, None: 2.0}  # of noise of variance 1, by its kind
 _SPREAD_STEPS = 5
-_DOUBT = 2.0  # a line that is no clearer than 1.4 standard deviations is taken for noise
+_DOUBT = 2.0  # a line within 1.4 standard deviations of zero is taken for noise
 _LEAST_INFORMATION = 1e-6
-_STANDS_OUT = {"l1": 8.0, "l2": 5.0}  # standard deviations that noise exceeds in no item
+_STANDS_OUT = {"l1": 8.0, "l2": 5.0}  # standard deviations: noise exceeds them for no item
 _SOME_SIGNAL = 0.5  # standard deviations: noise alone passes one time in five or six
 
 
 @dataclass(frozen=True, kw_only=True)
 class Biases(Learner):
-    """Quality and popularity are shared; each client solves for its users.
+    """The bias model: quality and popularity are shared, each client solves for its users.
 
     Attributes:
-        mean: What to predict when nothing is known: a public constant, never the data's mean.
+        mean: Prediction when nothing is known: a public constant, never the mean of the data.
         level_shrinkage: Ridge weight of a user's level, in ratings.
-        popularity_shrinkage: Ridge weight of how much a user goes by popularity.
-        quality_shrinkage: Ridge weight of how much a user goes by quality.
-        item_shrinkage: Ridge weight of a client's own view of an item of which the server knows
-            nothing, in ratings.
-        known_item_shrinkage: The same for an item that the server knows for sure.
+        popularity_shrinkage: Ridge weight of a user's response to popularity.
+        quality_shrinkage: Ridge weight of a user's response to quality.
+        item_shrinkage: Ridge weight of a client's own view of an item about which the server
+            knows nothing, in ratings.
+        known_item_shrinkage: The same for an item that the server knows with certainty.
     """
 
     mean: float = 0.7
@@ -101,16 +104,16 @@ class Biases(Learner):
 
     @property
     def plain_mean(self) -> bool:
-        """Residuals and counts must be weighted alike."""
+        """True: residuals and counts must have the same weights."""
         return True
 
     def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Local]:
-        """Nothing is known of any item or user."""
+        """Zeros: nothing is known about any item or user."""
         del key
         return Shared(jnp.zeros((n_items, 3)), jnp.zeros(0)), jnp.zeros((n_users, 3))
 
     def personalise(self, shared: Shared, local: Local, interactions: Interactions) -> Local:
-        """Level and leanings of all users at once: ``(X'X + diag(shrinkage)) w = X'y``."""
+        """Solve for all users' levels and responses: ``(X'X + diag(shrinkage)) w = X'y``."""
         del local
         rows = shared.items[interactions.item]
         features = self._features(rows)
@@ -130,9 +133,9 @@ class Biases(Learner):
         return users
 
     def train(self, shared: Shared, local: Local, interactions: Interactions) -> Statistics:
-        """Residuals and counts, summed by item.
+        """Return residuals and counts, summed by item.
 
-        A client's own view of items is not taken off the residuals: it is made of them.
+        A client's own view of an item is not subtracted: it is estimated from these residuals.
         """
         own = copies(shared, interactions)
         residual = interactions.value - self._score(
@@ -158,10 +161,10 @@ class Biases(Learner):
         return jnp.clip(score, 0.0, 1.0)
 
     def server_initial(self, shared: Shared, server: Server) -> Posterior:
-        """Nothing was told yet.
+        """Return the posterior before the first round.
 
         Raises:
-            ConfigError: If an optimizer is asked for, which this model would pass over.
+            ConfigError: If an optimizer is configured, because this model would ignore it.
         """
         fits = server.optimizer == "posterior"
         expected = "posterior, for the model biases"
@@ -171,17 +174,17 @@ class Biases(Learner):
     def server_update(
         self, shared: Shared, memory: Posterior, mean: Aggregate, noise: Noise, server: Server
     ) -> tuple[Shared, Posterior]:
-        """Qualities and popularities as the posterior has them now; there is no step size."""
+        """Return qualities and popularities from the new posterior; there is no step size."""
         return memory.after(shared, mean.gradient.items, noise, server.hostile_clients)
 
     def forecast(
         self, memory: Posterior, precision: float, clip: float, norm: Literal["l1", "l2"]
     ) -> float:
-        """What the posterior expects of more precision."""
+        """Return the improvement that the posterior expects from more precision."""
         return memory.forecast(precision, clip, norm)
 
     def _own_view(self, shared: Shared, users: Array, interactions: Interactions) -> Array:
-        """Of each client-item pair, what the client's ratings leave unexplained, shrunk."""
+        """Return the shrunk mean residual of each client-item pair."""
         error = interactions.value - self._score(
             shared.items[interactions.item], users[interactions.user]
         )
@@ -202,18 +205,18 @@ class Biases(Learner):
 
 
 class Posterior(NamedTuple):
-    """What the server remembers of all rounds, and what it makes of it.
+    """What the server remembers of all rounds, and the estimates it makes from that.
 
     Attributes:
-        told: Sum over rounds of residual and count of each item, by precision.
-        sent: Sum over rounds of the qualities that were sent out, by precision.
+        told: Residual and count of each item, summed over rounds, weighted by precision.
+        sent: Qualities that were sent out, summed over rounds, weighted by precision.
         precision: Sum over rounds of 1 / noise variance.
         spread: Variance of qualities around the line.
         weight: M of each item.
-        error: Expected squared error of each item's quality, sampling error included.
-        sampling: What of that is due to the number of ratings and not to noise.
-        reach: Sum over rounds of how far one client can have moved a residual, by precision; None
-            where no client is discounted.
+        error: Expected squared error of each item's quality, including the sampling error.
+        sampling: The part of it that is due to the number of ratings and not to noise.
+        reach: How far one client can have moved a residual, summed over rounds, weighted by
+            precision; None if no client is discounted.
     """
 
     told: Array
@@ -227,7 +230,7 @@ class Posterior(NamedTuple):
 
     @classmethod
     def initial(cls, shared: Shared, *, discounts: bool = False) -> Posterior:
-        """Before the first round; `discounts`: whether clients will be discounted."""
+        """Return the prior; `discounts` says whether clients will be discounted."""
         items = shared.items.shape[0]
         return cls(
             told=jnp.zeros((items, 2)),
@@ -243,13 +246,13 @@ class Posterior(NamedTuple):
     def after(
         self, shared: Shared, uploads: Array, noise: Noise, hostile: int = 0
     ) -> tuple[Shared, Posterior]:
-        """Qualities and popularities after one more round.
+        """Return qualities and popularities, and the posterior, after one more round.
 
         Args:
-            shared: What was sent out before it.
+            shared: The parameters that were sent out before the round.
             uploads: The mean upload, ``[n_items, 2]``.
-            noise: On it.
-            hostile: Residuals that so many clients can have made together move no item.
+            noise: What is known about its noise.
+            hostile: Residuals that this many clients could have produced together move no item.
         """
         gained = 1.0 / jnp.maximum(noise.std, 1e-9) ** 2
         told = self.told + gained * uploads
@@ -273,13 +276,13 @@ class Posterior(NamedTuple):
         expected = line[0] + line[1] * popularity
         believed = jnp.where(known, spread / (spread + noisy), 0.0)
         own = believed * (theta - expected)
-        if reach is not None:  # what so many can have made on their own counts for nothing
+        if reach is not None:  # what that many could have produced on their own counts for nothing
             evidence = jnp.abs(weight * (theta - expected))
             left = jnp.maximum(evidence - hostile * reach / precision, 0.0)
             own = own * left / jnp.maximum(evidence, 1e-30)
         quality = expected + own
-        # What may be nothing but noise is not sent: clients are then as good as alone. Do the
-        # residuals of items that seem popular vary more than noise alone would?
+        # Nothing is sent that may be noise alone; clients then do as well as they would alone.
+        # Do the residuals of items that seem popular vary more than noise alone would?
         squares = (weight * theta) ** 2 * precision - 1.0
         trust = share / jnp.maximum(jnp.sqrt((share**2).sum()), 1e-12)
         excess = (trust * squares).sum() / _VARIANCE_OF_SQUARE[noise.norm] ** 0.5
@@ -299,16 +302,16 @@ class Posterior(NamedTuple):
         return Shared(jnp.where(sends, items, 0.0), shared.dense), moved
 
     def forecast(self, precision: float, clip: float, norm: Literal["l1", "l2"]) -> float:
-        """By how much the error would fall below a client's own, if so much precision were added.
+        """Return by how much added precision would lower the error below that of a client alone.
 
-        A share of the RMSE, expected from what was released so far and, as long as an item's
-        count does not stand out from its noise, from what catalogues are like (popularity by
+        It is a share of the RMSE, expected from what was released so far and, as long as an item's
+        count does not stand out from its noise, from a typical catalogue (popularity follows
         Zipf's law).
 
         Args:
-            precision: Sum of 1 / noise variance over the rounds to come; 0: as things are.
+            precision: Sum of 1 / noise variance over the rounds to come; 0 for none.
             clip: Length of an upload.
-            norm: ``l1`` or ``l2``, of the clip.
+            norm: Norm of the clip, ``l1`` or ``l2``.
         """
         weight = np.asarray(self.weight, dtype=np.float64)
         before = float(self.precision)
@@ -323,14 +326,15 @@ class Posterior(NamedTuple):
             return 0.0
 
         def gain(weights: Any, errors: Any, whole: Any) -> Any:
-            """Fall of the mean squared error, over the last axis: items."""
+            """Return the fall of the mean squared error; the last axis is that of the items."""
             information = weights**2 * total
             noisy = 1.0 / np.maximum(information, 1e-12) + errors
-            counted = information * COUNT_WEIGHT**2  # the count's worth, without which nothing is
+            counted = information * COUNT_WEIGHT**2  # residuals are of no use without the count
             gains = weights / np.maximum(whole, 1e-12) * spread**2 / (spread + noisy)
             return (gains * counted / (1.0 + counted)).sum(axis=-1)
 
-        # Sums are the longer, the more ratings a client has (L2): the sum of all counts tells.
+        # Under L2, the sum of all counts grows with the number of ratings per client, and so
+        # tells something about it.
         sums, chances = np.array([clip / size]), np.ones(1)
         if norm == "l2":
             steps = np.linspace(-3.0, 3.0, 61)
@@ -350,10 +354,10 @@ class Posterior(NamedTuple):
 
 
 def _weights(counts: Array, std: Array, norm: Literal["l1", "l2"] | None) -> tuple[Array, Array]:
-    """Mean of each M and of log(M / their mean + 1), given its noisy count.
+    """Return the posterior means of each M and of log(M / mean + 1), given its noisy count.
 
-    The distribution of all M on a grid is the one that makes the counts likeliest. A count far
-    above its noise needs no such help, and is finer than the grid.
+    The prior is the distribution on a grid that maximises the likelihood of all counts. A count
+    far above its noise is used as it is: it is more precise than the grid.
     """
     top = 1.05 * jnp.maximum(counts.max(), std)
     grid = jnp.concatenate([jnp.zeros(1), top * jnp.geomspace(1 / 3000, 1.0, _GRID - 1)])
@@ -371,7 +375,7 @@ def _weights(counts: Array, std: Array, norm: Literal["l1", "l2"] | None) -> tup
     weight = jnp.where(clear, counts, chances @ grid)
     mean = jnp.maximum(weight.mean(), 1e-12)
     logs = jnp.where(clear, jnp.log1p(counts / mean), chances @ jnp.log1p(grid / mean))
-    # Some pattern is found in any noise. Do the counts vary more than noise alone would?
+    # Any noise shows some pattern. Do the counts vary more than noise alone would?
     excess = (((counts - counts.mean()) / std) ** 2).mean() - 1.0
     excess = excess * (counts.shape[0] / _VARIANCE_OF_SQUARE[norm]) ** 0.5
     real = jnp.where(excess > 0, jnp.maximum(1.0 - (_SURE / jnp.maximum(excess, 1e-6)) ** 2, 0), 0)
@@ -379,11 +383,11 @@ def _weights(counts: Array, std: Array, norm: Literal["l1", "l2"] | None) -> tup
 
 
 def _ratings(weight: Array, noise: Noise) -> Array:
-    """About how many ratings stand behind each item.
+    """Estimate how many ratings each item has.
 
-    A client of n ratings scales them by clip / (size sqrt(n)) under an L2 clip, size being the
-    length of one rating's residual and count; the sum of all M then tells the typical n. Under an
-    L1 clip it is clip / (size n), whose sum says nothing of n.
+    A client with n ratings scales them by clip / (size sqrt(n)) under an L2 clip, where size is
+    the length of one rating's residual and count, so the sum of all M tells the typical n. Under
+    an L1 clip the factor is clip / (size n), and the sum says nothing about n.
     """
     if noise.norm is None:
         return weight * noise.clients
@@ -397,7 +401,7 @@ def _ratings(weight: Array, noise: Noise) -> Array:
 def _line(
     theta: Array, popularity: Array, noisy: Array, spread: Array, known: Array
 ) -> tuple[Array, Array]:
-    """Level and slope of quality over popularity, and the spread around it."""
+    """Fit level and slope of quality over popularity, and the spread around that line."""
     features = jnp.stack([jnp.ones_like(popularity), popularity], axis=1)
     prior = jnp.eye(2) / _LINE**2
     items = jnp.sum(known)

@@ -1,9 +1,9 @@
-"""Biases and low rank: the server learns the items, each client solves for its users.
+"""Matrix factorization with biases: the server learns the items, each client solves for its users.
 
-A rating is predicted as ``mean + b_i + b_u + q_i . p_u``. The item rows ``(b_i, q_i)`` are shared;
-the user part ``(b_u, p_u)`` is the closed-form ridge solution on the user's own ratings, found on
-the client at no cost in privacy. By the envelope theorem the gradient of the item rows needs no
-term for how that solution moves.
+A rating is predicted as ``mean + b_i + b_u + q_i . p_u``. The item rows ``(b_i, q_i)`` are shared.
+The user part ``(b_u, p_u)`` is the closed-form ridge solution on the user's own ratings, which the
+client computes at no cost in privacy. By the envelope theorem, the gradient with respect to the
+item rows needs no term for the change of that solution.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = ["Factorization"]
 
 @dataclass(frozen=True, kw_only=True)
 class Factorization(Learner):
-    """Mean + item bias + user bias + low rank, the user part solved locally.
+    """Mean + item bias + user bias + low-rank term; the user part is solved locally.
 
     Attributes:
-        dim: Rank; 0 leaves the biases only.
-        mean: What to predict when nothing is known: a public constant, never the data's mean.
+        dim: Rank; 0 leaves only the biases.
+        mean: Prediction when nothing is known: a public constant, never the mean of the data.
         init_scale: Standard deviation of the initial item factors.
         bias_shrinkage: Ridge weight of the user bias, in ratings.
         factor_shrinkage: Ridge weight of the user factors, in ratings times squared factor scale.
@@ -50,13 +50,13 @@ class Factorization(Learner):
         within(self, 0, 1e6, "item_decay")
 
     def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Local]:
-        """Item biases at zero, item factors small and random, user parts at zero."""
+        """Zero item biases, small random item factors, zero user parts."""
         factors = self.init_scale * jax.random.normal(key, (n_items, self.dim))
         items = jnp.concatenate([jnp.zeros((n_items, 1)), factors], axis=1)
         return Shared(items, jnp.zeros(0)), jnp.zeros((n_users, 1 + self.dim))
 
     def personalise(self, shared: Shared, local: Local, interactions: Interactions) -> Local:
-        """All users' ridge solutions on their own ratings: ``(X'X + diag(shrinkage)) w = X'y``."""
+        """Solve every user's ridge regression: ``(X'X + diag(shrinkage)) w = X'y``."""
         del local
         rows = shared.items[interactions.item]
         features = rows.at[:, 0].set(1.0)
@@ -67,16 +67,12 @@ class Factorization(Learner):
         return jnp.linalg.solve(normal, right[..., None])[..., 0]
 
     def loss(self, copies: Upload, local: Local, interactions: Interactions) -> Array:
-        """Mean squared error (halved) of each client, plus the decay of the rows it used."""
+        """Return half of each client's mean squared error, plus the decay of the rows it used."""
         rows = interactions.rows_of(copies.rows)
         error = interactions.value - self._score(rows, local[interactions.user])
         per_edge = error**2 + self.item_decay * (rows**2).sum(1)
-        ratings = interactions.ratings_of_clients
-        return (
-            0.5
-            * interactions.sum_by_client(interactions.present * per_edge)
-            / jnp.maximum(ratings, 1.0)
-        )
+        ratings = jnp.maximum(interactions.ratings_of_clients, 1.0)
+        return 0.5 * interactions.sum_by_client(interactions.present * per_edge) / ratings
 
     def predict(
         self, shared: Shared, local: Local, interactions: Interactions, user: Array, item: Array

@@ -1,15 +1,15 @@
-"""FedGNN: every user is a star graph, and attention over the rated items makes its embedding.
+"""FedGNN: every user is a star graph, whose embedding comes from attention over the rated items.
 
-User node ``u`` with embedding ``e_u`` (kept on the client) is joined to the items it rated, with
-embeddings ``e_j`` (shared). One graph-attention layer (Velickovic et al. 2018) gives
+User node ``u`` with embedding ``e_u`` (kept on the client) is linked to the items that the user
+rated, with embeddings ``e_j`` (shared). One graph-attention layer (Velickovic et al. 2018) gives
 
     a_j = softmax_j( leaky_relu( e_j . W'a_item + e_u . W'a_user ) )   over the items and u itself
     h_u = W sum_j a_j e_j + b                                          head by head, concatenated
 
-and a rating is predicted from ``h_u . e_i``. Since the layer is linear in its values, ``W`` acts
-once a user instead of once an edge. Other users that it was told of (graph expansion) join the
-softmax with what they sent, and stay as they are until the next time. The options at the end make
-it the variant that the paper's authors ran (reference for the reproduction, not a recommendation).
+and a rating is predicted from ``h_u . e_i``. Since the layer is linear in its values, ``W`` is
+applied once per user instead of once per edge. Neighbouring users (graph expansion) join the
+softmax with the embeddings they sent, which stay fixed until the next expansion. The last options
+select the variant that the paper's authors ran, for the reproduction; they are not recommended.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _SLOPE = 0.2  # of leaky_relu, as in the graph-attention paper and in DGL
 
 
 class Neighbours(NamedTuple):
-    """Other users that rated what a user rated, as far as it was told: their embeddings.
+    """Embeddings of other users who rated the same items, as far as a user was told of them.
 
     Attributes:
-        embedding: ``[n_users, max_neighbours, dim]``, noise included.
-        present: 1 where there is one, else 0, ``[n_users, max_neighbours]``.
+        embedding: ``[n_users, max_neighbours, dim]``, including noise.
+        present: 1 where there is a neighbour, else 0, ``[n_users, max_neighbours]``.
     """
 
     embedding: Array
@@ -47,10 +47,10 @@ class FedGNNLocal(NamedTuple):
 
     Attributes:
         embedding: User embeddings, ``[n_users, dim]``.
-        moments: State of the local optimiser, one entry a user.
-        graph_embedding: ``h_u`` before the last step, or by the initial parameters before the
-            first; used only with ``stale_predictions``.
-        neighbours: Other users in each user's graph; None: there never are any.
+        moments: State of the local optimizer, one entry per user.
+        graph_embedding: ``h_u`` before the last step, or from the initial parameters before the
+            first step; used only with ``stale_predictions``.
+        neighbours: Other users in each user's graph; None without graph expansion.
     """
 
     embedding: Array
@@ -60,7 +60,7 @@ class FedGNNLocal(NamedTuple):
 
 
 class _Layer(NamedTuple):
-    """The attention layer's parameters, one copy a user, heads first."""
+    """The attention layer's parameters, one copy per user, heads first."""
 
     weight: Array  # [n_users, heads, dim / heads, dim]
     item_query: Array  # [n_users, heads, dim]: W'a_item
@@ -75,21 +75,22 @@ class FedGNN(Learner):
     Attributes:
         dim: Size of the embeddings, a multiple of `heads`.
         heads: Attention heads, concatenated.
-        bias: Add an item bias (shared) and a user bias (solved on the client).
-        mean: Score when nothing is known: a public constant, never the data's mean. (The
-            authors' variant: 0, so that the sigmoid starts at one half.)
+        bias: Whether to add an item bias (shared) and a user bias (solved on the client).
+        mean: Score when nothing is known: a public constant, never the mean of the data. (The
+            authors use 0, so that the sigmoid starts at one half.)
         bias_shrinkage: Ridge weight of the user bias, in ratings.
-        score: ``"linear"``: the dot product; ``"sigmoid"``: its sigmoid.
+        score: ``"linear"`` for the dot product, ``"sigmoid"`` for its sigmoid.
         init_scale: Standard deviation of the initial embeddings.
-        loss_kind: ``"mse"``, or ``"rmse"`` as the authors have it.
-        decay: Weight of the squared embeddings in the loss, per rating: of the items and, where a
-            user bias takes the user's mean off them, of the users.
+        loss_kind: ``"mse"``, or ``"rmse"`` as in the authors' code.
+        decay: Weight of the squared embeddings in the loss, per rating: of the items and, if there
+            is a user bias, of the users.
         local_learning_rate: Step size of the user embeddings.
-        local_optimizer: ``"adam"`` with a memory across rounds, or ``"sign"``: what the authors'
-            new Adam in every round amounts to.
-        local_weight_decay: Added to the user embeddings' gradient, times the embedding.
-        self_loops: How often the user node is its own neighbour (the authors' graph: twice).
-        stale_predictions: Predict with ``h_u`` from before the step, as the authors' code does.
+        local_optimizer: ``"adam"`` with a memory across rounds, or ``"sign"``, which is what the
+            authors' fresh Adam in every round amounts to.
+        local_weight_decay: Multiple of the user embedding that is added to its gradient.
+        self_loops: How often the user node is its own neighbour (twice in the authors' graph).
+        stale_predictions: Whether to predict with ``h_u`` from before the step, as the authors'
+            code does.
     """
 
     dim: int = 8
@@ -121,7 +122,7 @@ class FedGNN(Learner):
         within(self, -100, 100, "mean")
         unless(0 < self.bias_shrinkage <= 1e6, "bias_shrinkage", self.bias_shrinkage, "above 0")
         unless(0 < self.init_scale <= 10, "init_scale", self.init_scale, "above 0, at most 10")
-        # Without one, a user who has no rating yet would have no neighbour at all.
+        # Without a self-loop, a user who has no rating yet would have no neighbour at all.
         unless(1 <= self.self_loops <= 1000, "self_loops", self.self_loops, "1 to 1000")
         within(self, 0, 1e6, "decay", "local_learning_rate", "local_weight_decay")
 
@@ -131,7 +132,7 @@ class FedGNN(Learner):
         return (self.dim * self.dim, self.dim, self.dim, self.dim)
 
     def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Local]:
-        """Embeddings N(0, init_scale), the layer by Glorot with gain sqrt(2), biases at zero."""
+        """Embeddings N(0, init_scale), a Glorot layer with gain sqrt(2), zero biases."""
         item_key, user_key, weight_key, query_key = jax.random.split(key, 4)
         items = self.init_scale * jax.random.normal(item_key, (n_items, self.dim))
         if self.bias:
@@ -146,7 +147,7 @@ class FedGNN(Learner):
         return Shared(items, dense), FedGNNLocal(embedding, moments, zeros)
 
     def loss(self, copies: Upload, local: Local, interactions: Interactions) -> Array:
-        """Each client's mean squared error (halved), or its root as the authors have it."""
+        """Return half of each client's mean squared error, or its root as the authors do."""
         rows = interactions.rows_of(copies.rows)
         layer = self._layer(copies.dense[interactions.client_of_user])
         embedding = self._graph_embedding(rows, layer, local, interactions)
@@ -158,13 +159,13 @@ class FedGNN(Learner):
         ratings = jnp.maximum(interactions.ratings_of_clients, 1.0)
         mse = interactions.sum_by_client(interactions.present * error**2) / ratings
         if self.loss_kind == "rmse":
-            positive = mse > 1e-12  # the root has no gradient at zero: such a client rests
+            positive = mse > 1e-12  # the root has no gradient at zero: such a client does not move
             value = jnp.where(positive, jnp.sqrt(jnp.where(positive, mse, 1.0)), 0.0)
         else:
             value = 0.5 * mse
         if self.decay:
             squares = interactions.sum_by_client(interactions.present * (rows**2).sum(1))
-            if self.bias:  # once a user, not once an edge
+            if self.bias:  # once per user, not once per edge
                 of_users = interactions.sum_by_user(interactions.present) * (
                     local.embedding**2
                 ).sum(1)
@@ -175,10 +176,10 @@ class FedGNN(Learner):
         return value
 
     def personalise(self, shared: Shared, local: Local, interactions: Interactions) -> Local:
-        """Nothing is solved for; embeddings move in training.
+        """Return what clients keep, unchanged: embeddings move in training only.
 
-        Where predictions are made with the ``h_u`` of the last training, whoever has never trained
-        takes that of what it was sent. Otherwise every first prediction would be one half.
+        With ``stale_predictions``, users who have never trained take ``h_u`` from the parameters
+        they were sent. Otherwise all their first predictions would be one half.
         """
         if not self.stale_predictions:
             return local
@@ -191,7 +192,7 @@ class FedGNN(Learner):
         return found
 
     def train(self, shared: Shared, local: Local, interactions: Interactions) -> Statistics:
-        """Gradients of what is shared, and one step of every user embedding on its own device."""
+        """Return shared gradients, and take one local step of every user embedding."""
         upload, gradient, losses = client_gradients(self, shared, local, interactions)
         kept = self._moved(gradient.embedding, local, interactions)
         if self.stale_predictions:
@@ -219,7 +220,7 @@ class FedGNN(Learner):
         return embedding
 
     def attach(self, local: Local, neighbours: Neighbours) -> Local:
-        """The same with other neighbours; ``h_u`` changes with the next round."""
+        """Return the same state with other neighbours; ``h_u`` changes with the next round."""
         return local._replace(neighbours=neighbours)
 
     def predict(
@@ -253,14 +254,14 @@ class FedGNN(Learner):
     def _graph_embedding(
         self, rows: Array, layer: _Layer, local: FedGNNLocal, interactions: Interactions
     ) -> Array:
-        """``h_u`` of every user: softmax over its present items, itself and its neighbours."""
+        """Return ``h_u`` of every user: attention over present items, itself and neighbours."""
         items, users = rows[:, : self.dim], local.embedding
         from_user = jnp.einsum("uk,uhk->uh", users, layer.user_query)
         from_item = (items[:, None, :] * layer.item_query[interactions.user]).sum(2)
         own = jnp.einsum("uk,uhk->uh", users, layer.item_query) + from_user
         logits = jax.nn.leaky_relu(from_item + from_user[interactions.user], _SLOPE)
         own_logits = jax.nn.leaky_relu(own, _SLOPE)
-        # Any shift leaves the softmax as it is; the largest logit keeps it finite.
+        # A shift does not change the softmax; subtracting the largest logit keeps it finite.
         largest = jax.ops.segment_max(
             jnp.where(interactions.present[:, None] > 0, logits, -jnp.inf),
             interactions.user,
@@ -274,7 +275,7 @@ class FedGNN(Learner):
             other_logits = jnp.where(there[:, :, None] > 0, other_logits, -jnp.inf)
             largest = jnp.maximum(largest, other_logits.max(1))
         shift = jax.lax.stop_gradient(largest)
-        # Masked before the exponential: a rating still to come may have any logit at all.
+        # Masked before the exponential: a rating that has not arrived may have any logit at all.
         centred = jnp.where(
             interactions.present[:, None] > 0, logits - shift[interactions.user], -jnp.inf
         )
@@ -296,9 +297,9 @@ class FedGNN(Learner):
         return score + rows[:, self.dim] if self.bias else score
 
     def _user_bias(self, known: Array, interactions: Interactions) -> Array:
-        """Shrunk mean of each user's residuals, never uploaded: the ridge solution.
+        """Return the shrunk mean of each user's residuals, the ridge solution; never uploaded.
 
-        Under a sigmoid it is that of the linear score, so only a rough start.
+        With a sigmoid it is the solution for the linear score, so only an approximation.
         """
         residual = interactions.sum_by_user(interactions.present * (interactions.value - known))
         return residual / (interactions.sum_by_user(interactions.present) + self.bias_shrinkage)
@@ -310,7 +311,7 @@ class FedGNN(Learner):
 def _adam_step(
     gradient: Array, moments: tuple[Array, Array, Array]
 ) -> tuple[Array, tuple[Array, Array, Array]]:
-    """Adam's direction with the usual constants; every user counts its own steps."""
+    """Return Adam's direction with the usual constants; steps are counted per user."""
     count, first, second = moments
     count = count + 1
     first = 0.9 * first + 0.1 * gradient

@@ -20,7 +20,7 @@ class Shared(NamedTuple):
     """The parameters that the server holds and sends out.
 
     Attributes:
-        items: One row for each item, ``[n_items, width]``.
+        items: One row per item, ``[n_items, width]``.
         dense: Everything else, flat, ``[dense_size]`` (may be empty).
     """
 
@@ -29,11 +29,11 @@ class Shared(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """Something of the shape of each client's upload: its copies, or its statistics.
+    """Arrays in the shape of all clients' uploads: their copies, or their statistics.
 
     Attributes:
-        rows: One row for each client-item pair, ``[n_pairs, width]``, in their order.
-        dense: One row for each client, ``[n_clients, dense_size]``.
+        rows: One row per client-item pair, ``[n_pairs, width]``, in the order of the pairs.
+        dense: One row per client, ``[n_clients, dense_size]``.
     """
 
     rows: Array
@@ -50,9 +50,9 @@ class Interactions:
         item: Item of each edge.
         value: Rating of each edge.
         arrival: First round in which each edge is known.
-        present: 1 for an edge that is known now, 0 for one still to come; see :meth:`at`.
-        pair: Client-item pair of each edge: the row of the upload that it touches.
-        pair_client: Client of each pair; never decreases.
+        present: 1 for an edge that is known now, 0 for one that has not arrived; see :meth:`at`.
+        pair: Client-item pair of each edge: the row of the upload that it belongs to.
+        pair_client: Client of each pair, in ascending order.
         pair_item: Item of each pair.
         client_of_user: Client of each user.
         n_items: Number of items.
@@ -80,11 +80,11 @@ class Interactions:
 
     @classmethod
     def of(cls, ratings: Ratings, arrival: NDArray[np.int32] | None = None) -> Interactions:
-        """The edges of some training ratings, as they are in round 0.
+        """Return the edges of some training ratings, as they are in round 0.
 
         Args:
             ratings: The training ratings.
-            arrival: First round in which each can be used; by default all from the start.
+            arrival: First round in which each rating can be used; by default round 0.
         """
         first = np.zeros(len(ratings), np.int32) if arrival is None else arrival
         key = ratings.client.astype(np.int64) * ratings.n_items + ratings.item
@@ -109,15 +109,15 @@ class Interactions:
         )
 
     def at(self, round_index: Array | int) -> Interactions:
-        """The same edges as they are known in a round. No shape changes, only the mask."""
+        """Return the same edges as known in a round. Only the mask changes, no shape."""
         return replace(self, present=(self.arrival <= round_index).astype(jnp.float32))
 
     def sum_by_user(self, values: Array) -> Array:
-        """Sum of a quantity of the edges over each user."""
+        """Return the sum of an edge quantity over each user."""
         return jax.ops.segment_sum(values, self.user, self.n_users)
 
     def sum_by_client(self, values: Array) -> Array:
-        """Sum of a quantity of the edges over each client."""
+        """Return the sum of an edge quantity over each client."""
         return jax.ops.segment_sum(values, self.client_of_user[self.user], self.n_clients)
 
     @property
@@ -126,13 +126,13 @@ class Interactions:
         return self.sum_by_client(self.present)
 
     def rows_of(self, rows: Array) -> Array:
-        """The row of each edge, from rows that are one for each pair."""
+        """Return the row of each edge, from one row per pair."""
         return rows if self.one_user_each else rows[self.pair]
 
     def find_pair(self, client: Array, item: Array) -> Array:
-        """Index of client-item pairs; the number of all pairs for one that there is not.
+        """Return the index of client-item pairs; the number of all pairs for an unknown pair.
 
-        Only where clients have several users: their pairs are in order, by client and by item.
+        Only for clients with several users: their pairs are sorted by client and item.
         """
         last = self.pair_item.shape[0]
         low = jnp.searchsorted(self.pair_client, client, side="left")
@@ -151,7 +151,7 @@ class Interactions:
 
 
 def copies(shared: Shared, interactions: Interactions) -> Upload:
-    """Every client's copy of what it needs of the shared parameters."""
+    """Return every client's copy of the shared parameters that it needs."""
     return Upload(
         rows=shared.items[interactions.pair_item],
         dense=jnp.broadcast_to(shared.dense, (interactions.n_clients, shared.dense.shape[0])),
@@ -159,9 +159,10 @@ def copies(shared: Shared, interactions: Interactions) -> Upload:
 
 
 def normal_equations(features: Array, shrinkage: list[float], interactions: Interactions) -> Array:
-    """``X'X + diag(shrinkage)`` of every user's own ridge regression, ``[n_users, width, width]``.
+    """Return ``X'X + diag(shrinkage)`` of every user's ridge regression.
 
-    Column by column: an outer product for every edge would need width times the memory.
+    Its shape is ``[n_users, width, width]``. It is computed column by column, because an outer
+    product for every edge would need `width` times the memory.
     """
     columns = [
         interactions.sum_by_user((interactions.present * features[:, column])[:, None] * features)
@@ -171,7 +172,7 @@ def normal_equations(features: Array, shrinkage: list[float], interactions: Inte
 
 
 def where_users(which: Array, new: Any, old: Any) -> Any:
-    """What users keep: `new` for those of `which`, ``[n_users]``, and `old` for the others."""
+    """Return `new` for the users marked in `which`, ``[n_users]``, and `old` for the others."""
     return jax.tree.map(
         lambda one, other: jnp.where(which.reshape(-1, *[1] * (one.ndim - 1)), one, other),
         new,

@@ -1,10 +1,10 @@
-"""The learner: what a client computes, what it sends, and what the server makes of the mean.
+"""The learner: what a client computes and uploads, and what the server does with the mean.
 
 All clients are computed at once. Every client holds its own copy of the shared parameters: the
-item rows it has rated (one row for each client-item *pair*) and the dense rest. Since a client's
-loss depends on its own copies only, one gradient of the *summed* loss with respect to the stacked
-copies is the stack of all clients' gradients (:func:`client_gradients`): flat arrays, static
-shapes and no loop over clients. A real client is the same with one client in the arrays.
+rows of the items it has rated (one row per client-item *pair*) and the dense part. Since a
+client's loss depends on its own copies only, one gradient of the *summed* loss with respect to the
+stacked copies is the stack of all clients' gradients (:func:`client_gradients`): flat arrays,
+static shapes and no loop over clients. A real client runs the same code on its own ratings alone.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ __all__ = [
 ]
 
 Local = Any
-"""What stays on the clients: a tree of arrays whose first axis is the user."""
+"""Local state, which stays on the clients: a tree of arrays whose first axis is the user."""
 
 
 class Statistics(NamedTuple):
-    """What training gives, before anything is clipped or noised.
+    """The result of training, before anything is clipped or noised.
 
     Attributes:
-        upload: What all clients upload.
+        upload: All clients' uploads.
         loss: Each client's loss, ``[n_clients]``.
-        local: What the clients keep from now on, if they took part.
+        local: What the clients that take part keep from now on.
     """
 
     upload: Upload
@@ -57,7 +57,7 @@ class Statistics(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """All clients' gradients of their own losses: of their copies, and of what they keep."""
+    """Gradients of all clients' losses, by their copies and by their local state."""
 
     upload: Upload
     local: Local
@@ -65,16 +65,16 @@ class Gradients(NamedTuple):
 
 
 class Learner(Protocol):
-    """A recommender whose clients can be trained all at once, and its server's half.
+    """A recommender: what its clients compute, all at once, and what its server does.
 
-    Derive from it, write :meth:`initial`, :meth:`loss` and :meth:`predict`, and the rest follows:
-    clients upload the gradients of their losses, the server takes steps by them. Or say yourself
-    what clients upload (:meth:`train`) and what becomes of the mean (:meth:`server_update`), as
-    :class:`~bgtplanner.models.bias.Biases` does.
+    Derive from it and write :meth:`initial`, :meth:`loss` and :meth:`predict`; the rest follows:
+    clients upload the gradients of their losses, and the server takes steps along them. Or define
+    what clients upload (:meth:`train`) and what the server does with the mean
+    (:meth:`server_update`) yourself, as :class:`~bgtplanner.models.bias.Biases` does.
 
     All methods are pure and are traced by JAX: no Python branching on array values, no changing
-    shapes. A learner is known to the compiler by its value, so make it a frozen dataclass of plain
-    settings. `edges` are the training ratings, with the mask of those that are known by now.
+    shapes. The compiler identifies a learner by its value, so make it a frozen dataclass of plain
+    settings. `interactions` are the training ratings, with a mask of those that are known by now.
     """
 
     @property
@@ -88,47 +88,46 @@ class Learner(Protocol):
         return False
 
     def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Local]:
-        """Parameters before the first round. Must not look at a rating."""
-        ...
+        """Return the parameters before the first round. Must not look at a rating."""
 
     def personalise(self, shared: Shared, local: Local, interactions: Interactions) -> Local:
-        """What clients keep, fitted to what they were sent. It stays there: no privacy is lost.
+        """Return the local state, fitted to the shared parameters. It never leaves the client.
 
-        A client does this whenever something has come: before it trains, and before it predicts.
+        A client calls this whenever it has received parameters: before it trains, and before it
+        predicts.
         """
         del shared, interactions
         return local
 
     def loss(self, copies: Upload, local: Local, interactions: Interactions) -> Array:
-        """Each client's loss at its own copies, over the ratings that are known; 0 without any."""
-        problem = f"{type(self).__name__} has neither a loss nor a way to train"
-        raise NotImplementedError(problem)
+        """Return each client's loss at its own copies over its known ratings; 0 without any."""
+        problem = f"{type(self).__name__} defines neither loss() nor train()"
+        raise NotImplementedError(problem)  # in two lines: mypy takes one for an abstract method
 
     def train(self, shared: Shared, local: Local, interactions: Interactions) -> Statistics:
-        """What all clients upload: by default the gradients of their losses."""
+        """Return all clients' statistics: by default the gradients of their losses."""
         found = client_gradients(self, shared, local, interactions)
         return Statistics(found.upload, found.loss, local)
 
     def predict(
         self, shared: Shared, local: Local, interactions: Interactions, user: Array, item: Array
     ) -> Array:
-        """Predicted ratings in [0, 1] of user-item pairs, computed on the users' own devices."""
-        ...
+        """Return predicted ratings in [0, 1] of user-item pairs; computed on the clients."""
 
     def server_initial(self, shared: Shared, server: Server) -> Memory:
-        """What the server remembers before the first round."""
+        """Return the server's memory before the first round."""
         return server.initial(shared)
 
     def server_update(
         self, shared: Shared, memory: Memory, mean: Aggregate, noise: Noise, server: Server
     ) -> tuple[Shared, Memory]:
-        """Shared parameters and memory after a round: by default, a step of the optimizer.
+        """Return shared parameters and memory after a round: by default, an optimizer step.
 
         Args:
-            shared: What was sent out before it.
-            memory: What the server remembers.
-            mean: Of what the clients uploaded, noise included.
-            noise: What is known of the noise on it.
+            shared: The parameters that were sent out before the round.
+            memory: The server's memory.
+            mean: Mean of the clients' uploads, including noise.
+            noise: What is known about that noise.
             server: The section ``[server]`` of the settings.
         """
         return server.step(shared, memory, mean, noise)
@@ -136,9 +135,9 @@ class Learner(Protocol):
     def forecast(
         self, memory: Memory, precision: float, clip: float, norm: Literal["l1", "l2"]
     ) -> float | None:
-        """By how much the error would fall below a client's own, if so much precision were added.
+        """Return by how much added precision would lower the error below that of a client alone.
 
-        Made of what was released: it costs nothing. None, as here: nobody knows.
+        It is computed from released numbers only, so it costs no privacy. None means unknown.
         """
         del memory, precision, clip, norm
         return None
@@ -165,7 +164,7 @@ MODELS: Registry[type[Learner]] = Registry(
 def client_gradients(
     learner: Learner, shared: Shared, local: Local, interactions: Interactions
 ) -> Gradients:
-    """Every client's gradient of its own loss, in one backward pass.
+    """Return every client's gradient of its own loss, in one backward pass.
 
     Example:
         >>> from bgtplanner.models.factorization import Factorization
@@ -189,20 +188,20 @@ def client_gradients(
 
 
 def settings_of(learner: Learner) -> dict[str, Any]:
-    """A learner's settings by name, with which it can be made again.
+    """Return a learner's settings by name, from which it can be made again.
 
     Raises:
-        ConfigError: If it is no dataclass, or has others than numbers and words.
+        ConfigError: If it is not a dataclass whose fields are numbers and strings.
     """
     found = asdict(learner) if is_dataclass(learner) else {"": None}
     plain = all(isinstance(value, (bool, int, float, str)) for value in found.values())
     name = type(learner).__name__
-    ConfigError.unless(plain, "model", name, "a dataclass whose fields are numbers and words")
+    ConfigError.unless(plain, "model", name, "a dataclass whose fields are numbers and strings")
     return found
 
 
 def within(learner: object, low: float, high: float, *names: str) -> None:
-    """Refuse settings that are not numbers from `low` to `high`."""
+    """Raise a ConfigError for settings that are not numbers from `low` to `high`."""
     for name in names:
         value = getattr(learner, name)
         expected = f"a number from {low:g} to {high:g}".replace("e-0", "e-").replace("e+0", "e")

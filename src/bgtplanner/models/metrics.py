@@ -1,7 +1,7 @@
 """How good predictions are: the metrics, each one entry of a registry.
 
-Summary, ``rounds.jsonl``, terminal, report, studies and trackers go through :data:`METRICS`: a
-metric that is added here, or by a plugin, is in all of them. A value of at least 0.5 on the
+Summary, ``rounds.jsonl``, terminal, report, studies and trackers iterate over :data:`METRICS`: a
+metric that is added here, or by a plugin, appears in all of them. A value of at least 0.5 on the
 [0, 1] scale counts as positive, for ratings and predictions alike (the paper's threshold).
 """
 
@@ -19,14 +19,12 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.registry import Registry
 
 __all__ = [
-    "LIST_LENGTH",
     "METRICS",
     "THRESHOLD",
     "Lists",
     "Metric",
     "Metrics",
     "metrics",
-    "of_lists",
     "of_ratings",
     "ranked",
     "shown",
@@ -35,29 +33,29 @@ __all__ = [
 
 THRESHOLD = 0.5
 LIST_LENGTH = 10
-"""How many items a user is shown, for metrics of lists."""
+"""How many items each user is shown, for metrics of lists."""
 
-_AT_ONCE = 1 << 22  # predictions that are held at a time
+_AT_ONCE = 1 << 22  # predictions held in memory at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One way to say how good predictions are: how it is computed, and how it is shown.
+    """A measure of how good predictions are: how it is computed, and how it is shown.
 
     There are two kinds. A metric of ratings has `sums`: it is computed in every round, from sums
-    over the held-out ratings that the device makes. One of lists has none: it is computed when a
-    run is done, from what every user would be shown.
+    over the held-out ratings that are made on the device. A metric of lists has none: it is
+    computed at the end of a run, from the list that each user would be shown.
 
     Attributes:
-        label: As tables and pictures name it.
+        label: Its name in tables and figures.
         better: Whether ``lower`` or ``higher`` is better.
-        of: Makes the figure: of the sums, in their order, and of the number of ratings; or of
+        of: Computes the value from the sums, in their order, and the number of ratings; or from
             :class:`Lists`.
-        sums: Each a function of predictions and ratings, NumPy or JAX arrays, traced or not.
-        shown: Whether tables and pictures have it, beside what needs no sharing; otherwise it is
-            only kept in files and told to trackers.
-        digits: How many decimals a reader cares for.
-        unit: ``ratings`` if it grows with the scale of the ratings, so that it can be read in
+        sums: Functions of predictions and ratings, which are NumPy or JAX arrays, traced or not.
+        shown: Whether tables and figures show it beside the references; otherwise it is only
+            written to files and sent to trackers.
+        digits: How many decimals are shown.
+        unit: ``ratings`` if it grows with the scale of the ratings, so that it can be shown in
             stars; ``share`` if it does not.
     """
 
@@ -70,16 +68,16 @@ class Metric:
     unit: Literal["ratings", "share"] = "share"
 
     def best(self, values: list[float]) -> float:
-        """The best of some values."""
+        """Return the best of some values."""
         return min(values) if self.better == "lower" else max(values)
 
     def in_words(self, value: float | None) -> str:
-        """The figure as tables have it; a dash where there is none."""
+        """Return a value as tables show it; a dash if there is none."""
         return "–" if value is None else f"{value:.{self.digits}f}"
 
 
 class Metrics(dict[str, float]):
-    """One model's scores by name; ``scores.rmse`` is ``scores["rmse"]``. Nothing to score: NaN."""
+    """One model's scores by name; ``scores.rmse`` is ``scores["rmse"]``. NaN without ratings."""
 
     def __getattr__(self, name: str) -> float:
         try:
@@ -89,7 +87,7 @@ class Metrics(dict[str, float]):
 
     @classmethod
     def of(cls, counts: Mapping[str, Any]) -> Metrics:
-        """Scores from the sums of :func:`tally`."""
+        """Return the scores from the sums of :func:`tally`."""
         n = float(counts["count"])
         return cls(
             {
@@ -100,13 +98,13 @@ class Metrics(dict[str, float]):
 
 
 class Lists(NamedTuple):
-    """What every user would be shown: the best-predicted items that it has not trained on.
+    """The lists shown to users: for each, the best-predicted items not in the training ratings.
 
     Attributes:
         items: Indices of items, best first, ``[n_users, LIST_LENGTH]``.
-        hits: Which of them the user liked, by the held-out ratings; of the same shape.
+        hits: Which of them the user liked, by the held-out ratings; same shape.
         liked: How many held-out ratings of each user are positive, ``[n_users]``.
-        n_items: How many items there are.
+        n_items: Number of items.
     """
 
     items: NDArray[np.int64]
@@ -140,7 +138,7 @@ class _Metrics(Registry[Metric]):
     def add(self, name: str, thing: Metric | str) -> None:
         super().add(name, thing)
         if (jax := sys.modules.get("jax")) is not None:
-            jax.clear_caches()  # programs that were compiled before do not make its sums
+            jax.clear_caches()  # programs compiled before do not compute its sums
 
 
 METRICS: Registry[Metric] = _Metrics(
@@ -185,22 +183,17 @@ METRICS: Registry[Metric] = _Metrics(
 
 
 def of_ratings() -> dict[str, Metric]:
-    """The metrics that are computed in every round."""
+    """Return the metrics that are computed in every round."""
     return {name: METRICS[name] for name in METRICS if METRICS[name].sums}
 
 
-def of_lists() -> dict[str, Metric]:
-    """The metrics that are computed when a run is done."""
-    return {name: METRICS[name] for name in METRICS if not METRICS[name].sums}
-
-
 def shown() -> dict[str, Metric]:
-    """The metrics that tables and pictures have."""
+    """Return the metrics that tables and figures show."""
     return {name: METRICS[name] for name in METRICS if METRICS[name].shown}
 
 
 def tally(predicted: Any, actual: Any) -> dict[str, Any]:
-    """The sums that every metric of ratings is made of, by its name, and the number of ratings."""
+    """Return the sums of every metric of ratings, by its name, and the number of ratings."""
     sums = {
         name: tuple(of(predicted, actual) for of in metric.sums)
         for name, metric in of_ratings().items()
@@ -209,7 +202,7 @@ def tally(predicted: Any, actual: Any) -> dict[str, Any]:
 
 
 def metrics(predicted: Any, actual: Any) -> Metrics:
-    """Scores of predictions against ratings, both on the [0, 1] scale.
+    """Return the scores of predictions against ratings, both on the [0, 1] scale.
 
     Example:
         >>> metrics([0.6, 0.2, 0.9], [0.8, 0.6, 1.0]).f1
@@ -221,14 +214,15 @@ def metrics(predicted: Any, actual: Any) -> Metrics:
 
 
 def ranked(predict: Callable[[Any, Any], Any], train: Ratings, test: Ratings) -> Metrics:
-    """Scores of the lists that a model makes; nothing is predicted if there is no such metric.
+    """Return the scores of a model's lists; predicts nothing if no metric needs them.
 
     Args:
-        predict: Predictions of pairs of user and item indices.
-        train: What users have trained on, and are not shown again.
+        predict: Returns predictions for user and item indices.
+        train: The training ratings, whose items are not shown again.
         test: Held-out ratings.
     """
-    if not of_lists():
+    of_lists = {name: METRICS[name] for name in METRICS if not METRICS[name].sums}
+    if not of_lists:
         return Metrics()
     users, items = test.n_users, test.n_items
     likes = np.zeros((users, items), dtype=bool)
@@ -244,4 +238,4 @@ def ranked(predict: Callable[[Any, Any], Any], train: Ratings, test: Ratings) ->
         top[some] = np.argsort(-scores, axis=1, kind="stable")[:, : top.shape[1]]
     hits = np.take_along_axis(likes, top, axis=1)
     lists = Lists(top, hits, likes.sum(axis=1), items)
-    return Metrics({name: float(metric.of(lists)) for name, metric in of_lists().items()})
+    return Metrics({name: float(metric.of(lists)) for name, metric in of_lists.items()})

@@ -1,4 +1,4 @@
-"""How a server takes a step by a mean of gradients: the default half of every learner."""
+"""How the server takes a step along a mean gradient: the default for every learner."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["NO_NOISE", "Aggregate", "Memory", "Noise", "Server", "Shrunk"]
 Memory = Any
 """What the server remembers from round to round: a tree of arrays."""
 
-_DOUBT = 4.0  # two standard deviations: less than that is taken for noise
+_DOUBT = 4.0  # squared: anything within two standard deviations is taken for noise
 _OPTIMIZERS = ("adam", "adagrad", "sgd", "sign", "shrunk", "posterior")
 _AGGREGATIONS = ("item-usage", "ratings", "clients")
 
 
 class Aggregate(NamedTuple):
-    """What comes of all uploads.
+    """The mean of all uploads.
 
     Attributes:
-        gradient: Their mean, over the coordinates of the shared parameters.
-        usage: How many uploaded ratings stand behind each item row.
+        gradient: The mean, in the coordinates of the shared parameters.
+        usage: How many uploaded ratings each item row is made from.
     """
 
     gradient: Shared
@@ -36,13 +36,13 @@ class Aggregate(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """What is known of how uploads were protected.
+    """What the server knows about the protection of the uploads.
 
     Attributes:
         std: Standard deviation of the noise on the mean upload.
         clip: The length that uploads were scaled to.
-        clients: How many the mean is over.
-        norm: Of the clip: ``l2`` for Gaussian noise, ``l1`` for Laplace; None: no clip at all.
+        clients: Number of clients in the mean.
+        norm: Norm of the clip: ``l2`` for Gaussian noise, ``l1`` for Laplace; None without a clip.
         reach: How far one client can move a coordinate of the mean upload, whatever it sends.
     """
 
@@ -54,21 +54,21 @@ class Noise(NamedTuple):
 
 
 NO_NOISE = Noise(0.0, jnp.inf, 1.0, None)
-"""Of uploads that were neither clipped nor noised."""
+"""For uploads that were neither clipped nor noised."""
 
 
 class Shrunk(NamedTuple):
-    """Steps that are only believed as far as they rise above their own noise.
+    """Steps that count only as far as they rise above their own noise.
 
-    The server knows how noisy each aggregate is. It adds up what it was told, and the noise that
-    has come in with it; each item row (and each dense entry) then counts by the share of it that
-    noise does not explain, max(0, 1 - noise / size^2), as James and Stein have it. A row that is
-    all noise stays where it began, so that no round can do harm.
+    The server knows how noisy each aggregate is. It adds up the aggregates and the variance of
+    their noise. Each item row (and each dense entry) is then multiplied by the share of it that
+    noise does not explain, max(0, 1 - noise / size^2), which is James-Stein shrinkage. A row that
+    is all noise stays where it began, so that no round can do harm.
 
     Attributes:
         start: Parameters before the first round.
         total: Sum of all steps.
-        variance: Of the noise in each entry of that sum.
+        variance: Variance of the noise in each entry of that sum.
     """
 
     start: Shared
@@ -78,13 +78,13 @@ class Shrunk(NamedTuple):
     def moved(
         self, gradient: Shared, rate: float, memory: float, noise_std: Array | float
     ) -> Shrunk:
-        """After one more step; `memory` is the share of the sum that is kept."""
+        """Return the state after one more step; `memory` is the share of the sum that is kept."""
         total = jax.tree.map(lambda old, new: memory * old - rate * new, self.total, gradient)
         variance = memory**2 * self.variance + (rate * jnp.asarray(noise_std)) ** 2
         return Shrunk(self.start, total, variance)
 
     def parameters(self) -> Shared:
-        """Where the believed part of the sum leads."""
+        """Return the start plus the shrunk sum."""
         items, dense = self.total
         width = items.shape[1]
         rows = (items**2).sum(1, keepdims=True)
@@ -95,23 +95,24 @@ class Shrunk(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """What the server does with uploads, as far as a learner leaves that open.
+    """What the server does with uploads, unless the learner has an update rule of its own.
 
     Attributes:
-        optimizer: ``"adam"``, ``"adagrad"``, ``"sgd"`` (with `momentum`), all with a memory across
-            rounds; ``"sign"``: what the authors' new Adam in every round amounts to; or
-            ``"shrunk"``, for noisy aggregates: see :class:`Shrunk`. The model `biases` has a half
-            of its own, ``"posterior"``, and no step size: see :mod:`bgtplanner.models.bias`.
+        optimizer: ``"adam"``, ``"adagrad"`` or ``"sgd"`` (with `momentum`), all with a memory
+            across rounds; ``"sign"``, which is what the authors' fresh Adam in every round amounts
+            to; or ``"shrunk"``, for noisy aggregates: see :class:`Shrunk`. The model `biases` has
+            an update rule of its own, ``"posterior"``, without a step size: see
+            :mod:`bgtplanner.models.bias`.
         learning_rate: Step size.
-        momentum: Of ``"sgd"``.
-        weight_decay: Added to the gradient, times the parameter (the authors: 1e-4).
-        aggregation: What uploads count by: ``"clients"``: all the same; ``"ratings"``: the number
-            of a client's ratings; ``"item-usage"``: an item row by the ratings of that item.
-        item_prior: With ``"item-usage"``: every item starts out with this many imaginary ratings
-            in favour of a row of zeros, so that rarely rated items stay near it.
-        hostile_clients: For `biases`: an item's quality leaves what its popularity
-            suggests only as far as more clients than these agree. It costs accuracy, most of it
-            under `secagg`: see the page on poisoning.
+        momentum: Momentum of ``"sgd"``.
+        weight_decay: Multiple of the parameter that is added to its gradient (the authors: 1e-4).
+        aggregation: How uploads are weighted. ``"clients"``: all the same; ``"ratings"``: by the
+            number of a client's ratings; ``"item-usage"``: item rows by the ratings of that item.
+        item_prior: With ``"item-usage"``, every item starts with this many imaginary ratings in
+            favour of a row of zeros, so that rarely rated items stay near zero.
+        hostile_clients: For `biases`: an item's quality departs from what its popularity suggests
+            only if more clients than this agree. It costs accuracy, most of it under `secagg`; see
+            the page on poisoning.
     """
 
     optimizer: Literal["adam", "adagrad", "sgd", "sign", "shrunk", "posterior"] = "adam"
@@ -136,7 +137,7 @@ class Server:
         unless(whole, "hostile_clients", self.hostile_clients, "a whole number, 0 to 1e6")
 
     def initial(self, shared: Shared) -> Memory:
-        """The optimizer's memory before the first round."""
+        """Return the optimizer's memory before the first round."""
         if self.optimizer == "shrunk":
             start = jax.tree.map(jnp.array, shared)
             return Shrunk(start, jax.tree.map(jnp.zeros_like, shared), jnp.zeros(()))
@@ -145,7 +146,7 @@ class Server:
     def step(
         self, shared: Shared, memory: Memory, aggregated: Aggregate, noise: Noise = NO_NOISE
     ) -> tuple[Shared, Memory]:
-        """Shared parameters and memory after a step by a mean of gradients."""
+        """Return shared parameters and memory after a step along a mean gradient."""
         gradient = aggregated.gradient
         if self.optimizer == "shrunk":
             memory = memory.moved(gradient, self.learning_rate, self.momentum, noise.std)
@@ -168,7 +169,7 @@ class Server:
         }
         known = self.optimizer in kinds
         ConfigError.unless(
-            known, "server.optimizer", self.optimizer, "another one: this is that of biases alone"
+            known, "server.optimizer", self.optimizer, "another one: only the model biases has it"
         )
         decay = optax.add_decayed_weights(self.weight_decay) if self.weight_decay else None
         return optax.chain(

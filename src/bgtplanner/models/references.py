@@ -1,6 +1,6 @@
-"""What can be predicted while nothing is shared: the rows every result is printed beside.
+"""Predictors that share nothing: the reference rows beside every result.
 
-A federated model that does not beat these has taught its clients nothing.
+A federated model that does not beat them has taught its clients nothing.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from bgtplanner.models.metrics import Metrics, metrics
 __all__ = ["PRIOR_MEAN", "PRIOR_RATINGS", "REFERENCES", "References", "references"]
 
 PRIOR_MEAN = 0.7
-"""What a client assumes before it has seen a rating: a public constant, not the data's mean."""
+"""A client's prior mean of ratings: a public constant, not the mean of the data."""
 
 PRIOR_RATINGS = 5.0
-"""How many ratings that assumption is worth."""
+"""How many ratings that prior weighs as much as."""
 
 REFERENCES = {
     "constant": "one constant for all",
     "user_mean": "each user's own mean",
     "client_alone": "each client alone",
 }
-"""What shares nothing, as tables and pictures name it."""
+"""Labels of the references in tables and figures."""
 
 _SWEEPS = 10
 _Float = NDArray[np.float64]
@@ -36,11 +36,11 @@ class References(NamedTuple):
     """Scores of the predictors that share nothing.
 
     Attributes:
-        constant: One number for everybody, the mean of all training ratings. (To know it, somebody
-            must share something: it is the bar, not an option.)
-        user_mean: Each user's own mean, shrunk to 0.7 with the weight of 5 ratings.
-        client_alone: The best a client can do from its own ratings: user biases and, where it has
-            several users, item biases among them.
+        constant: One number for everyone, the mean of all training ratings. (It is a yardstick and
+            not an option, because computing it would take sharing.)
+        user_mean: Each user's own mean, shrunk towards 0.7 with the weight of 5 ratings.
+        client_alone: The best that a client can do with its own ratings: user biases and, if it
+            has several users, item biases among them.
     """
 
     constant: Metrics
@@ -49,12 +49,11 @@ class References(NamedTuple):
 
 
 def references(train: Ratings, test: Ratings) -> References:
-    """Scores of the constant, the user mean and the client on its own, on the test ratings."""
+    """Return the scores of the constant, the user mean and the client alone on test ratings."""
     value = train.value.astype(np.float64)
     mean = float(value.mean()) if len(value) else PRIOR_MEAN
     own = _user_offset(train, value - PRIOR_MEAN)
-    user_mean = PRIOR_MEAN + own[test.user]
-    alone = user_mean
+    alone = user_mean = PRIOR_MEAN + own[test.user]
     if train.n_clients < train.n_users:
         alone = _client_alone(train, test)
     return References(
@@ -70,7 +69,7 @@ def _user_offset(train: Ratings, residual: _Float) -> _Float:
 
 
 def _client_alone(train: Ratings, test: Ratings) -> _Float:
-    """User biases and item biases of each client by alternating ridge, clients all at once."""
+    """Predict from each client's user and item biases, by alternating ridge regression."""
     pairs, pair = np.unique(_pair_key(train), return_inverse=True)
     counts = np.bincount(pair, minlength=len(pairs)) + PRIOR_RATINGS
     residual = train.value.astype(np.float64) - PRIOR_MEAN

@@ -1,4 +1,4 @@
-"""Can these settings be run on real machines? Asked before any client is asked for anything."""
+"""Can these settings run on real machines? Checked before any client is asked for anything."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["catalogue_of", "check_deployable", "check_server"]
 
 
 def check_deployable(config: Config) -> None:
-    """Refuse what cannot be on real machines, or would release what nothing pays for.
+    """Refuse settings that make no sense on real machines, or would release something unpaid.
 
     Raises:
         ConfigError: Naming the key, its value, and what is possible.
     """
     privacy, planning, federation = config.privacy, config.planning, config.federation
     check(Choice(privacy.mechanism, privacy.trust, privacy.unit, deployed=True), "privacy.")
-    learns, made_up = config.learns, "0: real clients fail and are late by themselves"
+    learns, made_up = config.learns, "0: real clients need no simulated failures"
     for name, value, fits, expected in (
-        ("privacy.budgets", privacy.budgets, privacy.budgets is None, "none: epsilon for all"),
+        ("privacy.budgets", privacy.budgets, privacy.budgets is None, "none: one epsilon for all"),
         ("model.pseudo_items", config.model.pseudo_items, not config.model.pseudo_items, "0"),
         ("model.expansions", config.model.expansions, not config.model.expansions, "0"),
         ("planning.policy", planning.policy, planning.policy != "hindsight", "another one"),
@@ -35,31 +35,29 @@ def check_deployable(config: Config) -> None:
             "planning.context",
             planning.context,
             not learns or planning.context != "usage",
-            "none, released or forecast: nobody says which items it has rated",
+            "none, released or forecast: clients do not say which items they have rated",
         ),
         (
             "planning.reward",
             planning.reward,
             not learns or planning.reward in ("none", "released"),
-            "none or released: nothing pays for what clients would say of their ratings",
+            "none or released: no charge pays for what clients would say about their ratings",
         ),
-        ("planning.target", planning.target, planning.target is None, "none: nobody knows RMSE"),
+        ("planning.target", planning.target, planning.target is None, "none: the RMSE is unknown"),
         ("federation.dropout", federation.dropout, not federation.dropout, made_up),
         ("federation.stragglers", federation.stragglers, not federation.stragglers, made_up),
     ):
         ConfigError.unless(fits, name, value, expected)
-    accountant = accountant_of(config)
-    ConfigError.unless(
-        accountant.sound, "privacy.accounting", accountant.name, "a rule that adds up"
-    )
-    clients, least = config.deployment.clients, config.deployment.least_clients
-    ConfigError.unless(
-        least <= clients, "deployment.least_clients", least, f"deployment.clients = {clients}"
-    )
+    accountant, deployment = accountant_of(config), config.deployment
+    expected = "a sound accountant, like gaussian/gdp"
+    ConfigError.unless(accountant.sound, "privacy.accounting", accountant.name, expected)
+    least, expected = deployment.least_clients, f"at most clients = {deployment.clients}"
+    fits = least <= deployment.clients
+    ConfigError.unless(fits, "deployment.least_clients", least, expected)
 
 
 def check_server(config_file: Path) -> list[Finding]:
-    """Look at the server's settings and its catalogue, before anybody is asked for anything.
+    """Check the server's settings and its catalogue.
 
     Raises:
         ConfigError: If a setting makes no sense on real machines.
@@ -77,23 +75,23 @@ def check_server(config_file: Path) -> list[Finding]:
 
 
 def catalogue_of(config: Config, home: Path) -> Catalogue:
-    """What is public about the ratings: the items by name, and the scale.
+    """Return what is public about the ratings: the names of the items, and the scale.
 
     Args:
         config: The settings.
-        home: Folder from which a relative path is taken.
+        home: Folder to which a relative path refers.
 
     Raises:
-        ConfigError: If the config does not say.
-        DataError: If the file is no list of different names.
+        ConfigError: If the settings do not give both.
+        DataError: If the file is not a list of different names.
     """
     items = config.deployment.items
     if items is None:
-        raise ConfigError("deployment.items: expected a file of item names, one a line")
+        raise ConfigError("deployment.items: expected a file of item names, one per line")
     scale = None if config.data.scale is None else parse_scale(config.data.scale)
     if not isinstance(scale, tuple):
         raise ConfigError(
-            f"data.scale = {config.data.scale!r}: expected LOW:HIGH, such as 1:5; the largest "
-            "rating that happens to be there is not public"
+            f"data.scale = {config.data.scale!r}: expected LOW:HIGH, such as 1:5, because the "
+            "largest rating that occurs is not public"
         )
     return Catalogue(item_names(home / items), *scale)

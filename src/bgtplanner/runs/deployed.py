@@ -1,8 +1,8 @@
-"""A run on real machines: Flower's server app, around the same loop and the same run folder.
+"""A run on real machines: Flower's server app, with the same loop and the same run folder.
 
-The app's own settings are two paths: ``config``, a TOML file as `bgtplanner run --config` takes
-it, and ``out``, the run folder. If there is a run in that folder already, it goes on: a server
-that was killed is started again with the same command.
+The app has two settings, both paths: ``config``, a TOML file as for `bgtplanner run --config`, and
+``out``, the run folder. If the folder already holds a run, that run goes on: a server that was
+killed is restarted with the same command.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _log = logging.getLogger("flwr")  # what `flwr run --stream` and `flwr log` show
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """What Flower calls."""
+    """Run the server app; called by Flower."""
     config, out = (_path(context, name) for name in ("config", "out"))
     try:
         summary = carry_out(grid, config, out, observer=_Progress())
@@ -60,7 +60,7 @@ def carry_out(
     observer: RoundObserver | None = None,
     poll_seconds: float = 0.5,
 ) -> dict[str, Any]:
-    """Run what the config says on the machines of a grid, or go on with it; the summary.
+    """Run a config on the machines of a grid, or continue such a run, and return the summary.
 
     Raises:
         ConfigError: If a setting makes no sense on real machines.
@@ -117,16 +117,11 @@ class _DeployedRun(Run):
             model=config.model.name,
             accountant=accountant,
             run=noted["run"],
-            pace=Pace(
-                least_clients=settings.least_clients,
-                wait_seconds=settings.wait_seconds,
-                round_seconds=settings.round_seconds,
-                pause_seconds=settings.pause_seconds,
-            ),
+            pace=Pace(*(getattr(settings, name) for name in Pace._fields)),
             seed=config.run.seed,
         )
         super().__init__(config, deployment, observer)
-        self.checkpoint_every = 1  # clients have paid for every round: none is played twice
+        self.checkpoint_every = 1  # clients have paid for every round, so none is played twice
         self._rounds = coordinator_of(
             config,
             deployment,
@@ -135,7 +130,7 @@ class _DeployedRun(Run):
             run=noted["run"],
             kind=DeployedRounds,
         )
-        self._rounds.stops = True  # without a budget the server has nothing left to do
+        self._rounds.stops = True  # once the budget is used up, there is nothing left to do
         self.planned = self._rounds
 
     def train(self, folder: RunFolder) -> dict[str, Any]:
@@ -170,20 +165,20 @@ class _Progress:
 
 
 def _facts(config: Config, clients: int, items: int) -> dict[str, Any]:
-    """What is known of a run on real machines: nobody says how many ratings there are."""
+    """Return what is known about a run on real machines; the number of ratings is not."""
     about = {
         "dataset": config.data.dataset,
         "clients": clients,
         "users": None,
         "items": items,
         "ratings": None,
-        "public": ("scale", "catalogue"),  # no client is asked for anything before both are given
+        "public": ("scale", "catalogue"),  # both are given before any client is asked
     }
     return facts_of(config, about, None, simulated=False)
 
 
 def _folder_of(path: Path, config: Config, mark: str, items: int) -> RunFolder:
-    """The run folder: a new one, or that of this very run."""
+    """Return a new run folder, or the existing folder of this very run."""
     if not (path / "config.toml").exists():
         facts = _facts(config, config.deployment.clients, items)
         return RunFolder.create(path, config, fingerprint=mark, facts=facts, deployed=True)
@@ -192,7 +187,7 @@ def _folder_of(path: Path, config: Config, mark: str, items: int) -> RunFolder:
         if not folder.deployed or folder.config() != config or folder.notes()["data"] != mark:
             raise RunFolderError(
                 f"{path}: holds a run with other settings or items; choose another folder (out), "
-                "or give it the settings it was started with"
+                "or use the settings that the run was started with"
             )
     except BaseException:
         folder.close()

@@ -19,10 +19,10 @@ openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 
 rm server.csr server.ext
 cd ..
 number=1
-while [ "$number" -le "$clients" ]; do # Flower wants keys as ssh-keygen writes them
+while [ "$number" -le "$clients" ]; do # Flower needs keys in the format of ssh-keygen
   [ -e "keys/client-$number" ] || \
     ssh-keygen -q -t ecdsa -b 384 -N "" -C "client-$number" -f "keys/client-$number"
   number=$((number + 1))
 done
-echo "certificates/ca.crt goes to every client, keys/client-N to client N alone;"
-echo "ca.key and server.key leave this machine for nowhere."
+echo "Copy certificates/ca.crt to every client, and keys/client-N to client N only."
+echo "Give ca.key and server.key to no one."
