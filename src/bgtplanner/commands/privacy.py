@@ -45,7 +45,7 @@ def budget(
 
     Example: `bgtplanner budget --epsilon 10 --delta 1e-5 --rounds 100`
     """
-    from bgtplanner.report.money import quotes_view
+    from bgtplanner.report.ledgers import quotes_view
 
     with named_by_flags():
         table = quotes(
@@ -79,7 +79,7 @@ def show(
 
     Example: `bgtplanner ledger show runs/first --client 7`
     """
-    from bgtplanner.report.money import ledger_facts, ledger_view
+    from bgtplanner.report.ledgers import ledger_facts, ledger_view
 
     with _opened(ledger, read_only=True) as opened:
         if client is not None or index is not None:
