@@ -1,4 +1,4 @@
-"""Who is who in the ledger of a run: the labels of the data, never a guess."""
+"""Who is who in the ledger of a run, by the labels of the data."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["labels_of_run"]
 
 
 def labels_of_run(path: Path | str) -> list[list[str]]:
-    """For each place in a run's ledger, the labels that name it: those of the client's users.
+    """Return the labels of the client's users for each place in the ledger of a run.
 
-    In a run on real machines a client is named by the hash that the server knows it by.
+    In a run on real machines, a client is named by the hash by which the server knows it.
 
     Raises:
-        RunFolderError: If the run's ratings cannot be loaded, or are others than it was run with.
+        RunFolderError: If the run's ratings cannot be loaded, or are not those of the run.
     """
     folder = RunFolder(Path(path))
     notes, config = folder.notes(), folder.config()
