@@ -292,7 +292,7 @@ def test_ledger_restore_states_the_loss(call: Any, book: Path) -> None:
     code, _, _ = call("ledger", "verify", book, "--head", lost)
     assert code == 0
     code, out, _ = call("ledger", "restore", book, "--head", lost, "--lost", "all")
-    assert "At most a charge of 0 is left" in out
+    assert "No client has more than a charge of 0 left" in out
     code, out, _ = call("ledger", "show", book)
     assert "(stated loss)" in out
 

@@ -10,7 +10,14 @@ import typer
 
 from bgtplanner.commands.heads import Kept, check_heads, heads_around
 from bgtplanner.commands.options import Json, named_by_flags, need_simulator, print_json, say
-from bgtplanner.errors import ConfigError, InputError, LedgerError, StorageError
+from bgtplanner.errors import (
+    BGTPlannerError,
+    ConfigError,
+    InputError,
+    LedgerError,
+    RunFolderError,
+    StorageError,
+)
 from bgtplanner.privacy._journal import Head, in_write_ahead_mode, sqlite_warning
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.ledger import Ledger
@@ -284,14 +291,36 @@ def _balance(ledger: Ledger, path: Path, client: str | None, index: int | None) 
 
 
 def _labels(path: Path) -> list[list[str]] | None:
-    """Return the labels of each place in the ledger of a run; None if it is not a run's."""
+    """Return the labels of the client's users for each place in the ledger of a run.
+
+    None if it is not a run's ledger. In a run on real machines, a client is named by the hash by
+    which the server knows it.
+
+    Raises:
+        RunFolderError: If the run's ratings cannot be loaded, or are not those of the run.
+    """
     folder = path if path.is_dir() else path.parent
     if not (folder / "config.toml").is_file():
         return None
     need_simulator()
-    from bgtplanner.runs.labels import labels_of_run
+    from bgtplanner.runs.folder import RunFolder
+    from bgtplanner.runs.run import fingerprint_of, ratings_of, split_of
 
-    return labels_of_run(folder)
+    run = RunFolder(folder)
+    notes, config = run.notes(), run.config()
+    if run.deployed:
+        return [[str(name)] for name in (run.clients() or {}).get("clients", [])]
+    try:
+        ratings = ratings_of(config)
+        same = fingerprint_of(split_of(config, ratings)) == notes.get("data")
+    except BGTPlannerError as error:
+        raise RunFolderError(f"{folder}: its ratings cannot be loaded ({error})") from error
+    if not same:
+        raise RunFolderError(f"{folder}: its ratings are not those that it was run with")
+    labels: list[list[str]] = [[] for _ in range(ratings.n_clients)]
+    for user, client in enumerate(ratings.client_of_user.tolist()):
+        labels[client].append(str(ratings.user_labels[user]))
+    return labels
 
 
 def _known_labels(path: Path) -> list[list[str]] | None:

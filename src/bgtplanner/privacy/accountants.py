@@ -275,47 +275,44 @@ class LaplaceFilter(Accountant):
     name, mechanism, sums = "laplace/filter", "laplace", (_FILTER,)
 
 
-class LaplaceBasic(Accountant):
-    """Laplace noise, by the sum of its epsilons."""
-
-    name, mechanism = "laplace/basic", "laplace"
-    sums: ClassVar[tuple[Sum, ...]] = (_PURE,)
+class PureAccountant(Accountant):
+    """An accountant whose charge is the pure epsilon of a release of its mechanism."""
 
     def multiplier_of(self, charge: Floats) -> Floats:
-        return np.asarray(1 / charge)
+        return MECHANISMS[self.mechanism].multiplier_of(charge)
 
     def charge_of(self, multiplier: Floats) -> Floats:
-        return np.asarray(1 / multiplier)
+        return MECHANISMS[self.mechanism].epsilon_of(multiplier)
 
 
-class LaplaceEither(LaplaceBasic):
+class LaplaceBasic(PureAccountant):
+    """Laplace noise, by the sum of its epsilons."""
+
+    name, mechanism, sums = "laplace/basic", "laplace", (_PURE,)
+
+
+class LaplaceEither(PureAccountant):
     """Laplace noise, by the sum of its epsilons or by that of their squares in a filter."""
 
-    name, sums = "laplace/either", (_PURE, _FILTER)
+    name, mechanism, sums = "laplace/either", "laplace", (_PURE, _FILTER)
 
 
-class LaplaceZCDP(LaplaceBasic):
+class LaplaceZCDP(PureAccountant):
     """Laplace noise, by the sum of its epsilons or by the zCDP of their squares."""
 
-    name, sums = "laplace/zcdp", (_PURE, _SQUARES)
+    name, mechanism, sums = "laplace/zcdp", "laplace", (_PURE, _SQUARES)
 
 
-class PrivUnitEither(Accountant):
+class PrivUnitEither(PureAccountant):
     """PrivUnit, whose charge is the epsilon of its cap, with the sums of LaplaceEither."""
 
     name, mechanism, sums = "privunit/either", "privunit", (_PURE, _FILTER)
 
-    def multiplier_of(self, charge: Floats) -> Floats:
-        return MECHANISMS["privunit"].multiplier_of(charge)
 
-    def charge_of(self, multiplier: Floats) -> Floats:
-        return MECHANISMS["privunit"].epsilon_of(multiplier)
-
-
-class PrivUnitZCDP(PrivUnitEither):
+class PrivUnitZCDP(PureAccountant):
     """PrivUnit with the sums of LaplaceZCDP."""
 
-    name, sums = "privunit/zcdp", (_PURE, _SQUARES)
+    name, mechanism, sums = "privunit/zcdp", "privunit", (_PURE, _SQUARES)
 
 
 _OWN = (GaussianDP(), GaussianRenyi(), LaplaceBasic(), LaplaceFilter(), LaplaceEither(),

@@ -105,7 +105,6 @@ class Mechanism:
         order: 2 if uploads are clipped in the L2 norm, 1 for the L1 norm.
         accountant: Name of the accountant that is used unless another is named.
         pure: Whether its releases have an epsilon with delta = 0.
-        divisible: Whether n releases of an n-th of a charge are as precise as one of all of it.
         std_of_scale: Standard deviation of noise of scale 1 in one coordinate.
         trusts: The trusts it can be used under: ``local``, ``secagg``.
         units: The units it can be used with; None for all.
@@ -126,7 +125,6 @@ class Mechanism:
     order: ClassVar[Literal[1, 2]]
     accountant: ClassVar[str]
     pure: ClassVar[bool] = True
-    divisible: ClassVar[bool] = False
     std_of_scale: ClassVar[float] = 1.0
     trusts: ClassVar[tuple[str, ...]] = ("local", "secagg")
     units: ClassVar[tuple[str, ...] | None] = None
@@ -365,7 +363,7 @@ class Gaussian(Additive):
 
     __slots__ = ()
     name, order, accountant = "gaussian", 2, "gaussian/gdp"
-    pure, divisible, validates = False, True, True
+    pure, validates = False, True
 
     def bound_share(self, of_charge: float) -> float:
         return float(np.sqrt(of_charge))

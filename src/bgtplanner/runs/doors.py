@@ -38,13 +38,7 @@ _POOR = 1e-9  # epsilon of a client that cannot pay
 class Setting:
     """What is audited; see :func:`bgtplanner.runs.audits.audit`.
 
-    Attributes:
-        budget: The budget of the audited clients: the claim.
-        rounds: Equal rounds in which it is spent, all of them seen by the attacker.
-        blocks: Blocks of an upload with unit ``row``; otherwise 1.
-        size: Coordinates of an upload, or of a block.
-        canaries: Clients of a sum whose data are guessed, each with a coordinate of its own.
-        beside: The budget of the other clients of the same rounds, if it is another one.
+    `size` is the number of coordinates of an upload, or of a block; each canary has its own.
     """
 
     mechanism: Literal["gaussian", "laplace", "privunit"]
