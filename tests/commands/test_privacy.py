@@ -85,7 +85,7 @@ def test_what_cannot_be_done_is_refused(call: Any, arguments: list[str], said: s
 def test_ledger_show(call: Any, book: Path) -> None:
     code, out, _ = call("ledger", "show", book)
     assert code == 0
-    assert "3 clients, rule gaussian/gdp" in out
+    assert "3 clients, accountant gaussian/gdp" in out
     assert "(1, 1e-05) promised to 1 clients" in out
     assert "(10, 1e-05) promised to 2 clients" in out
     assert "1 reservations were never settled" in out

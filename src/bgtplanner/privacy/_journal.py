@@ -438,7 +438,7 @@ class Journal:
         if not self.durable:
             return
         with contextlib.suppress(sqlite3.Error):
-            if os.getpid() == self._process:  # deletes the empty journal, unless somebody writes
+            if os.getpid() == self._process:  # deletes the empty journal, unless someone writes
                 self._connection.execute("PRAGMA journal_mode = DELETE")
         self._connection.close()
 

@@ -52,7 +52,7 @@ MOST = 1e5
 """The largest epsilon that is reported: no budget may claim more."""
 
 _CANDIDATES = 300
-_PILOT = 10  # one release in so many chooses the test
+_PILOT = 10  # one release in ten chooses the test
 _OF_WRONG = 0.9  # share of the risk for the rate of wrong guesses, which matters most
 _OF_MEANS = 0.8  # share of the risk for the difference of the means; the rest for the variance
 

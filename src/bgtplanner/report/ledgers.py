@@ -28,7 +28,7 @@ def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str,
         f"{rounds + 1:,}": "epsilon_with_one_more_round",
     }
     given = any("at_noise_multiplier" in quote for quote in quotes.values())
-    table = _table(["rule", *columns, *["rounds", "epsilon"] * given], left="rule")
+    table = _table(["accountant", *columns, *["rounds", "epsilon"] * given], left="accountant")
     for name, quote in quotes.items():
         texts = [f"{quote[key]:.4g}" for key in columns.values()]
         if given:
@@ -90,7 +90,9 @@ def ledger_facts(ledger: Ledger) -> dict[str, Any]:
 def ledger_view(console: Console, facts: Mapping[str, Any], history: list[dict[str, Any]]) -> None:
     """Print a ledger's facts with one bar per class, and its latest rounds."""
     promise = "promised" if facts["sound"] else "booked (no promise)"
-    lines = [f"{facts['clients']:,} clients, rule {facts['rule']}, head {facts['head'][:20]}…"]
+    lines = [
+        f"{facts['clients']:,} clients, accountant {facts['rule']}, head {facts['head'][:20]}…"
+    ]
     for entry in facts["classes"]:
         share = entry["epsilon_spent_most"] / entry["epsilon"]
         lines += [
