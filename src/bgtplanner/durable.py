@@ -1,4 +1,4 @@
-"""How a file is replaced as a whole: a crash at any instant leaves the old one or the new one."""
+"""Replacing a file as a whole: a crash at any instant leaves the old one or the new one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["replace_file"]
 
 
 def replace_file(target: Path, content: bytes) -> None:
-    """Write beside the target, flush to the disk, rename over it, and flush the folder.
+    """Write a temporary file, flush it, rename it over the target, and flush the folder.
 
-    Without the last step a power cut could bring the old file back after this has returned.
+    Without the last step, a power cut could bring the old file back after this has returned.
     """
     temporary = target.parent / f".tmp-{secrets.token_hex(8)}"
     try:

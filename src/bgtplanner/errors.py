@@ -9,8 +9,8 @@
     │   ├── MissingExtraError     an optional dependency is not installed
     │   ├── RunFolderError        the run folder cannot be used as asked
     │   │   ├── RunLockedError      another process is writing to it
-    │   │   └── SchemaError         written by a version this one cannot read
-    │   └── LedgerError           the file is no ledger, or not this one
+    │   │   └── SchemaError         written by a version that this one cannot read
+    │   └── LedgerError           the file is not a ledger, or not the expected one
     ├── BudgetExceeded          a charge does not fit; nothing was released
     ├── StaleRoundError         a round is not above the run's earlier ones; nothing was charged
     ├── LedgerTamperedError     its rows were edited, removed or cut, or a backup was restored
@@ -21,7 +21,7 @@
     └── InterruptedRunError     a run was stopped from outside; it can be resumed
 
 Messages quote the name, the value and what was expected, and never hold a rating, an item id
-or a gradient that has not been noised. What they quote is written so that it can only be read.
+or a gradient without noise. Whatever they quote is escaped, so that a terminal only displays it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 
 
 def quoted(value: object) -> str:
-    """A value as messages show it: no longer than a line, and nothing in it that cannot be seen.
+    """Return a value as messages show it: at most one line, with invisible characters escaped.
 
     Example:
         >>> quoted("adm"), quoted(16**5000)
@@ -71,8 +71,8 @@ def quoted(value: object) -> str:
 class BGTPlannerError(Exception):
     """Base of every error that the package raises on purpose.
 
-    Whatever a message quotes, from a file, a folder's name or another machine, it holds nothing
-    that a terminal would obey, and is one line: such characters are written out.
+    A message is one line without control characters, even if it quotes a file, the name of a
+    folder or another machine: such characters are escaped.
     """
 
     exit_code = 1
@@ -82,7 +82,7 @@ class BGTPlannerError(Exception):
 
 
 class InputError(BGTPlannerError, ValueError):
-    """What the caller gave is wrong. Nothing was started."""
+    """The caller's input is wrong. Nothing was started."""
 
     exit_code = 2
 
@@ -92,7 +92,7 @@ class ConfigError(InputError):
 
     @classmethod
     def unless(cls, fits: bool, name: str, value: object, expected: str) -> None:
-        """Raise, naming the setting, its value and what was expected, unless it fits."""
+        """Raise unless it fits, naming the setting, its value and what was expected."""
         if not fits:
             raise cls(f"{name} = {quoted(value)}: expected {expected}")
 
@@ -101,9 +101,9 @@ class DataError(InputError):
     """A ratings file or array cannot be read as ratings.
 
     Args:
-        problem: What is wrong and what was expected. No rating and no item id.
-        path: The file, where there is one.
-        line: The line in that file, counted from 1, where there is one.
+        problem: What is wrong and what was expected, without any rating or item id.
+        path: The file, if there is one.
+        line: The line in that file, counted from 1, if there is one.
     """
 
     def __init__(self, problem: str, *, path: Path | str | None = None, line: int | None = None):
@@ -128,26 +128,26 @@ class TrainingDivergedError(BGTPlannerError):
 
 
 class MessageError(BGTPlannerError):
-    """A message between server and client is not what was agreed. It is not answered to."""
+    """A message between server and client is not what was agreed. It is not answered."""
 
 
 class InterruptedRunError(BGTPlannerError):
-    """A run was stopped from outside. What it had learned is in its folder."""
+    """A run was stopped from outside. What it has learned so far is in its folder."""
 
 
 class LedgerError(InputError):
-    """The file is no ledger, cannot be read as one, or has other budgets or another rule."""
+    """The file is not a ledger, cannot be read, or has other budgets or another accountant."""
 
 
 class LedgerTamperedError(BGTPlannerError):
-    """The ledger's rows are not those that were written: spending may be hidden."""
+    """The ledger's rows are not those that were written, so spending may be hidden."""
 
 
 class BudgetExceeded(BGTPlannerError):  # noqa: N818 - a refusal, not a fault
-    """A charge does not fit what is left. Refused before anything was released.
+    """A charge exceeds what is left. It was refused before anything was released.
 
     Args:
-        message: In words, with the numbers.
+        message: What was refused, with the numbers.
         charge: Smallest charge that was asked for.
         left: Largest charge that any of the clients could still pay.
     """
@@ -159,11 +159,11 @@ class BudgetExceeded(BGTPlannerError):  # noqa: N818 - a refusal, not a fault
 
 
 class StaleRoundError(BGTPlannerError):
-    """A round is not above every earlier round of its run. Refused before anything was charged."""
+    """A round is not above all earlier rounds of its run. It was refused without a charge."""
 
 
 class DownloadError(BGTPlannerError):
-    """A data set could not be fetched, or what came does not have the known checksum."""
+    """A data set could not be fetched, or does not have the known checksum."""
 
 
 class RunFolderError(InputError):
@@ -179,16 +179,16 @@ class SchemaError(RunFolderError):
 
 
 class StorageError(BGTPlannerError):
-    """The disk refused to write. What was written before is whole."""
+    """The disk refused to write. What was written before is intact."""
 
     @classmethod
     def of(cls, name: object, error: OSError, then: str) -> Self:
-        """What the disk said, in words that help.
+        """Return an error that says what is wrong and what to do.
 
         Args:
-            name: The file or the folder; with its flag, where there is one.
-            error: What was said.
-            then: What to do; where space is missing, after some was freed.
+            name: The file or the folder, with its flag if there is one.
+            error: The operating system's error.
+            then: What to do; if space is missing, after some was freed.
         """
         said = {
             errno.ENOSPC: "no space left on the disk; free some, then",

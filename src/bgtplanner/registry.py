@@ -1,9 +1,9 @@
-"""Things by name: those of the package, those that a plugin adds, and ``package.module:Name``.
+"""Objects by name: those of the package, those that plugins add, and ``package.module:Name``.
 
-A plugin is an installed package with an entry point in the group ``bgtplanner``; what it names is
-called once, before the first lookup of anything, and adds to the registries. That is how the
-paper's own room (:mod:`bgtplanner.paper`) comes in, and how anybody else's can. An entry may be
-the address of a thing, so that adding it imports nothing.
+A plugin is an installed package with an entry point in the group ``bgtplanner``. The function that
+it names is called once, before the first lookup, and adds to the registries. That is how
+:mod:`bgtplanner.paper` is added, and how any other package can be. An entry may be the address of
+an object, so that adding it imports nothing.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """Things of one kind by name, in the order in which they were added.
+    """Objects of one kind by name, in the order in which they were added.
 
     Args:
-        kind: What they are, as errors name them: ``policy``, ``model``.
-        entries: Those of the package: the things, or their addresses, ``package.module:Name``.
-        expected: What a thing of this kind is, in words.
-        fits: Whether something is one; by default anything is.
+        kind: What they are called in errors: ``policy``, ``model``.
+        entries: The package's own objects, or their addresses, ``package.module:Name``.
+        expected: What an object of this kind is, in words.
+        fits: Whether an object is of this kind; by default every object is.
 
     Example:
         >>> registry = Registry("shape", {"square": "fractions:Fraction"}, expected="a class")
@@ -52,20 +52,20 @@ class Registry(Mapping[str, T]):
         self._expected, self._fits = expected, fits
 
     def add(self, name: str, thing: T | str) -> None:
-        """Add a thing, or its address, under a name that is still free.
+        """Add an object, or its address, under a name that is not taken.
 
         Raises:
-            ConfigError: If the name is taken by another one, or could be read as an address.
+            ConfigError: If the name is taken by another object, or contains a colon.
         """
         free = self._entries.get(name, thing) == thing and ":" not in name
         ConfigError.unless(free, self.kind, name, "a name that is not taken, without a colon")
         self._entries[name] = thing
 
     def __getitem__(self, name: str) -> T:
-        """Return the thing of this name, or at this address.
+        """Return the object of this name, or at this address.
 
         Raises:
-            ConfigError: If there is none; lists those there are.
+            ConfigError: If there is none; lists the names.
         """
         load_plugins()
         address = self._entries.get(name, name)
@@ -88,13 +88,13 @@ class Registry(Mapping[str, T]):
         return cast(T, found)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The thing of this name, or the default; addresses are not looked at."""
+        """Return the object of this name, or the default; addresses are not looked up."""
         return self[name] if name in self else default  # noqa: SIM401 - it is this
 
     def named(self, thing: T) -> str:
-        """Return what a thing that somebody holds is looked up by: its name, or its address.
+        """Return the name or address under which a given object can be looked up.
 
-        One that cannot be imported, such as a class in a function, is kept for this process.
+        One that cannot be imported, such as a class in a function, is registered in this process.
         """
         load_plugins()
         address = f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', '')}"
@@ -121,11 +121,11 @@ class Registry(Mapping[str, T]):
 
 @cache
 def load_plugins() -> None:
-    """Let every installed plugin add what it has; one that fails is named in a warning."""
+    """Let every installed plugin add its objects; one that fails is named in a warning."""
     for plugin in metadata.entry_points(group="bgtplanner"):
         try:
             plugin.load()()
-        except Exception as error:  # whatever it is, everything else still works
+        except Exception as error:  # whatever fails, everything else still works
             warnings.warn(
                 f"the plugin {plugin.name} ({plugin.value}) was left out: {error!r}",
                 RuntimeWarning,

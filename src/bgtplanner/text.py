@@ -1,13 +1,13 @@
-"""Text from outside: how much of it is read, and how it is shown so that it can only be read.
+"""Text from outside: how much of it is read, and how it is shown without being interpreted.
 
-Names of runs, users, items, policies, folders and files come out of files and messages that
-somebody else may have written. On a terminal a name can hold codes that erase lines; in a
-spreadsheet it can be a formula; it can run from right to left, so that it reads as another one.
-What is shown anywhere goes through one of these:
+Names of runs, users, items, policies, folders and files come from files and messages that someone
+else may have written. On a terminal a name can contain codes that erase lines; in a spreadsheet it
+can be a formula; it can run from right to left and read as another name. Everything that is shown
+goes through one of these:
 
 * :func:`visible` for a terminal, a log, a message or a page,
 * :func:`csv_text` for a table that a spreadsheet may open,
-* :func:`bgtplanner.report.screen.words` where a terminal line has colours, too.
+* :func:`bgtplanner.report.screen.words` for terminal lines with colours.
 
 Nothing is read without a limit, and the limits are here.
 """
@@ -37,28 +37,28 @@ __all__ = [
 ]
 
 LONGEST_LABEL = 256
-"""Bytes of UTF-8 that the name of a user or an item may have."""
+"""The most bytes of UTF-8 in the name of a user or an item."""
 
 MOST_LABELS = 10_000_000
-"""How many items, or users, one table or one catalogue may name."""
+"""The most items, or users, in one table or catalogue."""
 
 MOST_BLANK_LINES = 1_000_000
-"""In a table: each costs time and holds nothing."""
+"""The most blank lines in a table: each takes time and holds nothing."""
 
 LONGEST_NAME = 1000
-"""Letters that any other name, or a note in words, may have in a file of a run."""
+"""The most characters in any other name, or in a note, in a file of a run."""
 
 MOST_BYTES_OF_A_CATALOGUE = 32 << 20
-"""Of a file of item names: it is sent to every client, and kept by each."""
+"""Size limit of a file of item names, which is sent to every client and kept there."""
 
 MOST_BYTES_OF_SETTINGS = 32 << 20
-"""Of a file of settings, of a summary, or of budgets, an epsilon a line."""
+"""Size limit of a file of settings, a summary, or a file of budgets with one epsilon per line."""
 
 MOST_BYTES_OF_ROUNDS = 4 << 30
-"""Of the lines that a run leaves, one a round."""
+"""Size limit of the file in which a run leaves one line per round."""
 
-# Control characters, marks that turn the direction of writing or cannot be seen, ends of lines
-# and of paragraphs, halves of characters, and the plane of invisible tags.
+# Control characters, invisible marks and those that change the direction of writing, line and
+# paragraph separators, surrogates, and the plane of invisible tags.
 _HIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
     "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
@@ -68,11 +68,11 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def visible(text: object, *, keep: str = "") -> str:
-    r"""The text with every character that cannot be seen written out, as ``\u001b``.
+    r"""Return the text with every invisible character escaped, as in ``\u001b``.
 
     Args:
-        text: Whatever is to be shown.
-        keep: Such characters that stay as they are: ``\n`` where lines are meant.
+        text: What is to be shown.
+        keep: Characters that are not escaped, such as ``\n`` in text of several lines.
 
     Example:
         >>> visible("a\x1b[2Jb"), visible("one\ntwo", keep="\n")
@@ -89,7 +89,7 @@ def visible(text: object, *, keep: str = "") -> str:
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    r"""A table as CSV in which no text is taken for a formula; numbers stay numbers.
+    r"""Return a table as CSV in which no text is taken for a formula; numbers stay numbers.
 
     Example:
         >>> csv_text(["run", "charge"], [{"run": "=1+1", "charge": -0.5}])
@@ -112,7 +112,7 @@ def _cell(value: Any) -> Any:
 
 
 def is_sha256(text: str) -> bool:
-    """Whether this is a SHA-256 as it is written: 64 hexadecimal digits, small letters.
+    """Return whether this is a written SHA-256: 64 hexadecimal digits in lower case.
 
     Example:
         >>> is_sha256("0f" * 32), is_sha256("0F" * 32), is_sha256("0f")
@@ -122,17 +122,17 @@ def is_sha256(text: str) -> bool:
 
 
 def read_bytes(path: Path, most: int, *, plain: bool = True) -> bytes:
-    """What a file holds, if that is no more than `most` bytes.
+    """Return the content of a file of at most `most` bytes.
 
     Args:
         path: The file.
-        most: How many bytes.
-        plain: Whether to refuse devices and pipes: they may have no end, or never begin.
+        most: The most bytes that are read.
+        plain: Whether to refuse devices and pipes, which may never end or never begin.
 
     Raises:
         OSError: If it cannot be read, is longer, or is refused.
     """
-    if plain and not stat.S_ISREG(path.stat().st_mode):  # before it is opened, and waits
+    if plain and not stat.S_ISREG(path.stat().st_mode):  # opening it may wait forever
         raise OSError("is a folder" if path.is_dir() else "is not a plain file")
     with path.open("rb") as file:
         content = file.read(most + 1)

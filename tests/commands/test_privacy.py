@@ -58,7 +58,7 @@ def test_budget_json_has_the_figures(call: Any) -> None:
     assert accountants["gaussian/gdp"]["noise_multiplier"] == pytest.approx(4.99889, abs=1e-5)
     assert accountants["gaussian/gdp"]["at_noise_multiplier"]["rounds_affordable"] == 100
     code, out, _ = call("budget", "--noise-multiplier", 5, "--mechanism", "gaussian")
-    assert "how far the budget goes" in out
+    assert "how many rounds the budget pays for" in out
     assert "laplace" not in out
 
 
@@ -85,7 +85,7 @@ def test_what_cannot_be_done_is_refused(call: Any, arguments: list[str], said: s
 def test_ledger_show(call: Any, book: Path) -> None:
     code, out, _ = call("ledger", "show", book)
     assert code == 0
-    assert "3 clients, rule gaussian/gdp" in out
+    assert "3 clients, accountant gaussian/gdp" in out
     assert "(1, 1e-05) promised to 1 clients" in out
     assert "(10, 1e-05) promised to 2 clients" in out
     assert "1 reservations were never settled" in out
@@ -110,7 +110,7 @@ def test_a_client_is_never_guessed(call: Any, book: Path) -> None:
     """`--client 1` was the second client, whatever the data call it."""
     code, out, err = call("ledger", "show", book, "--client", 1)
     assert (code, out) == (2, "")
-    assert "does not know how the data name its clients" in err
+    assert "does not know the labels of its clients" in err
     assert "--index" in err
     code, out, err = call("ledger", "show", book, "--client", "x", "--index", 1)
     assert (code, out) == (2, "")
@@ -143,7 +143,7 @@ def test_a_client_is_named_by_its_label(call: Any, tmp_path: Path) -> None:
     assert "its ratings are not those that it was run with" in err
     code, shown, err = call("ledger", "export", out, "--clients")
     assert code == 0
-    assert "Clients are given by their place alone" in err
+    assert "Clients are listed by their place only" in err
     assert "client" not in json.loads(shown)[0]
     assert [entry["index"] for entry in json.loads(shown)] == list(range(6))
     # Verify finds what the run itself has kept, without being asked.
@@ -201,12 +201,12 @@ def test_ledger_verify_with_and_without_a_head(call: Any, book: Path) -> None:
     assert (said["newest_known"], said["warning"], said["unread"]) == (None, None, {})
     code, out, _ = call("ledger", "verify", book, "--head", said["head"])
     assert code == 0
-    assert "6 rows, each as it was written" in out
+    assert "6 rows, all as they were written" in out
     assert "has row 5, known from --head" in out
-    assert "No row was cut off, unless what is named above was changed as well." in out
+    assert "No row was cut off, unless the sources above were changed as well." in out
     code, out, _ = call("ledger", "verify", book)
-    assert "No head of it was found elsewhere." in out
-    assert "cannot be told" in out
+    assert "No head of this ledger was found elsewhere" in out
+    assert "it is not known whether newer rows were cut off" in out
     code, _, err = call("ledger", "verify", book, "--head", "9:" + "ab" * 32)
     assert code == 1
     assert "--head: row 9, which was seen before, is not in this ledger" in err
@@ -232,8 +232,8 @@ def test_verify_uses_what_a_client_and_its_witness_remember(call: Any, tmp_path:
         code, out, _ = call("ledger", "verify", where)
         assert code == 0
         assert f"has row 1, known from {state / 'head'}" in out
-        assert "Whether rows after 2 were cut off cannot be told" in out
-        assert "the newest that anybody knew of is 1." in out
+        assert "It is not known whether rows after 2 were cut off" in out
+        assert "the newest row that is recorded elsewhere is 1." in out
     code, out, _ = call("ledger", "verify", path, "--witness", witness.path)
     assert f"has 3 rows up to 2, known from {witness.path}" in out
     assert "No row was cut off" in out
@@ -258,7 +258,7 @@ def test_a_source_of_heads_that_cannot_be_read_is_named(
     code, out, _ = call("ledger", "verify", book)
     assert code == 0
     assert f"not read: {book.parent / name}: " in out
-    assert "No head of it was found elsewhere" in out
+    assert "No head of this ledger was found elsewhere" in out
     assert call("ledger", "verify", book, "--witness", book.parent / "none")[0] == 0
 
 
@@ -292,7 +292,7 @@ def test_ledger_restore_states_the_loss(call: Any, book: Path) -> None:
     code, _, _ = call("ledger", "verify", book, "--head", lost)
     assert code == 0
     code, out, _ = call("ledger", "restore", book, "--head", lost, "--lost", "all")
-    assert "At most a charge of 0 is left" in out
+    assert "No client has more than a charge of 0 left" in out
     code, out, _ = call("ledger", "show", book)
     assert "(stated loss)" in out
 

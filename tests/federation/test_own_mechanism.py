@@ -44,12 +44,6 @@ class TwiceBasic(LaplaceBasic):
 
     name, mechanism = "twice/basic", "twice"
 
-    def multiplier_of(self, charge: Any) -> Any:
-        return MECHANISMS["twice"].multiplier_of(charge)
-
-    def charge_of(self, multiplier: Any) -> Any:
-        return MECHANISMS["twice"].epsilon_of(multiplier)
-
 
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:

@@ -11,7 +11,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.allowed import UNITS, Choice, allows, best_mechanism, check
 
 ANYWHERE = ("gaussian", "laplace")
-PROTECTS = "expected one that protects: real clients release nothing as it is"
+PROTECTS = "expected one that protects: real clients release nothing unprotected"
 NO_ROWS = "validation = 0.1: expected 0, with unit = row"
 
 

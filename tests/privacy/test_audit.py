@@ -215,7 +215,7 @@ def test_a_delta_limits_what_one_run_can_show() -> None:
 
 
 def test_senseless_counts_of_one_run_are_refused() -> None:
-    said = "correct = 3: expected no more than guesses, and these than canaries"
+    said = "correct = 3: expected at most the number of guesses, which is at most that of canaries"
     with refused(said):
         one_run_p_value(10, 2, 3, epsilon=1.0, delta=0.0)
 
@@ -401,7 +401,7 @@ def test_noise_a_tenth_too_small_is_caught() -> None:
 def test_senseless_arguments_are_refused() -> None:
     good = np.zeros(4)
     assert lower_bound(good, good, delta=0.0).releases == 8
-    few = "expected at least 4 of each, and as many of both"
+    few = "expected at least 4 of each, and equally many of both"
     with refused(f"releases = (4, 3): {few}"):
         lower_bound(good, np.zeros(3), delta=0.0)
     with refused(f"releases = (4, 6): {few}"):

@@ -91,7 +91,7 @@ def test_equal_epsilons_become_one_class() -> None:
 
 @pytest.mark.parametrize(("epsilons", "shape"), [([], "(0,)"), (3.0, "()"), ([[1.0]], "(1, 1)")])
 def test_epsilons_of_a_wrong_shape_are_refused(epsilons: Any, shape: str) -> None:
-    with refused(f"epsilons: expected one number a client, got shape {shape}"):
+    with refused(f"epsilons: expected one number per client, got shape {shape}"):
         Budgets.per_client(epsilons, delta=1e-5)
 
 
@@ -149,7 +149,7 @@ def test_a_share_that_is_right_within_rounding_is_accepted() -> None:
     [([0.0], "dtype('float64')"), ([[0]], "dtype('int64')"), (["a"], "dtype('<U1')")],
 )
 def test_classes_of_clients_must_be_whole_numbers(index: Any, shown: str) -> None:
-    with refused(f"class_of_client = {shown}: expected one whole number a client"):
+    with refused(f"class_of_client = {shown}: expected one whole number per client"):
         Budgets((Budget(1.0),), np.asarray(index))
 
 

@@ -137,7 +137,8 @@ def test_rows_in_memory_may_be_those_of_another(tmp_path: Path) -> None:
     again = Journal.from_state(json.loads(json.dumps(kept.state_dict())))
     assert (again.key, list(again.rows())) == (KEY, [FIRST])
     for state in ({}, kept.state_dict() | {"rows": [[0, "open"]]}, {"rows": []}):
-        with says(LedgerTamperedError, "the state cannot be read: edited, damaged or no ledger's"):
+        message = "the state cannot be read: edited, damaged, or not that of a ledger"
+        with says(LedgerTamperedError, message):
             Journal.from_state(state)
     file = filled(tmp_path / "ledger.sqlite")
     assert file.durable
@@ -269,7 +270,7 @@ def test_the_key_stays(tmp_path: Path) -> None:
 def test_a_row_is_written_once(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     kept = filled(path)
-    with pytest.raises(LedgerTamperedError, match=": a row is there already: UNIQUE"):
+    with pytest.raises(LedgerTamperedError, match=": a row exists already: UNIQUE"):
         append_and_fail(kept, FIRST, KeyError())
     kept.close()
 
@@ -359,11 +360,11 @@ def test_foreign_files_are_refused_and_left_as_they_are(tmp_path: Path, read_onl
     connection.execute("PRAGMA user_version = 3")
     connection.close()
     expected = {
-        text: "damaged or no ledger: file is not a database",
-        empty: "no ledger (another program's file, or cut to nothing)",
-        foreign: "no ledger (another program's file, or cut to nothing)",
-        newer: "ledger of schema 3; this version reads up to 2: another version wrote it, update "
-        "bgtplanner to open it",
+        text: "damaged, or not a ledger: file is not a database",
+        empty: "not a ledger (another program's file, or an emptied one)",
+        foreign: "not a ledger (another program's file, or an emptied one)",
+        newer: "a ledger of schema 3; this version reads up to 2. Another version wrote it: "
+        "update bgtplanner to open it",
     }
     for path, message in expected.items():
         before = path.read_bytes()
@@ -376,7 +377,7 @@ def test_foreign_files_are_refused_and_left_as_they_are(tmp_path: Path, read_onl
     ("statement", "message"),
     [
         ("DELETE FROM secret", "damaged: it has lost its key"),
-        ("DROP TABLE secret", "no ledger: no such table: secret"),
+        ("DROP TABLE secret", "not a ledger: no such table: secret"),
     ],
 )
 def test_a_file_that_has_lost_its_key_is_refused(
@@ -415,11 +416,11 @@ def test_a_closed_journal_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
-        (sqlite3.IntegrityError("twice"), LedgerTamperedError, "a row is there already: twice"),
+        (sqlite3.IntegrityError("twice"), LedgerTamperedError, "a row exists already: twice"),
         (sqlite3.OperationalError("no such table: rows"), LedgerError,
-         "no ledger: no such table: rows"),
+         "not a ledger: no such table: rows"),
         (sqlite3.OperationalError("no such column: kind"), LedgerError,
-         "no ledger: no such column: kind"),
+         "not a ledger: no such column: kind"),
         (sqlite3.OperationalError("Could not decode to UTF-8"), LedgerTamperedError,
          "a row cannot be read: Could not decode to UTF-8"),
         (sqlite3.OperationalError("database is locked"), StorageError,
@@ -429,7 +430,7 @@ def test_a_closed_journal_says_so(tmp_path: Path) -> None:
         (sqlite3.OperationalError("disk I/O error"), StorageError,
          "disk I/O error; nothing was reserved"),
         (sqlite3.ProgrammingError("closed"), LedgerError, "closed"),
-        (sqlite3.DatabaseError("malformed"), LedgerError, "damaged or no ledger: malformed"),
+        (sqlite3.DatabaseError("malformed"), LedgerError, "damaged, or not a ledger: malformed"),
     ],
 )  # fmt: skip
 def test_complaints_of_sqlite_are_sorted(

@@ -189,7 +189,7 @@ def test_a_row_that_asks_for_all_memory_is_refused(
     kept = made(path)
     with monkeypatch.context() as patch:
         patch.setattr(kept, "_connection", Endless())
-        with pytest.raises(LedgerError, match="damaged: a row without end"):
+        with pytest.raises(LedgerError, match="damaged: a row of impossible length"):
             kept.row(1)
     kept.close()
 
@@ -254,7 +254,7 @@ def test_a_file_that_stays_in_write_ahead_mode_is_left_alone(old: Path) -> None:
         def fetchone(self) -> tuple[str]:
             return ("wal",)
 
-    with pytest.raises(StorageError, match="another process has it open; end that one first"):
+    with pytest.raises(StorageError, match="another process has it open; stop that process first"):
         journal._migrate(Stubborn(), old)  # type: ignore[arg-type]
     assert not any(sql.startswith("BEGIN") for sql in said)
 

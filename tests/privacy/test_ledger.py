@@ -278,7 +278,7 @@ def test_settling_what_was_never_reserved_here_is_refused(make: Make) -> None:
         replace(reservation, run="b"),
         replace(reservation, round=1),
     ):
-        with says(LedgerError, f"settle: there is no reservation {other.number} here"):
+        with says(LedgerError, f"settle: this ledger has no reservation {other.number}"):
             ledger.settle(other)
     assert ledger.unsettled == 1
     ledger.settle(reservation)
@@ -411,7 +411,7 @@ def test_a_round_that_is_not_above_every_earlier_one_is_refused_where_rounds_ris
     assert ledger.newest_round("a") == 5
     head = ledger.head
     for number in (0, 2, 4, 5):
-        message = f"round = {number}: the run has had round 5; its rounds only go up"
+        message = f"round = {number}: the run has already had round 5; rounds must rise"
         for mark in (None, MARK):  # what would be repeated is refused like anything else
             with says(StaleRoundError, message):
                 ledger.reserve(0.25, run="a", round=number, rising=True, fingerprint=mark)
@@ -434,7 +434,7 @@ def test_rounds_rise_over_processes_and_restarts(path: Path) -> None:
     one = Ledger.create(path, budgets_of(9.0), BASIC)
     two = Ledger.open(path)
     reservation = one.reserve(0.25, run="a", round=3, rising=True)
-    with says(StaleRoundError, "round = 3: the run has had round 3; its rounds only go up"):
+    with says(StaleRoundError, "round = 3: the run has already had round 3; rounds must rise"):
         two.reserve(0.25, run="a", round=3, rising=True)
     one.settle(reservation)
     two.reserve(0.25, run="a", round=2**62 - 1, rising=True)
@@ -538,7 +538,7 @@ def test_a_rule_is_the_one_it_was_created_with(path: Path) -> None:
         with Ledger.open(path, accountant=same) as ledger:
             assert ledger.accountant is accountant_named(GDP)
     for other in (BASIC, accountant_named(BASIC)):
-        with says(LedgerError, f"{path}: kept by the rule {GDP}, not {BASIC}"):
+        with says(LedgerError, f"{path}: kept with the accountant {GDP}, not {BASIC}"):
             Ledger.open(path, accountant=other)
 
 
@@ -1434,7 +1434,7 @@ def test_an_emptied_ledger_is_found(filled: tuple[Path, Head]) -> None:
     with says(LedgerTamperedError, "the newest rows are gone since the ledger was opened"):
         opened.verify()
     opened.close()
-    message = "the ledger has no first row; it was never finished or was emptied"
+    message = "the ledger has no first row: its creation was never finished, or it was emptied"
     with says(LedgerError, message):
         Ledger.open(path)
 
@@ -1469,7 +1469,7 @@ def test_a_cut_tail_is_found_by_who_knows_the_head(filled: tuple[Path, Head], ke
         path, "REPLACE INTO newest SELECT 1, number, hash FROM rows WHERE number = ?", kept - 1
     )
     with Ledger.open(path) as cut:  # by who does not know of the index
-        wrong = f"{path}: the index of reservations is not what the rows say: edited or damaged"
+        wrong = f"{path}: the index of reservations does not match the rows: edited or damaged"
         with says(LedgerTamperedError, wrong):
             cut.verify()
     tampered(path, "DELETE FROM reservations WHERE number >= ?", kept)
@@ -1875,7 +1875,11 @@ def test_a_failed_open_lets_go_of_the_file(path: Path, monkeypatch: pytest.Monke
         real(self)
 
     monkeypatch.setattr(Journal, "close", counted)
-    for options in ({"rule": GDP}, {"budgets": budgets_of(2.0)}, {"head": Head(5, bytes(32))}):
+    for options in (
+        {"accountant": GDP},
+        {"budgets": budgets_of(2.0)},
+        {"head": Head(5, bytes(32))},
+    ):
         with pytest.raises(BGTPlannerError):
             Ledger.open(path, **options)  # type: ignore[arg-type]
     forged(path, 0, payload=pack({}))

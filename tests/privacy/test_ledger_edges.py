@@ -66,7 +66,7 @@ def test_a_client_that_is_not_there_is_refused_beside_one_that_is(
 
 def test_the_first_row_is_no_reservation_that_could_be_settled(ledger: Ledger) -> None:
     reservation = ledger.reserve(0.25, run="a", round=0)
-    with pytest.raises(LedgerError, match="there is no reservation 0 here"):
+    with pytest.raises(LedgerError, match="this ledger has no reservation 0"):
         ledger.settle(dataclasses.replace(reservation, number=0))
     assert ledger.unsettled == 1
     ledger.settle(dataclasses.replace(reservation, number=-1))  # nobody was asked
@@ -198,7 +198,7 @@ def test_the_least_and_the_most_that_can_be_lost(ticks: int) -> None:
 @pytest.mark.parametrize("ticks", [0, -1, CEILING + 1, True, 2.0, "2", None])
 def test_a_loss_of_no_size_is_refused(ticks: Any) -> None:
     book, row = book_and_loss(ticks=ticks, head=str(Head(7, bytes(32))))
-    with pytest.raises(LedgerTamperedError, match="row 1 cannot be read: a loss of no size"):
+    with pytest.raises(LedgerTamperedError, match="row 1 cannot be read: a loss of no charge"):
         book.read(row)
     assert book.head.number == 0
     assert not book.spending.spent().any()

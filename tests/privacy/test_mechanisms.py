@@ -276,9 +276,9 @@ def test_an_upload_of_many_axes_is_clipped_as_a_whole(mechanism: Additive) -> No
     assert mechanism.norm(block).shape == (2,)
     assert mechanism.clip(np.zeros((2, 0)), 1.0).shape == (2, 0)
     for wrong, shape in ((5.0, "()"), ([1.0], "(1,)")):
-        with refused(f"uploads = {shape}: expected one upload a row"):
+        with refused(f"uploads = {shape}: expected one upload per row"):
             mechanism.clip(wrong, 1.0)
-        with refused(f"uploads = {shape}: expected one upload a row"):
+        with refused(f"uploads = {shape}: expected one upload per row"):
             mechanism.norm(wrong)
 
 

@@ -183,7 +183,7 @@ EDITS = [
 def test_an_edited_snapshot_is_noticed(long: Path, statement: str) -> None:
     opened = Ledger.open(long)
     edited(long, statement)
-    message = "the snapshot is not the one that was written: edited"
+    message = "the snapshot is not the one that was written: it was edited"
     for read_only in (True, False):
         with pytest.raises(LedgerTamperedError, match=f"^{re.escape(message)}$"):
             Ledger.open(long, read_only=read_only)
@@ -203,7 +203,7 @@ def test_a_snapshot_of_other_rows_is_noticed_even_with_the_key(long: Path) -> No
             journal.keep_snapshot(forged)
     with Ledger.open(long) as fooled:
         assert fooled.unsettled == expected["unsettled"] + 1
-        with pytest.raises(LedgerTamperedError, match="noted are not what the rows say"):
+        with pytest.raises(LedgerTamperedError, match="the stored sums do not match the rows"):
             fooled.verify()
     with Ledger.open(long, rebuild=True) as rebuilt:  # the rows are the truth
         assert facts(rebuilt) == expected
@@ -246,7 +246,7 @@ def test_rows_up_to_the_snapshot_are_missed_at_once(long: Path) -> None:
         at = ledger._journal.snapshot()
     assert at is not None
     edited(long, "DELETE FROM rows WHERE number = ?", at.number)
-    message = f"row {at.number}, up to which the sums were noted, is not in this ledger"
+    message = f"row {at.number}, where the last snapshot was taken, is not in this ledger"
     with pytest.raises(LedgerTamperedError, match=f"^{message}"):
         Ledger.open(long)
 
@@ -268,7 +268,7 @@ def test_an_index_that_is_not_what_the_rows_say_is_found_by_verify(
     edited(long, statement)
     with (
         Ledger.open(long, read_only=True) as ledger,
-        pytest.raises(LedgerTamperedError, match="the index of reservations is not what"),
+        pytest.raises(LedgerTamperedError, match="the index of reservations does not match"),
     ):
         ledger.verify()
     with Ledger.open(long, rebuild=True) as ledger:
@@ -289,6 +289,6 @@ def test_an_index_that_points_elsewhere_repeats_nothing(long: Path) -> None:
     edited(long, f"UPDATE reservations SET number = {settle} WHERE number = ?", reservation.number)
     with (
         Ledger.open(long) as ledger,
-        pytest.raises(LedgerTamperedError, match="which the index names, is not a reservation"),
+        pytest.raises(LedgerTamperedError, match="which the index lists, is not a reservation"),
     ):
         ledger.reserve(own, run="run", round=3, fingerprint=MARK)

@@ -82,10 +82,10 @@ def test_a_file_of_something_else_is_refused(witness: Witness, content: bytes) -
 
 def test_a_disk_that_is_not_there_is_noticed_and_nothing_is_granted(path: Path) -> None:
     absent = Witness(path.parent / "not mounted" / "heads.txt")
-    with pytest.raises(StorageError, match="is the disk of the witness there"):
+    with pytest.raises(StorageError, match="is the disk of the witness mounted"):
         Ledger.create(path, BUDGETS, RULE, witness=absent)
     with Ledger.open(path, witness=absent) as ledger:
-        with pytest.raises(StorageError, match="is the disk of the witness there"):
+        with pytest.raises(StorageError, match="is the disk of the witness mounted"):
             ledger.reserve(0.25, run="a", round=0)
         assert ledger.left().tolist() == [0.75, 0.75]  # charged, though nothing may be released
 
@@ -125,7 +125,7 @@ def test_a_restored_backup_is_refused_until_the_loss_is_stated(
 def test_one_witness_is_for_one_ledger(path: Path, witness: Witness) -> None:
     Ledger.create(path, BUDGETS, RULE, witness=witness).close()
     other = path.with_name("other.sqlite")
-    with pytest.raises(LedgerError, match="knows of a ledger already"):
+    with pytest.raises(LedgerError, match="already the witness of another ledger"):
         Ledger.create(other, BUDGETS, RULE, witness=witness)
     Ledger.create(other, BUDGETS, RULE).close()
     with pytest.raises(LedgerTamperedError, match="is not in this ledger"):

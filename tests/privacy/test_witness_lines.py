@@ -116,9 +116,9 @@ def test_a_line_that_was_cut_off_is_said(
 
 def test_a_disk_that_is_not_there_is_noticed(tmp_path: Path) -> None:
     away = Witness(tmp_path / "not mounted" / "heads.txt")
-    with pytest.raises(StorageError, match="is the disk of the witness there"):
+    with pytest.raises(StorageError, match="is the disk of the witness mounted"):
         tell(away, HEADS[0])
-    with pytest.raises(StorageError, match="is the disk of the witness there"):
+    with pytest.raises(StorageError, match="is the disk of the witness mounted"):
         away.heads()
     (tmp_path / "folder").mkdir()
     with pytest.raises(StorageError):

@@ -36,7 +36,7 @@ SOUND = [*SETTINGS, ("privunit", "local")]
 
 SMALLER = "the noise is smaller than stated"
 FURTHER = "an upload reaches further than its clip allows"
-ABSENT = "a client that does not take part shows all the same"
+ABSENT = "a client that does not take part is visible nevertheless"
 
 
 def refused(message: str) -> Any:
@@ -428,9 +428,7 @@ def test_senseless_arguments_are_refused() -> None:
         audit(canaries=2)
     with refused("--canaries = 2: expected 1, with --unit row"):
         audit(canaries=2, trust="secagg", unit="row")
-    with pytest.raises(
-        ConfigError, match=r"^--beside = 3\.0: expected nothing, with --path guard"
-    ):
+    with pytest.raises(ConfigError, match=r"^--beside = 3\.0: expected none, with --path guard"):
         audit(beside=3.0)
     with refused("--unit = 'row': expected client, with --path simulation"):
         audit(unit="row", path="simulation")

@@ -1,4 +1,4 @@
-"""The command that tries to catch us: `audit`."""
+"""The command that attacks our own claims: `audit`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.report.screen import Screen
 
 EXIT_CODES = {"holds": 0, "refuted": 1, "inconclusive": 3}
-"""What `audit` ends with; 2 stands for what cannot be done, as everywhere."""
+"""Exit codes of `audit`; 2 is for what cannot be done, as everywhere."""
 
 
 _KNOWN = {
@@ -37,13 +37,13 @@ def audit(
     ] = "guard",
     epsilon: Annotated[float, typer.Option(help="The budget to audit.")] = 1.0,
     delta: Annotated[float, typer.Option(help="Its delta.")] = 1e-5,
-    rounds: Annotated[int, typer.Option(help="Rounds it is spread over.")] = 1,
+    rounds: Annotated[int, typer.Option(help="Rounds that it is spread over.")] = 1,
     releases: Annotated[
-        int | None, typer.Option(help="How many releases; default 200,000, of a client 300.")
+        int | None, typer.Option(help="Number of releases; default 200,000, with path client 300.")
     ] = None,
-    blocks: Annotated[int, typer.Option(help="With unit row: blocks of an upload.")] = 32,
+    blocks: Annotated[int, typer.Option(help="With unit row: blocks per upload.")] = 32,
     canaries: Annotated[
-        int, typer.Option(help="With trust secagg: clients of each sum to guess about.")
+        int, typer.Option(help="With trust secagg: clients per sum to guess about.")
     ] = 1,
     beside: Annotated[
         float | None, typer.Option(help="With path simulation: the other clients' epsilon.")
@@ -56,10 +56,10 @@ def audit(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Try to catch us: attack the real code, and say what the attack could have shown.
+    """Attack the real code, and show what the attack found and could have found.
 
-    Exit codes: 0 the claim holds, 1 it is refuted, 3 inconclusive: so few releases could not have
-    refuted it.
+    Exit codes: 0 if the claim holds, 1 if it is refuted, 3 if the audit is inconclusive: so few
+    releases could not have refuted it.
 
     Example: `bgtplanner audit --mechanism gaussian --epsilon 1`
     """

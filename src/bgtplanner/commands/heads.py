@@ -1,4 +1,4 @@
-"""Which heads of a ledger lie around: who wrote one down knew a row that must still be there."""
+"""Heads of a ledger that were recorded elsewhere: each names a row that must still be there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Kept", "check_heads", "heads_around"]
 
 
 class Kept(NamedTuple):
-    """Heads of one source, oldest first, or why nothing could be read there."""
+    """Heads from one source, oldest first, or why it could not be read."""
 
     source: str
     heads: tuple[Head, ...] = ()
@@ -27,10 +27,11 @@ class Kept(NamedTuple):
 
 
 def heads_around(ledger: Path, witness: Path | None = None) -> list[Kept]:
-    """What is known of a ledger beside it and in its witness; sources without a head are left out.
+    """Return the heads of a ledger that are recorded beside it and in its witness.
 
-    Looked at are ``head`` beside a client's ledger, ``checkpoint.npz`` and ``summary.json`` of a
-    run folder, the witness given, and the one that a ``client.toml`` names.
+    The sources are ``head`` beside a client's ledger, ``checkpoint.npz`` and ``summary.json`` in a
+    run folder, the given witness, and the one that a ``client.toml`` names. Sources without a head
+    are left out.
     """
     sources: list[tuple[Path, Callable[[Path], list[Head]]]] = [
         (ledger.parent / "head", lambda path: [Head.parse(path.read_text(encoding="ascii"))]),
@@ -48,16 +49,16 @@ def heads_around(ledger: Path, witness: Path | None = None) -> list[Kept]:
             found.append(Kept(str(path), tuple(read(path))))
         except BGTPlannerError as error:
             found.append(Kept(str(path), problem=str(error)))
-        except Exception as error:  # a damaged archive fails in a dozen ways
+        except Exception as error:  # a damaged archive can fail in many ways
             found.append(Kept(str(path), problem=f"cannot be read ({type(error).__name__})"))
     return [kept for kept in found if kept.heads or kept.problem]
 
 
 def check_heads(ledger: Ledger, around: list[Kept]) -> Head | None:
-    """See that the ledger still has every row that somebody knew of; the newest of those.
+    """Check that the ledger still has every recorded row, and return the newest of them.
 
     Raises:
-        LedgerTamperedError: If it has lost one; says who knew of it.
+        LedgerTamperedError: If it has lost one; names the source.
     """
     newest: Head | None = None
     for kept in around:
@@ -88,7 +89,7 @@ def _named(values: dict[str, Any], name: str) -> list[Head]:
 
 
 def _witness_of_client(path: Path) -> Path | None:
-    """The witness that a client's file names, if there is such a file and it names one."""
+    """Return the witness that a client's file names, if there is one."""
     try:
         named = tomllib.loads(path.read_text(encoding="utf-8")).get("witness")
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Commands about what may be spent and what was: `budget`, `ledger`."""
+"""Commands about what may be spent and what was spent: `budget`, `ledger`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ import typer
 
 from bgtplanner.commands.heads import Kept, check_heads, heads_around
 from bgtplanner.commands.options import Json, named_by_flags, need_simulator, print_json, say
-from bgtplanner.errors import ConfigError, InputError, LedgerError, StorageError
+from bgtplanner.errors import (
+    BGTPlannerError,
+    ConfigError,
+    InputError,
+    LedgerError,
+    RunFolderError,
+    StorageError,
+)
 from bgtplanner.privacy._journal import Head, in_write_ahead_mode, sqlite_warning
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.ledger import Ledger
@@ -19,15 +26,15 @@ from bgtplanner.report.screen import Screen
 from bgtplanner.text import csv_text
 
 ledger_app = typer.Typer(
-    help="Look at a ledger, check it, take it elsewhere.\n\nExample: `bgtplanner ledger show RUN`",
+    help="Show, check, export or restore a ledger.\n\nExample: `bgtplanner ledger show RUN`",
     no_args_is_help=True,
 )
 
 LedgerFile = Annotated[
-    Path, typer.Argument(help="A ledger file, or the folder of a run or a client that has one.")
+    Path, typer.Argument(help="A ledger file, or the folder of a run or a client.")
 ]
 HeadOption = Annotated[
-    str | None, typer.Option("--head", help="NUMBER:HASH of a row that must be in it.")
+    str | None, typer.Option("--head", help="NUMBER:HASH of a row that the ledger must have.")
 ]
 
 
@@ -37,15 +44,15 @@ def budget(
     rounds: Annotated[int, typer.Option(help="Equal rounds to spend it in.")] = 100,
     mechanism: Annotated[str | None, typer.Option(help="gaussian | laplace | privunit")] = None,
     noise_multiplier: Annotated[
-        float | None, typer.Option(help="Also say what this much noise costs.")
+        float | None, typer.Option(help="Also show what this noise multiplier costs.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a privacy budget buys: the noise of a round under every rule.
+    """Show what a privacy budget buys: the noise of a round under every accountant.
 
     Example: `bgtplanner budget --epsilon 10 --delta 1e-5 --rounds 100`
     """
-    from bgtplanner.report.money import quotes_view
+    from bgtplanner.report.ledgers import quotes_view
 
     with named_by_flags():
         table = quotes(
@@ -66,20 +73,20 @@ def budget(
 def show(
     ledger: LedgerFile,
     client: Annotated[
-        str | None, typer.Option(help="Only the client of this user, as the data name it.")
+        str | None, typer.Option(help="Only the client of this user, by its label in the data.")
     ] = None,
     index: Annotated[
-        int | None, typer.Option(help="Only the client at this place of the ledger, from 0.")
+        int | None, typer.Option(help="Only the client at this place in the ledger, from 0.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what was spent and what is left, per class of clients or for one of them.
+    """Show what was spent and what is left, per class of clients or for one client.
 
-    The ledger itself does not know how the data name a client; the folder of its run does.
+    The ledger itself does not know the labels of the data; the folder of its run does.
 
     Example: `bgtplanner ledger show runs/first --client 7`
     """
-    from bgtplanner.report.money import ledger_facts, ledger_view
+    from bgtplanner.report.ledgers import ledger_facts, ledger_view
 
     with _opened(ledger, read_only=True) as opened:
         if client is not None or index is not None:
@@ -105,12 +112,12 @@ def verify(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check that no row was edited, removed or reordered, and what can be known about cut ones.
+    """Check that no row was edited, removed or reordered, and whether any were cut off.
 
-    A ledger whose newest rows are missing is a whole chain still. So it is compared with every
-    head that was written down elsewhere: by the run, by the client, by a witness, by you.
+    A ledger whose newest rows are missing is still a valid chain. So it is compared with every
+    head that was recorded elsewhere: by the run, by the client, by a witness, by you.
 
-    Exit code 1 if something is wrong.
+    The exit code is 1 if something is wrong.
 
     Example: `bgtplanner ledger verify runs/first --head 12:9f…`
     """
@@ -137,28 +144,28 @@ def verify(
         }
         print_json(found)
         return
-    say(f"{rows} rows, each as it was written. Head: {newest}")
+    say(f"{rows} rows, all as they were written. Head: {newest}")
     for kept in around:
         say(f"  {_said(kept)}")
     if known is None:
         say(
-            "No head of it was found elsewhere. Whether newer rows were cut off, as by restoring "
-            "a backup, cannot be told:",
-            "keep the head above in another place, and give it with --head next time.",
+            "No head of this ledger was found elsewhere, so it is not known whether newer rows "
+            "were cut off, as by restoring a backup:",
+            "keep the head above in another place, and pass it with --head next time.",
         )
     elif known.number < newest.number:
         say(
-            f"Whether rows after {newest.number} were cut off cannot be told: the newest that "
-            f"anybody knew of is {known.number}."
+            f"It is not known whether rows after {newest.number} were cut off: "
+            f"the newest row that is recorded elsewhere is {known.number}."
         )
     else:
-        say("No row was cut off, unless what is named above was changed as well.")
+        say("No row was cut off, unless the sources above were changed as well.")
     if warning is not None:
         say(f"Warning: {warning}.")
 
 
 def _said(kept: Kept) -> str:
-    """What one source has told."""
+    """Return what is known from one source, in words."""
     if kept.problem is not None:
         return f"not read: {kept.source}: {kept.problem}"
     if len(kept.heads) == 1:
@@ -172,7 +179,7 @@ def export(
     to: Annotated[
         Path | None, typer.Option(help="File to write, .csv or .json; default: print JSON.")
     ] = None,
-    clients: Annotated[bool, typer.Option(help="One line a client instead of a row.")] = False,
+    clients: Annotated[bool, typer.Option(help="One line per client, not per row.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace the file.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -205,15 +212,17 @@ def export(
 @ledger_app.command("restore")
 def restore(
     ledger: LedgerFile,
-    head: Annotated[str, typer.Option(help="NUMBER:HASH of the newest row anybody remembers.")],
+    head: Annotated[str, typer.Option(help="NUMBER:HASH of the newest row that is known.")],
     lost: Annotated[
-        str, typer.Option(help="Most that a client spent since the backup: a charge, or 'all'.")
+        str,
+        typer.Option(help="The most a client spent since the backup: a charge, or 'all'."),
     ],
     as_json: Json = False,
 ) -> None:
-    """Go on with a restored backup, after stating what it has forgotten.
+    """Go on with a restored backup, after stating the spending that it has lost.
 
-    Every client is charged what you state, so state at least the truth; 'all' spends what is left.
+    Every client is charged what you state, so state no less than the truth; 'all' spends
+    everything that is left.
 
     Example: `bgtplanner ledger restore ledger.sqlite --head 12:9f… --lost all`
     """
@@ -228,11 +237,11 @@ def restore(
     if as_json:
         print_json({"head": newest, "left_most": left})
     else:
-        say(f"Stated. At most a charge of {left:.4g} is left to anybody. Head: {newest}")
+        say(f"Stated. No client has more than a charge of {left:.4g} left. Head: {newest}")
 
 
 def _file_of(path: Path) -> Path:
-    """The ledger's file, where the folder of a run or of a client was given."""
+    """Return the ledger's file, also if the folder of a run or of a client was given."""
     if not path.is_dir():
         return path
     own = path / "ledger.sqlite"
@@ -240,17 +249,17 @@ def _file_of(path: Path) -> Path:
 
 
 def _opened(path: Path, *, read_only: bool = False, rebuild: bool = False) -> Ledger:
-    """The ledger in a file or a folder.
+    """Open the ledger in a file or a folder.
 
     Raises:
-        LedgerError: If there is none, saying what to give or to do instead.
+        LedgerError: If there is none; says what to do.
     """
     file = _file_of(path)
     try:
         return Ledger.open(file, read_only=read_only, rebuild=rebuild)
     except LedgerError as error:
         then = (
-            "bring back a copy, then 'bgtplanner ledger restore'"
+            "restore a copy, then run 'bgtplanner ledger restore'"
             if file.is_file()
             else "give a ledger, or the folder of a run that has a budget"
         )
@@ -258,13 +267,13 @@ def _opened(path: Path, *, read_only: bool = False, rebuild: bool = False) -> Le
 
 
 def _balance(ledger: Ledger, path: Path, client: str | None, index: int | None) -> dict[str, Any]:
-    """What one client may spend, has spent and has left.
+    """Return what one client may spend, has spent and has left.
 
     Raises:
-        ConfigError: If nobody has that name or place, or nobody knows who has that name.
+        ConfigError: If no client has that label or place, or the labels are not known.
     """
     if client is not None and index is not None:
-        raise ConfigError(f"--client {client}: leave out, or leave out --index")
+        raise ConfigError(f"--client {client}: give either --client or --index, not both")
     if index is not None:
         most = len(ledger) - 1
         ConfigError.unless(0 <= index <= most, "--index", index, f"a place from 0 to {most}")
@@ -272,7 +281,7 @@ def _balance(ledger: Ledger, path: Path, client: str | None, index: int | None) 
     labels = _labels(path)
     if labels is None:
         raise ConfigError(
-            f"--client {client}: a ledger does not know how the data name its clients; give the "
+            f"--client {client}: a ledger does not know the labels of its clients; give the "
             "folder of its run, or a place in the ledger with --index"
         )
     found = [place for place, names in enumerate(labels) if client in names]
@@ -282,32 +291,54 @@ def _balance(ledger: Ledger, path: Path, client: str | None, index: int | None) 
 
 
 def _labels(path: Path) -> list[list[str]] | None:
-    """Who has which place in the ledger of a run folder; None if it is the ledger of no run."""
+    """Return the labels of the client's users for each place in the ledger of a run.
+
+    None if it is not a run's ledger. In a run on real machines, a client is named by the hash by
+    which the server knows it.
+
+    Raises:
+        RunFolderError: If the run's ratings cannot be loaded, or are not those of the run.
+    """
     folder = path if path.is_dir() else path.parent
     if not (folder / "config.toml").is_file():
         return None
     need_simulator()
-    from bgtplanner.runs.labels import labels_of_run
+    from bgtplanner.runs.folder import RunFolder
+    from bgtplanner.runs.run import fingerprint_of, ratings_of, split_of
 
-    return labels_of_run(folder)
+    run = RunFolder(folder)
+    notes, config = run.notes(), run.config()
+    if run.deployed:
+        return [[str(name)] for name in (run.clients() or {}).get("clients", [])]
+    try:
+        ratings = ratings_of(config)
+        same = fingerprint_of(split_of(config, ratings)) == notes.get("data")
+    except BGTPlannerError as error:
+        raise RunFolderError(f"{folder}: its ratings cannot be loaded ({error})") from error
+    if not same:
+        raise RunFolderError(f"{folder}: its ratings are not those that it was run with")
+    labels: list[list[str]] = [[] for _ in range(ratings.n_clients)]
+    for user, client in enumerate(ratings.client_of_user.tolist()):
+        labels[client].append(str(ratings.user_labels[user]))
+    return labels
 
 
 def _known_labels(path: Path) -> list[list[str]] | None:
-    """The same, or None where they cannot be loaded; says so on standard error."""
+    """Return the same, or None and a message if they cannot be loaded."""
     try:
         return _labels(path)
     except InputError as error:
-        say(f"Clients are given by their place alone: {error}", err=True)
+        say(f"Clients are listed by their place only: {error}", err=True)
         return None
 
 
 def _balances(ledger: Ledger, labels: list[list[str]] | None = None) -> list[dict[str, Any]]:
-    """What each client may spend, has spent and has left; by name where names are known."""
+    """Return what each client may spend, has spent and has left, with labels if known."""
     epsilons, left = ledger.epsilon_spent().tolist(), ledger.left().tolist()
     found = []
     for index, kind in enumerate(ledger.budgets.class_of_client):
         entry: dict[str, Any] = {"index": index}
-        if labels is not None:  # a place may be nobody's yet, in a run on real machines
+        if labels is not None:  # in a run on real machines, a place may not be taken yet
             entry["client"] = " ".join(labels[index]) if index < len(labels) else ""
         budget = ledger.budgets.classes[kind]
         entry |= {"epsilon": budget.epsilon, "delta": budget.delta}

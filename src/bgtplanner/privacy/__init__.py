@@ -1,1 +1,1 @@
-"""What may be spent: budgets, accounting, mechanisms, the ledger. NumPy and SciPy only."""
+"""What may be spent: budgets, accountants, mechanisms and the ledger. NumPy and SciPy only."""

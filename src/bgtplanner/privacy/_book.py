@@ -1,16 +1,17 @@
 """What the rows of a ledger amount to: a state machine that knows nothing of files.
 
-A *payment* is what a reserve row says: who pays how much, in few bytes. A round in which everybody
-pays the same takes one short row, whether there are ten clients or a million; who pays is one bit
-per client, and different charges are listed only where they differ.
+A *payment* is what a reserve row says, in few bytes: who pays how much. A round in which everyone
+pays the same takes one short row, whether there are ten clients or a million. Who pays takes one
+bit per client, and charges are listed one by one only where they differ.
 
-*Spending* is the sums of what was paid. Clients of a class start alike, with the same budget and
-nothing spent, and stay alike while every payment covers whole classes. Until one splits a class, a
-single column stands for all its members, and a round costs as much as there are classes.
+*Spending* holds the sums of what was paid. The clients of a class start with the same budget and
+nothing spent, and stay alike as long as every payment covers whole classes. Until a payment splits
+a class, a single column stands for all its members, and a round takes time per class, not per
+client.
 
-A *book* reads rows one after the other, checks that each is the one that was written after the one
-before, and decides what may be reserved. Whoever reads the same rows has the same book, and what
-it amounts to at some row can be packed into a snapshot and taken up again there.
+A *book* reads the rows in order, checks that each one follows the one before it, and decides what
+may be reserved. Two readers of the same rows have the same book. Its state at any row can be
+packed into a snapshot, and reading can go on from there.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class Payment(NamedTuple):
     Attributes:
         attempt: Which attempt at the same round.
         fingerprint: Of the inputs; empty if none was given.
-        clients: Who pays; None for everybody, or for all of each class that pays anything.
-        ticks: What each of those pays: one number, or one per paying client, or one per class.
+        clients: Who pays; None for everyone, or for all members of each class that pays.
+        ticks: What each of them pays: one number, one per paying client, or one per class.
         by_class: Whether `ticks` has one number per class, 0 for a class that pays nothing.
     """
 
@@ -72,7 +73,7 @@ class Payment(NamedTuple):
 
     @classmethod
     def of(cls, attempt: int, fingerprint: bytes, clients: Mask, ticks: Ticks) -> Payment:
-        """The shortest way to say it; `ticks` is one number, or one for every client."""
+        """Return the shortest form of a payment; `ticks` is one number, or one per client."""
         everybody = bool(clients.all())
         if ticks.ndim:
             ticks = ticks if everybody else ticks[clients]
@@ -86,14 +87,15 @@ class Payment(NamedTuple):
         return self.clients is None and (self.by_class or not self.ticks.ndim)
 
     def by_client(self, class_of_client: Classes) -> Payment:
-        """The same, said of single clients: for a ledger that is kept by other classes."""
+        """Return the same payment client by client, for a ledger with other classes."""
         who, ticks = self.over(len(class_of_client), class_of_client)
         return Payment.of(self.attempt, self.fingerprint, who, ticks)
 
     def over(self, columns: int, class_of_client: Classes | None = None) -> tuple[Mask, Ticks]:
-        """Who pays, and ticks as one number or one per column (of no meaning for who does not).
+        """Return who pays, and the ticks as one number or one per column.
 
-        There is a column per client, or without `class_of_client` one per class.
+        There is one column per client, or one per class without `class_of_client`. The ticks of a
+        column that does not pay have no meaning.
         """
         who = np.ones(columns, dtype=bool) if self.clients is None else self.clients
         ticks = self.ticks
@@ -125,7 +127,7 @@ class Payment(NamedTuple):
 
     @classmethod
     def unpacked(cls, payload: bytes, n_clients: int) -> Payment:
-        """From the payload of a row. The nonce that older rows have is left aside."""
+        """Read the payload of a row. The nonce in older rows is ignored."""
         about, data = unpack(payload)
         attempt, mark = attempt_of(about)
         try:
@@ -148,10 +150,10 @@ class Payment(NamedTuple):
 
 
 class Spending:
-    """Sums of what was charged and their limits, ``[sums, columns]``.
+    """Sums of what was charged, and their limits, ``[sums, columns]``.
 
-    A column is a class while they are `alike`, all clients of each having spent the same; else it
-    is a client. `class_of` is the class of each column.
+    While all clients of each class have spent the same (`alike`), there is one column per class;
+    otherwise one per client. `class_of` is the class of each column.
     """
 
     def __init__(
@@ -159,7 +161,7 @@ class Spending:
     ) -> None:
         self.accountant, self.class_of_client = accountant, budgets.class_of_client
         self.class_sizes = np.bincount(self.class_of_client, minlength=len(budgets.classes))
-        self._member = np.zeros(len(self.class_sizes), dtype=np.int64)  # somebody of each class
+        self._member = np.zeros(len(self.class_sizes), dtype=np.int64)  # one member of each class
         self._member[self.class_of_client] = np.arange(len(self.class_of_client))
         self.alike = True
         self.class_of: Classes = np.arange(len(budgets.classes), dtype=np.int32)
@@ -186,7 +188,7 @@ class Spending:
     # ---- columns
 
     def everybody(self) -> Mask:
-        """The columns that stand for somebody."""
+        """Return the columns that stand for at least one client."""
         return self.class_sizes > 0 if self.alike else np.ones(len(self.class_of), dtype=bool)
 
     def count(self, mask: Mask) -> int:
@@ -196,37 +198,37 @@ class Spending:
         if not self.alike:
             return mask
         chosen = np.count_nonzero(mask)
-        if chosen in (0, len(mask)):  # much cheaper for many clients
+        if chosen in (0, len(mask)):  # much cheaper with many clients
             return np.full(len(self.class_of_client), chosen > 0)
         return np.asarray(mask[self.class_of_client])
 
     def charge(self, ticks: Ticks) -> NDArray[np.float64]:
-        """What each client is charged; `ticks` is one number, or one per column."""
+        """Return the charge of each client; `ticks` is one number, or one per column."""
         charge = from_ticks(ticks)
         if charge.ndim:
             return self.of_clients(charge)
         return np.broadcast_to(charge, len(self.class_of_client))
 
     def paid(self, payment: Payment) -> tuple[Mask, Ticks]:
-        """Who of the columns pays, and how much; by the class, it must be a whole payment."""
+        """Return which columns pay, and how much; columns of classes take whole payments only."""
         return payment.over(len(self.class_of), None if self.alike else self.class_of_client)
 
     def of_clients(self, values: NDArray[Any]) -> NDArray[Any]:
-        """What the last axis has for each column, for each client."""
+        """Return values that the last axis has per column, one per client."""
         return np.asarray(values[..., self.class_of_client]) if self.alike else values
 
     # ---- sums
 
     def spent(self) -> Ticks:
-        """Sums in ticks, ``[sums, clients]``; a copy."""
+        """Return a copy of the sums in ticks, ``[sums, clients]``."""
         return self.of_clients(self.sums) if self.alike else self.sums.copy()
 
     def left(self) -> NDArray[np.float64]:
-        """Largest charge that each client can still pay."""
+        """Return the largest charge that each client can still pay."""
         return self.of_clients(self.accountant.largest_fitting(self.sums, self.limits))
 
     def left_by_class(self) -> NDArray[np.float64]:
-        """Largest charge that somebody of each class can still pay; 0 for an empty class."""
+        """Return the largest charge that any member of each class can pay; 0 if it is empty."""
         left = self.accountant.largest_fitting(self.sums, self.limits)
         if self.alike:
             return np.where(self.class_sizes > 0, left, 0.0)
@@ -235,7 +237,7 @@ class Spending:
         return most
 
     def least_spent_by_class(self) -> Ticks:
-        """Sums of who can still pay the most in each class; 0 for an empty class."""
+        """Return the sums of the member of each class with the most left; 0 if it is empty."""
         sums = self.sums
         if not self.alike:
             richest = np.flatnonzero(self.left() == self.left_by_class()[self.class_of_client])
@@ -245,9 +247,9 @@ class Spending:
         return np.where(self.class_sizes > 0, sums, 0)
 
     def shortest(self) -> tuple[bool, Ticks]:
-        """Whether all clients of each class have spent the same, and the sums by class or client.
+        """Return whether all clients of each class have spent the same, and the sums.
 
-        The same for the same sums, however they came about.
+        These are per class or per client. Equal sums give equal results, however they came about.
         """
         by_class = self.sums if self.alike else self._by_class(self.sums)
         if by_class is None:
@@ -255,19 +257,19 @@ class Spending:
         return True, np.where(self.class_sizes > 0, by_class, 0)
 
     def of_shortest(self, by_class: bool, sums: Ticks) -> Spending:
-        """With the sums that :meth:`shortest` told, in one row after the other."""
+        """Return a copy with the sums that :meth:`shortest` returned, flattened."""
         made = copy(self) if by_class else self.by_client()
         made.sums = sums.reshape(len(self.sums), -1).copy()
         return made
 
     def adds(self, ticks: Ticks, who: Mask) -> Ticks:
-        """What charges add to each sum, ``[sums, columns]``; only for `who` does it make sense."""
+        """Return what charges add to each sum, ``[sums, columns]``; only meaningful for `who`."""
         if ticks.ndim:
             return self.accountant.sum_ticks(from_ticks(np.where(who, ticks, 1)))
         return self.accountant.sum_ticks(from_ticks(ticks))[:, None]
 
     def add(self, payment: Payment, adds: Ticks | None = None) -> None:
-        """Charge those who pay; `adds` is what that adds to each sum, if it is known."""
+        """Charge those who pay; `adds` is what that adds to each sum, if already known."""
         if self.alike and not payment.whole:
             who, ticks = payment.over(len(self.class_of_client), self.class_of_client)
             by_class = self._by_class(np.where(who, ticks, 0)[None])
@@ -286,7 +288,7 @@ class Spending:
     def payment(
         self, attempt: tuple[int, bytes], pays: Mask, ticks: Ticks, *, by_class: bool
     ) -> Payment:
-        """The shortest way to say which columns pay how much."""
+        """Return the shortest payment that says which columns pay how much."""
         if self.alike:
             counts = np.where(pays, self.class_sizes, 0)
         elif by_class:
@@ -306,7 +308,7 @@ class Spending:
         return Payment(*attempt, None if whole else pays, listed, by_class=True)
 
     def _by_class(self, values: Ticks) -> Ticks | None:
-        """A column per class of what has one per client; None if clients of a class differ."""
+        """Return values per client as values per class; None if members of a class differ."""
         if not len(self.class_of_client):
             return np.zeros((len(values), len(self.class_sizes)), dtype=np.int64)
         by_class = np.where(self.class_sizes > 0, values[:, self._member], 0)
@@ -314,7 +316,7 @@ class Spending:
 
 
 class Request(NamedTuple):
-    """What somebody wants to reserve; ticks are one number, or one per client or class."""
+    """What a caller wants to reserve; the ticks are one number, or one per client or class."""
 
     run: str
     round: int
@@ -347,7 +349,7 @@ class Request(NamedTuple):
 
 
 def _class_ticks(charge: ArrayLike, classes: int) -> Ticks:
-    """Ticks of each class, 0 for one that is not asked; what every class pays as one number."""
+    """Return the ticks of each class, 0 if it is not asked; one number if all are equal."""
     array = np.asarray(charge, dtype=np.float64)
     expected = f"one number for each of {classes} classes"
     ConfigError.unless(array.shape == (classes,), "charge", array.shape, expected)
@@ -371,7 +373,7 @@ def _mask(clients: ArrayLike, n_clients: int) -> Mask:
 
 
 class Decision(NamedTuple):
-    """Who pays now, who cannot, who has paid before; what each was to pay and adds to the sums."""
+    """Who pays now, who cannot, who has paid already; the ticks, and what they add to the sums."""
 
     columns: Spending
     wanted: Ticks
@@ -386,13 +388,13 @@ class Book:
     """The state that a ledger's rows lead to, beginning with the first one.
 
     Attributes:
-        first_budgets: What the clients could spend at first. Rows by the class mean these classes.
+        first_budgets: The budgets that the ledger was created with. Rows refer to their classes.
         unsettled: How many reservations were never settled.
-        forgiven: Heads that were lost, of which that was stated.
+        forgiven: Lost heads whose loss was stated.
     """
 
     def __init__(self, first: Row | None, key: bytes) -> None:
-        nothing = "the ledger has no first row; it was never finished or was emptied"
+        nothing = "the ledger has no first row: its creation was never finished, or it was emptied"
         if first is None:
             raise LedgerError(nothing)
         self.head = _checked(first, None)
@@ -443,9 +445,9 @@ class Book:
     def decide(
         self, request: Request, repeats: list[tuple[Made, Payment]], *, strict: bool
     ) -> Decision:
-        """Who has paid before, who can pay now, who is refused; nothing is booked.
+        """Decide who has paid already, who can pay now and who is refused; book nothing.
 
-        `repeats` is what was reserved before for the same inputs.
+        `repeats` are the earlier reservations for the same inputs.
         """
         columns, wanted = self.spending, request.ticks
         evenly = request.clients is None and (request.by_class or not wanted.ndim)
@@ -474,7 +476,7 @@ class Book:
         return Decision(columns, wanted, adds, pays, refused, replayed, made)
 
     def booked(self, row: Row, payment: Payment, decision: Decision) -> None:
-        """Take in a reservation of one's own, once it is on the disk."""
+        """Add a reservation of this process, once it is on the disk."""
         known = decision.columns is self.spending
         self._charge(payment, decision.adds if known else None)
         self.head = Head(row.number, row.hash)
@@ -482,7 +484,7 @@ class Book:
     # ---- rows
 
     def read(self, row: Row) -> None:
-        """Take in the next row, as whoever has written it."""
+        """Add the next row, whichever process wrote it."""
         head = _checked(row, self.head)
         try:
             self._take_in(row)
@@ -491,14 +493,14 @@ class Book:
         self.head = head
 
     def payment(self, row: Row) -> Payment:
-        """What a reserve row says, by the classes that are in force."""
+        """Return the payment of a reserve row, in the classes that are in force."""
         payment = Payment.unpacked(row.payload, len(self.budgets))
         if payment.by_class and not self._first_classes:
             return payment.by_client(self.first_budgets.class_of_client)
         return payment
 
     def written(self, payment: Payment) -> bytes:
-        """A payment by the classes that are in force as a row says it."""
+        """Return the payload of a payment in the classes that are in force."""
         if payment.by_class and not self._first_classes:
             payment = payment.by_client(self.budgets.class_of_client)
         return payment.packed()
@@ -513,7 +515,7 @@ class Book:
             about = named_values(row.payload)
             ticks = about["ticks"]
             if type(ticks) is not int or not 0 < ticks <= CEILING:
-                raise ValueError("a loss of no size")
+                raise ValueError("a loss of no charge")
             self.spending.add(Payment(0, b"", None, np.asarray(ticks)))
             self.forgiven.add(Head.parse(str(about["head"])))
         else:
@@ -539,10 +541,10 @@ class Book:
         return Snapshot(*self.head, state, self._mark(self.head, state))
 
     def go_to(self, snapshot: Snapshot) -> None:
-        """Take up where a snapshot was made, instead of reading the rows up to there."""
+        """Go on from a snapshot, instead of reading the rows before it."""
         head = Head(snapshot.number, snapshot.hash)
         if not hmac.compare_digest(snapshot.mark, self._mark(head, snapshot.state)):
-            raise Tampered("the snapshot is not the one that was written: edited")
+            raise Tampered("the snapshot is not the one that was written: it was edited")
         about, sums = unpack(snapshot.state)
         self.spending = Spending(self.accountant, self.first_budgets).of_shortest(
             about["by_class"], np.frombuffer(sums, dtype="<i8").astype(np.int64)
@@ -552,7 +554,7 @@ class Book:
         self.head = head
 
     def _mark(self, head: Head, state: bytes) -> bytes:
-        """By which a snapshot is known to be of this ledger: made with its key."""
+        """Return the keyed hash that shows that a snapshot belongs to this ledger."""
         text = f"bgtplanner ledger snapshot {self._first} {head} ".encode()
         return hmac.digest(self._key, text + state, hashlib.sha256)
 
@@ -570,7 +572,7 @@ def first_row(budgets: Budgets, accountant: Accountant, key: bytes) -> Row:
 
 
 def _mark_of_key(key: bytes) -> str:
-    """By which the key is known again; does not give it away."""
+    """Return a hash by which the key is recognised without giving it away."""
     return hashlib.sha256(b"bgtplanner ledger key" + bytes(key)).hexdigest()
 
 
@@ -586,11 +588,11 @@ def _checked(row: Row, head: Head | None) -> Head:
 def _made_before(
     repeats: list[tuple[Made, Payment]], columns: Spending, wanted: Ticks, asked: Mask
 ) -> tuple[Made | None, Mask]:
-    """The reservation that was made for the same inputs, and who of those asked has it.
+    """Return the earlier reservation for the same inputs, and which of those asked hold it.
 
-    Where somebody paid another charge in an attempt, it is not repeated for anybody: noise that is
-    the same again (a simulation's, by its seed) would go out at two scales, whose difference has
-    none.
+    If any client paid another charge in an attempt, it is repeated for no one: the same noise (in
+    a simulation, from the same seed) would be released at two scales, and the right difference of
+    the two releases has no noise.
     """
     made, others = [], set()
     for entry, payment in repeats:

@@ -1,17 +1,18 @@
 """The rows of a ledger, chained by hash, and the file that never loses one.
 
 Every row's hash covers the row and the hash before it, so an edited, removed or reordered row
-breaks the chain. A chain cut at its end is still a chain: only somebody who knows the *head*
-(number and hash of the newest row) can tell, which is why the head is also kept elsewhere.
+breaks the chain. A chain that was cut at its end is still a valid chain. Only someone who knows
+the *head* (the number and hash of the newest row) can detect that, so the head is also kept
+elsewhere.
 
-The SQLite file is kept with a rollback journal and ``synchronous = FULL``: when a reservation is
-granted, it is in the file itself and on the disk, and a plain copy of the file has it. There is no
-write-ahead log, whose loss or damage SQLite would pass over in silence.
+The SQLite file uses a rollback journal and ``synchronous = FULL``: when a reservation is granted,
+it is in the file itself and on the disk, and a plain copy of the file contains it. There is no
+write-ahead log, whose loss or damage SQLite would silently ignore.
 
-Beside the rows the file has what can be derived from them, so that nothing has to read them all:
-which reservations were made for a round, which were never settled, the newest row, and a
-*snapshot* of the sums at some row. The rows say what counts; if the newest one is not where it was
-noted to be, or the snapshot is not what was written, the ledger is refused.
+Beside the rows, the file holds what is derived from them, so that opening it does not have to read
+them all: which reservations were made for a round, which were never settled, the newest row, and a
+*snapshot* of the sums at some row. Only the rows count. If the newest row is not the one that was
+noted, or the snapshot is not the one that was written, the ledger is refused.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from bgtplanner.errors import LedgerError, LedgerTamperedError, StorageError
 __all__ = ["SCHEMA", "Head", "Journal", "Made", "Row", "Snapshot"]
 
 SCHEMA = 2
-"""Version of the file's layout; kept in SQLite's ``user_version``. Files of version 1, which have
-the rows alone, are brought to this one when they are opened for writing."""
+"""Version of the file's layout, kept in SQLite's ``user_version``. Files of version 1, which hold
+only the rows, are migrated when they are opened for writing."""
 
-_APPLICATION = 0x42475450  # "BGTP", in SQLite's application_id: tells our files from others
+_APPLICATION = 0x42475450  # "BGTP", in SQLite's application_id: marks the file as a ledger
 _INSERT = "INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?)"
 _SELECT = "SELECT number, kind, run, round, payload, hash FROM rows"
 _ROWS = """
@@ -57,13 +58,13 @@ CREATE TABLE snapshot (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER N
     hash BLOB NOT NULL, state BLOB NOT NULL, mark BLOB NOT NULL) STRICT;
 """
 _TABLES = _ROWS + _DERIVED
-_CHUNK = 64  # rows that are read at once: a reader holds up a writer no longer than that
+_CHUNK = 64  # rows read at a time: a reader blocks a writer no longer than that
 _START = b"\0" * 32
 _WAIT_SECONDS = 30.0
 
 
 class Head(NamedTuple):
-    """The newest row: its number and its hash. Keep it where the ledger is not.
+    """The number and hash of the newest row. Keep it apart from the ledger.
 
     Example:
         >>> str(Head.parse("3:" + "ab" * 32))[:8]
@@ -78,7 +79,7 @@ class Head(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Head:
-        """A head as it is printed."""
+        """Read a head as it is printed."""
         number, _, digest = text.strip().partition(":")
         try:
             head = cls(int(number), bytes.fromhex(digest))
@@ -90,9 +91,9 @@ class Head(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One thing that happened: its kind is ``open``, ``reserve``, ``settle`` or ``loss``.
+    """One event: its kind is ``open``, ``reserve``, ``settle`` or ``loss``.
 
-    The hash covers all other parts and the hash of the row before.
+    The hash covers all other fields and the hash of the row before.
     """
 
     number: int
@@ -104,7 +105,7 @@ class Row(NamedTuple):
 
     @classmethod
     def after(cls, head: Head | None, kind: str, run: str, round_: int, payload: bytes) -> Row:
-        """The row that follows a head."""
+        """Return the row that follows a head."""
         number, previous = (0, _START) if head is None else (head.number + 1, head.hash)
         texts = [part.encode() for part in (str(number), kind, run, str(round_))]
         named = b"".join([len(text).to_bytes(8, "little") + text for text in texts])
@@ -113,12 +114,12 @@ class Row(NamedTuple):
         return cls(number, kind, run, round_, payload, digest.digest())
 
     def follows(self, head: Head | None) -> bool:
-        """Whether this is the row that was written after that head."""
+        """Return whether this is the row that was written after that head."""
         return self == Row.after(head, self.kind, self.run, self.round, self.payload)
 
 
 class Made(NamedTuple):
-    """A reservation as it is looked up again, without the list of who made it."""
+    """A reservation as the index holds it, without who paid."""
 
     run: str
     round: int
@@ -128,16 +129,16 @@ class Made(NamedTuple):
 
     @classmethod
     def by(cls, row: Row) -> Made:
-        """What a reserve row says."""
+        """Return the index entry of a reserve row."""
         attempt, mark = attempt_of(named_values(row.payload))
         return cls(row.run, row.round, attempt, row.number, mark)
 
 
 class Snapshot(NamedTuple):
-    """What all rows up to one amount to, so that only later ones have to be read.
+    """What all rows up to a certain one amount to, so that only later rows have to be read.
 
-    The state is packed by :class:`~bgtplanner.privacy._book.Book`; the mark is made with the
-    ledger's key over all the rest, so that an edit is noticed.
+    The state is packed by :class:`~bgtplanner.privacy._book.Book`. The mark is a hash of the rest
+    with the ledger's key, so that an edit is detected.
     """
 
     number: int
@@ -148,18 +149,18 @@ class Snapshot(NamedTuple):
 
 # ---- payloads of rows
 
-_NOTHING = zlib.compress(b"", 1)  # most rows have no bytes: setting up zlib would cost the most
+_NOTHING = zlib.compress(b"", 1)  # most rows have none; setting up zlib would be slow
 _in_order = json.JSONEncoder(sort_keys=True).encode
 
 
 def pack(about: dict[str, Any], data: bytes = b"") -> bytes:
-    """A few named values and some bytes, as one payload."""
+    """Pack a few named values and some bytes into one payload."""
     text = _in_order(about).encode()
     return len(text).to_bytes(4, "little") + text + (zlib.compress(data, 1) if data else _NOTHING)
 
 
 def unpack(payload: bytes) -> tuple[dict[str, Any], bytes]:
-    """What :func:`pack` was given."""
+    """Return what :func:`pack` was given."""
     about, data = named_values(payload), payload[4 + int.from_bytes(payload[:4], "little") :]
     try:
         return about, b"" if data == _NOTHING else zlib.decompress(data)
@@ -168,7 +169,7 @@ def unpack(payload: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def named_values(payload: bytes) -> dict[str, Any]:
-    """The named values of a payload alone, without its bytes, which may be many."""
+    """Return only the named values of a payload, without its bytes, of which there may be many."""
     try:
         about = json.loads(payload[4 : 4 + int.from_bytes(payload[:4], "little")])
     except (ValueError, RecursionError) as error:
@@ -179,7 +180,7 @@ def named_values(payload: bytes) -> dict[str, Any]:
 
 
 def attempt_of(about: Mapping[str, Any]) -> tuple[int, bytes]:
-    """Which attempt a reserve row says it is, and the fingerprint of its inputs."""
+    """Return the attempt of a reserve row and the fingerprint of its inputs."""
     attempt, mark = about.get("attempt"), about.get("fingerprint")
     if type(attempt) is not int or not 0 <= attempt < 2**62 or not isinstance(mark, str):
         raise damaged()
@@ -190,7 +191,7 @@ def attempt_of(about: Mapping[str, Any]) -> tuple[int, bytes]:
 
 
 def settled_by(about: Mapping[str, Any]) -> int:
-    """Which reservation a settle row says was released."""
+    """Return the number of the reservation that a settle row settles."""
     number = about.get("settles")
     if type(number) is not int or not 0 < number < 2**62:
         raise damaged()
@@ -198,7 +199,7 @@ def settled_by(about: Mapping[str, Any]) -> int:
 
 
 def damaged() -> LedgerTamperedError:
-    """The error for a row that says nothing which could have been written."""
+    """Return the error for a row that cannot have been written like this."""
     return LedgerTamperedError("a row cannot be read: edited or damaged")
 
 
@@ -209,7 +210,7 @@ class Journal:
     """Rows in an SQLite file, or in memory. Use :meth:`create`, :meth:`open` or :meth:`in_memory`.
 
     Attributes:
-        key: A secret that never leaves with the rows: for fingerprints and snapshots.
+        key: A secret for fingerprints and snapshots; it is never exported with the rows.
         durable: Whether the rows outlive the process.
         path: The file; a name for errors if it is in memory.
     """
@@ -227,7 +228,7 @@ class Journal:
 
     @classmethod
     def in_memory(cls, rows: Iterable[Row] = (), key: bytes | None = None) -> Self:
-        """Rows that live as long as the process, for simulations and plans; unchecked."""
+        """Keep rows, unchecked, for as long as the process lives: for simulations and plans."""
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         tables = _TABLES.replace("STRICT, ", "").replace("STRICT", "")  # runs on any SQLite
         _write_new(connection, tables, secrets.token_bytes(32) if key is None else key, rows)
@@ -237,7 +238,7 @@ class Journal:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Key and rows in memory as :meth:`state_dict` gave them; the chain is unchecked."""
+        """Restore what :meth:`state_dict` returned, in memory; the chain is not checked."""
         try:
             rows = []
             for number, (place, kind, run, round_, payload, digest) in enumerate(state["rows"]):
@@ -248,11 +249,11 @@ class Journal:
             return cls.in_memory(rows, base64.b64decode(state["key"], validate=True))
         except (KeyError, TypeError, ValueError, OverflowError, sqlite3.Error) as error:
             raise LedgerTamperedError(
-                "the state cannot be read: edited, damaged or no ledger's"
+                "the state cannot be read: edited, damaged, or not that of a ledger"
             ) from error
 
     def state_dict(self) -> dict[str, Any]:
-        """Key and rows as plain values."""
+        """Return the key and the rows as plain values."""
         rows = [
             [*row[:4], base64.b64encode(row.payload).decode(), row.hash.hex()]
             for row in self.rows()
@@ -272,8 +273,8 @@ class Journal:
             draft.touch(0o600, exist_ok=False)
             with contextlib.closing(_connect(draft, "rw")) as connection, _sqlite_errors(draft):
                 _write_new(connection, _TABLES, key, [first])
-            # Made aside and then given its name, whole: a crash leaves no half ledger, and of two
-            # processes that create the same one only the first succeeds.
+            # Written under another name and then linked: a crash leaves no half-written ledger,
+            # and of two processes that create the same one only the first succeeds.
             os.link(draft, path)
         except OSError as error:
             if os.path.lexists(path):
@@ -287,7 +288,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path | str, *, read_only: bool = False, rebuild: bool = False) -> Self:
-        """Open a file that exists; `rebuild` derives anew what is derived from the rows."""
+        """Open an existing file; `rebuild` derives everything from the rows again."""
         path = Path(path)
         if not path.is_file():
             raise LedgerError(f"{path}: no such ledger")
@@ -298,12 +299,12 @@ class Journal:
                 (schema,) = connection.execute("PRAGMA user_version").fetchone()
                 if mark != _APPLICATION:  # another program's file is left as it is
                     raise LedgerError(
-                        f"{path}: no ledger (another program's file, or cut to nothing)"
+                        f"{path}: not a ledger (another program's file, or an emptied one)"
                     )
                 if not 1 <= schema <= SCHEMA:
                     raise LedgerError(
-                        f"{path}: ledger of schema {schema}; this version reads up to {SCHEMA}: "
-                        "another version wrote it, update bgtplanner to open it"
+                        f"{path}: a ledger of schema {schema}; this version reads up to {SCHEMA}. "
+                        "Another version wrote it: update bgtplanner to open it"
                     )
                 if schema != SCHEMA and read_only:
                     connection = _migrated_copy(connection, path)
@@ -321,7 +322,7 @@ class Journal:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """One writer at a time, over all processes; all rows are on the disk then, or none."""
+        """Let one writer at a time, over all processes, write all of its rows or none."""
         if self.durable and os.getpid() != self._process:
             raise LedgerError(f"{self.path}: opened by another process; open it again in this one")
         with self._lock, _sqlite_errors(self.path):
@@ -335,12 +336,12 @@ class Journal:
                 raise
 
     def append(self, row: Row) -> None:
-        """Add a row, inside :meth:`writing`."""
+        """Append a row, inside :meth:`writing`."""
         with _sqlite_errors(self.path):
             _append(self._connection, row)
 
     def rows(self, start: int = 0) -> Iterator[Row]:
-        """Rows from a number on, in order, unchecked."""
+        """Yield the rows from a number on, in order, unchecked."""
         while True:
             found = self._all(f"{_SELECT} WHERE number >= ? ORDER BY number LIMIT {_CHUNK}", start)
             yield from map(_row, found)
@@ -357,7 +358,7 @@ class Journal:
         return None if found is None else Head._make(found)
 
     def newest(self) -> Head | None:
-        """The row that was noted to be the newest one."""
+        """Return the head that was noted as the newest."""
         found = self._one("SELECT number, hash FROM newest")
         return None if found is None else Head._make(found)
 
@@ -372,7 +373,7 @@ class Journal:
         return 0 if newest is None else int(newest) + 1
 
     def made_for(self, run: str, round_: int, fingerprint: bytes) -> list[Made]:
-        """The reservations of a round that were made for the same inputs, oldest first."""
+        """Return the reservations of a round for the same inputs, oldest first."""
         query = (
             "SELECT run, round, attempt, number, fingerprint FROM reservations "
             "WHERE run = ? AND round = ? AND fingerprint = ? ORDER BY number"
@@ -386,7 +387,7 @@ class Journal:
         return self._one("SELECT 1 FROM unsettled WHERE number = ?", number) is not None
 
     def snapshot(self) -> Snapshot | None:
-        """The snapshot that was kept last, unchecked."""
+        """Return the latest snapshot, unchecked."""
         found = self._one("SELECT number, hash, state, mark FROM snapshot")
         if found is None:
             return None
@@ -395,12 +396,12 @@ class Journal:
         return Snapshot._make(found)
 
     def keep_snapshot(self, snapshot: Snapshot) -> None:
-        """Put a snapshot in the place of the last one, inside :meth:`writing`."""
+        """Replace the latest snapshot, inside :meth:`writing`."""
         with _sqlite_errors(self.path):
             self._connection.execute("REPLACE INTO snapshot VALUES (1, ?, ?, ?, ?)", snapshot)
 
     def check(self) -> None:
-        """Refuse a file that SQLite finds damaged, or whose index is not what its rows say."""
+        """Refuse a file that SQLite finds damaged, or whose index does not match its rows."""
         with self._lock, _sqlite_errors(self.path):
             self._connection.execute("BEGIN")  # all of it as it is at one moment
             try:
@@ -409,7 +410,7 @@ class Journal:
                     raise LedgerTamperedError(f"{self.path}: SQLite finds it damaged: {said}")
                 if not self._index_is_right():
                     raise LedgerTamperedError(
-                        f"{self.path}: the index of reservations is not what the rows say: "
+                        f"{self.path}: the index of reservations does not match the rows: "
                         "edited or damaged"
                     )
             finally:
@@ -433,11 +434,11 @@ class Journal:
         return bool(noted == (made,)) and unsettled == self.unsettled()
 
     def close(self) -> None:
-        """Let go of the file, and leave nothing beside it. What is in memory stays."""
+        """Close the file, and leave nothing beside it. A journal in memory stays open."""
         if not self.durable:
             return
         with contextlib.suppress(sqlite3.Error):
-            if os.getpid() == self._process:  # deletes the empty journal, unless somebody writes
+            if os.getpid() == self._process:  # deletes the empty journal, unless someone writes
                 self._connection.execute("PRAGMA journal_mode = DELETE")
         self._connection.close()
 
@@ -449,11 +450,11 @@ class Journal:
             with self._lock, _sqlite_errors(self.path):
                 return self._connection.execute(query, values).fetchall()
         except MemoryError as error:  # a damaged length asks for any size
-            raise LedgerError(f"{self.path}: damaged: a row without end") from error
+            raise LedgerError(f"{self.path}: damaged: a row of impossible length") from error
 
 
 def _row(values: tuple[Any, ...]) -> Row:
-    """A row as it was read. A damaged file gives NULL where the layout allows none."""
+    """Return a row as it was read. A damaged file gives NULL where the layout allows none."""
     if [type(value) for value in values] != [int, str, str, int, bytes, bytes]:
         raise damaged()
     return Row._make(values)
@@ -465,7 +466,7 @@ def _append(connection: sqlite3.Connection, row: Row) -> None:
 
 
 def _note(connection: sqlite3.Connection, row: Row) -> None:
-    """Write down what is derived from a row."""
+    """Store what is derived from a row."""
     connection.execute("REPLACE INTO newest VALUES (1, ?, ?)", (row.number, row.hash))
     if row.kind == "reserve":
         connection.execute("INSERT INTO reservations VALUES (?, ?, ?, ?, ?)", Made.by(row))
@@ -475,7 +476,7 @@ def _note(connection: sqlite3.Connection, row: Row) -> None:
         connection.execute("DELETE FROM unsettled WHERE number = ?", (number,))
 
 
-# ---- how a file is made, brought to this schema, and opened
+# ---- how a file is created, migrated and opened
 
 
 def _write_new(
@@ -493,7 +494,7 @@ def _write_new(
 
 
 def _derive(connection: sqlite3.Connection) -> None:
-    """Make anew, out of the rows, all that this schema derives from them."""
+    """Derive everything that this schema derives from the rows again."""
     for statement in filter(str.strip, _DERIVED.split(";")):
         connection.execute(f"DROP TABLE IF EXISTS {statement.split()[2]}")
         connection.execute(statement)
@@ -503,20 +504,20 @@ def _derive(connection: sqlite3.Connection) -> None:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Derive anew what this schema has and schema 1 has not: as a whole, or not at all."""
-    connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # nobody comes in between
+    """Derive what schema 1 does not have, as a whole or not at all."""
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # no other process gets in between
     (mode,) = connection.execute("PRAGMA journal_mode = TRUNCATE").fetchone()
     if mode == "wal":
-        raise StorageError(f"{path}: another process has it open; end that one first")
+        raise StorageError(f"{path}: another process has it open; stop that process first")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("BEGIN EXCLUSIVE")
-    _derive(connection)  # if that fails, whoever called closes the connection: all is taken back
+    _derive(connection)  # if this fails, the caller closes the connection: all is rolled back
     connection.execute("COMMIT")
-    connection.execute("PRAGMA locking_mode = NORMAL")  # lets go of the lock when it reads next
+    connection.execute("PRAGMA locking_mode = NORMAL")  # releases the lock at the next read
 
 
 def _migrated_copy(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
-    """A copy in memory of a file that may not be written, brought to this schema."""
+    """Return a migrated copy in memory of a file that may not be written."""
     copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     try:
         with _sqlite_errors(path), contextlib.closing(connection):
@@ -532,7 +533,7 @@ def _migrated_copy(connection: sqlite3.Connection, path: Path) -> sqlite3.Connec
 
 
 def _refuse_cut(connection: sqlite3.Connection, path: Path) -> None:
-    """SQLite reads zeros where the end of the last page is missing: refuse that."""
+    """Refuse a file whose last page is cut: SQLite would read zeros there."""
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     (size,) = connection.execute("PRAGMA page_size").fetchone()
     missing = pages * size - path.stat().st_size
@@ -543,7 +544,7 @@ def _refuse_cut(connection: sqlite3.Connection, path: Path) -> None:
 def sqlite_warning(
     *, write_ahead: bool = False, version: tuple[int, ...] = sqlite3.sqlite_version_info
 ) -> str | None:
-    """What there is to worry about in the SQLite that is in use, in words; None: nothing known."""
+    """Return a warning about the SQLite version in use, or None if there is none."""
     name = ".".join(map(str, version))
     if version < (3, 37):
         return f"SQLite {name} is too old for a ledger: use 3.37 or newer"
@@ -570,11 +571,11 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _connect_to_read(path: Path) -> sqlite3.Connection:
-    """A connection that changes nothing, wherever the file lies.
+    """Return a connection that changes nothing, wherever the file lies.
 
-    A file of schema 1 is in write-ahead mode: SQLite would make files beside it in order to read
-    it, unless it is told that nobody writes. Nobody does if there is no log. After a crash in the
-    middle of writing, the file cannot be read before the half of it is taken back, by who may.
+    A file of schema 1 is in write-ahead mode: SQLite would create files beside it in order to read
+    it, unless it is told that no one writes. No one does if there is no log. After a crash in the
+    middle of a write, the file cannot be read before a writer has rolled the write back.
     """
     log = path.with_name(path.name + "-wal")
     if in_write_ahead_mode(path) and not (log.exists() and log.stat().st_size):
@@ -591,12 +592,12 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
             writer.execute("PRAGMA schema_version")
         return _connect(path, "ro")
     except sqlite3.Error:
-        pass  # said better by whoever reads it
+        pass  # the first read gives a better message
     return connection
 
 
 def in_write_ahead_mode(path: Path) -> bool:
-    """Whether an SQLite file is in write-ahead mode, as ledgers of schema 1 are."""
+    """Return whether an SQLite file is in write-ahead mode, as ledgers of schema 1 are."""
     try:
         with path.open("rb") as file:
             return file.read(20)[18:] == b"\2\2"
@@ -606,15 +607,15 @@ def in_write_ahead_mode(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _sqlite_errors(path: Path) -> Iterator[None]:
-    """SQLite's complaints, sorted: what the disk refuses, what is damaged, what is foreign."""
+    """Turn SQLite's errors into ours: storage failures, damaged files, foreign files."""
     try:
         yield
     except sqlite3.IntegrityError as error:
-        raise LedgerTamperedError(f"{path}: a row is there already: {error}") from error
+        raise LedgerTamperedError(f"{path}: a row exists already: {error}") from error
     except sqlite3.OperationalError as error:
         text = str(error)
         if "no such table" in text or "no such column" in text:
-            raise LedgerError(f"{path}: no ledger: {text}") from error
+            raise LedgerError(f"{path}: not a ledger: {text}") from error
         if "decode" in text:
             raise LedgerTamperedError(f"{path}: a row cannot be read: {text}") from error
         if "locked" in text or "busy" in text:
@@ -624,5 +625,5 @@ def _sqlite_errors(path: Path) -> Iterator[None]:
         raise StorageError(f"{path}: {text}; nothing was reserved") from error
     except sqlite3.ProgrammingError as error:  # used after it was closed
         raise LedgerError(f"{path}: {error}") from error
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # of a message, even
-        raise LedgerError(f"{path}: damaged or no ledger: {error}") from error
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # even of its message
+        raise LedgerError(f"{path}: damaged, or not a ledger: {error}") from error

@@ -1,10 +1,10 @@
-"""How charges add up, and how a total reads as an epsilon: one class per rule.
+"""How charges add up, and how a total reads as an epsilon: one class per accountant.
 
-A rule turns a budget into a *capacity*, a *charge* into a noise multiplier, and what was spent
-back into an epsilon. Everything above this layer speaks of charges only.
+An accountant turns a budget into a *capacity*, a *charge* into a noise multiplier, and what was
+spent back into an epsilon. Everything above this layer deals in charges only.
 
 ==================  ================================  ==============================  ==========
-rule                charge of a release               capacity of (epsilon, delta)    adaptive
+accountant          charge of a release               capacity of (epsilon, delta)    adaptive
 ==================  ================================  ==============================  ==========
 gaussian/gdp        1 / multiplier^2                  mu^2 of the exact curve         yes
 gaussian/rdp        1 / (2 multiplier^2)              largest rho over the orders     yes
@@ -19,20 +19,21 @@ gaussian/authors    1 / multiplier^2                  epsilon, unconverted      
 
 The multiplier is the noise's scale (standard deviation for Gaussian, scale for Laplace) over the
 replace-one sensitivity 2 * clip, in L2 for Gaussian and L1 for Laplace. PrivUnit adds no noise to
-an upload but turns it; there the multiplier is what each coordinate of the release deviates by,
-over 2 * clip. Sub-sampling of clients claims no amplification.
+an upload but turns its direction; its multiplier is the standard deviation of each coordinate of
+the release, over 2 * clip. No amplification by sub-sampling of clients is claimed.
 
-The rules ``either`` and ``zcdp`` hold for any releases of pure epsilons, chosen one after another.
-Their sum bounds the loss surely. Their squares bound it up to delta: under ``either`` by theorem 2
-of Whitehouse et al. (2023), under ``zcdp`` by concentrated differential privacy and its exact
-conversion, which allows for more (``docs/proofs/zcdp.md``). ``either`` stays for ledgers that were
-made with it.
+``either`` and ``zcdp`` hold for any releases of pure epsilons, chosen one after another. The sum
+of the epsilons bounds the loss with certainty. The sum of their squares bounds it up to delta:
+under ``either`` by theorem 2 of Whitehouse et al. (2023), under ``zcdp`` by concentrated
+differential privacy and its exact conversion, which gives a larger capacity
+(``docs/proofs/zcdp.md``). ``either`` is kept for ledgers that were created with it.
 
 Charges are counted in whole *ticks*: a charge is rounded up to ticks and a capacity down, and
 integers add without error, in any order. So no sum of charges is ever too small.
 
-A rule of one's own is a subclass of :class:`Accountant` that is added to :data:`ACCOUNTANTS` by a
-plugin. It is looked up by its name alone: a ledger's file can never name code to be imported.
+An accountant of your own is a subclass of :class:`Accountant` that a plugin adds to
+:data:`ACCOUNTANTS`. It is looked up by its name alone: a ledger's file can never name code to be
+imported.
 """
 
 from __future__ import annotations
@@ -71,14 +72,14 @@ TICK = 2.0**-44
 """The smallest charge, about 6e-14; a power of two, so that ticks and floats convert exactly."""
 
 CEILING = 2**61
-"""Sums stop here instead of overflowing: so many ticks or more. Every capacity is below."""
+"""The number of ticks at which sums stop instead of overflowing. Every capacity is below it."""
 
 _MOST = CEILING * TICK  # the largest charge, or power of a charge
 _HIGHEST_LIMIT = CEILING - 2**8  # the next double below
 
 
 def to_ticks(charge: ArrayLike) -> Ticks:
-    """Charges in whole ticks, rounded up.
+    """Return charges in whole ticks, rounded up.
 
     Raises:
         ConfigError: If a charge is zero, negative, NaN, infinite, below a tick or absurdly large.
@@ -96,22 +97,22 @@ def to_ticks(charge: ArrayLike) -> Ticks:
 
 
 def from_ticks(ticks: ArrayLike) -> Floats:
-    """Ticks as charges: exactly up to 2^53 of them (a charge of 512), then to 16 digits."""
+    """Return ticks as charges: exact up to 2^53 ticks (a charge of 512), then to 16 digits."""
     return np.asarray(np.asarray(ticks, dtype=np.int64) * np.float64(TICK), dtype=np.float64)
 
 
 class Accountant:
-    """One way of adding up charges; a subclass says by which conversions.
+    """One way of adding up charges; a subclass names its conversions.
 
     Attributes:
         name: ``mechanism/rule``.
-        mechanism: Whose noise it is for.
+        mechanism: The mechanism whose charges it adds up.
         sound: Whether staying within the capacity gives (epsilon, delta) for adaptively chosen
-            charges, replace-one, one clip over the whole upload.
-        sums: What is kept: the sum of the charges, and then maybe that of their squares; of each
-            the capacity from (epsilon, delta), and the epsilon that a sum amounts to at delta.
+            charges, replace-one, with one clip over the whole upload.
+        sums: The sums that are kept: of the charges, and for some of their squares. Each comes
+            with its capacity for (epsilon, delta) and the epsilon that it amounts to at delta.
 
-    A charge fits while at least one of the sums stays within its capacity.
+    A charge fits if at least one of the sums stays within its capacity.
 
     Example:
         >>> accountant = accountant_named("gaussian/gdp")
@@ -126,34 +127,34 @@ class Accountant:
     sums: ClassVar[tuple[Sum, ...]]
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise FrozenInstanceError(f"cannot assign to field {name!r}")  # all share one of a kind
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")  # instances are shared
 
     def multiplier_of(self, charge: Floats) -> Floats:
-        """Noise multiplier that makes a release cost a charge."""
+        """Return the noise multiplier at which a release costs this charge."""
         return np.asarray(1 / np.sqrt(charge))
 
     def charge_of(self, multiplier: Floats) -> Floats:
-        """Charge of a release with a noise multiplier."""
+        """Return the charge of a release with this noise multiplier."""
         return np.asarray(1 / np.square(multiplier))
 
     @property
     def powers(self) -> tuple[int, ...]:
-        """A charge x adds x^p to the sum kept for each power p."""
+        """The powers p: a charge x adds x^p to the sum that is kept for p."""
         return (1, 2)[: len(self.sums)]
 
     @property
     def counts_epsilons(self) -> bool:
-        """Whether a charge is a release's own epsilon."""
+        """Whether a charge is the pure epsilon of its release."""
         return self.sums[0] is _PURE
 
     def limit_ticks(self, budget: Budget) -> Ticks:
-        """Capacity of each sum in ticks, rounded down; shape ``[sums]``."""
+        """Return the capacity of each sum in ticks, rounded down; shape ``[sums]``."""
         if not MECHANISMS[self.mechanism].pure and self.sound and budget.delta <= 0:
             raise ConfigError(f"delta = 0: expected a positive one, which {self.name} needs")
         return np.array(_limits(self.sums, budget), dtype=np.int64)
 
     def sum_ticks(self, charge: ArrayLike) -> Ticks:
-        """What a charge adds to each sum, rounded up; shape ``[sums, ...]``."""
+        """Return what a charge adds to each sum, rounded up; shape ``[sums, ...]``."""
         ticks = to_ticks(charge)
         exact = from_ticks(ticks)
         parts = [
@@ -163,27 +164,27 @@ class Accountant:
         return np.stack([np.asarray(part, dtype=np.int64) for part in parts])
 
     def fits(self, spent: Ticks, adds: Ticks, limits: Ticks) -> NDArray[np.bool_]:
-        """Whether sums so far, with this added, stay within at least one limit, by client."""
+        """Return, per client, whether a sum stays within its limit after this addition."""
         return np.asarray((spent + adds <= limits).any(axis=0))
 
     def capacity(self, budget: Budget) -> float:
-        """Largest charge that a budget can pay at all, in one round."""
+        """Return the largest charge that a budget can pay in one round."""
         return float(self.largest_fitting(np.zeros(len(self.powers)), self.limit_ticks(budget)))
 
     def largest_fitting(self, spent: ArrayLike, limits: ArrayLike) -> Floats:
-        """Largest charge that still fits, 0 where none does; sums and limits in ticks."""
+        """Return the largest charge that still fits, or 0; sums and limits are in ticks."""
         left = np.maximum(np.asarray(limits, np.int64) - np.asarray(spent, np.int64), 0)
         every = zip(left, self.powers, strict=True)
         best = np.maximum.reduce(
             [row if power == 1 else _root_ticks(row, power) for row, power in every]
         )
         charge = from_ticks(best)
-        # Past 2^53 ticks it may be rounded up; compared as a float, `best` would be as well.
+        # Above 2^53 ticks this may be rounded up; as a float, `best` would be rounded as well.
         too_large = (charge / TICK).astype(np.int64) > best
         return np.where(too_large, np.nextafter(charge, 0), charge)
 
     def even_charge(self, budget: Budget, rounds: int) -> float:
-        """Largest charge of which `rounds` equal ones fit a budget."""
+        """Return the largest charge that a budget can pay `rounds` times."""
         whole = isinstance(rounds, int | np.integer) and rounds >= 1
         ConfigError.unless(bool(whole), "rounds", rounds, "a whole number, at least 1")
         share = np.array([int(limit) // int(rounds) for limit in self.limit_ticks(budget)])
@@ -192,12 +193,12 @@ class Accountant:
         return charge
 
     def noise_multiplier(self, charge: ArrayLike) -> Floats:
-        """Smallest multiplier whose release costs no more than the charge (rounded up)."""
+        """Return the smallest multiplier whose release costs at most the charge (rounded up)."""
         exact = from_ticks(to_ticks(charge))
         return np.asarray(np.nextafter(self.multiplier_of(exact) * (1 + 1e-15), np.inf))
 
     def charge(self, noise_multiplier: ArrayLike) -> Floats:
-        """Charge of a release with this noise multiplier, in whole ticks, rounded up."""
+        """Return the charge of a release with this multiplier, in whole ticks, rounded up."""
         array = np.asarray(noise_multiplier, dtype=np.float64)
         good = np.isfinite(array) & (array > 0)
         if not good.all():
@@ -207,12 +208,12 @@ class Accountant:
             return from_ticks(to_ticks(self.charge_of(array)))
 
     def epsilon(self, spent: ArrayLike, delta: float) -> Floats:
-        """Epsilon that sums in ticks amount to at delta: a reading; the promise is the budget."""
+        """Return the epsilon of sums in ticks at delta: a reading; the promise is the budget."""
         sums = from_ticks(spent)
         return self._reading(np.where(sums < _MOST, sums, np.inf), delta)
 
     def epsilon_of_rounds(self, charge: float, rounds: int, delta: float) -> float:
-        """Epsilon, at delta, of so many rounds of one charge, however much that is."""
+        """Return the epsilon, at delta, of `rounds` rounds of one charge, however large."""
         adds = self.sum_ticks(charge)
         powers = np.array([float(charge) ** power for power in self.powers])
         sums = np.where(adds < CEILING, from_ticks(adds), powers)
@@ -225,13 +226,13 @@ class Accountant:
 
 @lru_cache(maxsize=4096)
 def _limits(sums: tuple[Sum, ...], budget: Budget) -> list[int]:
-    """Each found once: the exact ones take milliseconds."""
+    """Return the limits in ticks, each computed once: the exact ones take milliseconds."""
     exact = [float(np.asarray(limit(budget.epsilon, budget.delta))) for limit, _ in sums]
     return [min(math.floor(limit / TICK), _HIGHEST_LIMIT) for limit in exact]
 
 
 def _root_ticks(ticks: Ticks, power: int) -> Ticks:
-    """Ticks of the largest charge whose power fits into so many ticks."""
+    """Return the ticks of the largest charge whose power fits into the given ticks."""
     root = np.floor((from_ticks(ticks) ** (1 / power)) / TICK).astype(np.int64)
     for _ in range(2):  # the float root may be a tick or two too large
         over = np.ceil(from_ticks(root) ** power / TICK).astype(np.int64) > ticks
@@ -249,14 +250,14 @@ _SQUARES: Sum = (conversions.squares_capacity, conversions.squares_epsilon)
 
 
 class GaussianDP(Accountant):
-    """Gaussian noise by its exact curve."""
+    """Gaussian noise, by its exact privacy curve."""
 
     name, mechanism = "gaussian/gdp", "gaussian"
     sums = ((conversions.gdp_capacity, conversions.gdp_epsilon),)
 
 
 class GaussianRenyi(Accountant):
-    """Gaussian noise by the moments accountant."""
+    """Gaussian noise, by the moments accountant."""
 
     name, mechanism = "gaussian/rdp", "gaussian"
     sums = ((conversions.renyi_capacity, conversions.renyi_epsilon),)
@@ -269,52 +270,49 @@ class GaussianRenyi(Accountant):
 
 
 class LaplaceFilter(Accountant):
-    """Laplace noise by the sum of the squares of its epsilons."""
+    """Laplace noise, by the sum of the squares of its epsilons."""
 
     name, mechanism, sums = "laplace/filter", "laplace", (_FILTER,)
 
 
-class LaplaceBasic(Accountant):
-    """Laplace noise by the sum of its epsilons."""
-
-    name, mechanism = "laplace/basic", "laplace"
-    sums: ClassVar[tuple[Sum, ...]] = (_PURE,)
+class PureAccountant(Accountant):
+    """An accountant whose charge is the pure epsilon of a release of its mechanism."""
 
     def multiplier_of(self, charge: Floats) -> Floats:
-        return np.asarray(1 / charge)
+        return MECHANISMS[self.mechanism].multiplier_of(charge)
 
     def charge_of(self, multiplier: Floats) -> Floats:
-        return np.asarray(1 / multiplier)
+        return MECHANISMS[self.mechanism].epsilon_of(multiplier)
 
 
-class LaplaceEither(LaplaceBasic):
-    """By the sum of the epsilons, or by that of their squares under a filter."""
+class LaplaceBasic(PureAccountant):
+    """Laplace noise, by the sum of its epsilons."""
 
-    name, sums = "laplace/either", (_PURE, _FILTER)
-
-
-class LaplaceZCDP(LaplaceBasic):
-    """By the sum of the epsilons, or by that of their squares as concentrated privacy."""
-
-    name, sums = "laplace/zcdp", (_PURE, _SQUARES)
+    name, mechanism, sums = "laplace/basic", "laplace", (_PURE,)
 
 
-class PrivUnitEither(Accountant):
-    """The same for PrivUnit, whose charge is the epsilon of its cap."""
+class LaplaceEither(PureAccountant):
+    """Laplace noise, by the sum of its epsilons or by that of their squares in a filter."""
+
+    name, mechanism, sums = "laplace/either", "laplace", (_PURE, _FILTER)
+
+
+class LaplaceZCDP(PureAccountant):
+    """Laplace noise, by the sum of its epsilons or by the zCDP of their squares."""
+
+    name, mechanism, sums = "laplace/zcdp", "laplace", (_PURE, _SQUARES)
+
+
+class PrivUnitEither(PureAccountant):
+    """PrivUnit, whose charge is the epsilon of its cap, with the sums of LaplaceEither."""
 
     name, mechanism, sums = "privunit/either", "privunit", (_PURE, _FILTER)
 
-    def multiplier_of(self, charge: Floats) -> Floats:
-        return MECHANISMS["privunit"].multiplier_of(charge)
 
-    def charge_of(self, multiplier: Floats) -> Floats:
-        return MECHANISMS["privunit"].epsilon_of(multiplier)
+class PrivUnitZCDP(PureAccountant):
+    """PrivUnit with the sums of LaplaceZCDP."""
 
-
-class PrivUnitZCDP(PrivUnitEither):
-    """The same by the squares as concentrated privacy."""
-
-    name, sums = "privunit/zcdp", (_PURE, _SQUARES)
+    name, mechanism, sums = "privunit/zcdp", "privunit", (_PURE, _SQUARES)
 
 
 _OWN = (GaussianDP(), GaussianRenyi(), LaplaceBasic(), LaplaceFilter(), LaplaceEither(),
@@ -326,14 +324,15 @@ ACCOUNTANTS: Registry[Accountant] = Registry(
     expected="a bgtplanner.privacy.accountants.Accountant",
     fits=lambda thing: isinstance(thing, Accountant),
 )
-"""All rules by name; a plugin adds its own with :meth:`~bgtplanner.registry.Registry.add`."""
+"""The accountants by name; a plugin adds its own with
+:meth:`~bgtplanner.registry.Registry.add`."""
 
 
 def accountant_named(name: str) -> Accountant:
-    """A rule by its name.
+    """Return an accountant by its name.
 
     Raises:
-        ConfigError: If there is none; lists them all.
+        ConfigError: If there is none of this name; lists them all.
     """
     if name not in ACCOUNTANTS:
         raise ConfigError(f"accounting = {name!r}: expected one of {', '.join(ACCOUNTANTS)}")
@@ -341,5 +340,5 @@ def accountant_named(name: str) -> Accountant:
 
 
 def default_accountant(mechanism: str) -> Accountant:
-    """The rule to use for a mechanism unless another is asked for."""
+    """Return the accountant of a mechanism that is used unless another is named."""
     return ACCOUNTANTS[mechanism_named(mechanism).accountant]

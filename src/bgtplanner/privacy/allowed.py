@@ -1,7 +1,7 @@
 """Which mechanisms, trusts, units and kinds of noise go together: one table, checked here.
 
-Whoever protects uploads asks :func:`check`: the config, the simulator, the guard, a deployment and
-a real client. What is refused depends on names alone.
+Everything that protects uploads calls :func:`check`: the config, the simulator, the guard, a
+deployment and a real client. What is refused depends on names alone.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _SECAGG = (
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """What one clip is for, and so one guarantee.
+    """What one clip, and with it one guarantee, covers.
 
     Attributes:
-        name: Under which it is registered.
-        release: Address of what a simulation does with uploads; see
+        name: The name it is registered under.
+        release: Address of the function that protects uploads in a simulation; see
             :func:`bgtplanner.federation.protection.release_whole`.
-        sound: Whether it is the whole client, so that the guarantee is for everything it sends.
-        axes: Of one client's upload: 1, or 2 where it has blocks, each with the full charge.
+        sound: Whether it is the whole client, so that the guarantee covers all that it sends.
+        axes: Axes of one client's upload: 1, or 2 if it has blocks, each with the full charge.
         own_clips: Whether clients may have clips of their own.
     """
 
@@ -56,10 +56,10 @@ class Choice(NamedTuple):
 
     Attributes:
         mechanism: What makes uploads private.
-        trust: ``local``: each upload is noised on its own. ``secagg``: the server sees the sum
-            only, and the noise is in there once.
-        unit: What one clip is for.
-        noise: In a simulation, ``sum`` or ``per-client``; None: this is none.
+        trust: ``local``: each upload carries its own noise. ``secagg``: the server sees only the
+            sum, which carries the noise once.
+        unit: What one clip covers.
+        noise: ``sum`` or ``per-client`` in a simulation, otherwise None.
         validation: Share of the charge that pays for a second release.
         deployed: Whether it is for real clients and a server that sees what they send.
     """
@@ -73,32 +73,33 @@ class Choice(NamedTuple):
 
 
 def check(choice: Choice, prefix: str = "") -> None:
-    """Refuse what does not go together.
+    """Refuse a combination that is not allowed.
 
     Raises:
-        ConfigError: Naming the first at fault, after the prefix, its value, and what is possible.
+        ConfigError: Names the first setting at fault, after the prefix, its value, and what is
+            possible.
     """
     for name, fits, expected in _table(choice):
         ConfigError.unless(fits, f"{prefix}{name}", getattr(choice, name), expected)
 
 
 def allows(choice: Choice) -> bool:
-    """Whether all of it goes together; names may be anybody's, and nothing is imported by them."""
+    """Return whether a combination is allowed; unknown names are not imported."""
     return all(fits for _, fits, _ in _table(choice))
 
 
 def best_mechanism(trust: str, unit: str, *, validates: bool) -> str:
-    """The mechanism that leaves the least noise, out of those that can be used so."""
+    """Return the mechanism with the least noise among those that this trust and unit allow."""
     alone = allows(Choice("privunit", trust, unit, validation=0.5 * validates))
     return "privunit" if alone else "gaussian"
 
 
 def _table(choice: Choice) -> Iterator[tuple[str, bool, str]]:
-    """Name, whether it fits the others, and what would; rows below may take those above as met."""
+    """Yield a setting, whether it fits the others, and what would; later rows rely on earlier."""
     local, summed = choice.trust == "local", choice.trust == "secagg"
     if choice.deployed:
         protects = choice.mechanism != "none"
-        yield "mechanism", protects, "one that protects: real clients release nothing as it is"
+        yield "mechanism", protects, "one that protects: real clients release nothing unprotected"
         yield "trust", local, _SECAGG
         yield "unit", choice.unit == "client", "client"
     yield "trust", local or summed, "local or secagg"

@@ -1,17 +1,17 @@
-"""How much privacy is lost at least, by experiment, and how much could have been shown at all.
+"""Lower bounds on epsilon by experiment, and the most that an experiment could have shown.
 
 Release two neighbouring inputs many times, let a test guess which one it was, and turn how often
 it is right into a lower bound on epsilon that holds with high confidence. If the bound exceeds the
-claim, the claim is wrong. It can never prove a claim right. How much an experiment can show at
-most is known before it begins: that of a test that is never wrong. A claim above that has not been
-examined, whatever was found.
+claim, the claim is wrong. An experiment can never prove a claim right. The most that it can show
+is known before it begins: the bound of a test that is never wrong. It says nothing about a larger
+claim.
 
 ======================  =========================================================================
 bound                   valid for
 ======================  =========================================================================
 :class:`Guesses`        any mechanism; trials independent of each other
 :func:`one_run_bound`   any mechanism; guesses about many clients of the same release
-:class:`Moments`        Gaussian scores alone: far closer, and without a limit
+:class:`Moments`        Gaussian scores only: far tighter, and without a limit
 ======================  =========================================================================
 """
 
@@ -49,18 +49,18 @@ __all__ = [
 Floats = NDArray[np.float64]
 
 MOST = 1e5
-"""No epsilon above this is reported: no budget may claim more."""
+"""The largest epsilon that is reported: no budget may claim more."""
 
 _CANDIDATES = 300
-_PILOT = 10  # one release in so many chooses the test
-_OF_WRONG = 0.9  # share of the risk for the rate of wrong guesses, which the bound hangs on
+_PILOT = 10  # one release in ten chooses the test
+_OF_WRONG = 0.9  # share of the risk for the rate of wrong guesses, which matters most
 _OF_MEANS = 0.8  # share of the risk for the difference of the means; the rest for the variance
 
 
 class Finding(NamedTuple):
     """Lower bounds from guesses alone (for any mechanism) and for Gaussian scores.
 
-    `largest` is what `epsilon` would have been if no guess had been wrong.
+    `largest` is what `epsilon` would have been without a wrong guess.
     """
 
     epsilon: float
@@ -71,7 +71,7 @@ class Finding(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """About what the two bounds will be, by theory.
+    """Approximately what the two bounds will be, by theory.
 
     The best test guesses if the privacy loss is farther from zero than the threshold.
     """
@@ -85,10 +85,10 @@ class Expected(NamedTuple):
 
 
 def interval(hits: ArrayLike, number: ArrayLike, risk: float) -> tuple[Floats, Floats]:
-    """Clopper-Pearson bounds on a probability, each missed with probability `risk` at most.
+    """Return Clopper-Pearson bounds on a probability, each wrong with probability at most `risk`.
 
-    The trials need not have the same probability: the bounds are on the mean of them then, for a
-    risk of up to 1/3 (Hoeffding 1956: sums of unequal chances are the more concentrated).
+    The trials need not have the same probability. The bounds are then on the mean probability, for
+    a risk of up to 1/3 (Hoeffding 1956: sums of unequal chances are more concentrated).
     """
     found, total = np.broadcast_arrays(
         np.asarray(hits, dtype=np.float64), np.asarray(number, dtype=np.float64)
@@ -102,11 +102,11 @@ def interval(hits: ArrayLike, number: ArrayLike, risk: float) -> tuple[Floats, F
 def bound_of_guesses(
     correct: ArrayLike, wrong: ArrayLike, releases: ArrayLike, *, delta: float, risk: float
 ) -> Floats:
-    """Lower bound on epsilon from right and wrong guesses, half the releases being of each input.
+    """Return a lower bound on epsilon from guesses, with half of the releases of each input.
 
     An (epsilon, delta)-private mechanism gives ``P[right] <= exp(epsilon) P[wrong] + delta``,
-    whatever is guessed and however often nothing is: both inputs added up and halved. Each rate is
-    replaced by its exact bound; `risk` is the probability with which it may be too large.
+    averaged over both inputs, for any test that may also abstain. Each rate is replaced by its
+    exact bound; `risk` is the probability with which the result may be too large.
     """
     low, _ = interval(correct, releases, risk * (1 - _OF_WRONG))
     _, high = interval(wrong, releases, risk * _OF_WRONG)
@@ -115,7 +115,7 @@ def bound_of_guesses(
 
 
 def largest_epsilon(releases: int, *, delta: float, confidence: float) -> float:
-    """What so many releases can show at most: the bound of a test that is never wrong.
+    """Return the most that a number of releases can show: the bound of a perfect test.
 
     Example:
         >>> round(largest_epsilon(180_000, delta=1e-5, confidence=0.99), 1)
@@ -125,9 +125,9 @@ def largest_epsilon(releases: int, *, delta: float, confidence: float) -> float:
 
 
 def releases_needed(epsilon: float, *, delta: float, confidence: float) -> int:
-    """How many releases it takes to show more than an epsilon, if no guess is wrong.
+    """Return how many releases it takes to show more than an epsilon, if no guess is wrong.
 
-    Where that is more than anybody will ever make, it is 2^62.
+    The result is 2^62 if it takes more than that.
     """
 
     def enough(releases: int) -> bool:
@@ -137,19 +137,19 @@ def releases_needed(epsilon: float, *, delta: float, confidence: float) -> int:
 
 
 class Guesses:
-    """Counts right and wrong guesses, with a test that was chosen beforehand on other releases.
+    """Counts of right and wrong guesses, with a test that was chosen before on other releases.
 
-    A release is taken to be of the first input if its score is at least `upper`, of the second if
-    it is at most `lower`; between the two nothing is guessed. Scores are not kept: memory does not
-    grow with the number of releases, and choosing costs no confidence.
+    The test guesses the first input if a score is at least `upper`, the second if it is at most
+    `lower`, and abstains in between. Scores are not kept: memory does not grow with the number of
+    releases. The choice costs no confidence.
 
     Args:
-        scores: Of a few releases of the first input; larger means "more like this one". The test
-            that looks best on these is chosen.
-        neighbour_scores: Of releases of the second one.
-        delta: At which epsilon is bounded.
-        expected: What is expected, where scores are privacy losses. That test is taken unless
-            another one already shows more.
+        scores: Scores of a few releases of the first input; larger means "more like this one".
+            The test that looks best on these is chosen.
+        neighbour_scores: Scores of releases of the second input.
+        delta: The delta at which epsilon is bounded.
+        expected: What is expected, if scores are privacy losses. Its test is used unless another
+            one already shows more.
     """
 
     def __init__(
@@ -175,27 +175,27 @@ class Guesses:
         upper, lower = pooled[number - tail], pooled[tail - 1]
         none = np.full(len(tail), np.inf)
         above, below = np.concatenate([upper, upper, none]), np.concatenate([lower, -none, lower])
-        apart = above > below  # else some scores would be guessed to be both
+        apart = above > below  # otherwise some scores would be guessed to be both
         above, below = above[apart], below[apart]
         guessed = [
             (len(part) - np.searchsorted(part, above), np.searchsorted(part, below, side="right"))
             for part in (first, second)
         ]
         right, wrong = guessed[0][0] + guessed[1][1], guessed[1][0] + guessed[0][1]
-        # So sure that the best of all candidates is not merely the luckiest.
+        # A risk so small that the best of all candidates is not merely the luckiest.
         values = bound_of_guesses(right, wrong, number, delta=self.delta, risk=1e-3)
         best = int(values.argmax())
         return float(values[best]), (float(above[best]), float(below[best]))
 
     def count(self, scores: ArrayLike, neighbour_scores: ArrayLike) -> None:
-        """Judge more releases: as many of the one input as of the other, or at random."""
+        """Judge more releases: equally many of both inputs, or of inputs chosen at random."""
         first, second = (np.asarray(part, dtype=np.float64) for part in (scores, neighbour_scores))
         self.correct += int((first >= self.upper).sum() + (second <= self.lower).sum())
         self.wrong += int((second >= self.upper).sum() + (first <= self.lower).sum())
         self.releases += first.size + second.size
 
     def bound(self, risk: float) -> float:
-        """Lower bound on epsilon that is too large with probability `risk` at most."""
+        """Return a lower bound on epsilon that is too large with probability at most `risk`."""
         if not self.releases:
             return 0.0
         args = (self.correct, self.wrong, self.releases)
@@ -215,28 +215,29 @@ def _checked(*scores: ArrayLike) -> tuple[Floats, ...]:
 def one_run_p_value(
     canaries: int, guesses: int, correct: int, *, epsilon: float, delta: float
 ) -> float:
-    """Probability of so many right guesses or more, if each canary's bit is (epsilon, delta)-DP.
+    """Return the probability of at least `correct` right guesses about (epsilon, delta)-DP bits.
 
-    Every canary is a client of its own that holds one of two uploads, by the toss of a fair coin,
-    and all of them are in the same release. The guesses may depend on each other in any way
-    (Steinke, Nasr and Jagielski 2023, theorem 5.2). The relation is replace-one, for clients that
-    have a budget of their own each; coordinates of one client's upload are not canaries, since
-    they share one budget. A delta above zero costs much: since the one release may fail for all
-    canaries at once, no more than about ``log(p_value / (2 delta))`` can be refuted.
+    Every canary is a client that holds one of two uploads, by the toss of a fair coin, and all of
+    them are in the same release. The guesses may depend on each other in any way (Steinke, Nasr
+    and Jagielski 2023, theorem 5.2). The relation is replace-one, for clients with a budget of
+    their own each; the coordinates of one client's upload are not canaries, since they share one
+    budget. A positive delta costs much: since the one release may fail for all canaries at once,
+    no more than about ``log(p_value / (2 delta))`` can be refuted.
 
     Example:
         >>> one_run_p_value(100, 50, 50, epsilon=1.0, delta=0.0) < 1e-6
         True
     """
     counts = 0 <= correct <= guesses <= canaries
-    ConfigError.unless(counts, "correct", correct, "no more than guesses, and these than canaries")
+    fewer = "at most the number of guesses, which is at most that of canaries"
+    ConfigError.unless(counts, "correct", correct, fewer)
     chance = 1 / (1 + math.exp(-epsilon))
     surely = float(binom.sf(correct - 1, guesses, chance))
     if delta == 0 or correct == 0:
         return surely
     # The largest mean of the probabilities of correct-1, correct-2, ... Those far from what is
-    # expected add nothing to the sum, so that the mean can only fall there. No deviation exceeds
-    # sqrt(guesses) / 2: this is fourteen of them.
+    # expected add nothing to the sum, so the mean can only fall there. The deviation is at most
+    # sqrt(guesses) / 2, so this covers fourteen of them.
     reach = 60 + 7 * math.sqrt(guesses)
     middle = correct - guesses * chance
     near, far = np.clip([middle - reach, middle + reach], 1, correct).astype(int)
@@ -249,7 +250,7 @@ def one_run_p_value(
 def one_run_bound(
     canaries: int, guesses: int, correct: int, *, delta: float, risk: float
 ) -> float:
-    """Largest epsilon that so many right guesses speak against, with probability 1 - `risk`."""
+    """Return the largest epsilon that these guesses refute, with confidence 1 - `risk`."""
 
     def refuted(epsilon: float) -> bool:
         p_value = one_run_p_value(canaries, guesses, correct, epsilon=epsilon, delta=delta)
@@ -266,14 +267,14 @@ def one_run_bound(
 
 
 class Moments:
-    """Mean and variance of the scores of either input, without keeping them."""
+    """Mean and variance of the scores of either input, gathered without keeping them."""
 
     def __init__(self) -> None:
         self._number, self._mean, self._square = np.zeros(2), np.zeros(2), np.zeros(2)
 
     @classmethod
     def ideal(cls, mu: float, releases: int) -> Moments:
-        """What so many scores are expected to be, of inputs that are `mu` apart."""
+        """Return the expected moments of scores of inputs that are `mu` apart."""
         found = cls()
         found._number[:], found._mean[:], found._square[:] = releases / 2, (mu, 0.0), releases / 2
         return found
@@ -294,9 +295,9 @@ class Moments:
             self._number[side] = total
 
     def mu_bound(self, risk: float) -> float:
-        """Lower bound on the distance of the means, in standard deviations.
+        """Return a lower bound on the distance of the means, in standard deviations.
 
-        For Gaussian scores of equal variance it is too large with probability `risk` at most: the
+        For Gaussian scores of equal variance it is too large with probability at most `risk`: the
         difference of the means by Student's distribution, the variance by chi-square.
         """
         freedom = float(self._number.sum()) - 2
@@ -306,29 +307,29 @@ class Moments:
         error = deviation * math.sqrt(float((1 / self._number).sum()))
         quantile = float(stdtrit(freedom, 1 - risk * _OF_MEANS))
         apart = float(self._mean[0] - self._mean[1]) - quantile * error
-        # chdtri gives what is exceeded with a probability.
+        # chdtri returns the value that is exceeded with a probability.
         most = deviation * math.sqrt(freedom / float(chdtri(freedom, 1 - risk * (1 - _OF_MEANS))))
-        # What differs by less than rounding does not differ.
+        # A difference below rounding is none.
         scale = float(np.abs(self._mean).max())
         if apart <= 1e-12 * scale:
             return 0.0
         return apart / most if most > 1e-12 * scale else math.inf
 
     def bound(self, delta: float, risk: float) -> float:
-        """Lower bound on epsilon that is too large with probability `risk` at most."""
+        """Return a lower bound on epsilon that is too large with probability at most `risk`."""
         return min(MOST, float(gdp_epsilon(self.mu_bound(risk) ** 2, delta)))
 
 
-# ---- scores that are at hand
+# ---- scores in memory
 
 
 def lower_bound(
     scores: ArrayLike, neighbour_scores: ArrayLike, *, delta: float, confidence: float = 0.99
 ) -> Finding:
-    """Lower bounds on epsilon from scores of releases of one input and of its neighbour.
+    """Return lower bounds on epsilon from scores of releases of one input and of its neighbour.
 
-    Larger scores mean "more like the first input". One in ten chooses the test, the others judge
-    it; each bound holds with the confidence given.
+    Larger scores mean "more like the first input". One score in ten chooses the test, and the
+    others judge. Each bound holds with the given confidence.
 
     Example:
         >>> noise = np.random.default_rng(0).laplace(size=(2, 20_000))
@@ -339,7 +340,7 @@ def lower_bound(
     first, second = _checked(scores, neighbour_scores)
     fits = len(first) == len(second) >= 4
     given = (len(first), len(second))
-    ConfigError.unless(fits, "releases", given, "at least 4 of each, and as many of both")
+    ConfigError.unless(fits, "releases", given, "at least 4 of each, and equally many of both")
     ConfigError.unless(0.5 <= confidence < 1, "confidence", confidence, "from 0.5 to below 1")
     ConfigError.unless(0 <= delta < 1, "delta", delta, "from 0 to below 1")
     judge = np.arange(len(first)) % _PILOT != 0
@@ -368,16 +369,16 @@ def expected(
     risk: float,
     risk_gaussian: float = 0.0,
 ) -> Expected:
-    """About what an audit shows of a mechanism that is exactly as stated, with the best test.
+    """Return approximately what the best test shows of a mechanism that is exactly as stated.
 
     Args:
         mechanism: ``gaussian``, ``laplace`` or ``privunit``.
-        losses: Of each release (or coordinate) that the attacker sees of a trial: distance of the
-            inputs over the noise's scale; for ``privunit`` the epsilon of the cap.
+        losses: One per release (or coordinate) of a trial: the distance of the inputs over the
+            noise's scale; for ``privunit`` the epsilon of the cap.
         releases: Trials that are judged, of both inputs together.
-        delta: Of the claim.
-        risk: Of the bound from guesses.
-        risk_gaussian: Of the bound from Gaussian scores; 0 where there is none.
+        delta: Delta of the claim.
+        risk: Risk of the bound from guesses.
+        risk_gaussian: Risk of the bound from Gaussian scores; 0 if there is none.
     """
     parts = np.asarray(losses, dtype=np.float64).ravel()
     mu = math.sqrt(float((parts**2).sum()))
@@ -386,7 +387,7 @@ def expected(
         right, wrong = ndtr(mu / 2 - where / mu), ndtr(-mu / 2 - where / mu)
     else:
         where, right, wrong = _tails(mechanism, parts)
-    # A sum of chances may be a little above 1.
+    # A sum of probabilities may be slightly above 1.
     hits, misses = (np.minimum(releases * part, releases) for part in (right, wrong))
     bounds = bound_of_guesses(hits, misses, releases, delta=delta, risk=risk)
     best = int(bounds.argmax())
@@ -397,21 +398,21 @@ def expected(
 
 
 def _tails(mechanism: str, losses: Floats) -> tuple[Floats, Floats, Floats]:
-    """Thresholds t, P[loss >= t] under the first input, and P[loss <= -t].
+    """Return thresholds t, P[loss >= t] under the first input, and P[loss <= -t].
 
-    The inputs are each other's mirror image, so the last is what happens under the other one. A
-    threshold lies half a step below the losses that it is meant for.
+    The inputs are mirror images, so the last is P[loss >= t] under the second one. A threshold
+    lies half a step below the losses that it is meant for.
     """
     chances, step = _loss_distribution(mechanism, losses)
-    half = len(chances) // 2  # so many losses are above zero, at least a thousand
-    some = slice(None, half, half // 1000)  # always with the largest
+    half = len(chances) // 2  # number of losses above zero: at least a thousand
+    some = slice(None, half, half // 1000)  # always including the largest
     thresholds: Floats = (np.arange(half, dtype=np.float64)[::-1] + 0.5) * step
     above, below = np.cumsum(chances[::-1]), np.cumsum(chances)
     return thresholds[some], above[some], below[some]
 
 
 def _loss_distribution(mechanism: str, losses: Floats) -> tuple[Floats, float]:
-    """Chances of privacy losses on an even grid that is symmetric about zero, and its step."""
+    """Return the probabilities of losses on a grid that is symmetric about zero, and its step."""
     points = int(np.clip(100_000 // len(losses), 20, 1000))
     step = float(losses.max()) / points
     parts = [_one_loss(mechanism, float(loss), step) for loss in losses]
@@ -423,7 +424,7 @@ def _loss_distribution(mechanism: str, losses: Floats) -> tuple[Floats, float]:
 
 
 def _one_loss(mechanism: str, loss: float, step: float) -> Floats:
-    """Chances of one release's losses from -loss to +loss, in steps."""
+    """Return the probabilities of one release's losses from -loss to +loss, in steps."""
     steps = max(1, round(loss / step))
     found = np.zeros(2 * steps + 1)
     if mechanism == "privunit":  # in the cap, in the opposite one, or in neither
@@ -432,7 +433,7 @@ def _one_loss(mechanism: str, loss: float, step: float) -> Floats:
         back = (1 - chance) * float(ndtr(-threshold) / ndtr(threshold))
         found[0], found[steps], found[-1] = back, 1 - chance - back, chance
         return found
-    # P[loss <= x] is exp(-(loss - x) / 2) / 2 before the upper end, where all the rest is.
+    # P[loss <= x] is exp(-(loss - x) / 2) / 2 below the upper end, which has all the rest.
     places = np.linspace(-loss, loss, 2 * steps + 1)
     middles = np.concatenate([[-loss], (places[:-1] + places[1:]) / 2, [loss]])
     found += np.diff(np.exp(-(loss - middles) / 2) / 2)

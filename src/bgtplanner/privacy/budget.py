@@ -1,4 +1,4 @@
-"""What a client may spend in all, and how clients fall into classes of equal budgets."""
+"""How much privacy a client may spend in all, and how clients form classes of equal budgets."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["Budget", "Budgets"]
 
 @dataclass(frozen=True)
 class Budget:
-    """(epsilon, delta) that all releases of one client together must satisfy.
+    """The (epsilon, delta) that all releases of one client together must satisfy.
 
     Neighbouring relation: replace one client's whole data by any other. The pair is a promise
-    about everything the client ever sends under this budget, however the charges are chosen.
+    about everything that the client ever sends under this budget, however the charges are chosen.
 
     Attributes:
         epsilon: Largest privacy loss, positive and finite.
-        delta: Probability with which the loss may be larger, from 0 to below 1. Rules for Gaussian
-            noise need a positive one.
+        delta: Probability with which the loss may be larger, from 0 to below 1. Accountants of
+            Gaussian noise need a positive one.
 
     Example:
         >>> Budget(10, 1e-5)
@@ -56,7 +56,7 @@ def _as_number(name: str, value: object, expected: str) -> float:
 class Budgets:
     """Every client's budget, as a few classes of equal ones.
 
-    A thousand clients with the same budget are one class; nothing is stored a thousand times.
+    A thousand clients with the same budget are one class, which is stored once.
 
     Attributes:
         classes: The distinct budgets.
@@ -74,7 +74,7 @@ class Budgets:
     def __post_init__(self) -> None:
         index = np.asarray(self.class_of_client)
         whole = index.ndim == 1 and np.issubdtype(index.dtype, np.integer)
-        ConfigError.unless(whole, "class_of_client", index.dtype, "one whole number a client")
+        ConfigError.unless(whole, "class_of_client", index.dtype, "one whole number per client")
         ConfigError.unless(len(self.classes) > 0, "classes", self.classes, "at least one budget")
         inside = not len(index) or (index.min() >= 0 and index.max() < len(self.classes))
         ConfigError.unless(
@@ -95,25 +95,26 @@ class Budgets:
 
     @classmethod
     def same(cls, budget: Budget, clients: int) -> Self:
-        """The same budget for every client."""
+        """Return the same budget for every client."""
         _check_clients(clients)
         return cls((budget,), np.zeros(clients, dtype=np.int32))
 
     @classmethod
     def per_client(cls, epsilons: ArrayLike, delta: float) -> Self:
-        """A budget for each client by its epsilon; equal ones become one class."""
+        """Return one budget per client by its epsilon; equal ones form one class."""
         values = np.asarray(epsilons, dtype=np.float64)
         if values.ndim != 1 or not len(values):
-            raise ConfigError(f"epsilons: expected one number a client, got shape {values.shape}")
+            shape = values.shape
+            raise ConfigError(f"epsilons: expected one number per client, got shape {shape}")
         distinct, index = np.unique(values, return_inverse=True)
         return cls(_budgets(distinct.tolist(), delta), index.astype(np.int32))
 
     @classmethod
     def shares(cls, text: str, clients: int, *, delta: float, seed: int) -> Self:
-        """Classes by share, as ``--budgets 1:0.2,5:0.3,10:0.5``, dealt to clients at random.
+        """Return classes by share, as in ``--budgets 1:0.2,5:0.3,10:0.5``, assigned at random.
 
         Raises:
-            ConfigError: If the text does not read so, or the shares do not sum to 1.
+            ConfigError: If the text has another form, or the shares do not sum to 1.
         """
         _check_clients(clients)
         expected = "EPSILON:SHARE,... with shares that sum to 1, such as 1:0.2,5:0.3,10:0.5"

@@ -1,8 +1,7 @@
-"""Between (epsilon, delta) and what adds up: exact Gaussian, Renyi, and Laplace formulas.
+"""Between (epsilon, delta) and what adds up: exact Gaussian, Renyi and Laplace formulas.
 
-All functions take and give arrays, one entry a client, and never loop over them. Where a number is
-found by search it is rounded to the safe side: a capacity never too large, an epsilon never too
-small.
+All functions take and return arrays, with one entry per client. A number that is found by search
+is rounded to the safe side: a capacity is never too large, an epsilon never too small.
 """
 
 from __future__ import annotations
@@ -32,29 +31,29 @@ Floats = NDArray[np.float64]
 ORDERS: Floats = np.concatenate(
     [np.arange(11, 110) / 10, np.arange(11, 64), [128, 256, 512, 1024]]
 ).astype(np.float64)
-"""Renyi orders that the moments accountant looks at: those of dp-accounting."""
+"""Renyi orders that the moments accountant uses: those of dp-accounting."""
 
-_HALVINGS = 64  # of the logarithm: enough to leave neighbouring doubles of a bracket of
-_LEAST = 1e-290  # times its upper end
-# Relative; above the errors of the formulas, far below any use. The capacity's is the larger, so
-# that what was spent never reads as more than the budget.
+_HALVINGS = 64  # of a logarithmic bracket: enough to end at neighbouring doubles
+_LEAST = 1e-290  # lower end of the bracket, relative to its upper end
+# Relative margins: above the errors of the formulas, far too small to matter. That of the
+# capacity is larger, so that what was spent never reads as more than the budget.
 _DELTA_ERROR = 1e-11
 _CAPACITY_SLACK = 4e-12
 _READING_SLACK = 1e-13
-# Relative to the largest of the terms that are added up.
+# Relative to the largest of the terms that are added.
 _TERM_ERROR = 4e-15
-# Nodes and weights of Gauss and Legendre, for the interval from 0 to 1.
+# Gauss-Legendre nodes and weights for the interval from 0 to 1.
 _NODES, _WEIGHTS = (part / 2 for part in np.polynomial.legendre.leggauss(10))
 _NODES = _NODES + 0.5
 
 
 def _floats(*values: ArrayLike) -> tuple[Floats, ...]:
-    """Values as arrays of one shape."""
+    """Return values as arrays of one shape."""
     return np.broadcast_arrays(*(np.asarray(value, dtype=np.float64) for value in values))
 
 
 def gaussian_delta(epsilon: ArrayLike, mu: ArrayLike) -> Floats:
-    """Delta of the Gaussian mechanism with sensitivity / standard deviation = mu.
+    """Return delta of the Gaussian mechanism with sensitivity / standard deviation = mu.
 
     delta = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu) (Balle and Wang 2018, Dong
     et al. 2019). With a = epsilon/mu - mu/2, b = a + mu and Mills' ratio M(t) = Phi(-t) / phi(t)
@@ -84,15 +83,15 @@ def _mills(value: Floats) -> Floats:
 
 
 def _mills_drop(start: Floats, width: Floats) -> Floats:
-    """Mills' ratio at the start minus that a short way on, as a sum of positive terms."""
+    """Return Mills' ratio at the start minus that a short way on, by positive terms alone."""
     at = np.clip(start[..., None] + width[..., None] * _NODES, -1.0, 1e8)
     return np.asarray((np.maximum(1 - at * _mills(at), 0.0) @ _WEIGHTS) * width)
 
 
 def gdp_capacity(epsilon: ArrayLike, delta: ArrayLike) -> Floats:
-    """Largest mu^2 with which Gaussian releases are (epsilon, delta)-private together.
+    """Return the largest mu^2 at which Gaussian releases are (epsilon, delta)-private together.
 
-    Never too large, and at most 3e-11 of itself too small.
+    It is never too large, and too small by at most 3e-11 of itself.
     """
     epsilon, delta = _floats(epsilon, delta)
     # delta grows with mu; mu^2/2 is the mean loss, so mu cannot exceed this by much.
@@ -102,9 +101,9 @@ def gdp_capacity(epsilon: ArrayLike, delta: ArrayLike) -> Floats:
 
 
 def gdp_epsilon(spent: ArrayLike, delta: ArrayLike) -> Floats:
-    """Smallest epsilon that Gaussian releases of total mu^2 = `spent` satisfy at delta.
+    """Return the smallest epsilon that Gaussian releases of total mu^2 = `spent` have at delta.
 
-    Infinite for delta = 0: no epsilon holds without one.
+    It is infinite for delta = 0: no epsilon holds without a delta.
     """
     spent, delta = _floats(spent, delta)
     endless = np.isinf(spent) | ((delta <= 0) & (spent > 0))
@@ -118,15 +117,15 @@ def gdp_epsilon(spent: ArrayLike, delta: ArrayLike) -> Floats:
 
 
 def _delta_at_most(epsilon: Floats, mu: Floats) -> Floats:
-    """Delta of the Gaussian mechanism, rounded up by more than it can be wrong."""
+    """Return delta of the Gaussian mechanism, rounded up by more than its error."""
     return np.asarray(gaussian_delta(epsilon, mu) * (1 + _DELTA_ERROR))
 
 
 def renyi_capacity(epsilon: ArrayLike, delta: ArrayLike, orders: Floats = ORDERS) -> Floats:
-    """Largest rho (with Renyi divergence order * rho) that is (epsilon, delta)-private.
+    """Return the largest rho (with Renyi divergence order * rho) that is (epsilon, delta)-private.
 
-    The conversion of Canonne, Kamath and Steinke (2020), as dp-accounting has it, solved for rho
-    and maximised over the orders.
+    This is the conversion of Canonne, Kamath and Steinke (2020), as in dp-accounting, solved for
+    rho and maximised over the orders.
     """
     epsilon = np.asarray(epsilon, dtype=np.float64)[..., None]
     offset, error = _renyi_offset(np.asarray(delta, dtype=np.float64)[..., None], orders)
@@ -135,7 +134,7 @@ def renyi_capacity(epsilon: ArrayLike, delta: ArrayLike, orders: Floats = ORDERS
 
 
 def renyi_epsilon(spent: ArrayLike, delta: ArrayLike, orders: Floats = ORDERS) -> Floats:
-    """Smallest epsilon over the orders, for a total rho."""
+    """Return the smallest epsilon over the orders, for a total rho."""
     spent = np.asarray(spent, dtype=np.float64)[..., None]
     offset, error = _renyi_offset(np.asarray(delta, dtype=np.float64)[..., None], orders)
     epsilon = (orders * spent * (1 + _TERM_ERROR) + offset + error).min(axis=-1)
@@ -144,9 +143,9 @@ def renyi_epsilon(spent: ArrayLike, delta: ArrayLike, orders: Floats = ORDERS) -
 
 
 def _renyi_offset(delta: Floats, orders: Floats) -> tuple[Floats, Floats]:
-    """What turns Renyi divergence at an order a into epsilon, and a bound on its rounding error.
+    """Return what to add to a Renyi divergence of order a, and a bound on its rounding error.
 
-    log(1 - 1/a) - (log(delta) + log(a)) / (a - 1)
+    The sum is epsilon: log(1 - 1/a) - (log(delta) + log(a)) / (a - 1) is added.
     """
     with np.errstate(divide="ignore"):
         first, second = np.log1p(-1 / orders), (np.log(delta) + np.log(orders)) / (orders - 1)
@@ -155,11 +154,11 @@ def _renyi_offset(delta: Floats, orders: Floats) -> tuple[Floats, Floats]:
 
 
 def squares_capacity(epsilon: ArrayLike, delta: ArrayLike) -> Floats:
-    """Largest sum of eps_t^2 of pure releases, chosen one after the other, by their zCDP.
+    """Return the largest sum of eps_t^2 of pure releases, chosen adaptively, by their zCDP.
 
     A release of pure epsilon x has Renyi divergence of at most a x^2 / 2 at every order a (Bun and
     Steinke 2016), and such bounds add up for charges chosen along the way. So the sum may reach
-    twice the largest rho, over all orders.
+    twice the largest rho over all orders.
     """
     epsilon, delta = _floats(epsilon, delta)
 
@@ -172,9 +171,9 @@ def squares_capacity(epsilon: ArrayLike, delta: ArrayLike) -> Floats:
 
 
 def squares_epsilon(spent: ArrayLike, delta: ArrayLike) -> Floats:
-    """Epsilon that a sum of eps_t^2 amounts to at delta, by the same argument.
+    """Return the epsilon that a sum of eps_t^2 amounts to at delta, by the same argument.
 
-    Infinite for delta = 0, as for an infinite sum: so it is at every order.
+    It is infinite for delta = 0 and for an infinite sum, as it is at every order.
     """
     spent, delta = _floats(spent, delta)
 
@@ -187,9 +186,9 @@ def squares_epsilon(spent: ArrayLike, delta: ArrayLike) -> Floats:
 
 
 def _best_order(bound: Callable[[Floats], Floats], delta: Floats) -> Floats:
-    """An order at which a bound is next to its smallest; any order is sound.
+    """Return an order at which a bound is close to its smallest, ``[..., 1]``; any is sound.
 
-    Three searches, each a hundred times as fine as the one before; shape ``[..., 1]``.
+    There are three searches, each a hundred times as fine as the one before.
     """
     best, around = np.zeros((*delta.shape, 1)), np.arange(-100, 101)
     for grid in (np.linspace(-6, 18, 241), 0.001 * around, 0.00001 * around):
@@ -200,19 +199,19 @@ def _best_order(bound: Callable[[Floats], Floats], delta: Floats) -> Floats:
 
 
 def filter_capacity(epsilon: ArrayLike, delta: ArrayLike) -> Floats:
-    """Largest sum of eps_t^2 that fully adaptive composition of pure releases allows.
+    """Return the largest sum of eps_t^2 that fully adaptive composition allows pure releases.
 
-    sqrt(2 ln(1/delta) s) + s/2 = epsilon (Whitehouse et al. 2023, theorem 2), solved for s.
+    It solves sqrt(2 ln(1/delta) s) + s/2 = epsilon for s (Whitehouse et al. 2023, theorem 2).
     """
     epsilon, delta = _floats(epsilon, delta)
-    with np.errstate(divide="ignore"):  # the logarithm of 0: nothing is allowed without a delta
+    with np.errstate(divide="ignore"):  # the logarithm of 0: no delta allows nothing
         doubled = -2 * np.log(delta)
     root = 2 * epsilon / (np.sqrt(doubled + 2 * epsilon) + np.sqrt(doubled))
     return np.asarray(root**2 * (1 - _CAPACITY_SLACK))
 
 
 def filter_epsilon(spent: ArrayLike, delta: ArrayLike) -> Floats:
-    """Epsilon that a sum of eps_t^2 amounts to at delta under the same theorem."""
+    """Return the epsilon that a sum of eps_t^2 amounts to at delta, by the same theorem."""
     spent, delta = _floats(spent, delta)
     with np.errstate(divide="ignore", invalid="ignore"):
         epsilon = np.sqrt(-2 * np.log(delta) * spent) + spent / 2
@@ -222,14 +221,14 @@ def filter_epsilon(spent: ArrayLike, delta: ArrayLike) -> Floats:
 def laplace_renyi_epsilon(
     epsilons: ArrayLike, counts: ArrayLike, delta: float, orders: Floats = ORDERS
 ) -> float:
-    """Epsilon at delta of many Laplace releases together, by their exact Renyi curves.
+    """Return epsilon at delta of many Laplace releases together, by their exact Renyi curves.
 
-    A reading for releases that have been made, not a filter: the charges are taken as fixed.
+    This is a reading of releases that have been made, not a filter: it takes the charges as fixed.
 
     Args:
         epsilons: Pure epsilon of each kind of release.
         counts: How many releases there were of each kind.
-        delta: Of the reading.
+        delta: The delta of the reading.
         orders: Renyi orders; the best one counts.
     """
     pure = np.asarray(epsilons, dtype=np.float64)[:, None]
@@ -250,7 +249,7 @@ def laplace_renyi_epsilon(
 def _searched(
     below: Callable[[Floats], NDArray[np.bool_]], high: ArrayLike
 ) -> tuple[Floats, Floats]:
-    """Neighbouring values between which a condition that holds near 0 stops to hold."""
+    """Return neighbouring values between which a condition that holds near 0 ceases to hold."""
     up = np.array(high, dtype=np.float64)
     low = up * _LEAST
     for _ in range(_HALVINGS):

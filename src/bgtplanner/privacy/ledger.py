@@ -1,15 +1,15 @@
-"""The filter: reserve, then release, then settle; a charge that does not fit is refused.
+"""The privacy filter: reserve, release, settle; a charge that does not fit is refused.
 
-* A reservation is written down before anything is computed for release. One that is never settled
+* A reservation is stored before anything is computed for release. One that is never settled
   counts as spent, so a crash at any instant can only overstate what was spent.
-* Reservations are keyed by run, round and client. Asking again for the same thing (after a resume,
-  or for a repeated message) gives the same reservation at no further charge, but only if the
-  fingerprint of its inputs, which must be public, is unchanged. Otherwise it is a new attempt and
-  a fresh charge.
-* Where a run must go forward, a round that is not above every earlier one is refused.
-* What is promised is the budget. ``epsilon_spent`` is a reading.
-* What a call costs does not grow with the number of rows: opening reads the newest snapshot and
-  the few rows after it. :meth:`Ledger.verify` alone reads them all.
+* Reservations are keyed by run, round and client. Asking for the same one again (after a resume,
+or
+  for a repeated message) returns it at no further charge, but only if the fingerprint of its
+  inputs, which must be public, is unchanged. Otherwise it is a new attempt with a new charge.
+* If a run must move forward, a round that is not above every earlier one is refused.
+* The promise is the budget. ``epsilon_spent`` is a reading.
+* The cost of a call does not grow with the number of rows: opening a ledger reads the newest
+  snapshot and the few rows after it. Only :meth:`Ledger.verify` reads them all.
 
 The ledger holds no rating, no item id and no gradient, only who paid how much in which round.
 """
@@ -48,24 +48,24 @@ from bgtplanner.privacy.witness import Witness
 __all__ = ["SNAPSHOT_EVERY", "Head", "Ledger", "Reservation"]
 
 SNAPSHOT_EVERY = 64
-"""So many rows are written before the sums are noted anew: at most twice as many are read when a
-ledger is opened."""
+"""How many rows are written between two snapshots of the sums; at most twice as many are read when
+a ledger is opened."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Reservation:
-    """Leave to release once, for the clients that could pay.
+    """Permission to release once, for the clients that could pay.
 
     Attributes:
-        run: Which run.
-        round: Which round of it.
-        attempt: 0 for the first; a retry on changed inputs is a new one, charged afresh.
-        charge: What each granted client pays, as granted (in whole ticks); one entry per client,
-            0 for a class that was not asked.
+        run: The run.
+        round: Its round.
+        attempt: 0 for the first attempt; a retry on changed inputs is a new one, charged again.
+        charge: What each granted client pays, in whole ticks; one entry per client, 0 for a class
+            that was not asked.
         granted: Who may release.
-        refused: Who asked and could not pay.
-        replayed: Who had this very reservation already and is not charged again.
-        number: Row of the ledger, to settle it by.
+        refused: Who was asked and could not pay.
+        replayed: Who held this reservation already and is not charged again.
+        number: The row of the ledger by which it is settled.
     """
 
     run: str
@@ -79,7 +79,7 @@ class Reservation:
 
 
 class Ledger:
-    """Who has spent how much, and who can still pay.
+    """The record of who has spent how much, and who can still pay.
 
     Use :meth:`in_memory`, :meth:`create` or :meth:`open`.
 
@@ -108,7 +108,7 @@ class Ledger:
             self._snapshot_at = snapshot.number
             if journal.head_at(snapshot.number) != self._book.head:
                 raise LedgerTamperedError(
-                    f"row {snapshot.number}, up to which the sums were noted, is not in this "
+                    f"row {snapshot.number}, where the last snapshot was taken, is not in this "
                     "ledger: rows were cut, edited or removed"
                 )
         self._catch_up()
@@ -117,7 +117,7 @@ class Ledger:
 
     @classmethod
     def in_memory(cls, budgets: Budgets, accountant: Accountant | str) -> Self:
-        """A ledger that lives as long as the process."""
+        """Create a ledger that lives as long as the process."""
         key = secrets.token_bytes(32)
         return cls(Journal.in_memory([first_row(budgets, _rule(accountant), key)], key))
 
@@ -130,15 +130,16 @@ class Ledger:
         *,
         witness: Witness | None = None,
     ) -> Self:
-        """A new durable ledger; see :meth:`open` for the witness.
+        """Create a durable ledger; see :meth:`open` for the witness.
 
         Raises:
-            LedgerError: If the file exists: a ledger is never silently started anew.
+            LedgerError: If the file exists: a ledger is never silently replaced.
         """
         key = secrets.token_bytes(32)
         first = first_row(budgets, _rule(accountant), key)  # checked before a file is made
         if witness is not None and witness.newest() is not None:
-            raise LedgerError(f"{witness.path}: knows of a ledger already; name another file")
+            taken = "already the witness of another ledger; name another file"
+            raise LedgerError(f"{witness.path}: {taken}")
         made = cls(Journal.create(path, key, first), witness=witness)
         if witness is not None:
             witness.append(made.head)
@@ -156,30 +157,31 @@ class Ledger:
         read_only: bool = False,
         rebuild: bool = False,
     ) -> Self:
-        """A durable ledger that exists.
+        """Open a durable ledger.
 
         Args:
             path: The file.
-            budgets: What the clients may spend by now. May be less than it was created with (then
-                who has spent more can pay nothing further), never more.
-            accountant: If given, must be the one it was created with.
-            head: The newest row that somebody else remembers; refused if it has lost that.
-            witness: A file elsewhere that is told every head before a reservation is granted.
-                Refused if the ledger has lost the newest of them.
-            read_only: For looking only; nothing is written.
-            rebuild: Derive everything anew from the rows that are there, before a loss is stated:
-                for a file whose rows were cut, or whose snapshot or index is damaged.
+            budgets: The budgets in force from now on. They may be smaller than those that the
+                ledger was created with, never larger. A client that has spent more than its new
+                budget can pay nothing further.
+            accountant: If given, must be the one that the ledger was created with.
+            head: The newest row that is remembered elsewhere; a ledger without it is refused.
+            witness: A file elsewhere to which every head is appended before a reservation is
+                granted. A ledger that has lost the newest of them is refused.
+            read_only: Whether nothing may be written.
+            rebuild: Derive everything from the rows again, before a loss is stated: for a file
+                whose rows were cut, or whose snapshot or index is damaged.
 
         Raises:
             LedgerError: If the file is missing, foreign or damaged, or does not fit the arguments.
-            LedgerTamperedError: If its chain is broken, or it has lost the head.
+            LedgerTamperedError: If its chain is broken, or the head is missing.
         """
         journal = Journal.open(path, read_only=read_only, rebuild=rebuild)
         try:
             ledger = cls(journal, witness=witness)
             if accountant is not None and _rule(accountant).name != ledger.accountant.name:
                 wanted, kept = _rule(accountant).name, ledger.accountant.name
-                raise LedgerError(f"{path}: kept by the rule {kept}, not {wanted}")
+                raise LedgerError(f"{path}: kept with the accountant {kept}, not {wanted}")
             if budgets is not None:
                 try:
                     ledger._book.lower(budgets)
@@ -194,24 +196,24 @@ class Ledger:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """A ledger in memory as it was when :meth:`state_dict` was called.
+        """Restore a ledger in memory as it was when :meth:`state_dict` was called.
 
         Raises:
-            LedgerTamperedError: If the state is not as it was written.
-            LedgerError: If it is the state of a durable ledger, which lies in its file.
+            LedgerTamperedError: If the state is not the one that was written.
+            LedgerError: If it is the state of a durable ledger, whose rows are in its file.
         """
         if "rows" not in state:
             raise LedgerError("the state holds no rows: open the durable ledger file instead")
         journal = Journal.from_state(state)
         if str(journal.head_at(len(state["rows"]) - 1)) != state.get("head"):
-            raise LedgerTamperedError("the state has lost its newest rows, or was given others")
+            raise LedgerTamperedError("the state has lost its newest rows, or they were replaced")
         return cls(journal)
 
     def state_dict(self) -> dict[str, Any]:
-        """All of a ledger in memory as plain values, for :meth:`from_state`: keep it secret.
+        """Return a ledger in memory as plain values, for :meth:`from_state`; keep them secret.
 
-        It holds the key of the fingerprints. A durable ledger is in its file, and its key
-        leaves it for nowhere: of that one, only the head is told.
+        They include the key of the fingerprints. A durable ledger stays in its file and its key
+        never leaves it, so only its head is returned.
 
         Example:
             >>> from bgtplanner import Budget
@@ -227,11 +229,11 @@ class Ledger:
 
     @property
     def durable(self) -> bool:
-        """Whether it lies in a file and outlives the process."""
+        """Whether the ledger is in a file and outlives the process."""
         return self._journal.durable
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._journal.close()
 
     @property
@@ -241,7 +243,7 @@ class Ledger:
 
     @property
     def budgets(self) -> Budgets:
-        """What the clients may spend by now."""
+        """The budgets that are in force."""
         return self._book.budgets
 
     def __enter__(self) -> Self:
@@ -255,7 +257,7 @@ class Ledger:
 
     @property
     def head(self) -> Head:
-        """The newest row: keep it elsewhere, and give it to :meth:`open` next time."""
+        """The head: keep it elsewhere, and pass it to :meth:`open` next time."""
         return self._book.head
 
     def reserve(
@@ -270,20 +272,20 @@ class Ledger:
         rising: bool = False,
         by_class: bool = False,
     ) -> Reservation:
-        """Book a charge for everybody who can pay it, before anything is released.
+        """Book a charge for every client that can pay it, before anything is released.
 
         Args:
-            charge: What the round costs each client; one number, or one a client, or (see
-                `by_class`) one a class.
-            run: Which run.
-            round: Which round of it.
-            clients: Who is asked, as a mask or as indices; by default everybody.
+            charge: What the round costs: one number, one per client, or (with `by_class`) one per
+                class.
+            run: The run.
+            round: Its round.
+            clients: Who is asked, as a mask or as indices; by default everyone.
             fingerprint: Of the public inputs that the release will be computed from (see
-                :meth:`fingerprint`). Whether something is charged must not depend on data that
-                are to be protected. Without one, every call is a new attempt.
-            strict: Refuse all if one cannot pay.
-            rising: Refuse a round that is not above every round of the run that was reserved
-                before, by whichever process.
+                :meth:`fingerprint`). Whether something is charged must not depend on protected
+                data. Without a fingerprint, every call is a new attempt.
+            strict: Refuse everyone if one client cannot pay.
+            rising: Refuse a round that is not above every round of the run that any process has
+                reserved before.
             by_class: `charge` has one entry for each of ``budgets.classes``, which every client
                 of the class pays. A class whose entry is 0 is not asked.
 
@@ -291,9 +293,9 @@ class Ledger:
             Who may release and who may not.
 
         Raises:
-            BudgetExceeded: If nobody can pay (or one cannot, if `strict`). Nothing was booked.
-            StaleRoundError: If the round must be above an earlier one and is not.
-            ConfigError: If a charge, a client, the run or the round makes no sense.
+            BudgetExceeded: If no one can pay (or one cannot, if `strict`). Nothing was booked.
+            StaleRoundError: If `rising` and the round is not above the earlier ones.
+            ConfigError: If a charge, a client, the run or the round is not valid.
         """
         request = Request.of(self.budgets, charge, (run, round), clients, fingerprint, by_class)
         with self._lock:
@@ -307,7 +309,7 @@ class Ledger:
                 attempt = made.attempt if made else self._journal.attempts(*request[:2])
                 if decision.pays.any():
                     booked = self._write(request, decision, attempt)
-            if booked is not None:  # it is on the disk: only now does the memory follow
+            if booked is not None:  # it is on the disk: only now is the memory updated
                 self._book.booked(*booked, decision)
                 if self._witness is not None:
                     self._witness.append(self.head)
@@ -327,7 +329,8 @@ class Ledger:
         newest = self._journal.newest_round(request.run)
         if newest is not None and request.round <= newest:
             raise StaleRoundError(
-                f"round = {request.round}: the run has had round {newest}; its rounds only go up"
+                f"round = {request.round}: the run has already had round {newest}; "
+                "rounds must rise"
             )
 
     def _write(self, request: Request, decision: Decision, attempt: int) -> tuple[Row, Payment]:
@@ -338,9 +341,9 @@ class Ledger:
         return row, payment
 
     def _repeats(self, request: Request) -> list[tuple[Made, Payment]]:
-        """The reservations that were made for the same inputs, as their rows say.
+        """Return the earlier reservations for the same inputs, as their rows say.
 
-        The index only tells where to look: what counts is the row, if it is one of the chain.
+        The index only says where to look. What counts is the row, if it belongs to the chain.
         """
         if not request.mark:
             return []
@@ -350,7 +353,7 @@ class Ledger:
             before = self._journal.head_at(made.number - 1)
             if row is None or row.kind != "reserve" or not row.follows(before):
                 raise LedgerTamperedError(
-                    f"row {made.number}, which the index names, is not a reservation of this "
+                    f"row {made.number}, which the index lists, is not a reservation of this "
                     "ledger: edited or damaged"
                 )
             if Made.by(row) == made:
@@ -358,7 +361,7 @@ class Ledger:
         return found
 
     def _append(self, kind: str, run: str, round_: int, payload: bytes) -> Row:
-        """Write the next row, and before it a snapshot of all that came before if one is due."""
+        """Write the next row, after a snapshot of everything before it if one is due."""
         head = self._book.head
         if self._journal.durable and head.number - self._snapshot_at >= SNAPSHOT_EVERY:
             self._journal.keep_snapshot(self._book.snapshot())
@@ -368,8 +371,8 @@ class Ledger:
         return row
 
     def settle(self, reservation: Reservation) -> None:
-        """Note that what was reserved has been released. Doing it twice does no harm."""
-        if reservation.number < 0:  # nobody was asked, nothing was booked
+        """Record that what was reserved has been released. Settling twice does no harm."""
+        if reservation.number < 0:  # no one was asked, nothing was booked
             return
         key = (reservation.run, reservation.round)
         with self._lock:
@@ -377,34 +380,35 @@ class Ledger:
                 self._catch_up()
                 made = self._journal.row(reservation.number)
                 if made is None or made[1:4] != ("reserve", *key):
-                    raise LedgerError(f"settle: there is no reservation {reservation.number} here")
+                    number = reservation.number
+                    raise LedgerError(f"settle: this ledger has no reservation {number}")
                 if not self._journal.is_unsettled(reservation.number):
                     return
                 row = self._append("settle", *key, pack({"settles": reservation.number}))
             self._book.read(row)
 
     def fingerprint(self, *parts: bytes) -> bytes:
-        """A keyed mark of a release's inputs; shows nothing about them without the ledger."""
+        """Return a keyed hash of a release's inputs; without the key it reveals nothing."""
         digest = hmac.new(self._journal.key, digestmod=hashlib.sha256)
         for part in parts:
             digest.update(len(part).to_bytes(8, "little") + part)
         return digest.digest()
 
     def newest_round(self, run: str) -> int | None:
-        """The highest round of a run that was ever reserved, by whichever process; None: none."""
+        """Return the highest round of a run that any process has reserved, or None."""
         with self._lock:
             return self._journal.newest_round(run)
 
     def spent(self) -> Ticks:
-        """Sums of all charges in ticks, ``[sums, clients]``, unsettled ones included."""
+        """Return the sums of all charges in ticks, ``[sums, clients]``, settled or not."""
         return self._book.spending.spent()
 
     def spending(self, run: str | None = None, before: int = 0) -> Spending:
-        """Sums of what clients have spent, to be read only.
+        """Return the sums of what clients have spent; the caller must not change them.
 
         Args:
             run: Leave out what this run has reserved for the rounds from `before` on, which it
-                is about to play again after a crash.
+                is about to repeat after a crash.
             before: A round of that run.
         """
         with self._lock:
@@ -421,11 +425,11 @@ class Ledger:
             return known
 
     def left(self) -> NDArray[np.float64]:
-        """Largest charge that each client can still pay."""
+        """Return the largest charge that each client can still pay."""
         return self._book.spending.left()
 
     def left_by_class(self) -> NDArray[np.float64]:
-        """Largest charge that somebody of each class can still pay; 0 for an empty class.
+        """Return the largest charge that any member of each class can pay; 0 for an empty class.
 
         Example:
             >>> budgets = Budgets.per_client([1.0, 2.0, 2.0], delta=1e-5)
@@ -437,11 +441,11 @@ class Ledger:
         return self._book.spending.left_by_class()
 
     def least_spent_by_class(self) -> Ticks:
-        """Sums in ticks, ``[sums, classes]``, of who can still pay the most in each class."""
+        """Return the sums in ticks, ``[sums, classes]``, of the member with the most left."""
         return self._book.spending.least_spent_by_class()
 
     def epsilon_spent(self, delta: float | None = None) -> NDArray[np.float64]:
-        """Each client's epsilon so far: a reading at its own delta, or at the one given."""
+        """Return each client's epsilon so far: a reading at its own delta, or at the one given."""
         columns = self._book.spending
         result = np.zeros(len(columns.class_of))
         for index, budget in enumerate(self.budgets.classes):
@@ -457,7 +461,7 @@ class Ledger:
         return self._book.unsettled
 
     def history(self) -> Iterator[dict[str, Any]]:
-        """What happened, row by row, for people: no data of any client but what it paid."""
+        """Yield the rows in readable form; the only data of a client is what it paid."""
         with self._lock:
             self._catch_up()
             unsettled = self._journal.unsettled()
@@ -482,14 +486,14 @@ class Ledger:
             yield entry
 
     def verify(self, head: Head | None = None) -> int:
-        """Read every row again and check all that can be checked; returns how many there are.
+        """Read every row again, check everything that can be checked, and return their number.
 
-        That is: the chain; that the file is whole; that the index, the snapshot and the sums in
-        memory are what the rows say.
+        That is the chain, the file, and that the index, the snapshot and the sums in memory match
+        the rows.
 
         Raises:
-            LedgerTamperedError: If a row was edited, removed or reordered, or the head is lost, or
-                what is derived from the rows is not what they say.
+            LedgerTamperedError: If a row was edited, removed or reordered, the head is missing, or
+                what is derived from the rows does not match them.
         """
         with self._lock:
             snapshot = self._journal.snapshot()
@@ -510,7 +514,7 @@ class Ledger:
                 raise gone
             if not same or not np.array_equal(book.spending.spent(), known.spending.spent()):
                 raise LedgerTamperedError(
-                    "the sums that were noted are not what the rows say: edited or damaged"
+                    "the stored sums do not match the rows: edited or damaged"
                 )
             self._catch_up()
             self._journal.check()
@@ -519,7 +523,7 @@ class Ledger:
             return book.head.number + 1
 
     def check_head(self, head: Head) -> None:
-        """Refuse a ledger that has lost a row somebody remembers, unless its loss was stated."""
+        """Refuse a ledger that has lost a row known elsewhere, unless the loss was stated."""
         if head not in self._book.forgiven and self._journal.head_at(head.number) != head:
             raise LedgerTamperedError(
                 f"row {head.number}, which was seen before, is not in this ledger (its newest is "
@@ -528,12 +532,12 @@ class Ledger:
             )
 
     def state_loss(self, head: Head, charge: float | None = None) -> None:
-        """Go on with a restored backup, having charged everybody for what it has forgotten.
+        """Charge every client for what a restored backup has forgotten, and go on with it.
 
-        `head` is the newest row that somebody remembers, `charge` at most what any client spent
-        since; by default everything that is left.
+        `head` is the newest row that anyone remembers. `charge` is at least what any client has
+        spent since; by default everything that is left.
         """
-        # A charge of 1 or more is no larger than its square: it uses up the sum of squares, too.
+        # A charge of at least 1 does not exceed its square: it uses up the sum of squares, too.
         everything = max(self._book.largest_limit, int(to_ticks(1.0)))
         ticks = everything if charge is None else int(to_ticks(charge))
         with self._lock:
@@ -543,11 +547,11 @@ class Ledger:
             self._book.read(row)
 
     def _catch_up(self) -> None:
-        """Read and check the rows that others have written meanwhile."""
+        """Read and check the rows that other processes have written since."""
         known, newest = self._book.head, self._journal.newest()
         self._read_on()
         head = self._book.head
-        # What this ledger has read before must still be there: the file may have been replaced.
+        # The rows that were read before must still be there: the file may have been replaced.
         if newest != head and (
             newest is None
             or any(self._journal.head_at(one.number) != one for one in (newest, known))

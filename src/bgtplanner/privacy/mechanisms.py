@@ -1,24 +1,23 @@
-"""What makes an upload private: one class per mechanism, with all that depends on which it is.
+"""What makes an upload private: one class per mechanism, with everything that depends on it.
 
-Neighbouring relation: replace one client's data by any other. One upload is clipped *as a whole*
+Neighbouring relation: replace one client's data by any other. An upload is clipped *as a whole*
 to norm C (L2 for Gaussian, L1 for Laplace), so two clients' uploads differ by at most 2C: that is
-the sensitivity, and ``noise scale = noise multiplier * 2C``. Noise goes on every coordinate of a
-fixed, public index set; noise on the rated items only would show which they are.
+the sensitivity, and ``noise scale = noise multiplier * 2C``. Every coordinate of a fixed, public
+index set carries noise; noise on the rated items alone would show which they are.
 
-Doubles are not real numbers: the last bits of ``upload + noise`` can tell what the upload was
-(Mironov 2012). So what is released lies on a grid far coarser than those bits and far finer than
-the noise. The upload is cut to the grid towards zero, which lengthens no norm. The noise of a real
-client is drawn on the grid, in whole steps and exactly (:mod:`bgtplanner.privacy.noise`), with a
-scale of whole steps that is rounded up. Simulated noise is drawn in doubles and rounded to the
-grid. Uploads are cut before they are summed: two sums cut afterwards may differ by more than their
-uploads do.
+Doubles are not real numbers: the last bits of ``upload + noise`` can reveal the upload (Mironov
+2012). So what is released lies on a grid far coarser than those bits and far finer than the noise.
+The upload is cut to the grid towards zero, which increases no norm. The noise of a real client is
+drawn exactly, in whole steps of the grid (:mod:`bgtplanner.privacy.noise`), with a scale that is
+rounded up to whole steps. Simulated noise is drawn in doubles and rounded to the grid. Uploads are
+cut before they are summed: two sums that are cut afterwards may differ by more than their uploads.
 
 With ``trust = local`` every upload carries the full noise. With ``trust = secagg`` the server sees
-only the sum, and the noise is in there once. ``privunit`` adds no noise to an upload but turns it
-(:mod:`bgtplanner.privacy.privunit`); it is for ``local`` only.
+only the sum, which carries the noise once. ``privunit`` adds no noise to an upload but turns its
+direction (:mod:`bgtplanner.privacy.privunit`); it is for ``local`` only.
 
-The simulator protects all clients at once, in arrays of JAX. Its part of a mechanism is written
-for any library's arrays: each array knows its own, and a source of noise is handed in.
+The simulator protects all clients at once, in JAX arrays. Its part of a mechanism works on the
+arrays of any library, which it takes from the array itself, and is given a source of noise.
 """
 
 from __future__ import annotations
@@ -51,37 +50,37 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
-Array = Any  # of NumPy, or of JAX, which this package does without
+Array = Any  # of NumPy or JAX; this package does not depend on JAX
 
 # Clip a little below the bound: rounding to float32 must not push an upload over it.
 _MARGIN = 1e-6
-_GRID_BITS = 24  # of what is released lie below the noise's scale; a double has 53
+_GRID_BITS = 24  # bits of a release below the noise's scale; a double has 53
 _EXPECTED_SHAPE = 2.5  # mean distance of sorted noise: 0.8 to 1.9 up to 200,000 coordinates
-_STRETCH = (np.pi / 2) ** 0.5  # of Laplace noise made Gaussian, at most
+_STRETCH = (np.pi / 2) ** 0.5  # the most that `Laplace.as_normal` stretches an upload by
 
 
 def clip_factor(norm: Array, bound: Array) -> Array:
-    """What to multiply uploads by, so that none is longer than the bound; one entry an upload."""
+    """Return one factor per upload, so that none is longer than the bound."""
     limit = bound * (1 - _MARGIN)
     return limit / norm.__array_namespace__().maximum(norm, limit)
 
 
 def special_of(array: Array) -> Any:
-    """SciPy's special functions, as the array's own library has them."""
+    """Return SciPy's special functions from the library of the array."""
     library = array.__array_namespace__().__name__
     home = "scipy" if library == "numpy" else f"{library.removesuffix('.numpy')}.scipy"
     return importlib.import_module(f"{home}.special")
 
 
 class Limits(NamedTuple):
-    """What an honest upload stays within; lengths are in units of the noise's scale.
+    """Limits that an honest upload stays within; lengths are in units of the noise's scale.
 
     Attributes:
-        low: Least norm, in the mechanism's own norm.
+        low: Smallest norm, in the mechanism's own norm.
         high: Largest norm.
         coordinate: Largest coordinate.
         shape: Largest distance of its sorted coordinates from those of typical noise.
-        agreement: Furthest that it reaches along the sum of the others.
+        agreement: Largest length along the sum of the other uploads.
     """
 
     low: Array
@@ -92,26 +91,25 @@ class Limits(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """What several releases amount to: epsilon at some delta, and at none where there is one."""
+    """What several releases amount to: epsilon at a delta, and pure epsilon if there is one."""
 
     epsilon: float
     pure: float | None
 
 
 class Mechanism:
-    """All that there is to know of a mechanism; they have no state, and there is one of each.
+    """Everything that depends on the mechanism; stateless, with one instance of each.
 
     Attributes:
-        name: Under which it is registered.
-        order: 2 where uploads are clipped in the L2 norm, 1 for the L1 norm.
-        accountant: Name of the rule by which its charges add up, unless told otherwise.
-        pure: Whether its releases have an epsilon without any delta.
-        divisible: Whether n releases of an n-th of a charge are as precise as one of all of it.
-        std_of_scale: Standard deviation of a coordinate's noise of scale 1.
-        trusts: Where it can be used: ``local``, ``secagg``.
-        units: For which units; None: for all.
-        validates: Whether a second, small release can share a round's charge; then
-            :meth:`bound_share` says how.
+        name: The name it is registered under.
+        order: 2 if uploads are clipped in the L2 norm, 1 for the L1 norm.
+        accountant: Name of the accountant that is used unless another is named.
+        pure: Whether its releases have an epsilon with delta = 0.
+        std_of_scale: Standard deviation of noise of scale 1 in one coordinate.
+        trusts: The trusts it can be used under: ``local``, ``secagg``.
+        units: The units it can be used with; None for all.
+        validates: Whether a second, small release can share a round's charge, as
+            :meth:`bound_share` says.
 
     Example:
         >>> gaussian = mechanism_named("gaussian")
@@ -127,7 +125,6 @@ class Mechanism:
     order: ClassVar[Literal[1, 2]]
     accountant: ClassVar[str]
     pure: ClassVar[bool] = True
-    divisible: ClassVar[bool] = False
     std_of_scale: ClassVar[float] = 1.0
     trusts: ClassVar[tuple[str, ...]] = ("local", "secagg")
     units: ClassVar[tuple[str, ...] | None] = None
@@ -136,28 +133,28 @@ class Mechanism:
     # ---- bound
 
     def sizes(self, values: Array) -> Array:
-        """What of each value adds up to the norm, but for :meth:`root`."""
+        """Return what each value adds to the norm before :meth:`root` is taken."""
         return abs(values) if self.order == 1 else values**2
 
     def root(self, total: Array) -> Array:
-        """The norm, from the sum of the :meth:`sizes`."""
+        """Return the norm, given the sum of the :meth:`sizes`."""
         return total if self.order == 1 else total.__array_namespace__().sqrt(total)
 
     def norm(self, uploads: ArrayLike) -> Floats:
-        """Norm of each upload over all its coordinates; no overflow, NaN where one is NaN."""
+        """Return the norm of each upload, without overflow; NaN if a coordinate is NaN."""
         largest, length, _ = self.polar(_flat(uploads))
         with np.errstate(over="ignore"):
             return largest * length
 
     def clip(self, uploads: ArrayLike, bound: ArrayLike) -> Floats:
-        """Every upload shortened to the bound, as a whole, direction kept.
+        """Return every upload shortened to the bound as a whole, with its direction kept.
 
-        An upload with a NaN or an infinity becomes zero: whatever happened there, it must neither
-        leave the client nor lengthen the upload.
+        An upload with a NaN or an infinity becomes zero: it must neither leave the client nor
+        lengthen the upload.
 
         Args:
-            uploads: One upload a row.
-            bound: One bound for all, or one an upload.
+            uploads: One upload per row.
+            bound: One bound for all, or one per upload.
         """
         flat = _flat(uploads)
         limit = np.broadcast_to(_positive("clip", bound), len(flat)) * (1 - _MARGIN)
@@ -168,52 +165,52 @@ class Mechanism:
         return np.where(short[:, None], flat, unit * (limit / length)[:, None])
 
     def polar(self, flat: Floats) -> tuple[Floats, Floats, Floats]:
-        """Largest entry, norm of the upload over it, and the upload over it: all of good size.
+        """Return the largest entry, and the norm and the upload divided by it.
 
-        Squares of tiny entries would have no digits left, and those of large ones overflow.
+        The squares of tiny entries would lose all digits, and those of large ones overflow.
         """
         largest = np.abs(flat).max(axis=1, initial=0.0)
         with np.errstate(invalid="ignore"):
             unit = flat / np.where(largest > 0, largest, 1.0)[:, None]
             sums = self.root(self.sizes(unit).sum(axis=1))
-        return largest, np.maximum(sums, 1.0), unit  # 0 where all are: 1 is as good
+        return largest, np.maximum(sums, 1.0), unit  # 0 if all entries are 0, where 1 does as well
 
     # ---- calibrate
 
     def scale(self, noise_multiplier: ArrayLike, bound: ArrayLike) -> Floats:
-        """Noise scale (standard deviation, or Laplace's b) for uploads clipped at `bound`.
+        """Return the noise scale (standard deviation, or Laplace's b) for uploads within `bound`.
 
-        The sensitivity is 2 * bound: replace one client by another. For ``privunit``, what a
-        coordinate of the release deviates by from the upload.
+        The sensitivity is 2 * bound: replace one client by another. For ``privunit`` this is the
+        standard deviation of each coordinate of the release.
         """
         multiplier = _positive("noise_multiplier", noise_multiplier)
         return _positive("scale", multiplier * 2 * _positive("clip", bound))
 
     def multiplier_of(self, epsilon: Floats) -> Floats:
-        """Noise multiplier of a release of this pure epsilon."""
+        """Return the noise multiplier of a release of this pure epsilon."""
         raise NotImplementedError
 
     def epsilon_of(self, multiplier: Floats) -> Floats:
-        """Pure epsilon of a release with this noise multiplier."""
+        """Return the pure epsilon of a release with this noise multiplier."""
         raise NotImplementedError
 
     def parameters(self, charges: Floats) -> Floats | None:
-        """What a release takes beside clip and scale, ``[charges, numbers]``; None: nothing."""
+        """Return what a release needs beside clip and scale, ``[charges, numbers]``, or None."""
         del charges
         return None
 
     def bound_share(self, of_charge: float) -> float:
-        """Which share of the bound costs a share of the charge, with the noise as it is."""
+        """Return the share of the bound that costs a share of the charge, at the same noise."""
         raise NotImplementedError
 
     def std_of_sum(self, counts: Array, scales: Array, common: bool) -> Array:
-        """Deviation of a sum of so many uploads of each class; `common`: with noise in it once."""
+        """Return the deviation of a sum of `counts` uploads per class; `common`: noised once."""
         if common:
             return self.std_of_scale * scales.max()
         return self.std_of_scale * scales.__array_namespace__().sqrt((counts * scales**2).sum())
 
     def spent(self, multipliers: Floats, times: Floats, delta: float) -> Spent:
-        """Epsilon of so many releases with each noise multiplier, all of them of one client."""
+        """Return the epsilon of one client that made `times` releases with each multiplier."""
         epsilons = self.epsilon_of(multipliers)
         pure = float((times * epsilons).sum())
         by_filter = float(filter_epsilon((times * epsilons**2).sum(), delta))
@@ -224,30 +221,31 @@ class Mechanism:
     def randomise(
         self, clipped: ArrayLike, source: NoiseSource, *, scale: float, bound: float, charge: float
     ) -> Floats:
-        """Uploads, one a row, as they may be released: clipped at `bound`, paid with `charge`.
+        """Return the releases of uploads, one per row, clipped at `bound` and paid with `charge`.
 
-        Or sums of clipped uploads that are :meth:`on_grid`. The scale is that of :meth:`scale`.
+        Sums of clipped uploads that are :meth:`on_grid` may be given instead. The scale is that of
+        :meth:`scale`.
         """
         raise NotImplementedError
 
     def on_grid(self, clipped: ArrayLike, scale: float) -> Floats:
-        """Clipped uploads cut to the grid that belongs to noise of this scale, towards zero."""
+        """Return clipped uploads, cut towards zero to the grid of noise of this scale."""
         grid = _grid(scale)
         return np.asarray(np.trunc(np.asarray(clipped, dtype=np.float64) / grid) * grid)
 
     def rounded(self, values: Floats, scale: float) -> Floats:
-        """Values rounded to the grid that belongs to noise of this scale."""
+        """Return values rounded to the grid of noise of this scale."""
         grid = _grid(scale)
         return np.asarray(np.rint(values / grid) * grid)
 
     def check_sums(self, clients: int, bound: float, scale: float) -> None:
-        """Refuse sums of so many uploads on the grid that doubles could not hold them exactly.
+        """Refuse sums of more uploads on the grid than doubles hold exactly.
 
-        A rounded sum may differ between neighbours by more than their uploads do. Only public
-        numbers decide.
+        Rounded sums of neighbours may differ by more than their uploads do. The decision depends
+        on public numbers alone.
 
         Raises:
-            ConfigError: If the clients' bounds add up to 2^53 steps of the grid or more.
+            ConfigError: If the clients' bounds add up to at least 2^53 steps of the grid.
         """
         most = 2**53 / (float(_positive("clip", bound)) / _grid(scale))
         expected = f"below {most:.3g}, or more noise: sums of these would not be exact"
@@ -258,17 +256,17 @@ class Mechanism:
     def released_sum(
         self, source: NoiseSource, uploads: Any, terms: Any, *, counts: Array, common: bool
     ) -> Sequence[Array]:
-        """Sum of what all clients release: the rows of items, and the dense rest.
+        """Return the sum of what all clients release: the rows of items, and the dense rest.
 
-        Of clipped `Uploads` under `Terms` of :mod:`bgtplanner.federation.protection`, by `counts`
-        clients of each class; `common`: the noise is in the sum once.
+        It takes clipped `Uploads` and `Terms` of :mod:`bgtplanner.federation.protection`, with
+        `counts` clients per class. If `common`, the sum carries the noise once.
         """
         raise NotImplementedError
 
     def released_alone(
         self, source: NoiseSource, upload: Array, *, clip: Array, scale: Array, parameters: Array
     ) -> Array:
-        """What one client releases of a clipped upload: a row, ``[1, size]``."""
+        """Return what one client releases of a clipped upload, ``[1, size]``."""
         raise NotImplementedError
 
     # ---- what an honest release looks like
@@ -276,15 +274,16 @@ class Mechanism:
     def limits(
         self, reach: Array, rare: Array, size: int, *, parameters: Array | None = None
     ) -> Limits:
-        """What honest releases of `size` coordinates exceed with probability exp(-rare), at most.
+        """Return limits that an honest release of `size` coordinates rarely exceeds.
 
-        The reach is clip over scale. These are for Gaussian noise: Laurent and Massart (2000) for
-        norms, ``P[z > t] <= exp(-t^2 / 2) / 2`` elsewhere.
+        Each is exceeded with probability at most exp(-rare). The reach is clip over scale. These
+        are for Gaussian noise: Laurent and Massart (2000) for norms, and
+        ``P[z > t] <= exp(-t^2 / 2) / 2`` elsewhere.
         """
         del parameters
         xp = reach.__array_namespace__()
         tail, spread = xp.sqrt(2.0 * rare), 2.0 * xp.sqrt(size * rare)
-        mean = size / (size + 1.0) ** 0.5  # of the norm, at least; better where size is small
+        mean = size / (size + 1.0) ** 0.5  # at most the mean norm; better for a small size
         alone, many = (xp.sqrt(2.0 * (rare + np.log(2.0 * number))) for number in (1, size))
         return Limits(
             low=xp.maximum(xp.sqrt(xp.maximum(size - spread, 0.0)), mean - tail),
@@ -295,29 +294,29 @@ class Mechanism:
         )
 
     def as_normal(self, values: Floats) -> Floats:
-        """Coordinates over the scale, mapped one by one so that their noise is standard normal."""
+        """Map coordinates, in units of the scale, so that their noise is standard normal."""
         return values
 
 
 class Additive(Mechanism):
-    """A mechanism that adds noise which does not depend on the upload: sums can share it."""
+    """A mechanism whose noise does not depend on the upload, so that a sum can carry it once."""
 
     __slots__ = ()
 
     def draw(self, source: Any, shape: tuple[int, ...]) -> Array:
-        """Noise of scale 1, independent on every coordinate."""
+        """Draw noise of scale 1, independent for every coordinate."""
         raise NotImplementedError
 
     def draw_steps(self, source: ExactNoise, scale: int, shape: tuple[int, ...]) -> Array:
-        """Noise of a scale of whole steps, in whole steps, drawn exactly."""
+        """Draw noise exactly, in whole steps, for a scale of whole steps."""
         raise NotImplementedError
 
     def draw_sum(self, source: Any, shape: tuple[int, ...], counts: Array, scales: Array) -> Array:
-        """Sum of so many independent draws of each scale."""
+        """Draw the sum of `counts` independent draws of each scale."""
         raise NotImplementedError
 
     def noise(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> Floats:
-        """Independent noise of at least this scale on every coordinate.
+        """Draw independent noise of at least this scale for every coordinate.
 
         Exact noise lies on the scale's grid; simulated noise is rounded to it when it is added.
         """
@@ -327,7 +326,7 @@ class Additive(Mechanism):
         return np.asarray(scale * self.draw(source, shape))
 
     def add_noise(self, clipped: ArrayLike, source: NoiseSource, scale: float) -> Floats:
-        """Clipped uploads, or a sum of some that are on the grid, with noise of this scale."""
+        """Return clipped uploads, or a sum of uploads on the grid, with noise of this scale."""
         values = self.on_grid(clipped, scale)
         return self.rounded(self.noise(source, scale, values.shape), scale) + values
 
@@ -339,7 +338,7 @@ class Additive(Mechanism):
     def noise_of_sum(
         self, source: Any, shapes: Sequence[Any], scales: Array, counts: Array, common: bool
     ) -> list[Array]:
-        """Noise of a sum of uploads, drawn at once, for parts of these shapes."""
+        """Draw the noise of a sum of uploads, for parts of these shapes."""
         parts = zip(source.split(len(shapes)), shapes, strict=True)
         if common:
             return [scales.max() * self.draw(own, shape) for own, shape in parts]
@@ -364,7 +363,7 @@ class Gaussian(Additive):
 
     __slots__ = ()
     name, order, accountant = "gaussian", 2, "gaussian/gdp"
-    pure, divisible, validates = False, True, True
+    pure, validates = False, True
 
     def bound_share(self, of_charge: float) -> float:
         return float(np.sqrt(of_charge))
@@ -405,7 +404,7 @@ class Laplace(Additive):
         return source.laplace_steps(scale, shape)
 
     def draw_sum(self, source: Any, shape: tuple[int, ...], counts: Array, scales: Array) -> Array:
-        # A Laplace variable is the difference of two exponential ones, whose sums are gamma.
+        # A Laplace variate is the difference of two exponential ones, whose sums are gamma.
         xp = counts.__array_namespace__()
         per_class = counts.reshape(1, -1, *[1] * len(shape))
         gammas = source.gamma(xp.maximum(per_class, 1.0), (2, len(counts), *shape))
@@ -447,10 +446,10 @@ MECHANISMS: Registry[Mechanism] = Registry(
 
 
 def mechanism_named(name: str) -> Mechanism:
-    """A mechanism by its name; none is imported that was not registered.
+    """Return a mechanism by its name; only registered ones are imported.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If there is none of this name; lists them all.
     """
     if name not in MECHANISMS:
         raise ConfigError(f"mechanism = {name!r}: expected one of {', '.join(MECHANISMS)}")
@@ -463,7 +462,7 @@ def _grid(scale: float) -> float:
 
 
 def _steps(scale: float) -> int:
-    """The scale in whole steps of its grid, rounded up.
+    """Return the scale in whole steps of its grid, rounded up.
 
     A product of floats may be half a unit in the last place too small; the next double is not.
     """
@@ -472,7 +471,7 @@ def _steps(scale: float) -> int:
 
 def _flat(uploads: ArrayLike) -> Floats:
     array = np.asarray(uploads, dtype=np.float64)
-    ConfigError.unless(array.ndim >= 2, "uploads", array.shape, "one upload a row")
+    ConfigError.unless(array.ndim >= 2, "uploads", array.shape, "one upload per row")
     return array.reshape(len(array), math.prod(array.shape[1:]))
 
 

@@ -1,14 +1,14 @@
 """Where random numbers for noise come from, and how noise is drawn from them.
 
-Whoever can predict the noise can remove it. A real client therefore draws from the operating
-system (:class:`SystemNoise`). Seeds (:class:`SeededNoise`) are for simulations: seeded noise on
-changed data would cancel.
+Anyone who can predict the noise can remove it. A real client therefore draws from the operating
+system (:class:`SystemNoise`). Seeds (:class:`SeededNoise`) are for simulations only: the same
+noise on changed data would cancel in the difference.
 
-Noise from the operating system is drawn *exactly* (:class:`ExactNoise`): whole steps of a grid, in
-integer arithmetic, with the very probabilities that the proofs use. The samplers are those of
-Canonne, Kamath and Steinke (2020) for Laplace noise and of Karney (2016) for Gaussian noise, for
-many coordinates at once. A draw that cannot be decided yet takes further random words; none is cut
-short. ``docs/proofs`` has the proofs.
+Noise from the operating system is drawn *exactly* (:class:`ExactNoise`): in whole steps of a grid,
+by integer arithmetic, with exactly the probabilities that the proofs use. The samplers are those
+of Canonne, Kamath and Steinke (2020) for Laplace noise and of Karney (2016) for Gaussian noise,
+for many coordinates at once. A draw that is still undecided takes further random words; none is
+cut short. The proofs are in ``docs/proofs``.
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ Big = NDArray[np.object_]
 Shape = tuple[int, ...]
 T = TypeVar("T", bound=np.generic)
 
-_FINE = 2**48  # steps per unit where exact draws are wanted as doubles, which hold 53 bits
+_FINE = 2**48  # steps per unit of exact draws that are returned as doubles, which hold 53 bits
 _LARGEST_SCALE = 2**50
 
 FINE_BITS = 112
-"""Of a fine variate lie below the point: those of its digit, and a word."""
+"""Bits of a fine variate below the point: those of its digit, and one word."""
 
 
 class NoiseSource(Protocol):
-    """Draws independent standard variates."""
+    """A source of independent standard variates."""
 
     def split(self, number: int) -> Sequence[NoiseSource]:
-        """So many sources in the place of this one; where each has a key, it is for one draw."""
+        """Return `number` sources to use instead of this one; one with a key is for one draw."""
         ...
 
     def normal(self, shape: Shape) -> Floats:
-        """Standard normal: mean 0, standard deviation 1."""
+        """Draw standard normal variates: mean 0, standard deviation 1."""
         ...
 
     def laplace(self, shape: Shape) -> Floats:
-        """Standard Laplace: mean 0, scale 1, standard deviation sqrt(2)."""
+        """Draw standard Laplace variates: mean 0, scale 1, standard deviation sqrt(2)."""
         ...
 
     def uniform(self, shape: Shape) -> Floats:
-        """Uniform between 0 and 1."""
+        """Draw uniform variates between 0 and 1."""
         ...
 
 
 class SeededNoise:
-    """Noise by seed: fast and repeatable, for simulations only."""
+    """Noise from a seed: fast and repeatable, for simulations only."""
 
     def __init__(self, seed: int | list[int]) -> None:
         self._generator = np.random.default_rng(seed)
@@ -90,8 +90,8 @@ class ExactNoise:
     """Noise in whole steps of a grid, drawn without any rounding from uniform random words.
 
     Args:
-        randomness: Gives so many uniform random bytes.
-        bits: Of a word. Fewer than 64 make ties and rejections common, so that tests see them.
+        randomness: Returns the given number of uniform random bytes.
+        bits: Bits of a word. Fewer than 64 make ties and rejections common, for tests.
     """
 
     def __init__(self, randomness: Callable[[int], bytes], *, bits: int = 64) -> None:
@@ -104,15 +104,15 @@ class ExactNoise:
     # ---- uniform
 
     def words(self, number: int) -> Words:
-        """Uniform whole numbers below 2^bits."""
+        """Draw uniform whole numbers below 2^bits."""
         words = np.frombuffer(self._randomness(8 * number), dtype="<u8").astype(np.uint64)
         return words >> np.uint64(64 - self._bits)
 
     def below(self, bound: ArrayLike, number: int) -> Words:
-        """Uniform whole numbers below a bound, which may be another one for each."""
+        """Draw uniform whole numbers below a bound, or each below a bound of its own."""
         bounds = np.asarray(bound, dtype=np.uint64)
         most = np.uint64(2**self._bits - 1)
-        # Words from here on would make small numbers more likely: they are drawn again.
+        # Larger words would make small numbers more likely: they are drawn again.
         last = np.broadcast_to(most - (most % bounds + np.uint64(1)) % bounds, number)
         words = self.words(number)
         while len(again := np.flatnonzero(words > last)):
@@ -120,7 +120,7 @@ class ExactNoise:
         return np.asarray(words % bounds)
 
     def below_any(self, bound: int, number: int) -> Big:
-        """Uniform whole numbers of any size below a bound, as Python's integers."""
+        """Draw uniform whole numbers below a bound of any size, as Python integers."""
         bits = (bound - 1).bit_length()
         size = bits // 8 + 1
         found: list[int] = []
@@ -132,7 +132,7 @@ class ExactNoise:
         return _big(found)
 
     def coins(self, chances: ArrayLike) -> Bools:
-        """True with a probability given in 64 bits: chance / 2^64, exactly."""
+        """Return True with probability chance / 2^64, exactly."""
         numerators = np.asarray(chances, dtype=np.uint64)
         return np.asarray(self.words(numerators.size).reshape(numerators.shape) < numerators)
 
@@ -143,12 +143,12 @@ class ExactNoise:
     # ---- noise
 
     def laplace_steps(self, scale: int, shape: Shape) -> Steps:
-        """Discrete Laplace noise: z with a probability proportional to exp(-abs(z) / scale)."""
+        """Draw discrete Laplace noise: z with probability proportional to exp(-abs(z) / scale)."""
         scale = _whole(scale)
         return self.accepted(lambda tries: self._try_laplace(scale, tries), 0.6, shape)
 
     def normal_steps(self, scale: int, shape: Shape) -> Steps:
-        """A normal variate of this standard deviation, rounded to the nearest whole number."""
+        """Draw normal variates of this standard deviation, rounded to whole numbers."""
 
         def rounded(size: Steps, fraction: Words) -> Steps:
             return size + (fraction >> np.uint64(self._bits - 1)).astype(np.int64)
@@ -157,7 +157,7 @@ class ExactNoise:
         return self.accepted(lambda tries: self._try_normal(scale, tries, rounded), 0.48, shape)
 
     def fine_normal(self, shape: Shape) -> Big:
-        """Standard normal variates in units of 2^-112, cut off towards zero, as integers."""
+        """Draw standard normal variates in units of 2^-112, cut towards zero, as integers."""
 
         def joined(size: Steps, fraction: Words) -> Big:
             return np.asarray((size.astype(object) << 64) + fraction.astype(object))
@@ -173,12 +173,12 @@ class ExactNoise:
     def accepted(
         self, tried: Callable[[int], NDArray[T]], rate: float, shape: Shape
     ) -> NDArray[T]:
-        """As many accepted draws as are wanted; accepted ones are independent of one another.
+        """Return as many accepted draws as the shape holds; they are independent.
 
         Args:
-            tried: Tries so many times and gives what it accepted.
-            rate: About which share it accepts; a matter of speed alone.
-            shape: Of the draws.
+            tried: Makes the given number of tries and returns what it accepted.
+            rate: Roughly the share that it accepts; it affects only the speed.
+            shape: Shape of the draws.
         """
         wanted = math.prod(shape)
         parts = [tried(int(wanted / rate) + 8)]
@@ -187,19 +187,19 @@ class ExactNoise:
         return np.concatenate(parts)[:wanted].reshape(shape)
 
     def _try_laplace(self, scale: int, tries: int) -> Steps:
-        """Algorithm 2 of Canonne, Kamath and Steinke for a whole scale; only what it accepts."""
+        """Return what algorithm 2 of Canonne, Kamath and Steinke accepts, for a whole scale."""
         rest = self.below(scale, tries)
         rest = rest[self.exp_coins(lambda at: self.below(scale, len(at)) < rest[at], tries)]
         times = self.count(len(rest), lambda at: self.exp_coins(sure, len(at)))
         size = rest.astype(np.int64) + scale * times
         minus = self._heads(len(size))
-        once = ~(minus & (size == 0))  # or zero would come up twice as often
+        once = ~(minus & (size == 0))  # otherwise zero would come up twice as often
         return np.asarray(np.where(minus, -size, size)[once])
 
     def _try_normal(
         self, scale: int, tries: int, join: Callable[[Steps, Words], NDArray[T]]
     ) -> NDArray[T]:
-        """Algorithm N of Karney, with coins of Canonne, Kamath and Steinke; what it accepts."""
+        """Return what Karney's algorithm N accepts, with coins of Canonne, Kamath and Steinke."""
         whole = self._try_whole(tries)
         part = _Part(self, scale, len(whole))
         kept = self._gaussian_heads(whole, part.above_fresh)
@@ -207,7 +207,7 @@ class ExactNoise:
         return np.asarray(np.where(self._heads(len(size)), np.negative(size), size))
 
     def _try_whole(self, tries: int) -> Steps:
-        """Whole numbers k with a probability proportional to exp(-k^2 / 2)."""
+        """Draw whole numbers k with a probability proportional to exp(-k^2 / 2)."""
 
         def coins(at: Steps) -> Bools:
             return self.exp_coins(self._half, len(at))
@@ -216,16 +216,16 @@ class ExactNoise:
         return whole[self.all_heads(whole * (whole - 1), coins)]
 
     def _gaussian_heads(self, whole: Steps, part: Callable[[Steps], Bools]) -> Bools:
-        """Coins of probability exp(-x (2k + x) / 2).
+        """Throw coins of probability exp(-x (2k + x) / 2).
 
         Args:
-            whole: The number k of each.
-            part: Throws coins of probability x, of those at these places.
+            whole: The number k of each coin.
+            part: Throws the coins of probability x at the given places.
         """
         twice = (2 * whole).astype(np.uint64)
 
         def share(at: Steps) -> Bools:
-            """Coins of probability x (2k + x) / (2k + 2): x, and one of 2k + 2 that is x again."""
+            """Throw coins of probability x (2k + x) / (2k + 2): x, then one of 2k + 2 cases."""
             heads, choice = part(at), self.below(twice[at] + np.uint64(2), len(at))
             heads &= choice <= twice[at]
             ask = np.flatnonzero(heads & (choice == twice[at]))
@@ -246,7 +246,7 @@ class ExactNoise:
         return self._heads(len(at))
 
     def exp_coins(self, coin: Callable[[Steps], Bools], number: int) -> Bools:
-        """Coins of probability exp(-g), from coins of probability g: `coin` throws some of them.
+        """Throw coins of probability exp(-g), given coins of probability g, which `coin` throws.
 
         Algorithm 1 of Canonne, Kamath and Steinke: count throws of probability g / 1, g / 2, ...
         until one fails; an even number of successes has probability exp(-g).
@@ -261,7 +261,7 @@ class ExactNoise:
         return result
 
     def count(self, number: int, coin: Callable[[Steps], Bools]) -> Steps:
-        """How often each coin comes up heads before it first does not."""
+        """Return how often each coin comes up heads before its first tails."""
         number_of, open_ = np.zeros(number, dtype=np.int64), np.arange(number)
         while len(open_):
             open_ = open_[coin(open_)]
@@ -269,7 +269,7 @@ class ExactNoise:
         return number_of
 
     def all_heads(self, times: Steps, coin: Callable[[Steps], Bools]) -> Bools:
-        """Whether each coin comes up heads so many times in a row."""
+        """Return whether each coin comes up heads the given number of times in a row."""
         result, open_, thrown = np.ones(len(times), dtype=np.bool_), np.flatnonzero(times > 0), 0
         while len(open_):
             result[open_] = coin(open_)
@@ -279,10 +279,10 @@ class ExactNoise:
 
 
 class _Part:
-    """Uniform real numbers x = (digit + fraction) / scale below 1, known as far as was asked.
+    """Uniform real numbers x = (digit + fraction) / scale below 1, drawn as far as needed.
 
     The digit is below the scale. The fraction's first word is drawn at once, further ones when two
-    numbers agree so far, which is the case for one comparison in 2^64 of those of equal digits.
+    numbers agree so far, as one in 2^64 comparisons of equal digits does.
     """
 
     def __init__(self, source: ExactNoise, scale: int, number: int) -> None:
@@ -293,7 +293,7 @@ class _Part:
         self._further: dict[int, list[int]] = {}
 
     def above_fresh(self, at: Steps) -> Bools:
-        """Whether each of these is above a fresh uniform number: true with probability x."""
+        """Return whether each number is above a fresh uniform one: true with probability x."""
         fresh, own = self._source.below(self._scale, len(at)), self.digit[at]
         heads = fresh < own
         ties = np.flatnonzero(fresh == own)
@@ -317,14 +317,14 @@ class _Part:
 
 
 class SystemNoise(ExactNoise):
-    """Exact noise from the operating system's generator; cannot be repeated by anybody."""
+    """Exact noise from the operating system's generator, which no one can repeat."""
 
     def __init__(self) -> None:
         super().__init__(lambda number: os.urandom(number))
 
 
 def sure(at: Steps) -> Bools:
-    """Coins that always come up heads; :meth:`ExactNoise.exp_coins` makes exp(-1) of them."""
+    """Throw coins that are always heads; :meth:`ExactNoise.exp_coins` makes exp(-1) of them."""
     return np.ones(len(at), dtype=np.bool_)
 
 

@@ -1,10 +1,10 @@
 """Is the noise what was stated: as large, on every coordinate, and fresh each time?
 
-An audit by guesses alone needs exp(epsilon) releases. Where the mechanism is known, a few hundred
-show what it would not: noise that is a tenth too small, a coordinate that has none, noise that was
-used before, an upload that reaches further than its clip. Each is a test with an exact
-distribution, one-sided where more of something does no harm; each refutes the mechanism that the
-claim rests on.
+An audit by guesses alone needs exp(epsilon) releases. If the mechanism is known, a few hundred
+reveal faults that guesses would miss: noise that is a tenth too small, a coordinate without noise,
+noise that is reused, an upload that exceeds its clip. Each check is a test with an exact
+distribution, one-sided if more does no harm, and each can refute the mechanism that the claim
+rests on.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ __all__ = ["Check", "NoiseWatch", "at_least"]
 Floats = NDArray[np.float64]
 Signs = NDArray[np.bool_]
 
-_CLOSE = 1e-6  # of the noise's scale; what is nearer than this is taken to be equal
-_RELATIONS = ("clients", "rounds", "coordinates", "inputs", "batches")  # the first is named
+_CLOSE = 1e-6  # relative to the noise's scale; values that are closer count as equal
+_RELATIONS = ("clients", "rounds", "coordinates", "inputs", "batches")  # ties: the first
 
 
 class Check(NamedTuple):
     """One property of the releases that the claim rests on, as measured and as stated.
 
-    The p-value is the probability of seeing this or worse if all is as stated; if it is not so,
-    the fault follows.
+    The p-value is the probability of this or worse if everything is as stated. The fault says
+    what is wrong if the check is refuted.
     """
 
     name: str
@@ -41,25 +41,25 @@ class Check(NamedTuple):
 
 
 def at_least(name: str, hits: int, number: int, chance: float, fault: str) -> Check:
-    """Whether something happened more often than by a chance of at most `chance`."""
+    """Check whether something happened more often than with a probability of `chance`."""
     p_value = float(binom.sf(hits - 1, number, chance)) if number else 1.0
     return Check(name, p_value, hits / max(number, 1), chance, fault)
 
 
 class NoiseWatch:
-    """Looks at noise as it comes, without keeping it.
+    """Statistics of noise, gathered batch by batch without keeping it.
 
-    Noise is given in units of its stated scale, with what is stated to be under it taken off.
+    Noise is given in units of its stated scale, with the stated upload subtracted.
 
     Args:
-        kind: ``gaussian`` or ``laplace``. For Gaussian noise what is under it may be off by a
-            constant: the variance about the mean is looked at.
+        kind: ``gaussian`` or ``laplace``. For Gaussian noise the upload may be off by a constant:
+            the variance about the mean is measured.
     """
 
     def __init__(self, kind: Literal["gaussian", "laplace"]) -> None:
         self.kind = kind
         self._size = np.zeros(1)  # half the sum of squares, or that of absolute values, per column
-        self._freedom = 0.0  # of each column
+        self._freedom = 0.0  # degrees of freedom of each column
         self._agree = dict.fromkeys(_RELATIONS, 0)
         self._pairs = dict.fromkeys(_RELATIONS, 0)
         self._equal = dict.fromkeys(_RELATIONS, 0)
@@ -67,10 +67,10 @@ class NoiseWatch:
         self._first: tuple[Floats, Floats] | None = None
 
     def add(self, first: Floats, second: Floats) -> None:
-        """Look at the noise on releases of either input, ``[rounds, trials, columns]``."""
+        """Add the noise on releases of either input, ``[rounds, trials, columns]``."""
         for noise in (first, second):
             self._measure(noise)
-        # The difference of two trials has no mean, and is as often above zero as below it.
+        # The difference of two trials has mean 0 and is as often positive as negative.
         pair = (_differences(first), _differences(second))
         for differences in pair:
             self._compare("rounds", differences[1:], differences[:-1])
@@ -100,7 +100,7 @@ class NoiseWatch:
             return
         self._agree[relation] += int(((one > 0) == (other > 0)).sum())
         self._pairs[relation] += one.size
-        if one.shape[2] == len(self._size):  # whole rows: noise may be used again now and then
+        if one.shape[2] == len(self._size):  # whole rows: noise may be reused only now and then
             self._count_equal(relation, np.abs(one) - np.abs(other))
 
     def _count_equal(self, relation: str, apart: Floats) -> None:
@@ -109,7 +109,7 @@ class NoiseWatch:
         self._rows[relation] += same.size
 
     def size_check(self) -> Check:
-        """Whether there is as much noise as stated, in all and on every column.
+        """Check whether the noise is as large as stated, in all and in every column.
 
         The sum of squares (of absolute values, for Laplace) has a chi-square (Gamma) distribution.
         """
@@ -125,10 +125,10 @@ class NoiseWatch:
         return Check(name, min(1.0, 2 * min(whole, single)), measured, 1.0, fault)
 
     def fresh_check(self) -> Check:
-        """Whether noise is drawn anew for every round, input, client and coordinate.
+        """Check whether noise is drawn anew for every round, input, client and coordinate.
 
-        Signs of independent differences agree in half of the cases, and as good as never are whole
-        rows equal. The worst of all relations counts, at its price.
+        The signs of independent differences agree in half of the cases, and whole rows are almost
+        never equal. The worst relation counts, corrected for the number of relations.
         """
         name = "fresh noise"
         found = []
@@ -139,7 +139,7 @@ class NoiseWatch:
                 tails = binom.cdf(agree, number, 0.5), binom.sf(agree - 1, number, 0.5)
                 found.append((2 * float(min(tails)), place, agree / number, 0.5))
             if self._rows[relation]:
-                # The density of a difference is below 1/2 of its scale: so likely at most.
+                # The density of a difference is at most 1/2, in units of the scale.
                 chance = (4 * _CLOSE) ** len(self._size)
                 rows, equal = self._rows[relation], self._equal[relation]
                 p_value = float(binom.sf(equal - 1, rows, chance))
@@ -150,5 +150,5 @@ class NoiseWatch:
 
 
 def _differences(noise: Floats) -> Floats:
-    """Of trials, two by two, so that no trial is in more than one."""
+    """Return the differences of pairs of trials, with no trial in more than one pair."""
     return np.asarray(noise[:, :-1:2] - noise[:, 1::2])

@@ -1,4 +1,4 @@
-"""A randomiser of directions, for uploads that are seen one by one: far less noise than adding it.
+"""A randomiser of directions, for uploads that are seen one by one: far less noise than additive.
 
 PrivUnit (Bhowmick et al. 2018; the best there is in high dimensions: Asi, Feldman and Talwar 2022,
 whose Gaussian form this is). For an upload of direction u, draw z standard normal in every
@@ -8,23 +8,23 @@ coordinate and replace its part along u by a number a,
 
 where a is a standard normal above a threshold x with probability p, and one below it otherwise. So
 the release has the density of plain noise times p / P[a >= x] in the cap around u, and times
-(1 - p) / P[a < x] outside. For any two directions the densities differ by a factor of at most
+(1 - p) / P[a < x] outside it. For any two directions the densities differ by a factor of at most
 
     p Phi(x) / ((1 - p) Phi(-x)) = exp(epsilon),
 
 whatever the dimension: pure epsilon, replace one client by another. The mean of a is the
 strength, so that the release is clip * u on average. Its noise is clip / strength in every
-coordinate (but for the one along u), where Gaussian noise would need 2 * clip / mu.
+coordinate (except along u), where Gaussian noise would need 2 * clip / mu.
 
-An upload shorter than the clip is turned round at random, with the probability that makes its
-mean right; no upload at all is any direction with equal probability. Both only mix inputs, each of
-which is protected.
+An upload that is shorter than the clip is reversed at random, with the probability that makes its
+mean right. A zero upload takes a uniformly random direction. Both only mix inputs, each of which
+is protected.
 
 For a real client (:class:`~bgtplanner.privacy.noise.ExactNoise`) the choices are exact coins of 64
 bits whose odds are rounded down, z and a are exact to 112 bits below the point, and the release is
-computed in whole numbers and rounded to 24 of them. ``docs/proofs/privunit.md`` says what remains.
+computed in whole numbers and rounded to 24 bits. ``docs/proofs/privunit.md`` bounds what remains.
 
-It cannot be spread over many clients as noise can: it is for ``trust = local``.
+Unlike noise, it cannot be shared by many clients, so it is for ``trust = local``.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ Big = NDArray[np.object_]
 Array = Any  # of NumPy, or of JAX
 
 _LOG_ROOT_TAU = 0.5 * np.log(2 * np.pi)
-_THIN = 8.0  # standard deviations, from where on single precision has no tail
-_FAR = 30.0  # standard deviations, from where on a series is as good as exact
-_SAFETY = 1e-9  # relative, of epsilon: more than rounding can add to it
+_THIN = 8.0  # standard deviations beyond which single precision has no tail
+_FAR = 30.0  # standard deviations beyond which a series is as good as exact
+_SAFETY = 1e-9  # relative to epsilon: more than rounding can add to it
 _LEAST, _MOST = 1e-14, 1e7  # epsilons
-_RELEASED_BITS = 24  # of a release lie below its scale
-_INPUT_BITS = 60  # of an upload's direction are looked at
+_RELEASED_BITS = 24  # bits of a release below its scale
+_INPUT_BITS = 60  # bits of an upload's direction that are used
 
 
 class Cap(NamedTuple):
     """Which part of the sphere is preferred, and how strongly; one entry for each epsilon.
 
     Attributes:
-        threshold: From where on the cap begins, x.
-        lead: By how much more likely than not it is to be in it: p - (1 - p). Not p itself: for a
-            small epsilon that is next to 1/2, where doubles are too sparse.
+        threshold: Where the cap begins: x.
+        lead: By how much a release in the cap is more likely than one outside: p - (1 - p). For a
+            small epsilon p itself is next to 1/2, where doubles are too sparse.
         strength: Mean of the part along the upload.
     """
 
@@ -73,7 +73,7 @@ class Cap(NamedTuple):
 
     @property
     def chance(self) -> Floats:
-        """The probability p to be in the cap, as a double."""
+        """The probability p of the cap, as a double."""
         return np.asarray(0.5 + 0.5 * self.lead)
 
     @property
@@ -83,7 +83,7 @@ class Cap(NamedTuple):
 
 
 def cap_of(epsilon: ArrayLike) -> Cap:
-    """The cap that leaves the least noise at an epsilon.
+    """Return the cap with the least noise at an epsilon.
 
     Example:
         >>> [round(float(cap_of(epsilon).strength), 2) for epsilon in (1, 10)]
@@ -102,13 +102,13 @@ def cap_of(epsilon: ArrayLike) -> Cap:
 
 
 def epsilon_of(strength: ArrayLike) -> Floats:
-    """The epsilon of a release of so much strength, rounded up."""
+    """Return the epsilon of a release of this strength, rounded up."""
     found = _best_epsilon(np.asarray(strength, dtype=np.float64))
-    return np.asarray(found * (1 + _SAFETY / 2))  # a cap is that much weaker than it may be
+    return np.asarray(found * (1 + _SAFETY / 2))  # a cap is weaker than allowed by this much
 
 
 def _best_epsilon(threshold: Floats) -> Floats:
-    """The epsilon for which this threshold is the best one; it is the strength then, too.
+    """Return the epsilon for which this threshold is the best one, and then also the strength.
 
     The strength's derivative is zero where it equals x, and solving that for epsilon gives
     exp(epsilon) = (phi(x) + x Phi(x)) / (phi(x) - x Phi(-x)).
@@ -117,7 +117,7 @@ def _best_epsilon(threshold: Floats) -> Floats:
     density = np.exp(-0.5 * near**2 - _LOG_ROOT_TAU)
     mills = np.sqrt(np.pi / 2) * erfcx(near / np.sqrt(2))  # Phi(-x) / phi(x)
     small = np.log1p(near / (density * (1 - near * mills)))
-    with np.errstate(over="ignore"):  # infinite is a good answer there
+    with np.errstate(over="ignore"):  # infinity is the right answer there
         # x + phi(x) - x Phi(-x) is x, and phi(x) - x Phi(-x) is phi(x) (1/x^2 - 3/x^4 + ...)
         tail = -np.log1p(-3 / far**2 + 15 / far**4 - 105 / far**6)
         large = 0.5 * far**2 + _LOG_ROOT_TAU + 3 * np.log(far) + tail
@@ -125,12 +125,12 @@ def _best_epsilon(threshold: Floats) -> Floats:
 
 
 def randomise(clipped: ArrayLike, source: NoiseSource, *, bound: float, epsilon: float) -> Floats:
-    """Uploads of at most the bound's length in L2, one a row, each released for a pure epsilon."""
+    """Release uploads within the bound in L2, one per row, each for a pure epsilon."""
     uploads = np.asarray(clipped, dtype=np.float64)
     cap, bound = cap_of(float(epsilon)), float(bound)
     largest, norm, direction = PRIVUNIT.polar(uploads)
     length = largest * norm
-    short = bool((length <= bound * (1 + 1e-9)).all())  # NaN is not
+    short = bool((length <= bound * (1 + 1e-9)).all())  # false for NaN
     ConfigError.unless(short, "uploads", "longer", "uploads that were clipped to the bound")
     share, scale = length / bound, bound / float(cap.strength)
     if isinstance(source, ExactNoise):
@@ -141,9 +141,9 @@ def randomise(clipped: ArrayLike, source: NoiseSource, *, bound: float, epsilon:
 def _turned(
     source: NoiseSource, toward: Array, share: Array, threshold: Array, chance: Array
 ) -> Array:
-    """Releases over their scale: plain noise, but for the part along each direction ``[n, size]``.
+    """Return releases over their scale, ``[n, size]``: plain noise, except along each direction.
 
-    An upload whose length is no share of the bound at all takes any direction.
+    An upload of length zero takes a random direction.
     """
     xp = toward.__array_namespace__()
     of_noise, of_direction, of_along = source.split(3)
@@ -156,13 +156,13 @@ def _turned(
 
 
 def _along(source: NoiseSource, threshold: Array, chance: Array, share: Array) -> Array:
-    """The part of each release along its upload; shorter uploads are turned round at times."""
+    """Return the part of each release along its upload; shorter uploads are reversed at times."""
     xp, special = share.__array_namespace__(), special_of(share)
     turn, inside, where = source.uniform((3, *share.shape))
     if hasattr(special, "ndtri_exp"):
         above = -special.ndtri_exp(xp.log(where) + special.log_ndtr(-threshold))
         below = special.ndtri_exp(xp.log(where) + special.log_ndtr(threshold))
-    else:  # JAX does without; far out, the tail is too thin for its floats
+    else:  # JAX has none; far out, the tail is too thin for its floats
         far = xp.sqrt(threshold**2 - 2.0 * xp.log(where))
         near = -special.ndtri(where * special.ndtr(-xp.minimum(threshold, _THIN)))
         above = xp.where(threshold < _THIN, near, far)
@@ -173,10 +173,10 @@ def _along(source: NoiseSource, threshold: Array, chance: Array, share: Array) -
 
 
 def _turned_exactly(direction: Floats, share: Floats, cap: Cap, source: ExactNoise) -> Floats:
-    """Releases over their scale, in whole numbers up to the last rounding.
+    """Return releases over their scale, computed in whole numbers up to the last rounding.
 
-    Which whole vector stands for a direction is a matter of accuracy alone: the release is private
-    for any two of them.
+    Which whole vector represents a direction affects only accuracy: the release is private for any
+    two of them.
     """
     toward = np.rint(direction * 2.0**_INPUT_BITS).astype(np.int64).astype(object)
     anywhere = source.fine_normal(direction.shape)
@@ -194,7 +194,7 @@ def _turned_exactly(direction: Floats, share: Floats, cap: Cap, source: ExactNoi
 
 
 def _along_exactly(cap: Cap, number: int, source: ExactNoise) -> Big:
-    """The parts along the uploads, in units of 2^-112."""
+    """Draw the parts along the uploads, in units of 2^-112."""
     threshold = int(Fraction(float(cap.threshold)) * 2**FINE_BITS)
     inside = source.coins(np.full(number, cap.chance_words))
     along = np.empty(number, dtype=object)
@@ -216,7 +216,7 @@ def _along_exactly(cap: Cap, number: int, source: ExactNoise) -> Big:
 
 
 def _try_tail(threshold: int, tries: int, source: ExactNoise) -> Big:
-    """Normal variates beyond a threshold x, by Marsaglia (1964): x + e / x, for exponential e.
+    """Draw normal variates beyond a threshold x by Marsaglia (1964): x + e / x, e exponential.
 
     They are accepted with probability exp(-e^2 / (2 x^2)).
     """
@@ -233,13 +233,13 @@ def _try_tail(threshold: int, tries: int, source: ExactNoise) -> Big:
 
 
 def _words(lead: Floats) -> NDArray[np.uint64]:
-    """(1 + lead) / 2 in units of 2^-64, rounded down; a lead above 1 counts as 1."""
+    """Return (1 + lead) / 2 in units of 2^-64, rounded down; a lead above 1 counts as 1."""
     half = np.floor(np.minimum(lead, 1 - 2.0**-53) * 2.0**63)
     return np.asarray(half.astype(np.uint64) + np.uint64(2**63))
 
 
 def _lead(threshold: Floats, epsilon: Floats) -> Floats:
-    """2p - 1 for the p with p Phi(x) / ((1 - p) Phi(-x)) = exp(epsilon).
+    """Return 2p - 1 for the p with p Phi(x) / ((1 - p) Phi(-x)) = exp(epsilon).
 
     The logarithm of p / (1 - p) is epsilon - log(Phi(x) / Phi(-x)). Both are of the size of x for
     a small x, where the second is twice the area hyperbolic tangent of 2 Phi(x) - 1.
@@ -251,7 +251,7 @@ def _lead(threshold: Floats, epsilon: Floats) -> Floats:
 
 
 def _strength(threshold: Floats, epsilon: Floats) -> Floats:
-    """Mean of a: phi(x) (p / Phi(-x) - (1 - p) / Phi(x)), written so as not to cancel.
+    """Return the mean of a: phi(x) (p / Phi(-x) - (1 - p) / Phi(x)), without cancellation.
 
     With p = e^eps Phi(-x) / (Phi(x) + e^eps Phi(-x)) that is
     phi(x) (e^eps - 1) / (Phi(x) + e^eps Phi(-x)).
@@ -263,7 +263,7 @@ def _strength(threshold: Floats, epsilon: Floats) -> Floats:
 
 
 class PrivUnit(Mechanism):
-    """Uploads turned at random, one by one."""
+    """Uploads whose directions are randomised, one by one."""
 
     __slots__ = ()
     name, order, accountant = "privunit", 2, "privunit/zcdp"
@@ -276,7 +276,7 @@ class PrivUnit(Mechanism):
         return epsilon_of(0.5 / multiplier)
 
     def parameters(self, charges: Floats) -> Floats:
-        """Threshold and chance of the cap of each charge, which is an epsilon."""
+        """Return the threshold and chance of the cap of each charge, which is an epsilon."""
         cap = cap_of(np.where(charges > 0, charges, 1.0))
         return np.stack([cap.threshold, cap.chance], axis=1)
 
@@ -288,11 +288,11 @@ class PrivUnit(Mechanism):
     def released_sum(
         self, source: NoiseSource, uploads: Any, terms: Any, **_: Any
     ) -> Sequence[Array]:
-        """Sum of what all clients release.
+        """Return the sum of what all clients release.
 
-        Only the coordinates of an upload matter to how it is turned. All others carry plain
-        noise, and their sum is drawn at once. A client that has nothing to send, which takes any
-        direction by chance, is taken to send plain noise: that differs in one coordinate of all.
+        The direction is randomised within the coordinates of an upload. All others carry plain
+        noise, whose sum is drawn at once. A client with an empty upload, which would take a random
+        direction, sends plain noise here: that differs in a single coordinate.
         """
         *of_noise, of_rest, of_dense_rest, of_along = source.split(5)
         clip, scale, cap = (
@@ -332,7 +332,7 @@ class PrivUnit(Mechanism):
 
 def _caps(parameters: Array | None) -> Array:
     if parameters is None:
-        raise ConfigError("the terms are not for privunit: they have no caps")
+        raise ConfigError("the terms have no caps: they are not for privunit")
     return parameters
 
 

@@ -1,4 +1,4 @@
-"""What a budget buys: the noise of a round under every rule, side by side."""
+"""What a budget buys: the noise of a round under every accountant, side by side."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def quotes(
     mechanism: str | None = None,
     noise_multiplier: float | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """What `rounds` equal rounds cost under every rule of a mechanism, or of both.
+    """Return what `rounds` equal rounds cost under every accountant of a mechanism, or of all.
 
-    With delta = 0 only rules that can do without one are quoted.
+    With delta = 0, only the accountants that need no delta are quoted.
 
     Returns:
-        For each rule: capacity, charge and noise multiplier of a round, epsilon of the rounds and
-        of one more with the same noise; and for the given noise the charge of a round, how many
-        rounds the budget pays for, and the epsilon of `rounds` of them.
+        For each accountant: the capacity, the charge and noise multiplier of a round, the epsilon
+        of the rounds and of one more with the same noise; and for the given noise the charge of a
+        round, how many rounds the budget pays for, and the epsilon of `rounds` of them.
 
     Example:
         >>> round(quotes(Budget(10, 1e-5), 100)["gaussian/gdp"]["noise_multiplier"], 5)

@@ -1,9 +1,9 @@
-"""Somebody elsewhere who remembers the heads of a ledger: a file on another disk or host.
+"""A witness that remembers the heads of a ledger: a file on another disk or host.
 
-A ledger that was cut, or replaced by a backup, is a whole chain still: only who remembers a later
-row can tell. A witness is told every head before the reservation is granted, in a file to which
-lines are only ever added. Put it where whoever can change the ledger cannot change it: a mounted
-share, a write-once store, a file with the append-only attribute (``chattr +a``).
+A ledger that was cut, or replaced by a backup, is still a valid chain. Only someone who remembers
+a later row can detect the loss. Every head is appended to the witness before its reservation is
+granted. Keep the file where those who can change the ledger cannot change it: on a mounted share,
+in a write-once store, or with the append-only attribute (``chattr +a``).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _LINE = 200  # no line of ours is as long
 
 
 class Witness:
-    """A file with one line for each head: when it was told, and NUMBER:HASH.
+    """A file with one line per head: the time, and NUMBER:HASH.
 
     Args:
-        path: The file. It is made by the first line; its folder has to be there, so that a disk
-            that is not mounted is noticed.
+        path: The file. The first line creates it. Its folder must exist, so that a disk that is
+            not mounted is noticed.
 
     Example:
         >>> import tempfile
@@ -43,7 +43,7 @@ class Witness:
         self.path = Path(path)
 
     def append(self, head: Head) -> None:
-        """Add a line; it is on the disk when this returns."""
+        """Append a head; the line is on the disk when this returns."""
         line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {head}\n".encode()
         with self._errors():
             handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -58,7 +58,7 @@ class Witness:
                 os.close(handle)
 
     def newest(self) -> Head | None:
-        """The head that was told last; None if none was. Reads the end of the file only."""
+        """Return the newest head, or None if there is none. Reads only the end of the file."""
         with self._errors():
             try:
                 with self.path.open("rb") as file:
@@ -73,7 +73,7 @@ class Witness:
         return found[-1] if found else None
 
     def heads(self) -> list[Head]:
-        """All heads that were told, oldest first; a line torn by a crash is left out."""
+        """Return all heads, oldest first, without lines torn by a crash."""
         with self._errors():
             return _heads_in(self.path.read_bytes())
 
@@ -82,12 +82,12 @@ class Witness:
         try:
             yield
         except OSError as error:
-            then = "is the disk of the witness there?"
+            then = "is the disk of the witness mounted?"
             raise StorageError.of(self.path, error, then) from error
 
 
 def _heads_in(content: bytes) -> list[Head]:
-    """The heads in whole lines; a line torn by a crash has none."""
+    """Return the heads in whole lines; a line torn by a crash has none."""
     found = []
     for line in content.split(b"\n")[:-1]:
         _, _, text = line.decode("ascii", errors="replace").partition(" ")

@@ -1,4 +1,4 @@
-"""An audit as it looks on a terminal of 80 columns."""
+"""An audit on a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["audit_view"]
 
 
 def audit_view(console: Console, found: Mapping[str, Any]) -> None:
-    """What was attacked, what is claimed, what was seen and could have been, the verdict."""
+    """Print what was attacked and claimed, what was and could have been seen, and the verdict."""
     canaries, gaussian = found["canaries"], found["epsilon_lower_gaussian"]
     together = f", {canaries} canaries in each sum" if canaries > 1 else ""
     assuming = gaussian is not None and gaussian > found["epsilon_lower_any"]
@@ -26,9 +26,9 @@ def audit_view(console: Console, found: Mapping[str, Any]) -> None:
     verdict, *reasons = _verdict(found)
     lines += [
         ("seen", f"{seen} confidence{', for Gaussian noise' if assuming else ''}"),
-        ("expected", f"about {found['epsilon_expected']:.3f}, if all is as stated"),
+        ("expected", f"about {found['epsilon_expected']:.3f}, if everything is as stated"),
         ("from guesses alone", f"epsilon >= {found['epsilon_lower_any']:.3f}, for any noise"),
-        ("they could show", f"epsilon {found['epsilon_largest']:.2f}, had none been wrong"),
+        ("they could show", f"epsilon {found['epsilon_largest']:.2f}, if none had been wrong"),
         *((check["name"], _checked(check)) for check in found["checks"]),
         ("verdict", verdict),
         *(("", reason) for reason in reasons),
@@ -47,7 +47,7 @@ def _verdict(found: Mapping[str, Any]) -> list[str]:
     if found["verdict"] == "holds":
         return [
             f"HOLDS: more than {claim:g} could have been shown, and was not.",
-            "That is consistent with the claim, and no proof of it.",
+            "That is consistent with the claim, but does not prove it.",
         ]
     if found["verdict"] == "refuted":
         spent = [f"at least {found['epsilon_lower']:.3f} is spent"]
@@ -58,15 +58,15 @@ def _verdict(found: Mapping[str, Any]) -> list[str]:
         ]
     then = [
         "no number of releases is enough with canaries and this",
-        "delta: try --canaries 1, or --delta 0 where noise is pure",
+        "delta: try --canaries 1, or --delta 0 if the noise is pure",
     ]
     if needed is not None:
         then = [f"at least {needed:,} are needed: --releases {needed}"]
-    return [f"INCONCLUSIVE: guesses on so few cannot show {claim:g}", *then]
+    return [f"INCONCLUSIVE: so few releases cannot show {claim:g}", *then]
 
 
 def _checked(check: Mapping[str, Any]) -> str:
-    """The word for a check, and the figures behind it where it is more than yes or no."""
+    """Return the result of a check, with its figures if it is more than yes or no."""
     word = "REFUTED" if check["refuted"] else "as stated"
     if check["name"] in ("paid for", "last bits"):
         return word

@@ -1,12 +1,12 @@
-"""Audit the doors that uploads really go through, and say what the audit could have shown at all.
+"""Audit the code that uploads really pass through, and say what the audit could have shown.
 
 Three paths are attacked: ``guard`` (ledger, clip, noise and grid of a client), ``simulation`` (the
 same inside the compiled rounds) and ``client`` (a client folder on a disk that is asked again and
 again while its ratings change). Each is attacked in two ways. *Guesses* about which of two
-neighbouring inputs was released bound epsilon from below, whatever the mechanism is; how much
-they can show is limited by the number of releases. *Checks* compare the releases with the
-mechanism that the claim rests on, and need few. All of it together is wrong about an honest door
-with probability 1 - confidence at most.
+neighbouring inputs was released bound epsilon from below, whatever the mechanism is; how much they
+can show is limited by the number of releases. *Checks* compare the releases with the mechanism
+that the claim rests on, and need only a few. Together, they refute honest code with probability at
+most 1 - confidence.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ Floats = NDArray[np.float64]
 Progress = Callable[[float], None]
 
 PATHS = ("guard", "simulation", "client")
-"""What can be attacked."""
+"""The paths that can be attacked."""
 
 RELEASES = {"guard": 200_000, "simulation": 200_000, "client": 300}
-"""How many releases there are by default: seconds, and enough for a claim of 10 (client: 3)."""
+"""Default numbers of releases: they take seconds and suffice for a claim of 10 (client: 3)."""
 
 _DOORS: dict[str, Callable[[Setting], Door]] = {
     "guard": GuardDoor,
@@ -53,11 +53,11 @@ _DOORS: dict[str, Callable[[Setting], Door]] = {
     "client": ClientDoor,
 }
 _FEWEST = {"guard": 1000, "simulation": 1000, "client": 40}
-_PILOT = 100_000  # releases at most that choose the test; else one in ten
-_NUMBERS = 4_000_000  # in memory at a time
+_PILOT = 100_000  # the most releases that choose the test; otherwise one in ten
+_NUMBERS = 4_000_000  # numbers in memory at a time
 _BATCH = 25_000  # trials at a time
-_BITS = 30  # below the noise's scale: nothing that is released has more of them
-_ABSENT = 20_000  # releases at most without the audited clients
+_BITS = 30  # below the noise's scale: no release has more of them
+_ABSENT = 20_000  # the most releases without the audited clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,23 +65,23 @@ class Audit:
     """What was audited, what is claimed, what was found and what could have been found.
 
     Attributes:
-        path: Which door: ``guard``, ``simulation`` or ``client``.
-        accounting: The rule by which the claim was booked.
-        beside: Epsilon of other clients of the same rounds, where it is not the same.
+        path: ``guard``, ``simulation`` or ``client``.
+        accounting: The accountant with which the claim was booked.
+        beside: Epsilon of the other clients of the same rounds, if it is another one.
         canaries: Clients of one sum whose data were guessed.
-        claimed_epsilon: What the ledger booked and promises: the audited client's own.
-        client_level_epsilon: What the whole client really spends by the theory; differs from the
-            claim for unit ``row`` only.
-        epsilon_lower: What the experiment shows to be spent at least, with the confidence stated:
-            the best of the two below.
+        claimed_epsilon: What the ledger booked and promises to the audited client.
+        client_level_epsilon: What the whole client spends by theory; differs from the claim for
+            unit ``row`` only.
+        epsilon_lower: The lower bound on epsilon at the stated confidence: the better of the two
+            below.
         epsilon_lower_any: From right and wrong guesses alone; holds for any mechanism.
-        epsilon_lower_gaussian: Taking the noise to be Gaussian; None for other mechanisms.
-        epsilon_largest: What `epsilon_lower_any` would have been if no guess had been wrong.
-        epsilon_expected: About what `epsilon_lower` is for a door that does just what it states.
-        releases_needed: With how many releases `epsilon_largest` exceeds the claim; None if no
-            number of them is enough.
-        checks: What was compared with the stated mechanism, each with its probability if all is
-            as stated, the risk that it was given, and whether it is refuted.
+        epsilon_lower_gaussian: Assumes Gaussian noise; None for other mechanisms.
+        epsilon_largest: What `epsilon_lower_any` would have been without a wrong guess.
+        epsilon_expected: About what `epsilon_lower` is if the code does exactly what it states.
+        releases_needed: The number of releases from which `epsilon_largest` exceeds the claim;
+            None if no number is enough.
+        checks: The comparisons with the stated mechanism, each with its p-value, its share of the
+            risk, and whether it is refuted.
         verdict: ``refuted``: a bound is above the claim, or a check failed. ``inconclusive``:
             nothing is refuted, but guesses could not have shown as much as is claimed. ``holds``:
             they could have, and did not.
@@ -112,16 +112,16 @@ class Audit:
 
     @property
     def faults(self) -> list[str]:
-        """What the checks have refuted, in words."""
+        """What is wrong, for each refuted check."""
         return [check["fault"] for check in self.checks if check["refuted"]]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the audit as plain values."""
         return asdict(self) | {"checks": list(self.checks)}
 
 
 class _Risks(NamedTuple):
-    """The share of the risk of guesses, and that of each other bound and of each check."""
+    """Shares of the risk: of the guesses, and of each other bound and check."""
 
     any: float
     each: float
@@ -145,33 +145,33 @@ def audit(
     seed: int | None = None,
     on_progress: Progress | None = None,
 ) -> Audit:
-    """Attack a door with many releases of neighbouring inputs, and compare it with what it states.
+    """Attack a path with many releases of neighbouring inputs, and compare them with its claim.
 
     The neighbours are the worst case: a client whose upload points one way with the full norm, and
-    one whose upload points the other way (in ``path = client``, as far as ratings allow). Each
-    trial is a client, or under secagg a sum, of its own; the attacker sees all of its rounds.
+    one whose upload points the other way (with ``path = client``, as far as ratings allow). Each
+    trial is a new client, or under secagg a new sum; the attacker sees all of its rounds.
 
     Args:
         mechanism: ``gaussian``, ``laplace`` or ``privunit``.
         trust: ``local`` or ``secagg``.
         unit: ``client`` or ``row``.
         path: ``guard``, ``simulation``, or ``client``, which needs the extra `flower`.
-        epsilon: The budget to audit; in ``path = client``, what one request may cost.
+        epsilon: The budget to audit; with ``path = client``, what one request may cost.
         delta: Its delta.
         rounds: Rounds that the budget is spread over.
-        releases: Number of trials, half for each neighbour; see :data:`RELEASES`.
-        blocks: With unit ``row``: blocks in an upload.
+        releases: Number of trials, half of them per neighbour; see :data:`RELEASES`.
+        blocks: Blocks of an upload, with unit ``row``.
         dimensions: Coordinates of an upload, or of a block.
-        canaries: Under secagg: guess about so many clients of each sum, by a bound that holds
-            although their guesses may depend on each other.
-        beside: In ``path = simulation``: budget of the other clients of the same rounds.
-        confidence: Probability with which an honest door is not refuted.
+        canaries: Under secagg, the number of clients per sum to guess about, with a bound that
+            holds although their guesses may depend on each other.
+        beside: With ``path = simulation``, the budget of the other clients of the same rounds.
+        confidence: Probability with which honest code is not refuted.
         seed: For a repeatable audit; by default the noise is secret, as on a client.
         on_progress: Called with the share that is done.
 
     Raises:
         ConfigError: If this cannot be audited, naming the flag.
-        MissingExtraError: If the path needs what is not installed.
+        MissingExtraError: If the path needs an extra that is not installed.
     """
     ConfigError.unless(path in PATHS, "--path", path, " or ".join(PATHS))
     number = RELEASES[path] if releases is None else releases
@@ -226,7 +226,7 @@ def _attacked(
         seen.look(values, signs, choosing=choosing)
         done += 2 * trials * setting.canaries
         on_progress(min(1.0, done / releases) * 0.95)
-    games = door.games()  # of a client, one that cannot pay is among them
+    games = door.games()  # for a client, these include one that cannot pay
     if not is_client:
         seen.absent(door, releases, seed)
     on_progress(1.0)
@@ -246,7 +246,7 @@ def _expects(setting: Setting, stated: Stated, releases: int, risks: _Risks) -> 
 
 
 def _batches(setting: Setting, door: Door, releases: int) -> Iterator[tuple[int, bool]]:
-    """How many trials of either input to make at a time, and whether they choose the test."""
+    """Yield how many trials of either input to make, and whether they choose the test."""
     most = max(2, min(_BATCH, _NUMBERS // max(door.numbers_per_trial, 1)))
     trials = -(-releases // (2 * setting.canaries))
     pilot = max(1, min(-(-trials // 10), _PILOT // (2 * setting.canaries)))
@@ -256,7 +256,7 @@ def _batches(setting: Setting, door: Door, releases: int) -> Iterator[tuple[int,
 
 
 def _signs(setting: Setting, trials: int, batch: int, seed: int | None) -> tuple[Floats, Floats]:
-    """Which way the uploads point: one input and the other; canaries by the toss of a coin."""
+    """Return which way the uploads of either input point; for canaries, by the toss of a coin."""
     if setting.canaries == 1:
         return np.ones((trials, 1)), -np.ones((trials, 1))
     coins = np.random.default_rng(None if seed is None else [seed, batch, 2])
@@ -266,7 +266,7 @@ def _signs(setting: Setting, trials: int, batch: int, seed: int | None) -> tuple
 
 
 class _Seen:
-    """All that is kept of the releases: counts and sums."""
+    """What is kept of the releases: counts and sums."""
 
     def __init__(self, setting: Setting, stated: Stated, expects: Expected) -> None:
         self.setting, self.stated, self.expects = setting, stated, expects
@@ -282,7 +282,7 @@ class _Seen:
         self._across = _complement(stated) if setting.mechanism == "privunit" else None
 
     def look(self, values: list[Floats], signs: tuple[Floats, Floats], *, choosing: bool) -> None:
-        """Take in a batch of both inputs."""
+        """Add a batch of both inputs."""
         scores = [self._scores(part) for part in values]
         first = np.concatenate([s[sign > 0] for s, sign in zip(scores, signs, strict=True)])
         second = np.concatenate([s[sign < 0] for s, sign in zip(scores, signs, strict=True)])
@@ -307,9 +307,9 @@ class _Seen:
             self._off_grid += int((steps != np.rint(steps)).sum())
 
     def _scores(self, values: Floats) -> Floats:
-        """How much each trial looks like the input that points ahead, ``[trials, canaries]``.
+        """Return how much each trial looks like the input ahead, ``[trials, canaries]``.
 
-        The exact privacy loss, added up over all that is seen.
+        This is the exact privacy loss, added up over everything that is seen.
         """
         stated = self.stated
         if stated.mechanism == "gaussian":
@@ -332,7 +332,7 @@ class _Seen:
         return np.stack(columns, axis=1)
 
     def _noise(self, values: Floats, signs: Floats) -> Floats:
-        """What is left without what is stated to be under the noise, in units of its scale."""
+        """Return releases minus the stated uploads, in units of the noise's scale."""
         if self._across is not None:
             return np.asarray(values @ self._across / self.stated.scale)
         centres = np.where(signs[:, :, None] > 0, self.stated.ahead, self.stated.behind)
@@ -351,7 +351,7 @@ class _Seen:
                 self._beyond_of += along.size
 
     def absent(self, door: Door, releases: int, seed: int | None) -> None:
-        """See whether clients that do not take part show all the same."""
+        """Count releases that reveal clients which do not take part."""
         trials = max(50, min(_ABSENT, releases // 10) // (2 * self.setting.canaries))
         apart = self.stated.ahead - self.stated.behind
         for side, signs in enumerate(_signs(self.setting, trials, 10**6, seed)):
@@ -362,7 +362,7 @@ class _Seen:
             self._shown_of += along.size
 
     def checks(self) -> list[Check]:
-        """What was compared with what is stated."""
+        """Return the comparisons with what is stated."""
         cap = self.stated.cap
         chance = 0.5 if cap is None else float(cap.chance)
         fault = "an upload reaches further than its clip allows"
@@ -372,7 +372,7 @@ class _Seen:
             off, fault = self._off_grid, "the last bits of a release are not covered by noise"
             found.append(Check("last bits", 0.0 if off else 1.0, float(off), 0.0, fault))
         if self._shown_of:
-            fault = "a client that does not take part shows all the same"
+            fault = "a client that does not take part is visible nevertheless"
             found.append(at_least("who is absent", self._shown, self._shown_of, 0.5, fault))
         return found
 
@@ -382,11 +382,11 @@ def _unit(vectors: Floats) -> Floats:
 
 
 def _complement(stated: Stated) -> Floats:
-    """Orthonormal directions in which PrivUnit's release is plain noise, ``[size, columns]``."""
+    """Return orthonormal directions in which PrivUnit's release is plain noise, one per column."""
     size = stated.ahead.shape[1]
     along = np.concatenate([stated.ahead, stated.behind])
     rank = int(np.linalg.matrix_rank(along))
-    # Coordinates that no upload has come first, and stay as they are.
+    # Coordinates that no upload uses come first and stay unchanged.
     order = np.argsort(np.abs(along).sum(axis=0), kind="stable")
     basis, _ = np.linalg.qr(np.concatenate([along[:rank].T, np.eye(size)[:, order]], axis=1))
     return np.asarray(basis[:, rank:size])
@@ -450,7 +450,7 @@ def _concluded(
 
 
 def _needed(setting: Setting, risks: _Risks) -> int | None:
-    """Releases with which more than the claim could be shown, those that choose the test too."""
+    """Return how many releases could show more than the claim, including those for the choice."""
     claim, delta = setting.budget.epsilon, setting.budget.delta
     if setting.canaries == 1:
         judged: int | None = releases_needed(claim, delta=delta, confidence=1 - risks.any)

@@ -1,10 +1,11 @@
-"""A client folder on a disk as a door: asked again and again, while its ratings change.
+"""A client folder on a disk as a door: asked again and again while its ratings change.
 
-What a server can do is played against :class:`~bgtplanner.flower.client.Client` as it is: requests
-of new rounds, the same request again, others in between, ratings that come and go, and a new
-process for every request. Beside the releases themselves an audit looks at what is *not* noise:
-whether there is an answer, and whether it has the bytes of an earlier one. That may depend on
-requests alone, so its guesses must be right half of the time and no more.
+Everything that a server can do is played against the real
+:class:`~bgtplanner.flower.client.Client`: requests for new rounds, the same request again, others
+in between, ratings that come and go, and a restart for every request. Beside the releases, an
+audit looks at what carries *no* noise: whether there is an answer, and whether it has the bytes of
+an earlier one. Both may depend on the requests alone, so guesses from them must be right half of
+the time and no more.
 """
 
 from __future__ import annotations
@@ -37,22 +38,22 @@ __all__ = ["ClientDoor"]
 Floats = NDArray[np.float64]
 Outcomes = tuple[list[str], NDArray[np.bool_]]
 
-_EPSILON = 1e5  # enough for as many requests as anybody will make
-_CLIP = 0.1  # what one rating makes a client send is longer than this
+_EPSILON = 1e5  # enough for any number of requests in an audit
+_CLIP = 0.1  # shorter than the upload of a client with one rating
 _KEPT = 1  # answers that a client keeps
-_TIMES = 16  # that a game is played: 2^-16 is below every risk
-_ITEMS = 4  # for each dimension that was asked for: they cost nothing here
-_RAM = Path("/dev/shm")  # noqa: S108 - nothing of this has to last, and disks are slow
-_MEAN = 0.5  # public, so that a rating of 1 and one of 0 are nearly opposite
+_TIMES = 16  # turns of a game: 2^-16 is below every risk
+_ITEMS = 4  # items per requested dimension: they cost nothing here
+_RAM = Path("/dev/shm")  # noqa: S108 - nothing here has to last, and disks are slow
+_MEAN = 0.5  # public; it makes ratings of 1 and 0 nearly opposite
 _EMPTY = "user,item,rating\n"
 
 
 class ClientDoor(Door):
-    """A client with one rating, the highest or the lowest there is.
+    """A client with one rating, the highest or the lowest possible.
 
     Raises:
         MissingExtraError: If Flower is not installed.
-        ConfigError: If a client on a machine of its own cannot be asked this.
+        ConfigError: If the setting does not exist on a client's own machine.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -82,7 +83,7 @@ class ClientDoor(Door):
         self.numbers_per_trial = 2 * self._items
 
     def _upload(self, value: float) -> Floats:
-        """What a client with this one rating would send if it were not protected."""
+        """Return the unprotected upload of a client with this one rating."""
         from bgtplanner.data.ratings import Ratings
         from bgtplanner.federation.client import upload_of
         from bgtplanner.models.bias import Biases
@@ -95,7 +96,7 @@ class ClientDoor(Door):
         return np.asarray(upload_of(Biases(mean=_MEAN), shared, ratings))
 
     def release(self, signs: Signs, *, mark: list[int] | None, absent: bool = False) -> Floats:
-        """A request of a new round for every trial, from a client that is started anew."""
+        """Send a request for a new round per trial to a client that is restarted each time."""
         del absent  # a client that cannot pay is one of the games
         if self._desk is None:
             self._desk = self._open(mark)
@@ -107,7 +108,7 @@ class ClientDoor(Door):
         return seen
 
     def games(self) -> list[Check]:
-        """What a server can try beside asking: repeats, silence, and what was not paid for."""
+        """Return what else a server can try: repeats, silence, and unpaid answers."""
         if self._desk is not None:
             self._close(self._desk)
         found = [self._replays(), self._silences(), self._payments()]
@@ -117,13 +118,13 @@ class ClientDoor(Door):
     # ---- the games
 
     def _played(self, coins: np.random.Generator, turn: Callable[[_Desk, bool], str]) -> Outcomes:
-        """What turns show of a client whose ratings change in those that a coin chooses."""
+        """Play turns in which the ratings change by the toss of a coin; return what they show."""
         with self._client() as desk:
             changed = coins.integers(0, 2, _TIMES).astype(bool)
             return [turn(desk, change) for change in changed], changed
 
     def _replays(self) -> Check:
-        """Ask the same again, after the ratings have changed or have not."""
+        """Repeat a request after the ratings have changed, or have not."""
 
         def turn(desk: _Desk, change: bool, others: int) -> str:
             desk.rate(1.0)
@@ -158,7 +159,7 @@ class ClientDoor(Door):
         return _told_apart("no ratings", outcomes, fault)
 
     def _payments(self) -> Check:
-        """Count answers that the ledger did not book, those after the budget was spent too."""
+        """Count answers that the ledger did not book, also after the budget was spent."""
         with self._client(self.setting.budget.epsilon) as desk:
             for _ in range(4):
                 desk.rate(1.0)
@@ -228,7 +229,7 @@ class ClientDoor(Door):
         self._close(desk)
 
     def _close(self, desk: _Desk) -> None:
-        """See whether every answer was booked."""
+        """Count the client if not all of its answers were booked."""
         with desk.client().open_ledger() as ledger:
             booked = int(ledger.spent()[0, 0])
         owed = len(desk.answers) * int(to_ticks(self.setting.charge))
@@ -237,7 +238,7 @@ class ClientDoor(Door):
 
 @dataclass
 class _Desk:
-    """One client's folder, and what it has answered."""
+    """One client's folder, and its answers."""
 
     home: Path
     mark: list[int] | None
@@ -246,7 +247,7 @@ class _Desk:
     _asked: int = 0
 
     def client(self) -> Any:
-        """The client as it is when its machine is started."""
+        """Return the client as it is after its machine has started."""
         from bgtplanner.flower import client, clientfile
 
         noise: Callable[..., Any] | None = None
@@ -256,29 +257,29 @@ class _Desk:
         return client.Client(clientfile.load_client(self.home / "client.toml"), noise=noise)
 
     def next_round(self) -> int:
-        """A round that was never asked about."""
+        """Return a round that was never requested."""
         self._round += 1
         return self._round
 
     def rate(self, value: float) -> None:
-        """The client's one rating, from now on."""
+        """Replace the client's one rating."""
         self.write(f"{_EMPTY}me,item 0,{value}\n")
 
     def write(self, text: str) -> None:
-        """The client's table of ratings, from now on."""
+        """Replace the client's table of ratings."""
         (self.home / "ratings.csv").write_text(text, encoding="utf-8")
 
     def ask(self, request: Request) -> Floats | None:
-        """What a client that was just started answers; None if it refuses."""
+        """Return the answer of a client that has just started, or None if it refuses."""
         try:
             return self.must(request)
         except BGTPlannerError:
             return None
 
     def must(self, request: Request) -> Floats:
-        """The same where there has to be an answer."""
+        """Return the answer of a client that has just started and must not refuse."""
         self._asked += 1
-        with _quiet():  # its log is for its owner, who is not here
+        with _quiet():  # its log is for its owner
             answer = np.asarray(self.client().answer(replace(request)), dtype=np.float64)
         self.answers.add(answer.tobytes())
         return answer
@@ -296,7 +297,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _told_apart(name: str, outcomes: list[Outcomes], fault: str) -> Check:
-    """Whether some outcome tells which of two worlds it was, more often than a coin would."""
+    """Check whether an outcome reveals which of two worlds it was, more often than a coin."""
     worst, measured, looked = 1.0, 0.5, 0
     for labels, worlds in outcomes:
         for label in sorted(set(labels)):

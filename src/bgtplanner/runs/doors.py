@@ -1,9 +1,9 @@
-"""The doors that releases go through, opened many times: what an audit attacks.
+"""The doors that releases pass through, which an audit attacks: the guard and the simulator.
 
-A trial is a client (under ``secagg``: a sum over a group) that is never seen again, with a budget
-of its own. Its upload is longer than the clip and points one way or the other. What comes out is
-compared with what is *stated*: worked out here from the charge alone, not with the code of the
-mechanisms, which is what is being audited.
+A trial is a client (under ``secagg``, a sum over a group) that is used once, with a budget of its
+own. Its upload is longer than the clip and points one way or the other. The release is compared
+with what is *stated*, which is computed here from the charge alone, without the code of the
+mechanisms that is being audited.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ __all__ = ["Door", "GuardDoor", "Setting", "SimulationDoor", "Stated", "stated_m
 Floats = NDArray[np.float64]
 Signs = NDArray[np.float64]
 
-_LOUD = 2.0  # of every coordinate that an upload points along; the clip is 1
-_TOGETHER = 4096  # trials of a program
+_LOUD = 2.0  # every coordinate that an upload points along; the clip is 1
+_TOGETHER = 4096  # trials per call of a compiled program
 _POOR = 1e-9  # epsilon of a client that cannot pay
 
 
@@ -38,13 +38,7 @@ _POOR = 1e-9  # epsilon of a client that cannot pay
 class Setting:
     """What is audited; see :func:`bgtplanner.runs.audits.audit`.
 
-    Attributes:
-        budget: What the audited clients may spend: the claim.
-        rounds: Equal rounds that it is spent in, all of them seen by the attacker.
-        blocks: With unit ``row``: blocks in an upload; else 1.
-        size: Coordinates of an upload, or of a block.
-        canaries: Clients of a sum whose data are guessed, each with a coordinate of its own.
-        beside: What other clients of the same rounds may spend, where that is something else.
+    `size` is the number of coordinates of an upload, or of a block; each canary has its own.
     """
 
     mechanism: Literal["gaussian", "laplace", "privunit"]
@@ -60,12 +54,12 @@ class Setting:
 
     @property
     def charge(self) -> float:
-        """Of one round, for the audited clients."""
+        """The charge of one round for the audited clients."""
         return self.accountant.even_charge(self.budget, self.rounds)
 
     @property
     def charge_beside(self) -> float:
-        """Of one round, for the others."""
+        """The charge of one round for the other clients."""
         return self.accountant.even_charge(self.beside or self.budget, self.rounds)
 
 
@@ -74,11 +68,11 @@ class Stated:
     """What a door claims to do to an upload.
 
     Attributes:
-        mechanism: By which.
-        scale: Of the noise on every coordinate of what is seen.
-        ahead: What is under the noise if the upload points ahead, ``[canaries, size]``.
-        behind: The same if it points the other way.
-        cap: With ``privunit``: which part of the sphere is preferred, and how strongly.
+        mechanism: Its mechanism.
+        scale: Scale of the noise on every coordinate of a release.
+        ahead: The clipped uploads that point ahead, ``[canaries, size]``.
+        behind: The same for those that point the other way.
+        cap: With ``privunit``, which part of the sphere is preferred, and how strongly.
         on_grid: Whether releases lie on a grid that the noise covers, down to the last bit.
     """
 
@@ -91,7 +85,7 @@ class Stated:
 
     @property
     def losses(self) -> Floats:
-        """Privacy loss of one release: by coordinate for ``laplace``, else one number."""
+        """Privacy loss of one release: per coordinate for ``laplace``, otherwise one number."""
         apart = self.ahead[0] - self.behind[0]
         if self.mechanism == "laplace":
             return np.asarray(np.abs(apart[apart != 0]) / self.scale)
@@ -99,7 +93,7 @@ class Stated:
 
 
 class Door:
-    """Whatever releases go through.
+    """The code that releases pass through.
 
     Attributes:
         setting: What is audited.
@@ -112,24 +106,23 @@ class Door:
     numbers_per_trial: int
 
     def release(self, signs: Signs, *, mark: list[int] | None, absent: bool = False) -> Floats:
-        """What is seen of new trials, ``[releases of each, trials, coordinates]``.
+        """Return the releases of new trials, ``[releases per trial, trials, coordinates]``.
 
         Args:
-            signs: 1 where an upload points ahead and -1 where it points back,
-                ``[trials, canaries]``.
-            mark: Seed of the noise, other than that of any other call; None for secret noise.
+            signs: 1 if an upload points ahead and -1 if it points back, ``[trials, canaries]``.
+            mark: Seed of the noise, different in every call; None for secret noise.
             absent: Whether the audited clients do not take part, since they cannot pay.
         """
         raise NotImplementedError
 
     def games(self) -> list[Check]:
-        """What else an attacker can try; nothing, unless the door can be asked again."""
+        """Return what else an attacker can try; nothing, unless the door can be asked again."""
         return []
 
     def _states(
         self, ahead: Floats, behind: Floats, bound: float, scale: float, *, on_grid: bool
     ) -> Stated:
-        """What is stated of uploads in two directions, within a bound."""
+        """Return what is stated about uploads in two directions, within a bound."""
         mechanism = self.setting.mechanism
         order = 1 if mechanism == "laplace" else 2
 
@@ -147,19 +140,19 @@ class Door:
 
 
 def stated_multiplier(mechanism: str, charge: float) -> float:
-    """Noise over sensitivity that a charge stands for, by the definition of each currency."""
+    """Return the noise multiplier of a charge, by the definition of each mechanism's charge."""
     if mechanism == "gaussian":
         return 1 / math.sqrt(charge)
     return 1 / charge if mechanism == "laplace" else 0.5 / float(cap_of(charge).strength)
 
 
 def _along(setting: Setting, active: list[int]) -> Floats:
-    """Where each canary's upload points: ones on its coordinates."""
+    """Return where each canary's upload points: ones at its coordinates."""
     if setting.canaries > 1:
         return np.eye(setting.canaries, setting.size)
     along = np.zeros((1, setting.size))
-    # For Laplace one coordinate is the worst. For the others the direction makes no difference:
-    # it is spread, so that a clip of each coordinate on its own would show.
+    # For Laplace noise, a single coordinate is the worst case. For the others the direction makes
+    # no difference; several coordinates reveal a clip that is applied to each of them alone.
     along[0, active[:1] if setting.mechanism == "laplace" else active] = 1.0
     return along
 
@@ -169,19 +162,19 @@ class GuardDoor(Door):
 
     def __init__(self, setting: Setting) -> None:
         fits = setting.beside is None
-        expected = "nothing, with --path guard, which has one charge for all"
+        expected = "none, with --path guard, which has one charge for all"
         ConfigError.unless(fits, "--beside", setting.beside and setting.beside.epsilon, expected)
         self.setting = setting
         half = max(1, (setting.size + 1) // 2)
         self._along = _along(setting, list(range(half)))
         scale = 2 * stated_multiplier(setting.mechanism, setting.charge)
         self.stated = self._states(self._along, -self._along, 1.0, scale, on_grid=True)
-        # Under secagg somebody else is in the sum.
+        # Under secagg, another client is in the sum.
         self._members = 1 if setting.trust == "local" else setting.canaries + 1
         self.numbers_per_trial = setting.size * setting.blocks * max(setting.rounds, self._members)
 
     def release(self, signs: Signs, *, mark: list[int] | None, absent: bool = False) -> Floats:
-        """Every trial through one guard, round after round."""
+        """Pass every trial through one guard, round after round."""
         setting, trials = self.setting, len(signs)
         blocks = setting.blocks  # 1, unless the unit is a row
         uploads = np.zeros((trials, self._members, blocks, setting.size))
@@ -190,7 +183,7 @@ class GuardDoor(Door):
         members = uploads.reshape(trials * self._members, blocks, setting.size)
         poor = np.zeros((trials, self._members), dtype=np.int32)
         poor[:, :known] = absent
-        # Somebody must be able to pay, or there is no round.
+        # At least one client must be able to pay, or there is no round.
         class_of = np.append(poor.ravel(), 0).astype(np.int32)
         members = np.concatenate([members, np.zeros((1, blocks, setting.size))])
         groups = np.append(np.repeat(np.arange(trials), self._members), trials)
@@ -213,11 +206,10 @@ class GuardDoor(Door):
 class SimulationDoor(Door):
     """The simulator's :class:`~bgtplanner.federation.protection.Protection`, inside the compiler.
 
-    Every trial is a whole round: the audited clients, one that has nothing to say, and one that
-    does not take part although it has much to say. With ``beside`` the other two have that budget.
-    The coordinates are those of rated items, of an item that nobody has rated, and of the dense
-    rest. Under local trust both ways of drawing noise take turns, all at once and client by
-    client.
+    Every trial is a whole round with the audited clients, one whose upload is zero, and one with a
+    large upload that does not take part. With ``beside`` the other two have that budget. The
+    coordinates are those of rated items, of an item that no one has rated, and of the dense rest.
+    Under local trust, noise is drawn alternately for the whole sum and client by client.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -232,7 +224,7 @@ class SimulationDoor(Door):
         self._along = _along(setting, half)
         mine = stated_multiplier(mechanism, setting.charge)
         others = stated_multiplier(mechanism, setting.charge_beside)
-        # The noise in a sum is that of whoever pays most; who pays less is clipped harder.
+        # The highest charge sets the noise of a sum; a lower charge means a smaller clip.
         least = min(mine, others) if setting.trust == "secagg" else mine
         ways = (self._along, -self._along)
         self.stated = self._states(*ways, least / mine, 2 * least, on_grid=False)
@@ -242,12 +234,12 @@ class SimulationDoor(Door):
         self._programs: dict[str, Any] = {}
 
     def release(self, signs: Signs, *, mark: list[int] | None, absent: bool = False) -> Floats:
-        """Every trial a round of its own, many of them in one program."""
+        """Run every trial as a round of its own, many of them in one compiled program."""
         import jax
 
         setting, number = self.setting, self.setting.rounds * len(signs)
         modes = ("sum", "per-client") if setting.trust == "local" else ("sum",)
-        mode = modes[self._calls // 2 % len(modes)]  # both inputs of a batch in the same way
+        mode = modes[self._calls // 2 % len(modes)]  # the same for both inputs
         self._calls += 1
         if mode not in self._programs:
             self._programs[mode] = self._compiled(mode)
@@ -256,7 +248,7 @@ class SimulationDoor(Door):
         every = np.tile(np.asarray(signs, dtype=np.float32), (setting.rounds, 1))
         terms = self._terms(absent)
         seen = np.empty((number, setting.size))
-        for start in range(0, number, _TOGETHER):  # programs are compiled for a number of trials
+        for start in range(0, number, _TOGETHER):  # programs take a fixed number of trials
             part = every[start : start + _TOGETHER]
             padded = np.pad(part, ((0, _TOGETHER - len(part)), (0, 0)), constant_values=1.0)
             keys = jax.random.split(jax.random.fold_in(base, start), _TOGETHER)
@@ -265,7 +257,7 @@ class SimulationDoor(Door):
         return seen.reshape(setting.rounds, len(signs), setting.size)
 
     def _terms(self, absent: bool) -> Any:
-        """What was agreed: who takes part, and under which clip and noise."""
+        """Return who takes part, and with which clip and noise."""
         from bgtplanner.federation.protection import terms_of
 
         setting, known = self.setting, self.setting.canaries

@@ -1,4 +1,4 @@
-"""Budgets and ledgers as they look on a terminal of 80 columns."""
+"""Budgets and ledgers on a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ledger_facts", "ledger_view", "quotes_view"]
 
 
 def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str, Any]]) -> None:
-    """The noise of a round under every rule, side by side."""
+    """Print the noise of a round under every accountant, side by side."""
     columns = {
         "noise": "noise_multiplier",
         "charge": "charge",
@@ -28,7 +28,7 @@ def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str,
         f"{rounds + 1:,}": "epsilon_with_one_more_round",
     }
     given = any("at_noise_multiplier" in quote for quote in quotes.values())
-    table = _table(["rule", *columns, *["rounds", "epsilon"] * given], left="rule")
+    table = _table(["accountant", *columns, *["rounds", "epsilon"] * given], left="accountant")
     for name, quote in quotes.items():
         texts = [f"{quote[key]:.4g}" for key in columns.values()]
         if given:
@@ -37,12 +37,12 @@ def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str,
         table.add_row(name + ("" if quote["sound"] else " (!)"), *texts)
     console.print(table)
     lines = [
-        "noise: scale over sensitivity (2 x clip) of one round, to spend it all evenly.",
-        f"1 round, {rounds:,}, {rounds + 1:,}: epsilon after so many rounds with that noise.",
+        "noise: scale over sensitivity (2 x clip) of a round, if all are equal.",
+        f"1 round, {rounds:,}, {rounds + 1:,}: epsilon after that many rounds with that noise.",
     ]
     if given:
-        lines.append("rounds, epsilon: how far the budget goes with the noise you gave, and")
-        lines.append(f"what {rounds:,} such rounds amount to.")
+        lines.append("rounds, epsilon: how many rounds the budget pays for with your noise,")
+        lines.append(f"and what {rounds:,} of them amount to.")
     if any(not quote["sound"] for quote in quotes.values()):
         lines.append("(!) promises nothing: what the paper's authors booked, for comparison only.")
     console.print("\n".join(lines), highlight=False, markup=False)
@@ -56,7 +56,7 @@ def _table(headings: list[str], left: str) -> Table:
 
 
 def ledger_facts(ledger: Ledger) -> dict[str, Any]:
-    """What a ledger says, class by class, in plain values."""
+    """Return what a ledger says, class by class, as plain values."""
     spent, left, epsilon = ledger.spent(), ledger.left(), ledger.epsilon_spent()
     classes = []
     for index, budget in enumerate(ledger.budgets.classes):
@@ -88,9 +88,11 @@ def ledger_facts(ledger: Ledger) -> dict[str, Any]:
 
 
 def ledger_view(console: Console, facts: Mapping[str, Any], history: list[dict[str, Any]]) -> None:
-    """A ledger's facts with a bar a class, and its latest rounds."""
+    """Print a ledger's facts with one bar per class, and its latest rounds."""
     promise = "promised" if facts["sound"] else "booked (no promise)"
-    lines = [f"{facts['clients']:,} clients, rule {facts['rule']}, head {facts['head'][:20]}…"]
+    lines = [
+        f"{facts['clients']:,} clients, accountant {facts['rule']}, head {facts['head'][:20]}…"
+    ]
     for entry in facts["classes"]:
         share = entry["epsilon_spent_most"] / entry["epsilon"]
         lines += [
@@ -99,7 +101,7 @@ def ledger_view(console: Console, facts: Mapping[str, Any], history: list[dict[s
             f"  spent {bar(share, 30)} epsilon {entry['epsilon_spent_most']:.4g} at most, "
             f"{entry['epsilon_spent_median']:.4g} median",
             f"  left  a charge of {entry['left_least']:.4g} at least; {entry['exhausted']:,} "
-            "clients have nothing left",
+            "clients have no budget left",
         ]
     if facts["unsettled"]:
         lines.append(f"{facts['unsettled']} reservations were never settled; they count as spent")
