@@ -340,7 +340,7 @@ def test_options_reach_the_policy() -> None:
 
 @pytest.mark.usefixtures("quick_compilation")
 class TestBiases(LearnerContract):
-    learner = Biases()
+    learner, optimizer = Biases(), "posterior"
 
 
 @pytest.mark.usefixtures("quick_compilation")

@@ -313,9 +313,11 @@ class LearnerContract:
 
     Attributes:
         learner: The learner to test, with its settings.
+        optimizer: An optimizer of the server that the learner accepts.
     """
 
     learner: ClassVar[Any]
+    optimizer: ClassVar[Any] = "shrunk"
     users: ClassVar[int] = 5
     items: ClassVar[int] = 7
 
@@ -425,7 +427,7 @@ class LearnerContract:
 
         interactions, server = (
             self.interactions(),
-            Server(optimizer="shrunk", aggregation="clients"),
+            Server(optimizer=self.optimizer, aggregation="clients"),
         )
         shared, _, _ = self.trained(interactions)
         memory = self.learner.server_initial(shared, server)
