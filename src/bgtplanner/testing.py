@@ -65,8 +65,13 @@ class PolicyContract:
         policy: Policy = self.policy(budget, **{"rounds": self.rounds, **self.options, **options})
         return policy
 
-    def play(self, policy: Policy, limit: int | None = None, seed: int = 0) -> list[Plan]:
-        """Play up to `limit` rounds with made-up contexts and rewards."""
+    def play(
+        self, policy: Policy, limit: int | None = None, seed: int = 0, *, restore: bool = False
+    ) -> list[Plan]:
+        """Play up to `limit` rounds with made-up contexts and rewards.
+
+        With `restore`, the policy is restored from its state, by way of JSON, after every round.
+        """
         plans: list[Plan] = []
         generator = np.random.default_rng(seed)
         while limit is None or len(plans) < limit:
@@ -77,7 +82,9 @@ class PolicyContract:
                 break
             policy.tell(plan, reward=reward)
             plans.append(plan)
-            _require(len(plans) <= self.rounds, "there are more rounds than were asked for")
+            self._require_an_end(plan)
+            if restore:
+                policy = type(policy).from_state(json.loads(json.dumps(policy.state_dict())))
         return plans
 
     def test_it_is_a_policy(self) -> None:
@@ -146,28 +153,14 @@ class PolicyContract:
 
     def test_the_same_seed_gives_the_same_plans(self) -> None:
         """Every random choice comes from the seed."""
-        one, two = (self.play(self.make(seed=5)) for _ in range(2))
-        charges = [[plan.charge_by_class.tolist() for plan in plans] for plans in (one, two)]
-        _require(charges[0] == charges[1], "plans differ for the same seed")
+        one, two = (_charges(self.play(self.make(seed=5))) for _ in range(2))
+        _require(one == two, "plans differ for the same seed")
 
     def test_it_goes_on_from_its_state(self) -> None:
         """A policy restored from JSON continues exactly like one that was never stopped."""
-        straight = self.play(self.make(seed=1), seed=3)
-        policy = self.make(seed=1)
-        generator = np.random.default_rng(3)
-        charges: list[Any] = []
-        while len(charges) <= self.rounds:
-            context = generator.standard_normal(self.context)
-            reward = float(generator.standard_normal() * 0.1)
-            plan = policy.ask(context)
-            if plan is None:
-                break
-            policy.tell(plan, reward=reward)
-            charges.append(plan.charge_by_class.tolist())
-            state = json.loads(json.dumps(policy.state_dict()))
-            policy = type(policy).from_state(state)
-        never_stopped = [plan.charge_by_class.tolist() for plan in straight]
-        _require(charges == never_stopped, "it plays differently after it was restored")
+        straight = _charges(self.play(self.make(seed=1), seed=3))
+        restored = _charges(self.play(self.make(seed=1), seed=3, restore=True))
+        _require(restored == straight, "it plays differently after it was restored")
 
     def test_a_state_never_forgets_what_was_spent(self) -> None:
         """Restored from its state, it has no more budget left than before."""
@@ -302,6 +295,10 @@ def _require_fit(plan: Plan, ledger: Ledger, paid: NDArray[np.int64]) -> None:
         _require(not paid.any(), "a skipped round was charged")
 
 
+def _charges(plans: list[Plan]) -> list[Any]:
+    return [plan.charge_by_class.tolist() for plan in plans]
+
+
 def _paid(plan: Plan) -> NDArray[np.float64]:
     if plan.reservation is None:
         return np.zeros(len(plan.participants))
@@ -425,10 +422,8 @@ class LearnerContract:
         from bgtplanner.models.learner import NO_NOISE, Aggregate, Noise, Shared
         from bgtplanner.models.optimizers import Server
 
-        interactions, server = (
-            self.interactions(),
-            Server(optimizer=self.optimizer, aggregation="clients"),
-        )
+        interactions = self.interactions()
+        server = Server(optimizer=self.optimizer, aggregation="clients")
         shared, _, _ = self.trained(interactions)
         memory = self.learner.server_initial(shared, server)
         mean, dense = self.uploads(interactions).mean(axis=0), shared.dense.shape[0]

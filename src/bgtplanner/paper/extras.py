@@ -68,10 +68,8 @@ class PaperExtras:
         """Return what the clients keep, with room for neighbours and none yet."""
         if self.expansion is None:
             return local
-        users, most = (
-            interactions.n_users,
-            min(self.expansion.max_neighbours, interactions.n_users),
-        )
+        users = interactions.n_users
+        most = min(self.expansion.max_neighbours, users)
         dim = self.own(model, local).shape[1]
         nobody = Neighbours(jnp.zeros((users, most, dim)), jnp.zeros((users, most)))
         return cast(Expandable, model).attach(local, nobody)

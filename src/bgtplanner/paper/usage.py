@@ -81,12 +81,8 @@ class UsageContext(Context):
         """
         shape = whole("clients", clients, 0), whole("items", items, 0)
         rows, columns = _indices("client", client, clients), _indices("item", item, items)
-        ConfigError.unless(
-            len(rows) == len(columns),
-            "item",
-            f"{len(columns)} of them",
-            f"{len(rows)}, as clients",
-        )
+        same, expected = len(rows) == len(columns), f"{len(rows)}, as clients"
+        ConfigError.unless(same, "item", f"{len(columns)} of them", expected)
         return self._of_canonical(_binary(rows, columns, shape))
 
     def of_matrix(self, matrix: Any) -> Floats:

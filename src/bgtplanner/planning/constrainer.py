@@ -21,15 +21,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import linprog
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.given import floats, number
+from bgtplanner.planning.given import Floats, floats, number
 
 __all__ = ["Constrainer", "Programme", "solve_programme"]
-
-Floats = NDArray[np.float64]
 
 _MOST = 1e300  # bounds a step in logarithms, so that it stays finite
 _LOG_LEAST = float(np.log(1e-9))  # smallest share of the radius, so that it can rise again

@@ -18,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.given import whole
+from bgtplanner.planning.given import Floats, whole
 from bgtplanner.privacy.accountants import Accountant, accountant_named
 from bgtplanner.privacy.ledger import Reservation
 from bgtplanner.privacy.mechanisms import mechanism_named
 
-__all__ = ["ClientPlan", "Noise", "PerClient", "Plan", "Untold", "Why", "noise_of"]
+__all__ = ["ClientPlan", "Floats", "Noise", "PerClient", "Plan", "Untold", "Why", "noise_of"]
 
-Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Trust = Literal["local", "secagg"]
 

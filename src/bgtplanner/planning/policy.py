@@ -507,15 +507,9 @@ def _check_ledger(policy: LedgerPolicy) -> None:
     same = clients is None or clients == len(policy.budgets)
     unless(same, "clients", clients, f"{len(policy.budgets)}, the number of budgets")
     fits = policy.mechanism in (None, accountant.mechanism)
-    unless(
-        fits,
-        "mechanism",
-        policy.mechanism,
-        f"{accountant.mechanism}, which {accountant.name} is for",
-    )
-    name = (
-        policy.accounting.name if isinstance(policy.accounting, Accountant) else policy.accounting
-    )
+    expected = f"{accountant.mechanism}, which {accountant.name} is for"
+    unless(fits, "mechanism", policy.mechanism, expected)
+    name = _plain(policy.accounting)
     known = name is None or accountant_named(name).name == accountant.name
     unless(known, "accounting", name, f"{accountant.name}, the accountant of the ledger")
     budget = policy.budget

@@ -14,17 +14,15 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import lapack
 from scipy.optimize import minimize
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.given import floats, whole
+from bgtplanner.planning.given import Floats, floats, whole
 from bgtplanner.planning.given import number as a_number
 
 __all__ = ["Prediction", "Predictor"]
-
-Floats = NDArray[np.float64]
 
 _JITTER = 1e-12
 _FIT_FROM = 16  # observations; with fewer, a length scale cannot be told from noise
@@ -167,8 +165,7 @@ class Predictor:
         number = self._size
         if not number:
             return Prediction(np.full(len(rows), centre), np.full(len(rows), spread**2))
-        across = self._kernel(rows, time)
-        half = across @ self._inverse[:number, :number].T
+        half = self._kernel(rows, time) @ self._inverse[:number, :number].T
         target = (self._whitened[0, :number] - centre * self._whitened[1, :number]) / spread
         variance = np.maximum(1.0 - (half * half).sum(axis=1), 0.0)
         return Prediction(centre + spread * (half @ target), spread**2 * variance)
