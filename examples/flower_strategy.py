@@ -1,12 +1,12 @@
-"""The planner in a Flower app of your own: a strategy that asks before a round and tells after it.
+"""The planner in your own Flower app: a strategy that asks before a round and tells after it.
 
     pip install 'bgtplanner[flower]'
     python examples/flower_strategy.py
 
-`Planned` goes into any ServerApp, `train` is what a client has to do. Each client has a ledger of
-its own and refuses what it cannot pay, so that it need not believe the server. Half of them have a
-smaller budget: every client is told its own charge. Here all are in one process, and `Loopback`
-stands for the network; the clients estimate a mean together.
+`Planned` can be used in any ServerApp, and `train` is what a client has to do. Each client has its
+own ledger and refuses what it cannot pay for, so that it need not trust the server. Half of the
+clients have a smaller budget: every client is told its own charge. Here all of them are in one
+process, and `Loopback` replaces the network; the clients estimate a mean together.
 """
 
 # ruff: noqa: T201
@@ -44,9 +44,9 @@ class Planned(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask what the round may cost, and say to each client what it costs that one."""
+        """Ask what the round may cost, and tell each client its own charge."""
         self.plan = self.planner.ask()
-        if self.plan is None or self.plan.skip:  # nobody is asked, so nobody sends anything
+        if self.plan is None or self.plan.skip:  # no one is asked, so no one sends anything
             return []
         asked = []
         for message in super().configure_train(server_round, arrays, config, grid):
@@ -60,7 +60,7 @@ class Planned(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Tell what it brought, measured on what is public."""
+        """Tell what the round brought, measured on public data."""
         arrays, metrics = super().aggregate_train(server_round, replies)
         if self.plan is not None:
             reward = None
@@ -72,7 +72,7 @@ class Planned(FedAvg):
 
 
 def train(message: Message, data: np.ndarray, guard: Guard) -> Message:
-    """What a client answers: its upload, paid for, clipped as a whole and noised."""
+    """Return a client's answer: its upload, paid for, clipped as a whole and noised."""
     content = message.content
     [now] = content["arrays"].to_numpy_ndarrays()
     asked = content["config"]
@@ -87,15 +87,14 @@ def train(message: Message, data: np.ndarray, guard: Guard) -> Message:
     except BudgetExceeded:
         return Message(Error(code=REFUSED), reply_to=message)  # nothing else leaves
     guard.settle(release)
-    weight = MetricRecord(
-        {"num-examples": 1}
-    )  # the same for all: how much data one has is private
+    # The same weight for all: how much data a client has is private.
+    weight = MetricRecord({"num-examples": 1})
     upload = ArrayRecord([now + 0.5 * release.values[0]])
     return Message(RecordDict({"arrays": upload, "metrics": weight}), reply_to=message)
 
 
 def client_of(message: Message) -> int:
-    """Which of the planner's clients a message is for."""
+    """Return which of the planner's clients a message is for."""
     return message.metadata.dst_node_id - 1
 
 
@@ -111,7 +110,7 @@ class Loopback:
         self.guards = [Guard(Ledger.in_memory(budget, accountant)) for budget in own]
 
     def get_node_ids(self) -> list[int]:
-        """All of them are connected."""
+        """Return all clients: all of them are connected."""
         return list(range(1, CLIENTS + 1))
 
     def send_and_receive(
@@ -125,7 +124,7 @@ class Loopback:
 
 
 def main() -> None:
-    """Train, and compare what the server planned with what a client has really paid."""
+    """Train, and compare what the server planned with what clients have really paid."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     planner = BGTPlanner(BUDGETS, rounds=ROUNDS, clip=CLIP, seed=0)
     grid, strategy = Loopback(), Planned(planner)

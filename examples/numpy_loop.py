@@ -2,11 +2,11 @@
 
     python examples/numpy_loop.py
 
-Two thousand people fit a logistic regression together. Each clips its gradient and adds Gaussian
-noise before it is sent; nobody is trusted. Where the planner comes in is marked with `# <-`.
-The reward is measured on public data, so it costs nobody any privacy. In a problem as even as this
-one the planner ends about where an even schedule does; it departs from one by evidence only.
-The same lines serve people whose budgets differ: `plan.noise_std` then holds each one's own.
+Two thousand people fit a logistic regression together. Each of them clips the gradient and adds
+Gaussian noise before sending it; no one is trusted. The lines of the planner are marked with
+`# <-`. The reward is measured on public data, so it costs no privacy. In a problem as even as this
+one the planner ends about where an even schedule does; it departs from it on evidence only. The
+same lines work for people with different budgets: `plan.noise_std` then has one number per person.
 """
 
 # ruff: noqa: T201
@@ -42,13 +42,13 @@ def loss(weights: Floats, features: Floats, labels: Floats) -> float:
 
 
 def gradients(weights: Floats, features: Floats, labels: Floats) -> Floats:
-    """One a person, ``[people, features]``."""
+    """One gradient per person, ``[people, features]``."""
     errors = 1 / (1 + np.exp(-features @ weights)) - labels
     return np.asarray(np.einsum("pnf,pn->pf", features, errors) / POINTS)
 
 
 def train(planner: LedgerPolicy, *, show: bool) -> float:
-    """Train until the budget is spent; returns the loss on public data."""
+    """Train until the budget is spent, and return the loss on public data."""
     truth = np.random.default_rng(7).standard_normal(FEATURES)
     features, labels = make_data(CLIENTS, 1, truth)
     public = make_data(100, 2, truth)
@@ -56,7 +56,7 @@ def train(planner: LedgerPolicy, *, show: bool) -> float:
     weights = np.zeros(FEATURES)
     before = loss(weights, *public)
     while (plan := planner.ask()) is not None:  # <- reserves; None: the budget is spent
-        if plan.skip:  # <- this round is worth less than its price: nobody sends anything
+        if plan.skip:  # <- this round is worth less than its price: no one sends anything
             planner.tell(plan)
             continue
         uploads = gradients(weights, features, labels)

@@ -4,8 +4,8 @@
     python examples/torch_model.py
 
 Three thousand clients rate items; a small model learns embeddings of items and of groups of
-people. Every client sends one gradient of the whole model a round, clipped as a whole. What the
-planner looks at has been released already. It never sees torch.
+people. Every client sends one gradient of the whole model per round, clipped as a whole. The
+planner looks only at what has been released already, and knows nothing of torch.
 """
 
 # ruff: noqa: T201
@@ -26,7 +26,7 @@ LEARNING_RATE = 1.0
 
 
 class Taste(nn.Module):
-    """A rating from who (which group) and what (which item)."""
+    """Predicts a rating from the group of a person and the item."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,12 +35,12 @@ class Taste(nn.Module):
         self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, group: Tensor, item: Tensor) -> Tensor:
-        """Ratings around 0, one a pair."""
+        """Return ratings around 0, one per pair."""
         return (self.groups(group) * self.items(item)).sum(-1) + self.bias
 
 
 def make_ratings(people: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Groups, items and ratings, ``[people, ratings]`` each, of one made-up world."""
+    """Return groups, items and ratings of a made-up world, ``[people, ratings]`` each."""
     world = torch.Generator().manual_seed(5)
     groups = torch.randn(GROUPS, WIDTH, generator=world)
     items = torch.randn(ITEMS, WIDTH, generator=world)
@@ -75,14 +75,14 @@ def main() -> None:
 
     print("round   charge  noise_std  epsilon_spent   error")
     while (plan := planner.ask(look())) is not None:
-        if plan.skip:  # nobody sends anything
+        if plan.skip:  # no one sends anything
             planner.tell(plan)
             continue
         found = every_gradient(parameters, *mine)
         uploads = torch.cat([part.reshape(CLIENTS, -1) for part in found.values()], dim=1)
         norms = uploads.norm(dim=1, keepdim=True)
         uploads = uploads * (plan.clip / norms.clamp(min=1e-12)).clamp(max=1.0)
-        # A number, or a column with each client's own where budgets differ: right for both.
+        # Right for a number, and for a column with one number per client if budgets differ.
         std = torch.tensor(plan.noise_std, dtype=uploads.dtype)
         uploads = uploads + std * torch.randn(uploads.shape, generator=generator)
         takes_part = torch.from_numpy(plan.participants)

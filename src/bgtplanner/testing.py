@@ -1,13 +1,13 @@
-"""Test your own policy: the contract that every policy keeps.
+"""Contract tests for your own policies and learners.
 
-Make a test class of it in your own tests; pytest runs every check::
+Subclass a contract in your own tests; pytest runs every check::
 
     from bgtplanner.testing import PolicyContract
 
     class TestMine(PolicyContract):
         policy = MyPolicy
 
-Set `options` for further arguments, or override :meth:`PolicyContract.make`. A policy takes
+Set `options` to pass further arguments, or override :meth:`PolicyContract.make`. A policy takes
 ``(budget, clients, *, rounds, mechanism, accounting, ledger, run, seed, ...)``.
 """
 
@@ -44,10 +44,10 @@ class PolicyContract:
 
     Attributes:
         policy: The class to test.
-        options: Further arguments for it.
+        options: Further arguments of the class.
         spends: Whether it spends from a ledger at all.
-        rounds: How many rounds the checks play.
-        context: Length of the contexts that are shown.
+        rounds: The number of rounds that the checks play.
+        context: The length of the contexts.
     """
 
     policy: ClassVar[Any]
@@ -57,7 +57,7 @@ class PolicyContract:
     context: ClassVar[int] = 3
 
     def make(self, budget: Budget | Budgets | None = None, **options: Any) -> Policy:
-        """A new policy, for three clients unless told otherwise."""
+        """Return a new policy, by default for three clients."""
         if budget is None and "ledger" not in options:
             budget = Budget(5.0, 1e-5)
         if isinstance(budget, Budget):
@@ -65,8 +65,13 @@ class PolicyContract:
         policy: Policy = self.policy(budget, **{"rounds": self.rounds, **self.options, **options})
         return policy
 
-    def play(self, policy: Policy, limit: int | None = None, seed: int = 0) -> list[Plan]:
-        """Play up to `limit` rounds with made-up contexts and rewards."""
+    def play(
+        self, policy: Policy, limit: int | None = None, seed: int = 0, *, restore: bool = False
+    ) -> list[Plan]:
+        """Play up to `limit` rounds with made-up contexts and rewards.
+
+        With `restore`, the policy is restored from its state, by way of JSON, after every round.
+        """
         plans: list[Plan] = []
         generator = np.random.default_rng(seed)
         while limit is None or len(plans) < limit:
@@ -77,23 +82,25 @@ class PolicyContract:
                 break
             policy.tell(plan, reward=reward)
             plans.append(plan)
-            _require(len(plans) <= self.rounds, "there are more rounds than were asked for")
+            self._require_an_end(plan)
+            if restore:
+                policy = type(policy).from_state(json.loads(json.dumps(policy.state_dict())))
         return plans
 
     def test_it_is_a_policy(self) -> None:
-        """It has ask, tell, state_dict and from_state."""
+        """It has all attributes of a policy, such as ask, tell, state_dict and from_state."""
         _require(isinstance(self.make(), Policy), "ask, tell, state_dict or from_state is missing")
 
     def test_it_ends_and_numbers_its_rounds(self) -> None:
-        """Rounds are numbered from 0 and come to an end, for good."""
+        """Rounds are numbered from 0, and end for good."""
         policy = self.make()
         plans = self.play(policy)
-        _require(len(plans) >= 1, "a fresh budget pays for no round at all")
+        _require(len(plans) >= 1, "a fresh budget does not pay for a single round")
         _require([plan.round for plan in plans] == list(range(len(plans))), "rounds skip numbers")
-        _require(policy.ask(np.zeros(self.context)) is None, "it goes on after its end")
+        _require(policy.ask(np.zeros(self.context)) is None, "it continues after its end")
 
     def test_it_never_spends_more_than_there_is(self) -> None:
-        """Under every sound rule, for equal and different budgets, with whatever rewards."""
+        """No client overspends, under any sound accountant, budgets and rewards."""
         for accountant in _RULES:
             for epsilons in ([5.0] * 3, [0.1, 1.0, 30.0], [0.05, 0.05, 1e4]):
                 budgets = Budgets.per_client(epsilons, 1e-5)
@@ -101,19 +108,20 @@ class PolicyContract:
                 plans = self.play(self.make(ledger=ledger))
                 spent = ledger.epsilon_spent()
                 _require(
-                    bool((spent <= np.array(epsilons) * (1 + 1e-9)).all()), f"{accountant}: over"
+                    bool((spent <= np.array(epsilons) * (1 + 1e-9)).all()),
+                    f"{accountant}: overspent",
                 )
                 if self.spends:
                     paid = sum(_paid(plan) for plan in plans)
                     booked = ledger.accountant.epsilon(ledger.spent(), 1e-5)
                     _require(
-                        bool((booked > 0).any() == (np.sum(paid) > 0)), f"{accountant}: unbooked"
+                        bool((booked > 0).any() == (np.sum(paid) > 0)), f"{accountant}: not booked"
                     )
 
     def test_what_it_plans_is_what_it_pays(self) -> None:
-        """Charge and noise of a plan fit each other and the ledger, for every client on its own.
+        """Charge and noise of a plan fit each other and the ledger, for every single client.
 
-        A client with a small budget beside others with a large one must get more noise than they.
+        A client with a smaller budget than the others must get more noise than they do.
         """
         if not self.spends:
             return
@@ -130,7 +138,7 @@ class PolicyContract:
                     spent = now
 
     def test_a_plan_never_told_is_spent(self) -> None:
-        """Asking reserves; what is not told stays reserved."""
+        """Asking reserves the charge, and a plan that is not told stays reserved."""
         if not self.spends:
             return
         ledger = Ledger.in_memory(Budgets.same(Budget(5.0, 1e-5), 3), "gaussian/gdp")
@@ -145,31 +153,17 @@ class PolicyContract:
 
     def test_the_same_seed_gives_the_same_plans(self) -> None:
         """Every random choice comes from the seed."""
-        one, two = (self.play(self.make(seed=5)) for _ in range(2))
-        charges = [[plan.charge_by_class.tolist() for plan in plans] for plans in (one, two)]
-        _require(charges[0] == charges[1], "plans differ for one seed")
+        one, two = (_charges(self.play(self.make(seed=5))) for _ in range(2))
+        _require(one == two, "plans differ for the same seed")
 
     def test_it_goes_on_from_its_state(self) -> None:
-        """A policy restored from JSON plays on exactly as the one that was never stopped."""
-        straight = self.play(self.make(seed=1), seed=3)
-        policy = self.make(seed=1)
-        generator = np.random.default_rng(3)
-        charges: list[Any] = []
-        while len(charges) <= self.rounds:
-            context = generator.standard_normal(self.context)
-            reward = float(generator.standard_normal() * 0.1)
-            plan = policy.ask(context)
-            if plan is None:
-                break
-            policy.tell(plan, reward=reward)
-            charges.append(plan.charge_by_class.tolist())
-            state = json.loads(json.dumps(policy.state_dict()))
-            policy = type(policy).from_state(state)
-        never_stopped = [plan.charge_by_class.tolist() for plan in straight]
-        _require(charges == never_stopped, "restored, it plays otherwise")
+        """A policy restored from JSON continues exactly like one that was never stopped."""
+        straight = _charges(self.play(self.make(seed=1), seed=3))
+        restored = _charges(self.play(self.make(seed=1), seed=3, restore=True))
+        _require(restored == straight, "it plays differently after it was restored")
 
     def test_a_state_never_forgets_what_was_spent(self) -> None:
-        """Restored from its state it has no more left than before."""
+        """Restored from its state, it has no more budget left than before."""
         if not self.spends:
             return
         policy: Any = self.make()
@@ -178,7 +172,7 @@ class PolicyContract:
         _require(bool((again.ledger.spent() >= policy.ledger.spent()).all()), "spending was lost")
 
     def test_it_spends_from_a_durable_ledger(self, tmp_path: Path) -> None:
-        """Stopped and restored with the file, it goes on; without the file it refuses."""
+        """Restored with the file of its ledger it continues; without the file it refuses."""
         if not self.spends:
             return
         path = tmp_path / "ledger.sqlite"
@@ -193,19 +187,19 @@ class PolicyContract:
         except BGTPlannerError:
             pass
         else:
-            raise AssertionError("it goes on without its ledger")
+            raise AssertionError("it continues without its ledger")
         with Ledger.open(path) as ledger:
             again = type(policy).from_state(state, ledger=ledger)
             self.play(again, limit=1)
             _require(bool((ledger.spent() >= before).all()), "spending was lost")
 
     def test_its_state_is_plain(self) -> None:
-        """JSON and back changes nothing, also in the middle of a run."""
+        """A round trip through JSON changes nothing, even in the middle of a run."""
         policy: Any = self.make()
         self.play(policy, limit=2)
         state = json.loads(json.dumps(policy.state_dict()))
         again = type(policy).from_state(state)
-        _require(again.state_dict() == policy.state_dict(), "the state changed on the way")
+        _require(again.state_dict() == policy.state_dict(), "the round trip changed the state")
 
     def test_its_state_has_a_version(self) -> None:
         """A state of another version, or none at all, is refused by an error of this package."""
@@ -221,12 +215,11 @@ class PolicyContract:
             self._refuses(lambda bad=bad: type(policy).from_state(bad), BGTPlannerError)
 
     def test_only_its_own_plans_can_be_told(self) -> None:
-        """Another policy's plan is refused, and so is a copy whose numbers were changed."""
+        """The plan of another policy is refused, and so is a copy with other numbers."""
         policy, other = self.make(seed=1), self.make(seed=1)
         plan, another = policy.ask(np.zeros(self.context)), other.ask(np.zeros(self.context))
-        _require(plan is not None and another is not None, "a fresh budget pays for no round")
         if plan is None or another is None:
-            return
+            raise AssertionError("a fresh budget does not pay for a single round")
         cheaper = plan.charge_by_class + 1.0
         changed = (
             dataclasses.replace(plan, charge_by_class=cheaper),
@@ -242,7 +235,7 @@ class PolicyContract:
         policy.tell(plan, reward=0.0)
 
     def test_nonsense_is_refused(self) -> None:
-        """Only numbers get in, no NaN among them, and no plan is told twice."""
+        """It accepts only finite numbers, and no plan twice."""
         for rounds in (0, -1, 1.5):
             self._refuses(lambda rounds=rounds: self.make(rounds=rounds))
         policy = self.make()
@@ -251,9 +244,8 @@ class PolicyContract:
             for context in (*nonsense, [[1.0], [2.0, 3.0]], [[1.0], [2.0]], ["1.0"], {}):
                 self._refuses(lambda context=context: policy.ask(context))
         plan = policy.ask(np.zeros(self.context))
-        _require(plan is not None, "a fresh budget pays for no round at all")
         if plan is None:
-            return
+            raise AssertionError("a fresh budget does not pay for a single round")
         rewards: tuple[Any, ...] = (float("nan"), float("inf"), "good", "0.5", True, 1j, [0.1])
         for reward in (*rewards, np.array([0.1]), np.array([0.1, 0.2]), object(), 10**400):
             self._refuses(lambda reward=reward: policy.tell(plan, reward=reward))
@@ -261,7 +253,7 @@ class PolicyContract:
         self._refuses(lambda: policy.tell(plan, reward=0.0))
 
     def test_a_round_without_a_reward_does_no_harm(self) -> None:
-        """Rewards may be unknown."""
+        """A plan may be told without a reward."""
         policy = self.make()
         while (plan := policy.ask()) is not None:
             self._require_an_end(plan)
@@ -279,17 +271,17 @@ class PolicyContract:
 
 
 def _require_fit(plan: Plan, ledger: Ledger, paid: NDArray[np.int64]) -> None:
-    """Whether a plan's numbers are each client's own, by what each has really paid."""
+    """Require that a plan's numbers fit what each client has really paid."""
     accountant, number = ledger.accountant, len(ledger)
     per_scale = mechanism_named(accountant.mechanism).std_of_scale
     names = ("charge", "clip", "noise_multiplier", "noise_std")
     numbers = [np.broadcast_to(getattr(plan, name), (number, 1))[:, 0] for name in names]
     for client, (charge, clip, multiplier, std) in enumerate(zip(*numbers, strict=True)):
         if not plan.participants[client]:
-            _require(not paid[:, client].any(), "who takes no part was charged")
-            _require(std == np.inf, "who takes no part could be released")
+            _require(not paid[:, client].any(), "a client that does not take part was charged")
+            _require(std == np.inf, "a client that does not take part has finite noise")
             continue
-        _require(not plan.skip, "somebody takes part in a skipped round")
+        _require(not plan.skip, "a client takes part in a skipped round")
         cost = float(accountant.charge(multiplier))
         _require(cost <= charge * (1 + 1e-9), "the noise is too small for the charge")
         booked = (paid[:, client] == accountant.sum_ticks(charge)).all()
@@ -298,9 +290,13 @@ def _require_fit(plan: Plan, ledger: Ledger, paid: NDArray[np.int64]) -> None:
         _require(fits, "noise_std does not fit the clip")
         own = (charge, clip, multiplier, std)
         same = own == (plan.of(client)[1:4] + plan.of(client)[5:])
-        _require(same, "what it plans for one client is not what it plans for all")
+        _require(same, "plan.of(client) differs from the plan for all clients")
     if plan.skip:
         _require(not paid.any(), "a skipped round was charged")
+
+
+def _charges(plans: list[Plan]) -> list[Any]:
+    return [plan.charge_by_class.tolist() for plan in plans]
 
 
 def _paid(plan: Plan) -> NDArray[np.float64]:
@@ -314,18 +310,21 @@ class LearnerContract:
 
     Attributes:
         learner: The learner to test, with its settings.
+        optimizer: An optimizer of the server that the learner accepts.
     """
 
     learner: ClassVar[Any]
+    optimizer: ClassVar[Any] = "shrunk"
     users: ClassVar[int] = 5
     items: ClassVar[int] = 7
 
     def interactions(
         self, *, other: bool = False, arrival: int = 0, only: int | None = None
     ) -> Any:
-        """Ratings of five users; `other`: user 1 and what is still to come are rated otherwise.
+        """Return ratings of five users, of whom user 4 has rated nothing.
 
-        User 4 has rated nothing. With `arrival`, every third rating is still to come.
+        With `other`, the ratings of user 1 and those still to come are different. With `arrival`,
+        every third rating is still to come.
         """
         from bgtplanner.data.ratings import Ratings
         from bgtplanner.models.interactions import Interactions
@@ -343,7 +342,7 @@ class LearnerContract:
         return Interactions.of(ratings, late[chosen].astype(np.int32))
 
     def trained(self, interactions: Any) -> tuple[Any, Any, Any]:
-        """Parameters, what clients keep, and what they upload, in a first round."""
+        """Return the parameters, what clients keep, and what they upload in a first round."""
         import jax
 
         shared, local = self.learner.initial(jax.random.key(0), interactions.n_users, self.items)
@@ -351,7 +350,7 @@ class LearnerContract:
         return shared, local, self.learner.train(shared, local, interactions)
 
     def uploads(self, interactions: Any) -> NDArray[np.float64]:
-        """What every client uploads, over the coordinates of the catalogue."""
+        """Return what every client uploads, over the coordinates of the catalogue."""
         rows, dense = (np.asarray(part, float) for part in self.trained(interactions)[2].upload)
         whole = np.zeros((interactions.n_clients, self.items, rows.shape[1]))
         np.add.at(
@@ -360,33 +359,33 @@ class LearnerContract:
         return np.concatenate([whole.reshape(interactions.n_clients, -1), dense], axis=1)
 
     def predicted(self, interactions: Any, shared: Any, local: Any) -> NDArray[np.float64]:
-        """What all users are predicted for all items."""
+        """Return the predictions for all users and items."""
         user, item = np.divmod(np.arange(self.users * self.items), self.items)
         return np.asarray(self.learner.predict(shared, local, interactions, user, item), float)
 
     def test_it_is_known_by_its_value(self) -> None:
-        """The compiler keeps programs by it, and a client compares it with what it agreed to."""
+        """Equal learners are equal and hash alike: programs and agreements are kept by it."""
         _require(hash(self.learner) == hash(self.learner), "it cannot be hashed")
         if names := getattr(self.learner, "__dataclass_fields__", None):
             again = type(self.learner)(**{name: getattr(self.learner, name) for name in names})
             same = again == self.learner and hash(again) == hash(self.learner)
-            _require(same, "equals are not equal")
+            _require(same, "two learners with the same settings are not equal")
 
     def test_predictions_are_ratings(self) -> None:
-        """From 0 to 1, for everybody and everything; for who has rated nothing, too."""
+        """They are from 0 to 1 for all users and items, also for a user without a rating."""
         shared, local, _ = self.trained(self.interactions())
         found = self.predicted(self.interactions(), shared, local)
         _require(bool(((found >= 0) & (found <= 1)).all()), "predictions outside of 0 to 1")
 
     def test_an_upload_is_made_of_the_clients_own_ratings(self) -> None:
-        """Whatever others have rated; and nothing rated, nothing sent."""
+        """Ratings of others do not change it, and without a rating nothing is uploaded."""
         one, other = self.uploads(self.interactions()), self.uploads(self.interactions(other=True))
         _require(np.allclose(one[[0, 2, 3]], other[[0, 2, 3]]), "others' ratings matter")
         _require(not np.allclose(one[1], other[1]), "the client's own ratings do not matter")
         _require(not one[4].any(), "a client without a rating uploads something")
 
     def test_a_rating_still_to_come_makes_no_difference(self) -> None:
-        """Neither to uploads nor to predictions."""
+        """It changes neither uploads nor predictions."""
         one, other = self.interactions(arrival=1), self.interactions(arrival=1, other=True)
         same = np.array([0, 2, 3])
         _require(np.allclose(self.uploads(one)[same], self.uploads(other)[same]), "it is uploaded")
@@ -398,7 +397,7 @@ class LearnerContract:
         _require(np.allclose(*by_user), "it is predicted with")
 
     def test_a_client_alone_uploads_what_it_does_among_all(self) -> None:
-        """So that a simulation says what real machines will do; from the same beginning."""
+        """A simulation then shows what real machines will do, from the same start."""
         import jax
 
         everybody = self.interactions()
@@ -413,20 +412,18 @@ class LearnerContract:
             np.add.at(rows, np.asarray(alone.pair_item), np.asarray(upload.rows, float))
             flat = np.concatenate([rows.ravel(), np.asarray(upload.dense, float)[0]])
             close = np.allclose(flat, among_all[client], rtol=1e-4, atol=1e-6)
-            _require(close, f"client {client} of {number} uploads something else alone")
+            _require(close, f"client {client} of {number} uploads something different on its own")
 
     def test_the_server_goes_on_whatever_comes(self) -> None:
-        """A mean, a mean with a lot of noise, nobody at all: parameters stay finite, as shaped."""
+        """Parameters keep their shape and stay finite, even with much noise or no uploads."""
         import jax
         import jax.numpy as jnp
 
         from bgtplanner.models.learner import NO_NOISE, Aggregate, Noise, Shared
         from bgtplanner.models.optimizers import Server
 
-        interactions, server = (
-            self.interactions(),
-            Server(optimizer="shrunk", aggregation="clients"),
-        )
+        interactions = self.interactions()
+        server = Server(optimizer=self.optimizer, aggregation="clients")
         shared, _, _ = self.trained(interactions)
         memory = self.learner.server_initial(shared, server)
         mean, dense = self.uploads(interactions).mean(axis=0), shared.dense.shape[0]
@@ -444,5 +441,8 @@ class LearnerContract:
             after, memory = self.learner.server_update(shared, memory, mean_of_all, noise, server)
             for one, other in zip(shared, after, strict=True):
                 _require(one.shape == other.shape, "the server changes a shape")
-                _require(bool(np.isfinite(other).all()), "the server sends no numbers")
+                _require(
+                    bool(np.isfinite(other).all()),
+                    "the server sends out NaN or infinity",
+                )
             shared = after

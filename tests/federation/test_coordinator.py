@@ -599,7 +599,7 @@ def test_clips_that_would_be_passed_over_are_refused_before_anything_is_paid(spl
     ledger = Ledger.in_memory(SAME, RULE)
     policy = OwnClips(ledger=ledger, script=[0.25])
     rounds = Coordinator(simulation, policy, ledger, trust="local", run="run", mark=b"")
-    with pytest.raises(ConfigError, match="own_clip = 'one a client': expected none, but with"):
+    with pytest.raises(ConfigError, match="own_clip = 'one per client': expected none, unless"):
         rounds.step()
     assert not ledger.least_spent_by_class().any()
 

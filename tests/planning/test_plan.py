@@ -172,7 +172,7 @@ def test_privunit_takes_each_clients_own_epsilon() -> None:
     ]
     assert np.isfinite(np.concatenate(sent)).all()
     assert own[0].charge < own[3].charge < own[1].charge
-    with pytest.raises(ConfigError, match="is no single number"):
+    with pytest.raises(ConfigError, match="is not a single number"):
         randomise(uploads, SystemNoise(), bound=0.5, epsilon=plan.charge)  # type: ignore[arg-type]
 
 
@@ -380,7 +380,7 @@ def test_a_plan_outlives_a_crash_of_its_planner_and_no_other() -> None:
 def test_what_is_no_plan_cannot_be_told(kind: Any, plan: Any) -> None:
     planner = kind(UNEQUAL, rounds=3)
     asked(planner)
-    with pytest.raises(ConfigError, match=r"^plan = \w+: expected a Plan that ask gave"):
+    with pytest.raises(ConfigError, match=r"^plan = \w+: expected a Plan returned by ask"):
         planner.tell(plan)
 
 

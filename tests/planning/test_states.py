@@ -125,14 +125,14 @@ def test_other_versions_are_refused(name: str, version: Any) -> None:
     state = json.loads(state_of(name)) | {"version": version}
     if version == "none":  # as it was before there were versions
         del state["version"]
-    with pytest.raises(ConfigError, match=r"^state: version = .*: expected 2, .* begin anew"):
+    with pytest.raises(ConfigError, match=r"^state: version = .*: expected 2, .* start again"):
         POLICIES[name][0].from_state(state)
 
 
 @pytest.mark.parametrize("state", [None, [], "state", 1, b""])
 @pytest.mark.parametrize("kind", [BGTPlanner, Unlimited])
 def test_what_is_no_state_is_refused(kind: Any, state: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^state = '\w+': expected what state_dict gave"):
+    with pytest.raises(ConfigError, match=r"^state = '\w+': expected a mapping, as"):
         kind.from_state(state)
 
 

@@ -108,8 +108,8 @@ class TestRule:
     @pytest.mark.parametrize(
         ("mechanism", "accounting", "words"),
         [
-            ("gaussian", "laplace/basic", "a rule for gaussian noise"),
-            ("laplace", "gaussian/gdp", "a rule for laplace noise"),
+            ("gaussian", "laplace/basic", "an accountant for gaussian noise"),
+            ("laplace", "gaussian/gdp", "an accountant for laplace noise"),
             ("laplace", "nonsense", "laplace/zcdp"),
         ],
     )
@@ -135,7 +135,7 @@ class TestBudgets:
         file.write_text("2.5\n1\n2.5\n")
         found = budgets_of(config(privacy__budgets=str(file), privacy__delta=1e-4), 3)
         assert found == Budgets.per_client([2.5, 1.0, 2.5], 1e-4)
-        with pytest.raises(ConfigError, match="4 numbers, one a client"):
+        with pytest.raises(ConfigError, match="4 numbers, one per client"):
             budgets_of(config(privacy__budgets=str(file)), 4)
 
     @pytest.mark.parametrize("path", ["/dev/zero", "/dev/urandom"])
@@ -189,7 +189,7 @@ class TestPolicy:
     @pytest.mark.parametrize("constants", ["own", "repaired", "paper", "authors"])
     def test_an_option_that_is_none(self, name: str, constants: str) -> None:
         options = {"no_such_thing": 1}
-        with pytest.raises(ConfigError, match=f"planning.options: {name} takes no such"):
+        with pytest.raises(ConfigError, match=f"planning.options: {name} does not accept them"):
             policy(planning__policy=name, planning__options=options, planning__constants=constants)
 
     @pytest.mark.parametrize(("name", "highest"), [("bgt", 3), ("random", 2)])

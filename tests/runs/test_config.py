@@ -239,7 +239,7 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("model.pseudo_items", 10**7, "less than or equal to 1000000"),
     ("model.pseudo_items", "autoo", "'auto'"),
     ("model.expansions", -1, "greater than or equal to 0"),
-    ("model.expansions", 3, "who rated what with whom"),
+    ("model.expansions", 3, "rated the same items"),
     ("model.max_neighbours", 0, "greater than or equal to 1"),
     ("planning.policy", "nonsense", "bgt, uniform"),
     ("planning.policy", "nonsense:Mine", "cannot be imported"),

@@ -438,15 +438,15 @@ class TestPolicies:
         ({"privacy__unit": "row"}, "unit = 'row': expected client, with trust = secagg"),
         (
             {"privacy__mechanism": "gaussian", "privacy__accounting": "laplace/basic"},
-            "a rule for gaussian noise",
+            "an accountant for gaussian noise",
         ),
         (
             {"privacy__mechanism": "laplace", "privacy__accounting": "gaussian/gdp"},
-            "a rule for laplace noise",
+            "an accountant for laplace noise",
         ),
         ({"privacy__mechanism": "none", "planning__policy": "uniform"}, "unlimited, for"),
         ({"privacy__mechanism": "laplace", "planning__policy": "unlimited"}, "none, for --policy"),
-        ({"planning__options": {"no_such": 1}}, "planning.options: patient takes no such"),
+        ({"planning__options": {"no_such": 1}}, "planning.options: patient does not accept them"),
         ({"planning__policy": "nonsense"}, "nonsense"),
         ({"privacy__budgets": "1:0.5"}, "shares that sum to 1"),
         ({"privacy__delta": 0.0}, "delta = 0"),

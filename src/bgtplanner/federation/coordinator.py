@@ -1,6 +1,6 @@
-"""The two steps before training: what clients show, and what the policy plans and they pay for.
+"""The coordinator: it plans each round, invites clients, reserves their charges and settles them.
 
-There is one ledger: the policy plans on it and reserves in it, for those who are invited. A charge
+There is one ledger. The policy plans by it and reserves in it, for the invited clients. A charge
 that does not fit is refused, whatever was planned, and a round that is played again after a crash
 is not charged again.
 """
@@ -30,13 +30,13 @@ from bgtplanner.privacy.ledger import Ledger, Reservation
 __all__ = ["Coordinator", "Engine", "Forecast"]
 
 STATE_VERSION = 2
-"""Of :meth:`Coordinator.state_dict`; before, the policy had a ledger of its own."""
+"""Version of :meth:`Coordinator.state_dict`; in version 1 the policy had its own ledger."""
 
 RewardKind = Literal["none", "test", "loss", "released", "validation"]
 
 
 class Engine(Protocol):
-    """Whoever carries rounds out once they are paid for: a simulation, or real machines."""
+    """What carries rounds out once they are paid for: a simulation, or real machines."""
 
     federation: Federation
     n_clients: int
@@ -46,35 +46,35 @@ class Engine(Protocol):
 
     @property
     def state(self) -> State:
-        """What the last round has left."""
+        """The state after the last round."""
         ...
 
     def step(self, terms: Terms, plan: Plan) -> RoundResult:
-        """Carry out the next round, under terms that were agreed and paid for by a plan."""
+        """Carry out the next round, under terms that were paid for by a plan."""
         ...
 
     def rest(self) -> RoundResult:
-        """A round in which nothing leaves any client."""
+        """Carry out a round in which no client uploads anything."""
         ...
 
     def withdraw(self) -> None:
-        """Send out what was sent at first."""
+        """Go back to the parameters that were sent out at first."""
         ...
 
     def evaluate(self) -> Metrics:
-        """Scores on held-out ratings, where there are any."""
+        """Return the metrics on held-out ratings, where there are any."""
         ...
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The whole state as named plain arrays."""
+        """Return the whole state as named plain arrays."""
         ...
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what :meth:`arrays` gave."""
+        """Continue from what :meth:`arrays` returned."""
         ...
 
     def shown_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Client and item of all that the clients will name in the coming round."""
+        """Return client and item of all pairs that clients will name in the coming round."""
         ...
 
 
@@ -82,25 +82,25 @@ class Coordinator:
     """A federation whose rounds are planned and paid for.
 
     Args:
-        engine: Who carries the rounds out; its protection says what is done to the uploads.
-        policy: Who plans, on this ledger.
-        ledger: Who has spent how much.
+        engine: What carries the rounds out; its protection says how uploads are made private.
+        policy: The policy, which plans on this ledger.
+        ledger: The ledger of the run.
         trust: ``local`` or ``secagg``.
         run: Name of the run in the ledger.
-        mark: Of all that the run is made of; with the number of a round it names its inputs.
-        context: What the policy gets to look at, by its name in :data:`CONTEXTS`.
+        mark: Identifies all inputs of the run; with the number of a round, those of the round.
+        context: What the policy may look at, by its name in :data:`CONTEXTS`.
         reward: What the policy is told. ``test``: by how much the RMSE on the test ratings fell
-            (the paper's). ``loss``: by how much the mean training loss fell. Neither is accounted
-            for. ``released``: the estimated signal in the noisy aggregate, relative to the first,
-            at no further charge. ``validation``: by how much the RMSE on ratings that clients set
-            aside fell, paid for by a share of the round's charge.
-        values: How many numbers the context has, where that can be chosen.
-        participation: Share of the clients that are asked in a round.
+            (as in the paper). ``loss``: by how much the mean training loss fell. Neither is
+            accounted for. ``released``: the estimated signal in the noisy aggregate, relative to
+            the first one, at no further charge. ``validation``: by how much the RMSE on the
+            clients' validation sets fell, paid for by a share of the round's charge.
+        values: The length of the context, where that can be chosen.
+        participation: Share of the clients that are invited to a round.
         dropout: Share of the clients that pay and then fail to answer.
         stragglers: Share of the clients that pay and answer too late; mostly the same ones.
-        stops: Whether the run ends with the budget. Otherwise ratings go on arriving, and each
+        stops: Whether the run ends with the budget. Otherwise ratings keep arriving, and each
             client learns from its own.
-        seed: Of who fails.
+        seed: Seeds who is invited and who fails.
     """
 
     def __init__(
@@ -137,12 +137,12 @@ class Coordinator:
         self.policy = self._told(policy)
 
     def _told(self, policy: Policy) -> Policy:
-        """The policy, which is told what it plays in.
+        """Return the policy, after telling it about the run.
 
         Raises:
             ConfigError: If it spends from another ledger.
         """
-        expected = "the run's: make the policy with ledger=..."
+        expected = "the ledger of the run: make the policy with ledger=..."
         same = policy.ledger is None or policy.ledger is self.ledger
         ConfigError.unless(same, "ledger of the policy", "one of its own", expected)
         policy.run, policy.replays = self.run, True
@@ -151,22 +151,22 @@ class Coordinator:
 
     @property
     def _own_clips(self) -> bool:
-        """Whether every client can have a clip of its own."""
+        """Whether clients can have clips of their own."""
         protection = self.engine.federation.protection
         return protection is not None and protection.of.own_clips
 
     @property
     def class_sizes(self) -> NDArray[np.int64]:
-        """How many clients of each class can be reached."""
+        """The number of clients of each class that can be reached."""
         classes = self.ledger.budgets.class_of_client[self._present]
         return np.bincount(classes, minlength=len(self.ledger.budgets.classes))
 
     def spending(self) -> Spending:
-        """What everybody has spent up to the last round that was played."""
+        """Return what every client has spent up to the last round played."""
         return self.ledger.spending(self.run, self.engine.next_round)
 
     def step(self) -> RoundResult | None:
-        """Plan, reserve, play, settle and tell one round; None: the run ends with the budget."""
+        """Plan, reserve, play, settle and tell one round; None if the run ends with the budget."""
         engine, index = self.engine, self.engine.next_round
         if self.reward == "test" and self._last is None:
             self._last = engine.evaluate().rmse
@@ -212,22 +212,22 @@ class Coordinator:
         )
 
     def _inputs(self, index: int, asked: NDArray[np.bool_]) -> bytes:
-        """A mark of all that a round's uploads are made of."""
+        """Return a fingerprint of all inputs of a round's uploads."""
         return self.ledger.fingerprint(self._mark, str(index).encode(), asked.tobytes())
 
     def _paid(
         self, plan: Plan, index: int, invited: NDArray[np.bool_], inputs: bytes
     ) -> Reservation | None:
-        """What the ledger has granted to those who are invited; None: nobody can pay.
+        """Return the ledger's reservation for the invited clients; None if no one can pay.
 
-        For the same inputs it grants the same again at no further charge. So a policy that has
-        reserved its plan is not charged twice, and one that has not is charged here.
+        For the same inputs the ledger grants the same again at no further charge. So a policy that
+        has reserved its plan is not charged twice, and one that has not is charged here.
 
         Raises:
-            ConfigError: If clips of clients' own would be passed over.
+            ConfigError: If the plan has clips per client and they would be ignored.
         """
         fits = plan.own_clip is None or self._own_clips
-        ConfigError.unless(fits, "own_clip", "one a client", "none, but with privacy.unit = row")
+        ConfigError.unless(fits, "own_clip", "one per client", "none, unless privacy.unit = row")
         try:
             return self.ledger.reserve(
                 plan.charge_by_class, run=self.run, round=index, by_class=True,
@@ -237,7 +237,7 @@ class Coordinator:
             return None
 
     def _terms(self, plan: Plan, index: int, reservation: Reservation) -> tuple[Terms, int]:
-        """The terms, and how many have paid and answer too late."""
+        """Return the terms, and the number of clients that have paid and answer too late."""
         late = reservation.granted & self._late(index)
         answers = reservation.granted & self._answers(index) & ~late
         own = plan.own_clip
@@ -250,7 +250,7 @@ class Coordinator:
         return terms, int(late.sum())
 
     def _invited(self, index: int) -> NDArray[np.bool_]:
-        """Who is asked, out of those that can be reached."""
+        """Return the invited clients, out of those that can be reached."""
         if self.participation >= 1:
             return self._present
         order = np.random.default_rng([self.seed, 0x1417, index]).permutation(len(self.ledger))
@@ -267,7 +267,7 @@ class Coordinator:
         return np.asarray(draws >= self.dropout)
 
     def _late(self, index: int) -> NDArray[np.bool_]:
-        """Who takes too long: the time is lognormal, half of its spread is the client's own."""
+        """Return who is too late: times are lognormal, half of the variance is per client."""
         number = len(self.ledger)
         if not self.stragglers:
             return np.zeros(number, dtype=bool)
@@ -279,7 +279,7 @@ class Coordinator:
         if self.reward in ("test", "loss"):
             now = record.metrics.rmse if self.reward == "test" else record.loss
             if now is None or not np.isfinite(now):
-                return None  # whoever carries the run out will say that it diverged
+                return None  # the run reports elsewhere that it diverged
             before, self._last = self._last, now
             return None if before is None else before - now
         if self.reward == "released":
@@ -297,7 +297,7 @@ class Coordinator:
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that one round hands to the next, as plain data; the ledger is elsewhere."""
+        """Return everything that rounds pass on, as plain data, without the ledger."""
         return {
             "version": STATE_VERSION,
             "policy": self.policy.state_dict(),
@@ -309,7 +309,7 @@ class Coordinator:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave.
+        """Continue from what :meth:`state_dict` returned.
 
         Raises:
             SchemaError: If an earlier release wrote it.
@@ -327,11 +327,11 @@ class Coordinator:
 
 
 class Forecast(Context):
-    """By how much the error would fall, as the learner has it from what was released.
+    """The learner's forecast, from what was released, of how much the error would fall.
 
-    As things are, if all that the mean client has left were spent in one round, and if it were
-    spent in as many as the policy would take. Where not all are asked in a round, it takes that
-    many rounds more until everybody was.
+    There are three forecasts: without spending more, with all that the mean client has left spent
+    in one round, and with it spent in as many rounds as the policy would use. Where only a share
+    of the clients is invited to each round, more rounds are needed to reach all of them.
     """
 
     def __init__(self, values: int = 3, *, seed: int = 0) -> None:
@@ -339,7 +339,7 @@ class Forecast(Context):
         self._known: dict[bytes, NDArray[np.float64]] = {}
 
     def of(self, coordinator: Any) -> NDArray[np.float64] | None:
-        """The three forecasts; None if the learner makes none, or no budget is known."""
+        """Return the three forecasts; None if the learner makes none or there is no budget."""
         rounds: Coordinator = coordinator
         known, policy = rounds.engine.state.memory, rounds.policy
         left, sizes, share = policy.left(), rounds.class_sizes, rounds.participation
@@ -349,7 +349,7 @@ class Forecast(Context):
         learner, protection = federation.model, federation.protection
         norm = "l2" if protection is None else protection.norm
         asked = left.tobytes() + sizes.tobytes()
-        if asked in self._known:  # nothing was released since: a third of such a round
+        if asked in self._known:  # nothing was released since then
             return self._known[asked]
         invited, gained = np.ceil(share * sizes).astype(np.int64), [0.0]
         for number in (1, policy.at_end):
@@ -358,24 +358,24 @@ class Forecast(Context):
             )
             gained.append(number / share / std**2)
         expected = [learner.forecast(known, more, policy.clip, norm) for more in gained]
-        if None in expected:  # nothing is known of how it learns
+        if None in expected:  # the learner makes no forecast
             return None
         found = np.array(expected)
         self._known[asked] = found
         return found
 
     def released(self, *_: Any) -> None:
-        """The server knows more now."""
+        """Forget the forecasts: the server knows more now."""
         self._known.clear()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing is kept: forecasts are made anew."""
+        """Forget the forecasts; they are not part of the state."""
         del state
         self._known.clear()
 
 
 def _norm_of(seen: Seen) -> float | NDArray[np.float64]:
-    """Norm of each client's own release where the server sees them, else of their noisy mean."""
+    """Return the norm of each client's release if the server sees them, else of the mean."""
     if seen.norms is not None:
         return seen.norms.astype(np.float64)
     return float(np.linalg.norm(seen.aggregate.astype(np.float64)))

@@ -1,6 +1,6 @@
-"""Only to reproduce the paper: nothing of this is needed, or recommended, for anything else.
+"""Everything that exists only to reproduce the paper; it is not recommended for anything else.
 
-The rest of the package does not know this room. It registers itself, like anybody's plugin: see
+The core does not import this package. It registers itself as any plugin does: see
 ``[project.entry-points]`` in ``pyproject.toml`` and :mod:`bgtplanner.registry`.
 """
 
@@ -10,7 +10,7 @@ __all__ = ["register"]
 
 
 def register() -> None:
-    """Add the paper's own parts to the registries, by their addresses: none is imported yet."""
+    """Add the paper's own parts to the registries by their addresses, importing none."""
     from bgtplanner.planning.registry import CONSTANTS, CONTEXTS
     from bgtplanner.privacy.accountants import ACCOUNTANTS
     from bgtplanner.privacy.allowed import UNITS

@@ -1,12 +1,12 @@
-"""What the paper's authors protect and how they book it; nothing here is sound for a whole client.
+"""The unit and the accountant of the paper's authors; neither is sound for a whole client.
 
 Their code clips and noises every tensor and every item row on its own with the full charge of the
-round (unit ``row``). A client who is replaced changes *all* of its rows, so at the level of the
-client the charges of its rows add up. (Even that takes the item ids, which such an upload shows,
-as public.)
+round (unit ``row``). A client that is replaced changes *all* of its rows, so at the level of the
+client the charges of its rows add up. (Even that treats the item ids, which such an upload
+reveals, as public.)
 
-It books epsilon as Renyi divergence at order 2 and never converts it, so its "10" is the gdp
-rule's mu^2 = 10: the rule ``gaussian/authors``.
+They book epsilon as a Renyi divergence of order 2 and never convert it, so that their "10" is
+mu^2 = 10 in the accountant ``gaussian/gdp``: this is the accountant ``gaussian/authors``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["AUTHORS", "GAUSSIAN_AUTHORS", "ROW", "client_level"]
 ROW = Unit(
     name="row", release="bgtplanner.paper.rows:release_rows", sound=False, axes=2, own_clips=True
 )
-"""Each tensor, and each item row that a client rated, on its own."""
+"""Each tensor, and each row of an item that the client rated, on its own."""
 
 
 class GaussianAuthors(Accountant):
-    """The gdp rule's charges, held against epsilon itself, unconverted. Promises nothing."""
+    """The charges of ``gaussian/gdp`` against epsilon, not converted; promises nothing."""
 
     name, mechanism, sound = "gaussian/authors", "gaussian", False
     sums = LaplaceBasic.sums
@@ -37,19 +37,19 @@ class GaussianAuthors(Accountant):
 GAUSSIAN_AUTHORS = GaussianAuthors()
 
 AUTHORS = {"gaussian": GAUSSIAN_AUTHORS.name, "laplace": "laplace/basic"}
-"""How they book each mechanism."""
+"""The authors' accountant of each mechanism."""
 
 
 def client_level(
     mechanism: str, noise_multipliers: ArrayLike, blocks: ArrayLike, delta: float
 ) -> Spent:
-    """Client-level epsilon of rounds in which a client released several blocks, each on its own.
+    """Return the client-level epsilon of rounds in which a client released several blocks.
 
     Args:
-        mechanism: By name.
-        noise_multipliers: Noise scale over 2 * clip, of each round.
-        blocks: How many blocks (tensors and rows) the client released in each round.
-        delta: Of the reading.
+        mechanism: Name of the mechanism.
+        noise_multipliers: Noise scale over 2 * clip, per round.
+        blocks: The number of blocks (tensors and rows) that the client released, per round.
+        delta: The delta at which epsilon is read.
 
     Example:
         >>> client_level("gaussian", [10**0.5] * 100, [56] * 100, 1e-5).epsilon > 300

@@ -1,11 +1,11 @@
-"""Graph expansion (FedGNN): who rated the same items, found by a third party that knows no item.
+"""Graph expansion (FedGNN): a third party matches users of the same items without their ids.
 
 Clients turn the ids of their items into tokens with a key that the third party does not have, and
-send them to it with their noised user embeddings. Equal tokens mean equal items, so it can hand
-every user the embeddings of others who rated what it rated. The embeddings pass the same door as
-every upload. The matching does not: whoever does it sees who rated the same as whom, how much of
-it and how many others did, and what users learn from their neighbours depends on it. No noise is
-on that, and a run says so (``expansion-matching``).
+send it the tokens with their noised user embeddings. Equal tokens mean equal items, so it can send
+every user the embeddings of others who rated the same items. The embeddings are clipped and noised
+like every upload. The matching is not: the third party sees which users have items in common, how
+many, and how many users share each item, and what users learn from their neighbours depends on it.
+No noise protects that, and a run says so (``expansion-matching``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bgtplanner.privacy.mechanisms import clip_factor
 __all__ = ["Expansion", "believed", "item_tokens", "match", "matching_key"]
 
 _TOKEN_BYTES = 16
-_CELLS_AT_ONCE = 2**22  # of the table of who has how much in common with whom
+_CELLS_AT_ONCE = 2**22  # of the table of how many items users have in common
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +34,10 @@ class Expansion:
     """When graphs are expanded, and how far.
 
     Attributes:
-        times: How often, at even distances; not before the first round, when no embedding has
-            learned anything. A round that nobody pays for is left out.
-        rounds: Rounds of the run.
-        max_neighbours: The most that a user is given.
+        times: How often, at even distances; never before the first round, when no embedding has
+            learned anything. In a round that no one pays for there is none.
+        rounds: The number of rounds of the run.
+        max_neighbours: The most neighbours that a user is given.
     """
 
     times: int = 3
@@ -51,7 +51,7 @@ class Expansion:
         unless(self.max_neighbours >= 1, "max_neighbours", self.max_neighbours, "1 or more")
 
     def due(self, index: int) -> bool:
-        """Whether it is time in round `index`, counted from 0.
+        """Whether graphs are expanded in round `index`, counted from 0.
 
         Example:
             >>> [index for index in range(100) if Expansion(times=3, rounds=100).due(index)]
@@ -62,14 +62,14 @@ class Expansion:
 
 
 def matching_key(seed: int | None = None) -> bytes:
-    """A key for the clients to share: from the operating system, or from a seed to simulate."""
+    """Return a key for the clients to share, from the system or, to simulate, from a seed."""
     if seed is None:
         return secrets.token_bytes(32)
     return hashlib.sha256(f"graph expansion {seed}".encode()).digest()
 
 
 def item_tokens(key: bytes, items: Iterable[object]) -> NDArray[np.void]:
-    """What stands for each item: the same for all who have the key, and nothing to others.
+    """Return a token per item: the same for all who have the key, meaningless to others.
 
     Example:
         >>> first, again, other = item_tokens(b"a key", [7, 7, 8])
@@ -87,18 +87,18 @@ def match(
     *,
     most: int,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The third party's part: to each sender the embeddings of those who sent equal tokens.
+    """Return the embeddings of those who sent equal tokens, per sender: the third party's part.
 
-    Those with the most tokens in common come first; of equals, the one that sent first.
+    Those with the most tokens in common come first; of equals, the one that comes first.
 
     Args:
         tokens: All tokens that were sent.
-        sender: Who sent each, as a row of `embeddings`.
-        embeddings: What each sent with them, noised, ``[n_senders, dim]``.
-        most: The most that one gets.
+        sender: The sender of each token, as a row of `embeddings`.
+        embeddings: The noised embedding of each sender, ``[n_senders, dim]``.
+        most: The most neighbours that a sender gets.
 
     Returns:
-        Neighbours' embeddings, ``[n_senders, most, dim]``, and 1 where there is one, else 0.
+        Neighbours' embeddings, ``[n_senders, most, dim]``, and 1 where there is one, 0 elsewhere.
     """
     found = _in_common(tokens, sender, len(embeddings), most)
     present = found >= 0
@@ -107,10 +107,10 @@ def match(
 
 
 def believed(embeddings: NDArray[np.float32], clip: float) -> NDArray[np.float32]:
-    """What a client takes of embeddings it is given: none is longer than the clip.
+    """Return the embeddings a client was sent, cut to the length of the clip.
 
-    That is public: all of them were clipped, so what is beyond it is noise. It costs nothing, and
-    noise that dwarfs the embeddings would otherwise drown the user's own items.
+    The clip is public, and all embeddings were clipped, so whatever is longer is noise. Cutting it
+    costs nothing; noise that dwarfs the embeddings would otherwise drown the user's own items.
     """
     norm = np.linalg.norm(embeddings, axis=-1, keepdims=True)
     return np.asarray(embeddings * clip_factor(norm, clip), dtype=np.float32)
@@ -119,7 +119,7 @@ def believed(embeddings: NDArray[np.float32], clip: float) -> NDArray[np.float32
 def _in_common(
     tokens: NDArray[np.void], sender: NDArray[np.integer], number: int, most: int
 ) -> NDArray[np.int64]:
-    """Who has the most in common with each, best first; -1 where there are no more."""
+    """Return those with the most in common with each, best first; -1 where there are no more."""
     names, column = np.unique(tokens, return_inverse=True)
     sent = sparse.csr_array(
         (np.ones(len(column), dtype=np.int32), (sender, column)), shape=(number, len(names))
@@ -131,8 +131,8 @@ def _in_common(
     for start in range(0, number, step):
         common = (sent[start : start + step] @ sent.T).toarray().astype(np.int64)
         own = np.arange(len(common))
-        common[own, start + own] = 0  # nobody is their own neighbour
-        rank = common * number - np.arange(number)  # no two alike, in common or in order
+        common[own, start + own] = 0  # no one is their own neighbour
+        rank = common * number - np.arange(number)  # no two are equal: ties go by order
         best = np.argpartition(-rank, kept - 1, axis=1)[:, :kept]
         order = np.argsort(-np.take_along_axis(rank, best, axis=1), axis=1)
         best = np.take_along_axis(best, order, axis=1)

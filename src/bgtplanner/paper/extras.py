@@ -1,4 +1,4 @@
-"""What the paper's training has that no other has: pseudo items, and graphs that are expanded."""
+"""The parts that only the paper's training has: pseudo items and graph expansion."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Expandable(Protocol):
     """A learner whose users can have other users as neighbours in their graphs."""
 
     def own(self, local: Local) -> Array:
-        """What a user is to others: its embedding, ``[n_users, dim]``."""
+        """Return the users' embeddings, as other users get them, ``[n_users, dim]``."""
         ...
 
     def attach(self, local: Local, neighbours: Neighbours) -> Local:
-        """What the clients keep, with other neighbours than before."""
+        """Return what the clients keep, with these neighbours in it."""
         ...
 
 
@@ -42,20 +42,20 @@ class PaperExtras:
     """Pseudo items and graph expansion.
 
     Attributes:
-        pseudo_items: Items each client pretends to have rated.
-        fixed_pseudo_items: Whether these are the same in every round, which does not give the
-            real ones away over the rounds.
-        expansion: When users are told of others who rated the same; None: never.
-        seed: Of the key that their items are hidden with.
+        pseudo_items: The number of items that each client pretends to have rated.
+        fixed_pseudo_items: Whether they are the same in every round; if they change, the items
+            that stay are the real ones.
+        expansion: When users get others who rated the same items as neighbours; None: never.
+        seed: Seeds the key that hides their items.
     """
 
     pseudo_items: int = 0
     fixed_pseudo_items: bool = False
     expansion: Expansion | None = None
-    seed: int = field(default=0, compare=False)  # whatever it is, programs are the same
+    seed: int = field(default=0, compare=False)  # compiled programs do not depend on it
 
     def check(self, model: Learner, protection: Protection | None) -> None:
-        """Graphs are expanded in the open, and by a model that has some."""
+        """Refuse an expansion without local trust, or of a model that has no graphs."""
         unless, name = ConfigError.unless, type(model).__name__
         unless(self.pseudo_items >= 0, "pseudo_items", self.pseudo_items, "0 or more")
         if self.expansion is not None:
@@ -65,19 +65,17 @@ class PaperExtras:
             unless(trust == "local", "trust", trust, "local: each embedding is seen on its own")
 
     def begin(self, model: Learner, local: Local, interactions: Interactions) -> Local:
-        """Room for neighbours, and nobody in it."""
+        """Return what the clients keep, with room for neighbours and none yet."""
         if self.expansion is None:
             return local
-        users, most = (
-            interactions.n_users,
-            min(self.expansion.max_neighbours, interactions.n_users),
-        )
+        users = interactions.n_users
+        most = min(self.expansion.max_neighbours, users)
         dim = self.own(model, local).shape[1]
         nobody = Neighbours(jnp.zeros((users, most, dim)), jnp.zeros((users, most)))
         return cast(Expandable, model).attach(local, nobody)
 
     def items(self, key: Array, index: Array, interactions: Interactions) -> Array | None:
-        """The items that each client pretends to have rated in a round."""
+        """Return the items that each client pretends to have rated in a round."""
         if not self.pseudo_items:
             return None
         if not self.fixed_pseudo_items:
@@ -87,7 +85,7 @@ class PaperExtras:
     def rows(
         self, key: Array, index: Array, upload: Upload, interactions: Interactions
     ) -> ExtraRows | None:
-        """What is uploaded for them."""
+        """Return the rows that are uploaded for pseudo items."""
         items = self.items(key, index, interactions)
         if items is None:
             return None
@@ -95,17 +93,17 @@ class PaperExtras:
         return ExtraRows(items, pseudo_rows(key, upload.rows, interactions, self.pseudo_items))
 
     def shows(self, index: int) -> bool:
-        """Whether it is time to expand graphs."""
+        """Whether graphs are expanded in this round."""
         return self.expansion is not None and self.expansion.due(index)
 
     def own(self, model: Learner, local: Local) -> Array:
-        """The users' embeddings."""
+        """Return the users' embeddings."""
         return cast(Expandable, model).own(local)
 
     def told(
         self, model: Learner, local: Local, shown: Shown, known: Ratings, bound: float | None
     ) -> Local:
-        """Users with others who rated the same; who sent nothing keeps what it had."""
+        """Return the users with new neighbours; those who sent nothing keep the old ones."""
         own, sends = np.asarray(shown.own), np.asarray(shown.sends)
         tokens = item_tokens(matching_key(self.seed), range(known.n_items))
         sent = known.take(sends[known.user])

@@ -1,8 +1,9 @@
 """The paper's planner: repaired, as it is printed, and as its authors coded it.
 
-For comparison, not for use. All have the paper's two stages and constants, with which levels are
-drawn almost uniformly. :class:`Repaired` is the package's own planner with these. The others
-differ from it and from each other in most formulas; ``docs/paper.md`` says what is wrong there:
+They are for comparison, not for use. All have the paper's two stages and constants, with which
+levels are drawn almost uniformly. :class:`Repaired` is the package's own planner with these. The
+other two differ from it and from each other in most formulas; ``docs/paper.md`` says what is wrong
+with them:
 
 ==================  ======================================  =====================================
 what                :class:`AsPrinted`                      :class:`AsCoded`
@@ -27,15 +28,15 @@ score               mean - (allowance - cost) lambda        mean + (allowance - 
 slope of the dual   cost - allowance                        allowance - cost
 ==================  ======================================  =====================================
 
-Where the text is silent (sigma, the step of mirror descent), the code's value is taken. Epsilon is
-what adds up under the accounting rule: a release's own epsilon in the paper's setting.
+Where the text is silent (sigma, the step of mirror descent), the code's value is used. Epsilon is
+what adds up under the accountant: a release's own epsilon in the paper's setting.
 
-The paper and the code have a multiplier for each client. All clients of a class pay the same, so
-their multipliers are multiplied by the same number in every step, and the score depends on nothing
-but their sum. The sum for each class is kept: it is what a multiplier for each client adds up to.
+The paper and the code have one multiplier per client. All clients of a class pay the same, so
+their multipliers change by the same factor in every step, and the score depends only on their sum.
+Only this sum is kept, per class.
 
-One difference remains, in both: a round is paid before it is played, and the ledger refuses what
-does not fit. The last charge is capped to what is left, where the authors' code looks at the
+One difference remains in both: a round is paid for before it is played, and the ledger refuses
+what does not fit. The last charge is capped at what is left, whereas the authors' code checks the
 budget after the round and overspends. The kernel matrix is solved anew in each round, which costs
 the cube of the number of rounds.
 """
@@ -61,19 +62,19 @@ from bgtplanner.planning.policy import Choice
 __all__ = ["AsCoded", "AsPrinted", "Repaired", "gamma_of_paper", "margin_of_paper"]
 
 _NOISE = 0.1  # sigma of the authors' code; the text has no value
-_LARGEST = 1e90  # rewards and contexts count as no larger: their squares must be numbers
-_MOST = 1e15  # of logarithms of multipliers in a state
+_LARGEST = 1e90  # larger rewards and contexts count as this much: squares must be finite
+_MOST = 1e15  # bounds the logarithms of multipliers in a state
 
 
 def gamma_of_paper(levels: int, rounds: int, clients: int) -> float:
-    """The paper's constant, 2 sqrt(A T / ((U + 2) log T)): about 0.7, an almost uniform draw."""
+    """Return the paper's gamma, 2 sqrt(A T / ((U + 2) log T)): about 0.7, almost uniform."""
     return float(2 * np.sqrt(levels * rounds / ((clients + 2) * np.log(max(rounds, 2)))))
 
 
 def margin_of_paper(
     squared_error: float, *, levels: int, rounds: int, clients: int, initial_rounds: int
 ) -> float:
-    """M(T0) = sqrt(A E + 4 log(T U) / T0): what the initial stage may have missed (eq. 14)."""
+    """Return M(T0) = sqrt(A E + 4 log(T U) / T0), the initial stage's margin (eq. 14)."""
     noise = 4 * np.log(rounds * clients) / initial_rounds
     return float(np.sqrt(levels * squared_error + noise))
 
@@ -82,8 +83,9 @@ def margin_of_paper(
 class Repaired(BGTPlanner):
     """The planner with the paper's constants: A = 5, T0 = 5, s = 0.2, alpha = 0.001.
 
-    All levels are tried, then T0 more at random, from which the radius is set by the linear
-    programme. By default the dearest level costs an even share of 0.7 of the rounds.
+    All levels are tried in turn; then T0 rounds play levels at random, and the linear programme
+    over these sets the radius. By default the dearest level costs an even share of 70 % of the
+    rounds.
     """
 
     cheapest: float = 1.0
@@ -99,22 +101,22 @@ class Repaired(BGTPlanner):
         super().__post_init__()
         if self.gamma is None:
             self.gamma = gamma_of_paper(5, self.rounds, len(self.budgets))
-        self._trials: list[tuple[Floats, float]] = []  # contexts, and errors of the predictor
+        self._trials: list[tuple[Floats, float]] = []  # contexts, and squared errors
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
-        """Any level in the second part of the initial stage."""
+        """Draw any level in the second part of the initial stage; then plan as usual."""
         if not self._is_trial(self.round):
             return super().choose(context, left)
         self.keep(context)
         first = int(self.skip)
         level = first + int(self._generator.integers(self.charges.shape[1] - first))
-        return self.choice(level, "any level: finding out what budget is worth")
+        return self.choice(level, "any level: estimating what budget is worth")
 
     def learn(self, plan: Plan, reward: float | None) -> None:
-        """Teach the predictor, and let the price follow what was spent."""
+        """Teach the predictor, and update the price by what was spent."""
         level = plan.level or 0
         trial = self._is_trial(plan.round) and reward is not None and not plan.skip
-        if trial:  # the error of what was expected before it was seen
+        if trial:  # the error of the prediction made before the reward was seen
             context = self._contexts.get(plan.round, np.zeros(0))
             inputs = np.append(self._position[level], context)
             expected = float(self.process.expect(inputs[None], time=plan.round)[0])
@@ -126,7 +128,7 @@ class Repaired(BGTPlanner):
         self.constrainer.update(self._costs[:, level], self._allowance())
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything it is and has learned, as plain data that JSON can hold."""
+        """Return everything it is and has learned, as plain data that JSON can hold."""
         trials = [[context.tolist(), error] for context, error in self._trials]
         return super().state_dict() | {"trials": trials}
 
@@ -139,12 +141,12 @@ class Repaired(BGTPlanner):
         self.check_widths(*(row for row, _ in self._trials))
 
     def _positions(self) -> tuple[Floats, Floats]:
-        """The paper's raw index, 1 to A, and raw rewards."""
+        """Return the paper's raw index, 1 to A, and raw rewards."""
         levels = self.charges.shape[1]
         return np.arange(1.0, levels + 1), np.ones(levels)
 
     def _replay(self, *_: Any) -> None:
-        """The price takes one step a round, by what the round cost."""
+        """Do nothing: the price takes one step per round, by what the round cost."""
 
     def _reward_unit(self) -> float:
         return 1.0
@@ -153,12 +155,12 @@ class Repaired(BGTPlanner):
         return float(2 * np.log(2) / np.sqrt(self.rounds))
 
     def _is_trial(self, index: int) -> bool:
-        """Whether a round is of the second part of the paper's initial stage."""
+        """Whether a round belongs to the second part of the paper's initial stage."""
         first = self._tried * self.initial_rounds
         return first <= index < first + self.initial_rounds
 
     def _set_radius(self) -> None:
-        """The paper's radius, from all rounds of its initial stage."""
+        """Set the paper's radius, from all rounds of its initial stage."""
         margin = margin_of_paper(
             float(np.mean([error for _, error in self._trials])),
             levels=self._tried,
@@ -176,7 +178,7 @@ class Repaired(BGTPlanner):
 
 
 class _Record(NamedTuple):
-    """A round that was told: what was seen, what was played, what it brought."""
+    """A round that was told: its context, its level and its reward."""
 
     round: int
     level: int
@@ -186,16 +188,16 @@ class _Record(NamedTuple):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _Literal(LevelPolicy):
-    """What both have in common: the two stages, the draw, and what they keep.
+    """The common part of both: the two stages, the draw, and the records.
 
     Args:
-        levels: How many levels, A.
+        levels: The number of levels, A.
         min_rounds: T_min, which sets the dearest level; by default a share of `rounds`, 0.7 as
             printed and 0.8 as coded.
         initial_rounds: How often each level is tried at first, T0.
-        gamma: How much the best level is preferred; by default 2 sqrt(A T / ((U + 2) log T)).
-        length_scale: s in the kernel.
-        forgetting: alpha in the kernel.
+        gamma: How strongly the best level is preferred; by default 2 sqrt(A T / ((U + 2) log T)).
+        length_scale: The kernel's s.
+        forgetting: The kernel's alpha.
     """
 
     levels: int = 5
@@ -207,8 +209,8 @@ class _Literal(LevelPolicy):
 
     _salt: ClassVar[int] = 0x117
     _power: ClassVar[int]  # of the distance in the kernel
-    _sign: ClassVar[float]  # of the allowance minus the cost, in the score and in the slope
-    _slack: ClassVar[int]  # how many multipliers there are that belong to nobody
+    _sign: ClassVar[float]  # of (allowance - cost), in the score and in the slope
+    _slack: ClassVar[int]  # number of multipliers that belong to no class
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -223,8 +225,8 @@ class _Literal(LevelPolicy):
         self.charges = np.outer(self._even, 1 - steps)
         self.charges += np.outer(self.dearest(self.min_rounds), steps)
         self.radius: float | None = None
-        """Lambda; None before the initial stage is over."""
-        # Epsilon of each class, and of its levels: what adds up under the rule.
+        """Lambda; None until the initial stage is over."""
+        # Epsilon of each class and of its levels: what adds up under the accountant.
         self._lasts = self.expected(self.rounds)
         self._totals = self._lasts * self._even
         shares = np.stack([self.share_of(row) for row in self.charges.T], axis=1)
@@ -236,40 +238,40 @@ class _Literal(LevelPolicy):
     @staticmethod
     @abstractmethod
     def _steps(levels: int) -> Floats:
-        """Where the levels lie between an even share of T and one of T_min, 0 to 1."""
+        """Return the levels between an even share of T (0) and one of T_min (1)."""
 
     @abstractmethod
     def _tried(self, turn: int) -> int:
-        """The level that is tried at first, in a turn."""
+        """Return the level that the initial stage tries in a turn."""
 
     @abstractmethod
     def _noise(self, records: int) -> Floats:
-        """What is added to the kernel matrix."""
+        """Return the noise that is added to the kernel matrix."""
 
     @abstractmethod
     def _predict(self, context: Floats) -> Floats:
-        """Mean reward of every level in a context, in the round that is planned."""
+        """Return the mean reward of every level in a context, for the coming round."""
 
     @abstractmethod
     def _look_back(self) -> tuple[float, float]:
-        """Lambda's two parts after the initial stage: the programme's optimum, and M(T0)."""
+        """Return Lambda's two parts after the initial stage: the optimum, and M(T0)."""
 
     @abstractmethod
     def _begin(self, radius: float, each: Floats) -> None:
-        """Allowance and first multipliers.
+        """Set the allowance and the first multipliers.
 
         Args:
-            radius: Lambda, or 0 where that is negative.
-            each: How many clients each class has.
+            radius: Lambda, or 0 if it is negative.
+            each: The number of clients of each class.
         """
 
     @abstractmethod
     def _bounded(self, logs: Floats) -> Floats:
-        """The nearest multipliers among those that are allowed, in logarithms."""
+        """Return the nearest multipliers that are allowed, in logarithms."""
 
     @property
     def multipliers(self) -> Floats:
-        """Sum of the multipliers of each class's clients, once the initial stage is over."""
+        """The sum of the multipliers per class, once the initial stage is over."""
         return np.asarray(np.exp(self._logs[: len(self._even)]))
 
     @property
@@ -278,8 +280,8 @@ class _Literal(LevelPolicy):
         return float(self._totals.min())
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
-        """Try out levels in the initial stage, then draw one by its score."""
-        del left  # what does not fit is capped, whatever it was wished for
+        """Try the levels in the initial stage; then draw one by its score."""
+        del left  # what does not fit is capped by the caller
         context = np.clip(context, -_LARGEST, _LARGEST)
         self.keep(context)
         levels = self.charges.shape[1]
@@ -288,7 +290,7 @@ class _Literal(LevelPolicy):
             return self.choice(self._tried(turn), "trying out every level")
         if turn == levels:
             level = int(self._generator.integers(levels))
-            return self.choice(level, "any level: finding out what budget is worth")
+            return self.choice(level, "any level: estimating what budget is worth")
         if self.radius is None:
             self._end_stage()
         predicted = self._predict(context)
@@ -302,7 +304,7 @@ class _Literal(LevelPolicy):
         )  # fmt: skip
 
     def learn(self, plan: Plan, reward: float | None) -> None:
-        """Keep what the round brought, and let the multipliers follow what it cost."""
+        """Record what the round brought, and update the multipliers by what it cost."""
         context, level = self._contexts.pop(plan.round, np.zeros(0)), plan.level or 0
         if reward is not None:
             reward = min(max(reward, -_LARGEST), _LARGEST)
@@ -314,7 +316,7 @@ class _Literal(LevelPolicy):
             self._logs = self._bounded(logs)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything it is and has learned, as plain data that JSON can hold."""
+        """Return everything it is and has learned, as plain data that JSON can hold."""
         return super().state_dict() | {
             "records": [[*row[:2], row.context.tolist(), row.reward] for row in self._records],
             "radius": self.radius,
@@ -343,7 +345,7 @@ class _Literal(LevelPolicy):
         )
 
     def width(self) -> int | None:
-        """As the first record has it, if there is one."""
+        """Return the length of the recorded contexts, if there are any."""
         return len(self._records[0].context) if self._records else super().width()
 
     @property
@@ -352,7 +354,7 @@ class _Literal(LevelPolicy):
         return (len(self.charges[0]) + 1) * self.initial_rounds
 
     def _initial(self, *, second: bool) -> list[tuple[int, _Record]]:
-        """The records of one part of the initial stage, with their places among all records."""
+        """Return the records of one part of the initial stage, with their positions."""
         bound = self._planned_from - self.initial_rounds
         low, high = (bound, self._planned_from) if second else (0, bound)
         return [(at, one) for at, one in enumerate(self._records) if low <= one.round < high]
@@ -360,13 +362,13 @@ class _Literal(LevelPolicy):
     def _means(
         self, records: Sequence[_Record], when: Floats, context: Floats, now: float
     ) -> Floats:
-        """The process's mean for every level in a context, from some records made at some times.
+        """Return the process's mean for every level in a context, given some records.
 
         Args:
-            records: What it is taught.
-            when: When each of them was.
-            context: Where.
-            now: When.
+            records: What the process is taught.
+            when: The time of each record.
+            context: The context of the prediction.
+            now: The time of the prediction.
         """
         levels = np.arange(self.charges.shape[1])
         if not records:
@@ -395,7 +397,7 @@ class _Literal(LevelPolicy):
         )
 
     def _end_stage(self) -> None:
-        """Lambda from the initial stage, and where the multipliers begin."""
+        """Set Lambda from the initial stage, and the first multipliers."""
         optimum, margin = self._look_back()
         self.radius = self._lasts / self._least * (optimum + margin)
         each = np.bincount(self.budgets.class_of_client, minlength=len(self._even))
@@ -403,14 +405,14 @@ class _Literal(LevelPolicy):
 
 
 class AsPrinted(_Literal):
-    """Every formula of the paper as it is printed, wrong signs and all.
+    """Every formula of the paper as it is printed, including the wrong signs.
 
-    What the text leaves open is read as follows. The set of the linear programme is a distribution
-    over the levels for each round, as in the definition of OPT; its constraint holds for every
-    client. E(T0) and the predictions of the programme come from the predictor that was taught all
-    of the initial stage, as Algorithm 1 has it. The first multipliers are drawn uniformly from
-    the ball. The divergence is that of the negative entropy, so a step multiplies each multiplier
-    by exp(-step * slope), and scales all of them down where their sum exceeds Lambda.
+    What the text leaves open is read as follows. The linear programme is over one distribution of
+    levels per round, as in the definition of OPT; its constraint holds for every client. E(T0) and
+    the predictions of the programme come from the predictor after the whole initial stage, as in
+    Algorithm 1. The first multipliers are drawn uniformly from the ball. The divergence is that of
+    the negative entropy, so a step multiplies each multiplier by exp(-step * slope), and scales
+    all of them down where their sum exceeds Lambda.
 
     Example:
         >>> from bgtplanner import Budget
@@ -461,10 +463,10 @@ class AsPrinted(_Literal):
 
 
 class AsCoded(_Literal):
-    """Every step as the authors' published code has it.
+    """Every step as in the authors' published code.
 
-    The code knows one budget; where budgets differ, each class has its own cost and allowance, and
-    the programme holds for every class with the smallest budget, as in the text.
+    The code has one budget only. Where budgets differ, each class has its own cost and allowance,
+    and the programme limits every class by the smallest budget, as in the text.
 
     Example:
         >>> from bgtplanner import Budget
@@ -490,14 +492,14 @@ class AsCoded(_Literal):
         return self._after(len(self._records), context)
 
     def _after(self, records: int, context: Floats) -> Floats:
-        """By the first of the records, as a round that comes right after them."""
+        """Predict from the first records, for the round that comes right after them."""
         when = np.arange(float(records))
         means = self._means(self._records[:records], when, context, records)
         return np.asarray(np.round(means, 4))
 
     def _look_back(self) -> tuple[float, float]:
         def expected(at: int, one: _Record) -> float:
-            """Of a round that the predictor has just been taught."""
+            """Return the prediction for a round that the predictor was just taught."""
             return float(self._after(at + 1, one.context)[one.level])
 
         errors = [expected(at, one) - one.reward for at, one in self._initial(second=True)]
@@ -509,7 +511,7 @@ class AsCoded(_Literal):
         return _yes_or_no(predicted, self._costs, limit, self.initial_rounds), margin
 
     def _begin(self, radius: float, each: Floats) -> None:
-        del radius  # computed, and left out
+        del radius  # the code computes it and does not use it
         rounds_left = self.expected(self.rounds - self._planned_from)
         self._allowance = self.share_left() * self._totals / rounds_left
         self._logs = np.log(np.append(each, 1.0) / (each.sum() + 1))
@@ -519,10 +521,10 @@ class AsCoded(_Literal):
 
 
 def _yes_or_no(predicted: Floats, costs: Floats, limit: float, rounds: int) -> float:
-    """Best mean reward of `rounds` rounds in each of which every level is taken or not.
+    """Return the best mean reward of rounds in each of which every level is taken or not.
 
-    A level is predicted the same and costs the same in all of them, so what matters is in how many
-    it is taken: a whole number for each level.
+    The predicted reward and the cost of a level are the same in all rounds, so what matters is in
+    how many rounds it is taken: a whole number per level.
     """
     unit = float(np.abs(predicted).max()) or 1.0
     found = milp(

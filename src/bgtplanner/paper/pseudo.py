@@ -1,8 +1,9 @@
 """Which items a client pretends to have rated, and what it uploads for them (FedGNN).
 
-Pseudo items hide which of the uploaded rows are real. They hide little: the authors draw new ones
-every round, so the rows that come back are the real ones, and their size gives them away. They are
-here because the paper has them; a sound upload covers a fixed, public set of items instead.
+Pseudo items are meant to hide which of the uploaded rows are real. They hide little: the authors
+draw new ones every round, so the rows that recur are the real ones, and their size gives them
+away. They are here because the paper has them; a sound upload covers a fixed, public set of items
+instead.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ __all__ = ["pseudo_items", "pseudo_rows"]
 
 
 def pseudo_items(key: Array, interactions: Interactions, number: int) -> Array:
-    """Distinct items that each client has not rated (so far), ``[n_clients, number]``.
+    """Draw distinct items that each client has not rated so far, ``[n_clients, number]``.
 
-    Every unrated item of a client is as likely as any other. They are drawn one from each of
-    `number` strata under a random rotation, which needs no memory of the size clients x items. A
-    client with fewer unrated items than `number` gets the missing ones as -1.
+    Every unrated item of a client is equally likely. One is drawn from each of `number` strata
+    under a random rotation, which needs no memory of size clients x items. Where a client has
+    fewer unrated items than `number`, the missing ones are -1.
     """
     known = jax.ops.segment_max(
         interactions.present, interactions.pair, interactions.pair_item.shape[0]
@@ -45,13 +46,13 @@ def pseudo_items(key: Array, interactions: Interactions, number: int) -> Array:
 
 
 def _share(stratum: Array, unrated: Array, take: Array) -> Array:
-    """Where a stratum begins: floor(unrated * stratum / take), without overflow."""
+    """Return where a stratum begins: floor(unrated * stratum / take), without overflow."""
     whole, rest = jnp.divmod(unrated, jnp.maximum(take, 1))
     return whole * stratum + rest * stratum // jnp.maximum(take, 1)
 
 
 def _unrated_item(rank: Array, interactions: Interactions, known: Array) -> Array:
-    """The item of the given rank among those a client has not rated.
+    """Return the item of the given rank among those that a client has not rated.
 
     A client's rated items r_0 < r_1 < ... leave ``r_k - k`` unrated ones below r_k, so the rank-th
     unrated item is ``rank`` plus the number of k with ``r_k - k <= rank``, found by bisection.
@@ -61,10 +62,10 @@ def _unrated_item(rank: Array, interactions: Interactions, known: Array) -> Arra
     )
     ends = jnp.cumsum(sizes)
     starts = ends - sizes
-    # Counted in whole numbers: single precision has no odd ones above 16,777,216 pairs.
+    # Counted in integers: single precision has no odd numbers above 16,777,216.
     counted = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(known.astype(jnp.int32))])
     before = counted[:-1] - counted[starts[interactions.pair_client]]
-    below = jnp.append(interactions.pair_item - before, 0)  # the end is looked at, and never used
+    below = jnp.append(interactions.pair_item - before, 0)  # the end is read, but never used
 
     def halve(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bounds
@@ -81,11 +82,11 @@ def _unrated_item(rank: Array, interactions: Interactions, known: Array) -> Arra
 
 
 def pseudo_rows(key: Array, rows: Array, interactions: Interactions, number: int) -> Array:
-    """Gradients for the pseudo items, ``[n_clients, number, width]``.
+    """Draw gradients for the pseudo items, ``[n_clients, number, width]``.
 
-    Drawn from a normal distribution with the mean and the standard deviation of the entries of the
-    client's real rows, as the authors do. A row that is not a number is left out: it must not
-    reach the server by way of others.
+    They are normal with the mean and the standard deviation of the entries of the client's real
+    rows, as in the authors' code. A row that is not finite is left out, so that it does not reach
+    the server by way of the others.
     """
     known = jax.ops.segment_max(
         interactions.present, interactions.pair, interactions.pair_item.shape[0]

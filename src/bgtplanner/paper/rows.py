@@ -1,6 +1,6 @@
-"""Unit ``row`` in a simulation: each item row and each tensor clipped and noised on its own.
+"""The unit ``row`` in a simulation: each item row and tensor is clipped and noised on its own.
 
-As the authors' code does. The item ids show, and so does which rows are pseudo.
+The authors' code does so. It reveals the item ids, and which of the rows are pseudo.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def release_rows(
     blocks: tuple[int, ...],
     combine: Callable[[Upload], Aggregate],
 ) -> Released:
-    """Every block with its own noise, and what the server makes of the uploads, one by one."""
+    """Noise every block on its own, and aggregate the single uploads."""
     noised = noise_rows(protection, key, upload, interactions, terms, blocks)
     norms = None if terms.own is None else norm_of_average(noised, interactions, blocks)
     if own is not None:
@@ -47,7 +47,7 @@ def noise_rows(
     terms: Terms,
     blocks: tuple[int, ...],
 ) -> Upload:
-    """Each item row and each dense tensor clipped and noised on its own."""
+    """Clip and noise each item row and each dense tensor on its own."""
     row_key, dense_key = jax.random.split(key)
     clip, scale = terms.clip[terms.class_of_client], terms.scale[terms.class_of_client]
     if terms.own is not None:
@@ -71,14 +71,14 @@ def noise_rows(
 def noise_users(
     protection: Protection, key: Array, own: Array, interactions: Interactions, terms: Terms
 ) -> Array:
-    """Each user's embedding clipped and noised on its own: one block more a user."""
+    """Clip and noise each user's embedding on its own: one more block per user."""
     bound = terms.clip[terms.class_of_client[interactions.client_of_user]]
     noise = protection.noise_of_users(key, own, interactions, terms)
     return _clipped(protection, own, bound) + noise
 
 
 def norm_of_average(noised: Upload, interactions: Interactions, blocks: tuple[int, ...]) -> Array:
-    """L2 norm of each client's own noisy gradient, averaged over the blocks it clips."""
+    """Return the L2 norm of each client's noisy gradient, averaged over its clipped blocks."""
     own = jax.ops.segment_sum(
         (noised.rows**2).sum(1), interactions.pair_client, interactions.n_clients
     )
@@ -97,7 +97,7 @@ def _clipped(protection: Protection, block: Array, clip: Array) -> Array:
 
 
 def _known(interactions: Interactions) -> Array:
-    """1 for each pair of a client and an item whose rating has arrived, else 0."""
+    """Return 1 per pair of client and item whose rating has arrived, 0 otherwise."""
     return jax.ops.segment_max(
         interactions.present, interactions.pair, interactions.pair_item.shape[0]
     )

@@ -1,7 +1,7 @@
-"""The figures of the paper's Table 2, to be laid beside ours.
+"""The figures of the paper's Table 2, to compare ours with.
 
-Mean of five tests with a total budget of epsilon 10. FedSGD knows no budget, so its figures hold
-for both mechanisms; DPSGD was run with Gaussian noise only.
+They are means of five tests with a total budget of epsilon 10. FedSGD has no budget, so its
+figures hold for both mechanisms; DPSGD was run with Gaussian noise only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bgtplanner.data.datasets import DATASETS
 __all__ = ["EPSILON", "HEADLINE", "NAMES", "Published", "published"]
 
 EPSILON = 10.0
-"""The total budget that the table is about."""
+"""The total budget of the table."""
 
 HEADLINE = (3.40, 10.12, 0.71)
 """Average gains over the second best, in per cent: RMSE Gaussian, RMSE Laplace, F1 of both."""
@@ -25,7 +25,7 @@ NAMES = {
     "adap": "ADAP",
     "uniform": "DPSGD",
 }
-"""What the table calls our policies, in its order."""
+"""The table's names of our policies, in its order."""
 
 
 class Published(NamedTuple):
@@ -64,7 +64,7 @@ _TABLE = {
 
 
 def published(dataset: str, mechanism: str, policy: str) -> Published | None:
-    """What the paper reports for one cell, or None where it reports nothing.
+    """Return what the paper reports for one cell; None where it reports nothing.
 
     Example:
         >>> published("ml-100k", "gaussian", "bgt")

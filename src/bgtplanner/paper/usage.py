@@ -1,7 +1,7 @@
-"""The paper's context: who trains on which items in a round, as singular values.
+"""The paper's context: singular values of the matrix of which client uses which item.
 
-The matrix shows which client uses which item: what comes out of here is not private, and a run
-that hands it to its planner says so under ``not_accounted``.
+The matrix shows which client uses which item, so its singular values are not private. A run that
+shows them to its policy says so under ``not_accounted``.
 """
 
 from __future__ import annotations
@@ -23,32 +23,31 @@ __all__ = ["UsageContext"]
 Integers = NDArray[np.integer[Any]]
 Product = Callable[[Floats], Any]
 
-NOTHING = 1e-13  # a squared singular value is 0 if it is below this share of the largest
-TRACKED = 1  # vectors carried along beyond those asked for: the next to come up
-PROBES = 2  # fresh random vectors in every computation: they find what the carried ones cannot
-BLOCKS = 4  # the search space is cut back to its best block when it holds this many
-MARGIN = 3.0  # of residuals, between the last value asked for and those that follow
+NOTHING = 1e-13  # squared singular values below this share of the largest count as 0
+TRACKED = 1  # vectors kept beyond those asked for
+PROBES = 2  # fresh random vectors per computation: they find what the kept ones cannot
+BLOCKS = 4  # the search space is reduced to its best block when it holds this many blocks
+MARGIN = 3.0  # residuals between the last value asked for and those that follow
 FEWEST_STEPS, MOST_STEPS = 2, 400
-DENSE_SHARE, DENSE_SIDE = 0.1, 4096  # fuller than that, and no larger: multiply it out once
-WHOLE_SIDE = 112  # up to which a direct solution costs no more than a search, and misses nothing
-DIRECTORY_CELLS = 2**24  # up to that many cells, repeated pairs are found by a table of all
+DENSE_SHARE, DENSE_SIDE = 0.1, 4096  # if denser and no larger: compute the Gram matrix
+WHOLE_SIDE = 112  # up to this size a direct solution is as cheap as a search
+DIRECTORY_CELLS = 2**24  # up to this many cells, repeated pairs are found by a table of all
 
 
 class UsageContext(Context):
     """Largest singular values of the binary client-item usage matrix (the paper's context).
 
-    The values come in descending order, filled up with zeros. They are computed by block Krylov
-    iteration with Rayleigh-Ritz and a check of the residuals. The last round's vectors start the
-    next computation: where little has changed, a few products are enough.
-
-    Found by a search that starts where the last one ended. In a very sparse matrix a value that
-    occurs many times over may be found too few times; small matrices are solved directly.
+    The values are in descending order, padded with zeros. They are computed by block Krylov
+    iteration with Rayleigh-Ritz and a check of the residuals. Each computation starts from the
+    last round's vectors: where little has changed, a few products are enough. In a very sparse
+    matrix a value of high multiplicity may be found too few times. Small matrices are solved
+    directly.
 
     Args:
-        values: How many singular values, d in the paper.
-        seed: Of the random vectors among those that start a computation.
-        tolerance: Relative error of each value, estimated from residuals. A planner that smooths
-            over contexts can do with 1e-3, which takes fewer products.
+        values: The number of singular values, d in the paper.
+        seed: Seeds the random vectors that a computation starts from.
+        tolerance: Relative error of each value, estimated from residuals. For a planner that
+            smooths over contexts 1e-3 is enough, and takes fewer products.
 
     Example:
         >>> context = UsageContext(values=3)
@@ -63,16 +62,16 @@ class UsageContext(Context):
         self._vectors: Floats | None = None
 
     def of(self, coordinator: Any) -> Floats:
-        """Of all that the clients will name in the coming round."""
+        """Return the singular values of all that clients will name in the coming round."""
         engine = coordinator.engine
         client, item = engine.shown_pairs()
         return self.of_pairs(client, item, clients=engine.n_clients, items=engine.n_items)
 
     def of_pairs(self, client: ArrayLike, item: ArrayLike, *, clients: int, items: int) -> Floats:
-        """Of the client-item pairs in use, repeated pairs counting once.
+        """Return the singular values of the pairs in use; repeated pairs count once.
 
-        Making a matrix of them can cost as much as its singular values: where the pairs that may
-        come are known beforehand, :meth:`of_matrix` is the faster way.
+        Building the matrix can cost as much as its singular values: if all possible pairs are
+        known in advance, :meth:`of_matrix` is faster.
 
         Args:
             client: Client of each pair, from 0.
@@ -82,19 +81,15 @@ class UsageContext(Context):
         """
         shape = whole("clients", clients, 0), whole("items", items, 0)
         rows, columns = _indices("client", client, clients), _indices("item", item, items)
-        ConfigError.unless(
-            len(rows) == len(columns),
-            "item",
-            f"{len(columns)} of them",
-            f"{len(rows)}, as clients",
-        )
+        same, expected = len(rows) == len(columns), f"{len(rows)}, as clients"
+        ConfigError.unless(same, "item", f"{len(columns)} of them", expected)
         return self._of_canonical(_binary(rows, columns, shape))
 
     def of_matrix(self, matrix: Any) -> Floats:
-        """Of a sparse matrix of clients by items: a pair is in use where it is not zero.
+        """Return the singular values of a sparse matrix of clients by items, as zeros and ones.
 
-        The fast way for many rounds: make one CSR array of all pairs that may ever be in use, and
-        set its ``data`` to 1 or 0 before each round.
+        This is the fast way for many rounds: build one CSR array of all pairs that may ever be in
+        use, and set its ``data`` to 1 or 0 before each round.
 
         Args:
             matrix: A SciPy sparse array or matrix, best a CSR array of float64.
@@ -108,7 +103,7 @@ class UsageContext(Context):
             rows.sum_duplicates()
         used = rows.data != 0
         ones = csr_array((used.astype(np.float64), rows.indices, rows.indptr), shape=rows.shape)
-        if np.count_nonzero(used) < 0.75 * rows.nnz:  # multiplying by zero takes its time, too
+        if np.count_nonzero(used) < 0.75 * rows.nnz:  # multiplying by zeros takes time, too
             ones = ones.copy()
             ones.eliminate_zeros()
         return self._of_canonical(ones)
@@ -116,7 +111,7 @@ class UsageContext(Context):
     def of_operator(
         self, times: Product, transposed_times: Product, clients: int, items: int
     ) -> Floats:
-        """Of a matrix X that is known by its products only.
+        """Return the singular values of a matrix X that is given by its products only.
 
         Args:
             times: X @ v for an array v with `items` rows and any number of columns.
@@ -137,12 +132,12 @@ class UsageContext(Context):
         return self._largest(gram_times, small)
 
     def state_dict(self) -> dict[str, Any]:
-        """What has to be kept to go on exactly like this one, as plain data."""
+        """Return what has to be kept to continue exactly from here, as plain data."""
         vectors = None if self._vectors is None else self._vectors.tolist()
         return {"calls": self._calls, "vectors": vectors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave."""
+        """Continue from what :meth:`state_dict` returned."""
         calls = whole("calls", state["calls"], 0)
         vectors = None if state["vectors"] is None else floats("vectors", state["vectors"])
         if vectors is not None:
@@ -156,7 +151,7 @@ class UsageContext(Context):
         self._calls, self._vectors = calls, vectors
 
     def _of_canonical(self, matrix: csr_array) -> Floats:
-        """Of a matrix of zeros and ones in which no pair is stored twice."""
+        """Return the singular values of zeros and ones in which no pair is stored twice."""
         clients, items = matrix.shape
         small = min(clients, items)
         if small <= DENSE_SIDE and matrix.nnz > DENSE_SHARE * clients * items:
@@ -170,11 +165,11 @@ class UsageContext(Context):
         return self._largest(lambda vectors: second @ (first @ vectors), small)
 
     def _largest(self, gram_times: Product, size: int) -> Floats:
-        """Square roots of the largest eigenvalues of the smaller Gram matrix."""
+        """Return the square roots of the largest eigenvalues of the smaller Gram matrix."""
         block = self.values + TRACKED + PROBES
         generator = np.random.default_rng([self.seed, self._calls])
         self._calls += 1
-        if size <= max(BLOCKS * block, WHOLE_SIDE):  # small enough to look at all of it
+        if size <= max(BLOCKS * block, WHOLE_SIDE):  # small enough for a direct solution
             eye = np.eye(size)
             parts = [gram_times(eye[:, at : at + block]) for at in range(0, size, block)]
             gram = np.hstack([np.zeros((size, 0)), *parts])
@@ -195,10 +190,10 @@ class UsageContext(Context):
 def _iterate(
     gram_times: Product, carried: Floats, fresh: Floats, values: int, tolerance: float
 ) -> tuple[Floats, Floats]:
-    """Largest eigenvalues and -vectors of a positive semidefinite matrix, a block of them.
+    """Return a block of the largest eigenvalues and -vectors of a positive semidefinite matrix.
 
-    The search space grows by the residuals of its best block (a block Krylov space), and is cut
-    back to that block when it is full.
+    The search space grows by the residuals of its best block (a block Krylov space), and is
+    reduced to that block when it is full.
     """
     block = carried.shape[1] + fresh.shape[1]
     basis = np.hstack([carried, _orthonormal(fresh, carried)])
@@ -226,7 +221,7 @@ def _iterate(
 
 
 def _settled(found: Floats, sizes: Floats, values: int, tolerance: float) -> bool:
-    """Whether the first values are known well enough, judged by the sizes of their residuals.
+    """Whether the first values are accurate enough, judged by the sizes of their residuals.
 
     A Ritz value is off by at most its residual, and by at most the residual's square over the
     distance to the part of the spectrum that the block does not cover.
@@ -235,15 +230,15 @@ def _settled(found: Floats, sizes: Floats, values: int, tolerance: float) -> boo
     distance = np.maximum(wanted - found[-1], np.finfo(np.float64).tiny)
     off = np.minimum(residual, residual * (residual / distance))
     allowed = np.maximum(2 * tolerance * wanted, NOTHING * found[0])
-    # The rest must be clearly smaller, or a large value may yet be hidden in a mixture of vectors.
+    # The rest must be clearly smaller: otherwise a large value may be hidden in a mixture.
     above = found[values:] + MARGIN * sizes[values:]
     return bool(np.all(off <= allowed) and np.all(above <= wanted[-1] + allowed[-1]))
 
 
 def _orthonormal(columns: Floats, basis: Floats) -> Floats:
-    """Orthonormal columns that add to a basis what the given ones have beyond it.
+    """Return orthonormal columns that span what the given ones add to a basis.
 
-    A second pass where the first took away so much that rounding errors would show.
+    There is a second pass if the first removed so much that rounding errors would matter.
     """
     for _ in range(2):
         columns = columns - basis @ (basis.T @ columns)
@@ -256,7 +251,7 @@ def _orthonormal(columns: Floats, basis: Floats) -> Floats:
 
 
 def _binary(rows: Integers, columns: Integers, shape: tuple[int, int]) -> csr_array:
-    """Ones at the given pairs. Repeated ones are stored once, or again with a zero."""
+    """Return a matrix of ones at the given pairs; repeated pairs are stored once, or as 0."""
     clients, items = shape
     number = len(rows)
     if clients * items > DIRECTORY_CELLS or number >= 2**31:
@@ -264,7 +259,7 @@ def _binary(rows: Integers, columns: Integers, shape: tuple[int, int]) -> csr_ar
         matrix.sum_duplicates()
         matrix.data[:] = 1.0
         return matrix
-    # Far cheaper than sorting the pairs: each cell remembers the last pair that named it.
+    # Far cheaper than sorting the pairs: each cell keeps the last pair that named it.
     cell = rows.astype(np.int64) * items + columns
     order = np.arange(number, dtype=np.int32)
     last = np.empty(clients * items, dtype=np.int32)
@@ -280,7 +275,7 @@ def _binary(rows: Integers, columns: Integers, shape: tuple[int, int]) -> csr_ar
 
 
 def _product(name: str, made: Any, rows: int, vectors: Floats) -> Floats:
-    """What a product gave, if it has the right shape and only finite numbers."""
+    """Return a product, if it has the right shape and only finite numbers."""
     array = np.asarray(made, dtype=np.float64)
     expected = (rows, vectors.shape[1])
     ConfigError.unless(array.shape == expected, name, array.shape, f"products of shape {expected}")
@@ -289,7 +284,7 @@ def _product(name: str, made: Any, rows: int, vectors: Floats) -> Floats:
 
 
 def _indices(name: str, given: ArrayLike, limit: int) -> Integers:
-    """Whole numbers from 0 to below the limit. Refusals do not show them."""
+    """Return integers from 0 to below the limit; a refusal does not show them."""
     array = np.asarray(given)
     if array.size == 0 and array.ndim == 1:
         return np.zeros(0, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""ADPML and ADAP: adaptive schedules that the paper compares with."""
+"""ADPML and ADAP, the adaptive schedules that the paper compares its planner with."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from bgtplanner.planning.schedules import Schedule
 
 __all__ = ["Adap", "Adpml"]
 
-_CLIPS = (1e-9, 1e9)  # that follow a norm
+_CLIPS = (1e-9, 1e9)  # bounds on a clip that follows a norm
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Adpml(Schedule):
-    """More noise early, less late, by a heuristic (Pan and Feng 2023).
+    """A heuristic schedule with more noise early and less noise late (Pan and Feng 2023).
 
-    The charge grows from `smallest` to `largest`. The formula is in no source we could read; of
-    the readings that fit its description two shapes are here, each literal (it ends when the
-    ledger says so) or normalised (the shape is kept and the budget lasts all rounds).
+    The charge grows from `smallest` to `largest`. No source that we could read gives the formula.
+    Two shapes fit its description; each of them is either literal (it ends when the ledger
+    refuses) or normalised (the shape is kept and the budget lasts for all rounds).
 
     Args:
         smallest: Epsilon of the first round.
-        largest: Epsilon that is never exceeded.
-        rate: How fast it grows, between 0 and 1.
-        shape: ``geometric``: smallest / rate^k; ``saturating``: largest minus what shrinks by
-            `rate` a round.
+        largest: The most epsilon that a round may cost.
+        rate: How fast the charge grows, between 0 and 1.
+        shape: ``geometric``: smallest / rate^k; ``saturating``: the gap to `largest` shrinks by
+            the factor `rate` per round.
         mode: ``literal`` or ``normalised``.
     """
 
@@ -44,10 +44,10 @@ class Adpml(Schedule):
     _why = Why("by a growing curve")
 
     def weights_of_rounds(self) -> Floats:
-        """A release's own epsilon, as a charge.
+        """Return each round's epsilon as a charge.
 
-        Epsilon itself where epsilons add up; where squares do, epsilon^2 (which the source's
-        zero-concentrated reading halves, as the paper's accountant does).
+        That is epsilon itself where epsilons add up, and epsilon^2 where squares add up (halved
+        under the source's zero-concentrated reading, as the paper's accountant does).
         """
         unless, least, most, rate = ConfigError.unless, self.smallest, self.largest, self.rate
         unless(bool(0 < least <= most < 1e6), "smallest", least, "0 to `largest`")
@@ -66,7 +66,7 @@ class Adpml(Schedule):
         return np.asarray(epsilon**2 / (2 if self.accountant.name == "gaussian/rdp" else 1))
 
     def charges(self) -> Floats:
-        """The curve as it is, or so that it just fits the budget."""
+        """Return the curve as it is, or scaled so that it just fits the budget."""
         if self.mode == "normalised":
             return super().charges()
         return np.tile(self.weights_of_rounds()[:, None], len(self.budgets.classes))
@@ -74,17 +74,18 @@ class Adpml(Schedule):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Adap(LedgerPolicy):
-    """Adaptive clip, and noise that falls while the loss falls (Fu, Chen and Han 2022).
+    """An adaptive clip, and noise that falls while the loss falls (Fu, Chen and Han 2022).
 
-    The source clips one sample's gradient at a time, adds noise to their sum and divides by their
-    number; a client's next clip is the norm of what results. Where each tensor and item row is
-    clipped on its own, these take the place of the samples.
+    The source clips the gradient of each sample, adds noise to their sum and divides by their
+    number; the norm of the result is the client's next clip. Where each tensor and item row is
+    clipped on its own, they take the place of the samples.
 
     Args:
-        noise_multiplier: Of the first round, over the clip as in the source (not over 2 * clip).
-            6 is the source's default; the code that was published with the paper has 2.
-        decay: Factor of the noise after three improvements in a row.
-        factor: The clip is this times the norm of the last noisy gradient (see :meth:`saw`).
+        noise_multiplier: Noise of the first round over the clip, as in the source (not over
+            2 * clip). The source's default is 6; the code published with the paper has 2.
+        decay: Factor by which the noise changes after three improvements in a row.
+        factor: The clip is this factor times the norm of the last noisy gradient; see
+            :meth:`saw`.
     """
 
     follows_norms = True
@@ -103,13 +104,14 @@ class Adap(LedgerPolicy):
         self._own: Floats | None = None
 
     def saw(self, norm: float | Floats) -> None:
-        """The norm of the last noisy gradient, from which the next clip follows at no charge.
+        """Set the next clip from the norm of the last noisy gradient, at no further charge.
 
         Args:
-            norm: Of each client's own, as in the source: every client then has a clip of its own.
-                Where only the mean of all can be seen, of that one: then all have the same clip.
+            norm: One norm per client, as in the source: every client then has a clip of its own.
+                Where only the mean over the clients can be seen, its norm: then all clients have
+                the same clip.
         """
-        # Noise that feeds on itself must not end in infinity.
+        # Each clip follows the noise of the last one: it must not grow without bound.
         clip = np.clip(self.factor * np.asarray(norm, np.float64), *_CLIPS)
         if np.ndim(norm) == 0:
             self.clip = float(clip) if np.isfinite(norm) and norm > 0 else self.clip
@@ -119,7 +121,7 @@ class Adap(LedgerPolicy):
         self._own = np.where(fits, clip / self.clip, before)
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
-        """The charge of the present noise."""
+        """Charge what the present noise costs."""
         del context, left
         charge = float(self.accountant.charge(self._sigma / 2))
         every = np.full(len(self.budgets.classes), charge)
@@ -127,14 +129,14 @@ class Adap(LedgerPolicy):
         return Choice(every, clip=self.clip, own_clip=self._own, why=why)
 
     def learn(self, plan: Plan, reward: float | None) -> None:
-        """After three improvements in a row, less noise."""
+        """Lower the noise after three improvements in a row."""
         del plan
         self._gains = [*self._gains[-2:], 0.0 if reward is None else reward]
         if len(self._gains) == 3 and min(self._gains) > 0:
             self._sigma *= self.decay
 
     def state_dict(self) -> dict[str, Any]:
-        """What every policy has, the noise, the clip and the latest rewards."""
+        """Return the state of every policy, with the noise, the clip and the latest rewards."""
         own = {"sigma": self._sigma, "clip": self.clip, "gains": self._gains}
         own["own"] = None if self._own is None else self._own.tolist()
         return super().state_dict() | own

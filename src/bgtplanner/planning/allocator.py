@@ -1,4 +1,4 @@
-"""From scores to a level: inverse gap weighting, as in the paper (eqs. 18 and 19)."""
+"""Draw a level by its score: inverse gap weighting, as in the paper (eqs. 18 and 19)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["LevelPolicy", "gamma_growing", "probabilities"]
 
 
 def probabilities(scores: ArrayLike, gamma: float) -> Floats:
-    """Probability of each level: the best one most likely, the others by how far they lag.
+    """Return the probability of each level: the further behind the best, the less likely.
 
         p(a) = 1 / (A + gamma (best - score(a)))   for all but the best, which gets the rest
 
-    The best level never gets less than 1/A.
+    The probability of the best level is never below 1/A.
 
     Example:
         >>> probabilities([1.0, 0.0], gamma=8.0).tolist()
@@ -29,11 +29,11 @@ def probabilities(scores: ArrayLike, gamma: float) -> Floats:
     """
     values = np.asarray(scores, dtype=np.float64)
     fits = values.ndim == 1 and len(values) >= 1 and bool(np.isfinite(values).all())
-    ConfigError.unless(fits, "scores", scores, "finite numbers, one a level")
+    ConfigError.unless(fits, "scores", scores, "finite numbers, one per level")
     ConfigError.unless(bool(0 <= gamma < np.inf), "gamma", gamma, "0 or a positive number")
     best = int(values.argmax())
     with np.errstate(over="ignore"):
-        gaps = np.minimum(values[best] - values, 1e308)  # a number, also times a gamma of 0
+        gaps = np.minimum(values[best] - values, 1e308)  # finite, so that a gamma of 0 gives 0
         share = 1.0 / (len(values) + gamma * gaps)
     share[best] = 0.0
     share[best] = 1.0 - share.sum()
@@ -41,56 +41,56 @@ def probabilities(scores: ArrayLike, gamma: float) -> Floats:
 
 
 def gamma_growing(levels: int, round: int, rate: float = 64.0) -> float:  # noqa: A002
-    """The planner's default, rate * A * sqrt(t).
+    """Return the planner's default gamma, rate * A * sqrt(t).
 
-    Trying other levels costs about (A - 1) / gamma a round, whatever the gaps are. The theory's
-    constant covers an adversary; a smooth process seen at t points is known far better than that.
-    What trying costs still adds up to the order of sqrt(T).
+    Exploration costs about (A - 1) / gamma per round, whatever the gaps are. The constant of the
+    theory covers an adversary; a smooth process observed at t points is known far better than
+    that. The cost of exploration still adds up to the order of sqrt(T).
     """
     return float(rate * levels * np.sqrt(round + 1.0))
 
 
 class LevelPolicy(LedgerPolicy):
-    """What policies share that draw one of several levels, each a charge for each class.
+    """The common part of the policies that draw one of several levels.
 
     Attributes:
-        charges: Of each level, ``[classes, levels]``.
+        charges: Charge of each level for each class of budgets, ``[classes, levels]``.
     """
 
     charges: Floats
-    _salt: ClassVar[int]  # of its random choices, with the seed
-    _fewest: ClassVar[float]  # `min_rounds` by default, as a share of the rounds
+    _salt: ClassVar[int]  # seeds its random choices, together with the seed
+    _fewest: ClassVar[float]  # default of `min_rounds`, as a share of the rounds
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._generator = np.random.default_rng([self.seed, self._salt])
-        self._contexts: dict[int, Floats] = {}  # of plans that were not told yet
+        self._contexts: dict[int, Floats] = {}  # of plans that have not been told yet
 
     def dearest(self, min_rounds: int | None) -> Floats:
-        """An even share of the fewest rounds that the budget may be spent in."""
+        """Return the charge of the dearest level: an even share over `min_rounds` rounds."""
         fewest = max(1, round(self._fewest * self.rounds)) if min_rounds is None else min_rounds
         fits = isinstance(fewest, int | np.integer) and 1 <= fewest <= self.rounds
         ConfigError.unless(fits, "min_rounds", min_rounds, f"1 to rounds = {self.rounds}")
         return self.even_charges(int(fewest))
 
     def keep(self, context: Floats) -> None:
-        """Keep a context until its plan is told, if it is as long as those before."""
+        """Keep a context until its plan is told; refuse one of another length than before."""
         width = self.width()
         same = width is None or len(context) == width
         ConfigError.unless(same, "context", len(context), f"{width} numbers, as before")
         self._contexts[self.round] = context
 
     def width(self) -> int | None:
-        """How many numbers a context has, by those seen so far; None if there were none."""
+        """Return the length of the contexts seen so far; None if there were none."""
         return next((len(row) for row in self._contexts.values()), None)
 
     def choice(self, level: int, note: str, **numbers: Floats) -> Choice:
-        """One of the levels, and the numbers behind it."""
+        """Return a level as a choice, with the numbers behind it."""
         said = {name: tuple(values.tolist()) for name, values in numbers.items()}
         return Choice(self.charges[:, level], level=level, why=Why(note, **said))
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything it is and has learned, as plain data that JSON can hold."""
+        """Return everything it is and has learned, as plain data that JSON can hold."""
         contexts = {str(key): value.tolist() for key, value in self._contexts.items()}
         drawn = {"random": self._generator.bit_generator.state}
         return super().state_dict() | {"contexts": contexts} | drawn

@@ -1,13 +1,13 @@
 """BGTplanner: predictor, constrainer and allocator behind ask and tell (paper, Algorithms 1, 3).
 
-Levels are shares of the budget, the same for every class of clients: level a costs a client a
-fixed part of what it may spend in all. Rewards and contexts are standardised; there is one price
-in the unit of the rewards, kept right by replaying the latest contexts; there are levels below an
-even share, and one that skips the round; and no initial stage but trying each level once. The
-paper's own constants and formulas are in :mod:`bgtplanner.paper.planners`.
+Levels are shares of the budget, the same for every class of clients: a level costs each client a
+fixed part of its whole budget. Rewards and contexts are standardised. The price is in the unit of
+the rewards and is kept up to date by replaying the latest contexts. There are levels below an even
+share, and one that skips the round. The initial stage only tries each level once. The paper's own
+constants and formulas are in :mod:`bgtplanner.paper.planners`.
 
-The printed sign of the penalty rewards spending; this is the one that penalises it (Han et al.
-2023): score = predicted reward + price * (allowance - cost).
+The sign of the penalty that the paper prints rewards spending; the sign here penalises it (Han et
+al. 2023): score = predicted reward + price * (allowance - cost).
 """
 
 from __future__ import annotations
@@ -29,28 +29,29 @@ from bgtplanner.planning.predictor import Predictor
 
 __all__ = ["BGTPlanner"]
 
-_REPLAYED = 32  # latest contexts by which the price is kept right
-_REFRESH = 8  # rounds after which their rewards are predicted anew
-_LARGEST = 1e90  # rewards count as no larger: their squares must be numbers
+_REPLAYED = 32  # latest contexts that the price is updated by
+_REFRESH = 8  # number of rounds after which their rewards are predicted again
+_LARGEST = 1e90  # larger rewards count as this much: their squares must be finite
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class BGTPlanner(LevelPolicy):
-    """Plan each round's charge by what it is expected to bring and what budget is worth.
+    """Plan the charge of each round by its predicted reward and by the price of budget.
 
     Args:
-        levels: How many levels, A; or the levels themselves, in even shares of `rounds`.
-        min_rounds: Fewest rounds the budget may be spent in: the dearest level costs an even share
-            of that many. By default an eighth of `rounds`.
-        cheapest: The cheapest level, in even shares of `rounds`: below 1 leaves room to spend more
-            in other rounds.
-        spacing: Whether levels are evenly spaced or grow by a constant factor.
-        skip: Whether there is a level that sits the round out.
+        levels: The number of levels, A; or the levels themselves, in even shares of `rounds`.
+        min_rounds: The fewest rounds that the budget may be spent in: the dearest level costs an
+            even share of that many rounds. By default an eighth of `rounds`.
+        cheapest: The cheapest level, in even shares of `rounds`: a value below 1 leaves room to
+            spend more in other rounds.
+        spacing: Whether the levels are evenly spaced or grow by a constant factor.
+        skip: Whether there is a level that skips the round.
         initial_rounds: How often each level up to two even shares is tried at first, T0.
-        gamma: How much the best level is preferred: a number, or None for one that grows with the
-            rounds.
-        radius: The largest price of the dearest level, in units of the rewards' size; by default
-            rounds over what the budget would last for at that level. With 0 budget is free.
+        gamma: How strongly the best level is preferred: a number, or None for one that grows with
+            the rounds.
+        radius: The largest price of the dearest level, relative to the size of the rewards; by
+            default `rounds` over the number of rounds that the budget would last for at that
+            level. With 0 the budget is free.
         step: Step size of mirror descent, as a share of the allowance; by default 0.1.
         predictor: Options of :class:`bgtplanner.planning.predictor.Predictor`.
 
@@ -78,7 +79,7 @@ class BGTPlanner(LevelPolicy):
 
     _salt: ClassVar[int] = 0xB67
     _fewest: ClassVar[float] = 1 / 8
-    _dearest: ClassVar[float] = 2.1  # even shares: what costs more is not tried to try it
+    _dearest: ClassVar[float] = 2.1  # even shares: dearer levels are not part of the initial stage
     _process: ClassVar[Mapping[str, Any]] = {"fit": True, "length_scale": 4.0, "noise": 3.0}
 
     def __post_init__(self) -> None:
@@ -95,9 +96,9 @@ class BGTPlanner(LevelPolicy):
         tried = self.charges[0, int(self.skip) :] <= self._dearest * self._even[0]
         self._tried = int(tried.sum())
         shares = np.stack([self.share_of(row) for row in self.charges.T], axis=1)
-        self._unit = shares.max(axis=1)  # the dearest level: costs are measured in it
+        self._unit = shares.max(axis=1)  # costs are measured in units of the dearest level
         self._costs = shares / self._unit[:, None]
-        # A round brings at most one unit of reward, so budget is worth at most this.
+        # A round brings at most one unit of reward, so the budget is worth at most this.
         most = float((self.expected(self.rounds) * self._unit).max())
         self.constrainer = Constrainer(
             resources=len(shares),
@@ -105,10 +106,10 @@ class BGTPlanner(LevelPolicy):
             step=self._usual_step() if self.step is None else self.step,
         )
         self._latest: deque[Floats] = deque(maxlen=_REPLAYED)
-        self._expected = np.zeros((0, self.charges.shape[1]))  # what was predicted in each of them
+        self._expected = np.zeros((0, self.charges.shape[1]))  # predicted rewards in each of them
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
-        """Draw a level by its score, or try out levels at first."""
+        """Draw a level by its score; at first, try the levels in turn."""
         self.keep(context)
         if self.round < self._tried * self.initial_rounds:
             level = int(self.skip) + self.round // self.initial_rounds
@@ -130,7 +131,7 @@ class BGTPlanner(LevelPolicy):
         )  # fmt: skip
 
     def learn(self, plan: Plan, reward: float | None) -> None:
-        """Teach the predictor."""
+        """Teach the predictor what the round brought."""
         context, level = self._contexts.pop(plan.round, np.zeros(0)), plan.level or 0
         if reward is not None and not plan.skip:
             inputs, usual = np.append(self._position[level], context), self._usual[level]
@@ -140,7 +141,7 @@ class BGTPlanner(LevelPolicy):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything it is and has learned, as plain data that JSON can hold."""
+        """Return everything it is and has learned, as plain data that JSON can hold."""
         return super().state_dict() | {
             "predictor": self.process.state_dict(),
             "constrainer": self.constrainer.state_dict(),
@@ -158,7 +159,7 @@ class BGTPlanner(LevelPolicy):
         self.check_widths(*self._latest)
 
     def width(self) -> int | None:
-        """As the predictor has it, if that was taught anything."""
+        """Return the length of the contexts that the predictor was taught, if there are any."""
         if len(self.process):
             return len(self.process.length_scales) - 1
         return len(self._latest[0]) if self._latest else super().width()
@@ -184,25 +185,25 @@ class BGTPlanner(LevelPolicy):
         return np.hstack([np.zeros((len(low), 1)), grid]) if self.skip else grid
 
     def _positions(self) -> tuple[Floats, Floats]:
-        """Where the predictor sees each level, and the reward that is usual there.
+        """Return each level's coordinate for the predictor, and its usual reward.
 
         The usual reward grows with the charge and saturates, 2c / (1 + c) for c even shares; the
-        process learns by how much rewards differ from that. Until it has, an even share is best:
-        the planner begins as the uniform schedule and departs from it by evidence.
+        process learns the factor by which rewards differ from it. Until then an even share is
+        best: the planner begins as the uniform schedule and departs from it on evidence.
         """
         shares = self.charges[0] / self._even[0]
         usual = 2 * shares / (1 + shares)
-        # By the logarithm of the charge, 1 apart: equal ratios are equal steps.
+        # The logarithm of the charge: equal ratios are equal steps.
         return np.log2(np.maximum(shares, shares[int(self.skip)])), usual
 
     def _predict(self, contexts: Floats) -> Floats:
-        """Expected reward of every level in some contexts, ``[contexts, levels]``."""
+        """Return the expected reward of every level per context, ``[contexts, levels]``."""
         first, number = int(self.skip), self.charges.shape[1]
         real = number - first
         inputs = np.empty((len(contexts) * real, 1 + contexts.shape[1]))
         inputs[:, 0] = np.tile(self._position[first:], len(contexts))
         inputs[:, 1:] = np.repeat(contexts, real, axis=0)
-        expected = np.zeros((len(contexts), number))  # a round that is sat out brings nothing
+        expected = np.zeros((len(contexts), number))  # a skipped round brings nothing
         means = self.process.expect(inputs, time=self.round)
         expected[:, first:] = means.reshape(len(contexts), real) * self._usual[first:]
         return expected
@@ -210,7 +211,7 @@ class BGTPlanner(LevelPolicy):
     def _replay(
         self, context: Floats, predicted: Floats, unit: float, costs: Floats, allowance: Floats
     ) -> None:
-        """Keep the price right by the latest contexts."""
+        """Update the price by replaying the latest contexts."""
         begun = len(self._latest) > 0
         self._latest.append(context)
         self._expected = np.vstack([self._expected, predicted])[-_REPLAYED:]
@@ -222,12 +223,12 @@ class BGTPlanner(LevelPolicy):
         )  # fmt: skip
 
     def _allowance(self) -> Floats:
-        """What a round may cost from here on: remaining budget over remaining rounds."""
+        """Return what a round may cost from here on: remaining budget over remaining rounds."""
         remaining = self.expected(self.rounds - self.round)
         return np.asarray(self.share_left() / (remaining * self._unit))
 
     def _reward_unit(self) -> float:
-        """Size of the rewards seen."""
+        """Return the size of the rewards seen so far."""
         mean, spread = self.process.reward_scale()
         return max(abs(mean) + 2 * spread, 1e-12)
 

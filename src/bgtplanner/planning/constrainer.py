@@ -1,8 +1,8 @@
 """Price the remaining budget: dual variables by entropic mirror descent (paper, eq. 10).
 
-One resource for each class of clients with equal budgets, not for each client: a thousand equal
-clients who pay the same are one resource. Costs are in any unit, as long as it is the same for a
-resource's cost and its allowance.
+There is one resource per class of clients with equal budgets, not one per client: a thousand
+clients who all pay the same are one resource. Costs may be in any unit, as long as a resource's
+cost and allowance share it.
 
 The dual variables lie in the l1 ball of radius Z. With a slack coordinate they are Z times a point
 of the simplex, and mirror descent with negative entropy is a multiplicative update, kept in
@@ -10,9 +10,9 @@ logarithms:
 
     log p_j <- log p_j - step * Z * (allowance_j - cost_j),    slack: unchanged,    then normalise
 
-The paper takes one such step a round, by what the round cost. :meth:`Constrainer.replay` takes
-several, by what the present prices would have cost in the latest contexts; its prices are those of
-the linear programme over them (:func:`solve_programme`).
+The paper takes one such step per round, by what the round cost. :meth:`Constrainer.replay` takes
+several steps, by what the present prices would have cost in the latest contexts; its prices
+approach those of the linear programme over these contexts (:func:`solve_programme`).
 """
 
 from __future__ import annotations
@@ -21,26 +21,24 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import linprog
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.given import floats, number
+from bgtplanner.planning.given import Floats, floats, number
 
 __all__ = ["Constrainer", "Programme", "solve_programme"]
 
-Floats = NDArray[np.float64]
-
-_MOST = 1e300  # of a step in logarithms: more would not be a number
-_LOG_LEAST = float(np.log(1e-9))  # of the radius: less counts as 0, but must be able to rise again
+_MOST = 1e300  # bounds a step in logarithms, so that it stays finite
+_LOG_LEAST = float(np.log(1e-9))  # smallest share of the radius, so that it can rise again
 
 
 class Constrainer:
-    """The price of budget, one for each class of clients.
+    """The price of budget, one per class of clients.
 
     Args:
-        resources: Number of classes.
-        radius: Z, the largest sum of prices; with 0 the budget is free.
+        resources: The number of classes.
+        radius: The largest sum of prices, Z; with 0 the budget is free.
         step: Step size of mirror descent.
 
     Example:
@@ -61,15 +59,15 @@ class Constrainer:
         self._log = np.full(resources + 1, -np.log(resources + 1))
 
     def prices(self) -> Floats:
-        """The dual variables: reward that a unit of each resource is worth."""
+        """Return the dual variables: how much reward a unit of each resource is worth."""
         return np.asarray(self.radius * np.exp(self._log[:-1]))
 
     def update(self, cost: ArrayLike, allowance: ArrayLike) -> None:
-        """Raise the prices of what was overspent in a round, lower the others.
+        """Raise the price of each resource that was overspent in a round; lower the others.
 
         Args:
-            cost: What the round took of each resource.
-            allowance: What it might have taken: remaining budget over remaining rounds.
+            cost: What the round cost of each resource.
+            allowance: What it was allowed to cost: remaining budget over remaining rounds.
         """
         gradient = np.asarray(allowance, np.float64) - np.asarray(cost, np.float64)
         ConfigError.unless(bool(np.isfinite(gradient).all()), "cost", cost, "finite numbers")
@@ -82,19 +80,19 @@ class Constrainer:
     def replay(
         self, rewards: Floats, costs: Floats, allowance: Floats, *, steps: int, rate: float
     ) -> None:
-        """Mirror descent on what the present prices would have cost in some contexts.
+        """Run mirror descent on what the present prices would have cost in some contexts.
 
         The mean over many contexts says more than the one round that happened. The gradient is
         taken relative to the allowance and cut to [-1, 1], so that `rate` has no unit.
 
         Args:
-            rewards: Predicted reward, ``[contexts, levels]``.
-            costs: Of each level, ``[resources, levels]``.
-            allowance: Mean cost allowed for each resource.
-            steps: How many.
-            rate: By which factor (its logarithm) prices move in a step, at most.
+            rewards: Predicted rewards, ``[contexts, levels]``.
+            costs: Cost of each level, ``[resources, levels]``.
+            allowance: Mean cost allowed per resource.
+            steps: The number of steps.
+            rate: The most that the logarithm of a price moves per step.
         """
-        # A resource that nobody can pay from any more has no price: it costs nothing, so it falls.
+        # A resource that no one can pay from any more costs nothing, so its price falls.
         per_context = costs / (np.maximum(allowance, 1e-300)[:, None] * len(rewards))
         for _ in range(steps):
             chosen = (rewards - self.prices() @ costs).argmax(axis=1)
@@ -104,27 +102,27 @@ class Constrainer:
             self._set(moved)
 
     def _set(self, logs: Floats) -> None:
-        logs = logs - logs.max()  # first, or huge ones lose their digits
+        logs = logs - logs.max()  # first: huge logarithms would lose their digits
         self._log = np.maximum(logs - np.log(np.exp(logs).sum()), _LOG_LEAST)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as plain data."""
+        """Return the whole state, as plain data."""
         return {"radius": self.radius, "step": self.step, "log": self._log.tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave."""
+        """Continue from what :meth:`state_dict` returned."""
         radius, step = (number(name, state[name], 0.0) for name in ("radius", "step"))
         self._log = floats("log", state["log"], self._log.shape, -1e6, 1.0)
         self.radius, self.step = radius, step
 
 
 class Programme(NamedTuple):
-    """Solution of the linear programme.
+    """The solution of the linear programme.
 
     Attributes:
-        optimum: Best mean reward; 0 if not even the cheapest levels fit.
-        prices: What one more unit of each resource a round would bring; 0 where it does not fit.
-        fits: Whether there is a solution.
+        optimum: The best mean reward; 0 if there is no solution.
+        prices: What one more unit of each resource per round would bring; 0 without a solution.
+        fits: Whether there is a solution; there is none if the cheapest levels cost too much.
     """
 
     optimum: float
@@ -133,12 +131,12 @@ class Programme(NamedTuple):
 
 
 def solve_programme(rewards: ArrayLike, costs: ArrayLike, allowance: ArrayLike) -> Programme:
-    """Best mixture of levels, for each of some contexts, whose mean cost is allowed (eq. 11).
+    """Find the best mixture of levels per context whose mean cost is allowed (eq. 11).
 
     Args:
-        rewards: Predicted reward, ``[contexts, levels]``.
-        costs: Of each level, ``[resources, levels]``.
-        allowance: Mean cost allowed for each resource.
+        rewards: Predicted rewards, ``[contexts, levels]``.
+        costs: Cost of each level, ``[resources, levels]``.
+        allowance: Mean cost allowed per resource.
 
     Example:
         >>> solve_programme([[0.0, 1.0]], costs=[[0.0, 2.0]], allowance=[0.5]).optimum

@@ -1,6 +1,6 @@
-"""What the planner may look at before a round: numbers that cost no further charge.
+"""Contexts: what a policy may look at before a round, at no further charge.
 
-Others may be added to :data:`bgtplanner.planning.registry.CONTEXTS`, as the paper's is.
+Others can be added to :data:`bgtplanner.planning.registry.CONTEXTS`; the paper's context is.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class Context:
     """What a policy is shown before each round of a federation; this one shows nothing.
 
     Args:
-        values: How many numbers, where that can be chosen.
-        seed: Of random choices, where there are any.
+        values: The length of the context, where that can be chosen.
+        seed: Seeds random choices, where there are any.
     """
 
     def __init__(self, values: int = 5, *, seed: int = 0) -> None:
         self.values, self.seed = values, seed
 
     def of(self, coordinator: Any) -> Floats | None:
-        """What the policy may look at before the next round.
+        """Return what the policy may look at before the next round.
 
         Args:
             coordinator: A :class:`bgtplanner.federation.coordinator.Coordinator`, with its
@@ -43,18 +43,18 @@ class Context:
     def released(
         self, aggregate: ArrayLike, noise_std: float, reward: float | None = None
     ) -> None:
-        """Take in what a round has released."""
+        """Take in what a round released."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What has to be kept to go on exactly like this one, as plain data."""
+        """Return what has to be kept to continue exactly from here, as plain data."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave."""
+        """Continue from what :meth:`state_dict` returned."""
 
 
 class ReleasedContext(Context):
-    """Statistics of what has been released already: they cost no further charge.
+    """Statistics of what has been released already, at no further charge.
 
     In the order of `names`: share of the rounds that are over; share of the budget that is left;
     logarithm of the last aggregate's norm; logarithm of its signal-to-noise ratio, estimated from
@@ -92,16 +92,16 @@ class ReleasedContext(Context):
         """Take in a round's noisy aggregate.
 
         Args:
-            aggregate: What the server made of the uploads, noise included; of any shape.
-            noise_std: Standard deviation of the noise in each of its coordinates.
-            reward: The round's reward, only if it was paid for; without one the last stays.
+            aggregate: The server's aggregate of the uploads, noise included, in any shape.
+            noise_std: Standard deviation of the noise in each coordinate.
+            reward: The round's reward, if it was paid for; by default the last one is kept.
         """
         now = floats("aggregate", aggregate).ravel()
         ConfigError.unless(len(now) > 0, "aggregate", "empty", "at least one coordinate")
         noise = number("noise_std", noise_std, 0.0)
         paid = self._known["reward"] if reward is None else number("reward", reward)
 
-        # The largest coordinate is taken out first: squares of huge or tiny ones would be lost.
+        # Scaled by the largest coordinate first: squares of huge or tiny numbers would be lost.
         scale = float(np.max(np.abs(now)))
         direction = now / scale if scale > 0 else now
         length = math.sqrt(float(direction @ direction))
@@ -119,13 +119,13 @@ class ReleasedContext(Context):
         }
 
     def of(self, coordinator: Any) -> Floats:
-        """By the mean client of the class that has most of its budget left."""
+        """Return the context; the budget left is that of the class with most of it left."""
         policy, begun = coordinator.policy, coordinator.engine.next_round
         left = float(np.max(policy.share_left(), initial=0.0)) if len(policy.share_left()) else 1.0
         return self.vector(progress=begun / policy.rounds, left=left)
 
     def vector(self, *, progress: float, left: float) -> Floats:
-        """The context of the next round, in the order of `names`.
+        """Return the context of the next round, in the order of `names`.
 
         Args:
             progress: Share of the rounds that are over, from 0 to 1.
@@ -135,12 +135,12 @@ class ReleasedContext(Context):
         return np.array([*shares, *self._known.values()], dtype=np.float64)
 
     def state_dict(self) -> dict[str, Any]:
-        """What has to be kept to go on exactly like this one, as plain data."""
+        """Return what has to be kept to continue exactly from here, as plain data."""
         direction = None if self._direction is None else self._direction.tolist()
         return {"known": dict(self._known), "direction": direction}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave."""
+        """Continue from what :meth:`state_dict` returned."""
         known = {name: number(name, state["known"][name]) for name in self._known}
         direction = state["direction"]
         self._direction = None if direction is None else floats("direction", direction).ravel()
@@ -148,7 +148,7 @@ class ReleasedContext(Context):
 
 
 def _log_signal_to_noise(log_norm: float, noise_std: float, coordinates: int) -> float:
-    """Logarithm of the power beyond the noise's, over the noise's."""
+    """Return the logarithm of the signal's power over the power of the noise."""
     if log_norm == -math.inf:
         return _between(-math.inf, 1e-3, 1e9)
     if noise_std == 0:

@@ -1,6 +1,6 @@
-"""Is what was given what it must be? One check for each kind of number, by callers and states.
+"""Checks of what was given, by a caller or in a state: one per kind of number.
 
-Refusals name what was given; of arrays, contexts and rewards they never show the contents.
+A refusal names the argument; it never shows the contents of an array, a context or a reward.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
 
-__all__ = ["context_of", "floats", "number", "reward_of", "whole"]
+__all__ = ["Floats", "context_of", "floats", "number", "reward_of", "whole"]
 
 Floats = NDArray[np.float64]
 
@@ -26,7 +26,7 @@ def floats(
     low: float = -math.inf,
     high: float = math.inf,
 ) -> Floats:
-    """Finite numbers within bounds, of a shape."""
+    """Return an array of finite numbers within bounds, of a given shape."""
     try:
         array = np.array(given, dtype=np.float64)
     except (OverflowError, TypeError, ValueError):
@@ -41,7 +41,7 @@ def floats(
 
 
 def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """A whole number within bounds."""
+    """Return a whole number within bounds."""
     fits = isinstance(value, int | np.integer) and not isinstance(value, bool)
     fits = fits and low <= value and (high is None or value <= high)
     expected = f"a whole number, {low} or more" if high is None else f"{low} to {high}, whole"
@@ -50,7 +50,7 @@ def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
 
 
 def number(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> float:
-    """A finite number within bounds."""
+    """Return a finite number within bounds."""
     fits = isinstance(value, int | float | np.integer | np.floating)
     fits = fits and -math.inf < value < math.inf and low <= value <= high
     bounds = (
@@ -63,7 +63,7 @@ def number(name: str, value: Any, low: float = -math.inf, high: float = math.inf
 
 
 def context_of(context: ArrayLike | None) -> Floats:
-    """What a policy may look at, as a row of finite numbers; an empty one for None."""
+    """Return a context as a row of finite numbers; an empty row for None."""
     if context is None:
         return np.zeros(0)
     expected = "finite numbers, in one row"
@@ -81,7 +81,7 @@ def context_of(context: ArrayLike | None) -> Floats:
 
 
 def reward_of(reward: object) -> float | None:
-    """A reward as a finite number; None stays None."""
+    """Return a reward as a finite number; None stays None."""
     if reward is None:
         return None
     real = isinstance(reward, numbers.Real) and not isinstance(reward, bool)

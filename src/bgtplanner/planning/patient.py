@@ -1,18 +1,19 @@
-"""Save the budget for the end, when there is most to learn from; or leave it.
+"""The patient planner: save the budget for the end, when there is most to learn from, or keep it.
 
-Where rounds add up by their precision (:mod:`bgtplanner.models.bias`), early and late
-rounds bring the same information about the same ratings, but ratings go on arriving: what is spent
-late buys more. And what noise of a given size can bring at all can be told early, from what was
-released. So this planner
+Where the server adds up rounds by their precision (:mod:`bgtplanner.models.bias`), early and late
+rounds bring the same information about the same ratings. But ratings keep arriving, so the same
+charge buys more late than early. And how much a round can bring under a given amount of noise can
+be forecast early, from what was released. So this planner
 
 1. probes in the first round, with a small part of the budget: clients have a model from then on;
-2. asks for the forecast: by how much would the error fall if all that is left were spent? If that
-   is next to nothing, it stops: every client goes on alone, with its budget nearly untouched;
-3. else waits, and spends the rest in the last rounds. In one if splitting costs precision (Laplace
-   noise: two rounds of half the epsilon are worth half of one), in a few if it does not, so that
-   later ones can build on what the earlier ones found.
+2. asks for a forecast: by how much would the error fall if all of the remaining budget were spent?
+   If the gain is negligible, it stops: every client continues alone, with almost all of its budget
+   unspent;
+3. otherwise waits, and spends the rest at the end: in one round if splitting the charge costs
+   precision (with Laplace noise two rounds of half the epsilon are worth half of one round), and
+   in a few rounds if it does not, so that the later ones can build on the earlier ones.
 
-Without a forecast there is nothing to go by: every round then costs an even share.
+Without a forecast every round costs an even share.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ from bgtplanner.planning.policy import Choice, LedgerPolicy
 
 __all__ = ["Patient"]
 
-_SPLITS_WELL = 0.97  # of the gain of one round: splitting is worth that much for what it teaches
+_SPLITS_WELL = 0.97  # share of the gain that may be given up for several rounds instead of one
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Patient(LedgerPolicy):
-    """Probe, then abstain or save for the end.
+    """Probe, then either abstain or save the budget for the end.
 
-    The context is, in this order: the forecast of the relative fall of the error as things are, if
-    all that is left were spent in one round, and if it were spent in `at_end` rounds.
+    The context is a forecast of the relative fall of the error in three cases: without spending
+    more, with all that is left spent in one round, and with it spent in `at_end` rounds.
 
     Args:
-        probe: Share of the budget that the first round takes.
+        probe: Share of the budget that the first round costs.
         at_end: In how many rounds a client spends the rest, where splitting costs nothing.
-        worthwhile: Least relative fall of the error that is worth the rest of the budget.
+        worthwhile: The smallest relative fall of the error that is worth the rest of the budget.
 
     Example:
         >>> from bgtplanner import Budget
@@ -69,12 +70,12 @@ class Patient(LedgerPolicy):
         fits = bool(0 <= worthwhile < 1)
         ConfigError.unless(fits, "worthwhile", worthwhile, "from 0 to below 1")
         super().__post_init__()
-        # All of them together see a client `at_end` times.
+        # So many rounds that each client takes part in `at_end` of them.
         self._window = math.ceil(min(at_end / self.participation, self.rounds))
         self._last_rounds: int | None = None
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
-        """The probe, nothing while it waits, or an even part of the rest."""
+        """Charge the probe, nothing while it waits, or an even part of the rest."""
         if len(context) != 3:
             return Choice(self._even, why=_why("an even share: there is no forecast", context))
         rounds_left = self.rounds - self.round
@@ -84,12 +85,12 @@ class Patient(LedgerPolicy):
             return None
         if self._last_rounds is None and rounds_left <= self._window:
             well = context[2] >= _SPLITS_WELL * context[1]
-            one = math.ceil(min(1 / self.participation, rounds_left))  # each client has one
+            one = math.ceil(min(1 / self.participation, rounds_left))  # one round per client
             self._last_rounds = rounds_left if well else one
         if self._last_rounds is not None and rounds_left <= self._last_rounds:
             charges = left / rounds_left
-            if self.participation < 1:  # what others have left is no measure
-                # Whoever has paid for the probe must have enough for all of them, to the tick.
+            if self.participation < 1:  # `left` is the most that any invited client has
+                # A client that paid for the probe must be able to pay for each of these rounds.
                 saved = 1.0 if self._last_rounds == self.rounds else 1 - self.probe - 1e-9
                 charges = saved * self.even_charges(self._last_rounds)
             return Choice(charges, why=_why("what was saved", context))
@@ -98,7 +99,7 @@ class Patient(LedgerPolicy):
         return Choice(np.zeros(len(self.budgets.classes)), why=_why("saving", context))
 
     def _look_ahead(self, promised: float) -> None:
-        """Is it worth it to go on? Decided once, after the probe."""
+        """Decide once, after the probe, whether the rest of the budget is worth spending."""
         self.abstained = promised < self.worthwhile
         self.note = (
             f"abstained: spending the rest would lower the error by {promised:.1%}, less than the "
@@ -109,7 +110,7 @@ class Patient(LedgerPolicy):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything it is and has decided, as plain data."""
+        """Return everything it is and has decided, as plain data."""
         own = {"note": self.note, "abstained": self.abstained, "last_rounds": self._last_rounds}
         return super().state_dict() | own
 
@@ -126,5 +127,5 @@ class Patient(LedgerPolicy):
 
 
 def _why(note: str, context: Floats) -> Why:
-    """In place of levels: going on as things are, the rest in one round, in a few."""
+    """Return the reason, with the three forecasts in the place of levels."""
     return Why(note, predicted=tuple(context.tolist()))

@@ -1,8 +1,8 @@
-"""What one round may cost each client, and the clip and noise that make it cost that.
+"""Plans: what one round may cost each client, with the clip and the noise that cost as much.
 
-A plan holds charges by class of budgets; clip and noise follow from them, so that they cannot
-disagree. With equal budgets they are plain numbers. With unequal ones each client has its own, as
-a :class:`PerClient`: the same lines of a training loop are right for both.
+A plan holds one charge per class of budgets; clip and noise are derived from the charges, so that
+they cannot disagree. With equal budgets they are plain numbers. With unequal budgets each client
+has its own, as a :class:`PerClient`: the same lines of a training loop are right for both.
 """
 
 from __future__ import annotations
@@ -18,31 +18,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.given import whole
+from bgtplanner.planning.given import Floats, whole
 from bgtplanner.privacy.accountants import Accountant, accountant_named
 from bgtplanner.privacy.ledger import Reservation
 from bgtplanner.privacy.mechanisms import mechanism_named
 
-__all__ = ["ClientPlan", "Noise", "PerClient", "Plan", "Untold", "Why", "noise_of"]
+__all__ = ["ClientPlan", "Floats", "Noise", "PerClient", "Plan", "Untold", "Why", "noise_of"]
 
-Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Trust = Literal["local", "secagg"]
 
 
 class PerClient(np.ndarray[tuple[int, ...], np.dtype[np.float64]]):
-    """One number for each client, as a column of shape ``(clients, 1)``.
+    """One number per client, as a column of shape ``(clients, 1)``.
 
-    A column, because NumPy lines arrays up by their last axis: where there happen to be as many
+    It is a column because NumPy aligns arrays by their last axis: if there happened to be as many
     coordinates as clients, a flat array would give every upload, a row of ``[clients,
-    coordinates]``, the noise of others. A column lies along the clients also where an array loses
-    its class on the way, as in ``generator.normal(0.0, plan.noise_std, uploads.shape)``, in torch
-    and in JAX; and a plain number may stand in its place.
+    coordinates]``, the noise of other clients. A column stays aligned with the clients even where
+    an array loses its class, as in ``generator.normal(0.0, plan.noise_std, uploads.shape)``, in
+    torch and in JAX; and a plain number can take its place.
 
-    In arithmetic it goes along the first axis, however many there are. What has no row for each
-    client is refused, such as a single upload, or flat norms (take them with ``keepdims=True``),
-    and so is a use as a single number. ``column[7]`` is a number, ``column[mask]`` a column,
-    ``column[:, None]`` and ``column[:, 0]`` are plain arrays.
+    In arithmetic it is aligned with the first axis, however many axes there are. An operand
+    without one row per client is refused, such as a single upload or flat norms (compute them with
+    ``keepdims=True``), and so is its use as a single number. ``column[7]`` is a number,
+    ``column[mask]`` a column, ``column[:, None]`` and ``column[:, 0]`` are plain arrays.
 
     Example:
         >>> column = PerClient.of([1.0, 2.0])
@@ -51,21 +50,21 @@ class PerClient(np.ndarray[tuple[int, ...], np.dtype[np.float64]]):
         >>> float(column)
         Traceback (most recent call last):
         ...
-        bgtplanner.errors.ConfigError: one number for each of 2 clients is no single number, \
-because they pay different charges: use each client's own, plan.of(client), or all at once on \
-uploads of shape (2, ...)
+        bgtplanner.errors.ConfigError: one number for each of 2 clients is not a single \
+number, because they pay different charges: use each client's own, plan.of(client), or all at \
+once on uploads of shape (2, ...)
     """
 
     @classmethod
     def of(cls, values: Any) -> PerClient:
-        """A column of these, which cannot be written to."""
+        """Return these values as a column that cannot be written to."""
         column = np.array(values, dtype=np.float64).reshape(-1, 1)
         column.flags.writeable = False
         return column.view(cls)
 
     @property
     def _lies_along_clients(self) -> bool:
-        """Whether it is still a column: reshaped on purpose, it is an array like any other."""
+        """Whether it is still a column; reshaped, it is an array like any other."""
         return self.ndim == 2 and self.shape[1] == 1
 
     def __array_ufunc__(self, ufunc: Any, method: Any, *inputs: Any, **options: Any) -> Any:
@@ -85,9 +84,9 @@ uploads of shape (2, ...)
         if not rows or len(lengths) > 1:
             raise ConfigError(
                 f"one number for each of {clients} clients does not go with an array of shape "
-                f"{next(iter(shapes), (sorted(lengths)[-1],))}: uploads need a row for each "
-                f"client, ({clients}, ...), norms keepdims=True, and a single client's upload "
-                "its own numbers, plan.of(client)"
+                f"{next(iter(shapes), (sorted(lengths)[-1],))}: uploads need one row per client, "
+                f"({clients}, ...); compute norms with keepdims=True; for the upload of a single "
+                "client use plan.of(client)"
             )
         along = (clients, *[1] * (max(map(len, shapes), default=2) - 1))
         plain = [
@@ -107,10 +106,10 @@ uploads of shape (2, ...)
         return PerClient.of(found) if np.ndim(found) == 1 else found
 
     def _alone(self) -> float:
-        """The only number there is."""
+        """Return the number, if there is only one."""
         if self.size != 1:
             raise ConfigError(
-                f"one number for each of {len(self)} clients is no single number, because they "
+                f"one number for each of {len(self)} clients is not a single number, because they "
                 "pay different charges: use each client's own, plan.of(client), or all at once "
                 f"on uploads of shape ({len(self)}, ...)"
             )
@@ -132,12 +131,12 @@ class Why(NamedTuple):
     """Why a plan is what it is, level by level.
 
     Attributes:
-        note: In words.
+        note: The reason in words.
         charges: Charge of each level, for the class that pays most.
         predicted: Predicted reward of each level.
-        price: What the level's charge is worth elsewhere, in reward.
-        score: What the levels were compared by.
-        probability: With which each level was drawn.
+        price: The reward that each level's charge would bring in other rounds.
+        score: The score by which the levels were compared.
+        probability: The probability with which each level was drawn.
     """
 
     note: str = ""
@@ -149,13 +148,13 @@ class Why(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """Clip and noise for each class of budgets; infinite noise for one that pays nothing.
+    """Clip and noise per class of budgets; the noise of a class that pays nothing is infinite.
 
     Attributes:
         clip: Bound on the norm of an upload.
         multiplier: Noise scale over the sensitivity 2 * clip.
-        scale: Scale of the noise (for Laplace b, not the deviation).
-        std: Its standard deviation.
+        scale: Scale of the noise (for Laplace noise its b, not its deviation).
+        std: Standard deviation of the noise.
     """
 
     clip: Floats
@@ -165,11 +164,11 @@ class Noise(NamedTuple):
 
 
 def noise_of(accountant: Accountant, trust: str, clip: float, charges: Floats) -> Noise:
-    """The clip and the noise that make a round cost each class its charge.
+    """Return the clip and the noise with which a round costs each class its charge.
 
-    With trust ``local`` each upload carries its own noise, the more the less its client pays.
-    Under ``secagg`` the noise in the sum is common to all: a class that pays less clips harder, by
-    the ratio of the noise multipliers, instead of paying more than it has.
+    With trust ``local`` each upload carries its own noise: the smaller the charge, the larger the
+    noise. Under ``secagg`` the noise in the sum is the same for everyone, so a class with a
+    smaller charge has a smaller clip instead, by the ratio of the noise multipliers.
 
     Example:
         >>> charges, basic = np.array([0.25, 1.0]), accountant_named("laplace/basic")
@@ -197,12 +196,12 @@ class ClientPlan(NamedTuple):
     """What a plan means for one client.
 
     Attributes:
-        takes_part: Whether it has paid; otherwise nothing may leave it.
+        takes_part: Whether the client has paid; otherwise it must not upload anything.
         charge: What it pays.
         clip: Bound on the norm of its whole upload.
         noise_multiplier: Noise scale over 2 * clip.
         noise_scale: Scale of its noise; under ``secagg``, of the noise in the sum.
-        noise_std: The same as a standard deviation.
+        noise_std: The noise as a standard deviation.
     """
 
     takes_part: bool
@@ -215,29 +214,29 @@ class ClientPlan(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Plan:
-    """What one round may cost, and the noise that makes it cost that.
+    """What one round may cost, and the noise with which it costs that.
 
     `charge`, `clip`, `noise_multiplier`, `noise_scale` and `noise_std` are plain numbers where
-    they are the same for every client, else a :class:`PerClient` with each client's own. Who does
-    not take part pays 0, has infinite noise (trust ``local``) or a clip of 0 (trust ``secagg``),
-    so that its upload is of no use.
+    they are the same for every client, and otherwise a :class:`PerClient`. A client that does not
+    take part pays 0 and has infinite noise (trust ``local``) or a clip of 0 (trust ``secagg``), so
+    that its upload would be useless.
 
     Attributes:
-        round: Which round, from 0.
-        accountant: Name of the rule that charges are booked by; None without any privacy.
-        largest_clip: The clip of who pays most.
+        round: The number of the round, from 0.
+        accountant: Name of the accountant that books the charges; None without any privacy.
+        largest_clip: The clip of the class that pays most.
         charge_by_class: What a client of each class of budgets pays.
-        participants: Who paid, and so takes part.
-        class_of_client: Class of each client; None for one class of all.
-        trust: ``local``: each client adds its own noise. ``secagg``: the server sees a sum, and
-            the noise is in there once; who pays less clips harder.
-        own_clip: Each client's own clip over that of its class, where policies give clients
-            different ones (trust ``local`` only); its noise is larger or smaller by as much, and
-            it pays the same.
-        level: Which level was chosen, for policies that have levels.
-        why: The numbers behind it.
-        reservation: The ledger's leave; None if nothing was charged.
-        token: Tells this plan from all others, see :class:`Untold`.
+        participants: The clients that have paid, and so take part.
+        class_of_client: Class of each client; None if there is one class only.
+        trust: ``local``: each client adds its own noise. ``secagg``: the server sees a sum that
+            carries the noise once, and a client that pays less has a smaller clip.
+        own_clip: Each client's clip over that of its class, where a policy gives clients different
+            clips (trust ``local`` only). The noise changes by the same factor, so the charge does
+            not change.
+        level: The level that was chosen, for policies that have levels.
+        why: The numbers behind the plan.
+        reservation: The ledger's reservation; None if nothing was charged.
+        token: Distinguishes this plan from all others; see :class:`Untold`.
     """
 
     round: int
@@ -255,12 +254,12 @@ class Plan:
 
     @property
     def skip(self) -> bool:
-        """Whether to sit this round out: nothing is released and nothing was charged."""
+        """Whether this round is skipped: nothing is released and nothing was charged."""
         return self.accountant is not None and not self.charge_by_class.any()
 
     @cached_property
     def noise_by_class(self) -> Noise:
-        """Clip and noise for each class of budgets."""
+        """Clip and noise per class of budgets."""
         if self.accountant is None:
             none = np.zeros(len(self.charge_by_class))
             return Noise(none + self.largest_clip, none, none, none)
@@ -270,7 +269,7 @@ class Plan:
 
     @cached_property
     def charge(self) -> float | PerClient:
-        """What the round costs each client, in all."""
+        """What the round costs each client in all."""
         return self._each(self.charge_by_class, 0.0)
 
     @cached_property
@@ -281,15 +280,15 @@ class Plan:
 
     @cached_property
     def noise_multiplier(self) -> float | PerClient:
-        """Noise scale over the sensitivity 2 * clip; infinite for who sits the round out."""
+        """Noise scale over the sensitivity 2 * clip; infinite for absent clients."""
         return self._each(self.noise_by_class.multiplier, np.inf)
 
     @cached_property
     def noise_scale(self) -> float | PerClient:
-        """The noise as the mechanism's own scale (for Laplace b, not the deviation).
+        """The noise as the mechanism's own scale (for Laplace noise its b, not its deviation).
 
-        With the mechanism ``privunit`` there is no noise to add: hand each client's clipped
-        upload, with its `clip` and its `charge` as :meth:`of` has them, to
+        With the mechanism ``privunit`` there is no noise to add: pass each client's clipped
+        upload, with its `clip` and its `charge` from :meth:`of`, to
         :func:`bgtplanner.privacy.privunit.randomise`.
         """
         absent = None if self.trust == "secagg" else np.inf
@@ -299,14 +298,14 @@ class Plan:
     def noise_std(self) -> float | PerClient:
         """Standard deviation of the noise to add to each upload clipped at `clip`.
 
-        With trust ``secagg``, of the noise in the sum: one number for all. Infinite for who sits
-        the round out, so that nothing of its upload could be of use.
+        With trust ``secagg``, it is that of the noise in the sum, one number for everyone. With
+        ``local`` it is infinite for absent clients, so that their uploads would be useless.
         """
         absent = None if self.trust == "secagg" else np.inf
         return self._each(self.noise_by_class.std, absent, self.own_clip)
 
     def of(self, client: int) -> ClientPlan:
-        """What the plan means for one client, counted from 0, in plain numbers."""
+        """Return what the plan means for one client, counted from 0, in plain numbers."""
         client = whole("client", client, 0, len(self.participants) - 1)
         index = 0 if self.class_of_client is None else int(self.class_of_client[client])
         noise = self.noise_by_class
@@ -333,17 +332,17 @@ class Plan:
     def _each(
         self, by_class: Floats, absent: float | None, own: Floats | None = None
     ) -> float | PerClient:
-        """A class's number for each of its clients; one number if it is the same for everybody.
+        """Return each client's number, or a plain number if it is the same for everyone.
 
         Args:
-            by_class: One for each class.
-            absent: For who does not take part; None: as for the others.
-            own: What each client's number is multiplied by; None: nothing.
+            by_class: One number per class.
+            absent: The number of a client that does not take part; None: that of its class.
+            own: A factor per client; None: no factor.
         """
         first = float(by_class[0])
         same = bool((by_class == first).all())
         if own is None and same and (absent is None or first == absent or self._everybody):
-            return first  # the usual case: nothing is made that grows with the clients
+            return first  # the usual case: no array as long as the number of clients
         each = np.full(len(self.participants), first)
         if self.class_of_client is not None:
             each = by_class[self.class_of_client]
@@ -360,24 +359,24 @@ def _span(values: Floats) -> str:
 
 
 class Untold:
-    """The plans that were given out and not told yet.
+    """The plans that were asked for and have not been told yet.
 
-    Each is known by a mark of its token and its numbers, so that the plan of another planner, or a
-    copy whose numbers were changed, is not taken for one. The marks are plain data: a plan may be
-    told to the same planner restored from its state.
+    Each is identified by a hash of its token and its numbers, so that the plan of another planner,
+    or a copy with other numbers, is detected. The hashes are plain data: a plan may be told to the
+    same planner after it was restored from its state.
     """
 
     def __init__(self, marks: Mapping[int, str] | None = None) -> None:
         self._marks = dict(marks or {})
 
     def add(self, plan: Plan) -> None:
-        """Note that a plan was given out."""
+        """Note that a plan was asked for."""
         self._marks[plan.round] = _mark(plan)
 
     def check(self, plan: object) -> Plan:
-        """The plan, if it was given out here, is unchanged and was not told yet."""
+        """Return the plan if it was asked for here, is unchanged and was not told yet."""
         if not isinstance(plan, Plan):
-            raise ConfigError(f"plan = {type(plan).__name__}: expected a Plan that ask gave")
+            raise ConfigError(f"plan = {type(plan).__name__}: expected a Plan returned by ask")
         known = self._marks.get(plan.round)
         expected = "one that was asked for and not told yet"
         ConfigError.unless(known is not None, "plan", plan.round, expected)
@@ -390,12 +389,12 @@ class Untold:
         self._marks.pop(plan.round, None)
 
     def state_dict(self) -> dict[str, str]:
-        """Rounds and marks, as plain data."""
+        """Return rounds and hashes, as plain data."""
         return {str(at): mark for at, mark in sorted(self._marks.items())}
 
     @classmethod
     def from_state(cls, state: Any, rounds: int) -> Untold:
-        """From what :meth:`state_dict` gave, of plans for rounds below a number."""
+        """Restore what :meth:`state_dict` returned; only rounds below `rounds` are accepted."""
         named = isinstance(state, Mapping) and all(
             isinstance(at, str) and at.isdecimal() and len(at) < 12 and isinstance(mark, str)
             for at, mark in state.items()
@@ -418,7 +417,7 @@ def _mark(plan: Plan) -> str:
         plan.level,
         np.asarray(plan.charge_by_class, dtype=np.float64).tobytes(),
         paid and (paid.run, paid.round, paid.attempt, paid.number),
-        # By identity where that is enough: a mask of a million clients need not be read.
+        # By identity where possible: a mask of a million clients need not be compared.
         granted or (paid is not None and np.array_equal(plan.participants, paid.granted)),
     )
     return hashlib.sha256(repr(about).encode()).hexdigest()

@@ -1,14 +1,14 @@
-"""A policy is a game of ask and tell: how much shall this round cost, and what did it bring?
+"""Policies: ask what the next round may cost, then tell what it brought.
 
-Every policy plays the same game, in the simulator, on a real federation, in your own loop::
+Every policy is used in the same way, in the simulator, on a real federation and in your own loop::
 
     while (plan := policy.ask(context)) is not None:
         reward = train_one_round(clip=plan.clip, noise_std=plan.noise_std)
         policy.tell(plan, reward=reward)
 
 `ask` reserves the round's charge in a ledger; `tell` settles it. A plan that is never told counts
-as spent. Whatever a policy wishes, it gets no more than the ledger grants. Where clients have
-different budgets, clip and noise are each client's own (:mod:`bgtplanner.planning.plan`).
+as spent. Whatever a policy asks for, it gets no more than the ledger grants. Where clients have
+different budgets, each client has its own clip and noise (:mod:`bgtplanner.planning.plan`).
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ __all__ = [
 ]
 
 STATE_VERSION = 2
-"""Of what :meth:`LedgerPolicy.state_dict` gives; a state of any other version is refused."""
+"""Version of what :meth:`LedgerPolicy.state_dict` returns; any other version is refused."""
 
-_TOO_LITTLE = 1e-3  # of an even round's charge: with so much noise a round can only do harm
+_TOO_LITTLE = 1e-3  # share of an even charge: with the noise of less a round can only do harm
 
 
 class Choice(NamedTuple):
-    """What a policy wishes for a round.
+    """What a policy would like for a round.
 
     Attributes:
-        charges: Charge for each class of budgets; all zero: sit the round out.
-        level: Which level that is, if there are levels.
-        clip: Bound for the uploads, if the policy changes it.
-        own_clip: Each client's own bound over that one, if they differ (trust ``local`` only).
-        why: The numbers behind it.
+        charges: Charge per class of budgets; all zero: skip the round.
+        level: The level that this is, if there are levels.
+        clip: Bound on the norm of an upload, if the policy changes it.
+        own_clip: Each client's own bound over `clip`, if they differ (trust ``local`` only).
+        why: The numbers behind the choice.
     """
 
     charges: Floats
@@ -77,24 +77,23 @@ class Choice(NamedTuple):
 
 @runtime_checkable
 class Policy(Protocol):
-    """Whoever decides what a round may cost. Inherit from it to have the hooks' defaults.
+    """What decides how much a round may cost. Inherit from it to get the defaults of the hooks.
 
     Attributes:
-        learns: Whether contexts and rewards make a difference to it: otherwise nobody is asked
-            for them.
-        follows_norms: Whether it wants to know how long each client's release was, see `saw`.
-        at_end: In how many rounds it might spend what is left: a forecast is made for that.
-        abstained: Whether it has stopped because going on is not worth it: what was learned is
-            then withdrawn.
+        learns: Whether it uses contexts and rewards; if not, none are computed for it.
+        follows_norms: Whether it is to be given the norms of what was released; see `saw`.
+        at_end: In how many rounds it might spend the remaining budget; forecasts are made for
+            that many.
+        abstained: Whether it has stopped because continuing is not worth the budget; what was
+            learned is then withdrawn.
         note: What it has decided, in a sentence, for the summary.
-        ledger: What it spends from, if it spends.
-        run: Set to the name of the run in the ledger.
-        replays: Set by whoever gives fingerprints to `ask`: rounds may be played again after a
-            crash, so that this run's later rounds, which the ledger knows already, do not count
-            as spent yet.
-        own_clips: Set to False where a clip of each client's own would be passed over.
-        present: Who can be reached at all, if that is not everybody.
-        rounds: Most rounds there can be.
+        ledger: The ledger that it spends from, if it spends.
+        run: Set by the caller: the name of the run in the ledger.
+        replays: Set by callers that give fingerprints to `ask`: after a crash, rounds are played
+            again, so later rounds of this run that the ledger already has do not count as spent.
+        own_clips: Set by the caller: False where clients cannot have clips of their own.
+        present: Set by the caller: the clients that can be reached; None for all of them.
+        rounds: The most rounds that there can be.
         clip: Bound on the norm of an upload.
     """
 
@@ -125,55 +124,56 @@ class Policy(Protocol):
     def tell(
         self, plan: Plan, reward: float | None = None, participants: ArrayLike | None = None
     ) -> None:
-        """What the round brought; settles the plan."""
+        """Settle a plan, and take in what its round brought."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Everything it is and has learned, as plain data that JSON can hold, with a version."""
+        """Return its whole state, as plain data that JSON can hold, with a version."""
 
     @classmethod
     @abstractmethod
     def from_state(cls, state: Mapping[str, Any], *, ledger: Ledger | None = None) -> Self:
-        """The same policy again, from what :meth:`state_dict` gave; refuses anything else."""
+        """Restore a policy from what :meth:`state_dict` returned; refuse anything else."""
 
     def left(self) -> Floats:
-        """Largest charge that the mean client of each class can still pay; empty if unknown."""
+        """Return the most that the mean client of each class can still pay; empty if unknown."""
         return np.zeros(0)
 
     def share_left(self) -> Floats:
-        """Share of its budget that the mean client of each class has left; empty if unknown."""
+        """Return the share of its budget that the mean client per class has left, if known."""
         return np.zeros(0)
 
     def saw(self, norm: float | Floats) -> None:
-        """The norm of the last noisy mean, or of each client's own release where those show."""
+        """Take in the norm of the last noisy mean, or of each client's release if visible."""
         del norm
 
 
 @dataclass(eq=False, repr=False)
 class LedgerPolicy(Policy):
-    """What all policies share: rounds, the ledger, and never more than fits.
+    """The common part of all policies that spend from a ledger.
 
-    A policy says in :meth:`choose` what it would like, and in :meth:`learn` takes in what came.
-    Its options are the fields of a dataclass, so that it can be made again from its state; what
-    follows from them is set up in ``__post_init__``.
+    A policy says in :meth:`choose` what it would like, and learns in :meth:`learn` what came of
+    it. Its options are the fields of a dataclass, so that it can be restored from its state; what
+    is derived from them is set up in ``__post_init__``.
 
     Args:
-        budget: What every client may spend, or all clients' budgets; may be left out if `ledger`
-            is given.
-        clients: How many clients; may be left out if the budgets or the ledger say so.
-        rounds: Most rounds there can be.
-        mechanism: ``gaussian``, ``laplace`` or ``privunit``; by default the ledger's, else
+        budget: What every client may spend, or the budgets of all clients; may be left out if
+            `ledger` is given.
+        clients: The number of clients; may be left out if the budgets or the ledger say it.
+        rounds: The most rounds that there can be.
+        mechanism: ``gaussian``, ``laplace`` or ``privunit``; by default the ledger's, otherwise
             ``gaussian``.
-        accounting: Rule by name; by default the ledger's, else the mechanism's own.
+        accounting: The accountant, or its name; by default the ledger's, otherwise the
+            mechanism's own.
         clip: Bound on the norm of an upload.
-        trust: ``local``: every client adds noise to its own upload. ``secagg``: a secure
-            aggregation shows the server nothing but a sum, which carries the noise once; where
-            budgets differ, who pays less then clips harder instead of adding more noise.
-        participation: Share of the clients that are asked in a round. A client's budget then
-            lasts for its own share of the rounds only, and a charge may be larger by as much.
-        ledger: The ledger to spend from; by default one in memory.
+        trust: ``local``: every client adds noise to its own upload. ``secagg``: secure
+            aggregation shows the server only a sum, which carries the noise once; where budgets
+            differ, a client that pays less has a smaller clip instead of more noise.
+        participation: Share of the clients that are invited to a round. A client's budget then
+            has to last for this share of the rounds only, so that its charges may be larger.
+        ledger: The ledger to spend from; by default a new one in memory.
         run: Name of this run in the ledger.
-        seed: Of every random choice.
+        seed: Seeds every random choice.
     """
 
     budget: Budget | Budgets | None = None
@@ -203,7 +203,7 @@ class LedgerPolicy(Policy):
         }
         self.rounds = whole("rounds", self.rounds, 1, 10**9)
         self.seed = whole("seed", self.seed, 0)
-        self.clip = number("clip", self.clip, 1e-80, 1e80)  # so that its noise is a number, too
+        self.clip = number("clip", self.clip, 1e-80, 1e80)  # so that its noise is finite, too
         trust, share = self.trust, number("participation", self.participation, 5e-324, 1.0)
         ConfigError.unless(trust in ("local", "secagg"), "trust", trust, "local or secagg")
         if self.ledger is None:
@@ -220,15 +220,15 @@ class LedgerPolicy(Policy):
         self._limits = np.stack(
             [self.accountant.limit_ticks(b) for b in self.budgets.classes], axis=1
         )
-        # A rule with two sums is bound by the one that lasts longer at an even pace.
+        # Of an accountant with two sums, the one that lasts longer at an even pace is the limit.
         paces = self._limits[:, 0] / self.accountant.sum_ticks(self._even[0])
         self._binding = int(paces.argmax())
 
     def spending_from(self, ledger: Ledger) -> Self:
-        """The same policy before its first round, to spend from another ledger.
+        """Return a copy of a policy that has not begun, which spends from another ledger.
 
         Raises:
-            ConfigError: If it has begun to play, or was made for other clients or by another rule.
+            ConfigError: If it has begun, or was made for other clients or another accountant.
         """
         fits = self.round == 0
         ConfigError.unless(fits, "policy", f"in round {self.round}", "one that has not begun")
@@ -240,38 +240,38 @@ class LedgerPolicy(Policy):
 
     @abstractmethod
     def choose(self, context: Floats, left: Floats) -> Choice | None:
-        """What this round should cost; None to stop for good.
+        """Return what this round should cost; None to stop for good.
 
         Args:
-            context: What may be looked at; empty if nothing was given.
-            left: Largest charge that somebody of each class, out of those asked, can still pay.
+            context: What the policy may look at; empty if nothing was given.
+            left: The largest charge that any invited client of each class can still pay.
         """
 
     def learn(self, plan: Plan, reward: float | None) -> None:
-        """Take in what a round brought. Policies that do not learn leave it out."""
+        """Learn from what a round brought. Policies that do not learn need not define it."""
 
     def expected(self, rounds: int) -> int:
-        """In how many of some rounds a client takes part, rounded up; at least in one."""
+        """Return in how many of `rounds` rounds a client takes part, rounded up; at least 1."""
         return max(1, math.ceil(self.participation * rounds - 1e-9))
 
     def even_charges(self, rounds: int) -> Floats:
-        """Charge of one of `rounds` equal rounds, for each class of budgets."""
+        """Return the charge of one of `rounds` equal rounds, per class of budgets."""
         lasts = self.expected(rounds)
         return np.array(
             [self.accountant.even_charge(budget, lasts) for budget in self.budgets.classes]
         )
 
     def left(self) -> Floats:
-        """Largest charge that the mean client of each class can still pay; 0 if it is spent."""
+        """Return the most that the mean client of each class can still pay; 0 if none."""
         return self.accountant.largest_fitting(self._mean_spent(), self._limits)
 
     def share_of(self, charges: Floats) -> Floats:
-        """Share of a class's whole budget that a charge takes, for each class; 0 takes none."""
+        """Return the share of its whole budget that a charge costs each class."""
         adds = self.accountant.sum_ticks(np.maximum(charges, TICK))[self._binding]
         return np.where(charges > 0, adds / self._limits[self._binding], 0.0)
 
     def share_left(self) -> Floats:
-        """Share of its budget that the mean client of each class has left."""
+        """Return the share of its budget that the mean client of each class has left."""
         spent = self._mean_spent()[self._binding] / self._limits[self._binding]
         return np.asarray(np.maximum(1 - spent, 0.0))
 
@@ -285,11 +285,12 @@ class LedgerPolicy(Policy):
         """The plan for the next round, already reserved; None: there is no further round.
 
         Args:
-            context: What the policy may look at: numbers, in one row.
-            clients: Who is asked in this round; by default everybody. Who cannot pay sits it out.
-            fingerprint: Of all that the round's uploads will be computed from, where the same
-                round may be played again after a crash (see :meth:`Ledger.reserve`): then it is
-                not charged again.
+            context: What the policy may look at, as a row of numbers.
+            clients: The clients that are invited to this round, by default all. Those that cannot
+                pay do not take part.
+            fingerprint: A hash of all inputs of the round's uploads, where the same round may be
+                played again after a crash: it is then not charged again (see
+                :meth:`Ledger.reserve`).
 
         Raises:
             ConfigError: If the context is not a row of finite numbers.
@@ -307,7 +308,7 @@ class LedgerPolicy(Policy):
         if choice is None:
             return None
         fits = choice.own_clip is None or self.own_clips
-        ConfigError.unless(fits, "own_clip", "one a client", "none, but with privacy.unit = row")
+        ConfigError.unless(fits, "own_clip", "one per client", "none, unless privacy.unit = row")
         plan = self._reserve(choice, left, clients, fingerprint)
         if plan is not None:
             self._untold.add(plan)
@@ -317,19 +318,19 @@ class LedgerPolicy(Policy):
     def tell(
         self, plan: Plan, reward: float | None = None, participants: ArrayLike | None = None
     ) -> None:
-        """What the round brought; settles the plan. Telling a plan twice is an error.
+        """Settle a plan, and learn what its round brought. Telling a plan twice is an error.
 
         Args:
             plan: From :meth:`ask` of this planner, or of the one that it was restored from.
-            reward: How much better the model got; None if nobody knows.
-            participants: Who really took part; all who were planned, by default. They have paid
-                either way.
+            reward: By how much the model improved; None if that is not known.
+            participants: The clients that did take part, by default all that were planned. All
+                of the planned ones have paid in either case.
 
         Raises:
-            ConfigError: If the reward is not a finite number, or the plan was told before, is
-                another planner's, or a copy whose numbers were changed.
+            ConfigError: If the reward is not a finite number, or the plan was told before, is that
+                of another planner, or is a copy with other numbers.
         """
-        del participants  # what was reserved is spent, whether an upload arrived or not
+        del participants  # what was reserved is spent, whether or not an upload arrived
         plan, brought = self._untold.check(plan), reward_of(reward)
         if plan.reservation is not None:
             self.ledger.settle(plan.reservation)
@@ -337,16 +338,16 @@ class LedgerPolicy(Policy):
         self.learn(plan, brought)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything it is and has learned, as plain data that JSON can hold.
+        """Return everything it is and has learned, as plain data that JSON can hold.
 
-        A ledger in memory is part of it, of a durable one only the newest row: that one must be
-        handed to :meth:`from_state`, and must not have forgotten anything.
+        A ledger in memory is part of the state. Of a durable ledger only the newest row is: the
+        ledger itself must be given to :meth:`from_state`, and must still have that row.
 
         Raises:
             ConfigError: If the policy's options are not the fields of a dataclass.
         """
         kind = type(self).__name__
-        expected = "none: declare its options as fields of a dataclass, so that its state has them"
+        expected = "none: declare its options as fields of a dataclass; its state then holds them"
         ConfigError.unless(self._declares, f"{kind}.__init__", "one of its own", expected)
         return {
             "version": STATE_VERSION,
@@ -359,15 +360,15 @@ class LedgerPolicy(Policy):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], *, ledger: Ledger | None = None) -> Self:
-        """The same policy again, from what :meth:`state_dict` gave.
+        """Restore a policy from what :meth:`state_dict` returned.
 
         Args:
             state: From :meth:`state_dict`.
-            ledger: The ledger that it spends from; may be left out if that was one in memory.
+            ledger: The ledger that it spends from; may be left out if it was one in memory.
 
         Raises:
-            LedgerError: If the ledger is missing, or has lost what was written down then.
-            ConfigError: If the state is of another version or policy, or is no state.
+            LedgerError: If the ledger is missing, or has lost an entry since.
+            ConfigError: If the state is not a state, or that of another version or policy.
         """
         with reading_state(state):
             kind = state["kind"]
@@ -381,23 +382,23 @@ class LedgerPolicy(Policy):
                     if "rows" not in state["ledger"]:
                         raise
                     raise LedgerError(
-                        "ledger: this policy had one in memory, which is in its state"
+                        "ledger: this policy had one in memory, which is part of its state"
                     ) from error
             policy = cls(ledger=ledger, **state["options"])
             policy._load(state)
         return policy
 
     def _load(self, state: Mapping[str, Any]) -> None:
-        """Take back what :meth:`state_dict` has told beyond the options and the ledger."""
+        """Restore what :meth:`state_dict` holds beyond the options and the ledger."""
         self.round = whole("state: round", state["round"], 0, self.rounds)
         self._untold = Untold.from_state(state["pending"], self.round)
 
     def _spending(self) -> Spending:
-        """What everybody has spent before this round."""
+        """Return what every client spent before this round."""
         return self.ledger.spending(*((self.run, self.round) if self.replays else ()))
 
     def _left_of(self, spending: Spending, clients: Mask | None) -> Floats:
-        """Largest charge that somebody of each class can still pay, out of some clients."""
+        """Return the largest charge that any of these clients can still pay, per class."""
         if clients is None:
             return self.accountant.largest_fitting(spending.least_spent_by_class(), self._limits)
         most = np.zeros(len(self.budgets.classes))
@@ -405,7 +406,7 @@ class LedgerPolicy(Policy):
         return most
 
     def _mean_spent(self) -> Ticks:
-        """Mean sums of each class, in whole ticks, over those who can be reached."""
+        """Return the mean sums per class, in whole ticks, over the clients within reach."""
         spending = self._spending()
         if spending.alike:
             return spending.least_spent_by_class()
@@ -420,8 +421,8 @@ class LedgerPolicy(Policy):
     ) -> Plan | None:
         wished = np.asarray(choice.charges, dtype=np.float64)
         for _ in range(2):
-            charges = np.minimum(wished, left)  # the last charge is capped to what is left
-            if not charges.any():  # nobody wants to pay, or nobody who was asked can
+            charges = np.minimum(wished, left)  # the last charge is capped at what is left
+            if not charges.any():  # the policy skips the round, or no invited client can pay
                 over = clients is None and wished.any()
                 return None if over else self._plan(choice, 0.0 * wished, None)
             try:
@@ -429,7 +430,7 @@ class LedgerPolicy(Policy):
                     charges, run=self.run, round=self.round, clients=clients, by_class=True,
                     fingerprint=fingerprint,
                 )  # fmt: skip
-            except BudgetExceeded:  # others have spent from this ledger meanwhile
+            except BudgetExceeded:  # others have spent from this ledger in the meantime
                 left = self._left_of(self.ledger.spending(), clients)
                 continue
             return self._plan(choice, charges, reservation)
@@ -454,19 +455,19 @@ class LedgerPolicy(Policy):
 
 @contextmanager
 def reading_state(state: object) -> Iterator[None]:
-    """Refuse a state of another version before it is read, and whatever cannot be read of it.
+    """Refuse a state of another version, or one that turns out to be unreadable.
 
     Raises:
-        ConfigError: If it is not what this version's ``state_dict`` gave.
+        ConfigError: If it is not what this version's ``state_dict`` returned.
     """
     mapping = isinstance(state, Mapping)
     kind = type(state).__name__
-    ConfigError.unless(mapping, "state", kind, "what state_dict gave, a mapping")
+    ConfigError.unless(mapping, "state", kind, "a mapping, as state_dict returns it")
     version = state.get("version") if isinstance(state, Mapping) else None
     fits = type(version) is int and version == STATE_VERSION
     expected = (
-        f"{STATE_VERSION}, the only one that this release of bgtplanner can read; go on with the "
-        "release that wrote it, or begin anew with the same ledger"
+        f"{STATE_VERSION}, the only one that this release of bgtplanner can read; continue with "
+        "the release that wrote it, or start again with the same ledger"
     )
     ConfigError.unless(fits, "state: version", version, expected)
     try:
@@ -480,7 +481,7 @@ def reading_state(state: object) -> Iterator[None]:
 
 
 def _plain(value: Any) -> Any:
-    """An option as plain data."""
+    """Return an option as plain data."""
     if isinstance(value, Accountant):
         return value.name
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
@@ -489,7 +490,7 @@ def _plain(value: Any) -> Any:
 def _ledger_of(policy: LedgerPolicy) -> Ledger:
     budget, clients = policy.budget, policy.clients
     if isinstance(budget, Budget):
-        ConfigError.unless(clients is not None, "clients", clients, "how many there are")
+        ConfigError.unless(clients is not None, "clients", clients, "the number of clients")
         budget = Budgets.same(budget, clients or 0)
     if not isinstance(budget, Budgets):
         raise ConfigError(f"budget = {budget!r}: expected a Budget, or Budgets")
@@ -501,22 +502,16 @@ def _ledger_of(policy: LedgerPolicy) -> Ledger:
 
 
 def _check_ledger(policy: LedgerPolicy) -> None:
-    """Refuse a ledger that is not for what was asked."""
+    """Refuse a ledger that does not fit the arguments."""
     unless, accountant, clients = ConfigError.unless, policy.accountant, policy.clients
     same = clients is None or clients == len(policy.budgets)
-    unless(same, "clients", clients, f"{len(policy.budgets)}, as the budgets have it")
+    unless(same, "clients", clients, f"{len(policy.budgets)}, the number of budgets")
     fits = policy.mechanism in (None, accountant.mechanism)
-    unless(
-        fits,
-        "mechanism",
-        policy.mechanism,
-        f"{accountant.mechanism}, which {accountant.name} is for",
-    )
-    name = (
-        policy.accounting.name if isinstance(policy.accounting, Accountant) else policy.accounting
-    )
+    expected = f"{accountant.mechanism}, which {accountant.name} is for"
+    unless(fits, "mechanism", policy.mechanism, expected)
+    name = _plain(policy.accounting)
     known = name is None or accountant_named(name).name == accountant.name
-    unless(known, "accounting", name, f"{accountant.name}, by which the ledger is kept")
+    unless(known, "accounting", name, f"{accountant.name}, the accountant of the ledger")
     budget = policy.budget
     if isinstance(budget, Budget):
         budget = Budgets.same(budget, len(policy.budgets))

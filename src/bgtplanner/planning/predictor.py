@@ -4,8 +4,8 @@ The paper's kernel, with its square restored (its text has lost it, its name and
 
     k((z, t), (z', t')) = (1 - alpha)^(|t - t'| / 2) exp( -|z - z'|^2 / (2 s^2) )
 
-What was seen long ago counts less. The inverse of the Cholesky factor is kept and grows by a row a
-round, so a round costs the square of their number, not its cube, and is products only.
+Old observations count less. The inverse of the Cholesky factor is kept and grows by one row per
+round, so a round costs the square of the number of observations, not its cube, and only products.
 """
 
 from __future__ import annotations
@@ -14,35 +14,33 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import lapack
 from scipy.optimize import minimize
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.given import floats, whole
+from bgtplanner.planning.given import Floats, floats, whole
 from bgtplanner.planning.given import number as a_number
 
 __all__ = ["Prediction", "Predictor"]
 
-Floats = NDArray[np.float64]
-
 _JITTER = 1e-12
-_FIT_FROM = 16  # observations, below which a length scale cannot be told from noise
-_FIT_WITH = 128  # newest observations that scales are fitted to: it costs their cube
-_LENGTHS = (0.05, 50.0)  # between which fitted length scales stay; inputs are of order 1
+_FIT_FROM = 16  # observations; with fewer, a length scale cannot be told from noise
+_FIT_WITH = 128  # newest observations that scales are fitted to, at the cost of their cube
+_LENGTHS = (0.05, 50.0)  # bounds on fitted length scales; inputs are of order 1
 _NOISES = (0.02, 30.0)
 _FORGETTING = (1e-6, 0.3)
-_LARGEST = 1e100  # rewards and inputs count as no larger: their squares must be numbers
-_FARTHEST = 1e6  # length scales: what is farther off is so far off that it is all the same
+_LARGEST = 1e100  # larger rewards and inputs count as this much: squares must be finite
+_FARTHEST = 1e6  # length scales: larger distances make no difference
 _PULL = 0.5  # how far, in logarithms, fitted scales typically lie from where they began
 
 
 class Prediction(NamedTuple):
-    """What the process expects at some inputs.
+    """The prediction of the process at some inputs.
 
     Attributes:
         mean: Expected reward.
-        variance: Of the expected reward, without the noise of a single observation.
+        variance: Variance of the expected reward, without the noise of a single observation.
     """
 
     mean: Floats
@@ -53,18 +51,18 @@ class Predictor:
     """Gaussian process regression that learns one observation at a time.
 
     Args:
-        length_scale: s in the kernel.
-        forgetting: alpha in the kernel: 0 remembers everything, 0.1 forgets within tens of rounds.
+        length_scale: The kernel's s.
+        forgetting: The kernel's alpha: 0 remembers everything, 0.1 forgets within tens of rounds.
         noise: Standard deviation of an observation around the expected reward, over that of the
             expected reward itself.
         standardize: Scale rewards and contexts to mean 0 and spread 1, as seen so far. The first
             input (the level) is left as it is, and a mean reward that may still be positive counts
-            as such: nobody should give up by bad luck. Without it everything is taken raw, as in
-            the paper.
+            as positive, so that bad luck alone does not end all spending. Without it everything is
+            used raw, as in the paper.
         fit: Choose the length scale of each input, the forgetting and the noise by marginal
-            likelihood, whenever the number of observations has doubled; with a pull to the values
-            given here.
-        window: Most observations to keep; the older half is dropped when it is reached.
+            likelihood whenever the number of observations has doubled, with a prior centred at the
+            values given here.
+        window: The most observations to keep; the older half is dropped when it is reached.
 
     Example:
         >>> predictor = Predictor(standardize=False)
@@ -98,8 +96,8 @@ class Predictor:
         self._first = (max(self.forgetting, _FORGETTING[0]), self.noise)
         self._size = 0
         self._next_fit = _FIT_FROM
-        self._rebuilt = 0  # how many observations the factor was last built from at once
-        self._lengths = self._centre = self._spread = np.zeros(0)  # one an input
+        self._rebuilt = 0  # number of observations that the factor was last built from at once
+        self._lengths = self._centre = self._spread = np.zeros(0)  # one per input
         self._make_room(0, 16)
 
     def __len__(self) -> int:
@@ -111,7 +109,7 @@ class Predictor:
         return self._lengths.copy()
 
     def reward_scale(self) -> tuple[float, float]:
-        """Mean and spread of the rewards kept; 0 and 1 where rewards are taken raw."""
+        """Return mean and spread of the rewards kept; 0 and 1 where rewards are used raw."""
         if not self.standardize or not self._size:
             return 0.0, 1.0
         rewards, weights = self._rewards[: self._size], 1.0 / self._doubts[: self._size]
@@ -126,10 +124,10 @@ class Predictor:
         """Learn that these inputs (level first) brought this reward at this time.
 
         Args:
-            inputs: Where.
-            time: When.
-            reward: What.
-            doubt: How many times the usual variance of the noise this observation has.
+            inputs: The level and the context.
+            time: The round.
+            reward: What the round brought.
+            doubt: Variance of this observation's noise, over the usual variance.
 
         Raises:
             ConfigError: If something is not a finite number, or the number of inputs changes.
@@ -153,7 +151,7 @@ class Predictor:
         self._inputs[at], self._times[at] = row, time
         self._rewards[at], self._doubts[at] = reward, doubt
         self._size += 1
-        if self.standardize and not self._size & at:  # a power of 2: see again what is usual
+        if self.standardize and not self._size & at:  # at powers of 2, standardise anew
             self._see_scales()
         elif self.fit and self._size >= self._next_fit:
             self._fit()
@@ -161,20 +159,19 @@ class Predictor:
             self._extend()
 
     def predict(self, inputs: ArrayLike, *, time: float) -> Prediction:
-        """Expected reward and its variance at several inputs, one a row."""
+        """Return the expected reward and its variance at several inputs, one per row."""
         rows = np.atleast_2d(np.asarray(inputs, dtype=np.float64))
         centre, spread = self.reward_scale()
         number = self._size
         if not number:
             return Prediction(np.full(len(rows), centre), np.full(len(rows), spread**2))
-        across = self._kernel(rows, time)
-        half = across @ self._inverse[:number, :number].T
+        half = self._kernel(rows, time) @ self._inverse[:number, :number].T
         target = (self._whitened[0, :number] - centre * self._whitened[1, :number]) / spread
         variance = np.maximum(1.0 - (half * half).sum(axis=1), 0.0)
         return Prediction(centre + spread * (half @ target), spread**2 * variance)
 
     def expect(self, inputs: ArrayLike, *, time: float) -> Floats:
-        """The mean of :meth:`predict` alone: much cheaper for many inputs."""
+        """Return the mean of :meth:`predict` alone, which is much cheaper for many inputs."""
         rows = np.atleast_2d(np.asarray(inputs, dtype=np.float64))
         centre, spread = self.reward_scale()
         number = self._size
@@ -185,7 +182,7 @@ class Predictor:
         return np.asarray(centre + spread * (self._kernel(rows, time) @ weights))
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as plain data."""
+        """Return the whole state, as plain data."""
         number = self._size
         return {
             "inputs": self._inputs[:number].tolist(),
@@ -202,7 +199,7 @@ class Predictor:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave."""
+        """Continue from what :meth:`state_dict` returned."""
         lengths = floats("lengths", state["lengths"], low=1e-12, high=1e6).ravel()
         number, width = len(state["inputs"]), len(lengths)
         seen = floats("inputs", state["inputs"], (number, width), -_LARGEST, _LARGEST)
@@ -221,7 +218,7 @@ class Predictor:
         self._rewards[:number], self._doubts[:number] = rewards, doubts
         self._lengths[:], self._centre[:], self._spread[:] = lengths, centre, spread
         self.forgetting, self.noise, self._next_fit = forgetting, noise, next_fit
-        # As it came about, step by step: the same bits, not only the same numbers.
+        # Step by step, as it was built: this gives the same bits, not only about the same numbers.
         self._size = rebuilt
         self._rebuild()
         while self._size < number:
@@ -229,7 +226,7 @@ class Predictor:
             self._extend()
 
     def _make_room(self, width: int, room: int) -> None:
-        """Arrays for `room` observations, with those there are."""
+        """Make arrays for `room` observations, and copy the present ones."""
         number = self._size
         old = self.__dict__.copy()
         self._inputs: Floats = np.zeros((room, width))
@@ -237,7 +234,7 @@ class Predictor:
         self._times: Floats = np.zeros(room)
         self._rewards: Floats = np.zeros(room)
         self._doubts: Floats = np.zeros(room)
-        self._whitened: Floats = np.zeros((2, room))  # the inverse factor times rewards, and ones
+        self._whitened: Floats = np.zeros((2, room))  # inverse factor times rewards and ones
         self._inverse: Floats = np.zeros((room, room))
         if not number:
             self._lengths = np.full(width, self._length)
@@ -254,12 +251,12 @@ class Predictor:
         return np.asarray(np.clip(scaled, -_FARTHEST, _FARTHEST))
 
     def _kernel(self, rows: Floats, time: float) -> Floats:
-        """Of some inputs at one time with all observations."""
+        """Return the kernel between some inputs at one time and all observations."""
         ages = np.abs(self._times[: self._size] - time)
         return _kernel(self._scale(rows), self._scaled[: self._size], ages, self.forgetting)
 
     def _extend(self) -> None:
-        """One more row of the inverse factor, for the newest observation."""
+        """Add a row to the inverse factor, for the newest observation."""
         at = self._size - 1
         self._scaled[at] = self._scale(self._inputs[at])
         ages = np.abs(self._times[:at] - self._times[at])
@@ -275,7 +272,7 @@ class Predictor:
         self._whitened[1, at] = (1.0 - row @ self._whitened[1, :at]) / corner
 
     def _rebuild(self) -> None:
-        """The whole inverse factor from nothing: after scales have changed."""
+        """Compute the whole inverse factor anew, after scales have changed."""
         number = self._rebuilt = self._size
         self._scaled[:number] = self._scale(self._inputs[:number])
         if not number:
@@ -300,7 +297,7 @@ class Predictor:
         self._rebuild()
 
     def _see_scales(self) -> None:
-        """Contexts to mean 0 and spread 1, as seen so far; the level stays as it is."""
+        """Standardise the contexts by those seen so far; the level stays as it is."""
         seen = self._inputs[: self._size]
         self._centre, self._spread = seen.mean(axis=0), seen.std(axis=0)
         self._centre[0], self._spread[0] = 0.0, 1.0
@@ -311,7 +308,7 @@ class Predictor:
             self._rebuild()
 
     def _fit(self) -> None:
-        """Scales of the largest marginal likelihood, with a weak pull to where they began."""
+        """Fit the scales by marginal likelihood, with a weak prior at where they began."""
         number = min(self._size, _FIT_WITH)
         first = self._size - number
         centre, spread = self.reward_scale()
@@ -353,7 +350,7 @@ def _kernel(rows: Floats, others: Floats, ages: Floats, forgetting: float) -> Fl
 
 
 def _inverse_factor(covariance: Floats) -> Floats | None:
-    """Inverse of the lower Cholesky factor; None if there is none."""
+    """Return the inverse of the lower Cholesky factor; None if there is none."""
     factor, failed = lapack.dpotrf(covariance, lower=1, clean=1)
     if failed:
         return None
@@ -364,7 +361,7 @@ def _inverse_factor(covariance: Floats) -> Floats | None:
 def _negative_likelihood(
     point: Floats, squares: Floats, ages: Floats, target: Floats, doubts: Floats, prior: Floats
 ) -> tuple[float, Floats]:
-    """Of log length scales, log forgetting and log noise; with its gradient."""
+    """Return it and its gradient, over log length scales, log forgetting and log noise."""
     *logs, log_forgetting, log_noise = point
     weights = np.exp(-2 * np.asarray(logs))
     forgetting, variance = np.exp(log_forgetting), np.exp(2 * log_noise)
@@ -378,7 +375,7 @@ def _negative_likelihood(
     half = inverse @ target
     weight = half @ inverse
     # d/dx of the likelihood is half the sum over (weight weight' - covariance^-1) dK/dx.
-    # The size of the signal is left out of it: it is what makes the data most likely.
+    # The size of the signal is not a parameter: it is the most likely one, given the others.
     power = float(half @ half) / number
     outer = inverse.T @ inverse - np.multiply.outer(weight, weight) / power
     shared = outer * kernel

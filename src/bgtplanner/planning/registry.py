@@ -1,4 +1,4 @@
-"""Policies and contexts by name: those of the package, and what you or a plugin add."""
+"""Policies and contexts by name: those of the package, and those that you or a plugin add."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ POLICIES: Registry[type[Policy]] = Registry(
         "hindsight": "bgtplanner.planning.schedules:Hindsight",
         "fixed": "bgtplanner.planning.schedules:Fixed",
     },
-    expected="a class that inherits from bgtplanner.Policy, or has all that it has",
+    expected="a class that inherits from bgtplanner.Policy, or has all of its attributes",
     fits=_is_policy,
 )
-"""Whoever decides what a round may cost."""
+"""The policies, which decide what a round may cost."""
 
 CONSTANTS: Registry[type[Policy]] = Registry(
     "constants",
@@ -41,7 +41,7 @@ CONSTANTS: Registry[type[Policy]] = Registry(
     expected="a policy",
     fits=_is_policy,
 )
-"""Which planner the policy ``bgt`` is, by ``planning.constants``."""
+"""The planners that the policy ``bgt`` stands for, by ``planning.constants``."""
 
 CONTEXTS: Registry[type[Context]] = Registry(
     "context",
@@ -53,4 +53,4 @@ CONTEXTS: Registry[type[Context]] = Registry(
     expected="a class that inherits from bgtplanner.planning.context:Context",
     fits=lambda thing: isinstance(thing, type) and issubclass(thing, Context),
 )
-"""What a policy may look at before a round."""
+"""The contexts, which policies may look at before a round."""

@@ -1,6 +1,6 @@
-"""Policies by a formula: what others do, and what nobody compares with.
+"""Policies that follow a formula: the usual baselines, and some further ones.
 
-All of them play the same game on the same ledger, so that a comparison is one of allocation alone.
+All of them spend from the same ledger by the same rules, so that only the allocation differs.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ __all__ = [
     "Unlimited",
 ]
 
-_LEAST = 2.0**-43  # of a charge that is no skip
+_LEAST = 2.0**-43  # smallest charge of a round that is not skipped
 
 
 class Unlimited(Policy):
-    """No privacy at all: FedSGD. No clip, no noise, no ledger.
+    """No privacy at all (FedSGD): no clip, no noise and no ledger.
 
     Args:
-        budget: Ignored, as are all options but `rounds` and `clients`.
-        clients: How many clients.
-        rounds: How many rounds.
-        clip: Bound on the norm of an upload; by default none.
+        budget: Ignored, as are all options but `clients`, `rounds` and `clip`.
+        clients: The number of clients.
+        rounds: The number of rounds.
+        clip: Bound on the norm of an upload; by default there is none.
     """
 
     learns = False
@@ -77,7 +77,7 @@ class Unlimited(Policy):
         clients: Mask | None = None,
         fingerprint: bytes | None = None,
     ) -> Plan | None:
-        """The next round, free of charge."""
+        """Return the next round's plan, free of charge."""
         del context, fingerprint
         if self.round >= self.rounds:
             return None
@@ -96,13 +96,13 @@ class Unlimited(Policy):
     def tell(
         self, plan: Plan, reward: float | None = None, participants: ArrayLike | None = None
     ) -> None:
-        """Nothing to learn and nothing to settle."""
+        """Check the plan; there is nothing to learn and nothing to settle."""
         del participants
         plan, _ = self._untold.check(plan), reward_of(reward)
         self._untold.remove(plan)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as plain data that JSON can hold."""
+        """Return the whole state, as plain data that JSON can hold."""
         clip = None if np.isinf(self.clip) else self.clip
         own = {"clients": self.clients, "rounds": self.rounds, "clip": clip}
         played = {"round": self.round, "pending": self._untold.state_dict()}
@@ -110,7 +110,7 @@ class Unlimited(Policy):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], *, ledger: Ledger | None = None) -> Self:
-        """The same policy again."""
+        """Restore the policy from its state."""
         del ledger
         with reading_state(state):
             clip = float("inf") if state["clip"] is None else float(state["clip"])
@@ -126,13 +126,13 @@ class Uniform(LedgerPolicy):
     learns = False
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
-        """An even share of the whole budget."""
+        """Charge an even share of the whole budget."""
         del context, left
         return Choice(self._even, why=Why("an even share"))
 
 
 class Schedule(LedgerPolicy):
-    """A curve that is known beforehand: the budget is divided in its proportions."""
+    """A curve that is known in advance: the budget is divided in its proportions."""
 
     learns = False
     _why = Why("by schedule")
@@ -143,10 +143,10 @@ class Schedule(LedgerPolicy):
 
     @abstractmethod
     def weights_of_rounds(self) -> Floats:
-        """What each round is to cost, in any unit; 0 skips it."""
+        """Return the relative cost of each round, in any unit; 0 skips the round."""
 
     def charges(self) -> Floats:
-        """Charges ``[rounds, classes]`` in proportion to the weights that just fit the budget."""
+        """Return charges ``[rounds, classes]`` by the weights, scaled to just fit the budget."""
         weights = self.weights_of_rounds()
         weights = weights / weights.max()
         used = weights[weights > 1e-9]
@@ -163,18 +163,18 @@ class Schedule(LedgerPolicy):
         return np.stack(rows, axis=1)
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
-        """The next entry of the schedule; the last one is what is left."""
+        """Charge the next entry of the schedule."""
         del context, left
         return Choice(self._charges[self.round], why=self._why)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Fixed(Schedule):
-    """Any schedule that is known beforehand.
+    """Any schedule that is known in advance.
 
     Args:
-        weights: One a round; the budget is divided in these proportions. 0 skips the round.
-        rounds: The number of weights, if it is given at all.
+        weights: One per round; the budget is divided in these proportions. 0 skips the round.
+        rounds: May be left out; otherwise it must be the number of weights.
 
     Example:
         >>> schedule = Fixed(Budget(1.0, 1e-5), 3, weights=[1, 3], mechanism="laplace")
@@ -196,7 +196,7 @@ class Fixed(Schedule):
         super().__post_init__()
 
     def weights_of_rounds(self) -> Floats:
-        """Those that were given."""
+        """Return the weights that were given."""
         return np.asarray(self.weights, dtype=np.float64)
 
 
@@ -204,9 +204,9 @@ class Fixed(Schedule):
 class Hong(Schedule):
     """Noise that falls as training converges (Hong, Wang and Zhou 2022).
 
-    For a loss whose error shrinks by a factor ``decay`` a round, noise of round t is worth
-    q_t = decay^(T - t). The best charges grow like the root of q_t for Gaussian noise, and like
-    its cube root for Laplace noise whose charges are epsilons.
+    If the error shrinks by the factor ``decay`` per round, the noise of round t counts with
+    q_t = decay^(T - t) in the end. The best charges grow like the square root of q_t for Gaussian
+    noise, and like its cube root for Laplace noise whose charges are epsilons.
 
     Args:
         decay: 1 - 1/condition number, below 1; 0.95 suits a condition number of 20.
@@ -215,7 +215,7 @@ class Hong(Schedule):
     decay: float = 0.95
 
     def weights_of_rounds(self) -> Floats:
-        """Growing by a constant factor."""
+        """Return weights that grow by a constant factor."""
         ConfigError.unless(bool(0 < self.decay < 1), "decay", self.decay, "between 0 and 1")
         power = 1 / 3 if self.accountant.sound and self.accountant.counts_epsilons else 1 / 2
         ages = np.arange(self.rounds - 1, -1, -1, dtype=np.float64)
@@ -224,18 +224,18 @@ class Hong(Schedule):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class TwoPhase(Schedule):
-    """Save early, spend late (as Kiani et al. 2025): a step after part of the rounds.
+    """Save early and spend late, with one step in between (as Kiani et al. 2025).
 
     Args:
-        switch: Share of the rounds in the first phase.
-        ratio: Charge of a late round over that of an early one.
+        switch: Share of the rounds that belong to the first phase.
+        ratio: Charge of a late round over that of an early round.
     """
 
     switch: float = 0.5
     ratio: float = 4.0
 
     def weights_of_rounds(self) -> Floats:
-        """One, then `ratio`."""
+        """Return 1 for each early round and `ratio` for each late one."""
         ConfigError.unless(bool(0 < self.switch < 1), "switch", self.switch, "between 0 and 1")
         ConfigError.unless(bool(0 < self.ratio < 1e6), "ratio", self.ratio, "a positive number")
         late = np.arange(self.rounds) >= round(self.switch * self.rounds)
@@ -243,19 +243,19 @@ class TwoPhase(Schedule):
 
 
 class Hindsight(Fixed):
-    """The best fixed schedule, found by trying them all: to measure regret by, not to use.
+    """The best fixed schedule, found by trying them all: to measure regret, not for use.
 
-    It needs the whole run once for each candidate, so it spends the budget many times over.
+    It needs one whole run per candidate, so it spends the budget many times over.
     """
 
     COUNTS = (1, 2, 3, 5, 10, 20, 30, 50, 100)
 
     @classmethod
     def candidates(cls, rounds: int) -> dict[str, Floats]:
-        """Schedules by name: in so many of the rounds, evenly spread, flat or growing."""
+        """Return schedules by name: some number of paid rounds, evenly spread, flat or growing."""
         found = {}
         for count in sorted({min(count, rounds) for count in cls.COUNTS}):
-            # The last of each stretch: what has arrived by then is used.
+            # The last round of each stretch, so that all ratings that have arrived are used.
             at = np.ceil(np.arange(1, count + 1) * rounds / count).astype(int) - 1
             shapes = {"flat": np.ones(count), "growing": np.geomspace(0.1, 1.0, count)}
             for shape, charges in shapes.items():
@@ -267,12 +267,13 @@ class Hindsight(Fixed):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Random(LevelPolicy):
-    """A level drawn uniformly at random: what the paper's constants amount to.
+    """A level drawn uniformly at random, which is what the paper's constants amount to.
 
     Args:
-        levels: How many levels, evenly spaced from an even share of `rounds` to one of
-            `min_rounds`.
-        min_rounds: Fewest rounds; by default 70 % of `rounds`.
+        levels: The number of levels, evenly spaced from an even share of `rounds` to an even share
+            of `min_rounds`.
+        min_rounds: The fewest rounds that the budget may be spent in; by default 70 % of
+            `rounds`.
     """
 
     learns = False
@@ -288,7 +289,7 @@ class Random(LevelPolicy):
         self.charges = np.linspace(self._even, dearest, self.levels, axis=1)
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
-        """Any level."""
+        """Draw any level."""
         del context, left
         level = int(self._generator.integers(self.levels))
         return self.choice(level, "any level", probability=np.full(self.levels, 1 / self.levels))

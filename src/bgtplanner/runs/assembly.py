@@ -1,4 +1,4 @@
-"""Put a run together: model, server, protection, ledger and policy, as the config has them."""
+"""Assemble a run from its config: model, server, protection, ledger and policy."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ __all__ = [
 ]
 
 
-# What the run tells a policy, or its ledger does.
+# What a policy gets from the run or from its ledger.
 _TOLD = {"budget", "clients", "ledger", "run", "rounds", "seed", "participation"}
 _TOLD |= {"accounting", "mechanism"}
 
 
 def learner_of(config: Config) -> Learner:
-    """The model that the config names, with its settings.
+    """Return the model that the config names, with its settings.
 
     Raises:
-        ConfigError: If there is none, or its settings are not its own.
+        ConfigError: If there is no such model, or it does not take these settings.
     """
     name = config.model.name
     if name in Config.model_fields:
@@ -57,13 +57,13 @@ def learner_of(config: Config) -> Learner:
     try:
         return MODELS[name](**config.model.options)
     except TypeError as error:
-        raise ConfigError(f"model.options: {name} takes no such: {error}") from error
+        raise ConfigError(f"model.options: {name} does not accept them: {error}") from error
 
 
 def described(learner: Learner) -> tuple[dict[str, Any], bool]:
-    """What the settings of a run say of a learner given in Python, and whether that is all of it.
+    """Return the settings that describe a learner given in Python, and whether they suffice.
 
-    Then the run can be gone on with anywhere; otherwise the learner must be given again.
+    If they do, the run can be resumed anywhere; otherwise the learner must be given again.
     """
     name = MODELS.named(type(learner))
     try:
@@ -80,7 +80,7 @@ def described(learner: Learner) -> tuple[dict[str, Any], bool]:
 
 
 def federation_of(config: Config, n_items: int, learner: Learner | None = None) -> Federation:
-    """What is learned, and how; `learner`: one that was given in Python."""
+    """Return what is learned and how; `learner` is one that was given in Python."""
     privacy = config.privacy
     protection = None
     if privacy.mechanism != "none":
@@ -107,7 +107,7 @@ def _extras_of(config: Config, n_items: int) -> PaperExtras | None:
         with contextlib.suppress(ConfigError):
             number = dataset_info(config.data.dataset).pseudo_items
     extras = PaperExtras(
-        pseudo_items=min(number, n_items),  # there are no more to pretend with
+        pseudo_items=min(number, n_items),  # there are no more items
         fixed_pseudo_items=config.model.fixed_pseudo_items,
         expansion=expansion_of(config),
         seed=config.run.seed,
@@ -116,7 +116,7 @@ def _extras_of(config: Config, n_items: int) -> PaperExtras | None:
 
 
 def expansion_of(config: Config) -> Expansion | None:
-    """When users are told of others who rated the same, if ever."""
+    """Return when graphs are expanded, if ever."""
     if not config.model.expansions:
         return None
     return Expansion(
@@ -127,7 +127,7 @@ def expansion_of(config: Config) -> Expansion | None:
 
 
 def accountant_of(config: Config) -> Accountant:
-    """How charges add up."""
+    """Return the accountant: how charges add up."""
     mechanism, name = config.privacy.mechanism, config.privacy.accounting
     if name == "auto":
         return default_accountant(mechanism)
@@ -138,12 +138,12 @@ def accountant_of(config: Config) -> Accountant:
     except ConfigError as error:
         raise ConfigError(f"privacy.{error}") from error
     fits = accountant.mechanism == mechanism
-    ConfigError.unless(fits, "privacy.accounting", name, f"a rule for {mechanism} noise")
+    ConfigError.unless(fits, "privacy.accounting", name, f"an accountant for {mechanism} noise")
     return accountant
 
 
 def budgets_of(config: Config, n_clients: int) -> Budgets:
-    """What every client may spend."""
+    """Return what every client may spend."""
     privacy = config.privacy
     if privacy.budgets is None:
         return Budgets.same(Budget(privacy.epsilon, privacy.delta), n_clients)
@@ -160,11 +160,11 @@ def budgets_of(config: Config, n_clients: int) -> Budgets:
         values = np.loadtxt(lines, dtype=np.float64, ndmin=1)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"--budgets {privacy.budgets}: expected EPSILON:SHARE,... or a file with an "
-            f"epsilon a line ({error})"
+            f"--budgets {privacy.budgets}: expected EPSILON:SHARE,... or a file with one "
+            f"epsilon per line ({error})"
         ) from error
     same = values.shape == (n_clients,)
-    ConfigError.unless(same, "--budgets", str(path), f"{n_clients} numbers, one a client")
+    ConfigError.unless(same, "--budgets", str(path), f"{n_clients} numbers, one per client")
     return Budgets.per_client(values, privacy.delta)
 
 
@@ -178,7 +178,7 @@ def coordinator_of(
     kind: type[Coordinator] = Coordinator,
     policy: Policy | None = None,
 ) -> Coordinator:
-    """Policy and ledger around a federation. The ledger is made, or opened if it exists."""
+    """Put policy and ledger around a federation; open the ledger if it exists."""
     budgets, accountant = budgets_of(config, engine.n_clients), accountant_of(config)
     if ledger_path is None:
         ledger = Ledger.in_memory(budgets, accountant)
@@ -186,7 +186,7 @@ def coordinator_of(
         ledger = Ledger.open(ledger_path, budgets=budgets, accountant=accountant)
     else:
         ledger = Ledger.create(ledger_path, budgets, accountant)
-    if isinstance(policy, LedgerPolicy):  # one that was made elsewhere
+    if isinstance(policy, LedgerPolicy):  # one that was given in Python
         policy = policy.spending_from(ledger)
     planning = config.planning
     return kind(
@@ -195,7 +195,7 @@ def coordinator_of(
         ledger,
         trust=config.privacy.trust,
         run=run,
-        # A round is made of nothing but the settings, what `mark` stands for, and its number.
+        # A round's inputs are the settings, what `mark` stands for, and its number.
         mark=json.dumps([config.model_dump(mode="json"), mark]).encode(),
         context=planning.context,
         reward=planning.reward,
@@ -209,10 +209,10 @@ def coordinator_of(
 
 
 def check_planning(config: Config, n_clients: int, policy: Policy | None = None) -> None:
-    """See that budgets, rule and policy go together, before anything is made of them.
+    """Check that budgets, accountant and policy go together, before anything is created.
 
     Raises:
-        ConfigError: If they do not, naming the key, or if the policy's state cannot be kept.
+        ConfigError: If they do not, naming the key, or if the policy's state cannot be saved.
     """
     ledger = Ledger.in_memory(budgets_of(config, n_clients), accountant_of(config))
     if policy is None:
@@ -220,7 +220,7 @@ def check_planning(config: Config, n_clients: int, policy: Policy | None = None)
 
 
 def policy_of(config: Config, ledger: Ledger) -> Policy:
-    """The policy that the config names, with its options, to spend from a ledger."""
+    """Return the policy that the config names, with its options, spending from a ledger."""
     planning, rounds = config.planning, config.federation.rounds
     kind = POLICIES[planning.policy]
     options: dict[str, Any] = {"rounds": rounds, "clip": config.privacy.clip}
@@ -232,7 +232,7 @@ def policy_of(config: Config, ledger: Ledger) -> Policy:
         options |= {name: value for name, value in wide.items() if value is not None}
     if planning.policy == "bgt" and planning.constants != "own":
         kind = CONSTANTS[planning.constants]
-        if planning.min_rounds is not None:  # the preset's, in a run that is shorter
+        if planning.min_rounds is not None:  # the preset's may be more than a short run has
             options["min_rounds"] = min(planning.min_rounds, rounds)
     try:
         return kind(**(options | planning.options | {"ledger": ledger}))
@@ -240,5 +240,5 @@ def policy_of(config: Config, ledger: Ledger) -> Policy:
         fields: dict[str, Any] = getattr(kind, "__dataclass_fields__", {})
         known = ", ".join(name for name in fields if name not in _TOLD)
         raise ConfigError(
-            f"planning.options: {planning.policy} takes no such: {error}; expected out of {known}"
+            f"planning.options: {planning.policy} does not accept them: {error}; it takes {known}"
         ) from error

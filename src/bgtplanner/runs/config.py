@@ -1,7 +1,7 @@
-"""What a run is made of: every setting, where it comes from, and what may be wrong with it.
+"""The config of a run: every setting, where it comes from, and what it may be.
 
-A setting is taken from the defaults here, then the preset, then the config file, then the flags;
-the last one wins. Models and server check their own settings; this file knows only their place.
+A setting comes from the defaults here, the preset, the config file or the flags; the last of these
+wins. Models and server check their own settings; this file only knows their sections.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ FLAGS = {
     "run.seed": "--seed",
     "run.device": "--device",
 }
-"""Config keys that have a flag of their own; all others are set with ``--set KEY=VALUE``."""
+"""Config keys that have their own flag; all others are set with ``--set KEY=VALUE``."""
 
 INDIFFERENT = ("data.data_dir", "run.device", "run.checkpoint_every")
-"""Where a run is carried out and how often it is saved: that does not change what comes of it."""
+"""Settings that do not change the result: where a run is carried out and how often it is saved."""
 
 
 class _Section(BaseModel):
@@ -88,22 +88,22 @@ class DataSection(_Section):
     Attributes:
         dataset: A name from `bgtplanner data list`; ``csv:PATH`` or ``parquet:PATH`` for your own.
         data_dir: Folder with real data sets; then ``$BGTPLANNER_DATA``, then the cache.
-        train_share: Share of the ratings to train on; the rest is the test.
-        split: By what ratings are divided: each ``user`` or ``all`` together. ``auto``: as is
-            usual for the data set, by user for your own.
+        train_share: Share of the ratings to train on; the rest is the test set.
+        split: Whether the ratings of each ``user`` are divided, or ``all`` together. ``auto``: as
+            is usual for the data set, and by user for your own.
         initial_share: Share of a client's training ratings that is there from the start; the
             others arrive evenly over the rounds.
-        duplicates: Which rating stays where a user rated an item twice.
-        clients: Deal the users to so many clients. By default each user is one, or as the data
-            set has it.
-        delimiter: Of your table; found out by default, like all that follows but the scale.
-        header: Whether its first row holds names.
-        user_column: By name, or by position from 0.
-        item_column: The same.
-        rating_column: The same.
-        time_column: The same.
-        client_column: The same; without one every user is a client.
-        scale: How your ratings become 0 to 1: ``LOW:HIGH`` (public bounds), ``minmax``, or
+        duplicates: Which rating is kept where a user rated an item twice.
+        clients: Distribute the users over this many clients. By default each user is one client,
+            or as the data set says.
+        delimiter: Delimiter of your table; detected by default, like all that follow but `scale`.
+        header: Whether the first row holds names.
+        user_column: Column of the users, by name or by position from 0.
+        item_column: Column of the items, likewise.
+        rating_column: Column of the ratings, likewise.
+        time_column: Column of the times, likewise.
+        client_column: Column of the clients, likewise; without one every user is a client.
+        scale: How your ratings are scaled to 0 to 1: ``LOW:HIGH`` (public bounds), ``minmax``, or
             ``max``, the default; the last two read the bounds from the data.
     """
 
@@ -128,12 +128,12 @@ class SyntheticSection(_Section):
     """Size and shape of the data set ``synthetic``.
 
     Attributes:
-        clients: Number of clients.
-        items: Number of items; rare ones may get no rating.
-        ratings_per_client: Mean number of ratings of a client.
-        users_per_client: Users behind each client.
-        dim: Length of the hidden user and item factors; 0 leaves biases only.
-        noise: Standard deviation, in stars, of what nobody can predict.
+        clients: The number of clients.
+        items: The number of items; rare ones may get no rating.
+        ratings_per_client: The mean number of ratings per client.
+        users_per_client: The number of users per client.
+        dim: Length of the hidden user and item factors; with 0 there are biases only.
+        noise: Standard deviation, in stars, of the part of a rating that cannot be predicted.
     """
 
     clients: int = Field(default=1000, ge=1)
@@ -153,16 +153,17 @@ class SyntheticSection(_Section):
 
 
 class ModelSection(_Section):
-    """Which model; its settings are in the section of its name.
+    """The model; its settings are in the section of its name.
 
     Attributes:
-        name: What is learned: one that comes with the package, or ``package.module:Class``.
-        pseudo_items: Items that each client pretends to have rated, as FedGNN does; ``auto``: the
-            paper's number for the data set.
-        fixed_pseudo_items: Whether they are the same in every round; drawn anew, they give the
-            real ones away over the rounds.
-        expansions: How often users are told of others who rated the same (fedgnn, preset paper).
-        max_neighbours: Of how many at most.
+        name: A model that comes with the package, or ``package.module:Class``.
+        pseudo_items: The number of items that each client pretends to have rated, as in FedGNN;
+            ``auto``: the paper's number for the data set.
+        fixed_pseudo_items: Whether they are the same in every round; if they change, the items
+            that stay are the real ones.
+        expansions: How often users get others who rated the same items as neighbours (fedgnn,
+            preset paper).
+        max_neighbours: The most neighbours that a user gets.
         options: Settings of a model that does not come with the package.
     """
 
@@ -175,21 +176,21 @@ class ModelSection(_Section):
 
     @model_serializer(mode="wrap")
     def _as_before(self, plain: Callable[[Self], dict[str, Any]]) -> dict[str, Any]:
-        """Without options as if there were none: rounds of older runs are known by all of this."""
+        """Leave empty options out: the rounds of older runs are identified without them."""
         found = plain(self)
         return found if self.options else {k: v for k, v in found.items() if k != "options"}
 
 
 class FederationSection(_Section):
-    """How long, and who takes part.
+    """How long the run is, and who takes part.
 
     Attributes:
-        rounds: Rounds of training, at most: T.
-        participation: Share of the clients that are asked in a round, drawn anew each time.
+        rounds: The most rounds of training, T.
+        participation: Share of the clients that are invited to a round, drawn anew each time.
         dropout: Share of the clients that pay and then fail to answer.
         stragglers: Share of the clients that pay and answer too late; mostly the same ones.
-        after_budget: When the budget is spent, ``stop``, or ``rest``: nothing is shared any more,
-            but ratings go on arriving and each client learns from its own.
+        after_budget: What to do when the budget is spent: ``stop``, or ``rest``: nothing is
+            uploaded any more, but ratings keep arriving and each client learns from its own.
     """
 
     rounds: int = Field(default=100, ge=1, le=1_000_000)
@@ -200,26 +201,29 @@ class FederationSection(_Section):
 
 
 class PlanningSection(_Section):
-    """Who decides what a round may spend, and what it gets to see.
+    """The policy, which decides what a round may cost, and what it may look at.
 
     Attributes:
-        policy: One of those that come with the package, or ``package.module:Class``.
-        constants: For `bgt`: the planner's ``own``; the paper's with the formulas ``repaired``;
-            every formula as it stands in the ``paper``, or in its ``authors``' code. The last two
-            are for comparison: what is wrong with them is left as it is.
-        levels: How many levels `bgt` and `random` choose from, A.
-        min_rounds: Fewest rounds that the budget may be spent in: sets the dearest level.
-        context: What the policy gets to look at. ``usage``: singular values of the matrix of who
-            rated what, which shows item ids and is not accounted. ``released``: statistics of
-            what was released before. ``forecast``: by how much the error would fall, for patient.
-        context_size: How many singular values ``usage`` has, d.
-        reward: What the policy is told of a round: by how much the RMSE on the ``test`` ratings
-            or the training ``loss`` fell, neither of them accounted; the signal in what was
-            ``released``; or by how much the RMSE on ``validation`` ratings fell, paid for.
-        target: RMSE that ends a run. Where it is not read from the test ratings, clients validate.
-        validation_share: Share of its ratings that a client sets aside to validate on, if it does.
-        validation_charge: Share of a round's charge that pays for what it says of them.
-        options: The policy's own arguments, such as ``planning.options.shape=saturating``.
+        policy: A policy that comes with the package, or ``package.module:Class``.
+        constants: For `bgt`: the planner's ``own`` constants; the paper's with the formulas
+            ``repaired``; every formula as printed in the ``paper``, or as in its ``authors``'
+            code. The last two are for comparison, and keep all errors.
+        levels: The number of levels that `bgt` and `random` choose from, A.
+        min_rounds: The fewest rounds that the budget may be spent in; sets the dearest level.
+        context: What the policy may look at. ``usage``: singular values of the matrix of who
+            rated what, which reveals item ids and is not accounted for. ``released``: statistics
+            of what was released before. ``forecast``: by how much the error would fall, for the
+            policy `patient`.
+        context_size: The number of singular values in ``usage``, d.
+        reward: What the policy is told about a round: by how much the RMSE on the ``test``
+            ratings or the training ``loss`` fell, neither of which is accounted for; the signal
+            in what was ``released``; or by how much the RMSE on the ``validation`` set fell, which
+            is paid for.
+        target: The RMSE at which a run ends. Unless it is read from the test ratings, clients
+            keep a validation set.
+        validation_share: Share of its ratings in a client's validation set, if there is one.
+        validation_charge: Share of a round's charge that pays for validation.
+        options: The policy's own options, such as ``planning.options.shape=saturating``.
     """
 
     policy: str = "bgt"
@@ -236,14 +240,14 @@ class PlanningSection(_Section):
 
 
 class _OneOf:
-    """A name in a registry, or one of a few more; says so like a choice of fixed words."""
+    """A name in a registry or one of a few more, with the error text of a literal choice."""
 
     def __init__(self, registry: Registry[Any], *more: str) -> None:
         self._registry, self._more = registry, more
 
     @property
     def names(self) -> list[str]:
-        """All that are possible."""
+        """All names that are possible."""
         return [*self._registry, *self._more]
 
     def __get_pydantic_core_schema__(self, *_: Any) -> CoreSchema:
@@ -258,20 +262,21 @@ class _OneOf:
 
 
 class PrivacySection(_Section):
-    """What protects an upload.
+    """How uploads are made private.
 
     Attributes:
-        mechanism: What makes uploads private; ``none``: nothing does.
-        trust: ``secagg``: the server sees the sum only, noised once. ``local``: nobody is trusted.
-        unit: ``client``: one clip over the whole upload, the sound one. ``row``: each tensor and
-            item row on its own, as the authors' code does.
-        accounting: Rule by name; ``auto``: the mechanism's own. ``authors`` promises nothing.
-        epsilon: What a client may spend in all.
-        delta: Probability with which it may lose more.
-        budgets: For unequal budgets: ``EPSILON:SHARE,...``, or a file with an epsilon a client.
+        mechanism: The mechanism that makes uploads private; ``none``: no privacy.
+        trust: ``secagg``: the server sees only the sum, noised once. ``local``: no one is trusted.
+        unit: ``client``: one clip over the whole upload, which is sound. ``row``: each tensor and
+            item row on its own, as in the code of the paper's authors.
+        accounting: The accountant by name; ``auto``: the mechanism's own. ``authors`` promises
+            nothing.
+        epsilon: The total epsilon of each client.
+        delta: The delta of each client: the probability that epsilon does not hold.
+        budgets: For unequal budgets: ``EPSILON:SHARE,...``, or a file with one epsilon per client.
         clip: Bound on the norm of an upload, C.
-        noise: Under local trust, draw the noise of the ``sum`` at once, or ``per-client``: slower,
-            and distributed alike.
+        noise: Under local trust, draw the noise of the ``sum`` at once, or ``per-client``, which
+            is slower and has the same distribution.
     """
 
     mechanism: Annotated[str, _OneOf(MECHANISMS, "none")] = "gaussian"
@@ -291,10 +296,10 @@ class DeploymentSection(_Section):
     The scale of the ratings is `data.scale`.
 
     Attributes:
-        items: File of public item names, one a line.
-        clients: Places for clients: how many there can be.
-        least_clients: Fewest that must be connected for a round.
-        wait_seconds: How long to wait for so many.
+        items: File of public item names, one per line.
+        clients: The most clients that can ever take part.
+        least_clients: The fewest clients that must be connected for a round.
+        wait_seconds: How long to wait for that many.
         round_seconds: How long a client may take to answer.
         pause_seconds: Pause between two rounds.
     """
@@ -311,9 +316,9 @@ class RunSection(_Section):
     """How the run itself is carried out.
 
     Attributes:
-        seed: Of the split and of all that is drawn at random.
-        checkpoint_every: Rounds between two checkpoints.
-        device: Where to compute.
+        seed: Seeds the split and every random draw.
+        checkpoint_every: The number of rounds between two checkpoints.
+        device: The device to compute on.
     """
 
     seed: int = Field(default=0, ge=0, lt=2**31)
@@ -340,18 +345,18 @@ class Config(_Section):
 
     @property
     def learns(self) -> bool:
-        """Whether there is a budget, and a policy that looks at rewards."""
+        """Whether there is a budget, and a policy that uses rewards."""
         return self.privacy.mechanism != "none" and POLICIES[self.planning.policy].learns
 
     @property
     def target_from_test(self) -> bool:
-        """Whether the run ends by what the test ratings say: without privacy, and as the paper."""
+        """Whether the target is read from the test ratings: without privacy, or as the paper."""
         open_book = self.privacy.mechanism == "none" or self.planning.reward == "test"
         return self.planning.target is not None and open_book
 
     @property
     def validates(self) -> bool:
-        """Whether clients set ratings aside to validate on."""
+        """Whether clients keep a validation set."""
         wanted = self.planning.target is not None and not self.target_from_test
         return wanted or (self.learns and self.planning.reward == "validation")
 
@@ -362,10 +367,10 @@ def load_config(
     file: Path | str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Settings from a preset, a TOML file and single values, each winning over the one before.
+    """Load a config from a preset, a TOML file and single values; later ones win.
 
     Args:
-        preset: ``recommended`` or ``paper``; by default what the file says, else recommended.
+        preset: ``recommended`` or ``paper``; by default the file's, otherwise recommended.
         file: A TOML file, such as the ``config.toml`` of a run folder.
         settings: Values by dotted key, such as ``{"server.learning_rate": 0.02}``.
 
@@ -406,7 +411,7 @@ def load_config(
     merged["preset"] = wanted
     _agree(merged, given)
     planning = merged.setdefault("planning", {})
-    if planning.get("policy") == "patient":  # it goes by forecasts
+    if planning.get("policy") == "patient":  # it plans by forecasts
         planning.setdefault("context", "forecast")
         planning.setdefault("reward", "none")
     if merged.get("privacy", {}).get("mechanism") == "auto":
@@ -419,7 +424,7 @@ def load_config(
         POLICIES[config.planning.policy]
     except ConfigError as error:
         raise ConfigError(str(error).replace("policy", _named("planning.policy"), 1)) from error
-    if ":" not in config.model.name:  # one of somebody's own is imported when it is needed
+    if ":" not in config.model.name:  # a user's own model is imported when it is needed
         try:
             MODELS[config.model.name]
         except ConfigError as error:
@@ -433,34 +438,33 @@ def load_config(
             key, value = ("planning.target", str(config.planning.target))
         raise ConfigError(
             f"{_named(key)} = {value}: with privacy.unit = {config.privacy.unit} nothing pays for "
-            "validation; "
-            "set privacy.unit=client, or planning.reward=test"
+            "validation; set privacy.unit=client, or planning.reward=test"
         )
     _check_expansions(config)
     return config
 
 
 def _check_expansions(config: Config) -> None:
-    """Graph expansion is for one model, in the open, and never recommended."""
+    """Refuse graph expansion where it is not possible, and with the preset recommended."""
     times = config.model.expansions
     if not times:
         return
     for fits, expected in (
         (
             config.preset != "recommended",
-            "0 with --preset recommended: whoever matches users sees who rated what with whom, "
-            "and no noise hides that",
+            "0 with --preset recommended: the third party that matches users sees which of them "
+            "rated the same items, and no noise hides that",
         ),
         (
             config.privacy.mechanism == "none"
             or isinstance(MECHANISMS[config.privacy.mechanism], Additive),
-            "0, unless --mechanism (privacy.mechanism) adds noise: embeddings leave, too",
+            "0, unless --mechanism (privacy.mechanism) adds noise: embeddings are uploaded, too",
         ),
         (config.model.name == "fedgnn", "0, unless --model (model.name) is fedgnn"),
         (
             config.privacy.trust == "local",
-            "0, unless --trust (privacy.trust) is local: whoever matches users sees the "
-            "embedding of each on its own",
+            "0, unless --trust (privacy.trust) is local: the third party that matches users sees "
+            "the embedding of each of them",
         ),
         (
             times < config.federation.rounds,
@@ -476,7 +480,7 @@ def _packaged(name: str) -> dict[str, Any]:
 
 
 def _variant(preset: str, given: Mapping[str, Any]) -> str:
-    """What a preset is for the model that is wanted, and without privacy."""
+    """Return the variant of a preset for the model, and for a run without privacy."""
     if preset != "recommended":
         return preset
     model = given.get("model", {}).get("name")
@@ -486,7 +490,7 @@ def _variant(preset: str, given: Mapping[str, Any]) -> str:
 
 
 def _readings(preset: str, given: Mapping[str, Any]) -> list[str]:
-    """What the preset `paper` adds for a data set and for a policy, so that they are Table 2's."""
+    """Return what the preset `paper` adds for a data set and a policy, as in Table 2."""
     if preset != "paper":
         return []
     wanted = (given.get("data", {}).get("dataset"), given.get("planning", {}).get("policy"))
@@ -494,7 +498,7 @@ def _readings(preset: str, given: Mapping[str, Any]) -> list[str]:
 
 
 def _best_mechanism(privacy: Mapping[str, Any], planning: Mapping[str, Any]) -> str:
-    """Which mechanism leaves least noise, unless the rule says which it is for."""
+    """Return the accountant's mechanism, or else the one that adds the least noise."""
     accounting = str(privacy.get("accounting", "auto"))
     if accounting in ACCOUNTANTS:
         return ACCOUNTANTS[accounting].mechanism
@@ -511,7 +515,7 @@ def _without_privacy(given: Mapping[str, Any]) -> bool:
 
 
 def _agree(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """No mechanism means no budget to plan, and a policy without limit needs no mechanism."""
+    """Set both or neither: no mechanism means policy `unlimited`, and the other way round."""
     if not _without_privacy(given):
         return
     policy, mechanism = (
@@ -527,7 +531,7 @@ def _agree(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
 
 
 def differences(one: Config, other: Config) -> dict[str, Any]:
-    """What another config has otherwise, by dotted key, as far as it matters to the outcome."""
+    """Return where another config differs, by dotted key, as far as it changes the result."""
     mine, theirs = one.model_dump(mode="json"), other.model_dump(mode="json")
     changed = {} if mine.pop("preset") == theirs.pop("preset") else {"preset": other.preset}
     return changed | {
@@ -539,7 +543,7 @@ def differences(one: Config, other: Config) -> dict[str, Any]:
 
 
 def merge(target: dict[str, Any], extra: Mapping[str, Any]) -> None:
-    """Put `extra` into `target`, section by section; what `extra` says wins."""
+    """Merge `extra` into `target`, section by section; `extra` wins."""
     for key, value in extra.items():
         if isinstance(value, Mapping) and isinstance(target.get(key), dict):
             merge(target[key], value)
@@ -548,7 +552,7 @@ def merge(target: dict[str, Any], extra: Mapping[str, Any]) -> None:
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """``section.key=value`` of ``--set``; the value as TOML has it, else as plain text.
+    """Parse the ``section.key=value`` of ``--set``; the value is TOML, or else plain text.
 
     Example:
         >>> parse_assignment("server.learning_rate=0.02")
@@ -563,13 +567,13 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         )
     try:
         tree = tomllib.loads(f"value = {value}")
-    except (ValueError, RecursionError):  # not TOML, or a number or nesting beyond all reason
+    except (ValueError, RecursionError):  # not TOML, or absurdly long or nested
         tree = {}
     return key.strip(), tree["value"] if list(tree) == ["value"] else value.strip()
 
 
 def to_toml(config: Config, folder: Mapping[str, Any] | None = None) -> str:
-    """The settings as TOML that :func:`load_config` reads; unset ones are left out."""
+    """Return the settings as TOML for :func:`load_config`; unset ones are left out."""
     tree: dict[str, Any] = config.model_dump()
     lines = [f"preset = {_toml_value(tree.pop('preset'))}"]
     for section, values in tree.items():
@@ -583,8 +587,8 @@ def to_toml(config: Config, folder: Mapping[str, Any] | None = None) -> str:
 
 
 def _toml_value(value: Any) -> str:
-    # JSON's strings, numbers, booleans and lists are TOML too, for the values that occur here,
-    # but for two things: escapes of half a character, and a DEL that is not escaped.
+    # JSON's strings, numbers, booleans and lists are valid TOML for the values that occur here,
+    # with two exceptions: escaped surrogates, and a DEL that is not escaped.
     if isinstance(value, Mapping):
         known = {key: of for key, of in value.items() if of is not None}  # TOML has no null
         inside = ", ".join(f"{json.dumps(key)} = {_toml_value(of)}" for key, of in known.items())
@@ -595,7 +599,7 @@ def _toml_value(value: Any) -> str:
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         content = read_bytes(path, MOST_BYTES_OF_SETTINGS, plain=False)
-        text = content.decode("utf-8-sig")  # some editors put a mark before the text
+        text = content.decode("utf-8-sig")  # some editors write a byte order mark
     except FileNotFoundError as error:
         raise ConfigError(
             f"{path}: no such config file; give one, such as the config.toml of a run"
@@ -617,7 +621,7 @@ def _keys_of(section: Any) -> list[str]:
 
 
 def _checked_keys(tree: dict[str, Any], where: str = "") -> dict[str, Any]:
-    """The same tree, if every key in it exists; else an error with the nearest one."""
+    """Return the tree if every key in it exists; otherwise name the nearest key."""
     sections = {name: entry.annotation for name, entry in Config.model_fields.items()}
     every = [
         f"{name}.{key}"
@@ -645,14 +649,14 @@ def _checked_keys(tree: dict[str, Any], where: str = "") -> dict[str, Any]:
 
 
 def _kind_of(section: Any, key: str) -> str:
-    """The declared type of a key, as text."""
+    """Return the declared type of a key, as text."""
     if is_dataclass(section):
         return next(str(entry.type) for entry in fields(section) if entry.name == key)
     return str(section.model_fields[key].annotation)
 
 
 def _check_kind(key: str, value: Any, kind: str, where: str) -> None:
-    """What pydantic lets pass and must not: yes and no as numbers, and broken text."""
+    """Refuse what pydantic lets pass: booleans as numbers, and text that is not UTF-8."""
     name = f"{where}{_named(key)}"
     if isinstance(value, bool):
         ConfigError.unless("bool" in kind, name, value, "a number or text, not true or false")
@@ -675,11 +679,11 @@ def _nearest(word: str, known: Iterable[str]) -> str:
 
 
 def _describe(problem: Any) -> str:
-    """One line for one of pydantic's complaints: flag or key, value, what was expected."""
+    """Return one of pydantic's errors as one line: flag or key, value, what was expected."""
     location = [str(part) for part in problem["loc"]]
     message = str(problem["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
     if problem["type"] == "int_parsing_size":
         message = "a number of fewer digits"
-    if problem["type"] == "value_error":  # from a model's own check: it names the key itself
+    if problem["type"] == "value_error":  # from a section's own check, which names the key itself
         return f"{location[0]}.{message}"
     return f"{_named('.'.join(location[:2]))} = {quoted(problem['input'])}: expected {message}"
