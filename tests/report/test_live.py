@@ -230,7 +230,7 @@ class TestPage:
             page.page()
 
     def test_no_run_folder(self, tmp_path: Path) -> None:
-        with pytest.raises(RunFolderError, match="no run folder"):
+        with pytest.raises(RunFolderError, match="not a run folder"):
             LivePage(tmp_path).page()
 
     def test_a_grid(self, tmp_path: Path) -> None:

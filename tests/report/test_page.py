@@ -118,7 +118,7 @@ def test_unfinished_run_is_refused(run: Path, tmp_path: Path, missing: str) -> N
     for name in ("config.toml", "summary.json", "rounds.jsonl"):
         if name != missing:
             (tmp_path / name).write_bytes((run / name).read_bytes())
-    words = "not finished; go on with 'bgtplanner resume .*', or watch it with --live"
+    words = "not finished; continue with 'bgtplanner resume .*', or watch it with --live"
     with pytest.raises(RunFolderError, match=words):
         write_report(tmp_path)
 
@@ -137,7 +137,7 @@ def test_a_round_without_its_figures_is_refused(run: Path, tmp_path: Path) -> No
     for name in ("config.toml", "summary.json"):
         (tmp_path / name).write_bytes((run / name).read_bytes())
     (tmp_path / "rounds.jsonl").write_text('{"round": 0}\n')
-    with pytest.raises(RunFolderError, match=r"rounds\.jsonl, line 1: has no .* run it anew"):
+    with pytest.raises(RunFolderError, match=r"rounds\.jsonl, line 1: has no .* run it again"):
         write_report(tmp_path)
 
 
@@ -149,7 +149,7 @@ def test_figures_that_are_none(run: Path, tmp_path: Path, key: str, value: objec
         (tmp_path / name).write_bytes((run / name).read_bytes())
     summary = json.loads((run / "summary.json").read_text()) | {key: value}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
-    with pytest.raises(RunFolderError, match=rf"summary\.json: (has no )?{key}\b.*run it anew"):
+    with pytest.raises(RunFolderError, match=rf"summary\.json: (has no )?{key}\b.*run it again"):
         write_report(tmp_path)
 
 
@@ -320,7 +320,7 @@ class TestGrid:
         asked = Study(policies=("uniform", "adap"), seeds=(0,), settings=SHORT)
         folder = make_study(tmp_path / "grid", asked, leave_out=2)
         assert "0 of 2" in render(folder)
-        with pytest.raises(RunFolderError, match="no cell is finished; go on with: bgtplanner"):
+        with pytest.raises(RunFolderError, match="no cell is finished; continue with: bgtplanner"):
             pictures_of(folder)
 
     def test_the_papers_grid_is_small(self) -> None:

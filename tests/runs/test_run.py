@@ -861,7 +861,7 @@ class TestRealProcess:
             assert process.returncode == 1
             done = len((folder / "rounds.jsonl").read_text().splitlines())
             assert err == (
-                f"stopped after round {done} of {LONG}; go on with: bgtplanner resume {folder}\n"
+                f"stopped after round {done} of {LONG}; continue with: bgtplanner resume {folder}\n"
             )
             with np.load(folder / "checkpoint.npz") as stored:
                 assert stored["next_round"] == done

@@ -372,7 +372,7 @@ def data_folders(data_dir: Path | str | None = None) -> list[Path]:
     """Folders in which real data is looked for, first to last; the first is for downloads.
 
     Raises:
-        ConfigError: If `data_dir` is given and is no folder.
+        ConfigError: If `data_dir` is given and is not a folder.
     """
     folders, there = [], False
     if data_dir is not None:
@@ -380,7 +380,7 @@ def data_folders(data_dir: Path | str | None = None) -> list[Path]:
         with contextlib.suppress(OSError):
             there = folders[0].is_dir()
         if not there:
-            raise ConfigError(f"--data-dir: {folders[0]} is no folder; expected one that exists")
+            raise ConfigError(f"--data-dir: {folders[0]} is not a folder; expected one that exists")
     if from_environment := os.environ.get("BGTPLANNER_DATA"):
         folders.append(with_home(from_environment))
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"

@@ -210,7 +210,7 @@ def write_pictures(pictures: Iterable[Picture], folder: Path) -> list[Path]:
     """Write each as SVG and as PNG (300 dots an inch), black on white, ready for a paper.
 
     Raises:
-        ConfigError: If it is no folder.
+        ConfigError: If it is not a folder.
         StorageError: If it cannot be written.
     """
     written = []
@@ -225,7 +225,7 @@ def write_pictures(pictures: Iterable[Picture], folder: Path) -> list[Path]:
                 _drawn(picture).savefig(path.with_suffix(".png"), dpi=300, facecolor="white")
             written += [path, path.with_suffix(".png")]
     except (FileExistsError, NotADirectoryError) as error:
-        raise ConfigError(f"--figures {folder}: is no folder; choose another") from error
+        raise ConfigError(f"--figures {folder}: is not a folder; choose another") from error
     except OSError as error:
         raise StorageError.of(f"--figures {folder}", error, "choose another folder") from error
     return written

@@ -68,7 +68,7 @@ def pictures_of(path: Path | str) -> list[Picture]:
     _, pictures = _shown(folder, study)
     if not pictures:
         raise RunFolderError(
-            f"{folder}: no cell is finished; go on with: bgtplanner {study.command} --out FOLDER"
+            f"{folder}: no cell is finished; continue with: bgtplanner {study.command} --out FOLDER"
         )
     return pictures
 

@@ -204,7 +204,7 @@ def read_run(path: Path | str, *, unfinished: bool = False) -> RunView:
         unfinished: Whether one will do that is not done yet.
 
     Raises:
-        RunFolderError: If it is no run folder, or holds no finished run.
+        RunFolderError: If it is not a run folder, or holds no finished run.
     """
     folder = RunFolder(Path(path))
     notes, config, deployed = folder.notes(), folder.config(), folder.deployed
@@ -212,7 +212,7 @@ def read_run(path: Path | str, *, unfinished: bool = False) -> RunView:
     finished = summary is not None and bool(rounds)
     if not finished and not unfinished:
         raise RunFolderError(
-            f"{path}: the run is not finished; go on with '{folder.resume_command}', or watch it "
+            f"{path}: the run is not finished; continue with '{folder.resume_command}', or watch it "
             "with --live"
         )
     if summary is None or not rounds:

@@ -294,7 +294,7 @@ def outcome_of(cell: Cell, place: Path) -> Outcome:
     except RunFolderError as error:
         return Outcome(cell=cell, error=_in_words(error))
     if summary is None:
-        return Outcome(cell=cell, error=f"{place}: has no summary.json; run it anew")
+        return Outcome(cell=cell, error=f"{place}: has no summary.json; run it again")
     return Outcome(cell=cell, summary=summary)
 
 

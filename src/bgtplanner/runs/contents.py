@@ -69,7 +69,7 @@ class Contents:
             ) from error
         if missing := sorted(name for name in needed if found.get(name) is None):
             rest = f" and {len(missing) - 6} more" if len(missing) > 6 else ""
-            raise RunFolderError(f"{where}: has no {', '.join(missing[:6])}{rest}; run it anew")
+            raise RunFolderError(f"{where}: has no {', '.join(missing[:6])}{rest}; run it again")
 
 
 def _shown(value: Any) -> str:
@@ -195,5 +195,5 @@ def check_ticks(where: object, records: Sequence[Mapping[str, Any]], sums: int) 
         if (len(rows), len(rows[0])) != (sums, classes):
             raise RunFolderError(
                 f"{where}, line {number}: spent does not fit the run's rule, or the other lines; "
-                "the file was edited: bring the old one back, or run it anew"
+                "the file was edited: bring the old one back, or run it again"
             )

@@ -124,7 +124,7 @@ def run_study(
     if len(outcomes) < len(cells):
         done = sum(outcome.summary is not None for outcome in outcomes.values())
         raise InterruptedRunError(
-            f"stopped with {done} of {len(cells)} cells finished; go on with: "
+            f"stopped with {done} of {len(cells)} cells finished; continue with: "
             f"bgtplanner {study.command} --out {shlex.quote(str(out))}"
         )
     return [outcomes[cell] for cell in cells]

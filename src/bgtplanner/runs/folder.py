@@ -171,7 +171,7 @@ class RunFolder:
         """Open an existing run folder to go on with it, and lock it.
 
         Raises:
-            RunFolderError: If it is no run folder, or of another version, or a process writes it.
+            RunFolderError: If it is not a run folder, or of another version, or a process writes it.
         """
         folder = cls(Path(path))
         folder.notes()
@@ -200,11 +200,11 @@ class RunFolder:
             tree = tomllib.loads(read_bytes(file, MOST_BYTES_OF_SETTINGS).decode())
         except (FileNotFoundError, NotADirectoryError) as error:
             raise RunFolderError(
-                f"{self.path}: no run folder (it has no config.toml); give one that 'bgtplanner "
+                f"{self.path}: not a run folder (it has no config.toml); give one that 'bgtplanner "
                 "run --out' has written"
             ) from error
         except (OSError, ValueError, RecursionError) as error:
-            raise RunFolderError(f"{file}: cannot be read: {error}; run it anew") from error
+            raise RunFolderError(f"{file}: cannot be read: {error}; run it again") from error
         notes = tree.get("folder")
         schema = notes.get("schema") if isinstance(notes, dict) else None
         if not isinstance(notes, dict) or type(schema) is not int:
@@ -217,7 +217,7 @@ class RunFolder:
             raise SchemaError(
                 f"{self.path}: written by {age} version (schema {quoted(schema)}, version "
                 f"{visible(notes.get('version', 'unknown'))[:40]}); this one reads schema "
-                f"{SCHEMA}. Use that version, or run anew with --config {file}"
+                f"{SCHEMA}. Use that version, or run again with --config {file}"
             )
         NOTES.check(f"{file}, [folder]", notes)
         of_summary().check(f"{file}, [folder] facts", notes.get("facts", {}))
@@ -367,7 +367,7 @@ class RunFolder:
                     raise RunFolderError(
                         f"{file}: {name} = {quoted(found[name])}, and config.toml has "
                         f"{quoted(value)}; the folder was changed by hand: bring the files back "
-                        "that belong together, or run it anew"
+                        "that belong together, or run it again"
                     )
             if "simulated_noise" not in found:
                 found |= _of_an_older_run(found, config, deployed)
@@ -417,7 +417,7 @@ class RunFolder:
         if not overwrite and any(name in _OWN for name in entries):
             raise RunFolderError(
                 f"{self.path}: holds a run already; replace it with --overwrite, choose another "
-                f"with --out, or go on with: {self.resume_command}"
+                f"with --out, or continue with: {self.resume_command}"
             )
         return entries
 

@@ -124,7 +124,7 @@ class Run:
                 over = simulation.next_round == total or self._reached()
                 if stopping and folder is not None and not over:
                     raise InterruptedRunError(
-                        f"stopped after round {simulation.next_round} of {total}; go on with: "
+                        f"stopped after round {simulation.next_round} of {total}; continue with: "
                         f"{folder.resume_command}"
                     )
         if not self.records:

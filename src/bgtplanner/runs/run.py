@@ -199,7 +199,7 @@ def resume(
     with RunFolder.open(path) as folder:
         if folder.deployed:
             raise RunFolderError(
-                f"{path}: a run on real machines; go on with: {folder.resume_command}"
+                f"{path}: a run on real machines; continue with: {folder.resume_command}"
             )
         given = _given_again(folder, "resume", model, policy)
         config = folder.config()
@@ -236,7 +236,7 @@ def load(
     folder = RunFolder(Path(path))
     notes, summary = folder.notes(), folder.summary(whole=True)
     if summary is None:
-        raise RunFolderError(f"{path}: not finished; go on with: {folder.resume_command}")
+        raise RunFolderError(f"{path}: not finished; continue with: {folder.resume_command}")
     if folder.deployed:
         raise RunFolderError(
             f"{path}: a run on real machines, where the ratings are; ask a client there: "
@@ -251,7 +251,7 @@ def load(
     if fingerprint_of(run.split) != notes.get("data") or checkpoint is None:
         raise RunFolderError(
             f"{path}: has no checkpoint, or the ratings of '{config.data.dataset}' are not those "
-            "it was started with; bring both back, or run it anew"
+            "it was started with; bring both back, or run it again"
         )
     run.restore(checkpoint)
     return Result(
