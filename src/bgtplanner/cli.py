@@ -72,7 +72,10 @@ def _main(
 
 def main() -> NoReturn:
     """Entry point: turn our errors into one line and an exit code, never a traceback."""
-    for stream in (sys.stdout, sys.stderr):  # print "?" for a character that the terminal cannot encode
+    for stream in (
+        sys.stdout,
+        sys.stderr,
+    ):  # print "?" for what cannot be encoded
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")
     try:

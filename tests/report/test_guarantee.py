@@ -115,7 +115,7 @@ class TestNotCovered:
         assert promise.startswith(
             "Guarantee: (8, 1e-06)-differential privacy for each whole client"
         )
-        assert public.startswith("This takes as public what was read off the ratings: ")
+        assert public.startswith("This assumes that what was read off the ratings is public: ")
         assert words in public
 
     def test_each_of_them(self) -> None:

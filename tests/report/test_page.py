@@ -212,7 +212,7 @@ class TestKindsOfRuns:
     def test_classes(self, tmp_path: Path) -> None:
         settings = MADE["bgt"][0] | {"privacy.budgets": "3:0.4,10:0.6"}
         outline = read(write_report(make_run(tmp_path / "run", settings)))
-        assert "Class by class" in outline.text
+        assert "By budget class" in outline.text
         assert outline.text.count("budget ε 3") >= 2, "in the picture and on a button"
 
     def test_what_is_not_covered(self, tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ class TestGrid:
         for words in (
             "19 of 20",
             "RMSE and F1 (last round)",
-            "Difference to uniform, seed by seed",
+            "Difference from uniform, paired by seed",
             "demo, laplace",
             "csv:a <b>.csv, gaussian",
             "has the lowest mean error in",

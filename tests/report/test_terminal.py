@@ -187,7 +187,7 @@ class TestRun:
             "each user's own mean       0.2100  0.870",
             "each client alone          0.2000  0.860",
             "factorization, last round  0.1900  0.900",
-            "error 5.0 % lower than a client alone",
+            "error is 5.0 % lower than that of a client alone",
             "30 rounds in 12.3 s",
             "Guarantee: none",
         ):
@@ -197,10 +197,10 @@ class TestRun:
     @pytest.mark.parametrize(
         ("together", "alone", "words"),
         [
-            (0.3, 0.2, "error 50.0 % higher than a client alone"),
-            (0.2, 0.2, "error 0.0 % lower than a client alone"),
-            (0.1, 0.0, "error higher than a client alone"),
-            (0.0, 0.0, "error lower than a client alone"),
+            (0.3, 0.2, "error is 50.0 % higher than that of a client alone"),
+            (0.2, 0.2, "error is 0.0 % lower than that of a client alone"),
+            (0.1, 0.0, "error is higher than that of a client alone"),
+            (0.0, 0.0, "error is lower than that of a client alone"),
         ],
     )
     def test_gain(self, together: float, alone: float, words: str) -> None:

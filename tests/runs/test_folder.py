@@ -373,7 +373,7 @@ class TestForeignFolders:
     def test_not_a_run_folder(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         for path in (tmp_path, tmp_path / "none", tmp_path / "file"):
-            with pytest.raises(RunFolderError, match=r"not a run folder \(it has no config.toml\)"):
+            with pytest.raises(RunFolderError, match=r"not a run folder \(it has no config"):
                 RunFolder.open(path)
         assert names(tmp_path) == ["file"]
 

@@ -33,7 +33,8 @@ __all__ = [
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 DataDir = Annotated[
-    str | None, typer.Option(help="Folder of data sets; tried before $BGTPLANNER_DATA and the cache.")
+    str | None,
+    typer.Option(help="Folder of data sets, before $BGTPLANNER_DATA and the cache."),
 ]
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.")]

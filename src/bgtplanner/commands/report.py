@@ -20,7 +20,7 @@ def report(
         str | None,
         typer.Option(metavar="DIR", help="Write only the figures, there, as SVG and PNG."),
     ] = None,
-    open_page: Annotated[bool, typer.Option("--open", help="Show the page in the browser.")] = False,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     live: Annotated[
         bool, typer.Option("--live", help="Serve the page while a run goes on, until Ctrl-C.")
     ] = False,

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["compare", "sweep"]
 
 _Datasets = Annotated[
-    list[str] | None, typer.Option(help="Names from 'bgtplanner data list', csv:PATH, parquet:PATH.")
+    list[str] | None,
+    typer.Option(help="Names from 'bgtplanner data list', csv:PATH or parquet:PATH."),
 ]
 _Mechanisms = Annotated[
     list[str] | None, typer.Option(help="gaussian | laplace | privunit | none")

@@ -39,7 +39,8 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a line for
 
 def run(
     dataset: Annotated[
-        str | None, typer.Option(help="A name from 'bgtplanner data list', csv:PATH or parquet:PATH.")
+        str | None,
+        typer.Option(help="From 'bgtplanner data list', or csv:PATH or parquet:PATH."),
     ] = None,
     data_dir: DataDir = None,
     preset: Annotated[str | None, typer.Option(help="recommended | paper")] = None,
