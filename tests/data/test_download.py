@@ -241,7 +241,7 @@ class TestBroken:
         server.break_after = [10] * 3
         with pytest.raises(DownloadError, match="gave up after 3 attempts") as caught:
             fetch(server, tmp_path, attempts=3)
-        assert f"put into {tmp_path / 'ml-100k'}" in str(caught.value)
+        assert f"put them into {tmp_path / 'ml-100k'}" in str(caught.value)
         assert ARCHIVES["ml-100k"].url in str(caught.value)
         assert part_of(tmp_path).stat().st_size == 30
 

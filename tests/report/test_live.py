@@ -97,7 +97,7 @@ class TestWhatIsServed:
     )
     def test_nothing_else(self, server: LiveServer, path: str) -> None:
         answer = ask(server, path)
-        assert (answer.status, answer.text) == (404, "there is one page: /")
+        assert (answer.status, answer.text) == (404, "the only page is /")
 
     @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
     def test_only_to_look(self, server: LiveServer, method: str) -> None:

@@ -347,7 +347,7 @@ class TestSweep:
         )
         outline = read(write_report(make_study(tmp_path / "sweep", asked)))
         assert outline.tags.count("svg") == len(outline.labels) == 2
-        assert "What privacy.epsilon does: the lowest error" in outline.text
+        assert "Effect of privacy.epsilon: the lowest error" in outline.text
         assert "privacy.epsilon (last round)" in outline.text
         assert "bgtplanner sweep --vary privacy.epsilon=1,10" in outline.text
         assert "privacy.epsilon=10" in outline.labels[0]

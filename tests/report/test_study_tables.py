@@ -166,7 +166,7 @@ class TestFiles:
         ) in lines
         assert "- ml-100k gaussian bgt seed 1: training diverged | in round 3" in lines
         assert any(
-            line.endswith("other settings than the preset's: federation.rounds.") for line in lines
+            line.endswith("other settings than the preset: federation.rounds.") for line in lines
         )
         for line, after in itertools.pairwise(lines):
             if line.startswith("|") and after.startswith("|"):
