@@ -109,7 +109,7 @@ REFUSED: list[tuple[str, str]] = [
     ("run --out {tmp}/file", "{tmp}/file: is a file, not a folder"),
     ("run --out {tmp}/file/below", "{tmp}/file/below: is a file, not a folder"),
     ("run --out {tmp}/" + "x" * 300, "the name is too long"),
-    ("run --out {tmp}/loop", "{tmp}/loop: a link that leads back to itself"),
+    ("run --out {tmp}/loop", "{tmp}/loop: is a link that leads back to itself"),
     ("run --out {tmp}/dangling", "{tmp}/dangling: is a file, not a folder"),
     ("run --out a\0b", "holds a zero byte"),
     # --set

@@ -16,16 +16,7 @@ import click
 import typer
 
 import bgtplanner
-from bgtplanner.commands import (
-    audit,
-    data,
-    deploy,
-    privacy,
-    recommend,
-    report,
-    study,
-    train,
-)
+from bgtplanner.commands import audit, data, deploy, privacy, recommend, report, study, train
 from bgtplanner.commands.options import say
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
 from bgtplanner.text import visible

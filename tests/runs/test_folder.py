@@ -580,7 +580,7 @@ class TestCheckpoint:
         (folder.path / "checkpoint.npz").write_bytes(content)
 
     def refused(self, folder: RunFolder) -> None:
-        with pytest.raises(RunFolderError, match=r"checkpoint\.npz: .*no checkpoint"):
+        with pytest.raises(RunFolderError, match=r"checkpoint\.npz: .*not a checkpoint"):
             folder.checkpoint()
 
     def test_pickles_are_refused_and_not_run(self, folder: RunFolder, tmp_path: Path) -> None:

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bgtplanner.commands.options import (
-    DataDir,
-    Json,
-    Quiet,
-    need_simulator,
-    print_json,
-    say,
-)
+from bgtplanner.commands.options import DataDir, Json, Quiet, need_simulator, print_json, say
 from bgtplanner.commands.train import new_folder
 from bgtplanner.errors import ConfigError
 from bgtplanner.report.screen import Screen, words
@@ -57,9 +50,9 @@ def compare(
         str | None, typer.Option(help="Policy that the others are compared with.")
     ] = None,
     preset: Annotated[str | None, typer.Option(help="recommended | paper")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Budget of each client, in all.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Total budget of each client.")] = None,
     trust: Annotated[str | None, typer.Option(help="secagg | local")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Most rounds of training.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Maximum number of rounds.")] = None,
     data_dir: DataDir = None,
     assign: _AssignAll = None,
     out: Annotated[

@@ -58,12 +58,12 @@ def run(
         str | None, typer.Option(help="gaussian | laplace | privunit | none")
     ] = None,
     trust: Annotated[str | None, typer.Option(help="secagg | local")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Budget of each client, in all.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Total budget of each client.")] = None,
     delta: Annotated[float | None, typer.Option(help="Delta of the whole run.")] = None,
     budgets: Annotated[
         str | None, typer.Option(help="EPSILON:SHARE,..., or a file with one epsilon per client.")
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Most rounds of training.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Maximum number of rounds.")] = None,
     min_rounds: Annotated[
         int | None, typer.Option(help="Fewest rounds to spend the budget in.")
     ] = None,

@@ -92,11 +92,7 @@ def run_study(
     cells = study.cells()
     _check_folder(out, study)
     begun = [cell for cell, config in cells.items() if check_settings(cell, config, out)]
-    outcomes = {
-        cell: outcome_of(cell, out / cell.place)
-        for cell in begun
-        if (out / cell.place / "summary.json").exists()
-    }
+    outcomes = _finished(begun, out)
     todo = [cell for cell in cells if cell not in outcomes]
     alone = jobs == 1 and backend == "loky"
     if not alone:
@@ -132,11 +128,13 @@ def run_study(
 
 def read_study(study: Study, out: Path) -> list[Outcome]:
     """The outcomes of the finished cells; nothing is run or written."""
-    return [
-        outcome_of(cell, out / cell.place)
-        for cell in study.cells()
-        if (out / cell.place / "summary.json").exists()
-    ]
+    return list(_finished(study.cells(), out).values())
+
+
+def _finished(cells: Iterable[Cell], out: Path) -> dict[Cell, Outcome]:
+    places = {cell: out / cell.place for cell in cells}
+    done = {cell: at for cell, at in places.items() if (at / "summary.json").exists()}
+    return {cell: outcome_of(cell, at) for cell, at in done.items()}
 
 
 def check_settings(cell: Cell, config: Config, out: Path) -> bool:

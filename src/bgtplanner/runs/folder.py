@@ -43,13 +43,7 @@ from numpy.typing import NDArray
 import bgtplanner
 from bgtplanner.data.datasets import DATASETS
 from bgtplanner.durable import replace_file
-from bgtplanner.errors import (
-    RunFolderError,
-    RunLockedError,
-    SchemaError,
-    StorageError,
-    quoted,
-)
+from bgtplanner.errors import RunFolderError, RunLockedError, SchemaError, StorageError, quoted
 from bgtplanner.privacy.accountants import Accountant
 from bgtplanner.runs.assembly import accountant_of
 from bgtplanner.runs.config import Config, load_config, to_toml
@@ -62,12 +56,7 @@ from bgtplanner.runs.contents import (
     of_rounds,
     of_summary,
 )
-from bgtplanner.text import (
-    MOST_BYTES_OF_ROUNDS,
-    MOST_BYTES_OF_SETTINGS,
-    read_bytes,
-    visible,
-)
+from bgtplanner.text import MOST_BYTES_OF_ROUNDS, MOST_BYTES_OF_SETTINGS, read_bytes, visible
 
 __all__ = ["SCHEMA", "RunFolder", "write_whole"]
 

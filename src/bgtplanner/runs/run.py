@@ -18,12 +18,7 @@ from bgtplanner.data.datasets import dataset_info, load_ratings
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, deal_users, split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
-from bgtplanner.errors import (
-    ConfigError,
-    DataError,
-    RunFolderError,
-    TrainingDivergedError,
-)
+from bgtplanner.errors import ConfigError, DataError, RunFolderError, TrainingDivergedError
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.learner import MODELS, Learner
