@@ -100,18 +100,18 @@ class RunFolder:
     @property
     def deployed(self) -> bool:
         """Whether the run is on real machines."""
-        try:
-            return self.notes().get("deployed") is True
-        except RunFolderError:
-            return False
+        return self._note("deployed") is True
 
     @property
     def given(self) -> tuple[str, ...]:
         """What was given as objects in Python, and must be given again to resume."""
-        try:
-            return tuple(self.notes().get("given", ()))
-        except RunFolderError:
-            return ()
+        return tuple(self._note("given") or ())
+
+    def _note(self, name: str) -> Any:
+        """One of the folder's own notes; None if there is none, or if they cannot be read."""
+        with contextlib.suppress(RunFolderError):
+            return self.notes().get(name)
+        return None
 
     @classmethod
     def create(
