@@ -252,7 +252,7 @@ class TestRun:
         track = ["--track", "tensorboard", "--out", tmp_path / "run"]
         done = call("run", *TINY, "--rounds", 2, "--json", *track)
         assert object_of(done)["rounds_run"] == 2
-        assert done.err == "warning: not tracked to the end: OSError: gone\n"
+        assert done.err == "warning: tracking stopped early: OSError: gone\n"
 
 
 class TestConfig:
@@ -326,7 +326,7 @@ class TestResume:
             assert stopped == (
                 1,
                 "",
-                f"stopped after round 1 of 12; go on with: bgtplanner resume '{folder}'\n",
+                f"stopped after round 1 of 12; continue with: bgtplanner resume '{folder}'\n",
             )
             again = call("resume", folder, "-q")
             assert (again.code, again.out) == (1, "")

@@ -188,7 +188,7 @@ class TestFiguresAgree:
         for label, guarantee in {
             "ours, secure aggregation, epsilon 10": "secagg, epsilon 10",
             "ours, secure aggregation, epsilon 1": "secagg, epsilon 1",
-            "ours, nobody trusted (`--trust local`), epsilon 10": "local, epsilon 10, privunit",
+            "ours, local trust (`--trust local`), epsilon 10": "local, epsilon 10, privunit",
         }.items():
             line = next(row for row in readme.splitlines() if row.startswith(f"| {label} |"))
             quoted = re.findall(r"0(\.\d{4})", line)
@@ -203,7 +203,7 @@ class TestFiguresAgree:
         page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
         row = next(row for row in page.splitlines() if row.startswith("| stationary | 4,000 |"))
         planner, _, even = re.findall(r"(0\.\d+) ±", row)[:3]
-        said = f"{100 * float(planner):.0f} % of it over 4,000 rounds, an even schedule"
+        said = f"{100 * float(planner):.0f} % of it over 4,000 rounds, and an even schedule"
         assert f"{said} {100 * float(even):.0f} %" in " ".join(readme.split())
 
     def test_what_is_wrong_quotes_the_paper_page(self) -> None:

@@ -28,8 +28,8 @@ from command_line import Call, Done
 
 ADVICE = re.compile(
     r"expected |[Dd]id you mean|Try 'bgtplanner|bgtplanner [a-z]+|[Cc]hoose |[Gg]ive |[Uu]se "
-    r"|leave it out|leave out|anew|pip install|There are: |is given by|: write |bring |delete "
-    r"|is it installed|requires an argument"
+    r"|leave it out|leave out|again|anew|pip install|There are: |is given by|: write |bring "
+    r"|delete |is it installed|requires an argument"
 )
 """How a message says what to do, or what would have been right."""
 
@@ -109,7 +109,7 @@ REFUSED: list[tuple[str, str]] = [
     ("run --out {tmp}/file", "{tmp}/file: is a file, not a folder"),
     ("run --out {tmp}/file/below", "{tmp}/file/below: is a file, not a folder"),
     ("run --out {tmp}/" + "x" * 300, "the name is too long"),
-    ("run --out {tmp}/loop", "{tmp}/loop: a link that leads back to itself"),
+    ("run --out {tmp}/loop", "{tmp}/loop: is a link that leads back to itself"),
     ("run --out {tmp}/dangling", "{tmp}/dangling: is a file, not a folder"),
     ("run --out a\0b", "holds a zero byte"),
     # --set
@@ -154,14 +154,14 @@ REFUSED: list[tuple[str, str]] = [
     # the other commands
     ("resume", "'FOLDER'"),
     ("resume ", "FOLDER = ''"),
-    ("resume {tmp}", "{tmp}: no run folder"),
-    ("resume {tmp}/none", "{tmp}/none: no run folder"),
-    ("resume {tmp}/file", "{tmp}/file: no run folder"),
+    ("resume {tmp}", "{tmp}: not a run folder"),
+    ("resume {tmp}/none", "{tmp}/none: not a run folder"),
+    ("resume {tmp}/file", "{tmp}/file: not a run folder"),
     ("resume {tmp}/newer", "written by a newer version"),
-    ("resume {tmp}/empty --json", "{tmp}/empty: no run folder"),
+    ("resume {tmp}/empty --json", "{tmp}/empty: not a run folder"),
     ("resume {tmp}/empty -q -v", "exclude each other"),
     ("report ", "FOLDER = ''"),
-    ("report {tmp}/empty --json", "{tmp}/empty: no run folder"),
+    ("report {tmp}/empty --json", "{tmp}/empty: not a run folder"),
     ("data info", "'DATASET'"),
     ("data info nonsense", "dataset='nonsense'"),
     ("data info nonsense --json", "dataset='nonsense'"),
@@ -171,13 +171,13 @@ REFUSED: list[tuple[str, str]] = [
     ("data info csv:{tmp}/one.csv", "too few ratings"),
     ("data list --data-dir {tmp}/none", "--data-dir"),
     ("data fetch nonsense", "dataset='nonsense'"),
-    ("data fetch demo", "dataset='demo': nothing to fetch"),
-    ("data fetch synthetic --json", "dataset='synthetic': nothing to fetch"),
+    ("data fetch demo", "dataset='demo': there is nothing to fetch"),
+    ("data fetch synthetic --json", "dataset='synthetic': there is nothing to fetch"),
     ("data fetch csv:x", "nothing to fetch"),
     # report
     ("report", "'FOLDER'"),
-    ("report {tmp}/none", "{tmp}/none: no run folder"),
-    ("report {tmp}/file", "{tmp}/file: no run folder"),
+    ("report {tmp}/none", "{tmp}/none: not a run folder"),
+    ("report {tmp}/file", "{tmp}/file: not a run folder"),
     ("report {tmp}/newer", "{tmp}/newer: written by a newer version (schema 999"),
     ("report {tmp}/older", "{tmp}/older: written by an older version (schema 0, version 0.0.1)"),
     ("report {tmp}/plain", "{tmp}/plain/config.toml: has no [folder] schema"),
@@ -185,7 +185,7 @@ REFUSED: list[tuple[str, str]] = [
     ("report {tmp}/half", "{tmp}/half: the run is not finished"),
     ("report {tmp}/half --figures {tmp}/x", "{tmp}/half: the run is not finished"),
     ("report {tmp}/done --figures ", "--figures = ''"),
-    ("report {tmp}/done --figures {tmp}/file", "--figures {tmp}/file: is no folder"),
+    ("report {tmp}/done --figures {tmp}/file", "--figures {tmp}/file: is not a folder"),
     ("report {tmp}/done --figures x --live", "--figures writes no page"),
     ("report {tmp}/done --live --port 65536", "--port = 65536"),
     ("report {tmp}/done --live --port x", "'--port'"),
@@ -207,7 +207,7 @@ REFUSED: list[tuple[str, str]] = [
     ("compare --set run.seed=3", "--set run.seed"),
     ("compare --rounds 0", "--rounds (federation.rounds) = 0"),
     ("compare --out {tmp}/file", "--out {tmp}/file: cannot be used"),
-    ("compare --out {tmp}/done", "--out {tmp}/done: holds other things than a comparison"),
+    ("compare --out {tmp}/done", "--out {tmp}/done: holds something other than a comparison"),
     ("compare --out {tmp}/old-grid", "written by another version (schema 0)"),
     ("compare --out {tmp}/torn-grid", "{tmp}/torn-grid/grid.json: cannot be read"),
     ("sweep", "--vary: expected SECTION.KEY=V1,V2"),
@@ -260,7 +260,7 @@ REFUSED: list[tuple[str, str]] = [
     ("ledger restore {tmp}/done --head x --lost all", "--head x: expected NUMBER:HASH"),
     # what was learned
     ("recommend {tmp}/done", "'--client'"),
-    ("recommend {tmp}/empty --client 1", "{tmp}/empty: no run folder"),
+    ("recommend {tmp}/empty --client 1", "{tmp}/empty: not a run folder"),
     ("recommend {tmp}/half --client 1", "{tmp}/half: not finished"),
     ("recommend {tmp}/done --client 1", "{tmp}/done: has no checkpoint"),
     ("predict {tmp}/done", "'--client'"),
@@ -459,13 +459,13 @@ class TestGridsOfOtherTimes:
         done = call("compare", "--out", folder)
         assert (done.code, done.out) == (2, "")
         assert "written by a newer version (schema 7" in done.err
-        assert "Use that version, or run anew" in done.err
+        assert "Use that version, or run again" in done.err
 
     def test_nothing_to_draw(self, call: Call, tmp_path: Path) -> None:
         folder = make_study(tmp_path / "grid", self.ASKED, leave_out=1)
         done = call("report", folder, "--figures", tmp_path / "x")
         assert (done.code, done.out) == (2, "")
-        assert "no cell is finished; go on with: bgtplanner compare --out" in done.err
+        assert "no cell is finished; continue with: bgtplanner compare --out" in done.err
 
 
 def test_a_ledger_that_is_none(call: Call, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Plan the privacy budget of federated recommenders, round by round.
 
-The names below are the public ones; everything else may change without notice. They are loaded
-when first used, so that importing the package needs NumPy and SciPy only.
+The names in ``__all__`` are public; everything else may change without notice. They are loaded on
+first use, so that importing the package needs only NumPy and SciPy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The command line. Every command says what it does with an example, and takes ``--json``.
+"""The command line. The help of every command has an example; every command takes ``--json``.
 
-Exit codes: 0 done, 1 something went wrong on the way, 2 what was asked for cannot be done, and 3
-from `audit` alone: nothing was refuted, but nothing could have been.
+Exit codes: 0 success, 1 failure while running, 2 a request that cannot be carried out, and 3 from
+`audit` alone: nothing was refuted, but the attack could not have refuted anything.
 """
 
 from __future__ import annotations
@@ -16,16 +16,7 @@ import click
 import typer
 
 import bgtplanner
-from bgtplanner.commands import (
-    audit,
-    data,
-    deploy,
-    privacy,
-    recommend,
-    report,
-    study,
-    train,
-)
+from bgtplanner.commands import audit, data, deploy, privacy, recommend, report, study, train
 from bgtplanner.commands.options import say
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
 from bgtplanner.text import visible
@@ -71,8 +62,11 @@ def _main(
 
 
 def main() -> NoReturn:
-    """Entry point: errors of ours become one line and an exit code, never a traceback."""
-    for stream in (sys.stdout, sys.stderr):  # a "?" where the terminal has no such letter
+    """Entry point: turn our errors into one line and an exit code, never a traceback."""
+    for stream in (
+        sys.stdout,
+        sys.stderr,
+    ):  # print "?" for what cannot be encoded
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")
     try:
@@ -95,7 +89,7 @@ def main() -> NoReturn:
     except BrokenPipeError:  # the reader went away, as `| head` does
         _drop_output()
         code = 1
-    except OSError as error:  # files have errors of their own: mostly this was the output
+    except OSError as error:  # our files raise errors of their own: most likely the output failed
         _drop_output()
         say(f"error: {error}", err=True)
         code = 1
@@ -108,7 +102,7 @@ def main() -> NoReturn:
 
 
 def _drop_output() -> None:
-    """Nothing more to standard output: Python would try again, and complain, when it exits."""
+    """Discard all further output: Python would retry, and complain, when it exits."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

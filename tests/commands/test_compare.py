@@ -96,7 +96,7 @@ def test_a_folder_knows_what_was_asked(call: Call, fake: Fake) -> None:
     assert not fake.configs
     more = call("--out", "g", "--seeds", "0-2", "--baseline", "bgt")
     assert more.code == 0
-    assert "Difference to bgt" in more.out
+    assert "Difference from bgt" in more.out
     assert [config.run.seed for config in fake.configs] == [2, 2]
     assert all(config.privacy.epsilon == 3.0 for config in fake.configs)
     other = call("--out", "g", "--epsilon", "4")
@@ -134,7 +134,7 @@ def test_a_folder_of_a_sweep(call: Call, fake: Fake, command_line: Call) -> None
     before = Path("g/study.json").read_bytes()
     done = call("--out", "g")
     assert (done.code, done.out) == (2, "")
-    assert "--out g: holds other things than a comparison; choose an empty folder" in done.err
+    assert "--out g: holds something other than a comparison; choose an empty folder" in done.err
     assert Path("g/study.json").read_bytes() == before
 
 

@@ -83,7 +83,7 @@ def test_on_the_command_line(folder: Path, tmp_path: Path) -> None:
     ("arguments", "kind", "message"),
     [
         (["recommend", "{run}", "--client", "no"], DataError, "--client no"),
-        (["recommend", "{run}", "--client", "123456"], DataError, "not among"),
+        (["recommend", "{run}", "--client", "123456"], DataError, "not in the ratings"),
         (["recommend", "{run}", "--client", "1", "--top", "0"], ConfigError, "--top = 0"),
         (["recommend", "", "--client", "1"], ConfigError, "FOLDER"),
         (["predict", "{run}", "--client", "1", "--item", "x"], DataError, "--item x"),

@@ -116,7 +116,7 @@ def test_ready_made_with_another_preset(call: Call, ran: list[Config]) -> None:
         (("--figure", "7"), "--figure = '7': expected one of budget, min-rounds, rounds, small"),
         (
             ("--figure", "budget", "--set", "privacy.epsilon=3"),
-            "--figure budget: privacy.epsilon: given by --set too",
+            "--figure budget: privacy.epsilon: also given by --set",
         ),
         (("--vary", "privacy.clip=1", "--preset", "best"), "--preset = 'best'"),
         (("--vary", "privacy.clip=1", "--jobs", "0"), "--jobs = 0: expected at least 1"),

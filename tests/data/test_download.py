@@ -241,7 +241,7 @@ class TestBroken:
         server.break_after = [10] * 3
         with pytest.raises(DownloadError, match="gave up after 3 attempts") as caught:
             fetch(server, tmp_path, attempts=3)
-        assert f"put into {tmp_path / 'ml-100k'}" in str(caught.value)
+        assert f"put them into {tmp_path / 'ml-100k'}" in str(caught.value)
         assert ARCHIVES["ml-100k"].url in str(caught.value)
         assert part_of(tmp_path).stat().st_size == 30
 
@@ -322,8 +322,8 @@ class TestHostile:
             (zip_of({"a/u.data": b"x", "b/u.data": b"y"}), "has 2 files u.data"),
             (zip_of({"README": b"x"}), "has 0 files u.data"),
             (zip_of({"u.data": bytes(2_000_000)}), "unpacks to more than the 1000000 bytes"),
-            (b"not a zip file at all", "not a sound zip file"),
-            (GOOD_ZIP[:3000] + bytes(50) + GOOD_ZIP[3050:], "not a sound zip file"),
+            (b"not a zip file at all", "not a valid zip file"),
+            (GOOD_ZIP[:3000] + bytes(50) + GOOD_ZIP[3050:], "not a valid zip file"),
         ],
         ids=[
             "up",

@@ -98,7 +98,7 @@ class TestFiles:
 
     def test_nowhere_to_write(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        with pytest.raises(ConfigError, match=r"--figures .*/file: is no folder; choose another"):
+        with pytest.raises(ConfigError, match=r"--figures .*/file: is not a folder; choose"):
             write_pictures([PICTURE], tmp_path / "file")
 
 

@@ -38,7 +38,7 @@ def test_sound(trust: str, words: str) -> None:
     promise, spent, rest = guarantee(SOUND | {"trust": trust})
     assert promise.startswith("Guarantee: (8, 1e-06)-differential privacy for each whole client")
     assert f"a server that sees {words} (gaussian/gdp)" in promise
-    assert "7.43 of it, in 37 rounds" in spent
+    assert "7.43 of this epsilon, in 37 rounds" in spent
     assert rest == "Who takes part, and when, is not hidden."
 
 
@@ -70,9 +70,9 @@ class TestRows:
         assert "pure" not in promise
         assert "for each whole client" not in promise
         assert rest.startswith("Not covered, so that no finite epsilon holds: ")
-        for words in ("which items each client rated", "gives them away", "the context the"):
+        for words in ("which items each client rated", "gives them away", "the planner's context"):
             assert words in rest
-        assert "the reward the planner learns from" in rest
+        assert "the planner's reward" in rest
 
     def test_laplace_has_a_pure_one(self) -> None:
         promise, _ = guarantee(
@@ -90,10 +90,10 @@ class TestNotCovered:
     @pytest.mark.parametrize(
         ("name", "words"),
         [
-            ("context", "made of who rated which item"),
-            ("reward", "computed on the ratings themselves"),
-            ("expansion-matching", "who rated the same items as whom"),
-            ("tuning", "looking at the test ratings"),
+            ("context", "computed from who rated which item"),
+            ("reward", "computed from the ratings themselves"),
+            ("expansion-matching", "which users rated the same items"),
+            ("tuning", "chosen on the test ratings"),
             ("something new", "something new"),
         ],
     )
@@ -115,12 +115,12 @@ class TestNotCovered:
         assert promise.startswith(
             "Guarantee: (8, 1e-06)-differential privacy for each whole client"
         )
-        assert public.startswith("This takes as public what was read off the ratings: ")
+        assert public.startswith("This assumes that what was read off the ratings is public: ")
         assert words in public
 
     def test_each_of_them(self) -> None:
         _, rest = guarantee(SOUND | {"not_accounted": ["item-ids", "context"]})
-        assert "which items each client rated; the context" in rest
+        assert "which items each client rated; the planner's context" in rest
 
 
 class TestUnsoundRule:
@@ -141,7 +141,7 @@ class TestUnsoundRule:
     def test_and_what_is_not_covered(self) -> None:
         line, rest = guarantee(self.SUMMARY | {"not_accounted": ["reward"]})
         assert "18.6 at delta 1e-5" in line
-        assert "computed on the ratings themselves" in rest
+        assert "computed from the ratings themselves" in rest
 
 
 @pytest.mark.parametrize(

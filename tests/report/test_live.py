@@ -97,7 +97,7 @@ class TestWhatIsServed:
     )
     def test_nothing_else(self, server: LiveServer, path: str) -> None:
         answer = ask(server, path)
-        assert (answer.status, answer.text) == (404, "there is one page: /")
+        assert (answer.status, answer.text) == (404, "the only page is /")
 
     @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
     def test_only_to_look(self, server: LiveServer, method: str) -> None:
@@ -230,7 +230,7 @@ class TestPage:
             page.page()
 
     def test_no_run_folder(self, tmp_path: Path) -> None:
-        with pytest.raises(RunFolderError, match="no run folder"):
+        with pytest.raises(RunFolderError, match="not a run folder"):
             LivePage(tmp_path).page()
 
     def test_a_grid(self, tmp_path: Path) -> None:

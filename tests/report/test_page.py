@@ -118,7 +118,7 @@ def test_unfinished_run_is_refused(run: Path, tmp_path: Path, missing: str) -> N
     for name in ("config.toml", "summary.json", "rounds.jsonl"):
         if name != missing:
             (tmp_path / name).write_bytes((run / name).read_bytes())
-    words = "not finished; go on with 'bgtplanner resume .*', or watch it with --live"
+    words = "not finished; continue with 'bgtplanner resume .*', or watch it with --live"
     with pytest.raises(RunFolderError, match=words):
         write_report(tmp_path)
 
@@ -137,7 +137,7 @@ def test_a_round_without_its_figures_is_refused(run: Path, tmp_path: Path) -> No
     for name in ("config.toml", "summary.json"):
         (tmp_path / name).write_bytes((run / name).read_bytes())
     (tmp_path / "rounds.jsonl").write_text('{"round": 0}\n')
-    with pytest.raises(RunFolderError, match=r"rounds\.jsonl, line 1: has no .* run it anew"):
+    with pytest.raises(RunFolderError, match=r"rounds\.jsonl, line 1: has no .* run it again"):
         write_report(tmp_path)
 
 
@@ -149,7 +149,7 @@ def test_figures_that_are_none(run: Path, tmp_path: Path, key: str, value: objec
         (tmp_path / name).write_bytes((run / name).read_bytes())
     summary = json.loads((run / "summary.json").read_text()) | {key: value}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
-    with pytest.raises(RunFolderError, match=rf"summary\.json: (has no )?{key}\b.*run it anew"):
+    with pytest.raises(RunFolderError, match=rf"summary\.json: (has no )?{key}\b.*run it again"):
         write_report(tmp_path)
 
 
@@ -212,7 +212,7 @@ class TestKindsOfRuns:
     def test_classes(self, tmp_path: Path) -> None:
         settings = MADE["bgt"][0] | {"privacy.budgets": "3:0.4,10:0.6"}
         outline = read(write_report(make_run(tmp_path / "run", settings)))
-        assert "Class by class" in outline.text
+        assert "By budget class" in outline.text
         assert outline.text.count("budget ε 3") >= 2, "in the picture and on a button"
 
     def test_what_is_not_covered(self, tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ class TestGrid:
         for words in (
             "19 of 20",
             "RMSE and F1 (last round)",
-            "Difference to uniform, seed by seed",
+            "Difference from uniform, paired by seed",
             "demo, laplace",
             "csv:a <b>.csv, gaussian",
             "has the lowest mean error in",
@@ -320,7 +320,7 @@ class TestGrid:
         asked = Study(policies=("uniform", "adap"), seeds=(0,), settings=SHORT)
         folder = make_study(tmp_path / "grid", asked, leave_out=2)
         assert "0 of 2" in render(folder)
-        with pytest.raises(RunFolderError, match="no cell is finished; go on with: bgtplanner"):
+        with pytest.raises(RunFolderError, match="no cell is finished; continue with: bgtplanner"):
             pictures_of(folder)
 
     def test_the_papers_grid_is_small(self) -> None:
@@ -347,7 +347,7 @@ class TestSweep:
         )
         outline = read(write_report(make_study(tmp_path / "sweep", asked)))
         assert outline.tags.count("svg") == len(outline.labels) == 2
-        assert "What privacy.epsilon does: the lowest error" in outline.text
+        assert "Effect of privacy.epsilon: the lowest error" in outline.text
         assert "privacy.epsilon (last round)" in outline.text
         assert "bgtplanner sweep --vary privacy.epsilon=1,10" in outline.text
         assert "privacy.epsilon=10" in outline.labels[0]

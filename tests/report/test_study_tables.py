@@ -89,20 +89,20 @@ class TestTerminal:
             "  one constant for all  3/3  0.2620  0.0020  0.0050  0.8100  0.0000  0.0000",
             "  each user's own mean  3/3  0.2500  0.0000  0.0000  0.8200  0.0000  0.0000",
             "  each client alone     3/3  0.2400  0.0000  0.0000  0.8300  0.0000  0.0000",
-            "n seeds done of those asked for; mean, standard deviation, half of the",
+            "n: seeds finished of those requested; mean, standard deviation, half the",
             "t-interval.",
-            "Difference to uniform, seed by seed",
+            "Difference from uniform, paired by seed",
             "policy             n     RMSE    ±95 %       F1    ±95 %",
             "ml-100k, gaussian",
             "  bgt              3  -0.0200  0.0000*  +0.0000   0.0000",
             "  unlimited        3  -0.1300  0.0000*  +0.0000   0.0000",
-            "A lower RMSE and a higher F1 are better. * marks",
-            "intervals without zero.",
+            "A lower RMSE and a higher F1 are better. * marks an",
+            "interval that excludes zero.",
         ]
 
     def test_beside_the_paper(self) -> None:
         lines = shown(comparison_of(preset="paper", mechanisms=("gaussian", "laplace")))
-        assert lines[0] == "RMSE and F1 (best round by the test set, as the paper reports)"
+        assert lines[0] == "RMSE and F1 (best round on the test set, as in the paper)"
         assert (
             "  bgt                   3/3  0.3117  0.0021  0.0052  0.6490  0.0010  0.0025" in lines
         )
@@ -117,7 +117,7 @@ class TestTerminal:
             "ml-100k, no privacy",
             "  unlimited (FedSGD)  0.2017  0.2017  -0.0000  0.6490  0.9018  -0.2528",
             "Ours is the mean over seeds of the best round; the difference is ours",
-            "less its.",
+            "minus the paper's.",
         ]
 
     def test_failed_cells(self) -> None:
@@ -166,7 +166,7 @@ class TestFiles:
         ) in lines
         assert "- ml-100k gaussian bgt seed 1: training diverged | in round 3" in lines
         assert any(
-            line.endswith("other settings than the preset's: federation.rounds.") for line in lines
+            line.endswith("other settings than the preset: federation.rounds.") for line in lines
         )
         for line, after in itertools.pairwise(lines):
             if line.startswith("|") and after.startswith("|"):

@@ -187,8 +187,8 @@ class TestRun:
             "each user's own mean       0.2100  0.870",
             "each client alone          0.2000  0.860",
             "factorization, last round  0.1900  0.900",
-            "error 5.0 % lower than a client alone",
-            "30 rounds in 12.3 s",
+            "error is 5.0 % lower than that of a client alone",
+            "rounds in 12.3 s",
             "Guarantee: none",
         ):
             assert words in text
@@ -197,10 +197,10 @@ class TestRun:
     @pytest.mark.parametrize(
         ("together", "alone", "words"),
         [
-            (0.3, 0.2, "error 50.0 % higher than a client alone"),
-            (0.2, 0.2, "error 0.0 % lower than a client alone"),
-            (0.1, 0.0, "error higher than a client alone"),
-            (0.0, 0.0, "error lower than a client alone"),
+            (0.3, 0.2, "error is 50.0 % higher than that of a client alone"),
+            (0.2, 0.2, "error is 0.0 % lower than that of a client alone"),
+            (0.1, 0.0, "error is higher than that of a client alone"),
+            (0.0, 0.0, "error is lower than that of a client alone"),
         ],
     )
     def test_gain(self, together: float, alone: float, words: str) -> None:
@@ -215,7 +215,7 @@ class TestRun:
         for number in range(12, 30):
             view.round(record(number), 30)
         text = text_of(target)
-        assert "going on after round 12" in text
+        assert "continuing after round 12" in text
         assert "round 15/30" in text
 
     def test_live_on_a_terminal(self) -> None:
@@ -243,8 +243,8 @@ class TestRun:
         assert "▁▁▁▁▁▁▁▁" in lines[0]
         assert "50%" in lines[2]
         assert "████" in lines[2]
-        assert "level 1, drawn by score, expects 0.25, price 0.5" in lines[4]
-        assert "of 300 paid, 12 too late" in lines[5]
+        assert "level 1, drawn by score, predicts 0.25, price 0.5" in lines[4]
+        assert "of 300 that paid, 12 too late" in lines[5]
         assert max(map(len, lines)) <= 80
 
     def test_live_table_without_a_budget(self) -> None:
@@ -308,7 +308,7 @@ class TestSummaryTable:
         target.print(summary_table(summary(preset=preset)))
         text = text_of(target)
         assert max(len(line) for line in text.splitlines()) <= 80
-        assert ("best round on the test set, as the paper reports" in text) == (preset == "paper")
+        assert ("best round on the test set, as in the paper" in text) == (preset == "paper")
         assert ("0.1800" in text) == (preset == "paper")
 
 

@@ -405,7 +405,7 @@ class TestOldFolders:
         file.write_text(file.read_text().replace('"synthetic"', '"csv:mine.csv"', 1))
         story = read_run(folder)
         assert story.summary["not_accounted"] == ["scale", "catalogue"]
-        assert story.tiles()[-1].rest.endswith("and scale and catalogue public")
+        assert story.tiles()[-1].rest.endswith("and scale and catalogue were public")
 
 
 def test_a_grid_with_edited_cells(tmp_path: Path) -> None:

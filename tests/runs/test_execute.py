@@ -194,7 +194,7 @@ class TestRunning:
 
     def test_somebody_elses_folder(self, tmp_path: Path, fake: Fake) -> None:
         (tmp_path / "thesis.tex").touch()
-        with pytest.raises(ConfigError, match=r"--out .*other things"):
+        with pytest.raises(ConfigError, match=r"--out .*something other"):
             run_study(request_of(), tmp_path)
         with pytest.raises(ConfigError, match=r"--out .*cannot be used"):
             run_study(request_of(), tmp_path / "thesis.tex")

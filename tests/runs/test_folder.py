@@ -373,7 +373,7 @@ class TestForeignFolders:
     def test_not_a_run_folder(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         for path in (tmp_path, tmp_path / "none", tmp_path / "file"):
-            with pytest.raises(RunFolderError, match=r"no run folder \(it has no config.toml\)"):
+            with pytest.raises(RunFolderError, match=r"not a run folder \(it has no config"):
                 RunFolder.open(path)
         assert names(tmp_path) == ["file"]
 
@@ -580,7 +580,7 @@ class TestCheckpoint:
         (folder.path / "checkpoint.npz").write_bytes(content)
 
     def refused(self, folder: RunFolder) -> None:
-        with pytest.raises(RunFolderError, match=r"checkpoint\.npz: .*no checkpoint"):
+        with pytest.raises(RunFolderError, match=r"checkpoint\.npz: .*not a checkpoint"):
             folder.checkpoint()
 
     def test_pickles_are_refused_and_not_run(self, folder: RunFolder, tmp_path: Path) -> None:

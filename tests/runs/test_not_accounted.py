@@ -72,7 +72,7 @@ class TestNeighbours:
         assert is_sound(result.summary)
         promise, public, *_ = guarantee(result.summary)
         assert "its noise comes from a seed" in promise
-        assert public.startswith("This takes as public what was read off the ratings: ")
+        assert public.startswith("This assumes that what was read off the ratings is public: ")
         assert "the scale, which was read off the ratings" in public
         assert "which items occur in the ratings at all" in public
 

@@ -273,7 +273,7 @@ class TestPredict:
         direct = result.ratings.to_raw(result.simulation.predict(place, [item] * 8))
         assert np.array_equal(result.predict([f"user{n}" for n in range(8)], "item 3"), direct)
         for user, item in (("user8", "item 3"), ("user0", "item"), (0, "item 3"), ("user0", 3)):
-            with pytest.raises(DataError, match="not among the ratings"):
+            with pytest.raises(DataError, match="not in the ratings"):
                 result.predict(user, item)
 
 
@@ -861,7 +861,8 @@ class TestRealProcess:
             assert process.returncode == 1
             done = len((folder / "rounds.jsonl").read_text().splitlines())
             assert err == (
-                f"stopped after round {done} of {LONG}; go on with: bgtplanner resume {folder}\n"
+                f"stopped after round {done} of {LONG}; continue with: bgtplanner resume "
+                f"{folder}\n"
             )
             with np.load(folder / "checkpoint.npz") as stored:
                 assert stored["next_round"] == done

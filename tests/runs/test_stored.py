@@ -32,7 +32,7 @@ RUN, STUDY = ASSETS / "run-2026-11", ASSETS / "study-2026-11"
 class TestRun:
     def test_it_is_shown(self) -> None:
         page = render(RUN)
-        assert "Class by class" in page
+        assert "By budget class" in page
         assert "budget ε 3" in page
         view = read_run(RUN)
         assert view.finished
@@ -69,7 +69,7 @@ class TestStudy:
     def test_it_is_shown(self) -> None:
         page = render(STUDY)
         assert "RMSE: mean and 95 % interval over seeds" in page
-        assert "Difference to uniform, seed by seed" in page
+        assert "Difference from uniform, paired by seed" in page
 
     def test_its_figures_are_those_that_were_written(self) -> None:
         study = Study.read(STUDY)

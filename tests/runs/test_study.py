@@ -221,7 +221,7 @@ class TestCells:
         ("axes", "message"),
         [
             (["run.seed=1,2"], "--vary run.seed: this is given by --seeds"),
-            (["federation.rounds=1,2"], "--vary federation.rounds: given by --set too"),
+            (["federation.rounds=1,2"], "--vary federation.rounds: also given by --set"),
             (["privacy.clip=1", "privacy.clip=2"], "--vary privacy.clip: given twice"),
             (["privacy.epsilom=1"], "--vary privacy.epsilom=1: unknown key .*mean .epsilon"),
             (["privacy.epsilon=1,-1"], "--vary privacy.epsilon=-1: --epsilon .*greater than 0"),
@@ -394,10 +394,10 @@ class TestFolder:
 
     def test_of_somebody_else(self, tmp_path: Path) -> None:
         request_of().write(tmp_path)
-        with pytest.raises(ConfigError, match="other things than a sweep"):
+        with pytest.raises(ConfigError, match="something other than a sweep"):
             run_study(made("privacy.epsilon=5"), tmp_path)
         made("privacy.epsilon=5").write(tmp_path)
-        with pytest.raises(ConfigError, match="other things than a comparison"):
+        with pytest.raises(ConfigError, match="something other than a comparison"):
             run_study(request_of(), tmp_path)
 
 

@@ -19,7 +19,7 @@ data_app = typer.Typer(
 
 @data_app.command("list")
 def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
-    """List the data sets and say which are here.
+    """List the data sets and show which ones are on this machine.
 
     Example: `bgtplanner data list`
     """
@@ -59,14 +59,14 @@ def data_info(
         str, typer.Argument(help="A name from 'data list', csv:PATH or parquet:PATH.")
     ],
     data_dir: DataDir = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the split and the dealing.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the split and of dealing users.")] = 0,
     assign: Annotated[
         list[str] | None,
         typer.Option("--set", help="Config keys of [data], such as data.scale=1:5."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Describe a data set: counts, density, ratings by value, what can be had without sharing.
+    """Describe a data set: counts, density, ratings by value, baselines that share nothing.
 
     Example: `bgtplanner data info ml-100k`
     """
@@ -92,7 +92,7 @@ def data_fetch(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Download a data set from its official home, check it, unpack it.
+    """Download a data set from its official site, verify it and unpack it.
 
     Example: `bgtplanner data fetch ml-100k`
     """

@@ -1,4 +1,4 @@
-"""What several commands have in common."""
+"""Options and output that several commands share."""
 
 from __future__ import annotations
 
@@ -33,24 +33,25 @@ __all__ = [
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 DataDir = Annotated[
-    str | None, typer.Option(help="Folder with real data sets; then $BGTPLANNER_DATA, the cache.")
+    str | None,
+    typer.Option(help="Folder of data sets, before $BGTPLANNER_DATA and the cache."),
 ]
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the result.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.")]
 
 
 def say(*lines: str, err: bool = False) -> None:
-    """Print lines, with nothing in any of them that a terminal would obey, or that ends it."""
+    """Print lines; control characters and line breaks inside them are written out."""
     typer.echo("\n".join(map(visible, lines)), err=err)
 
 
 def print_json(content: Any) -> None:
-    """One JSON object on standard output; numbers that JSON does not have are an error."""
+    """Print one JSON object; a number that JSON cannot express is an error."""
     say(*json.dumps(content, indent=2, allow_nan=False).split("\n"))
 
 
 def answer(as_json: bool, content: Any, *lines: str) -> None:
-    """What came of a command: an object for machines, or lines for people."""
+    """Print the result of a command: as JSON for machines, or as lines for people."""
     if as_json:
         print_json(content)
     elif lines:
@@ -59,7 +60,7 @@ def answer(as_json: bool, content: Any, *lines: str) -> None:
 
 @contextlib.contextmanager
 def named_by_flags() -> Iterator[None]:
-    """Errors about arguments name the flags by which they were given here."""
+    """Let errors about arguments name the command-line flags instead."""
     try:
         yield
     except ConfigError as error:
@@ -73,7 +74,7 @@ def _flag(name: str) -> str:
 
 def need_simulator() -> None:
     """Say which extra is missing, if one is."""
-    # Quieter and quicker: only what was asked for on the command line concerns the user.
+    # Without the log messages of XLA, which do not concern the user.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         import jax  # noqa: F401
@@ -92,7 +93,7 @@ def need_flower() -> None:
 
 
 def local_client(path: Path | str) -> Client:
-    """The client whose file this is."""
+    """The client that this file configures."""
     need_flower()
     from bgtplanner.flower.client import Client
     from bgtplanner.flower.clientfile import load_client

@@ -16,22 +16,22 @@ Folder = Annotated[str, typer.Argument(help="The folder of a finished run.")]
 Home = Annotated[
     str, typer.Argument(help="The folder of a finished run, or of a client on this machine.")
 ]
-User = Annotated[str, typer.Option("--client", "--user", help="A user, as the data name it.")]
+User = Annotated[str, typer.Option("--client", "--user", help="Label of a user in the data.")]
 
 
 def recommend(
     folder: Home,
     user: User,
-    top: Annotated[int, typer.Option(help="How many items.")] = 10,
+    top: Annotated[int, typer.Option(help="How many items to list.")] = 10,
     export: Annotated[
         str | None, typer.Option(metavar="PATH", help="Also write the shared parameters (.npz).")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """What a client would be shown: the items it has not rated and is predicted to like best.
+    """Recommend items: those that a user has not rated and is predicted to like best.
 
-    Computed where the client's own ratings are: in the simulation's data, or, given a folder with
-    a client.toml, on this machine, from the last model that came. Nothing leaves it.
+    This is computed where the user's ratings are: from the data of the simulation or, in a folder
+    with a client.toml, on this machine, with the last model received. Nothing is sent.
 
     Example: `bgtplanner recommend runs/first --client 7 --top 10`
     """
@@ -51,10 +51,10 @@ def recommend(
 def predict(
     folder: Folder,
     user: User,
-    item: Annotated[str, typer.Option(help="An item, as the data name it.")],
+    item: Annotated[str, typer.Option(help="Label of an item in the data.")],
     as_json: Json = False,
 ) -> None:
-    """The rating that a user is predicted to give an item, on the scale of the data.
+    """Predict the rating that a user would give an item, on the scale of the data.
 
     Example: `bgtplanner predict runs/first --client 7 --item 42`
     """
@@ -81,11 +81,11 @@ def _load(folder: str) -> Any:
 
 
 def _label(text: str, labels: Any, flag: str) -> Any:
-    """The label as the data have it: a number where they are numbers."""
+    """The label in the type of the data: a number if the labels are numbers."""
     try:
         label = labels.dtype.type(text)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{flag} {text}: the data have whole numbers there") from error
+        raise DataError(f"{flag} {text}: expected a whole number, as in the data") from error
     if not (labels == label).any():
-        raise DataError(f"{flag} {text}: not among the run's ratings")
+        raise DataError(f"{flag} {text}: not in the ratings of this run")
     return label

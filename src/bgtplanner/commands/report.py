@@ -1,4 +1,4 @@
-"""The command that shows what came of a run or a study: `report`."""
+"""The command that shows the results of a run or a study: `report`."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ __all__ = ["report", "report_writer"]
 
 
 def report(
-    folder: Annotated[str, typer.Argument(help="Of a run, a comparison or a sweep.")],
+    folder: Annotated[str, typer.Argument(help="Folder of a run, a comparison or a sweep.")],
     figures: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Write the pictures there instead, as SVG and PNG."),
+        typer.Option(metavar="DIR", help="Write only the figures, there, as SVG and PNG."),
     ] = None,
-    open_page: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     live: Annotated[
-        bool, typer.Option("--live", help="Serve it here while a run goes on; Ctrl-C ends it.")
+        bool, typer.Option("--live", help="Serve the page while a run goes on, until Ctrl-C.")
     ] = False,
-    port: Annotated[int, typer.Option(help="For --live; 0: any that is free.")] = 0,
+    port: Annotated[int, typer.Option(help="For --live; 0 for any free port.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Write a page about a run or a study that opens anywhere, online or not.
+    """Write the report of a run or a study: one page that also opens offline.
 
     Example: `bgtplanner report runs/first --open`
 
     With --live the page is served to this machine only (127.0.0.1) and follows the run; nothing
-    is written. With --figures the pictures are written for a paper, in the same colours.
+    is written. With --figures only the figures are written, ready for a paper.
     """
     need_simulator()
     write = report_writer()
@@ -58,7 +58,7 @@ def report(
 
 
 def report_writer() -> Callable[[Path], Path]:
-    """What writes a page.
+    """The function that writes a page.
 
     Raises:
         MissingExtraError: If what it needs is not installed.
@@ -74,7 +74,7 @@ def _serve(folder: Path, port: int, open_page: bool, as_json: bool) -> None:
     from bgtplanner.report.live import LivePage, LiveServer
 
     page = LivePage(folder)
-    page.page()  # what is wrong with the folder is said now, not in the browser
+    page.page()  # report a bad folder now, not in the browser
     server = LiveServer(page, port)
     answer(as_json, {"address": server.address}, f"Live: {server.address}  (Ctrl-C ends it)")
     if open_page:

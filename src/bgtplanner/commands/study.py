@@ -1,4 +1,4 @@
-"""The commands that run a study: `compare`, and `sweep`, which varies settings, too."""
+"""The commands that run a study: `compare`, and `sweep`, which also varies settings."""
 
 from __future__ import annotations
 
@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bgtplanner.commands.options import (
-    DataDir,
-    Json,
-    Quiet,
-    need_simulator,
-    print_json,
-    say,
-)
+from bgtplanner.commands.options import DataDir, Json, Quiet, need_simulator, print_json, say
 from bgtplanner.commands.train import new_folder
 from bgtplanner.errors import ConfigError
 from bgtplanner.report.screen import Screen, words
@@ -27,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["compare", "sweep"]
 
 _Datasets = Annotated[
-    list[str] | None, typer.Option(help="From 'bgtplanner data list', csv:PATH, parquet:PATH.")
+    list[str] | None,
+    typer.Option(help="Names from 'bgtplanner data list', csv:PATH or parquet:PATH."),
 ]
 _Mechanisms = Annotated[
     list[str] | None, typer.Option(help="gaussian | laplace | privunit | none")
@@ -36,12 +30,12 @@ _Policies = Annotated[
     list[str] | None,
     typer.Option(help="patient | bgt | uniform | adpml | adap | unlimited | hong | two-phase"),
 ]
-_Seeds = Annotated[str | None, typer.Option(help="Such as 0-4 or 0,1,2.")]
+_Seeds = Annotated[str | None, typer.Option(help="Seeds, such as 0-4 or 0,1,2.")]
 _AssignAll = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Any config key for all cells, as SECTION.KEY=VALUE."),
+    typer.Option("--set", help="Set any config key in all cells: SECTION.KEY=VALUE."),
 ]
-_Jobs = Annotated[int, typer.Option(help="How many cells at a time.")]
+_Jobs = Annotated[int, typer.Option(help="How many cells to run at a time.")]
 _Backend = Annotated[
     str, typer.Option(help="loky (processes here) | ray | dask (a cluster that shares DIR)")
 ]
@@ -56,13 +50,13 @@ def compare(
         str | None, typer.Option(help="Policy that the others are compared with.")
     ] = None,
     preset: Annotated[str | None, typer.Option(help="recommended | paper")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="What a client may spend in all.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Total budget of each client.")] = None,
     trust: Annotated[str | None, typer.Option(help="secagg | local")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of training, at most.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Maximum number of rounds.")] = None,
     data_dir: DataDir = None,
     assign: _AssignAll = None,
     out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder; default runs/compare-TIME.")
+        str | None, typer.Option(metavar="DIR", help="Folder; runs/compare-TIME by default.")
     ] = None,
     jobs: _Jobs = 1,
     backend: _Backend = "loky",
@@ -73,9 +67,9 @@ def compare(
 
     Example: `bgtplanner compare --policy bgt,uniform,unlimited --seeds 0-4 --out runs/first`
 
-    `--dataset`, `--mechanism` and `--policy` may be repeated or be lists with commas. Ctrl-C ends
-    it after the present rounds; `bgtplanner compare --out DIR` goes on. Finished cells are never
-    run again, so seeds, policies or data sets can be added to a folder later.
+    `--dataset`, `--mechanism` and `--policy` may be repeated, or be lists with commas. Ctrl-C
+    stops after the current rounds; `bgtplanner compare --out DIR` continues. Finished cells are
+    never run again, so you can add seeds, policies or data sets to a folder later.
     """
     folder, before = _begun("compare", out)
     if before is not None:
@@ -106,7 +100,7 @@ def sweep(
     data_dir: DataDir = None,
     assign: _AssignAll = None,
     out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder; default runs/sweep-TIME.")
+        str | None, typer.Option(metavar="DIR", help="Folder; runs/sweep-TIME by default.")
     ] = None,
     jobs: _Jobs = 1,
     backend: _Backend = "loky",
@@ -117,9 +111,9 @@ def sweep(
 
     Example: `bgtplanner sweep --vary privacy.epsilon=5,10,20 --policy bgt,uniform --out runs/eps`
 
-    `--vary` may be repeated. `--figure` names one of the paper's sensitivity studies, with both
-    mechanisms unless told otherwise. Ctrl-C ends it after the present rounds; `bgtplanner sweep
-    --out DIR` goes on. Finished cells are never run again, so values can be added later.
+    `--vary` may be repeated. `--figure` names one of the paper's sensitivity studies, which uses
+    both mechanisms by default. Ctrl-C stops after the current rounds; `bgtplanner sweep --out DIR`
+    continues. Finished cells are never run again, so you can add values later.
     """
     folder, before = _begun("sweep", out)
     start = _varied(before, vary, figure, preset)
@@ -131,7 +125,7 @@ def sweep(
 
 
 def _begun(command: str, out: str | None) -> tuple[Path, Study | None]:
-    """The folder, and what was asked for there before."""
+    """The folder, and the study that was requested there before."""
     need_simulator()
     from bgtplanner.runs.study import Study
 
@@ -146,7 +140,7 @@ def _given(
     policy: list[str] | None,
     seeds: str | None,
 ) -> dict[str, Any]:
-    """What was told now, of what every study has."""
+    """The axes of a study that were given on the command line."""
     from bgtplanner.runs.study import parse_seeds
 
     named = {
@@ -161,7 +155,7 @@ def _given(
 def _with(
     before: Study | None, given: dict[str, Any], assign: list[str] | None, flags: dict[str, Any]
 ) -> Study:
-    """A study as it was, but for what was told now."""
+    """The earlier study, updated with what was given now."""
     from bgtplanner.runs.config import parse_assignment
     from bgtplanner.runs.study import Study
 
@@ -173,7 +167,7 @@ def _with(
 
 
 def _listed(given: list[str] | None, flag: str) -> tuple[str, ...]:
-    """Repeated flags and lists with commas as one; a path may have commas of its own."""
+    """Repeated flags and comma-separated lists in one tuple; a path may contain commas."""
     found: list[str] = []
     for text in given or []:
         found += [text] if text.startswith(("csv:", "parquet:")) else text.split(",")
@@ -185,7 +179,7 @@ def _listed(given: list[str] | None, flag: str) -> tuple[str, ...]:
 def _varied(
     before: Study | None, vary: list[str] | None, figure: str | None, preset: str | None
 ) -> Study:
-    """What is varied: as told now, else as the folder has it from before."""
+    """The study with what is varied: as given now, or else as the folder has it."""
     from bgtplanner.runs.study import Study, Variation, figure_named, parse_axis
 
     if vary and figure is not None:
@@ -207,7 +201,7 @@ def _varied(
 def _carry_out(
     study: Study, folder: Path, jobs: int, backend: str, as_json: bool, quiet: bool
 ) -> None:
-    """Run what is not finished, write the tables, and show them."""
+    """Run the cells that are not finished, write the tables, and show them."""
     from bgtplanner.report.study import StudyView, need_pictures, tables, write_files
     from bgtplanner.runs import execute
     from bgtplanner.runs.statistics import summed_up
@@ -233,6 +227,6 @@ def _carry_out(
         say(f"Tables: {place}/{study.kind}.md, .csv, .json")
         if pictures:
             say(f"Pictures: {', '.join(pictures)}")
-        say(f"To look at it: bgtplanner report {place} --open")
+        say(f"To see it as a page: bgtplanner report {place} --open")
     if found.failed:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""Commands that train and go on with training: `run`, `resume`."""
+"""Commands that train a model: `run` starts a run, `resume` continues one."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ if TYPE_CHECKING:
 __all__ = ["resume", "run"]
 
 Track = Annotated[
-    list[str] | None, typer.Option(help="Also tell: tensorboard | mlflow. Repeatable.")
+    list[str] | None, typer.Option(help="Also log to: tensorboard | mlflow. Repeatable.")
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="A line for every round.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a line for every round.")]
 
 
 def run(
     dataset: Annotated[
-        str | None, typer.Option(help="From 'bgtplanner data list', csv:PATH or parquet:PATH.")
+        str | None,
+        typer.Option(help="From 'bgtplanner data list', or csv:PATH or parquet:PATH."),
     ] = None,
     data_dir: DataDir = None,
     preset: Annotated[str | None, typer.Option(help="recommended | paper")] = None,
@@ -57,36 +58,36 @@ def run(
         str | None, typer.Option(help="gaussian | laplace | privunit | none")
     ] = None,
     trust: Annotated[str | None, typer.Option(help="secagg | local")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="What a client may spend in all.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Of the whole run.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Total budget of each client.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Delta of the whole run.")] = None,
     budgets: Annotated[
-        str | None, typer.Option(help="EPSILON:SHARE,... or a file with an epsilon a client.")
+        str | None, typer.Option(help="EPSILON:SHARE,..., or a file with one epsilon per client.")
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of training, at most.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Maximum number of rounds.")] = None,
     min_rounds: Annotated[
-        int | None, typer.Option(help="Fewest rounds the budget may be spent in.")
+        int | None, typer.Option(help="Fewest rounds to spend the budget in.")
     ] = None,
-    levels: Annotated[int | None, typer.Option(help="Levels that bgt chooses from.")] = None,
+    levels: Annotated[int | None, typer.Option(help="How many levels bgt chooses from.")] = None,
     target: Annotated[
-        float | None, typer.Option(help="RMSE (0 to 1) at which the run ends, if it gets there.")
+        float | None, typer.Option(help="Stop as soon as the RMSE (0 to 1) is this low.")
     ] = None,
     participation: Annotated[
-        float | None, typer.Option(help="Share of the clients in a round.")
+        float | None, typer.Option(help="Share of the clients per round.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the split and all random draws.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the split and all draws.")] = None,
     device: Annotated[str | None, typer.Option(help="auto | cpu | gpu")] = None,
     config: Annotated[
-        str | None, typer.Option(metavar="PATH", help="TOML file; flags win over it.")
+        str | None, typer.Option(metavar="PATH", help="TOML file; flags override it.")
     ] = None,
     assign: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Any config key, as SECTION.KEY=VALUE. Repeatable."),
+        typer.Option("--set", help="Set any config key: SECTION.KEY=VALUE. Repeatable."),
     ] = None,
     out: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Run folder; default runs/DATASET-TIME.")
+        str | None, typer.Option(metavar="PATH", help="Run folder; runs/DATASET-TIME by default.")
     ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace the run in that folder.")] = False,
-    show_config: Annotated[bool, typer.Option(help="Print the settings and stop.")] = False,
+    show_config: Annotated[bool, typer.Option(help="Print the settings and exit.")] = False,
     track: Track = None,
     as_json: Json = False,
     verbose: Verbose = False,
@@ -96,7 +97,7 @@ def run(
 
     Example: `bgtplanner run --dataset ml-100k --rounds 100 --out runs/first`
 
-    Ctrl-C ends it after the present round; `bgtplanner resume FOLDER` goes on.
+    Ctrl-C stops it after the current round; `bgtplanner resume FOLDER` continues it.
     """
     given = locals()
     need_simulator()
@@ -106,7 +107,7 @@ def run(
     flags = {key: given[flag[2:].replace("-", "_")] for key, flag in FLAGS.items()}
     settings = dict(parse_assignment(text) for text in assign or [])
     settings |= {key: value for key, value in flags.items() if value is not None}
-    for flag, path in (("--config", config), ("--out", out)):  # '' would be the present folder
+    for flag, path in (("--config", config), ("--out", out)):  # '' would be the current folder
         ConfigError.unless(path != "", flag, path, "a path")
     chosen = load_config(preset=preset, file=config, settings=settings)
     if show_config:
@@ -128,7 +129,7 @@ def resume(
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go on with an interrupted run; it ends exactly as if it had not been interrupted.
+    """Continue an interrupted run; it ends exactly as if it had not been interrupted.
 
     Example: `bgtplanner resume runs/first`
     """
@@ -145,7 +146,7 @@ def resume(
 
 @contextlib.contextmanager
 def _watching(view: RunProgress, track: list[str] | None, folder: Path) -> Iterator[Observer]:
-    """The terminal and whoever else is to be told, until it is over."""
+    """Yield an observer that tells the terminal and the trackers; close them at the end."""
     from bgtplanner.integrations.trackers import tracker_named
     from bgtplanner.runs.observers import Several
 
@@ -158,27 +159,27 @@ def _watching(view: RunProgress, track: list[str] | None, folder: Path) -> Itera
             tracker.close()
     for tracker in trackers:
         if tracker.trouble is not None:
-            say(f"warning: not tracked to the end: {tracker.trouble}", err=True)
+            say(f"warning: tracking stopped early: {tracker.trouble}", err=True)
         elif view.verbosity >= 0:
             view.console.print(words(f"Tracked: {tracker.where}"), highlight=False)
 
 
 def _need_device() -> None:
-    """Let JAX start here, where what it says can be put in one line."""
+    """Start JAX here, where a failure can be reported in one line."""
     import jax
 
     try:
         jax.devices()
-    except Exception as error:  # an assertion of its own, too
+    except Exception as error:  # JAX raises assertion errors, too
         chosen = os.environ.get("JAX_PLATFORMS", "")
         raise ConfigError(
-            f"JAX_PLATFORMS = {chosen!r}: JAX finds no such device; unset it, or install the JAX "
-            "that has it"
+            f"JAX_PLATFORMS = {chosen!r}: JAX finds no such device; unset it, or install a JAX "
+            "that supports it"
         ) from error
 
 
 def new_folder(dataset: str) -> Path:
-    # The end of a path says most, and a name has at most 255 bytes.
+    # The end of a path says most, and a file name may have at most 255 bytes.
     plain = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in dataset)
     name = f"{plain[-40:]}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     return Path("runs") / name.lstrip("-.")

@@ -1,8 +1,8 @@
-"""How the bytes of a text table become columns of text, a block of whole rows at a time.
+"""Turn the bytes of a text table into columns of text, one block of whole rows at a time.
 
-Arrow takes the rows apart. What it does not know is done to the text before: byte order marks,
+Arrow parses the rows. The text is normalised first where Arrow cannot handle it: byte order marks,
 ``::``, runs of blanks, blanks around quotes. Arrow's own errors quote cells and name no line, so
-where it gives up the block is looked through once more, row by row, for what to say.
+if it fails the block is checked again, row by row, to find out what to report.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bgtplanner.text import MOST_BLANK_LINES
 __all__ = ["Rows", "end_of_first_row", "open_file", "read_blocks"]
 
 _BLOCK_BYTES = 1 << 22
-_LONGEST_ROW = 1 << 24  # a row that long is no rating: an unclosed quote, or not a text table
+_LONGEST_ROW = 1 << 24  # such a long row has an open quote, or this is not a text table
 _ROW = re.compile(rb'(?:"[^"]*"|[^"\n])+')
 _QUOTED = re.compile(rb'"[^"]*"')
 _QUOTE, _NEWLINE = b'"\n'
@@ -33,7 +33,7 @@ _QUOTE, _NEWLINE = b'"\n'
 
 @contextmanager
 def open_file(path: Path) -> Iterator[io.BufferedReader]:
-    """The file, opened to be read.
+    """Open a file for reading.
 
     Raises:
         DataError: If it cannot be opened or read.
@@ -53,9 +53,9 @@ def open_file(path: Path) -> Iterator[io.BufferedReader]:
 
 
 def read_blocks(file: io.BufferedReader, path: Path) -> Iterator[tuple[bytes, int]]:
-    """Whole rows as UTF-8 with plain newlines, in blocks, each with its first line's number.
+    """Yield blocks of whole rows, as UTF-8 with plain newlines, and their first line numbers.
 
-    Gzip is known by its first bytes, whatever the name.
+    Gzip is detected by its first bytes, whatever the name of the file.
 
     Raises:
         DataError: If the file is binary, damaged, not UTF-8, or has a row without end.
@@ -77,7 +77,7 @@ def read_blocks(file: io.BufferedReader, path: Path) -> Iterator[tuple[bytes, in
         cut = _end_of_rows(rest)
         if cut:
             text = _clean(rest[:cut], path, line)
-            blank += text.count(b"\n\n")  # those in a row by twos: no fewer than half of them
+            blank += text.count(b"\n\n")  # counts at least half of the blank lines
             if blank > MOST_BLANK_LINES:
                 raise DataError(
                     f"more than {MOST_BLANK_LINES:,} blank lines before the end of this block; "
@@ -105,7 +105,7 @@ def _read(stream: io.BufferedReader | gzip.GzipFile, path: Path, line: int) -> b
 
 
 def _end_of_rows(text: bytes) -> int:
-    """Where the last whole row ends; a newline inside quotes ends no row."""
+    """The end of the last whole row; a newline inside quotes does not end a row."""
     if b'"' not in text:
         return text.rfind(b"\n") + 1
     array = np.frombuffer(text, dtype=np.uint8)
@@ -132,7 +132,7 @@ def _clean(text: bytes, path: Path, line: int) -> bytes:
 
 
 def end_of_first_row(text: bytes) -> int:
-    """Where the second row begins, of a text that begins with a row."""
+    """The position at which the second row begins."""
     found = _ROW.match(text)
     return found.end() + 1 if found else 0
 
@@ -142,9 +142,9 @@ class Rows:
 
     Args:
         text: The rows, each ending in a newline.
-        delimiter: One character, or two for MovieLens' ``::``. Runs of blanks count as one.
-        path: For messages.
-        line: Number of the first row's line.
+        delimiter: One character, or ``::`` as in MovieLens. A run of blanks counts as one.
+        path: The file, for messages.
+        line: Line number of the first row.
     """
 
     def __init__(self, text: bytes, delimiter: str, path: Path, line: int) -> None:
@@ -155,20 +155,20 @@ class Rows:
             text, between = text.replace(between, b"\x1f"), b"\x1f"
         pads = (between + b" ", b" " + between, b"\n ", b" \n")
         if b" " in text and between != b" " and any(pad in text for pad in pads):
-            # A quoted cell as it is, or whatever ends a cell without the blanks around it.
+            # Keep a quoted cell as it is; strip the blanks around whatever ends a cell.
             pattern = rb'("[^"]*")|(?<! ) *(%b|\n) *' % re.escape(between)
             text = re.sub(pattern, rb"\1\2", text)
         self._text, self._between = text.lstrip(b" "), between
 
     def columns(self, columns: int, wanted: Collection[int]) -> dict[int, Any]:
-        """The cells of the wanted columns, as Arrow's text.
+        """The cells of the wanted columns, as Arrow arrays of text.
 
         Args:
             columns: How many cells every row must have.
             wanted: Which of them to return, by position.
 
         Raises:
-            DataError: If a row has another number of cells, or a wanted cell a quote inside.
+            DataError: If a row has another number of cells, or a wanted cell has a stray quote.
         """
         import pyarrow as pa
         from pyarrow import csv
@@ -189,11 +189,11 @@ class Rows:
             )
         except pa.ArrowInvalid:
             self._check_widths(columns)
-            raise self._error(0, "the rows from here on cannot be taken apart") from None
+            raise self._error(0, "the rows from here on cannot be parsed") from None
         return {column: table[names[column]].combine_chunks() for column in wanted}
 
     def fault(self, row: int, column: int, problem: str) -> DataError:
-        """The error to raise about one cell: says where it is and never what it holds."""
+        """The error to raise about a cell, which says where it is and never what it holds."""
         found = next(itertools.islice(_ROW.finditer(self._text), row, None))
         return self._error(found.start(), f"column {column + 1} {problem}")
 
@@ -220,7 +220,7 @@ class Rows:
         return bool(np.isin(around, [_QUOTE, _NEWLINE, self._between[0]]).all())
 
     def _quoted_anew(self, columns: int, wanted: Collection[int]) -> bytes:
-        """The rows with every cell in quotes; only columns that nobody wants may have odd ones."""
+        """The rows with every cell quoted properly; stray quotes are refused in wanted columns."""
         self._check_widths(columns)
 
         def quoted_row(found: re.Match[bytes]) -> bytes:

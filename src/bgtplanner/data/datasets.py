@@ -1,7 +1,7 @@
-"""Which data sets are known by name, where their files lie, and how they become ratings.
+"""The data sets that are known by name: where their files are, and how they become ratings.
 
 A data set is one entry of `DATASETS`. Real sets are not part of the package. They are looked for
-in the folder given, then in ``$BGTPLANNER_DATA``, then in the user's cache, as
+in the given folder, then in ``$BGTPLANNER_DATA``, then in the user's cache, as
 ``<folder>/<set>/<original file name>``.
 """
 
@@ -44,9 +44,9 @@ class Archive:
 
     Attributes:
         url: Its official address.
-        files: Names of the files to take out, wherever in the archive they lie, each with its
-            SHA-256, or None where the archive's own is enough.
-        sha256: Of the archive, if known.
+        files: Names of the files to extract, wherever in the archive they are, each with its
+            SHA-256, or None if that of the archive is enough.
+        sha256: SHA-256 of the archive, if known.
         max_bytes: No archive and no file in it may be larger; stops zip bombs.
     """
 
@@ -63,22 +63,22 @@ class Dataset:
     Attributes:
         name: Its name for `load_ratings` and ``--dataset``.
         description: One line for lists.
-        make: Makes it up from a seed, where nothing is read.
-        folder: Folder under the data folder, or None where nothing is read from there.
-        files: Original names of the files needed: ratings, then, if the set is cut down to the
-            users of a network, its pairs of users. Any may be gzipped, with ``.gz`` added.
+        make: Generates the ratings from a seed, if nothing is read.
+        folder: Folder under the data folder, or None if nothing is read from there.
+        files: Original names of the files: the ratings and, if only the users of a network are
+            kept, its pairs of users. Any may be gzipped, with ``.gz`` added.
         table: How the files are read.
-        archive: Where they can be had.
-        catalogue: File that tells more about the items, if there is one.
+        archive: Where they can be downloaded.
+        catalogue: File with more about the items, if there is one.
         scale: How its raw values become [0, 1].
         raw_range: Smallest and largest raw value that is a rating.
         split_within: Whether ratings are held out user by user or over all at once.
-        pseudo_items: Items a client adds to hide which it rated, as the paper sets it.
-        clients: Clients that the users are dealt to, or None for one client per user.
-        merged: Whether the users of a client are taken for one.
+        pseudo_items: Number of items that a client adds to hide which it rated, as in the paper.
+        clients: Number of clients that users are dealt to, or None for one client per user.
+        merged: Whether the users of a client are merged into one.
         printed_as: The set whose published figures it is compared with, if not its own name.
         citation: What to cite.
-        terms: What the owner asks for.
+        terms: The terms of the owner.
     """
 
     name: str
@@ -102,7 +102,7 @@ class Dataset:
 
 _MOVIELENS_100K = Dataset(
     name="ml-100k",
-    description="MovieLens 100K: 943 users, a client each",
+    description="MovieLens 100K: 943 users, one client per user",
     folder="ml-100k",
     files=("u.data",),
     table=TableFormat(delimiter="\t", header=False, time=3, whole_ids=True),
@@ -160,12 +160,12 @@ _FILMTRUST = Dataset(
 _SETS = (
     Dataset(
         name="demo",
-        description="the default: 300 made-up clients, always the same",
+        description="the default: 300 synthetic clients, always the same",
         make=lambda _: demo_ratings(),
     ),
     Dataset(
         name="synthetic",
-        description="made-up ratings of 1,000 clients, by seed",
+        description="synthetic ratings of 1,000 clients, by seed",
         make=lambda seed: synthetic_ratings(seed=seed),
     ),
     _FILMTRUST,
@@ -180,13 +180,13 @@ _SETS = (
     replace(
         _MOVIELENS_1M,
         name="ml-1m-users",
-        description="MovieLens 1M: 6,040 users, a client each",
+        description="MovieLens 1M: 6,040 users, one client per user",
         clients=None,
     ),
     replace(
         _MOVIELENS_1M,
         name="ml-1m-merged",
-        description="MovieLens 1M: 605 clients, each with ten users taken as one",
+        description="MovieLens 1M: 605 clients, each with ten users merged into one",
         merged=True,
         printed_as="ml-1m",
     ),
@@ -197,7 +197,7 @@ DATASETS: Registry[Dataset] = Registry(
     expected="a Dataset",
     fits=lambda found: isinstance(found, Dataset),
 )
-"""The data sets known by name; a table's format and path are one more way to name one."""
+"""The data sets known by name; ``csv:PATH`` and ``parquet:PATH`` name others."""
 
 _OWN = {
     kind: Dataset(
@@ -212,7 +212,7 @@ _OWN = {
 
 
 def dataset_info(name: str) -> Dataset:
-    """What is known about a set by its name, ``csv:PATH`` and ``parquet:PATH`` included.
+    """The entry of a data set, by its name, ``csv:PATH`` or ``parquet:PATH``.
 
     Raises:
         ConfigError: If there is no such set; suggests the nearest name.
@@ -239,7 +239,7 @@ def dataset_info(name: str) -> Dataset:
 
 
 def parse_scale(text: str) -> Scale:
-    """A scale as written on the command line: ``max``, ``minmax`` or ``LOW:HIGH``.
+    """Parse a scale as written on the command line: ``max``, ``minmax`` or ``LOW:HIGH``.
 
     Example:
         >>> parse_scale("1:5")
@@ -275,28 +275,29 @@ def load_ratings(
     client: Column = None,
     scale: Scale | str | None = None,
 ) -> Ratings:
-    """Ratings by the name of their set, or from a table with ``csv:PATH`` or ``parquet:PATH``.
+    """Load the ratings of a named set, or of a table with ``csv:PATH`` or ``parquet:PATH``.
 
     Args:
         name: One of `DATASETS`, or ``csv:`` or ``parquet:`` and the path of a table.
         data_dir: Folder to look in first for real data.
-        seed: Draws ``synthetic``, and deals the users of ``ml-1m`` and ``ml-1m-merged`` to
-            clients; nothing else.
-        duplicates: Which rating stays when a user rated an item twice: by default the latest by
-            time where there is one, else the last in the file.
-        delimiter: Of a text table; detected by default, like all that follows but the scale.
-        header: Whether a text table's first row holds names.
-        user: A table's user column, by name or position from 0.
-        item: A table's item column.
-        rating: A table's rating column.
-        time: A table's time column.
-        client: A table's client column; without one every user is a client.
-        scale: How a table's values become [0, 1]: ``max`` (the default), ``minmax`` or bounds,
-            as two numbers or ``LOW:HIGH``. Give bounds where the largest value is not public.
+        seed: Seed of ``synthetic``, and of dealing the users of ``ml-1m`` and ``ml-1m-merged`` to
+            clients; nothing else depends on it.
+        duplicates: Which rating is kept when a user rated an item twice: by default the latest
+            by time if there are times, else the last in the file.
+        delimiter: Delimiter of a text table; detected by default, as is all that follows
+            except the scale.
+        header: Whether the first row of a text table holds names.
+        user: User column of a table, by name or position from 0.
+        item: Item column.
+        rating: Rating column.
+        time: Time column.
+        client: Client column; without one every user is a client.
+        scale: How the values of a table become [0, 1]: ``max`` (the default), ``minmax`` or
+            bounds, as two numbers or ``LOW:HIGH``. Give bounds if the largest value is private.
 
     Raises:
         ConfigError: If the name or an option cannot be used.
-        DataError: If the data is not there, or is no table of ratings; names file and line.
+        DataError: If the data are missing or not a table of ratings; names the file and line.
 
     Example:
         >>> load_ratings("demo")
@@ -343,7 +344,7 @@ def _read_own(info: Dataset, given: dict[str, Any], duplicates: Duplicates) -> R
 def _read(info: Dataset, paths: Sequence[Path], duplicates: Duplicates) -> Ratings:
     table = read_table(paths[0], replace(info.table, bounds=info.raw_range))
     users = None
-    for network in paths[1:]:  # who is in it stays, with or without ratings, and nobody else
+    for network in paths[1:]:  # keep its users, with or without ratings, and no others
         pairs = read_table(network, info.table)
         users = np.union1d(pairs.user, pairs.item)
         table = table.take(np.isin(table.user, users))
@@ -369,10 +370,10 @@ def _read(info: Dataset, paths: Sequence[Path], duplicates: Duplicates) -> Ratin
 
 
 def data_folders(data_dir: Path | str | None = None) -> list[Path]:
-    """Folders in which real data is looked for, first to last; the first is for downloads.
+    """The folders in which data sets are looked for, in order; the first is for downloads.
 
     Raises:
-        ConfigError: If `data_dir` is given and is no folder.
+        ConfigError: If `data_dir` is given and is not a folder.
     """
     folders, there = [], False
     if data_dir is not None:
@@ -380,7 +381,7 @@ def data_folders(data_dir: Path | str | None = None) -> list[Path]:
         with contextlib.suppress(OSError):
             there = folders[0].is_dir()
         if not there:
-            raise ConfigError(f"--data-dir: {folders[0]} is no folder; expected one that exists")
+            raise ConfigError(f"--data-dir: {folders[0]} is not a folder; give one that exists")
     if from_environment := os.environ.get("BGTPLANNER_DATA"):
         folders.append(with_home(from_environment))
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -388,10 +389,10 @@ def data_folders(data_dir: Path | str | None = None) -> list[Path]:
 
 
 def find_files(name: str, data_dir: Path | str | None = None) -> list[Path]:
-    """The files of a real data set, from the first folder that has them all.
+    """The files of a real data set, from the first folder that has all of them.
 
     Raises:
-        DataError: If they are nowhere; says which file to put where.
+        DataError: If no folder has them; says which file to put where.
     """
     info = dataset_info(name)
     if info.folder is None:
@@ -403,7 +404,7 @@ def find_files(name: str, data_dir: Path | str | None = None) -> list[Path]:
         missing = [file for file, path in found.items() if path is None]
         if not missing:
             return [path for path in found.values() if path is not None]
-        if best is None and len(missing) < len(found):  # name what is missing next to the others
+        if best is None and len(missing) < len(found):  # name what is missing beside the others
             best = folder, missing
     folder, lacking = best or (folders[0], info.files)
     wanted = " and ".join(str(folder / file) for file in lacking)
@@ -415,7 +416,7 @@ def find_files(name: str, data_dir: Path | str | None = None) -> list[Path]:
 
 
 def existing_file(path: Path) -> Path | None:
-    """The file itself, or the same with ``.gz``, or None if neither is there."""
+    """The path, or the path with ``.gz`` added, or None if neither exists."""
     for candidate in (path, path.with_name(path.name + ".gz")):
         try:
             if candidate.exists():
@@ -426,7 +427,7 @@ def existing_file(path: Path) -> Path | None:
 
 
 def with_home(path: Path | str) -> Path:
-    """The path with ``~`` replaced, where the system knows whose home is meant."""
+    """The path with ``~`` expanded, if the system knows the home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError:

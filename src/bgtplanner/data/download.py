@@ -1,8 +1,8 @@
-"""Fetching a data set from its official home, once, whole and checked.
+"""Download a data set from its official site, and verify it.
 
-The archive is streamed to a ``.part`` file that a later attempt resumes, compared with a known
-checksum, and only the files needed are taken out of it, each renamed into place when complete. A
-file that the user put there is never touched: checksums bind downloads only.
+The archive is streamed to a ``.part`` file that a later attempt resumes, and compared with a known
+checksum. Only the files needed are extracted, each renamed into place when complete. A file that
+the user put there is never touched: checksums apply to downloads only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _Progress = Callable[[int, int | None], None]
 
 
 class _BrokenTransferError(Exception):
-    """The transfer broke in a way that another attempt may mend."""
+    """The transfer failed in a way that another attempt may fix."""
 
 
 def fetch_dataset(
@@ -48,28 +48,28 @@ def fetch_dataset(
     timeout: float = 30.0,
     backoff: float = 1.0,
 ) -> Path:
-    """Download a data set, unless its files are there already, and return its folder.
+    """Download a data set, unless its files are already there, and return its folder.
 
-    Safe to run twice at once: the second waits for the first and finds the files.
+    Two calls at once are safe: the second waits for the first and finds the files.
 
     Args:
         name: Data set, as for `load_ratings`.
-        data_dir: Folder to put ``<set>/<file>`` into; made if need be. By default
+        data_dir: Folder to put ``<set>/<file>`` into; created if needed. By default
             ``$BGTPLANNER_DATA``, else the user's cache.
-        on_progress: Called with the bytes had so far and the total, if known.
-        url: A mirror, https only; the checksum still binds.
-        attempts: How often to try in all. A broken transfer is resumed where it broke.
+        on_progress: Called with the bytes received so far and the total, if known.
+        url: A mirror, https only; the checksum still applies.
+        attempts: How often to try in total. A broken transfer is resumed where it broke.
         timeout: Seconds without a byte after which a transfer counts as broken.
-        backoff: Seconds before the second attempt; doubles with each one.
+        backoff: Seconds before the second attempt; doubled after each one.
 
     Raises:
-        ConfigError: If the name is not one of a real data set, or an argument is out of range.
-        DownloadError: If it cannot be had; says what to do by hand.
+        ConfigError: If the name is not that of a real data set, or an argument is out of range.
+        DownloadError: If it cannot be downloaded; says what to do by hand.
     """
     info = dataset_info(name)
     archive = info.archive
     if info.folder is None or archive is None:
-        raise ConfigError(f"dataset={name!r}: nothing to fetch: use it as it is")
+        raise ConfigError(f"dataset={name!r}: there is nothing to fetch; use it as it is")
     if attempts < 1 or not timeout > 0 or not backoff >= 0:
         raise ConfigError("expected attempts >= 1, timeout > 0 and backoff >= 0")
     address = _checked_url(url or archive.url)
@@ -99,7 +99,7 @@ def fetch_dataset(
             problem = f"cannot write in {folder}: {what}"
         files = " and ".join(archive.files)
         raise DownloadError(
-            f"{problem}. By hand: get {archive.url}, take out {files} and put into {folder}"
+            f"{problem}. By hand: get {archive.url}, extract {files} and put them into {folder}"
         ) from error
     return folder
 
@@ -114,14 +114,14 @@ def _checked_url(url: str) -> str:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """One process at a time; the system lets go of the lock when its holder dies."""
+    """Lock out other processes; the system releases the lock when its holder dies."""
     with path.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows a redirect only to an address that would have been allowed itself."""
+    """Follows a redirect only to an address that is allowed itself."""
 
     def redirect_request(self, req: Any, fp: Any, *rest: Any) -> Any:
         try:
@@ -134,9 +134,9 @@ class _SafeRedirects(urllib.request.HTTPRedirectHandler):
 def _transfer(
     url: str, part: Path, max_bytes: int, on_progress: _Progress, timeout: float
 ) -> None:
-    """One attempt to fill `part`; raises `_BrokenTransferError` where another may help."""
+    """Make one attempt to fill `part`; raise `_BrokenTransferError` if another may help."""
     had = part.stat().st_size if part.exists() else 0
-    # The scheme was checked when the address came in.
+    # The scheme was checked by _checked_url.
     request = urllib.request.Request(url, headers={"User-Agent": "bgtplanner"})  # noqa: S310
     if had:
         request.add_header("Range", f"bytes={had}-")
@@ -145,7 +145,7 @@ def _transfer(
             begun = reply.headers.get("Content-Range", "").startswith(f"bytes {had}-")
             if reply.status == 206 and not begun:
                 part.unlink()
-                raise _BrokenTransferError("the server sent another part than asked for")
+                raise _BrokenTransferError("the server sent a different part than requested")
             had = had if reply.status == 206 else 0
             length = reply.headers.get("Content-Length", "")
             total = had + int(length) if length.isdigit() else None
@@ -154,7 +154,7 @@ def _transfer(
                     if had > max_bytes or (total or 0) > max_bytes:
                         raise DownloadError(f"{url}: larger than the {max_bytes} bytes allowed")
                     on_progress(had, total)
-                    try:  # an error of the network must not look like one of the disk
+                    try:  # a network error must not look like a disk error
                         chunk = reply.read(_CHUNK_BYTES)
                     except (http.client.HTTPException, OSError) as error:
                         problem = f"the connection broke ({type(error).__name__})"
@@ -165,7 +165,7 @@ def _transfer(
                     had += len(chunk)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416 and had:  # nothing left to send: whole already, or not the same file
+        if error.code == 416 and had:  # nothing left to send: it is complete, or another file
             if error.headers.get("Content-Range", "").endswith(f"/{had}"):
                 return
             part.unlink()
@@ -185,10 +185,10 @@ def _sha256_of(path: Path) -> str:
 
 
 def _unpack(zipped: Path, folder: Path, archive: Archive, url: str) -> None:
-    """Check a zip file, take the wanted files out of it and delete it.
+    """Verify a zip file, extract the wanted files and delete it.
 
-    All of them are complete and checked before the first is renamed into place, so that another
-    process never sees half a file. If the disk is full the zip file stays, to go on from there.
+    All files are complete and checked before the first is renamed into place, so that another
+    process never sees half a file. If the disk is full, the zip file is kept for the next attempt.
     """
     unpacked = {file: folder / f".{file}.part" for file in archive.files}
     try:
@@ -202,7 +202,7 @@ def _unpack(zipped: Path, folder: Path, archive: Archive, url: str) -> None:
                 _take_out(opened, file, path, archive.max_bytes)
                 expected = archive.files[file]
                 if expected is not None and _sha256_of(path) != expected:
-                    raise DownloadError(f"{file}: wrong checksum; what was fetched was deleted")
+                    raise DownloadError(f"{file}: wrong checksum; the download was deleted")
         for file, path in unpacked.items():
             path.replace(folder / file)
         zipped.unlink()
@@ -211,14 +211,14 @@ def _unpack(zipped: Path, folder: Path, archive: Archive, url: str) -> None:
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         zipped.unlink()  # RuntimeError: encrypted
-        raise DownloadError("not a sound zip file; what was fetched was deleted") from error
+        raise DownloadError("not a valid zip file; the download was deleted") from error
     finally:
         for path in unpacked.values():
             path.unlink(missing_ok=True)
 
 
 def _take_out(opened: zipfile.ZipFile, file: str, target: Path, max_bytes: int) -> None:
-    """Copy one file. Nothing that the archive says of its place or size is to be trusted."""
+    """Extract one file, without trusting the path or the size that the archive states."""
     named = [m for m in opened.infolist() if PurePosixPath(m.filename).name == file]
     if len(named) != 1:
         raise DownloadError(f"the archive has {len(named)} files {file}; expected one")

@@ -1,8 +1,8 @@
-"""Ratings as flat arrays: one row a rating, sorted by client, never padded.
+"""Ratings as flat arrays: one row per rating, sorted by client, never padded.
 
-A *user* is a person who rated; a *client* is whoever takes part in the federation and is the unit
-that privacy protects. Mostly they are the same; on MovieLens 1M the paper puts about ten users
-behind one client. All values are scaled to [0, 1].
+A *user* is a person who rated; a *client* takes part in the federation and is the unit that
+privacy protects. Usually they are the same; on MovieLens 1M the paper has about ten users per
+client. All values are scaled to [0, 1].
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
 
 Scale = Literal["max", "minmax"] | tuple[float, float]
-"""How raw values become [0, 1]: divide by the largest, stretch from smallest to largest, or
-stretch the interval from explicit bounds ``(low, high)``."""
+"""How raw values become [0, 1]: ``max`` divides by the largest value, ``minmax`` maps the smallest
+to 0 and the largest to 1, and explicit bounds ``(low, high)`` are mapped to 0 and 1."""
 
 Duplicates = Literal["last", "first", "mean", "error"]
 """What happens when a user rated the same item twice."""
@@ -39,18 +39,18 @@ class Ratings:
     Attributes:
         user: User index of each rating.
         item: Item index of each rating.
-        value: Rating scaled to [0, 1].
-        time: When it was given, in the source's own unit, if known.
-        client_of_user: Client index of every user, those without a rating included.
-        n_items: Number of items, those without a rating included.
+        value: Each rating, scaled to [0, 1].
+        time: When it was given, in the unit of the source, if known.
+        client_of_user: Client index of every user, including users without a rating.
+        n_items: Number of items, including items without a rating.
         low: Raw value that became 0.
         high: Raw value that became 1.
-        user_labels: The source's name of each user.
-        item_labels: The source's name of each item.
-        name: What to call this set in reports.
-        public: What was given instead of being read off the ratings: ``scale`` where the bounds
-            were, ``catalogue`` where the items were. Whatever was read off them says something
-            about whoever rated, and no budget pays for that.
+        user_labels: Label of each user in the source.
+        item_labels: Label of each item in the source.
+        name: Name of this set in reports.
+        public: What was given and not read off the ratings: ``scale`` if the bounds were given,
+            ``catalogue`` if the items were. Whatever was read off the ratings reveals something
+            about the people who rated, and no budget pays for that.
 
     Example:
         >>> ratings = Ratings.from_arrays(["ann", "bob", "ann"], [7, 7, 9], [1, 5, 3], scale="max")
@@ -84,7 +84,7 @@ class Ratings:
 
     @property
     def n_users(self) -> int:
-        """Number of users, those without a rating included."""
+        """Number of users, including users without a rating."""
         return len(self.client_of_user)
 
     @cached_property
@@ -94,7 +94,7 @@ class Ratings:
 
     @cached_property
     def client(self) -> IntArray:
-        """Client index of each rating; never decreases along the array."""
+        """Client index of each rating, in ascending order."""
         return self.client_of_user[self.user]
 
     @property
@@ -103,7 +103,7 @@ class Ratings:
         return len(self) / (self.n_users * self.n_items) if len(self) else 0.0
 
     def take(self, rows: NDArray[Any]) -> Self:
-        """The same users, items and clients with only the given rows (a mask or indices)."""
+        """The same users, items and clients, with only the given rows (a mask or indices)."""
         return replace(
             self,
             user=self.user[rows],
@@ -113,7 +113,7 @@ class Ratings:
         )
 
     def to_raw(self, value: ArrayLike) -> NDArray[np.float64]:
-        """Scaled values, such as predictions, back on the source's scale."""
+        """Convert scaled values, such as predictions, back to the scale of the source."""
         return np.asarray(value, dtype=np.float64) * (self.high - self.low) + self.low
 
     @classmethod
@@ -131,21 +131,21 @@ class Ratings:
         duplicates: Duplicates = "last",
         name: str = "ratings",
     ) -> Self:
-        """Ratings from columns of equal length, with any labels for users and items.
+        """Build ratings from columns of equal length, with any labels for users and items.
 
         Args:
             user: Label of the user of each rating (numbers or text).
             item: Label of the item of each rating.
             value: Raw rating.
-            time: When it was given. With it, `duplicates` goes by time, else by position.
+            time: When it was given. If given, `duplicates` goes by time, else by position.
             client: Label of the client of each rating; by default every user is a client. All
                 ratings of a user must name the same client.
-            users: Labels of all users, where some have no rating.
-            items: Labels of all items, where some have no rating; the public catalogue.
+            users: Labels of all users, if some have no rating.
+            items: Labels of all items, if some have no rating; the public catalogue.
             scale: How raw values become [0, 1]. Bounds are public; ``max`` and ``minmax`` are read
                 off the values.
-            duplicates: Which rating stays when a user rated an item twice.
-            name: What to call this set in reports.
+            duplicates: Which rating is kept when a user rated an item twice.
+            name: Name of this set in reports.
 
         Raises:
             DataError: If lengths differ, a value is not finite or lies outside the bounds, a
@@ -206,10 +206,10 @@ class Ratings:
         client: str | None = None,
         **options: Any,
     ) -> Self:
-        """Ratings from anything with named columns: pandas, polars, Arrow, a dict of lists.
+        """Build ratings from anything with named columns: pandas, polars, Arrow, a dict of lists.
 
         Args:
-            frame: ``frame[column]`` must give the column.
+            frame: ``frame[column]`` must return the column.
             user: Name of the user column.
             item: Name of the item column.
             value: Name of the rating column.
@@ -232,7 +232,7 @@ class Ratings:
                 raise DataError(
                     f"{argument}={name!r}: no such column; the frame has {known}"
                 ) from error
-            except Exception as error:  # a frame library's own "no such column"
+            except Exception as error:  # frame libraries have errors of their own
                 raise DataError(f"{argument}={name!r}: no such column") from error
         return cls.from_arrays(**columns, **options)
 
@@ -304,7 +304,7 @@ def _resolve_duplicates(
     n_items: int,
     rule: Duplicates,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Rows to keep, in their old order, and the values (changed only by the rule 'mean')."""
+    """The rows to keep, in their order, and the values (changed only by the rule 'mean')."""
     if rule not in ("last", "first", "mean", "error"):
         raise ConfigError(f"duplicates={rule!r}: expected 'last', 'first', 'mean' or 'error'")
     pair = user.astype(np.int64) * n_items + item
@@ -328,6 +328,6 @@ def _clients_of_users(client: IntArray, user: IntArray, n_users: int) -> IntArra
     client_of_user[user] = client
     if (client_of_user[user] != client).any():
         raise DataError("a user's ratings name more than one client")
-    silent = np.flatnonzero(client_of_user < 0)  # users without a rating: a client each
+    silent = np.flatnonzero(client_of_user < 0)  # users without a rating: one client per user
     client_of_user[silent] = client.max(initial=-1) + 1 + np.arange(len(silent))
     return client_of_user

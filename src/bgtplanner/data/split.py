@@ -1,4 +1,4 @@
-"""How ratings are divided: among clients, into training and test, and over time."""
+"""Divide ratings among clients, into training and test sets, and over time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["Pairs", "Split", "deal_users", "merge_users", "split_ratings"]
 def deal_users(ratings: Ratings, clients: int, *, seed: int) -> Ratings:
     """Deal the users at random to `clients` clients of (almost) equal size.
 
-    This is how the paper makes 605 clients of MovieLens 1M's 6,040 users. The client, with all
-    its users, is then what privacy protects.
+    This is how the paper turns the 6,040 users of MovieLens 1M into 605 clients. Privacy then
+    protects a client with all its users.
     """
     if not 1 <= clients <= max(ratings.n_users, 1):
         raise ConfigError(f"clients={clients}: expected 1 to {ratings.n_users} (the users)")
@@ -30,9 +30,9 @@ def deal_users(ratings: Ratings, clients: int, *, seed: int) -> Ratings:
 
 
 def merge_users(ratings: Ratings) -> Ratings:
-    """Take all users of a client for one user, who has then rated some items several times.
+    """Merge all users of a client into one user, who may then have rated an item several times.
 
-    The authors' code has one user for each of its 605 clients of MovieLens 1M.
+    The authors' code has one user per client for the 605 clients of MovieLens 1M.
     """
     clients = ratings.n_clients
     return replace(
@@ -47,8 +47,8 @@ class Pairs(NamedTuple):
     """Client-item pairs.
 
     Attributes:
-        client: Of each pair.
-        item: Of each pair.
+        client: Client of each pair.
+        item: Item of each pair.
         first: First round in which one of its ratings is known.
     """
 
@@ -77,7 +77,7 @@ class Split:
         return self.arrival <= round_index
 
     def pairs(self) -> Pairs:
-        """Every client-item pair there is a training rating for, by client, then by item."""
+        """Every client-item pair that has a training rating, sorted by client, then by item."""
         train = self.train
         key = train.client.astype(np.int64) * train.n_items + train.item
         distinct, index = np.unique(key, return_inverse=True)
@@ -86,9 +86,9 @@ class Split:
         return Pairs(distinct // train.n_items, distinct % train.n_items, first)
 
     def set_aside(self, share: float, *, seed: int) -> tuple[Split, Split]:
-        """The same split without part of the training ratings, and that part on its own.
+        """Split off a validation set; return the split without it, and the validation set.
 
-        Every client sets aside the same share of its ratings, rounded down, drawn at random: it
+        Every client sets aside the same share of its ratings, rounded down, drawn at random. It
         never trains on them, and can validate on them.
         """
         ConfigError.unless(0 < share < 1, "share", share, "above 0 and below 1")
@@ -111,16 +111,16 @@ def split_ratings(
     within: Literal["user", "all"] = "user",
     initial_share: float = 0.5,
 ) -> Split:
-    """Hold out ratings for the test, and let part of the training ratings arrive over time.
+    """Hold out a test set, and let part of the training ratings arrive over time.
 
     Args:
         ratings: What to split.
-        seed: Same seed, same split, whatever is trained on it later.
+        seed: The same seed gives the same split, whatever is trained on it.
         rounds: Rounds over which the late ratings arrive.
-        train_share: Share of the ratings that is trained on (the paper: 4 of 5).
+        train_share: Share of the ratings that is trained on (4 of 5 in the paper).
         within: ``"user"`` keeps floor(share * n) of every user's ratings for training
             (MovieLens); ``"all"`` draws over all ratings at once (FilmTrust).
-        initial_share: Share of each client's training ratings that is there at the start
+        initial_share: Share of each client's training ratings that is there from the start
             (rounded up); the rest arrives evenly over the rounds. 1 turns arrival off.
 
     Example:
@@ -137,7 +137,7 @@ def split_ratings(
     if within not in ("user", "all"):
         raise ConfigError(f"within={within!r}: expected 'user' or 'all'")
     if not len(ratings):
-        raise DataError(f"{ratings.name} has no ratings to split")
+        raise DataError(f"{ratings.name}: has no ratings to split")
     generator = np.random.default_rng([seed, 0x5917])
     draw = generator.random(len(ratings))
     if within == "user":
@@ -151,10 +151,10 @@ def split_ratings(
     rank, size = _rank_within(client, generator.random(len(train)), train.n_clients)
     initial = np.ceil(initial_share * size - 1e-9)
     late = rank >= initial
-    # A random phase for each client, so that all clients' first late ratings do not come at once.
+    # A random phase per client, so that the first late ratings do not all come at once.
     phase = generator.random(train.n_clients)[client]
     step = (rank - initial + phase) * (rounds - 1) / np.maximum(size - initial, 1)
-    # The minimum matters with one round, and where rounding lifts the last step to a whole round.
+    # The minimum matters with one round, or if rounding lifts the last step to a whole round.
     arrival = np.where(late, np.minimum(1 + np.floor(step), rounds - 1), 0)
     return Split(train=train, test=test, arrival=arrival.astype(np.int32))
 

@@ -1,9 +1,9 @@
-"""Ratings made up from a known model, at any size, that look like MovieLens.
+"""Synthetic ratings of any size, drawn from a known model, that look like MovieLens.
 
 A rating is ``3.65 + user bias + item bias + user factors . item factors + noise``, rounded to one
 of 1..5. Few items get most of the ratings and few users give most of them. The spreads are chosen
-so that on a held-out fifth the constant, the user mean, user and item biases, and a factorization
-come out in the proportions of MovieLens 100K: there is something to learn, and about as much.
+so that on a held-out fifth the errors of a constant, the user mean, user and item biases, and a
+factorization have the proportions of MovieLens 100K: there is about as much to learn.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _USER_SPREAD = 0.50
 _ITEM_SPREAD = 0.54
 _TASTE_SPREAD = 0.45
 _ACTIVITY_SPREAD = 0.9  # standard deviation of the logarithm of a user's number of ratings
-_BLOCK_RATINGS = 1 << 21  # pairs are drawn for this many ratings at a time: bounds the memory
-_DENSE_SHARE = 8  # a user who rated over 1/8 of the items is drawn from all items at once
+_BLOCK_RATINGS = 1 << 21  # pairs are drawn for this many ratings at a time, to bound the memory
+_DENSE_SHARE = 8  # a user who rated over 1/8 of the items draws from all items at once
 _MAX_REDRAWS = 60
 
 
@@ -37,20 +37,20 @@ def synthetic_ratings(
     seed: int = 0,
     name: str = "synthetic",
 ) -> Ratings:
-    """Ratings of `clients` clients that are a function of the arguments alone.
+    """Draw ratings of `clients` clients that are a function of the arguments alone.
 
     Time and memory grow with the number of ratings, not with clients times items.
 
     Args:
         clients: Number of clients.
         items: Number of items; the rare ones may get no rating.
-        ratings_per_client: Mean number of ratings of a client. The total is exactly
-            ``clients * ratings_per_client``; single clients differ widely.
+        ratings_per_client: Mean number of ratings per client. The total is exactly
+            ``clients * ratings_per_client``; individual clients differ widely.
         dim: Length of the hidden user and item factors; 0 leaves biases only.
-        users_per_client: Users behind each client.
-        noise: Standard deviation, in stars, of what nobody can predict.
-        seed: Same arguments and seed, same ratings.
-        name: What to call the set in reports.
+        users_per_client: Number of users per client.
+        noise: Standard deviation, in stars, of the part that cannot be predicted.
+        seed: The same arguments and seed give the same ratings.
+        name: Name of the set in reports.
 
     Raises:
         ConfigError: If an argument is out of range.
@@ -91,11 +91,11 @@ def synthetic_ratings(
     counts = _activity(generator, users, items, clients * ratings_per_client)
     popularity = _popularity(generator, items)
     user_bias = generator.normal(0, _USER_SPREAD, users)
-    # What many have rated is on the whole liked better, as in every real set.
+    # Items that many people rated have higher ratings on average, as in every real set.
     liking = np.log(popularity) - np.log(popularity).mean()
     liking /= max(float(liking.std()), 1e-12)
     item_bias = _ITEM_SPREAD * (0.5 * liking + np.sqrt(0.75) * generator.normal(0, 1, items))
-    strength = 1.0 / np.arange(1, dim + 1)  # one taste leads, as singular values fall off in life
+    strength = 1.0 / np.arange(1, dim + 1)  # falling, as the singular values of real sets do
     strength *= _TASTE_SPREAD / max(float(np.linalg.norm(strength)), 1e-12)
     user_factors = generator.normal(0, np.sqrt(strength), (users, dim)).astype(np.float32)
     item_factors = generator.normal(0, np.sqrt(strength), (items, dim)).astype(np.float32)
@@ -127,12 +127,12 @@ def synthetic_ratings(
         user_labels=np.arange(users),
         item_labels=np.arange(items),
         name=name,
-        public=frozenset({"scale", "catalogue"}),  # both are settings, and nobody rated anything
+        public=frozenset({"scale", "catalogue"}),  # both are settings, not data
     )
 
 
 def demo_ratings() -> Ratings:
-    """The default data set: always the same 15,000 ratings, small enough for a laptop minute.
+    """The default data set: always the same 15,000 ratings, a minute of training on a laptop.
 
     Example:
         >>> demo_ratings()
@@ -146,7 +146,7 @@ def demo_ratings() -> Ratings:
 def _activity(
     generator: np.random.Generator, users: int, items: int, total: int
 ) -> NDArray[np.int64]:
-    """Ratings of each user: log-normal, none below a fifth of the mean, adding up to `total`."""
+    """Number of ratings per user: log-normal, at least a fifth of the mean, `total` in sum."""
     weight = generator.lognormal(0, _ACTIVITY_SPREAD, users)
     least = max(1, total // users // 5)
 
@@ -154,7 +154,7 @@ def _activity(
         return np.clip(weight * scale, least, items)
 
     low, high = 0.0, items / float(weight.min())
-    for _ in range(100):  # bisection: cutting at both ends moves the mean
+    for _ in range(100):  # bisection, because clipping moves the mean
         middle = (low + high) / 2
         low, high = (middle, high) if wanted(middle).sum() < total else (low, middle)
     exact = wanted(high)
@@ -163,14 +163,14 @@ def _activity(
     if missing > 0:
         raised = np.argsort(-np.where(counts < items, exact - counts, -1.0), kind="stable")
         counts[raised[:missing]] += 1
-    elif missing < 0:  # only by rounding in the bisection's last digit
+    elif missing < 0:  # only by rounding errors of the bisection
         lowered = np.argsort(-counts, kind="stable")
         counts[lowered[:-missing]] -= 1
     return counts
 
 
 def _popularity(generator: np.random.Generator, items: int) -> NDArray[np.float64]:
-    """Chance of each item to be rated, Zipf-like with a flat head, in random item order."""
+    """Probability that each item is rated: Zipf-like with a flat head, in random order."""
     weight = 1.0 / (np.arange(items) + 0.02 * items + 1.0)
     generator.shuffle(weight)
     return np.asarray(weight / weight.sum())
@@ -188,14 +188,14 @@ def _draw_items(
 ) -> NDArray[np.int32]:
     """Distinct items for each user, ``counts[user]`` of them, by popularity; sorted by user.
 
-    Light users draw with replacement and draw again what they had already; users with a large
-    share of the items take part in a race of all items instead. Both give the same distribution
-    (one item after another, each by popularity among those left), and both cost time in
-    proportion to the ratings.
+    Users with few ratings draw with replacement and draw again what they already had; users with
+    a large share of the items are handled by an exponential race of all items. Both give the same
+    distribution (one item after another, each by popularity among those left), and both take time
+    in proportion to the number of ratings.
     """
     items = len(popularity)
-    interactions = np.cumsum(popularity)
-    interactions[-1] = 1.0
+    cumulative = np.cumsum(popularity)
+    cumulative[-1] = 1.0
     light = counts * _DENSE_SHARE <= items
     pairs = np.empty(0, dtype=np.int64)  # user * items + item, sorted
     missing = np.where(light, counts, 0)
@@ -203,7 +203,7 @@ def _draw_items(
         if not missing.any():
             break
         who = np.repeat(np.arange(len(counts)), missing)
-        drawn = np.searchsorted(interactions, generator.random(len(who)), side="right")
+        drawn = np.searchsorted(cumulative, generator.random(len(who)), side="right")
         fresh = np.unique(who * items + np.minimum(drawn, items - 1))
         at = np.minimum(np.searchsorted(pairs, fresh), max(len(pairs) - 1, 0))
         fresh = fresh[pairs[at] != fresh] if len(pairs) else fresh
@@ -223,7 +223,7 @@ def _race(
     counts: NDArray[np.int64],
     popularity: NDArray[np.float64],
 ) -> NDArray[np.int64]:
-    """Pairs of the users `racing`: the items with the smallest exponential arrival times."""
+    """Pairs of the users in `racing`: the items with the smallest exponential arrival times."""
     items = len(popularity)
     height = max(1, _BLOCK_RATINGS // items)
     pairs = []

@@ -1,6 +1,6 @@
-"""How a table of ratings is read: CSV text, plain or gzipped, or Parquet.
+"""Read a table of ratings: CSV text, plain or gzipped, or Parquet.
 
-What is not given is detected. Messages name the file and the line, never what a cell holds.
+What is not given is detected. Messages name the file and the line, never the content of a cell.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ _SNIFFED_ROWS = 20
 _PARQUET_ROWS = 1 << 18
 _DELIMITERS = ("\t", "::", ";", ",", "|", " ")
 _SPELLED_OUT = {"tab": "\t", r"\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
-_WHOLE = "^(0|[1-9][0-9]{0,17})$"  # integers that read the same written back
+_WHOLE = "^(0|[1-9][0-9]{0,17})$"  # integers that are written as they are read
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableFormat:
-    """How to read a table; None means: detect it.
+    """How to read a table; what is None is detected.
 
     Attributes:
         delimiter: One character, or ``::``; also ``tab``, ``comma``, ``semicolon``, ``space``.
-        header: Whether the first row holds names. Detected: it does if its rating is no number.
-        user: Column of the user, by name or position from 0. Detected: by its usual names, else
-            the first column.
-        item: Column of the item; else the second.
-        rating: Column of the rating; else the third.
-        time: Column of the time, in numbers or ISO dates; else by name only.
-        client: Column of the client; else by name only.
+        header: Whether the first row holds names; by default, if its rating is not a number.
+        user: Column of the user, by name or position from 0. By default it is found by its usual
+            names, else it is the first column.
+        item: Column of the item; by default likewise, else the second.
+        rating: Column of the rating; by default likewise, else the third.
+        time: Column of the time, in numbers or ISO dates; by default found by name only.
+        client: Column of the client; by default found by name only.
         whole_ids: Whether users and items must be plain integers, not text.
         bounds: Smallest and largest allowed rating.
-        parquet: Whether the file is Parquet, which has no delimiter and always names.
+        parquet: Whether the file is Parquet, which has no delimiter and always has names.
     """
 
     delimiter: str | None = None
@@ -79,7 +79,7 @@ class TableFormat:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Table:
-    """Columns of equal length. Ids are integers, or indices into the labels where those exist."""
+    """Columns of equal length. Ids are integers, or indices into the labels if there are any."""
 
     user: NDArray[Any]
     item: NDArray[Any]
@@ -96,15 +96,15 @@ class Table:
 
 
 def read_table(path: Path | str, table_format: TableFormat | None = None) -> Table:
-    r"""Read a table of ratings, in memory proportional to its rows.
+    r"""Read a table of ratings, in memory proportional to the number of rows.
 
     Args:
-        path: The file. A gzip file is known by its first bytes, whatever its name.
+        path: The file. Gzip is detected by the first bytes, whatever the name.
         table_format: What is known about it; the rest is detected.
 
     Raises:
         DataError: If the file cannot be read as ratings; names the line.
-        ConfigError: If the format names a column or a delimiter that cannot be.
+        ConfigError: If the format has an impossible column or delimiter.
 
     Example:
         >>> import tempfile
@@ -132,7 +132,7 @@ def read_table(path: Path | str, table_format: TableFormat | None = None) -> Tab
     labels: dict[str, Any] = {}
     for role in [role for role in _ROLES if parts[role]]:
         if role in _IDS:
-            columns[role], labels[role] = _joined(parts.pop(role))  # let go of: they are large
+            columns[role], labels[role] = _joined(parts.pop(role))  # pop: they are large
         else:
             columns[role] = np.concatenate(parts.pop(role))
         if labels.get(role) is not None and len(labels[role]) > MOST_LABELS:
@@ -146,9 +146,9 @@ class _Part:
     """Some rows of a table.
 
     Attributes:
-        columns: Arrow's arrays by role. Ids and text are text; missing cells are null or empty.
+        columns: Arrow arrays by role. Ids are text; missing cells are null or empty.
         place: Position of each of them among all columns.
-        fault: Makes the error about a cell, by row, column and what is wrong; it says where.
+        fault: Makes the error about a cell, from its row, its column and the problem.
     """
 
     columns: Mapping[str, Any]
@@ -160,7 +160,7 @@ class _Part:
             raise self.fault(int(bad.argmax()), self.place[role], problem)
 
     def ids(self, role: str, whole_only: bool) -> Any:
-        """The ids as a dictionary array of text, none of which is empty or too long."""
+        """The ids as a dictionary array of text, after checking that none is empty or too long."""
         import pyarrow as pa
         from pyarrow import compute
 
@@ -181,7 +181,7 @@ class _Part:
         return pa.DictionaryArray.from_arrays(coded.indices, labels)
 
     def numbers(self, role: str, bounds: tuple[float, float] | None) -> NDArray[np.float64]:
-        """Numbers, each exactly as ``float`` reads it, or the seconds of ISO dates as times."""
+        """The numbers, exactly as ``float`` reads them; times may be ISO dates, in seconds."""
         import pyarrow as pa
 
         column = self.columns[role]
@@ -190,7 +190,7 @@ class _Part:
             value = _numpy(column.cast(pa.float64()))
         except pa.ArrowInvalid:
             value = np.array([np.nan])
-        if not np.isfinite(value).all():  # some cell is odd: a date, or none of all this
+        if not np.isfinite(value).all():  # some cell is a date, or invalid
             value = np.empty(len(column))
             for row, cell in enumerate(column.to_pylist()):
                 try:
@@ -210,7 +210,7 @@ def _numpy(array: Any) -> NDArray[Any]:
 
 
 def _number(cell: str, *, dates: bool) -> float:
-    """One cell as a number; a ValueError says what is wrong with it, not what it holds."""
+    """A cell as a number; a ValueError says what is wrong, but not what the cell holds."""
     if not cell:
         raise ValueError("is empty")
     cell = cell.strip(" \t\n\r\v\f")
@@ -229,7 +229,7 @@ def _number(cell: str, *, dates: bool) -> float:
 
 
 def _joined(parts: list[Any]) -> tuple[NDArray[Any], NDArray[np.str_] | None]:
-    """The ids as integers if all of them are; else indices and the sorted labels they point at."""
+    """The ids as integers if all of them are; else as indices, with the sorted labels."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -292,7 +292,7 @@ def _fault_in_row(path: Path, first: int, row: int, column: int, problem: str) -
 
 
 def _as_text(column: Any, role: str) -> Any:
-    """A column of Parquet as those of text tables are: ids in text, moments in seconds."""
+    """A Parquet column in the form of a text table: ids as text, timestamps in seconds."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -311,7 +311,7 @@ def _as_text(column: Any, role: str) -> Any:
 def _find_layout(
     text: bytes, wanted: TableFormat, path: Path, line: int
 ) -> tuple[bool, tuple[str, int, dict[str, int]]]:
-    """Whether there is a header; delimiter, number of columns, and where which of them is."""
+    """Whether there is a header; the delimiter, the number of columns, and their positions."""
     sample = text[:_SNIFFED_BYTES].decode(errors="replace")
     delimiter = _find_delimiter(sample, wanted.delimiter, path, line)
     first = _split(sample, delimiter)[0]
@@ -323,14 +323,14 @@ def _find_layout(
         cell = first[at if at is not None and 0 <= at < len(first) else min(2, len(first) - 1)]
         header = named or usual is not None or not _is_number(cell)
     if named and not header:
-        raise ConfigError("columns are given by name, and the table is said to have no header")
+        raise ConfigError("columns are given by name, but data.header says there is no header")
     return header, (delimiter, len(first), _places(first, wanted, header, path, line))
 
 
 def _places(
     first: Sequence[str], wanted: TableFormat, header: bool, path: Path, line: int | None = None
 ) -> dict[str, int]:
-    """Position of every column that is there, by role."""
+    """The position of every column in use, by role."""
     usual = {role: _usual_place(first, role) if header else None for role in _ROLES}
     guessed = all(usual[role] is None for role in _ROLES[:3])
     place: dict[str, int] = {}
@@ -339,10 +339,10 @@ def _places(
         if isinstance(given, str) and given not in first:
             raise ConfigError(
                 f"{path}: {role}={given!r}: no such column; the header has {_names(first)}: "
-                "choose out of these"
+                "choose one of these"
             )
         if isinstance(given, int) and given < 0:
-            raise ConfigError(f"{role}={given}: columns count from 0: expected such a number")
+            raise ConfigError(f"{role}={given}: columns count from 0: expected at least 0")
         if given is not None:
             place[role] = given if isinstance(given, int) else list(first).index(given)
         elif found is not None:
@@ -369,20 +369,20 @@ def _find_delimiter(sample: str, given: str | None, path: Path, line: int) -> st
         if not re.fullmatch(r'::|[^\x80-\U0010ffffA-Za-z0-9"\n\r.+\-\0]', delimiter):
             raise ConfigError(f"delimiter={given!r}: expected one ASCII character, '::' or 'tab'")
         return delimiter
-    for even in (True, False):  # first what cuts all rows alike, then what cuts the first
+    for even in (True, False):  # prefer what splits all rows alike over what splits the first
         for delimiter in _DELIMITERS:
             cells = [len(row) for row in _split(sample, delimiter)]
             if cells[0] >= 3 and (not even or len(set(cells)) == 1):
                 return delimiter
     raise DataError(
-        "expected at least 3 columns parted by tab, '::', ';', ',', '|' or space",
+        "expected at least 3 columns separated by tab, '::', ';', ',', '|' or space",
         path=path,
         line=line,
     )
 
 
 def _split(text: str, delimiter: str) -> list[list[str]]:
-    """The cells of the first rows; blank rows are left out."""
+    """The cells of the first rows, without blank rows."""
     if delimiter == "::":
         return [row.split("::") for row in text.split("\n") if row][:_SNIFFED_ROWS]
     if delimiter == " ":
@@ -399,7 +399,7 @@ def _usual_place(first: Sequence[str], role: str) -> int | None:
 
 
 def _names(first: Sequence[str]) -> str:
-    """The header for a message; not if it holds a number, for then it may be a row of data."""
+    """The header for a message, unless it holds a number: then it may be a row of data."""
     return "no names" if any(map(_is_number, first)) else ", ".join(map(repr, first))
 
 
@@ -412,7 +412,7 @@ def _is_number(cell: str) -> bool:
 
 
 def item_names(path: Path) -> tuple[str, ...]:
-    """The items of a public catalogue: a different name on every line of a file.
+    """Read the items of a public catalogue: a file with a different name on every line.
 
     Raises:
         DataError: If it is too long, or a line holds no name, one that is too long, or one that

@@ -1,4 +1,4 @@
-"""Ready trackers: a run in TensorBoard and in MLflow, since that is where people already look."""
+"""Ready-made trackers, which record a run in TensorBoard or MLflow."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 __all__ = ["TRACKERS", "MLflowTracker", "TensorBoardTracker", "tracker_named"]
 
-_MARK = "bgtplanner.folder"  # a hash: paths have quotes, and tell more than they must
-_EVERY = 1.0  # seconds between parcels to MLflow: a round may take a millisecond
+_MARK = "bgtplanner.folder"  # holds a hash: a path may have quotes, and reveals more than needed
+_EVERY = 1.0  # seconds between batches to MLflow: a round may take a millisecond
 
 
 class TensorBoardTracker(Tracker):
-    """Writes every round's figures where TensorBoard finds them.
+    """Writes the figures of every round for TensorBoard.
 
     Args:
-        folder: Run folder; the logs are kept beside it, in ``tensorboard/<its name>``, so that
-            ``tensorboard --logdir`` shows all runs of one place together.
+        folder: Run folder; the logs are kept next to it, in ``tensorboard/<its name>``, so that
+            ``tensorboard --logdir`` shows all runs of a folder together.
 
     Raises:
         MissingExtraError: If TensorBoard is not installed.
@@ -65,22 +65,22 @@ class TensorBoardTracker(Tracker):
 
 
 class MLflowTracker(Tracker):
-    """Keeps settings, every round's figures and the result as one run of MLflow.
+    """Records the settings, the figures of every round and the result as a run of MLflow.
 
-    ``MLFLOW_TRACKING_URI`` says where, as everywhere in MLflow; by default a file
-    ``mlflow.db`` in the present folder. A run that is resumed goes on under its old name.
+    ``MLFLOW_TRACKING_URI`` says where, as usual with MLflow; by default it is the file
+    ``mlflow.db`` in the current folder. A resumed run continues its old entry.
 
     Args:
-        folder: Run folder, by which the run is known.
+        folder: Run folder, which identifies the run.
         experiment: Name of the experiment.
 
     Raises:
         MissingExtraError: If MLflow is not installed.
-        ConfigError: If the place cannot be reached.
+        ConfigError: If the tracking store cannot be reached.
     """
 
     def __init__(self, folder: Path | str, experiment: str = "bgtplanner") -> None:
-        # Who measures privacy tells nobody that he does.
+        # No telemetry: a privacy tool must not report on its users.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         try:
@@ -88,7 +88,7 @@ class MLflowTracker(Tracker):
             from mlflow.entities import Metric, Param
         except ModuleNotFoundError as error:
             raise MissingExtraError("mlflow", "--track mlflow") from error
-        logging.getLogger("mlflow").setLevel(logging.WARNING)  # our output is for the run
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # the terminal is for the run
         self._metric, self._param = Metric, Param
         self._folder = Path(folder).absolute()
         self._mark = hashlib.sha256(os.fsencode(self._folder)).hexdigest()
@@ -98,7 +98,7 @@ class MLflowTracker(Tracker):
             self._experiment: str = (
                 known.experiment_id if known else self._client.create_experiment(experiment)
             )
-        except Exception as error:  # of a dozen kinds
+        except Exception as error:  # of many kinds
             said = " ".join(str(error).split())[:200]
             raise ConfigError(
                 f"--track mlflow: {said}; set MLFLOW_TRACKING_URI to a store that answers, such "
@@ -110,7 +110,7 @@ class MLflowTracker(Tracker):
         self._sent = 0.0
 
     def begin(self, config: Config, first: int) -> None:
-        if first:  # the run under which this folder is known already, if it is
+        if first:  # look for the entry of this folder
             mark = f"tags.`{_MARK}` = '{self._mark}'"
             found = self._client.search_runs([self._experiment], filter_string=mark)
             self._run = found[0].info.run_id if found else None
@@ -125,7 +125,7 @@ class MLflowTracker(Tracker):
         for section, values in config.model_dump(mode="json", exclude={"preset"}).items():
             settings |= {f"{section}.{key}": of for key, of in values.items() if of is not None}
         params = [self._param(key, str(value)[:6000]) for key, value in settings.items()]
-        for at in range(0, len(params), 100):  # as many as it takes at once
+        for at in range(0, len(params), 100):  # the limit of one request
             self._client.log_batch(self._run, params=params[at : at + 100])
 
     def note(self, figures: Mapping[str, float], step: int) -> None:
@@ -144,7 +144,7 @@ class MLflowTracker(Tracker):
         self._terminated("FINISHED")
 
     def release(self) -> None:
-        self._terminated("KILLED")  # unless it is done
+        self._terminated("KILLED")  # has no effect on a finished run
 
     def _terminated(self, status: str) -> None:
         if self._run is not None:
@@ -154,7 +154,7 @@ class MLflowTracker(Tracker):
 
     def _send(self) -> None:
         if self._run is not None:
-            for first in range(0, len(self._waiting), 1000):  # as many as it takes at once
+            for first in range(0, len(self._waiting), 1000):  # the limit of one request
                 self._client.log_batch(self._run, metrics=self._waiting[first : first + 1000])
         self._waiting, self._sent = [], time.monotonic()
 
@@ -163,14 +163,14 @@ TRACKERS: dict[str, Callable[[Path], Tracker]] = {
     "tensorboard": TensorBoardTracker,
     "mlflow": MLflowTracker,
 }
-"""Trackers by the name that ``--track`` takes."""
+"""Trackers by their names in ``--track``."""
 
 
 def tracker_named(name: str, folder: Path) -> Tracker:
-    """A tracker by its name.
+    """Make a tracker by its name.
 
     Raises:
-        ConfigError: If there is none of that name.
+        ConfigError: If there is no tracker of that name.
     """
     ConfigError.unless(name in TRACKERS, "--track", name, f"one of {', '.join(TRACKERS)}")
     return TRACKERS[name](folder)

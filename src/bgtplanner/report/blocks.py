@@ -1,4 +1,4 @@
-"""Curves and bars made of letters."""
+"""Curves and bars made of text characters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Iterable[float], width: int = 40) -> str:
-    """A curve in one line of text; the largest value is the tallest block.
+    """A curve in one line of text, in which the largest value is the tallest block.
 
     Example:
         >>> sparkline([3, 2, 1])

@@ -1,8 +1,8 @@
-"""How pictures look and where they go, and the one picture that most are: lines over rounds.
+"""The style of pictures, how they are written, and the most common one: lines over rounds.
 
-A picture is drawn by matplotlib whenever it is asked for, in the ink of its place: on a page the
-reader's own text colour, so that light and dark need no second drawing; in a file for a paper
-black on white; in a file that is shown who knows where a grey that reads on both.
+Matplotlib draws a picture on request, in colours that suit its destination: on a page in the
+reader's text colour, so that one drawing serves light and dark; in a file for a paper in black on
+white; in a file for an unknown background in a grey that is legible on both.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ __all__ = [
     "write_pictures",
 ]
 
-# Okabe and Ito's colours, then Tol's: told apart by colour-blind readers too.
+# The colours of Okabe and Ito, then of Tol: colour-blind readers can tell them apart.
 BLUE, VERMILLION, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#808080"
 YELLOW = "#E69F00"
 
 BESIDE = {"constant": (YELLOW, "--"), "user_mean": (GREEN, ":"), "client_alone": (GREY, "-.")}
-"""How predictors that share nothing look."""
+"""Colour and dashes of the predictors that share nothing."""
 
 ABOVE: Mapping[str, Any] = {
     "loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 3, "fontsize": 9,
     "borderaxespad": 0.1, "columnspacing": 1.2, "handlelength": 1.6,
 }  # fmt: skip
-"""Where a legend goes: above, where it hides nothing."""
+"""Legends go above the axes, where they hide nothing."""
 
 
 class Look(NamedTuple):
-    """How a policy looks in every picture: a colour, and a mark and dashes for those without."""
+    """The look of a policy in every picture: colour, and marker and dashes for print."""
 
     colour: str
     mark: str
@@ -85,7 +85,7 @@ _OTHERS = ("#DDAA33", "#BB5566", "#4477AA", "#66CCEE", "#228833")
 
 
 def look_of(policy: str) -> Look:
-    """The look of a policy, whatever else is in the picture; one of your own has one by its name.
+    """The look of a policy, the same in every picture; your own get one by their name.
 
     Example:
         >>> look_of("bgt").colour, look_of("mine:Own") == look_of("mine:Own")
@@ -98,7 +98,7 @@ def look_of(policy: str) -> Look:
 
 
 def shades(colour: str, number: int) -> list[str]:
-    """So many shades of a colour, from light to dark: one policy under several settings."""
+    """Shades of a colour, from light to dark, for one policy under several settings."""
     red, green, blue = mpl.colors.to_rgb(colour)
     found = []
     for step in range(number):
@@ -110,21 +110,21 @@ def shades(colour: str, number: int) -> list[str]:
 
 
 WIDE = (4.8, 2.9)
-"""Inches: words are still read on a phone, and not too large in a paper's column."""
+"""In inches: legible on a phone, and not too large in a column of a paper."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """Something to look at.
+    """A figure with its title and its description.
 
     Attributes:
-        name: Of its file, without a suffix.
+        name: Name of its file, without a suffix.
         title: What it shows, in a few words.
-        alt: The same in words and figures, for those who do not see it.
+        alt: The same in words and figures, for screen readers.
         draw: Fills a figure.
         size: In inches.
-        group: Heading under which it belongs, where there are several.
-        view: Metric that it is about, where the reader may choose.
+        group: Heading under which it is shown, if there are several.
+        view: Metric that it shows, if the reader can switch metrics.
     """
 
     name: str
@@ -136,16 +136,16 @@ class Picture:
     view: str = ""
 
 
-# Colours that nothing else has: on a page they become the reader's own.
+# Placeholder colours, which a page replaces by its own.
 _INK, _LINE = "#010203", "#040506"
 _SOFT = "#666666"
 
 
 def _style(ink: str, line: str) -> dict[Any, Any]:
     return {
-        "svg.fonttype": "none",  # text stays text: it can be searched, read aloud and scaled
+        "svg.fonttype": "none",  # text stays text, which can be searched and read aloud
         "svg.hashsalt": "bgtplanner",  # the same run gives the same file
-        "text.parse_math": False,  # a name between two dollar signs is no formula
+        "text.parse_math": False,  # a name between two dollar signs is not a formula
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.edgecolor": line,
@@ -183,41 +183,41 @@ _SERIES = re.compile(r'<g id="series-([0-9a-z-]+?)(?:--\d+)?">')
 
 
 def as_page(picture: Picture) -> str:
-    """The picture as SVG to put into a page, in the page's colours and under its own ids."""
+    """The picture as SVG for a page, in the page's colours and with unique ids."""
     text = _svg(picture, _INK, _LINE).replace(_INK, "currentColor").replace(_LINE, "var(--line)")
     text = _SERIES.sub(r'<g class="series" data-series="\1">', text)
     text = re.sub(r'\bid="', f'id="{picture.name}-', text)
     text = text.replace("url(#", f"url(#{picture.name}-")
     text = text.replace('xlink:href="#', f'xlink:href="#{picture.name}-')
     text = re.sub(r"font: ([0-9.]+px) [^;\"]*", r"font: \1 system-ui, sans-serif", text)
-    # Coloured words take some of the page's ink, or they would be too faint to read.
+    # Coloured text is mixed with the text colour: it would be too faint otherwise.
     text = re.sub(
         r"(<text style=\"[^\"]*fill: )(#[0-9a-f]{6})",
         r"\1color-mix(in srgb, \2 55%, currentColor)",
         text,
         flags=re.I,
     )
-    # Its width is the page's affair.
+    # The page decides on the width.
     return re.sub(r'<svg ([^>]*?)(?: width="[^"]*"| height="[^"]*")+', r"<svg \1", text, count=1)
 
 
 def as_file(picture: Picture) -> str:
-    """The picture as SVG that is shown on light or on dark paper, nobody knows which."""
+    """The picture as SVG that is legible on a light and on a dark background."""
     return _SERIES.sub("<g>", _svg(picture, GREY, GREY))
 
 
 def write_pictures(pictures: Iterable[Picture], folder: Path) -> list[Path]:
-    """Write each as SVG and as PNG (300 dots an inch), black on white, ready for a paper.
+    """Write each picture as SVG and PNG (300 dpi), black on white, ready for a paper.
 
     Raises:
-        ConfigError: If it is no folder.
+        ConfigError: If it is not a folder.
         StorageError: If it cannot be written.
     """
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for picture in pictures:
-            # Letters as outlines: whoever typesets the paper need not have the font.
+            # Letters become outlines, so that no font is needed to typeset the paper.
             text = _svg(picture, "black", _SOFT, **{"svg.fonttype": "path"})
             path = folder / f"{picture.name}.svg"
             path.write_text(_SERIES.sub("<g>", text), encoding="utf-8")
@@ -225,21 +225,21 @@ def write_pictures(pictures: Iterable[Picture], folder: Path) -> list[Path]:
                 _drawn(picture).savefig(path.with_suffix(".png"), dpi=300, facecolor="white")
             written += [path, path.with_suffix(".png")]
     except (FileExistsError, NotADirectoryError) as error:
-        raise ConfigError(f"--figures {folder}: is no folder; choose another") from error
+        raise ConfigError(f"--figures {folder}: is not a folder; choose another") from error
     except OSError as error:
         raise StorageError.of(f"--figures {folder}", error, "choose another folder") from error
     return written
 
 
 def mark_series(artists: Artist | Iterable[Artist], name: str) -> None:
-    """Name what belongs together, so that the page can hide and show it."""
+    """Name artists that belong together, so that the page can hide and show them."""
     every = [artists] if isinstance(artists, Artist) else list(artists)
     for number, artist in enumerate(every):
         artist.set_gid(f"series-{series_name(name)}--{number}")
 
 
 def series_name(name: str) -> str:
-    """As the page's buttons and pictures call a series."""
+    """The name of a series in the page's buttons and pictures."""
     return re.sub(r"[^0-9a-z]+", "-", name.lower()).strip("-") or "x"
 
 
@@ -247,13 +247,13 @@ class Line:
     """A line over rounds.
 
     Args:
-        name: What stands beside its right end; empty: nothing.
-        values: One a round, or one for all of them.
-        colour: Of the line and of its name.
-        series: What the page calls it, to hide and show it; empty: it is always there.
-        steps: Numbers of the rounds; by default from 1.
-        start: What held before the first round, of what stays as it is from round to round.
-        **style: Whatever else matplotlib is to know.
+        name: Label at its right end; empty for none.
+        values: One value per round, or one for all of them.
+        colour: Colour of the line and of its label.
+        series: Its series on the page, for hiding and showing it; empty if it always shows.
+        steps: Numbers of the rounds; from 1 by default.
+        start: Value before the first round; the line is then drawn in steps.
+        **style: Further options of matplotlib.
     """
 
     def __init__(
@@ -270,7 +270,7 @@ class Line:
         self.steps, self.start, self.style = steps, start, style
 
     def draw(self, axes: Axes) -> None:
-        """Draw it, a single point with a mark, by which it is seen."""
+        """Draw the line; a single point gets a marker, to be visible."""
         style: dict[str, Any] = {"color": self.colour, **self.style}
         if isinstance(self.values, int | float):
             artists: Iterable[Artist] = [axes.axhline(self.values, **({"lw": 1.4} | style))]
@@ -302,7 +302,7 @@ def lines(
     named: bool = True,
     then: Callable[[Axes], None] | None = None,
 ) -> Callable[[Figure], None]:
-    """Draws lines over rounds, each with its name beside its end."""
+    """Return a function that draws lines over rounds, each with its label at its end."""
 
     def draw(figure: Figure) -> None:
         axes = round_axes(figure, total, label)
@@ -321,7 +321,7 @@ def lines(
 
 
 def round_axes(figure: Figure, total: int | None = None, label: str = "") -> Axes:
-    """Axes over all rounds that there are to be in a run, or over those that are drawn."""
+    """Axes over all planned rounds of a run, or over the rounds that are drawn."""
     axes = figure.subplots()
     axes.set_xlabel("round")
     axes.set_ylabel(label)
@@ -334,7 +334,7 @@ def round_axes(figure: Figure, total: int | None = None, label: str = "") -> Axe
 
 
 def _label_ends(axes: Axes, ends: Sequence[Line]) -> None:
-    """Names beside the right ends of lines, moved apart where they would lie on each other."""
+    """Label the right ends of lines, and move labels apart that would overlap."""
     low, high = axes.get_ylim()
     apart = 0.085 * 3.0 / float(axes.get_figure(root=True).get_figheight())  # type: ignore[union-attr]
     order = sorted(ends, key=lambda line: line.end)

@@ -1,4 +1,4 @@
-"""What a run guarantees and what it does not, in plain words."""
+"""State what a run guarantees and what it does not, in plain sentences."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ __all__ = ["guarantee", "is_sound", "not_covered"]
 
 _NOT_ACCOUNTED = {
     "item-ids": "which items each client rated",
-    "pseudo-rows": "rows for items a client pretends to have rated, whose size gives them away",
-    "context": "the context the planner looks at, made of who rated which item",
-    "reward": "the reward the planner learns from, computed on the ratings themselves",
+    "pseudo-rows": "rows of the pseudo items that a client adds, whose size gives them away",
+    "context": "the planner's context, which is computed from who rated which item",
+    "reward": "the planner's reward, which is computed from the ratings themselves",
     "user-gradients": "gradients of the users' own parameters",
-    "expansion-matching": "who rated the same items as whom, shown to whoever matches users",
-    "tuning": "settings that were chosen by looking at the test ratings",
-    "scale": "the scale, which was read off the ratings (data.scale=LOW:HIGH gives it)",
+    "expansion-matching": "which users rated the same items, shown to whoever matches users",
+    "tuning": "settings that were chosen on the test ratings",
+    "scale": "the scale, which was read off the ratings (give it as data.scale=LOW:HIGH)",
     "catalogue": "which items occur in the ratings at all",
 }
 
 _TAKEN_AS_PUBLIC = frozenset({"scale", "catalogue"})
-"""What often is public, but was read off the ratings here: the promise holds if it is."""
+"""What is often public, but was read off the ratings here: the guarantee holds if it is."""
 
 
 def is_sound(summary: Mapping[str, Any]) -> bool:
-    """Whether the printed epsilon holds for whole clients and all that left them.
+    """Whether the printed epsilon holds for whole clients and for everything that left them.
 
-    The items and the scale of the ratings may have been taken as public.
+    The scale and the list of items may have been assumed to be public.
     """
     if summary.get("mechanism", "none") == "none":
         return False
@@ -37,12 +37,12 @@ def is_sound(summary: Mapping[str, Any]) -> bool:
 
 
 def not_covered(summary: Mapping[str, Any]) -> list[str]:
-    """A sentence on what left the clients without being paid for, if anything did."""
+    """A sentence on what left the clients without being paid for; empty if nothing did."""
     if not summary["not_accounted"]:
         return []
     named = "; ".join(_NOT_ACCOUNTED.get(name, name) for name in summary["not_accounted"])
     if is_sound(summary):
-        return [f"This takes as public what was read off the ratings: {named}."]
+        return [f"This assumes that what was read off the ratings is public: {named}."]
     return [f"Not covered, so that no finite epsilon holds: {named}."]
 
 
@@ -52,7 +52,7 @@ def _adds_up(summary: Mapping[str, Any]) -> bool:
 
 
 def guarantee(summary: Mapping[str, Any]) -> list[str]:
-    """One sentence each: the promise, what was spent of it, what it does not cover."""
+    """One sentence each on the guarantee, on what was spent, and on what is not covered."""
     if summary.get("mechanism", "none") == "none":
         return ["Guarantee: none. Uploads were neither clipped nor noised."]
     epsilon, delta = summary["epsilon"], summary["delta"]
@@ -72,7 +72,7 @@ def guarantee(summary: Mapping[str, Any]) -> list[str]:
         lines += not_covered(summary)
         spent = summary.get("epsilon_spent_max")
         said = "an unknown part" if spent is None else f"{spent:.3g}"
-        lines.append(f"Spent at most {said} of it, in {summary['rounds_paid']} rounds.")
+        lines.append(f"Spent at most {said} of this epsilon, in {summary['rounds_paid']} rounds.")
         return [*lines, "Who takes part, and when, is not hidden."]
     if summary["unit"] == "row":
         pure = summary.get("epsilon_client_level_pure")
@@ -86,7 +86,7 @@ def guarantee(summary: Mapping[str, Any]) -> list[str]:
     elif not _adds_up(summary):
         lines.append(
             f"Guarantee: epsilon {epsilon:g} is booked by {summary['accounting']}, which does not "
-            f"add up to it. It amounts to {summary['epsilon_client_level']:.3g} at delta 1e-5 for "
+            f"bound it. It amounts to {summary['epsilon_client_level']:.3g} at delta 1e-5 for "
             f"the uploads of the most exposed client{secret}."
         )
     else:

@@ -1,10 +1,9 @@
-"""The report page while a run goes on, for this machine only.
+"""The report page during a run, served to this machine only.
 
-A small server on the loopback interface hands out one page and tells it when there is something
-new (server-sent events). It reads the folder and writes nothing, opens no ledger, serves no other
-file, and answers only requests that call it by its own address: a page from elsewhere that made a
-browser believe that its name is this machine's would be refused. Whoever says nothing, or says it
-too slowly, is cut off, and no more than a few are served at a time.
+A small server on the loopback interface serves one page and tells it when there is something new
+(server-sent events). It reads the folder and writes nothing, opens no ledger, serves no other
+file, and answers only requests whose Host header is its own address, which defeats DNS rebinding.
+Connections that send nothing, or too slowly, are closed, and their number is limited.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from bgtplanner.report.page import render
 __all__ = ["LivePage", "LiveServer"]
 
 _POLL = 0.25  # seconds between looks at the folder
-_BREATHE = 2.0  # times as long as drawing took: training needs the processor too
-_KEEP_ALIVE = 10.0  # seconds between signs of life, by which a closed page is noticed
-_PATIENCE = 10.0  # seconds in which a request must have come, and each part of an answer gone
-_MOST_CONNECTIONS = 32  # at a time: each has a thread
+_BREATHE = 2.0  # pause after a drawing, as a multiple of its time: training needs the processor
+_KEEP_ALIVE = 10.0  # seconds between keep-alive messages, which detect a closed page
+_PATIENCE = 10.0  # seconds within which a request must arrive, and each part of an answer be sent
+_MOST_CONNECTIONS = 32  # at a time; each has a thread
 _MOST_LISTENERS = 16  # of these, pages that wait for changes
 
 
 class LivePage:
-    """The page of a folder, drawn anew when the folder has changed and somebody asks for it."""
+    """The page of a folder; it is drawn again on request if the folder has changed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,10 +42,10 @@ class LivePage:
         self._rest_until = 0.0
 
     def version(self) -> str:
-        """What the folder holds now; another word after every round, and after every cell."""
+        """A tag of the folder's contents, which changes with every round or finished cell."""
         if (self.folder / "config.toml").exists():
             names = [self.folder / name for name in ("rounds.jsonl", "summary.json")]
-        else:  # of a study, the cells that are done
+        else:  # a study: its finished cells
             names = sorted(self.folder.rglob("summary.json"))
         marks = []
         for name in names:
@@ -56,12 +55,12 @@ class LivePage:
         return "-".join([str(len(marks)), *marks[-2:]])
 
     def done(self) -> bool:
-        """Whether nothing more will come: the run has its summary."""
+        """Whether the run is finished."""
         run = (self.folder / "config.toml").exists()
         return run and (self.folder / "summary.json").exists()
 
     def page(self) -> str:
-        """The page as the folder is now; one drawing serves all who ask."""
+        """The page of the current contents, drawn once for all requests."""
         with self._lock:
             now = self.version()
             if now != self._version:
@@ -73,7 +72,7 @@ class LivePage:
             return self._page
 
     def changes(self, stop: threading.Event) -> Iterator[str | None]:
-        """Versions as they come, not faster than they can be drawn; None as a sign of life."""
+        """Yield new versions, no faster than they can be drawn, and None as a keep-alive."""
         told, quiet = "", time.monotonic()
         while not stop.is_set():
             now = self.version()
@@ -92,8 +91,8 @@ class LiveServer(ThreadingHTTPServer):
     """Serves one live page on the loopback interface.
 
     Args:
-        page: What to serve.
-        port: Where; 0 for any that is free.
+        page: The page to serve.
+        port: Its port; 0 for any free one.
 
     Raises:
         ConfigError: If the port is taken.
@@ -103,26 +102,26 @@ class LiveServer(ThreadingHTTPServer):
     request_queue_size = _MOST_CONNECTIONS
 
     def __init__(self, page: LivePage, port: int = 0) -> None:
-        ConfigError.unless(0 <= port <= 65535, "--port", port, "0 (any that is free) to 65535")
+        ConfigError.unless(0 <= port <= 65535, "--port", port, "0 (any free port) to 65535")
         self.page = page
         self.stopping = threading.Event()
         self.listeners = threading.BoundedSemaphore(_MOST_LISTENERS)
-        self._open: dict[socket.socket, float | None] = {}  # since when each has said nothing
+        self._open: dict[socket.socket, float | None] = {}  # since when each has been silent
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
             raise ConfigError(
-                f"--port = {port}: {error.strerror}; choose another, or 0 for any that is free"
+                f"--port = {port}: {error.strerror}; choose another, or 0 for any free port"
             ) from error
         self.hosts = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
 
     @property
     def address(self) -> str:
-        """What to open."""
+        """The address to open in a browser."""
         return f"http://127.0.0.1:{self.server_port}/"
 
     def serve(self) -> None:
-        """Serve until somebody interrupts it."""
+        """Serve until interrupted."""
         try:
             self.serve_forever(poll_interval=_POLL)
         except KeyboardInterrupt:
@@ -132,7 +131,7 @@ class LiveServer(ThreadingHTTPServer):
             self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Take a connection up, unless there are too many."""
+        """Accept a connection, unless there are too many."""
         if len(self._open) >= _MOST_CONNECTIONS:  # only this thread adds to them
             self.shutdown_request(request)
         else:
@@ -140,25 +139,25 @@ class LiveServer(ThreadingHTTPServer):
             super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Let go of a connection."""
+        """Close a connection."""
         self._open.pop(request, None)
         super().shutdown_request(request)
 
     def heard(self, request: socket.socket) -> None:
-        """The request is whole: from here on nothing more is waited for."""
+        """Note that a request is complete, so that its connection is not timed out."""
         if request in self._open:
             self._open[request] = None
 
     def service_actions(self) -> None:
-        """Cut off who has not asked for anything yet; called a few times a second."""
+        """Close connections that have been silent for too long; called repeatedly."""
         now = time.monotonic()
         for request, since in self._open.copy().items():
             if since is not None and now - since > _PATIENCE:
                 with contextlib.suppress(OSError):
-                    request.shutdown(socket.SHUT_RDWR)  # its thread wakes up and lets go of it
+                    request.shutdown(socket.SHUT_RDWR)  # its thread wakes up and closes it
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: a browser that goes away in the middle is no error of ours."""
+        """Do nothing: a browser that disconnects is not an error."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -174,16 +173,16 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.heard(self.connection)
         if self.headers.get("Host", "").lower() not in self.server.hosts:
-            self._answer(HTTPStatus.MISDIRECTED_REQUEST, self._TEXT, "not this address")
+            self._answer(HTTPStatus.MISDIRECTED_REQUEST, self._TEXT, "wrong host")
         elif self.path == "/":
             self._page()
         elif self.path == "/events" and self.command == "GET":
             self._events()
         else:
-            self._answer(HTTPStatus.NOT_FOUND, self._TEXT, "there is one page: /")
+            self._answer(HTTPStatus.NOT_FOUND, self._TEXT, "the only page is /")
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - its name there
-        """Nothing: the terminal is for the run."""
+        """Log nothing: the terminal is for the run."""
 
     def _page(self) -> None:
         try:

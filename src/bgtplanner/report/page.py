@@ -1,4 +1,4 @@
-"""A run, a comparison or a sweep as one self-contained page that opens anywhere, online or not."""
+"""The report of a run, a comparison or a sweep: one self-contained page that opens offline."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import functools
 import hashlib
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import resources
@@ -36,18 +37,18 @@ __all__ = ["pictures_of", "render", "write_report"]
 
 _PERHAPS = ("trust", "planner_note", "classes", "clients", "items", "users", "ratings")
 _CHAPTERS = {
-    "How the budget went, and why": ("budget", "epsilon", "choices", "rewards", "forecasts"),
-    "Through what noise, and with whom": ("noise", "clients"),
+    "How the budget was spent, and why": ("budget", "epsilon", "choices", "rewards", "forecasts"),
+    "Noise and participation": ("noise", "clients"),
 }
-_HOW_GOOD = "How good it got"
+_HOW_GOOD = "How good the model got"
 _WORDS = {
-    "How the budget went, and why": "The policy looks at what was released so far, decides what "
-    "the round may cost, and every client's ledger has the last word.",
+    "How the budget was spent, and why": "The policy looks at what was released so far and "
+    "decides what the round may cost; the ledger refuses whatever does not fit.",
 }
 
 
 def write_report(path: Path | str) -> Path:
-    """Write ``report.html`` into the folder of a run or a study and return where it is.
+    """Write ``report.html`` into the folder of a run or a study, and return its path.
 
     Raises:
         RunFolderError: If the folder holds no finished run and no study.
@@ -60,7 +61,7 @@ def write_report(path: Path | str) -> Path:
 
 
 def pictures_of(path: Path | str) -> list[Picture]:
-    """Every picture of the page, to be written as files."""
+    """Every picture of the page, for writing to files."""
     folder = Path(path)
     study = Study.read(folder)
     if study is None:
@@ -68,7 +69,8 @@ def pictures_of(path: Path | str) -> list[Picture]:
     _, pictures = _shown(folder, study)
     if not pictures:
         raise RunFolderError(
-            f"{folder}: no cell is finished; go on with: bgtplanner {study.command} --out FOLDER"
+            f"{folder}: no cell is finished; continue with: bgtplanner {study.command} "
+            f"--out {shlex.quote(str(folder))}"
         )
     return pictures
 
@@ -77,9 +79,9 @@ def render(folder: Path, *, live: str = "", version: str = "") -> str:
     """The page as text.
 
     Args:
-        folder: Of a run, a comparison or a sweep.
-        live: Where the page hears of changes; an unfinished run will do then.
-        version: Of what is in the folder now, for the same purpose.
+        folder: Folder of a run, a comparison or a sweep.
+        live: Address at which the page hears of changes; the run may then be unfinished.
+        version: Version of the folder's contents, for the same purpose.
     """
     study = Study.read(folder)
     if study is None:
@@ -123,7 +125,7 @@ def _run_content(view: RunView) -> dict[str, Any]:
         "sound": is_sound(view.summary) if view.rounds else True,
         "again": "flwr run APP SUPERLINK" if view.deployed else command_of(view.config),
         "config": to_toml(view.config),
-        "files": "summary.json and rounds.jsonl beside this page have every figure.",
+        "files": "All figures are in summary.json and rounds.jsonl, next to this page.",
     }
 
 
@@ -158,7 +160,7 @@ def _study_content(found: Comparison, pictures: Sequence[Picture]) -> dict[str, 
 
 
 def _shown_text(value: Any) -> Any:
-    """Whatever a template shows; what cannot be seen is written out, and then tags are escaped."""
+    """Write out invisible characters in a value; the template then escapes tags."""
     plain = isinstance(value, str) and not isinstance(value, Markup)
     return visible(value, keep="\n") if plain else value
 
@@ -197,6 +199,6 @@ def _page(template: str, live: str, version: str, **content: Any) -> str:
 
 @functools.cache
 def _own_file(name: str) -> Markup:
-    """The page's style or script, which need no escaping."""
+    """The page's style or script, which needs no escaping."""
     file = resources.files("bgtplanner.report") / "templates" / name
     return Markup(file.read_text(encoding="utf-8"))  # noqa: S704

@@ -1,4 +1,4 @@
-"""Pictures of a run: how good it got, how the budget went, why, through what noise, with whom."""
+"""Pictures of a run: quality, budget, the planner's reasons, noise and participation."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ __all__ = ["run_pictures"]
 
 _MOST_CLASSES = 5
 _MOST_NOTES = 5
-_SPENT_UP = 1e-3  # share of the budget that counts as nothing left
+_SPENT_UP = 1e-3  # share of the budget below which it counts as used up
 
 
 def run_pictures(view: RunView) -> Iterator[Picture]:
-    """Every picture that this run has something to show in."""
+    """Every picture for which this run has data."""
     if not view.rounds:
         return
     for name, metric in of_ratings().items():
@@ -84,13 +84,13 @@ def _curve(view: RunView, key: str) -> Picture:
         name=key,
         title=f"{metric.label} on the held-out ratings ({metric.better} is better)",
         alt=f"{metric.label} by round: from {values[0]:.4f} to {values[-1]:.4f}; "
-        f"{said or 'alone'}.",
+        f"{said or 'no references'}.",
         draw=lines(drawn, metric.label, total=view.total),
     )
 
 
 def _classes(view: RunView, columns: int) -> list[tuple[int, str, str]]:
-    """Column, name and colour of each class of budgets; of many, some from least to most."""
+    """Column, name and colour of each budget class; of many classes, a selection."""
     epsilons = view.class_epsilons()
     if len(epsilons) != columns:
         epsilons = [float("nan")] * columns
@@ -113,8 +113,8 @@ def _budget(view: RunView) -> Picture:
     when = "" if half is None else f" Half of it was gone after round {view.steps[half]}."
     return Picture(
         name="budget",
-        title="The budget burning down"
-        + (", the mean client's" if view.config.federation.participation < 1 else ""),
+        title="Budget left"
+        + (", mean over clients" if view.config.federation.participation < 1 else ""),
         alt=f"Share of the budget left by round: {left[-1].max():.0%} at the end.{when}",
         draw=lines(
             drawn, "budget left", total=view.total, limits=(-0.02, 1.05), percent=True,
@@ -133,21 +133,21 @@ def _epsilon(view: RunView, spent: NDArray[np.float64]) -> Picture:
             drawn.append(Line(said, promised[column], colour, name, ls=":", lw=1.3))
     return Picture(
         name="epsilon",
-        title="Epsilon as it reads after each round"
-        + (", of who has spent most" if view.config.federation.participation < 1 else ""),
+        title="Epsilon spent after each round"
+        + (", by the client that spent most" if view.config.federation.participation < 1 else ""),
         alt=f"Epsilon spent at most by round: {float(spent[-1].max()):.3g} at the end"
         + (f" of {max(promised):g} promised." if promised else "."),
-        draw=lines(drawn, "ε spent (reading)", total=view.total, limits=(0, None)),
+        draw=lines(drawn, "ε spent", total=view.total, limits=(0, None)),
     )
 
 
 def _choices(view: RunView) -> Picture:
-    """What each round was given."""
+    """The share of the budget that each round was given."""
     shares, colour = _spent_shares(view), _colour(view)
     phases = _phases(view)
 
     def draw(figure: Figure) -> None:
-        axes = round_axes(figure, view.total, "of the budget")
+        axes = round_axes(figure, view.total, "share of the budget")
         axes.vlines(view.steps, 0, shares, color=colour, lw=max(1.2, min(6, 240 / view.total)))
         top = float(max(shares.max(), 1e-9))
         axes.set_ylim(0, 1.22 * top)
@@ -161,15 +161,15 @@ def _choices(view: RunView) -> Picture:
     said = "; ".join(f"rounds {first} to {last}: {note}" for first, last, note in phases)
     return Picture(
         name="choices",
-        title="What each round was given",
+        title="Share of the budget per round",
         alt=f"Share of the budget by round: {int((shares > 0).sum())} of {len(shares)} rounds "
-        f"were paid for, the dearest with {shares.max():.1%}. {said}".strip(),
+        f"were paid for, the most expensive with {shares.max():.1%}. {said}".strip(),
         draw=draw,
     )
 
 
 def _drawn_levels(view: RunView) -> Picture:
-    """What the policy chose, and with which chances it drew lots."""
+    """The levels that the policy chose, and the probabilities with which it drew them."""
     chances = [_why(record).get("probability") or () for record in view.rounds]
     levels, number = view.column("level"), max(map(len, chances))
     shade = np.zeros((number, len(view.rounds), 4))
@@ -199,14 +199,14 @@ def _drawn_levels(view: RunView) -> Picture:
     said = ", ".join(f"level {level} in {levels.count(level)} rounds" for level in chosen)
     return Picture(
         name="choices",
-        title="The level chosen each round, and the chances of all of them",
-        alt=f"Level by round, dots on a shade of its chance: {said}.",
+        title="The level chosen in each round, and the probabilities of all levels",
+        alt=f"Level by round, as dots over the probabilities: {said}.",
         draw=draw,
     )
 
 
 def _rewards(view: RunView) -> Picture:
-    """Why: what the chosen level was expected to bring, its price, and what came."""
+    """The predicted reward of the chosen level, its price, and the actual reward."""
     chosen = [
         (step, *found, record.get("reward"))
         for step, record in zip(view.steps, view.rounds, strict=True)
@@ -221,7 +221,7 @@ def _rewards(view: RunView) -> Picture:
     if real:
         at, rewards = zip(*real, strict=True)
         dots: dict[str, Any] = {"ls": "", "marker": "o", "ms": 3, "zorder": 1}
-        drawn.append(Line("real", rewards, GREY, "real-reward", at, **dots))
+        drawn.append(Line("actual", rewards, GREY, "real-reward", at, **dots))
     every = np.array([*predicted, *price, *(reward for _, reward in real)])
     every = every[np.isfinite(every)]
     low, high = np.percentile(every, [2, 98]) if len(every) else (0.0, 1.0)
@@ -229,8 +229,8 @@ def _rewards(view: RunView) -> Picture:
     error = f"; mean error of the prediction {np.mean(off):.3g}" if off else ""
     return Picture(
         name="rewards",
-        title="Why: predicted against real reward, and the price of budget",
-        alt=f"Of the level that was chosen: predicted reward {np.mean(predicted):.3g} on average, "
+        title="Why: predicted and actual reward, and the price of the charge",
+        alt=f"Of the chosen level: predicted reward {np.mean(predicted):.3g} on average, "
         f"price {np.mean(price):.3g}{error}.",
         draw=lines(drawn, "reward", total=view.total, limits=_around(low, high, 0.12)),
     )
@@ -242,7 +242,7 @@ def _around(low: float, high: float, share: float) -> tuple[float, float]:
 
 
 def _forecasts(view: RunView) -> Picture:
-    """Why: by how much the error was forecast to fall, and by how much it did."""
+    """By how much the error was forecast to fall, and by how much it fell."""
     found = [
         (step, forecast)
         for step, record in zip(view.steps, view.rounds, strict=True)
@@ -251,30 +251,30 @@ def _forecasts(view: RunView) -> Picture:
     steps, values = [step for step, _ in found], np.array([value for _, value in found])
     alone = view.summary.get("rmse_client_alone")
     came = [1 - rmse / alone for rmse in view.column("rmse")] if alone else []
-    # Where splitting costs nothing the last two are one line.
+    # If splitting the rest costs nothing, the last two are one line.
     one = np.allclose(values[:, 1], values[:, 2], rtol=1e-3, atol=1e-4)
     styles = {
-        "as things are": (GREY, ":"),
+        "nothing more spent": (GREY, ":"),
         "rest in one round": (_colour(view), "-"),
-        "rest in a few": (VERMILLION, "--"),
+        "rest in a few rounds": (VERMILLION, "--"),
     }
     drawn = [
-        Line("if all is spent" if one and column else name, values[:, column].tolist(), shade,
+        Line("all spent" if one and column else name, values[:, column].tolist(), shade,
              name, steps, ls=dashes)
         for column, (name, (shade, dashes)) in enumerate(styles.items())
         if not (one and column == 2)
     ]  # fmt: skip
     limits = None
     if came:
-        drawn.append(Line("what came", came, GREEN, "what-came", view.steps, lw=1.4))
+        drawn.append(Line("actual", came, GREEN, "actual", view.steps, lw=1.4))
         low = min(float(values.min()), float(np.percentile(came, 5)))
         limits = _around(low, max(float(values.max()), *came), 0.1)
-    last = f"{came[-1]:.1%} came" if came else "what came is not known"
+    last = f"it came to {came[-1]:.1%}" if came else "the actual value is not known"
     return Picture(
         name="forecasts",
-        title="Why: what spending was forecast to bring, and what came",
-        alt=f"Forecast of the error below a client's own if all is spent: {values[0, 1]:.1%} at "
-        f"first, {values[-1, 1]:.1%} at last; {last}.",
+        title="Why: the forecast gain of spending, and the actual gain",
+        alt=f"Forecast of how far the error falls below a client's own if all is spent: "
+        f"{values[0, 1]:.1%} at first, {values[-1, 1]:.1%} at the end; {last}.",
         draw=lines(
             drawn, "error below a client's own", total=view.total, limits=limits, percent=True
         ),
@@ -323,20 +323,18 @@ def _clients(view: RunView) -> Picture:
     layers = [
         ("took part", answered, colour),
         ("too late", late, YELLOW),
-        ("paid, no answer", silent, VERMILLION if colour != VERMILLION else BLUE),
+        ("paid, but no answer", silent, VERMILLION if colour != VERMILLION else BLUE),
     ]
     layers = [layer for layer in layers if layer[1].any()] or layers[:1]
     ended = list(_spent_up(view))
 
     def draw(figure: Figure) -> None:
         axes = round_axes(figure, view.total, "clients")
-        interactions = np.array([[step - 0.5, step + 0.5] for step in view.steps]).ravel()
-        base = np.zeros(len(interactions))
+        edges = np.array([[step - 0.5, step + 0.5] for step in view.steps]).ravel()
+        base = np.zeros(len(edges))
         for name, count, shade in layers:
             top = base + np.repeat(count, 2)
-            area = axes.fill_between(
-                interactions, base, top, color=shade, lw=0, label=name, alpha=0.85
-            )
+            area = axes.fill_between(edges, base, top, color=shade, lw=0, label=name, alpha=0.85)
             mark_series(area, name)
             base = top
         axes.set_ylim(0, 1.05 * everybody)
@@ -349,8 +347,8 @@ def _clients(view: RunView) -> Picture:
     gone = "".join(f" {name} after round {step}." for step, name in ended)
     return Picture(
         name="clients",
-        title="Who took part, who dropped out when",
-        alt=f"Clients by round: in {int((paid > 0).sum())} rounds somebody took part, up to "
+        title="Clients that took part",
+        alt=f"Clients by round: clients took part in {int((paid > 0).sum())} rounds, up to "
         f"{int(answered.max())} of {everybody}; {int(late.sum() + silent.sum())} paid uploads "
         f"were late or never came.{gone}",
         draw=draw,
@@ -358,7 +356,7 @@ def _clients(view: RunView) -> Picture:
 
 
 def _spent_up(view: RunView) -> Iterator[tuple[int, str]]:
-    """When a class of clients had nothing left, where others went on."""
+    """When a class of clients had used up its budget while others continued."""
     left = view.left()
     if left.ndim != 2 or left.shape[1] < 2:
         return
@@ -378,19 +376,19 @@ def _why(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _norms(record: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Norm of what was released, and of its noise, where there was any."""
+    """The norms of a release and of its noise; None if there was no noise."""
     released, noise = record.get("released_norm"), record.get("noise_norm")
     return (released, noise) if released and noise else None
 
 
 def _forecast(record: Mapping[str, Any]) -> Sequence[float]:
-    """What spending was forecast to bring, in three ways; empty where nothing was."""
+    """The forecast gain of three ways to spend; empty if there was no forecast."""
     found = _why(record).get("predicted", ())
     return found if len(found) == 3 and all(map(math.isfinite, found)) else ()
 
 
 def _chosen(record: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Predicted reward and price of the level that was chosen."""
+    """Predicted reward and price of the chosen level."""
     level, why = record.get("level"), _why(record)
     predicted, price = why.get("predicted", ()), why.get("price", ())
     if level is None or not level < min(len(predicted), len(price)):
@@ -400,7 +398,7 @@ def _chosen(record: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def _spent_shares(view: RunView) -> NDArray[np.float64]:
-    """Share of its budget that each round took from the class that pays most of it."""
+    """Share of the budget spent in each round, by the class that spent the largest share."""
     left = view.left()
     if left.size:
         taken = np.nan_to_num(-np.diff(left, axis=0, prepend=1.0))
@@ -410,7 +408,7 @@ def _spent_shares(view: RunView) -> NDArray[np.float64]:
 
 
 def _phases(view: RunView) -> list[tuple[int, int, str]]:
-    """First and last round under one note, if there are few such phases."""
+    """First and last round of each phase with one note, if there are few phases."""
     noted = ((step, str(_why(of).get("note", ""))) for step, of in zip(
         view.steps, view.rounds, strict=True))  # fmt: skip
     found = []

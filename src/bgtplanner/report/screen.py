@@ -1,4 +1,4 @@
-"""A terminal on which text from outside can only be read: it sets no colour and erases no line."""
+"""A console that is safe for text from outside: such text cannot set colours or erase lines."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["Screen", "words"]
 
 
 class Screen(Console):
-    """A console that takes every string for text: no markup, no emoji codes, no control codes.
+    """A console that prints every string literally: no markup, no emoji, no control codes.
 
-    What is to have a colour is given as :func:`words`.
+    Use :func:`words` for styled text.
 
     Args:
-        stderr: Whether to write to standard error, where standard output is kept for data.
-        **options: Whatever else a rich console takes.
+        stderr: Whether to write to standard error, so that standard output is kept for data.
+        **options: Further options of a rich console.
     """
 
     def __init__(self, *, stderr: bool = False, **options: Any) -> None:
@@ -27,14 +27,14 @@ class Screen(Console):
         super().__init__(stderr=stderr, **(plain | options))
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Every string comes by here, those in the cells of tables, too."""
+        """Make a string safe; every string passes through here, also those in table cells."""
         return super().render_str(visible(text, keep="\n"), **options)
 
 
 def words(*parts: str | tuple[str, str], keep: str = "") -> Text:
-    r"""A line for any console: plain strings, and pairs of a string and its style.
+    r"""A line of text from plain strings and from pairs of a string and its style.
 
-    What `keep` names is not written out: ``\n`` where more than one line is meant.
+    Characters in `keep` are not escaped: pass ``\n`` for several lines.
 
     Example:
         >>> str(words(("[/]", "bold"), ": done"))

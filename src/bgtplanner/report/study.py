@@ -1,4 +1,4 @@
-"""A study to look at: its progress, its tables and headlines, its files."""
+"""What is shown of a study: its progress, its tables and headline, its files."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ __all__ = [
 ]
 
 _NOTHING = "–"
-_WIDEST = 27  # what 80 columns leave for names
-_LONGEST = 12  # and for a value
+_WIDEST = 27  # room for names in 80 columns
+_LONGEST = 12  # room for a value
 
 
 def compare(
@@ -74,27 +74,27 @@ def compare(
 ) -> Comparison:
     """Run every policy on every data set, with every mechanism and seed, and compare them.
 
-    A cell of the study that fails is in the result's `failed` and does not stop the others.
+    A cell that fails is listed in `failed` of the result, and does not stop the others.
 
     Args:
         datasets: Names of data sets, or ``csv:PATH``.
-        policies: Names of policies, or ``package.module:Class``; by default the one that a run
-            has by default, ``bgt``, ``uniform``, ``adpml``, ``adap`` and ``unlimited``.
-        mechanisms: Out of ``gaussian`` and ``laplace``; ``unlimited`` is run once, without.
-        seeds: Of the split and of all that is drawn at random.
+        policies: Names of policies, or ``package.module:Class``; by default that of a
+            run, ``bgt``, ``uniform``, ``adpml``, ``adap`` and ``unlimited``.
+        mechanisms: Names such as ``gaussian`` and ``laplace``; ``unlimited`` runs once, without.
+        seeds: Seeds of the split and of everything that is drawn at random.
         preset: ``recommended`` or ``paper``.
-        epsilon: What a client may spend in all.
+        epsilon: Budget of each client over the whole run.
         settings: Any other config keys, such as ``{"federation.rounds": 50}``.
         baseline: The policy that the others are compared with.
-        out: Folder for the runs and tables. Called again with the same folder, only what is not
-            finished is run. By default nothing is kept.
-        jobs: How many cells at a time.
-        backend: ``loky`` for processes here; ``ray`` or ``dask``.
-        observer: Somebody to tell about every cell.
+        out: Folder for the runs and tables. Called again with the same folder, it runs only
+            what is not finished. By default nothing is kept.
+        jobs: How many cells to run at a time.
+        backend: ``loky`` for processes on this machine; ``ray`` or ``dask`` for a cluster.
+        observer: Is told about every cell.
 
     Raises:
-        ConfigError: If something cannot be run, before anything is.
-        InterruptedRunError: If it was stopped from outside; the same call goes on.
+        ConfigError: If a cell cannot be run; raised before anything is run.
+        InterruptedRunError: If it was stopped from outside; the same call continues.
 
     Example:
         >>> found = compare("demo", "unlimited", seeds=[0], settings={"federation.rounds": 2})
@@ -126,17 +126,17 @@ def _names(given: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def need_pictures(study: Study) -> None:
-    """Say which extra is missing for the pictures of a sweep, before hours are spent.
+    """Check, before hours are spent, that the pictures of a sweep can be drawn.
 
     Raises:
-        MissingExtraError: If there are pictures to be drawn, and nothing to draw them with.
+        MissingExtraError: If matplotlib is not installed.
     """
     if study.variations and importlib.util.find_spec("matplotlib") is None:
         raise MissingExtraError("report", "The pictures of a sweep")
 
 
 def write_files(found: Comparison, out: Path) -> list[str]:
-    """Write ``comparison.json``, ``.csv`` and ``.md``; of a sweep ``sweep.*``, with pictures.
+    """Write ``comparison.json``, ``.csv`` and ``.md``, or for a sweep ``sweep.*`` and pictures.
 
     Returns:
         The names of the pictures.
@@ -154,7 +154,7 @@ def write_files(found: Comparison, out: Path) -> list[str]:
 
 
 def picture(found: Comparison, dataset: str, mechanism: str) -> str:
-    """Every metric over the first key of each variation, as SVG for light or dark paper."""
+    """Every metric over the first key of each variation, as SVG for any background."""
     need_pictures(found.study)
     from bgtplanner.report.drawing import as_file
     from bgtplanner.report.study_plots import sweep_picture
@@ -164,13 +164,13 @@ def picture(found: Comparison, dataset: str, mechanism: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
-    """A table before it is known where it will be shown.
+    """A table, independent of where it is shown.
 
     Attributes:
         title: What it shows.
-        columns: Heads of its columns; the first is text, the others are figures.
-        note: What is to be known about it.
-        groups: Rows under the name of their group.
+        columns: Column headings; the first column is text, the others are figures.
+        note: How to read it.
+        groups: Rows by the name of their group.
     """
 
     title: str
@@ -179,12 +179,12 @@ class Sheet:
     groups: dict[str, list[list[str]]] = field(default_factory=dict)
 
     def add(self, row: Row, cells: list[str], place: str = "") -> None:
-        """Another row, under the others of its group."""
+        """Add a row to its group."""
         self.groups.setdefault(place or group_name(row.dataset, row.mechanism), []).append(cells)
 
 
 def sheets(found: Comparison) -> Iterator[Sheet]:
-    """What is to be shown, one after the other: of a sweep, a table for each variation."""
+    """The tables of a study, in order: for a sweep, one per variation."""
     reported = found.reported  # 80 columns have room for two metrics
     pairs = [reported[number : number + 2] for number in range(0, len(reported), 2)]
     for variation, keys in product(found.study.variations or (Variation(),), pairs):
@@ -203,13 +203,13 @@ def _label(key: str) -> str:
 
 
 def _apart(found: Comparison, keys: Sequence[str]) -> Sheet:
-    """Differences to the baseline, with half of their intervals."""
+    """Differences from the baseline, with half the width of their intervals."""
     better = " and ".join(f"a {METRICS[metric_of(key)].better} {_label(key)}" for key in keys)
     verb = "are" if len(keys) > 1 else "is"
     sheet = Sheet(
-        title=f"Difference to {found.study.against}, seed by seed",
+        title=f"Difference from {found.study.against}, paired by seed",
         columns=("policy", "n", *(head for key in keys for head in (_label(key), "±95 %"))),
-        note=f"A{better[1:]} {verb} better. * marks intervals without zero.",
+        note=f"A{better[1:]} {verb} better. * marks an interval that excludes zero.",
     )
     for entry in found.differences:
         cells = [entry.policy, _seeds(entry.figures[keys[0]])]
@@ -223,8 +223,8 @@ def _beside_the_paper(found: Comparison) -> Sheet:
     sheet = Sheet(
         title="Beside the paper's Table 2",
         columns=("policy", "RMSE", "paper", "diff.", "F1", "paper", "diff."),
-        note="Ours is the mean over seeds of the best round; the difference is ours less its."
-        + _changed(found.study),
+        note="Ours is the mean over seeds of the best round; the difference is ours minus the "
+        "paper's." + _changed(found.study),
     )
     for row in found.rows:
         if row.paper is not None:
@@ -238,21 +238,21 @@ def _beside_the_paper(found: Comparison) -> Sheet:
 
 
 def _means(found: Comparison, variation: Variation, metrics: Sequence[str]) -> Sheet:
-    """Means over seeds; where settings are varied, these take the place of the intervals."""
+    """Means over seeds; in a sweep the varied settings replace the intervals."""
     best = metrics[0].endswith("best")
-    when = "best round by the test set, as the paper reports" if best else "last round"
+    when = "best round on the test set, as in the paper" if best else "last round"
     keys, labels = variation.keys, [_label(key) for key in metrics]
     spread, said = (
         {"sd": "std", "±95 %": "half"},
-        "mean, standard deviation, half of the t-interval",
+        "mean, standard deviation, half the t-interval",
     )
     if keys:
-        spread, said = {"sd": "std"}, "mean and standard deviation over them"
+        spread, said = {"sd": "std"}, "mean and standard deviation"
     heads = [head for label in labels for head in (label, *spread)]
     sheet = Sheet(
         title=f"{' x '.join(keys) or ' and '.join(labels)} ({when})",
         columns=("policy", *map(short_key, keys), "n", *heads),
-        note=f"n seeds done of those asked for; {said}.",
+        note=f"n: seeds finished of those requested; {said}.",
     )
     for row in found.rows_of(variation) if keys else found.rows:
         ours = row.figures[metrics[0]]
@@ -269,14 +269,14 @@ def _means(found: Comparison, variation: Variation, metrics: Sequence[str]) -> S
 
 
 def _changed(study: Study) -> str:
-    """What is not as the paper has it, or is at least given anew."""
+    """A sentence that names the settings which may differ from the paper's."""
     own = ("data.data_dir", "run.", "privacy.epsilon")
     names = [key for key in study.settings if not key.startswith(own)]
-    return f" Run with other settings than the preset's: {', '.join(names)}." if names else ""
+    return f" Run with other settings than the preset: {', '.join(names)}." if names else ""
 
 
 def group_name(dataset: str, mechanism: str) -> str:
-    """A data set with what protected the uploads, as headings have it."""
+    """The heading for a data set and the mechanism that protected the uploads."""
     return f"{dataset}, {'no privacy' if mechanism == 'none' else mechanism}"
 
 
@@ -295,13 +295,13 @@ def _mean(found: Estimate | None, names: Iterable[str]) -> list[str]:
 def _difference(found: Estimate | None) -> list[str]:
     if found is None or found.half is None:
         return [_figure(None if found is None else found.mean, "+.4f"), _NOTHING]
-    visible = abs(found.mean) >= 0.00005  # what rounds to zero is marked by no star
+    visible = abs(found.mean) >= 0.00005  # a difference that rounds to zero gets no star
     mark = "*" if visible and abs(found.mean) > found.half else " "
     return [_figure(found.mean, "+.4f"), _figure(found.half) + mark]
 
 
 def headline(found: Comparison) -> str:
-    """Which policy has the lowest error and where, or at which values of what is varied."""
+    """Which policy has the lowest error, and where, or at which values of what is varied."""
     groups: dict[str, list[tuple[float, Row]]] = {}
     for row in found.rows:
         value = row.figures[found.reported[0]]
@@ -312,10 +312,11 @@ def headline(found: Comparison) -> str:
     if found.study.variations:
         keys = ", ".join(dict.fromkeys(key for of in found.study.variations for key in of.keys))
         if not best:
-            return f"What {keys} does: no cell is finished yet."
+            return f"Effect of {keys}: no cell is finished yet."
         error, row = min(best.values(), key=lambda entry: entry[0])
         at = ", ".join(f"{key} = {in_words(value)}" for key, value in row.varied.items())
-        return f"What {keys} does: the lowest error, RMSE {error:.4f}, is {row.policy}'s at {at}."
+        said = f"the lowest error, RMSE {error:.4f}, is that of {row.policy} at {at}."
+        return f"Effect of {keys}: {said}"
     contested = [name for name, rows in groups.items() if len(rows) > 1]
     if not contested:
         count = len(found.outcomes)
@@ -344,9 +345,9 @@ def _below_alone(found: Comparison, best: Row, error: float) -> str:
 
 
 def tiles(found: Comparison, cells: int) -> list[Tile]:
-    """How much of it is done, how sure it is, what failed."""
+    """How many cells are finished, how many seeds there are, and what failed."""
     done, seeds = len(found.outcomes), len(set(found.study.seeds))
-    said = "intervals are over them" if seeds > 1 else "one says nothing about chance"
+    said = "intervals are over these" if seeds > 1 else "one says nothing about chance"
     tiles = [
         Tile("Cells finished", f"{done} of {cells}", "one run each", warn=done < cells),
         Tile("Seeds", str(seeds), said, warn=seeds < 2),
@@ -368,12 +369,12 @@ def tiles(found: Comparison, cells: int) -> list[Tile]:
         name = f"Against {found.study.against}"
         tiles.append(Tile(name, f"{better} better, {worse} worse", rest))
     if found.failed:
-        tiles.append(Tile("Failed", str(len(found.failed)), "see below why", warn=True))
+        tiles.append(Tile("Failed", str(len(found.failed)), "the reasons are below", warn=True))
     return tiles
 
 
 def tables(found: Comparison) -> Iterator[Table]:
-    """The same for a terminal, 80 columns wide at most: long heads are broken."""
+    """The sheets as tables for a terminal, at most 80 columns wide: long headings are broken."""
     for sheet in sheets(found):
         table = Table(
             title=words(sheet.title),
@@ -401,7 +402,7 @@ def tables(found: Comparison) -> Iterator[Table]:
 
 
 def cut(name: str, most: int = _LONGEST) -> str:
-    """The end of a long name says most: of a path, and of a class in its module."""
+    """Shorten a long name to its end, which says most: a file in a path, a class in a module."""
     name = visible(name)
     return name if len(name) <= most else f"…{name[1 - most :]}"
 
@@ -412,7 +413,7 @@ def short_key(key: str) -> str:
 
 
 def markdown(found: Comparison) -> str:
-    """The same tables as Markdown, with what was asked for and what failed."""
+    """The sheets as Markdown, with what was requested and what failed."""
     study = found.study
     settings = "".join(
         f", {as_code(f'{key} = {in_words(of)}')}" for key, of in study.settings.items()
@@ -435,13 +436,13 @@ def markdown(found: Comparison) -> str:
 
 
 def in_markdown(text: str) -> str:
-    """Text that Markdown takes for nothing else: no tag, no link, no new line."""
+    """Escape text for Markdown: no tag, no link, no line break."""
     shown = visible(text).replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`\[\]])", r"\\\1", shown)
 
 
 def as_code(text: str) -> str:
-    """Text between the marks that Markdown has for code."""
+    """Text as inline code in Markdown."""
     return f"`{visible(text).replace('`', chr(39))}`"
 
 
@@ -460,7 +461,7 @@ def _piped(cells: Iterable[str]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time as one says it.
+    """A duration in words.
 
     Example:
         >>> duration(42), duration(400), duration(9000)
@@ -472,7 +473,7 @@ def duration(seconds: float) -> str:
 
 
 class StudyView:
-    """Tells the user how a study is going: on a terminal a live line, elsewhere a line a cell."""
+    """Shows how a study is going: as a live line on a terminal, else as one line per cell."""
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
@@ -482,7 +483,7 @@ class StudyView:
         self._told = False
 
     def study_started(self, total: int, finished: int, left: float | None) -> None:
-        """Say how much there is to do."""
+        """Print how many cells there are."""
         self._done, self._total = finished, total
         if self.quiet:
             return
@@ -502,13 +503,13 @@ class StudyView:
             self._task = self._live.add_task("", total=total, completed=finished, left="")
 
     def cell_round(self, cell: Cell, done: int, total: int) -> None:
-        """Say where the present cell is."""
+        """Show the round of the current cell."""
         if self._live is not None:
             where = f"{cut(cell.name, 34)}, {done}/{total}"
             self._live.update(self._task, description=where)
 
     def cell_finished(self, outcome: Outcome, left: float | None) -> None:
-        """Say what came of a cell, and how long the others will take."""
+        """Print the result of a cell, and how long the others will take."""
         self._done += 1
         if self.quiet:
             return
@@ -528,7 +529,7 @@ class StudyView:
             self._told = self._told or outcome.summary is not None
 
     def close(self) -> None:
-        """Take the live line away, whatever happened."""
+        """Remove the live line, whatever happened."""
         if self._live is not None:
             self._live.stop()
             self._live = None

@@ -1,4 +1,4 @@
-"""Pictures of a study: how good each policy got, how it got there, and what settings do to it."""
+"""Pictures of a study: the results of each policy, its curves, and the effect of settings."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def study_pictures(found: Comparison, curves: Curves) -> Iterator[Picture]:
 def _comparison_pictures(
     found: Comparison, curves: Curves, dataset: str, mechanism: str
 ) -> Iterator[Picture]:
-    # What needs no mechanism is drawn beside the others, whichever they have.
+    # What needs no mechanism is drawn with every mechanism.
     rows = [
         row
         for row in (*found.rows, *found.differences)
@@ -82,13 +82,13 @@ def _comparison_pictures(
 
 
 def _known(rows: Iterable[Row], key: str) -> dict[str, Estimate]:
-    """The figures that there are, by policy."""
+    """The figures that are known, by policy."""
     return {of.policy: found for of in rows if (found := of.figures[key]) is not None}
 
 
 def _levels(values: Mapping[str, Estimate], beside: Mapping[str, Estimate], name: str) -> Picture:
     metric = METRICS[name]
-    # Clients of one user each have nothing better than its mean: then one line is enough.
+    # With one user per client two references are the same: then one line is enough.
     lines = {found.mean: of for of, found in beside.items()}
 
     def draw(axes: Axes) -> None:
@@ -117,9 +117,9 @@ def _differences(values: Mapping[str, Estimate], baseline: str, name: str) -> Pi
 
     return Picture(
         name=f"difference-{name}",
-        title=f"{label} against {baseline}, seed by seed ({better} is better)",
-        alt=f"Difference of {label} to {baseline}, with 95 % intervals: {_said(values, '+.4f')}.",
-        draw=_intervals(values, f"{label} less that of {_short(baseline)}", draw),
+        title=f"{label} minus that of {baseline}, paired by seed ({better} is better)",
+        alt=f"{label} minus that of {baseline}, with 95 % intervals: {_said(values, '+.4f')}.",
+        draw=_intervals(values, f"{label} minus that of {_short(baseline)}", draw),
         size=_tall(values),
     )
 
@@ -131,7 +131,7 @@ def _tall(values: Mapping[str, Estimate]) -> tuple[float, float]:
 def _intervals(
     values: Mapping[str, Estimate], label: str, also: Callable[[Axes], None]
 ) -> Callable[[Figure], None]:
-    """A line for each policy, the first on top, and what is drawn beside them."""
+    """Draw one interval per policy, the first on top, and whatever `also` draws."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -174,19 +174,19 @@ def _curves(values: Mapping[str, Sequence[float]], alone: Estimate | None, name:
 
 def _spending(left: Mapping[str, Sequence[float]]) -> Picture:
     said = "; ".join(
-        f"{policy} has {of[len(of) // 2]:.0%} half-way, {of[-1]:.0%} at the end"
+        f"{policy} has {of[len(of) // 2]:.0%} halfway and {of[-1]:.0%} at the end"
         for policy, of in left.items()
     )
     return Picture(
         name="spending",
-        title="How each spends its budget",
+        title="Budget left, by policy",
         alt=f"Share of the budget left by round: {said}.",
         draw=lines(_lines(left, 1.0), "budget left", limits=(-0.02, 1.05), percent=True),
     )
 
 
 def _lines(values: Mapping[str, Sequence[float]], start: float | None = None) -> list[Line]:
-    """A line for each policy, in its own look."""
+    """One line per policy, in its own look."""
     looks = {policy: look_of(policy) for policy in values}
     return [
         Line(_short(policy), of, looks[policy].colour, policy, (), start, ls=looks[policy].dashes)
@@ -195,7 +195,7 @@ def _lines(values: Mapping[str, Sequence[float]], start: float | None = None) ->
 
 
 def _short(policy: str) -> str:
-    """The class of one's own policy says enough."""
+    """The name of a policy; of ``package.module:Class`` only the class."""
     return visible(policy.rpartition(":")[2])
 
 
@@ -204,7 +204,7 @@ def sweep_picture(
 ) -> Picture:
     """Metrics over the first key of each variation, side by side; bars are one standard deviation.
 
-    What needs no mechanism is drawn beside the others, whichever they have.
+    What needs no mechanism is drawn with every mechanism.
     """
     chosen = list(found.reported if metrics is None else metrics)
     variations = found.study.variations
@@ -231,7 +231,7 @@ def sweep_picture(
                 axes.set_ylabel(METRICS[kind].label)
                 axes.grid(axis="y", alpha=0.25, lw=0.7)
             handles, labels = panels[0].get_legend_handles_labels()
-            if handles:  # above all panels, for as many lines as there are
+            if handles:  # above all panels
                 wide = len(chosen) > 1
                 part.legend(
                     handles,
@@ -254,7 +254,7 @@ def sweep_picture(
 
 
 def _in_words(shown: Sequence[Sequence[Row]], metric: str, what: str) -> str:
-    """The ends of every line, for those who do not see them."""
+    """The values of every line, for screen readers."""
     values: dict[str, list[str]] = {}
     for row in (row for rows in shown for row in rows):
         if (value := row.figures[metric]) is not None:
@@ -290,7 +290,7 @@ def _draw(axes: Axes, variation: Variation, rows: Sequence[Row], metric: str) ->
         line = lines.setdefault((row.policy, setting), [])
         if (value := row.figures[metric]) is not None:
             line.append((places[in_words(row.varied[first.key])], value))
-    # Bars side by side, where they would hide each other.
+    # Error bars are moved apart, so that they do not hide each other.
     apart = 0.0 if wide else 0.012 * (max(places.values()) - min(places.values()))
     looks = _looks(list(lines))
     for number, ((policy, setting), line) in enumerate(lines.items()):
@@ -314,7 +314,7 @@ def _draw(axes: Axes, variation: Variation, rows: Sequence[Row], metric: str) ->
 
 
 def _looks(lines: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Look]:
-    """A policy's own look; under several settings, shades of its colour, each with its mark."""
+    """The look of each line: that of its policy, or shades of it under several settings."""
     found = {}
     for policy in dict.fromkeys(policy for policy, _ in lines):
         look = look_of(policy)

@@ -1,4 +1,4 @@
-"""A run on a terminal: a few live lines while it goes on, a small table when it is done."""
+"""A run on a terminal: a few live lines while it runs, and a small table when it is done."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -24,7 +18,7 @@ from bgtplanner.report.blocks import bar, sparkline
 from bgtplanner.report.guarantee import guarantee
 from bgtplanner.report.screen import words
 
-if TYPE_CHECKING:  # only their names: this file must do without the simulator
+if TYPE_CHECKING:  # for annotations only: this file must work without the simulator
     from bgtplanner.data.split import Split
     from bgtplanner.runs.config import Config
     from bgtplanner.runs.summary import Result
@@ -35,14 +29,14 @@ _MOST_CLASSES = 3
 
 
 class RunProgress:
-    """Tells the user how a run is going.
+    """Observer that shows the user how a run is going.
 
-    On a terminal: a live table. Elsewhere: a plain line every tenth of the way. It writes to the
-    given console only, so that standard output can be kept for data.
+    On a terminal it is a live table; elsewhere it prints a plain line after every tenth of the
+    rounds. It writes only to the given console, so that standard output can be kept for data.
 
     Args:
         console: Where to write.
-        verbosity: -1 for nothing but the end, 0 as described, 1 for a line every round.
+        verbosity: -1 for nothing at all, 0 as described, 1 for a line per round.
     """
 
     def __init__(self, console: Console, verbosity: int = 0) -> None:
@@ -53,7 +47,7 @@ class RunProgress:
         self._first = 0
 
     def searching(self, name: str, number: int, total: int) -> None:
-        """Say which schedule is tried."""
+        """Print which schedule is tried."""
         self._say(f"hindsight: trying schedule {number} of {total} ({name} rounds)")
 
     def _say(self, *parts: str | tuple[str, str]) -> None:
@@ -61,7 +55,7 @@ class RunProgress:
             self.console.print(words(*parts), highlight=False)
 
     def started(self, config: Config, split: Split, first: int) -> None:
-        """Say what is about to be trained on what."""
+        """Print the data and the settings."""
         self._first, train = first, split.train
         self._say(
             (train.name, "bold"),
@@ -73,14 +67,14 @@ class RunProgress:
             f"{_privacy(config)}"
         )
         if first:
-            self._say(f"going on after round {first}")
+            self._say(f"continuing after round {first}")
         if self.console.is_terminal and self.verbosity == 0:
             self._live = LiveTable(self.console, config.federation.rounds, first)
 
     def round(self, record: Mapping[str, Any], total: int) -> None:
         """Move the bar, or print a line when one is due."""
         done = record["round"] + 1
-        if done == self._first + 1:  # compiled by now: from here on the pace is steady
+        if done == self._first + 1:  # compilation is over: from here on the pace is steady
             self._begun = time.perf_counter()
         if self._live is not None:
             self._live.round(record)
@@ -99,13 +93,13 @@ class RunProgress:
             self._say(f"round {done}/{total}  {score}{left}")
 
     def close(self) -> None:
-        """Take the live table away, whatever happened."""
+        """Remove the live table, whatever happened."""
         if self._live is not None:
             self._live.close()
             self._live = None
 
     def finished(self, result: Result) -> None:
-        """Print the table that the run was for."""
+        """Print the results."""
         self.close()
         if self.verbosity < 0:
             return
@@ -121,13 +115,13 @@ class RunProgress:
         if summary.get("target") is not None:
             reached = "reached" if summary["target_reached"] else "not reached"
             self._say(f"Target RMSE {summary['target']:g}: {reached}.")
-        # What matters comes last: what came out, what is guaranteed, what was spent.
+        # The most important lines come last: the gain, the guarantee, what was spent.
         together, alone = summary["rmse_final"], summary["rmse_client_alone"]
         better = "lower" if together <= alone else "higher"
         gain = f"{100 * abs(1 - together / alone):.1f} % " if alone else ""
         self._say(
             ("Learning together", "bold"),
-            f": error {gain}{better} than a client alone. "
+            f": the error is {gain}{better} than that of a client alone. "
             f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s.",
         )
         if summary.get("planner_note"):
@@ -142,7 +136,7 @@ def _in_rounds() -> dict[str, Metric]:
 
 
 def _curves(rounds: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """What is worth a curve; a budget only where there was one."""
+    """The curves to print; one of the budget only if there was one."""
     curves: dict[str, Any] = {
         f"{metric.label} by round": values
         for name, metric in _in_rounds().items()
@@ -162,7 +156,7 @@ def _privacy(config: Config) -> str:
 
 
 def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, list[str], bool]]:
-    """The result between the predictors that share nothing, and whether a row is the result."""
+    """Rows of the reference predictors and of the result: name, figures, whether it is ours."""
 
     def figures(when: str) -> list[str]:
         return [
@@ -175,12 +169,12 @@ def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, list[str], bool]]:
     rows = [(name, figures(key), False) for key, name in REFERENCES.items()]
     rows.append((f"{summary['model']}, last round", figures("final"), True))
     if summary["preset"] == "paper":
-        rows.append(("best round on the test set, as the paper reports", figures("best"), False))
+        rows.append(("best round on the test set, as in the paper", figures("best"), False))
     return rows
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
-    """The same for a terminal."""
+    """The rows of :func:`score_rows` as a table."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("predictor")
     for metric in shown().values():
@@ -191,7 +185,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
 
 
 class LiveTable:
-    """What a terminal shows while a run goes on, and takes away when it ends."""
+    """The table that a terminal shows during a run, and that is removed at the end."""
 
     def __init__(self, console: Console, total: int, first: int) -> None:
         self._records: list[Mapping[str, Any]] = []
@@ -207,20 +201,20 @@ class LiveTable:
         self._live.start()
 
     def round(self, record: Mapping[str, Any]) -> None:
-        """Take in one more round."""
+        """Add a round."""
         self._records.append(record)
         self._progress.update(self._task, completed=record["round"] + 1, state="")
 
     def close(self) -> None:
-        """Take it away."""
+        """Remove the table."""
         self._live.stop()
 
     def __rich__(self) -> Group:
-        """As it looks now; rich asks for it a few times a second."""
+        """The current view; rich calls this several times per second."""
         return Group(self._progress, self.table()) if self._records else Group(self._progress)
 
     def table(self) -> Table:
-        """The newest figures, with their past in a line each."""
+        """The newest figures, each with its history in one line."""
         records, last = self._records, self._records[-1]
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True)
@@ -237,23 +231,25 @@ class LiveTable:
             table.add_row("this round", f"{last['charge']:.3g}", words(_decision(last)))
         if last.get("paid"):
             late = f", {last['late']:,} too late" if last.get("late") else ""
-            table.add_row("clients", f"{last['clients']:,}", f"of {last['paid']:,} paid{late}")
+            table.add_row(
+                "clients", f"{last['clients']:,}", f"of {last['paid']:,} that paid{late}"
+            )
         return table
 
 
 def _decision(record: Mapping[str, Any]) -> str:
-    """What the policy chose, and why, in a few words."""
+    """What the policy chose and why, in a few words."""
     why, level = record.get("why") or {}, record.get("level")
     parts = [] if level is None else [f"level {level}"]
     parts += [str(why["note"])] if why.get("note") else []
     predicted, price = why.get("predicted") or (), why.get("price") or ()
     if level is not None and level < min(len(predicted), len(price)):
-        parts.append(f"expects {predicted[level]:.2g}, price {price[level]:.2g}")
+        parts.append(f"predicts {predicted[level]:.2g}, price {price[level]:.2g}")
     return ", ".join(parts)
 
 
 def description_view(console: Console, facts: Mapping[str, Any]) -> None:
-    """A data set's facts in a few lines, with a histogram of its ratings."""
+    """Print the facts about a data set, with a histogram of its ratings."""
     spread = "{min} to {max}, median {median:g}"
     rows = {
         "clients": f"{facts['clients']:,}",

@@ -1,4 +1,4 @@
-"""A run to look at: what its folder holds, finished or not, and what that comes to in words."""
+"""What the report shows of a run: the contents of its folder, and sentences about them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["RunView", "Tile", "read_run"]
 
 
 class Tile(NamedTuple):
-    """One of the few figures that matter."""
+    """One of the key figures at the top of a page."""
 
     name: str
     value: str
@@ -32,15 +32,15 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RunView:
-    """A run as its folder tells it.
+    """A run, as read from its folder.
 
     Attributes:
-        summary: The figures of ``summary.json``, or the same of an unfinished run so far.
-        rounds: One mapping a round.
+        summary: The figures of ``summary.json``, or those of an unfinished run so far.
+        rounds: One mapping per round.
         config: The settings.
-        versions: What it was carried out with.
+        versions: Versions of the packages that it ran with.
         finished: Whether the run is done.
-        deployed: Whether it is on real machines, where nobody may look at ratings.
+        deployed: Whether it runs on real machines, where no one may look at ratings.
     """
 
     summary: Mapping[str, Any]
@@ -57,7 +57,7 @@ class RunView:
 
     @property
     def total(self) -> int:
-        """How many rounds there are to be."""
+        """How many rounds are planned."""
         return self.config.federation.rounds
 
     @property
@@ -67,11 +67,11 @@ class RunView:
 
     @property
     def references(self) -> dict[str, str]:
-        """The predictors to beat that are known, with what they are called, each once."""
+        """The reference predictors that have a figure, by key, with their names."""
         rmse = {key: self.summary.get(f"rmse_{key}") for key in REFERENCES}
         found = {key: name for key, name in REFERENCES.items() if rmse[key] is not None}
         if len(found) == len(REFERENCES) and rmse["user_mean"] == rmse["client_alone"]:
-            del found["user_mean"]  # clients of one user each have nothing better
+            del found["user_mean"]  # with one user per client the two are the same
         return found
 
     @property
@@ -80,44 +80,44 @@ class RunView:
         return [record["round"] + 1 for record in self.rounds]
 
     def column(self, key: str) -> list[Any]:
-        """What each round has under a key."""
+        """The value of each round under a key."""
         return [record.get(key) for record in self.rounds]
 
     def left(self) -> NDArray[np.float64]:
-        """Share of its budget that the mean client has left by round, ``[rounds, classes]``."""
+        """Share of the budget that is left after each round, ``[rounds, classes]``."""
         shares = [share or [] for share in self.column("left")]
         most = max(map(len, shares), default=0)
         return np.array([share if len(share) == most else [np.nan] * most for share in shares])
 
     def epsilon(self) -> NDArray[np.float64] | None:
-        """The reading after each round, ``[rounds, classes]``; None where it was not noted."""
+        """Epsilon spent after each round, ``[rounds, classes]``; None if it was not recorded."""
         accounting, delta = self.summary.get("accounting"), self.summary.get("delta")
         if accounting is None or delta is None:
             return None
         return readings(accounting, delta, self.rounds)
 
     def class_epsilons(self) -> list[float]:
-        """What each class of clients may spend."""
+        """The budget of each class of clients."""
         if classes := self.summary.get("classes"):
             return [entry["epsilon"] for entry in classes]
         known = self.summary.get("class_epsilons") or [self.summary.get("epsilon")]
         return [epsilon for epsilon in known if epsilon is not None]
 
     def _against(self, reference: str) -> float | None:
-        """By which share the error is higher than a reference's; below 0 is better."""
+        """By what share the error is higher than a reference's; below 0 is better."""
         theirs = self.summary.get(f"rmse_{reference}")
         return float(self.summary["rmse_final"] / theirs - 1) if theirs else None
 
     def headline(self) -> str:
-        """What came out, in one sentence."""
+        """The result in one sentence."""
         summary = self.summary
         if not self.finished:
             now = f", RMSE {summary['rmse_final']:.4f} so far" if self.scored else ""
             return f"Round {len(self.rounds)} of {self.total}{now}."
         if not self.scored:
             return (
-                f"{summary['clients']:,} clients learned together on their own machines. How good "
-                "the model is they did not say: nothing has paid for that."
+                f"{summary['clients']:,} clients learned together on their own machines. They did "
+                "not report how good the model is: no budget was set aside for that."
             )
         alone = self._against("client_alone")
         if alone is None:
@@ -130,7 +130,7 @@ class RunView:
         )
 
     def tiles(self) -> list[Tile]:
-        """What came out, what that is worth, what was spent, what is guaranteed."""
+        """The result, its gain over a client alone, what was spent, and what is guaranteed."""
         if not self.rounds:
             return []
         return [*self._outcome(), *self._promised()]
@@ -160,23 +160,23 @@ class RunView:
         tile = Tile("Spent at most", said, f"of {summary['epsilon']:g}, {rounds}")
         if is_sound(summary):
             value = f"ε {summary['epsilon']:g}, δ {summary['delta']:g}"
-            simulated = summary.get("simulated_noise", True)
-            rest = "if the noise were secret" if simulated else "over the whole run"
+            given = ["the noise were secret"] if summary.get("simulated_noise", True) else []
             if summary["not_accounted"]:
-                rest += f" and {' and '.join(summary['not_accounted'])} public"
+                given.append(f"{' and '.join(summary['not_accounted'])} were public")
+            rest = f"if {' and '.join(given)}" if given else "over the whole run"
             return [tile, Tile("Guaranteed", value, f"to each whole client, {rest}")]
         rest = "see below what is not covered"
         if summary["not_accounted"]:
             value = "no finite ε"
         elif not self.finished:
-            value = "less than it says"
+            value = "less than stated"
         else:
             value = f"ε {summary['epsilon_client_level']:.3g}"
             rest = "at δ 1e-5, to a whole client"
         return [tile, Tile("Guaranteed", value, rest, warn=True)]
 
     def answers(self) -> dict[str, int]:
-        """What clients answered on real machines, over all rounds."""
+        """How many uploads were asked for, used, refused, dropped or late, over all rounds."""
         total: Counter[str] = Counter()
         for record in self.rounds:
             for name, key in (("asked", "asked"), ("used", "clients"), ("refused", "refused")):
@@ -186,25 +186,25 @@ class RunView:
         return dict(total)
 
     def promises(self) -> list[str]:
-        """What is guaranteed and what is not; nothing before the first round."""
+        """Sentences on what is guaranteed and what is not; none before the first round."""
         if not self.rounds:
             return []
         summary = self.summary
         if self.finished or is_sound(summary) or not self.private:
             return guarantee(summary)
-        said = "What this setting amounts to for a whole client is said when the run is done."
+        said = "What this setting means for a whole client is said when the run is done."
         return [said, *not_covered(summary)]
 
 
 def read_run(path: Path | str, *, unfinished: bool = False) -> RunView:
-    """Read a run folder; nothing in it is locked, opened for writing or changed.
+    """Read a run folder, without locking or changing anything in it.
 
     Args:
         path: The run folder.
-        unfinished: Whether one will do that is not done yet.
+        unfinished: Whether the run may be unfinished.
 
     Raises:
-        RunFolderError: If it is no run folder, or holds no finished run.
+        RunFolderError: If it is not a run folder, or holds no finished run.
     """
     folder = RunFolder(Path(path))
     notes, config, deployed = folder.notes(), folder.config(), folder.deployed
@@ -212,8 +212,8 @@ def read_run(path: Path | str, *, unfinished: bool = False) -> RunView:
     finished = summary is not None and bool(rounds)
     if not finished and not unfinished:
         raise RunFolderError(
-            f"{path}: the run is not finished; go on with '{folder.resume_command}', or watch it "
-            "with --live"
+            f"{path}: the run is not finished; continue with '{folder.resume_command}', or watch "
+            "it with --live"
         )
     if summary is None or not rounds:
         summary = _so_far(config, notes.get("facts") or {}, rounds, deployed)
@@ -233,7 +233,7 @@ def _so_far(
     rounds: Sequence[Mapping[str, Any]],
     deployed: bool,
 ) -> dict[str, Any]:
-    """The summary of a run that goes on, as far as its folder tells."""
+    """The summary of an unfinished run, as far as its folder has it."""
     identity, privacy = identity_of(config), config.privacy
     known = {
         "not_accounted": not_accounted(config, ("scale", "catalogue") if deployed else ()),

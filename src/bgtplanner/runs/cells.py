@@ -1,6 +1,6 @@
-"""Carry out the cells of a study, one by one or side by side, and keep them apart.
+"""Run the cells of a study, one by one or in parallel.
 
-What goes wrong in a cell is its outcome and no concern of the others.
+An error in a cell is the outcome of that cell, and does not affect the others.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ BACKENDS = ("loky", "ray", "dask")
 """Where cells may run: processes on this machine, or a Ray or Dask cluster."""
 
 Tell = Callable[["Cell", int, int], None]
-"""To be told that a cell has done so many of so many rounds."""
+"""Called with a cell, its number of finished rounds, and the number of all its rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One run of a study. In a sweep its variant says which settings are varied, and how."""
+    """One run of a study. In a sweep, `variant` names the varied settings and their values."""
 
     dataset: str
     mechanism: str
@@ -67,13 +67,13 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """As messages have it."""
+        """The name of the cell in messages."""
         name = f"{self.dataset} {self.mechanism} {self.policy} seed {self.seed}"
         return f"{name}, {self.variant}" if self.variant else name
 
     @property
     def place(self) -> Path:
-        """Its run folder, below that of the study."""
+        """Its run folder, relative to that of the study."""
         names = (self.dataset, self.mechanism, self.policy)
         above = [folder_name(self.variant, "-_=.,")] if self.variant else []
         return Path(*above, *map(folder_name, names), f"seed-{self.seed}")
@@ -81,14 +81,14 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of a cell.
+    """The outcome of a cell.
 
     Attributes:
-        cell: Which one.
-        summary: The figures of its ``summary.json``, once it is done.
+        cell: The cell.
+        summary: The figures of its ``summary.json``, if it is finished.
         error: Why it failed, if it did.
         interrupted: Whether it was stopped from outside; it can be resumed.
-        seconds: How long it took now; 0 where it was finished before.
+        seconds: How long it took just now; 0 if it was finished before.
     """
 
     cell: Cell
@@ -112,9 +112,9 @@ def one_by_one(
 def side_by_side(
     todo: Sequence[Cell], cells: Mapping[Cell, Config], out: Path, backend: str, jobs: int
 ) -> Generator[Outcome, None, None]:
-    """Run cells in other processes. A stop is passed on through a file, wherever they are.
+    """Run cells in other processes, which learn of a request to stop through a file.
 
-    When a process dies, all that were running with it have failed; the others go on.
+    When a process dies, all cells that were running have failed; the others are still run.
     """
     flag = out.absolute() / ".stop"
     flag.unlink(missing_ok=True)
@@ -145,7 +145,7 @@ def _in_a_pool(
     jobs: int,
     stop: threading.Event,
 ) -> Iterator[Outcome]:
-    """Take cells from `left` until there are none, or the pool breaks."""
+    """Run cells from `left` until there are none, or until the pool breaks."""
     import joblib
 
     threads = max(1, len(os.sched_getaffinity(0)) // jobs)
@@ -165,7 +165,7 @@ def _in_a_pool(
                 del running[outcome.cell]
                 yield outcome
         except Exception as error:
-            if stop.is_set():  # a process that was told to go takes the others along
+            if stop.is_set():  # a process that was told to stop breaks the whole pool
                 return
             if not running:
                 raise
@@ -174,7 +174,7 @@ def _in_a_pool(
 
 
 def _results(tasks: Iterator[Any], jobs: int) -> Iterator[Outcome]:
-    """Outcomes as they come; from a backend that cannot say so, as many as run at a time."""
+    """Yield outcomes as they come, or batch by batch if the backend cannot do that."""
     import joblib
 
     try:
@@ -191,11 +191,11 @@ def _results(tasks: Iterator[Any], jobs: int) -> Iterator[Outcome]:
 
 
 def check_backend(backend: str) -> None:
-    """See that cells can be run beside each other, or say what to install.
+    """Check that cells can be run in parallel.
 
     Raises:
-        ConfigError: Naming the backend and its package.
-        MissingExtraError: If joblib itself is not there.
+        ConfigError: If the backend is not installed; names its package.
+        MissingExtraError: If joblib itself is not installed.
     """
     if importlib.util.find_spec("joblib") is None:
         raise MissingExtraError("sim", "--jobs")
@@ -210,7 +210,7 @@ def check_backend(backend: str) -> None:
 
 @contextlib.contextmanager
 def _cluster(backend: str, jobs: int) -> Iterator[None]:
-    """Ray or Dask, as their own environment variables have them, else on this machine."""
+    """Connect to Ray or Dask as their environment variables say, or start them here."""
     if backend == "ray":
         register_ray = importlib.import_module("ray.util.joblib").register_ray
         register_ray()
@@ -224,9 +224,9 @@ def _cluster(backend: str, jobs: int) -> Iterator[None]:
 
 
 def _run_elsewhere(cell: Cell, config: Config, place: Path, flag: Path, threads: int) -> Outcome:
-    """A cell in a process of its own, with its share of the cores."""
+    """Run a cell in another process, with its share of the cores."""
     for name in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = str(threads)  # JAX looks at the first when it is first used
+        os.environ[name] = str(threads)  # JAX reads the first one when it starts
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     return _run_cell(cell, config, place, _CellView(cell, flag=flag))
 
@@ -243,20 +243,20 @@ def _run_cell(cell: Cell, config: Config, place: Path, view: _CellView) -> Outco
         return Outcome(cell=cell, interrupted=True)
     except _ObserverError as error:
         raise error.cause from None
-    except Exception as error:  # whatever it is, the other cells can do without this one
+    except Exception as error:  # of any kind: the other cells do not depend on this one
         outcome = Outcome(cell=cell, error=_in_words(error))
     return replace(outcome, seconds=time.perf_counter() - begun)
 
 
 class _ObserverError(Exception):
-    """What an observer raised: the study's affair, not that of the cell."""
+    """Wraps what an observer raised, which ends the study instead of failing the cell."""
 
     def __init__(self, cause: BaseException) -> None:
         self.cause = cause
 
 
 class _CellView(Observer):
-    """Watches one cell for the study: passes its rounds on, and passes a stop in."""
+    """Observes one cell: reports its rounds to the study, and passes on a request to stop."""
 
     def __init__(self, cell: Cell, tell: Tell | None = None, flag: Path | None = None) -> None:
         self.cell, self.tell, self.flag = cell, tell, flag
@@ -270,12 +270,12 @@ class _CellView(Observer):
         if self.flag is not None and self.flag.exists():
             if threading.current_thread() is not threading.main_thread():
                 raise InterruptedRunError("stopped")
-            self.flag = None  # once: a second request would end it in the middle of a round
-            signal.raise_signal(signal.SIGTERM)  # the run saves what it has after its next round
+            self.flag = None  # once: a second signal would interrupt the round
+            signal.raise_signal(signal.SIGTERM)  # the run saves its state after its next round
 
 
 def compared() -> list[str]:
-    """The figures of ``summary.json`` that are compared: of the last round, and of the best."""
+    """The keys of ``summary.json`` that are compared: of the last round and of the best one."""
     found = []
     for name, metric in shown().items():
         found += [f"{name}_final", f"{name}_best"] if metric.sums else [name]
@@ -283,23 +283,23 @@ def compared() -> list[str]:
 
 
 def metric_of(key: str) -> str:
-    """The metric that such a figure is of."""
+    """The metric of such a key."""
     return key.removesuffix("_final").removesuffix("_best")
 
 
 def outcome_of(cell: Cell, place: Path) -> Outcome:
-    """What a finished cell has come to, by its summary alone."""
+    """The outcome of a finished cell, from its summary."""
     try:
         summary = RunFolder(place).summary(needed=OF_EVERY_RUN)
     except RunFolderError as error:
         return Outcome(cell=cell, error=_in_words(error))
     if summary is None:
-        return Outcome(cell=cell, error=f"{place}: has no summary.json; run it anew")
+        return Outcome(cell=cell, error=f"{place}: has no summary.json; run it again")
     return Outcome(cell=cell, summary=summary)
 
 
 def folder_name(name: str, signs: str = "-_") -> str:
-    """A name that can be a folder's; where letters had to go, told apart by a hash."""
+    """A valid folder name; a hash keeps it unique if characters had to be replaced."""
     plain = "".join(letter if letter.isalnum() or letter in signs else "-" for letter in name)
     if plain == name and len(name) <= 60:
         return name

@@ -1,8 +1,8 @@
-"""What the files of a run folder hold: every key that anybody reads, and what may stand there.
+"""The contents of the files of a run folder: every key that is read, and its type.
 
-A run folder may have been edited, put together out of two, or written by another version. It is
-looked at once, when it is read (:mod:`bgtplanner.runs.folder`), so that whoever works with
-what it holds need not ask again whether a figure is a figure.
+A run folder may have been edited, assembled from two, or written by another version. It is checked
+once, when it is read (:mod:`bgtplanner.runs.folder`), so that the code that uses it need not check
+again.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ __all__ = [
 
 
 class Contents:
-    """What may stand under each key of a file; keys that nobody reads may hold anything."""
+    """The type of each key of a file; keys that are never read may hold anything."""
 
     def __init__(self, kinds: Mapping[str, Any]) -> None:
         self.kinds = kinds
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
-        made: Any = TypedDict  # by a call: which keys there are is not known before
+        made: Any = TypedDict  # by a call, because the keys are not known in advance
         return TypeAdapter(made("Keys", dict(self.kinds), total=False))
 
     def check(self, where: object, found: Mapping[str, Any], needed: Collection[str] = ()) -> None:
-        """Refuse what is not of its kind, or not there."""
+        """Raise RunFolderError if a value has the wrong type, or a needed key is missing."""
         try:
             self._adapter.validate_python(found, strict=True)
         except ValidationError as error:
@@ -65,15 +65,15 @@ class Contents:
             raise RunFolderError(
                 f"{where}: {name} = {_shown(found[name])}: expected {in_words(self.kinds[name])}; "
                 "it was edited, or written by another version: bring the old file back, or run it "
-                "anew"
+                "again"
             ) from error
         if missing := sorted(name for name in needed if found.get(name) is None):
             rest = f" and {len(missing) - 6} more" if len(missing) > 6 else ""
-            raise RunFolderError(f"{where}: has no {', '.join(missing[:6])}{rest}; run it anew")
+            raise RunFolderError(f"{where}: has no {', '.join(missing[:6])}{rest}; run it again")
 
 
 def _shown(value: Any) -> str:
-    """A value for a message; long or nested ones only by what they are."""
+    """A value for a message; a nested one is only described."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else f"a list of {len(value)}"
     if isinstance(value, float) and not math.isfinite(value):
@@ -100,7 +100,7 @@ _Words = Annotated[list[Word], Many]
 _WHEN = ("final", "best", *REFERENCES)
 OF_EVERY_RUN = tuple(f"{name}_{when}" for name in ("rmse", "f1") for when in _WHEN)
 _OF_EVERY_ROUND = ("rmse", "f1", "mae", "precision", "recall")
-"""Scores of every run there ever was; what came later may be missing."""
+"""Scores that every run has, whatever its version; later ones may be missing."""
 
 _IDENTITY = ("dataset", "model", "policy", "preset", "mechanism")
 _OF_BUDGET = ("trust", "unit", "accounting", "epsilon", "delta", "rounds_paid")
@@ -138,25 +138,25 @@ NOTES = Contents(
         "facts": dict[str, Any],
     }
 )
-"""Of the section ``[folder]`` in ``config.toml``, beside its schema."""
+"""Contents of the section ``[folder]`` of ``config.toml``, besides its schema."""
 
 CLIENTS = Contents({"run": Word, "clients": _Words})
-"""Of ``clients.json``."""
+"""Contents of ``clients.json``."""
 
 
 def of_summary() -> Contents:
-    """Of ``summary.json``, and of the facts that are known before the first round."""
+    """Contents of ``summary.json``, and of the facts known before the first round."""
     return _contents(tuple(METRICS))[0]
 
 
 def of_rounds() -> Contents:
-    """Of a line of ``rounds.jsonl``."""
+    """Contents of a line of ``rounds.jsonl``."""
     return _contents(tuple(METRICS))[1]
 
 
 @cache
 def _contents(metrics: tuple[str, ...]) -> tuple[Contents, Contents]:
-    """Of both, with the figures of these metrics."""
+    """The contents of both, with the figures of these metrics."""
     names = [f"{name}_{when}" for name in metrics for when in _WHEN]
     scores = dict.fromkeys([*names, *metrics], Figure | None)
     scores |= dict.fromkeys(OF_EVERY_RUN, AtLeast0 | None)
@@ -167,7 +167,7 @@ def _contents(metrics: tuple[str, ...]) -> tuple[Contents, Contents]:
 
 
 def needed_of_summary(private: bool, deployed: bool) -> set[str]:
-    """The keys without which nobody can say what came of a run."""
+    """The keys that a summary must have."""
     every = {*_IDENTITY, "clients", "items", "seed", "rounds_run", "not_accounted"}
     every |= {"seconds_total", "seconds_per_round"}
     every |= set() if deployed else {"users", "ratings", *OF_EVERY_RUN}
@@ -175,17 +175,17 @@ def needed_of_summary(private: bool, deployed: bool) -> set[str]:
 
 
 def needed_of_rounds(private: bool, deployed: bool) -> set[str]:
-    """The keys without which nobody can say what happened in a round."""
+    """The keys that the record of a round must have."""
     every = {"round", "clients", "seconds"}
     every |= set() if deployed else {*_OF_EVERY_ROUND, "loss", "ratings"}
     return every | ({"charge", "dropped"} if private else set())
 
 
 def check_ticks(where: object, records: Sequence[Mapping[str, Any]], sums: int) -> None:
-    """Refuse rounds whose sums are not those of one ledger, whose rule keeps so many.
+    """Check that the sums of all rounds have the shape of one ledger, with `sums` rows.
 
     Raises:
-        RunFolderError: Naming the file and the line.
+        RunFolderError: If one does not; names the file and the line.
     """
     classes: int | None = None
     for number, record in enumerate(records, start=1):
@@ -194,6 +194,6 @@ def check_ticks(where: object, records: Sequence[Mapping[str, Any]], sums: int) 
         classes = len(rows[0]) if classes is None else classes
         if (len(rows), len(rows[0])) != (sums, classes):
             raise RunFolderError(
-                f"{where}, line {number}: spent does not fit the run's rule, or the other lines; "
-                "the file was edited: bring the old one back, or run it anew"
+                f"{where}, line {number}: spent does not fit the accountant, or the other lines; "
+                "the file was edited: bring the old one back, or run it again"
             )

@@ -1,4 +1,4 @@
-"""What a data set looks like before anything is trained on it."""
+"""Describe a data set before anything is trained on it."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ def describe(config: Config) -> dict[str, Any]:
 
 
 def _histogram(ratings: Ratings) -> dict[str, int]:
-    """How many ratings there are of each value on the source's scale, or of each tenth of it."""
-    scaled = np.round(ratings.value.astype(np.float64), 6)  # from 0 to 1: nothing can overflow
+    """How many ratings have each value of the source's scale, or fall into each tenth of it."""
+    scaled = np.round(ratings.value.astype(np.float64), 6)  # in [0, 1], so nothing can overflow
     values, counts = np.unique(scaled, return_counts=True)
     if len(values) > _MOST_VALUES:  # not a scale of stars: ten equal bins
-        counts, interactions = np.histogram(scaled, bins=10)
-        values = interactions[:-1]
+        counts, edges = np.histogram(scaled, bins=10)
+        values = edges[:-1]
     histogram: dict[str, int] = {}
     for value, count in zip(ratings.to_raw(values), counts, strict=True):
-        name = f"{value:g}"  # six digits, which two values may share
+        name = f"{value:g}"  # to six digits, so two values may have the same name
         histogram[name] = histogram.get(name, 0) + int(count)
     return histogram
 
 
 def _spread(counts: Any) -> dict[str, float]:
     return {
-        "min": int(counts.min(initial=0) if not len(counts) else counts.min()),
+        "min": int(counts.min()) if len(counts) else 0,
         "median": float(np.median(counts)) if len(counts) else 0.0,
         "max": int(counts.max(initial=0)),
     }

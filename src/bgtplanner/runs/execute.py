@@ -1,7 +1,7 @@
-"""Carry out a study: run what is not finished, one cell at a time or several side by side.
+"""Run a study: all cells that are not finished, one at a time or several in parallel.
 
-A cell that has its ``summary.json`` is never run again, and nothing but that and its settings is
-read of it; one that was interrupted is resumed.
+A cell that has a ``summary.json`` is never run again, and only that file and its settings are
+read; a cell that was interrupted is resumed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["StudyObserver", "check_settings", "read_study", "run_study"]
 
 
 class _Clock:
-    """How long the rest will take: what cells of the same data set took, or any, side by side."""
+    """Estimates how long the rest will take, from the times of cells with the same data set."""
 
     def __init__(self, todo: Sequence[Cell], jobs: int, before: Iterable[Outcome]) -> None:
         self._todo, self._jobs = dict.fromkeys(todo), jobs
@@ -41,7 +41,7 @@ class _Clock:
 
     def finished(self, outcome: Outcome) -> None:
         self._todo.pop(outcome.cell, None)
-        if outcome.summary is not None:  # a cell that was resumed took longer than it did now
+        if outcome.summary is not None:  # a resumed cell took longer than just now
             whole = float(outcome.summary.get("seconds_total", 0.0))
             taken = self._taken.setdefault(outcome.cell.dataset, [])
             taken.append(max(outcome.seconds, whole))
@@ -56,14 +56,14 @@ class _Clock:
 
 
 class StudyObserver(Protocol):
-    """Somebody who watches a study."""
+    """Observes a study."""
 
     def study_started(self, total: int, finished: int, left: float | None) -> None:
-        """So many cells are to be run, some are finished already; `left` seconds are estimated."""
+        """The study has `total` cells, `finished` of them already; about `left` seconds remain."""
         ...
 
     def cell_round(self, cell: Cell, done: int, total: int) -> None:
-        """A cell that is run in this process has one more round."""
+        """A cell that runs in this process has finished another round."""
         ...
 
     def cell_finished(self, outcome: Outcome, left: float | None) -> None:
@@ -79,24 +79,20 @@ def run_study(
     backend: str = "loky",
     observer: StudyObserver | None = None,
 ) -> list[Outcome]:
-    """Run all cells that are not finished, and say what came of each.
+    """Run all cells that are not finished, and return the outcomes of all cells.
 
-    On a cluster the folder must be the same for all machines.
+    On a cluster, all machines must share the folder.
 
     Raises:
-        ConfigError: If something cannot be run, before anything is.
-        InterruptedRunError: If it was stopped from outside; the same call goes on.
+        ConfigError: If a cell cannot be run; raised before anything is run.
+        InterruptedRunError: If it was stopped from outside; the same call continues.
     """
     ConfigError.unless(jobs >= 1, "--jobs", jobs, "at least 1")
     ConfigError.unless(backend in BACKENDS, "--backend", backend, f"one of {', '.join(BACKENDS)}")
     cells = study.cells()
     _check_folder(out, study)
     begun = [cell for cell, config in cells.items() if check_settings(cell, config, out)]
-    outcomes = {
-        cell: outcome_of(cell, out / cell.place)
-        for cell in begun
-        if (out / cell.place / "summary.json").exists()
-    }
+    outcomes = _finished(begun, out)
     todo = [cell for cell in cells if cell not in outcomes]
     alone = jobs == 1 and backend == "loky"
     if not alone:
@@ -124,23 +120,25 @@ def run_study(
     if len(outcomes) < len(cells):
         done = sum(outcome.summary is not None for outcome in outcomes.values())
         raise InterruptedRunError(
-            f"stopped with {done} of {len(cells)} cells finished; go on with: "
+            f"stopped with {done} of {len(cells)} cells finished; continue with: "
             f"bgtplanner {study.command} --out {shlex.quote(str(out))}"
         )
     return [outcomes[cell] for cell in cells]
 
 
 def read_study(study: Study, out: Path) -> list[Outcome]:
-    """What came of the cells that are finished; nothing is run, and nothing is written."""
-    return [
-        outcome_of(cell, out / cell.place)
-        for cell in study.cells()
-        if (out / cell.place / "summary.json").exists()
-    ]
+    """The outcomes of the finished cells; nothing is run or written."""
+    return list(_finished(study.cells(), out).values())
+
+
+def _finished(cells: Iterable[Cell], out: Path) -> dict[Cell, Outcome]:
+    places = {cell: out / cell.place for cell in cells}
+    done = {cell: at for cell, at in places.items() if (at / "summary.json").exists()}
+    return {cell: outcome_of(cell, at) for cell, at in done.items()}
 
 
 def check_settings(cell: Cell, config: Config, out: Path) -> bool:
-    """See that what was begun of a cell has its settings; return whether anything was.
+    """Return whether a cell was begun, after checking that it has the same settings.
 
     Raises:
         ConfigError: If the folder holds a run with other settings.
@@ -159,7 +157,7 @@ def check_settings(cell: Cell, config: Config, out: Path) -> bool:
 
 
 def _check_folder(out: Path, study: Study) -> None:
-    """Only an empty folder, or one of such a study: others hold somebody's work."""
+    """Raise ConfigError unless the folder is empty or holds a study of the same kind."""
     try:
         before = Study.read(out)
         if before is None:
@@ -172,5 +170,5 @@ def _check_folder(out: Path, study: Study) -> None:
         ) from error
     if others:
         raise ConfigError(
-            f"--out {out}: holds other things than a {study.kind}; choose an empty folder"
+            f"--out {out}: holds something other than a {study.kind}; choose an empty folder"
         )

@@ -1,23 +1,23 @@
-"""The run folder: what a run leaves behind, and how nothing in it can be half written.
+"""The run folder: the files of a run, none of which is ever half written.
 
 ::
 
     config.toml       every setting, the schema version, a fingerprint of the ratings, and what is
                       known before the first round
-    rounds.jsonl      one line a round
+    rounds.jsonl      one line per round
     checkpoint.npz    the whole state after some round (plain arrays, no pickle)
     ledger.sqlite     who has spent how much; written before anything is released
     summary.json      the result, once the run is done
-    clients.json      of a run on real machines: its name, and a hash of each client's
-    report.html       the same to look at, once it was asked for
-    .lock             held while a process writes here
+    clients.json      for a run on real machines: its name, and a hash of each client's name
+    report.html       the report, once it was requested
+    .lock             locked while a process writes here
 
-Files are written beside their place, flushed to the disk, then renamed over it, so a crash leaves
-the old one or the new one. Lines of ``rounds.jsonl`` past the checkpoint belong to rounds that
-will be run again; resuming cuts them off.
+A file is written under a temporary name, flushed to the disk and then renamed, so that a crash
+leaves either the old file or the new one. Lines of ``rounds.jsonl`` after the checkpoint belong to
+rounds that will be run again; resuming cuts them off.
 
-What is read here may have been edited, or written by another version: each file has a limit, and
-what stands in it is checked (:mod:`bgtplanner.runs.contents`) before anybody works with it.
+The files may have been edited, or written by another version: each has a size limit, and its
+contents are checked (:mod:`bgtplanner.runs.contents`) before they are used.
 """
 
 from __future__ import annotations
@@ -43,13 +43,7 @@ from numpy.typing import NDArray
 import bgtplanner
 from bgtplanner.data.datasets import DATASETS
 from bgtplanner.durable import replace_file
-from bgtplanner.errors import (
-    RunFolderError,
-    RunLockedError,
-    SchemaError,
-    StorageError,
-    quoted,
-)
+from bgtplanner.errors import RunFolderError, RunLockedError, SchemaError, StorageError, quoted
 from bgtplanner.privacy.accountants import Accountant
 from bgtplanner.runs.assembly import accountant_of
 from bgtplanner.runs.config import Config, load_config, to_toml
@@ -62,17 +56,12 @@ from bgtplanner.runs.contents import (
     of_rounds,
     of_summary,
 )
-from bgtplanner.text import (
-    MOST_BYTES_OF_ROUNDS,
-    MOST_BYTES_OF_SETTINGS,
-    read_bytes,
-    visible,
-)
+from bgtplanner.text import MOST_BYTES_OF_ROUNDS, MOST_BYTES_OF_SETTINGS, read_bytes, visible
 
 __all__ = ["SCHEMA", "RunFolder", "write_whole"]
 
 SCHEMA = 1
-"""Version of the folder's layout. Raise it with a migration, never without."""
+"""Version of the layout of the folder. Never raise it without a migration."""
 
 _OWN = (
     "config.toml",
@@ -90,7 +79,7 @@ _OWN = (
 
 
 class RunFolder:
-    """One run's folder, locked while this object is open. Use it as a context manager."""
+    """The folder of one run, locked while this object is open. Use it as a context manager."""
 
     def __init__(self, path: Path) -> None:
         if "\0" in str(path):
@@ -100,7 +89,7 @@ class RunFolder:
 
     @property
     def resume_command(self) -> str:
-        """What to type to go on with the run in this folder."""
+        """The command that continues the run in this folder."""
         if self.deployed:
             return "flwr run APP SUPERLINK, with the app folder that it was started from"
         if self.given:
@@ -110,19 +99,19 @@ class RunFolder:
 
     @property
     def deployed(self) -> bool:
-        """Whether the rounds are carried out on real machines."""
-        try:
-            return self.notes().get("deployed") is True
-        except RunFolderError:
-            return False
+        """Whether the run is on real machines."""
+        return self._note("deployed") is True
 
     @property
     def given(self) -> tuple[str, ...]:
-        """What was given in Python, and must be given again to go on."""
-        try:
-            return tuple(self.notes().get("given", ()))
-        except RunFolderError:
-            return ()
+        """What was given as objects in Python, and must be given again to resume."""
+        return tuple(self._note("given") or ())
+
+    def _note(self, name: str) -> Any:
+        """One of the folder's own notes; None if there is none, or if they cannot be read."""
+        with contextlib.suppress(RunFolderError):
+            return self.notes().get(name)
+        return None
 
     @classmethod
     def create(
@@ -142,7 +131,7 @@ class RunFolder:
             RunFolderError: If the folder is in use for something else, or cannot be written.
         """
         folder = cls(Path(path))
-        folder.check_free(overwrite)  # before anything is written into somebody else's folder
+        folder.check_free(overwrite)  # before anything is written there
         with _disk_errors(folder.path):
             folder.path.mkdir(parents=True, exist_ok=True)
         folder._acquire()
@@ -168,16 +157,16 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path | str) -> Self:
-        """Open an existing run folder to go on with it, and lock it.
+        """Open an existing run folder to resume the run, and lock it.
 
         Raises:
-            RunFolderError: If it is no run folder, or of another version, or a process writes it.
+            RunFolderError: If it is not a run folder, is of another version, or is locked.
         """
         folder = cls(Path(path))
         folder.notes()
         folder._acquire()
         with _disk_errors(folder.path):
-            for left in folder.path.glob(".tmp-*"):  # by a process that was killed
+            for left in folder.path.glob(".tmp-*"):  # left behind by a process that was killed
                 left.unlink(missing_ok=True)
         return folder
 
@@ -188,7 +177,7 @@ class RunFolder:
         self.close()
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -200,11 +189,11 @@ class RunFolder:
             tree = tomllib.loads(read_bytes(file, MOST_BYTES_OF_SETTINGS).decode())
         except (FileNotFoundError, NotADirectoryError) as error:
             raise RunFolderError(
-                f"{self.path}: no run folder (it has no config.toml); give one that 'bgtplanner "
-                "run --out' has written"
+                f"{self.path}: not a run folder (it has no config.toml); give one that "
+                "'bgtplanner run --out' has written"
             ) from error
         except (OSError, ValueError, RecursionError) as error:
-            raise RunFolderError(f"{file}: cannot be read: {error}; run it anew") from error
+            raise RunFolderError(f"{file}: cannot be read: {error}; run it again") from error
         notes = tree.get("folder")
         schema = notes.get("schema") if isinstance(notes, dict) else None
         if not isinstance(notes, dict) or type(schema) is not int:
@@ -217,7 +206,7 @@ class RunFolder:
             raise SchemaError(
                 f"{self.path}: written by {age} version (schema {quoted(schema)}, version "
                 f"{visible(notes.get('version', 'unknown'))[:40]}); this one reads schema "
-                f"{SCHEMA}. Use that version, or run anew with --config {file}"
+                f"{SCHEMA}. Use that version, or run again with --config {file}"
             )
         NOTES.check(f"{file}, [folder]", notes)
         of_summary().check(f"{file}, [folder] facts", notes.get("facts", {}))
@@ -236,14 +225,14 @@ class RunFolder:
         return (self.path / "rounds.jsonl").open("a", encoding="utf-8")
 
     def rounds(self, first: int | None = None, *, whole: bool = False) -> list[dict[str, Any]]:
-        """The complete lines of ``rounds.jsonl``, or the first ones; a torn last one is left out.
+        """The records in ``rounds.jsonl``, without an incomplete last line.
 
         Args:
-            first: How many lines.
+            first: How many records to return; all by default.
             whole: Whether each must have all the figures that a round of this run has.
 
         Raises:
-            RunFolderError: If one of those lines is no record of its round; names the line.
+            RunFolderError: If a line is not the record of its round; names the line.
         """
         file, contents = self.path / "rounds.jsonl", of_rounds()
         try:
@@ -274,23 +263,23 @@ class RunFolder:
         return records
 
     def _rule(self) -> Accountant | None:
-        """How charges add up in this run; None where nothing is paid."""
+        """The accountant of this run; None if it has no mechanism."""
         config = self.config()
         return None if config.privacy.mechanism == "none" else accountant_of(config)
 
     def keep_rounds(self, number: int) -> list[dict[str, Any]]:
         """Cut ``rounds.jsonl`` to the rounds before the checkpoint, and return them."""
-        records = self.rounds(number, whole=True)  # what a crash left behind does not matter
+        records = self.rounds(number, whole=True)  # later lines, left by a crash, do not matter
         if len(records) != number:
             raise RunFolderError(
-                f"{self.path / 'rounds.jsonl'}: does not hold the {number} rounds that the "
-                "checkpoint follows; the folder was changed by hand"
+                f"{self.path / 'rounds.jsonl'}: does not hold the {number} rounds before the "
+                "checkpoint; the folder was changed by hand"
             )
         self._write("rounds.jsonl", "".join(json.dumps(r) + "\n" for r in records).encode())
         return records
 
     def write_checkpoint(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Replace the checkpoint, once the lines of the rounds before it are on the disk."""
+        """Replace the checkpoint, after flushing the rounds before it to the disk."""
         with _disk_errors(self.path / "rounds.jsonl"), self._open_rounds() as file:
             os.fsync(file.fileno())
         buffer = io.BytesIO()
@@ -298,12 +287,12 @@ class RunFolder:
         self._write("checkpoint.npz", buffer.getvalue())
 
     def checkpoint(self) -> dict[str, NDArray[Any]] | None:
-        """The last checkpoint, or None if there was none yet."""
+        """The last checkpoint, or None if there is none yet."""
         file = self.path / "checkpoint.npz"
         try:
             with file.open("rb") as handle:
                 with zipfile.ZipFile(handle) as archive:
-                    # Ours are not compressed, so that they take no more memory than disk.
+                    # Ours are not compressed; a compressed one could expand without limit.
                     if any(entry.compress_type for entry in archive.infolist()):
                         raise ValueError("it is compressed")
                 handle.seek(0)
@@ -311,10 +300,10 @@ class RunFolder:
                     arrays = {name: stored[name] for name in stored.files}
         except FileNotFoundError:
             return None
-        except Exception as error:  # damage makes the reader fail in a dozen ways
-            raise RunFolderError(f"{file}: damaged or no checkpoint ({error})") from error
+        except Exception as error:  # a damaged file makes the reader fail in many ways
+            raise RunFolderError(f"{file}: damaged, or not a checkpoint ({error})") from error
         if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-            raise RunFolderError(f"{file}: no checkpoint: it holds other things than arrays")
+            raise RunFolderError(f"{file}: not a checkpoint: it does not hold arrays only")
         return arrays
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
@@ -323,11 +312,11 @@ class RunFolder:
         self._write("summary.json", text.encode())
 
     def write_clients(self, clients: Mapping[str, Any]) -> None:
-        """Write ``clients.json``: who has which place in the ledger, before anybody pays there."""
+        """Write ``clients.json``, the places of clients in the ledger, before any charge."""
         self._write("clients.json", json.dumps(clients).encode())
 
     def clients(self) -> dict[str, Any] | None:
-        """The clients of a run on real machines, or None if none was noted yet."""
+        """The clients of a run on real machines, or None if none was recorded yet."""
         found = self._read_json("clients.json")
         if found is not None:
             CLIENTS.check(self.path / "clients.json", found, CLIENTS.kinds)
@@ -339,12 +328,12 @@ class RunFolder:
         """The result, or None while the run is not done.
 
         Args:
-            whole: Whether it must have all that a run like this one has, and fit its settings.
+            whole: Whether it must be complete and fit the settings of the run.
             needed: Keys that must be there in any case.
 
         Raises:
-            RunFolderError: If something in it is missing or not of its kind, or if it is the
-                summary of another run.
+            RunFolderError: If a key is missing or has the wrong type, or if this is the summary
+                of another run.
         """
         found = self._read_json("summary.json")
         if found is None:
@@ -366,8 +355,8 @@ class RunFolder:
                 if found.get(name, value) != value:
                     raise RunFolderError(
                         f"{file}: {name} = {quoted(found[name])}, and config.toml has "
-                        f"{quoted(value)}; the folder was changed by hand: bring the files back "
-                        "that belong together, or run it anew"
+                        f"{quoted(value)}; the folder was changed by hand: bring back the files "
+                        "that belong together, or run it again"
                     )
             if "simulated_noise" not in found:
                 found |= _of_an_older_run(found, config, deployed)
@@ -397,10 +386,10 @@ class RunFolder:
             raise
 
     def check_free(self, overwrite: bool) -> list[str]:
-        """Names of an old run's files that may be replaced, if all is well.
+        """The names of the files of an old run, which may be replaced.
 
         Raises:
-            RunFolderError: If there is anything else in the folder, or a run that may not go.
+            RunFolderError: If there are other files, or a run that may not be overwritten.
         """
         with _disk_errors(self.path):
             try:
@@ -416,20 +405,20 @@ class RunFolder:
             )
         if not overwrite and any(name in _OWN for name in entries):
             raise RunFolderError(
-                f"{self.path}: holds a run already; replace it with --overwrite, choose another "
-                f"with --out, or go on with: {self.resume_command}"
+                f"{self.path}: already holds a run; replace it with --overwrite, choose another "
+                f"with --out, or continue with: {self.resume_command}"
             )
         return entries
 
     def _write(self, name: str, content: bytes) -> None:
-        """Replace a file as a whole, or leave it as it was."""
+        """Replace a file atomically."""
         target = self.path / name
         with _disk_errors(target):
             replace_file(target, content)
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a text file as a whole, or leave it as it was.
+    """Replace a text file atomically.
 
     Raises:
         StorageError: If it cannot be written.
@@ -441,7 +430,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def _of_an_older_run(summary: Mapping[str, Any], config: Config, deployed: bool) -> dict[str, Any]:
-    """What versions before ``simulated_noise`` left unsaid; where they did not know, the worst."""
+    """Keys that versions before ``simulated_noise`` did not write; in doubt, the worst case."""
     private = config.privacy.mechanism != "none"
     listed, data = list(summary["not_accounted"]), config.data
     if not deployed and data.dataset not in ("demo", "synthetic"):
@@ -452,7 +441,7 @@ def _of_an_older_run(summary: Mapping[str, Any], config: Config, deployed: bool)
 
 
 def _versions() -> dict[str, str]:
-    """What the run is carried out with, beside this package."""
+    """The versions of Python and of the packages that matter."""
     versions = {"Python": platform.python_version()}
     for name in ("jax", "numpy", "optax", "scipy"):
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -462,7 +451,7 @@ def _versions() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _disk_errors(path: Path) -> Iterator[None]:
-    """Say what the disk said in words that help."""
+    """Turn an OSError into an error that says what to do."""
     try:
         yield
     except BlockingIOError as error:
@@ -475,7 +464,7 @@ def _disk_errors(path: Path) -> Iterator[None]:
             errno.EEXIST: "is a file, not a folder; choose another with --out",
             errno.ENOTDIR: "is a file, not a folder, or below one; choose another with --out",
             errno.ENAMETOOLONG: "the name is too long; choose another with --out",
-            errno.ELOOP: "a link that leads back to itself; choose another with --out",
+            errno.ELOOP: "is a link that leads back to itself; choose another with --out",
         }.get(error.errno or 0)
         if nowhere is not None:
             raise RunFolderError(f"{path}: {nowhere}") from error

@@ -1,4 +1,4 @@
-"""How a run is stopped from outside without losing what it has learned."""
+"""Stop a run from outside without losing its progress."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["stop_requests"]
 
 @contextlib.contextmanager
 def stop_requests(*, active: bool) -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, so that a run ends between two rounds.
+    """Yield an event that Ctrl-C and SIGTERM set, so that a run can end between two rounds.
 
-    A second request interrupts at once, as Ctrl-C always does. Where Ctrl-C is ignored, it stays
-    so: a shell that starts a run in the background means it to outlive what is interrupted in the
-    foreground. SIGTERM stops it there.
+    A second request interrupts at once, as Ctrl-C usually does. If Ctrl-C is ignored, it stays
+    ignored: a shell that starts a run in the background wants it to survive a Ctrl-C in the
+    foreground. SIGTERM still stops it.
     """
     stop = threading.Event()
     if not active or threading.current_thread() is not threading.main_thread():

@@ -1,6 +1,7 @@
-"""The loop that every run goes through, in simulation or on real machines.
+"""The loop of every run, in simulation or on real machines.
 
-Plan and play a round, write it down, checkpoint, stop when asked to; or go on where one stopped.
+It plans and plays a round, records it, writes checkpoints, and stops on request; or it continues
+from a checkpoint.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from bgtplanner.runs.summary import most_spent, reached_target
 
 __all__ = ["Run"]
 
-_MOST_SECONDS = 1e12  # longer than anything ran
+_MOST_SECONDS = 1e12  # longer than any run
 _NOT_OF_THIS_RUN = (AttributeError, RecursionError, TypeError, ValueError)
 
 
 class Run:
-    """A run in progress: who carries it out, and what is known of its past."""
+    """A run in progress: its engine, its coordinator, and its record so far."""
 
     def __init__(self, config: Config, simulation: Engine, observer: RoundObserver | None) -> None:
-        let_programs_go()  # those of earlier runs
+        let_programs_go()  # compiled by earlier runs
         self.config, self.simulation, self.observer = config, simulation, observer
         self.checkpoint_every = config.run.checkpoint_every
         self.records: list[dict[str, Any]] = []
@@ -42,12 +43,12 @@ class Run:
         self.planned: Coordinator | None = None
 
     def close(self) -> None:
-        """Let go of the ledger."""
+        """Close the ledger."""
         if self.planned is not None:
             self.planned.ledger.close()
 
     def restore(self, checkpoint: dict[str, NDArray[Any]]) -> None:
-        """Go on from a checkpoint, if it is one of this run."""
+        """Restore the state from a checkpoint, after checking that it belongs to this run."""
         total = self.config.federation.rounds
         for name, kinds, most in (("seconds", "iuf", _MOST_SECONDS), ("next_round", "iu", total)):
             entry = checkpoint.get(name, np.zeros((), dtype=np.int64))
@@ -69,7 +70,7 @@ class Run:
                 raise RunFolderError(message) from error
 
     def _arrays(self, seconds: float) -> dict[str, NDArray[Any]]:
-        """All that a later process needs to go on."""
+        """All the state that a later process needs to resume."""
         arrays = self.simulation.arrays() | {"seconds": np.asarray(seconds)}
         if self.planned is not None:
             state = self.planned.state_dict() | {"head": str(self.planned.ledger.head)}
@@ -77,7 +78,7 @@ class Run:
         return arrays
 
     def step(self) -> RoundResult | None:
-        """Plan and play a round; None if there is none left."""
+        """Plan and play a round; None if there is no round left."""
         if self.planned is None:
             raise ConfigError("the run has no ledger to pay from")
         begun = time.perf_counter()
@@ -92,10 +93,10 @@ class Run:
         )
 
     def check(self, played: RoundResult) -> None:
-        """Refuse to go on after a round like this."""
+        """Raise an error if the run must not continue after this round."""
 
     def carry_out(self, folder: RunFolder | None = None) -> float:
-        """Play all rounds that are left; returns how many seconds the run has taken in all."""
+        """Play all remaining rounds, and return how many seconds the run has taken in total."""
         total, every = self.config.federation.rounds, self.checkpoint_every
         simulation = self.simulation
         started = time.perf_counter()
@@ -113,7 +114,7 @@ class Run:
                 self.check(played)
                 record = played.as_json()
                 self.records.append(record)
-                stopping = stop.is_set()  # once: a request from here on is for the next round
+                stopping = stop.is_set()  # read once: a later request is for the next round
                 if folder is not None:
                     folder.append_round(record)
                     due = simulation.next_round % every == 0 or simulation.next_round == total
@@ -124,11 +125,11 @@ class Run:
                 over = simulation.next_round == total or self._reached()
                 if stopping and folder is not None and not over:
                     raise InterruptedRunError(
-                        f"stopped after round {simulation.next_round} of {total}; go on with: "
+                        f"stopped after round {simulation.next_round} of {total}; continue with: "
                         f"{folder.resume_command}"
                     )
         if not self.records:
-            raise ConfigError("the budget pays for no round at all; give a larger --epsilon")
+            raise ConfigError("the budget cannot pay for a single round; give a larger --epsilon")
         return seconds()
 
     def _reached(self) -> bool:

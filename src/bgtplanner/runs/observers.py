@@ -1,8 +1,8 @@
-"""Watch a run from outside: the protocol, and what there is to tell.
+"""Watch a run from outside: the protocol of observers, and what they are told.
 
-Whoever implements :class:`Observer` can be handed to `simulate`, `resume` or the runner's
-`execute`. What it is told is what ``rounds.jsonl`` has: no rating, no item, nothing that was
-not released. :mod:`bgtplanner.integrations.trackers` has ready ones.
+An object that implements :class:`Observer` can be passed to `simulate`, `resume` or `execute`. It
+is told what ``rounds.jsonl`` records: no rating, no item, nothing that was not released. For
+ready-made ones, see :mod:`bgtplanner.integrations.trackers`.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ __all__ = ["Observer", "RoundObserver", "Several", "Tracker", "figures_of"]
 
 
 class RoundObserver(Protocol):
-    """Somebody who watches the rounds of a run, in simulation or on real machines."""
+    """Observes the rounds of a run, in simulation or on real machines."""
 
     def round(self, record: Mapping[str, Any], total: int) -> None:
         """A round is over."""
 
 
 class Observer(RoundObserver, Protocol):
-    """Somebody who watches a simulated run; whoever inherits from it says only what it wants."""
+    """Observes a simulated run; a subclass overrides only the methods that it needs."""
 
     def searching(self, name: str, number: int, total: int) -> None:
-        """Before a run with ``hindsight``: the schedule that is tried now."""
+        """Before a run with ``hindsight``, a schedule is tried."""
         del name, number, total
 
     def started(self, config: Config, split: Split, first: int) -> None:
-        """The data are ready; training goes on from round `first`."""
+        """The data are ready; training starts at round `first`."""
         del config, split, first
 
     def finished(self, result: Result) -> None:
@@ -67,10 +67,10 @@ class Several(Observer):
 
 
 class Tracker(Observer):
-    """Keeps what it is told somewhere else; when it breaks down, the run goes on without it.
+    """Records a run in another system; if that fails, the run continues without it.
 
     Attributes:
-        where: Where that is, as one would look for it.
+        where: Where the records can be found.
         trouble: Why it gave up, if it did.
     """
 
@@ -79,7 +79,7 @@ class Tracker(Observer):
     _config: Config | None = None
 
     def started(self, config: Config, split: Split, first: int) -> None:
-        del split  # what it holds is nobody's business
+        del split  # a tracker never sees the ratings
         self._config = config
         self._guarded(self.begin, config, first)
 
@@ -92,14 +92,14 @@ class Tracker(Observer):
         self._guarded(self.end, result.summary)
 
     def close(self) -> None:
-        """Let go, whatever happened; the run may not be done."""
+        """Close the tracker, whatever happened; the run may be unfinished."""
         self._guarded(self.release)
 
     def begin(self, config: Config, first: int) -> None:
-        """The run goes on from round `first`."""
+        """The run starts at round `first`."""
 
     def note(self, figures: Mapping[str, float], step: int) -> None:
-        """Keep the figures of a round."""
+        """Record the figures of a round."""
 
     def end(self, summary: Mapping[str, Any]) -> None:
         """The run is done."""
@@ -111,12 +111,12 @@ class Tracker(Observer):
         if self.trouble is None:
             try:
                 method(*arguments)
-            except Exception as error:  # whatever it is: hours of training are worth more
+            except Exception as error:  # of any kind: hours of training are worth more
                 self.trouble = " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
 def figures_of(record: Mapping[str, Any], config: Config) -> dict[str, float]:
-    """The figures of a round under the names that trackers show; only finite numbers.
+    """The finite figures of a round, under the names that trackers show.
 
     Example:
         >>> from bgtplanner.runs.config import load_config

@@ -1,4 +1,4 @@
-"""How to get a run or a study again: the one line to type."""
+"""The command that reproduces a run or a study."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from bgtplanner.runs.study import AXES, Study, in_words
 
 __all__ = ["command_of", "command_of_study"]
 
-_FIRST = ("model.name", "planning.policy", "privacy.mechanism")  # presets depend on these
-_LONGEST = 600  # letters that are still one line
+_FIRST = (
+    "model.name",
+    "planning.policy",
+    "privacy.mechanism",
+)  # which set the defaults
+_LONGEST = 600  # characters that still count as one line
 
 
 def command_of(config: Config) -> str:
-    """The command that carries out the same run, told by how it differs from its preset.
+    """The command for the same run, with the settings that differ from its preset.
 
     Example:
         >>> command_of(load_config(settings={"federation.rounds": 50, "server.momentum": 0.5}))
@@ -32,7 +36,7 @@ def command_of(config: Config) -> str:
     try:
         dataset_info(config.data.dataset)
         same = not differences(load_config(preset=config.preset, settings=settings), config)
-    except ConfigError:  # ratings that were given in Python have any name
+    except ConfigError:  # ratings given in Python may have any name
         return f"{fallback}  # from this folder; its ratings were given in Python"
     line = " ".join(["bgtplanner run", f"--preset {config.preset}", *_flags(settings, FLAGS)])
     typed = same and None not in settings.values() and len(line) <= _LONGEST
@@ -40,7 +44,7 @@ def command_of(config: Config) -> str:
 
 
 def command_of_study(study: Study) -> str:
-    """The command that carries out the same study."""
+    """The command for the same study."""
     line = [f"bgtplanner {study.command}"]
     if study.figure is not None:
         line.append(f"--figure {study.figure}")

@@ -1,4 +1,4 @@
-"""Carry out a run: prepare, train round by round, checkpoint, sum up; or go on with one."""
+"""Run a simulation from start to end, resume one, or load a finished one."""
 
 from __future__ import annotations
 
@@ -18,12 +18,7 @@ from bgtplanner.data.datasets import dataset_info, load_ratings
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, deal_users, split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
-from bgtplanner.errors import (
-    ConfigError,
-    DataError,
-    RunFolderError,
-    TrainingDivergedError,
-)
+from bgtplanner.errors import ConfigError, DataError, RunFolderError, TrainingDivergedError
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.learner import MODELS, Learner
@@ -67,12 +62,12 @@ __all__ = [
 
 
 class Given(NamedTuple):
-    """What was given in Python in the place of a name.
+    """Objects that were given in Python in place of a name.
 
     Attributes:
         model: A learner.
-        policy: A policy, as it is before the first round.
-        names: Which of them the settings alone do not tell.
+        policy: A policy, in its state before the first round.
+        names: Those that the settings alone do not determine.
     """
 
     model: Learner | None = None
@@ -95,23 +90,21 @@ def simulate(
     overwrite: bool = False,
     observer: Observer | None = None,
 ) -> Result:
-    """Train a federated recommender and say how good it got.
+    """Train a federated recommender and return the result.
 
     Args:
         ratings: Ratings, or the name of a data set.
         model: ``biases``, ``factorization``, ``fedgnn``, ``package.module:Class``, or a learner.
-        policy: Who plans: a name, ``package.module:Class``, a class, or a policy that was made for
-            these clients.
-        epsilon: What a client may spend in all.
-        mechanism: What protects the uploads: ``gaussian``, ``laplace``,
-            ``privunit`` or ``none``.
+        policy: A name, ``package.module:Class``, a class, or a policy made for these clients.
+        epsilon: Budget of each client over the whole run.
+        mechanism: What protects the uploads: ``gaussian``, ``laplace``, ``privunit`` or ``none``.
         rounds: How many rounds.
-        seed: Of the split and of all that is drawn at random.
+        seed: Seed of the split and of everything that is drawn at random.
         preset: ``recommended`` or ``paper``.
         settings: Any other config keys, such as ``{"server.learning_rate": 0.02}``.
         out: Run folder to write; by default nothing is written.
-        overwrite: Replace a run that is in that folder.
-        observer: Somebody to tell about every round.
+        overwrite: Whether to replace a run in that folder.
+        observer: Is told about every round.
 
     Example:
         >>> result = simulate("demo", rounds=5)
@@ -155,7 +148,7 @@ def execute(
     overwrite: bool = False,
     observer: Observer | None = None,
 ) -> Result:
-    """Run what the config says, from the first round; `given`: objects in the place of names."""
+    """Run what the config says, from the first round; `given` has objects in place of names."""
     if out is not None:
         RunFolder(Path(out)).check_free(overwrite)  # before minutes are spent on loading
     given = given or Given()
@@ -184,14 +177,14 @@ def resume(
     policy: Policy | None = None,
     observer: Observer | None = None,
 ) -> Result:
-    """Go on with a run; it ends as if it had never been interrupted, bit for bit.
+    """Resume a run; it ends as if it had never been interrupted, bit for bit.
 
     Args:
         path: The run folder.
-        ratings: What it was started with, where that was given in Python.
+        ratings: The ratings that it was started with, if they were given in Python.
         model: The learner, likewise.
-        policy: The policy, likewise, as it was before the first round.
-        observer: Somebody to tell about every round.
+        policy: The policy, likewise, in its state before the first round.
+        observer: Is told about every round.
 
     Raises:
         RunFolderError: If the folder, its checkpoint or the ratings do not fit together.
@@ -199,7 +192,7 @@ def resume(
     with RunFolder.open(path) as folder:
         if folder.deployed:
             raise RunFolderError(
-                f"{path}: a run on real machines; go on with: {folder.resume_command}"
+                f"{path}: a run on real machines; continue with: {folder.resume_command}"
             )
         given = _given_again(folder, "resume", model, policy)
         config = folder.config()
@@ -209,7 +202,7 @@ def resume(
         if fingerprint_of(run.split) != folder.notes().get("data"):
             raise RunFolderError(
                 f"{path}: the ratings of '{config.data.dataset}' are not those it was started "
-                "with; bring those back, or start a new run"
+                "with; bring them back, or start a new run"
             )
         run.open_ledger(folder)
         with contextlib.closing(run):
@@ -223,11 +216,11 @@ def resume(
 def load(
     path: Path | str, *, ratings: Ratings | None = None, model: Learner | None = None
 ) -> Result:
-    """A finished run again, to predict, recommend or export with.
+    """Load a finished run, to predict, recommend or export.
 
     Args:
         path: The run folder.
-        ratings: What it was started with, where that was given in Python.
+        ratings: The ratings that it was started with, if they were given in Python.
         model: The learner, likewise.
 
     Raises:
@@ -236,10 +229,10 @@ def load(
     folder = RunFolder(Path(path))
     notes, summary = folder.notes(), folder.summary(whole=True)
     if summary is None:
-        raise RunFolderError(f"{path}: not finished; go on with: {folder.resume_command}")
+        raise RunFolderError(f"{path}: not finished; continue with: {folder.resume_command}")
     if folder.deployed:
         raise RunFolderError(
-            f"{path}: a run on real machines, where the ratings are; ask a client there: "
+            f"{path}: a run on real machines, which have the ratings; ask a client there: "
             "bgtplanner recommend CLIENT_FOLDER"
         )
     given = _given_again(folder, "load", model)
@@ -251,7 +244,7 @@ def load(
     if fingerprint_of(run.split) != notes.get("data") or checkpoint is None:
         raise RunFolderError(
             f"{path}: has no checkpoint, or the ratings of '{config.data.dataset}' are not those "
-            "it was started with; bring both back, or run it anew"
+            "it was started with; bring both back, or run it again"
         )
     run.restore(checkpoint)
     return Result(
@@ -266,13 +259,13 @@ def load(
 def _given_again(
     folder: RunFolder, call: str, model: Learner | None, policy: Policy | None = None
 ) -> Given:
-    """What was given in Python when the run was started, given again."""
+    """The objects given now, after checking that none is missing."""
     given = Given(model, policy)
     needed = [name for name in folder.given if (call, name) != ("load", "policy")]
     if missing := [name for name in needed if getattr(given, name) is None]:
         arguments = ", ".join(f"{name}=..." for name in missing)
         raise RunFolderError(
-            f"{folder.path}: its {' and '.join(missing)} was given in Python; go on there: "
+            f"{folder.path}: its {' and '.join(missing)} was given in Python; continue there: "
             f"{call}(path, {arguments})"
         )
     if model is not None:
@@ -283,13 +276,13 @@ def _given_again(
 
 
 def _same_model(path: Path | str, config: Config, model: Learner | None) -> None:
-    """Refuse another learner than the run was started with, as far as its settings tell."""
+    """Refuse a learner whose settings are not those that the run was started with."""
     said = {} if model is None else described(model)[0]
     there: dict[str, Any] = config.model_dump()
     for key, value in said.items():
         section, _, name = key.partition(".")
         if there[section].get(name, {}) != value:
-            raise RunFolderError(f"{path}: was started with another model; give that one")
+            raise RunFolderError(f"{path}: it was started with another model; give that one")
 
 
 def _ratings_of_folder(path: Path | str, config: Config, call: str) -> Ratings:
@@ -298,14 +291,14 @@ def _ratings_of_folder(path: Path | str, config: Config, call: str) -> Ratings:
     except (ConfigError, DataError) as error:
         raise RunFolderError(
             f"{path}: its ratings cannot be loaded by name ({error}). If they were given "
-            f"in Python, go on there: {call}(path, ratings=...)"
+            f"in Python, continue there: {call}(path, ratings=...)"
         ) from error
 
 
 def _with_schedule(
     config: Config, ratings: Ratings, observer: Observer | None, given: Given
 ) -> Config:
-    """For ``hindsight``, the best fixed schedule there is, found by trying all on the test set."""
+    """The config, for ``hindsight`` with the schedule that is best on the test set."""
     if config.planning.policy != "hindsight" or "weights" in config.planning.options:
         return config
     every = Hindsight.candidates(config.federation.rounds)
@@ -325,7 +318,7 @@ def _with_schedule(
 
 
 def ratings_of(config: Config) -> Ratings:
-    """The ratings that a config names."""
+    """Load the ratings that a config names."""
     data = config.data
     if data.dataset == "synthetic":
         ratings = synthetic_ratings(**config.synthetic.model_dump(), seed=config.run.seed)
@@ -350,15 +343,15 @@ def ratings_of(config: Config) -> Ratings:
 
 
 def split_of(config: Config, ratings: Ratings) -> Split:
-    """The ratings divided as the config says.
+    """Split the ratings as the config says.
 
     Raises:
-        DataError: If there are too few to train on some and test on others.
+        DataError: If there are too few ratings for a training set and a test set.
     """
     within = config.data.split
     if within == "auto":
         within = "user"
-        with contextlib.suppress(ConfigError):  # ratings given in Python have any name
+        with contextlib.suppress(ConfigError):  # ratings given in Python may have any name
             within = dataset_info(config.data.dataset).split_within
     split = split_ratings(
         ratings,
@@ -399,12 +392,12 @@ class _Run(Run):
 
     @functools.cached_property
     def facts(self) -> dict[str, Any]:
-        """What is known before the first round; whoever only predicts can do without."""
+        """What is known before the first round; computed only if it is needed."""
         beside = references(self.split.train, self.split.test)
         return facts_of(self.config, about_ratings(self.ratings), beside)
 
     def open_ledger(self, folder: RunFolder | None) -> None:
-        """Get ready to plan and pay, where something is to be paid."""
+        """Open the ledger and make the coordinator, unless there is no mechanism."""
         if self.config.privacy.mechanism != "none":
             path = None if folder is None else folder.path / "ledger.sqlite"
             mark = fingerprint_of(self.split)
@@ -447,14 +440,14 @@ class _Run(Run):
     def check(self, played: RoundResult) -> None:
         if not (math.isfinite(played.loss or 0.0) and math.isfinite(played.metrics.rmse)):
             raise TrainingDivergedError(
-                f"training diverged in round {played.round + 1}: the loss is no longer a "
-                f"number. Try a smaller server.learning_rate "
+                f"training diverged in round {played.round + 1}: the loss is no longer "
+                f"finite. Try a smaller server.learning_rate "
                 f"(now {self.config.server.learning_rate:g})"
             )
 
 
 def fingerprint_of(split: Split) -> str:
-    """One hash over all that a run is trained and tested on."""
+    """A hash of all ratings that a run is trained and tested on."""
     digest = hashlib.sha256()
     for part in (split.train, split.test):
         for array in (part.user, part.item, part.value, part.client_of_user):

@@ -1,7 +1,8 @@
-"""What a study has shown: means over seeds, how sure they are, and what sets policies apart.
+"""The statistics of a study: means over seeds, their intervals, and paired differences.
 
-Intervals are Student's t at 95 % over seeds: how much the split, the noise and the start vary, and
-nothing more. Differences are taken seed by seed, since cells with the same seed share their split.
+Intervals are Student's t at 95 % over seeds. They cover the variation of the split, the noise and
+the initial state, and nothing more. Differences are paired by seed, because cells with the same
+seed share their split.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _Place = tuple[str, str, str]  # data set, mechanism, policy
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A mean over seeds, and how sure it is. One seed says nothing about that.
+    """A mean over seeds with its interval; one seed gives no interval.
 
     Attributes:
         seeds: How many values it is the mean of.
@@ -60,7 +61,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
-    """Mean, deviation and interval of some values; None if there are none.
+    """Mean, standard deviation and interval of values; None if there are none.
 
     Example:
         >>> estimate([1.0, 2.0, 3.0]).std
@@ -78,18 +79,18 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One policy, or one predictor that shares nothing, over all seeds; or a difference of two.
+    """One policy or reference predictor over all seeds, or a difference between two policies.
 
     Attributes:
         dataset: The data set.
-        mechanism: What protected the uploads; ``none`` for what sends none.
+        mechanism: What protected the uploads; ``none`` if nothing did.
         policy: Name of the policy, or one of :data:`~bgtplanner.models.references.REFERENCES`.
-        figures: By key of the summary; None where no seed is done.
-        varied: Settings that are varied, with their values here.
+        figures: By key of the summary; None if no seed is finished.
+        varied: The varied settings, with their values here.
         reference: Whether it is a predictor that shares nothing.
-        asked: Number of seeds asked for.
-        paper: What the paper reports, where it does and where that can be compared.
-        baseline: The policy whose figures were taken off, seed by seed; none if empty.
+        asked: Number of seeds requested.
+        paper: What the paper reports, if that can be compared.
+        baseline: The policy whose figures were subtracted, seed by seed; empty if none was.
     """
 
     dataset: str
@@ -110,7 +111,7 @@ class Row:
         return float(ours.mean - theirs)
 
     def as_json(self) -> dict[str, Any]:
-        """For machines."""
+        """The row as JSON."""
         tree = asdict(self)
         if self.baseline:
             return {name: of for name, of in tree.items() if name not in _OF_ROWS}
@@ -126,13 +127,13 @@ _OF_ROWS = ("reference", "asked", "paper")
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What a study has shown.
+    """The results of a study.
 
     Attributes:
-        study: What was asked for.
-        outcomes: What came of every cell.
-        rows: Means over seeds: for each combination of varied settings, data set by data set.
-        differences: To the baseline, over the seeds that both have.
+        study: What was requested.
+        outcomes: The outcome of every cell.
+        rows: Means over seeds, for each combination of varied settings and each data set.
+        differences: Differences from the baseline, over the seeds that both have.
     """
 
     study: Study
@@ -147,17 +148,17 @@ class Comparison:
 
     @property
     def reported(self) -> tuple[str, ...]:
-        """The figures to look at: the best round as the paper has it, else the last."""
+        """The figures to show: of the best round with the paper's preset, else of the last."""
         other = "_final" if self.study.preset == "paper" else "_best"
         return tuple(key for key in compared() if not key.endswith(other))
 
     def rows_of(self, variation: Variation) -> list[Row]:
-        """The policies' rows in every combination of settings that are varied together."""
+        """The rows of the policies in every combination of a variation."""
         keys = variation.keys
         return [row for row in self.rows if list(row.varied) == keys and not row.reference]
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, for machines."""
+        """Everything as JSON."""
         return {
             "request": asdict(self.study),
             "baseline": self.study.against,
@@ -172,9 +173,9 @@ class Comparison:
         }
 
     def as_csv(self) -> str:
-        """One line for each metric; kind is policy, reference or difference.
+        """Everything as CSV, one line per metric; kind is policy, reference or difference.
 
-        What is varied comes first, a column for each key.
+        The varied settings come first, one column per key.
         """
         keys = dict.fromkeys(key for one in self.study.variations for key in one.keys)
         lines: list[dict[str, Any]] = []
@@ -192,7 +193,7 @@ class Comparison:
 
 
 def summed_up(study: Study, outcomes: Sequence[Outcome]) -> Comparison:
-    """Means, intervals and differences of the cells that are done."""
+    """The means, intervals and differences of the finished cells."""
     values: dict[str, dict[_Place, dict[int, Mapping[str, Any]]]] = {}
     for outcome in outcomes:
         if outcome.summary is not None:
@@ -214,7 +215,7 @@ def _place(cell: Cell) -> _Place:
 
 
 def _means(summaries: Iterable[Mapping[str, Any]], reference: str = "") -> dict[str, Any]:
-    """Estimates of every figure that is compared, from the summaries that have it."""
+    """The estimate of every compared figure, from the summaries that have it."""
     every = list(summaries)
     found = {}
     for key in compared():
@@ -224,7 +225,7 @@ def _means(summaries: Iterable[Mapping[str, Any]], reference: str = "") -> dict[
 
 
 def _rows(point: Point, dataset: str, values: Mapping[_Place, _Summaries]) -> Iterator[Row]:
-    """The policies, and then the predictors that share nothing."""
+    """Rows of the policies, then of the predictors that share nothing."""
     common: dict[str, Any] = {
         "dataset": dataset,
         "asked": len(set(point.study.seeds)),
@@ -237,14 +238,14 @@ def _rows(point: Point, dataset: str, values: Mapping[_Place, _Summaries]) -> It
         paper = _published(point.study, dataset, mechanism, policy)
         figures = _means(done.values())
         yield Row(mechanism=mechanism, policy=policy, figures=figures, paper=paper, **common)
-    # Those are by seed the same in every cell, so any will do.
+    # For a seed these are the same in every cell, so any cell will do.
     for name in REFERENCES:
         figures = _means((by_seed[seed] for seed in sorted(by_seed)), name)
         yield Row(mechanism="none", policy=name, figures=figures, reference=True, **common)
 
 
 def _differences(point: Point, dataset: str, values: Mapping[_Place, _Summaries]) -> Iterator[Row]:
-    """Every policy against the baseline; what needs no mechanism, in each of them."""
+    """Every policy minus the baseline; a policy without a mechanism is compared in each."""
     baseline = point.study.against
     if baseline is None:
         return
@@ -270,7 +271,7 @@ def _minus(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, floa
 
 
 def _published(study: Study, dataset: str, mechanism: str, policy: str) -> Published | None:
-    """The paper's figure, where the settings are the paper's."""
+    """The paper's figure, if the settings are the paper's."""
     settings = study.settings
     same = settings.get("privacy.epsilon", EPSILON) == EPSILON
     if study.preset != "paper" or not same or settings.get("privacy.budgets") is not None:
@@ -280,11 +281,11 @@ def _published(study: Study, dataset: str, mechanism: str, policy: str) -> Publi
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One policy on one data set, over the rounds that all its seeds have: means by round.
+    """Means by round of one policy on one data set, over the rounds that all its seeds have.
 
     Attributes:
         scores: By metric, on the test ratings.
-        left: Share of the budget that is left; empty without one.
+        left: Share of the budget that is left; empty without a budget.
         seeds: How many runs it is the mean of.
     """
 
@@ -294,7 +295,7 @@ class Curve:
 
 
 def mean_curves(out: Path, outcomes: Sequence[Outcome]) -> dict[_Place, Curve]:
-    """By data set, mechanism and policy. A run whose rounds cannot be read is left out."""
+    """Curves by data set, mechanism and policy, without runs whose rounds cannot be read."""
     runs: dict[_Place, list[list[dict[str, Any]]]] = {}
     for outcome in outcomes:
         if outcome.summary is not None:

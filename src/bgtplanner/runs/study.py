@@ -1,11 +1,11 @@
-"""What is to be run: data sets x mechanisms x policies x seeds, and any settings that are varied.
+"""A study: data sets x mechanisms x policies x seeds, and any settings that are varied.
 
-A comparison is a study in which nothing else is varied; a sweep is one in which something is.
-A study has one folder::
+A comparison is a study that varies nothing else; a sweep also varies settings. A study has one
+folder::
 
-    study.json                                              what was asked for
+    study.json                                              what was requested
     <dataset>/<mechanism>/<policy>/seed-<s>/                a run folder for each cell, or
-    <key=value,...>/<dataset>/<mechanism>/<policy>/seed-<s>/  where settings are varied
+    <key=value,...>/<dataset>/<mechanism>/<policy>/seed-<s>/  if settings are varied
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ AXES = {
     "planning.policy": "--policy",
     "run.seed": "--seeds",
 }
-"""Config keys that every study varies, by flags of their own."""
+"""Config keys that every study varies, with their flags."""
 
 FIGURES = ("budget", "min-rounds", "rounds", "small")
-"""The paper's sensitivity studies. Its grids cannot be read off its text: these are ours."""
+"""The paper's sensitivity studies. The paper does not state its grids; these are ours."""
 
 _SCHEMA = 1
 _FILE = "study.json"
-_FILES = (_FILE, "grid.json", "vary.json")  # the last two are of comparisons and sweeps before
+_FILES = (_FILE, "grid.json", "vary.json")  # the last two were written by earlier versions
 _UNREADABLE = (
     OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError,
 )  # fmt: skip
 
 
 def in_words(value: Any) -> str:
-    """A value as names of folders and tables have it.
+    """A value as it is written in the names of folders and in tables.
 
     Example:
         >>> in_words("sgd"), in_words(0.5), in_words({"gamma": 7})
@@ -74,7 +74,7 @@ def in_words(value: Any) -> str:
 
 
 def default_policies(preset: str, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """The policies of a comparison that names none: the default one of its runs, and others.
+    """The policies of a comparison that names none: the default of a run, and others.
 
     Example:
         >>> default_policies("recommended", {})
@@ -87,11 +87,11 @@ def default_policies(preset: str, settings: Mapping[str, Any]) -> tuple[str, ...
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """A setting and the values that it takes.
+    """A setting and its values.
 
     Attributes:
         key: Config key.
-        values: Without repetition.
+        values: Its values, without repetition.
         along: Config keys that follow it in proportion, rounded, unless they are given.
     """
 
@@ -102,11 +102,11 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class Variation:
-    """Settings that are varied together, each with each.
+    """Settings that are varied together, in all combinations.
 
     Attributes:
-        axes: What is varied; pictures have the first from left to right.
-        settings: What holds throughout, unless it is given otherwise.
+        axes: The varied settings; the first is the horizontal axis of pictures.
+        settings: Further settings, unless they are given otherwise.
     """
 
     axes: tuple[Axis, ...] = ()
@@ -120,38 +120,38 @@ class Variation:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One combination of the values of varied settings, and the comparison that is made there."""
+    """One combination of the values of varied settings, and the comparison with these values."""
 
     values: Mapping[str, Any]
     study: Study
 
     @property
     def name(self) -> str:
-        """Its folder, more or less: what is varied, and how; empty where nothing is."""
+        """The varied settings with their values; empty if nothing is varied."""
         return ",".join(f"{key}={in_words(value)}" for key, value in self.values.items())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """What is to be run and compared. A policy without limit needs no mechanism: it is run once.
+    """What is to be run and compared. ``unlimited`` needs no mechanism, and is run once.
 
     Attributes:
         datasets: Names of data sets, or ``csv:PATH``.
-        mechanisms: Out of ``gaussian``, ``laplace``, ``privunit``, ``none``.
+        mechanisms: Names: ``gaussian``, ``laplace``, ``privunit``, ``none``.
         policies: Names of policies, or ``package.module:Class``; by default
             :func:`default_policies`.
-        seeds: Of the runs.
+        seeds: Seeds of the runs.
         preset: ``recommended`` or ``paper``.
         settings: Config keys for all cells, such as ``{"federation.rounds": 50}``.
         baseline: The policy that all others are compared with; by default ``uniform``, or the
             first that is neither a planner nor ``unlimited``.
         variations: Settings that are varied, one variation after the other; none in a comparison.
-        figure: Name of the ready-made sweep that this is.
+        figure: Name of the ready-made sweep, if it is one.
     """
 
     datasets: tuple[str, ...] = ("demo",)
     mechanisms: tuple[str, ...] = ("gaussian",)
-    policies: tuple[str, ...] = None  # type: ignore[assignment]  # never None once it is made
+    policies: tuple[str, ...] = None  # type: ignore[assignment]  # never None after __post_init__
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     preset: str = "recommended"
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -165,17 +165,17 @@ class Study:
 
     @property
     def kind(self) -> str:
-        """``sweep`` if settings are varied, else ``comparison``; its tables are named so."""
+        """``sweep`` if settings are varied, else ``comparison``; the name of its tables."""
         return "sweep" if self.variations else "comparison"
 
     @property
     def command(self) -> str:
-        """The command that runs it and goes on with it."""
+        """The command that runs and continues it."""
         return "sweep" if self.variations else "compare"
 
     @property
     def against(self) -> str | None:
-        """The baseline, given or by default; None where there is nothing to compare with."""
+        """The baseline, given or by default; None if there is nothing to compare with."""
         if self.baseline is not None or len(self.policies) < 2:
             return self.baseline
         if "uniform" in self.policies:  # an even schedule: what planning has to beat
@@ -202,16 +202,16 @@ class Study:
         return [*pairs, ("none", "unlimited")] if free else pairs
 
     def places(self) -> list[tuple[str, str]]:
-        """Data sets and mechanisms to be shown each on its own.
+        """Pairs of data set and mechanism that are shown separately.
 
-        What needs no mechanism is shown beside the others, whichever they have.
+        What needs no mechanism is shown with every mechanism.
         """
         limited = any(name != "unlimited" for name in self.policies)
         kinds = self.noisy if limited else ["none"]
         return list(itertools.product(dict.fromkeys(self.datasets), kinds))
 
     def points(self) -> Iterator[Point]:
-        """Every combination of what is varied; a comparison has one, in which nothing is."""
+        """Every combination of varied values; a comparison has a single, empty one."""
         for variation in self.variations or (Variation(),):
             for values in itertools.product(*(axis.values for axis in variation.axes)):
                 varied = dict(zip(variation.keys, values, strict=True))
@@ -220,7 +220,7 @@ class Study:
                     for axis in variation.axes
                     for key, share in axis.along.items()
                 }
-                # A copy: keys may lead into tables that are values of other keys.
+                # A copy, because a key may lead into a table that is the value of another key.
                 settings = copy.deepcopy(
                     {**variation.settings, **follow, **self.settings, **varied}
                 )
@@ -230,11 +230,11 @@ class Study:
     def cells(self) -> dict[Cell, Config]:
         """Every cell with its settings, in the order in which they are run.
 
-        Seeds come last to their end: first all cells with the first seed, then all with the
-        second, so that an unfinished study says something about each.
+        All cells with the first seed come first, then all with the second, so that an unfinished
+        study has results for each policy.
 
         Raises:
-            ConfigError: If any of them cannot be run, naming the flag.
+            ConfigError: If one of them cannot be run; names the flag.
         """
         self._check()
         flag = self._check_varied()
@@ -243,7 +243,7 @@ class Study:
             try:
                 found |= point.study._configs(point.name)
             except ConfigError as error:
-                self._configs()  # it may have nothing to do with what is varied
+                self._configs()  # the error may have nothing to do with what is varied
                 raise ConfigError(f"{flag} {point.name}: {error}") from error
         turn = {seed: number for number, seed in enumerate(dict.fromkeys(self.seeds))}
         return dict(sorted(found.items(), key=lambda entry: turn[entry[0].seed]))
@@ -262,7 +262,7 @@ class Study:
         return found
 
     def _check(self) -> None:
-        """Refuse what no value of a varied setting could mend."""
+        """Refuse mistakes that do not depend on a varied setting."""
         own = (self.datasets, self.mechanisms, self.policies, self.seeds)
         for flag, values in zip(AXES.values(), own, strict=True):
             ConfigError.unless(bool(values), flag, list(values), "at least one")
@@ -284,27 +284,27 @@ class Study:
         ConfigError.unless(known, "--baseline", self.baseline, f"one of {listed}")
 
     def _check_varied(self) -> str:
-        """Refuse keys that cannot be varied; the flag that mistakes in their values are due to."""
+        """Refuse keys that cannot be varied; return the flag to name in later errors."""
         flag = "--vary" if self.figure is None else f"--figure {self.figure}:"
         for variation in self.variations:
             for key in variation.keys:
                 if key in AXES:
                     raise ConfigError(f"{flag} {key}: this is given by {AXES[key]}")
                 if key in self.settings:
-                    raise ConfigError(f"{flag} {key}: given by --set too; choose one of them")
+                    raise ConfigError(f"{flag} {key}: also given by --set; choose one of them")
                 if variation.keys.count(key) > 1:
                     raise ConfigError(f"{flag} {key}: given twice; write {key}=V1,V2,...")
         return flag
 
     @classmethod
     def read(cls, out: Path) -> Self | None:
-        """What was asked for in a folder before, by this version or an earlier one.
+        """The study that was requested in a folder, by this version or an earlier one.
 
         Returns:
-            None if nothing was asked for there.
+            None if there is none.
 
         Raises:
-            RunFolderError: If it was, and cannot be read.
+            RunFolderError: If there is one, but it cannot be read.
         """
         for file in (out / name for name in _FILES):
             try:
@@ -327,22 +327,22 @@ class Study:
             except _UNREADABLE as error:
                 said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
                 raise RunFolderError(
-                    f"{file}: cannot be read: {said}; delete it and say anew what is wanted"
+                    f"{file}: cannot be read: {said}; delete it, and request the study again"
                 ) from error
             return found
         return None
 
     def write(self, out: Path) -> None:
-        """Note in the folder what is asked for."""
+        """Write the request into the folder."""
         tree = {"schema": _SCHEMA, "version": bgtplanner.__version__, **asdict(self)}
         write_whole(out / _FILE, json.dumps(tree, indent=2) + "\n")
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Seeds as a user writes them.
+    """Parse seeds as they are written on the command line.
 
     Raises:
-        ConfigError: If that is not what they are.
+        ConfigError: If the text is something else.
 
     Example:
         >>> parse_seeds("0-2,7")
@@ -361,10 +361,10 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def parse_axis(text: str) -> Axis:
-    """``section.key=value,value`` of ``--vary``; the values as TOML has them, else as plain text.
+    """Parse ``section.key=value,value`` of ``--vary``; values are TOML, or else plain text.
 
     Raises:
-        ConfigError: If that is not what it is.
+        ConfigError: If the text is something else.
 
     Example:
         >>> parse_axis("privacy.epsilon=5,10").values
@@ -402,10 +402,10 @@ def figure_named(name: str, preset: str = "paper") -> Study:
 
     Args:
         name: One of :data:`FIGURES`.
-        preset: The predictor's settings that are not varied are those of this preset.
+        preset: The preset that all other settings come from.
 
     Raises:
-        ConfigError: If there is none of that name.
+        ConfigError: If there is no sweep of that name.
 
     Example:
         >>> budget = figure_named("budget")
@@ -414,7 +414,7 @@ def figure_named(name: str, preset: str = "paper") -> Study:
     """
     ConfigError.unless(name in FIGURES, "--figure", name, f"one of {', '.join(FIGURES)}")
     paper = preset == "paper"
-    # The preset's 70 of 100 rounds would leave 50 rounds no choice: the share is kept.
+    # At least 70 of 100 rounds, as in the preset, would be impossible with 50: keep the share.
     along = {"planning.min_rounds": 0.7} if paper else {}
     budget = Axis(key="privacy.epsilon", values=(5, 10, 15, 20))
     least = Axis(key="planning.min_rounds", values=(50, 60, 70, 80, 90))
@@ -435,14 +435,14 @@ def figure_named(name: str, preset: str = "paper") -> Study:
 
 
 def _small_constants(paper: bool) -> Iterator[Variation]:
-    """One after the other; the predictor's with the rest of it as the preset has it."""
+    """One variation per constant; those of the predictor keep its other settings."""
     plain: dict[str, tuple[float, ...]] = {
         "planning.levels": (3, 5, 7, 9),
         "planning.options.initial_rounds": (3, 5, 7),
         "planning.context_size": (3, 5, 10),
         "planning.options.gamma": (0.7, 7, 70, 700),
     }
-    # The paper's planner takes them as they are, ours has a predictor with settings of its own.
+    # The paper's planner takes these directly; in ours they belong to the predictor.
     length = 0.2 if paper else 4.0
     under = "planning.options" if paper else "planning.options.predictor"
     predictor = {"fit": True, "noise": 3.0, "length_scale": length}

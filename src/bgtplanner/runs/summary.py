@@ -1,4 +1,4 @@
-"""What came of a run, as an object and as the figures of ``summary.json``."""
+"""The result of a run, as an object and as the figures of ``summary.json``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 CLIENT_LEVEL_DELTA = 1e-5
-"""At which the epsilon of a whole client is read, whatever delta a preset prints."""
+"""The delta at which the epsilon of a whole client is computed, whatever the preset."""
 
 _SPENDING = (
     "epsilon_spent_max",
@@ -60,12 +60,12 @@ _SPENDING = (
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
         summary: The figures of ``summary.json``.
-        rounds: One mapping a round, as in ``rounds.jsonl``.
-        ratings: What was trained and tested on.
+        rounds: One mapping per round, as in ``rounds.jsonl``.
+        ratings: The ratings that were trained and tested on.
         folder: The run folder, if there is one.
         simulation: The trained federation.
     """
@@ -77,14 +77,14 @@ class Result:
     simulation: Simulation = field(repr=False)
 
     def predict(self, user: ArrayLike, item: ArrayLike) -> NDArray[np.float64]:
-        """Predicted ratings on the source's scale, by the source's user and item labels.
+        """Predict ratings on the source's scale, for users and items given by their labels.
 
         Args:
-            user: Labels of users, in any shape that goes together with that of `item`.
+            user: Labels of users, in any shape that broadcasts with that of `item`.
             item: Labels of items.
 
         Raises:
-            DataError: If a label is not known, or the shapes do not go together.
+            DataError: If a label is not known, or the shapes do not broadcast.
         """
         users = _places(self.ratings.user_labels, user, "user")
         items = _places(self.ratings.item_labels, item, "item")
@@ -92,7 +92,7 @@ class Result:
             users, items = np.broadcast_arrays(users, items)
         except ValueError as error:
             shapes = f"{users.shape} and {items.shape}"
-            raise DataError(f"user and item have shapes {shapes}") from error
+            raise DataError(f"user and item have shapes {shapes}: expected equal ones") from error
         predicted = self.simulation.predict(users.ravel(), items.ravel())
         return self.ratings.to_raw(predicted).reshape(users.shape)
 
@@ -100,8 +100,8 @@ class Result:
         """The items that a user has not rated and is predicted to like best, best first.
 
         Args:
-            user: The source's label of the user.
-            top: How many.
+            user: Label of the user.
+            top: How many items.
 
         Returns:
             Pairs of item label and predicted rating, on the source's scale.
@@ -124,10 +124,10 @@ class Result:
     def export(self, path: Path | str) -> Path:
         """Write what the server holds as a NumPy archive, without anything that clients keep.
 
-        The shared parameters, `items` and `dense`, were computed from released numbers. Beside
-        them are `item_labels` and `scale`, which make them of use. Where the catalogue and the
-        scale were not given but read off the ratings, these are facts about the ratings that no
-        budget has paid for: the summary lists them under `not_accounted`.
+        The shared parameters, `items` and `dense`, were computed from released numbers. The
+        archive also has `item_labels` and `scale`, without which they could not be used. If the
+        catalogue or the scale was read off the ratings, it is a fact about the ratings that no
+        budget has paid for, and the summary lists it under `not_accounted`.
         """
         target = Path(path)
         shared = self.simulation.state.shared
@@ -146,7 +146,7 @@ class Result:
 
 
 def _places(labels: NDArray[Any], wanted: ArrayLike, name: str) -> NDArray[np.int64]:
-    """Indices of labels, in at least one dimension."""
+    """The indices of labels, as an array of at least one dimension."""
     order = np.argsort(labels)
     try:
         array = np.atleast_1d(np.asarray(wanted))
@@ -155,7 +155,7 @@ def _places(labels: NDArray[Any], wanted: ArrayLike, name: str) -> NDArray[np.in
         raise DataError(f"{name}: expected labels of one kind in an array") from error
     index = order[np.minimum(place, len(labels) - 1)]
     if not np.array_equal(labels[index], array):
-        raise DataError(f"{name}: a label that is not among the ratings'")
+        raise DataError(f"{name}: a label is not in the ratings")
     return np.asarray(index)
 
 
@@ -166,14 +166,14 @@ def facts_of(
     *,
     simulated: bool = True,
 ) -> dict[str, Any]:
-    """What is known of a run before its first round: what it is, and what it has to beat.
+    """What is known about a run before its first round: what it is, and what it has to beat.
 
     Args:
-        config: Of the run.
-        about: Name of the data, how many clients, users, items and ratings there are, and what
-            about them is public, as :attr:`Ratings.public` has it.
-        beside: Predictors that share nothing; None where nobody may look at ratings.
-        simulated: Whether noise is drawn from a seed, not by clients in secret.
+        config: The settings of the run.
+        about: The name of the data, the numbers of clients, users, items and ratings, and what
+            is public about them, as in :attr:`Ratings.public`.
+        beside: Predictors that share nothing; None if no one may look at ratings.
+        simulated: Whether the noise comes from a seed instead of being secret.
     """
     private = config.privacy.mechanism != "none"
     budgets = budgets_of(config, about["clients"]).classes if private else ()
@@ -194,7 +194,7 @@ def facts_of(
 
 
 def identity_of(config: Config) -> dict[str, Any]:
-    """What a run is, by its settings alone."""
+    """What identifies a run, from its settings alone."""
     return {
         "dataset": config.data.dataset,
         "preset": config.preset,
@@ -206,7 +206,7 @@ def identity_of(config: Config) -> dict[str, Any]:
 
 
 def about_ratings(ratings: Ratings) -> dict[str, Any]:
-    """What a summary says of the data."""
+    """What a summary says about the data."""
     return {
         "dataset": ratings.name,
         "clients": ratings.n_clients,
@@ -224,8 +224,8 @@ def summarise(
     seconds: float,
     spending: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The figures of a run so far. What a run did not have, such as an epsilon, is null."""
-    # The first round of a process compiles; it says nothing about the others.
+    """The figures of a run so far; what it does not have, such as an epsilon, is None."""
+    # The first round of a process includes compilation.
     later = [record["seconds"] for record in records[1:]] or [records[-1]["seconds"]]
     return {
         **facts,
@@ -241,7 +241,7 @@ def summarise(
 
 
 def _scores(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How good the model got; null where nobody may look at ratings."""
+    """The scores of the model; None if no one may look at ratings."""
     found: dict[str, Any] = {}
     for name, metric in of_ratings().items():
         values = [record.get(name) for record in records]
@@ -255,9 +255,9 @@ def _scores(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def reached_target(config: Config, records: Sequence[Mapping[str, Any]]) -> bool | None:
-    """Whether the last round came to the target; None without one.
+    """Whether the last round reached the target; None without a target.
 
-    What is paid for is noisy, so that it has to be below the target with some confidence.
+    A validation error is noisy, so its upper confidence bound has to be below the target.
     """
     target = config.planning.target
     if target is None:
@@ -277,12 +277,11 @@ def spending_of(
     """What was promised, what was spent, and what that means for a whole client.
 
     Args:
-        config: Of the run.
-        ledger: Who has spent how much.
-        split: The ratings; only where a whole client's epsilon is more than was booked does it
-            take them to say how much more.
-        records: One mapping a round.
-        clients: How many of the ledger's places are taken; by default all.
+        config: The settings of the run.
+        ledger: Its ledger.
+        split: The ratings; needed only if the epsilon of a whole client is more than was booked.
+        records: One mapping per round.
+        clients: How many places of the ledger are taken; all by default.
     """
     privacy = config.privacy
     spent = ledger.epsilon_spent()[:clients]
@@ -303,7 +302,7 @@ def spending_of(
 def promised(
     config: Config, epsilons: Sequence[float], records: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """What clients were promised, and in how many rounds they paid."""
+    """What clients were promised, and how many rounds were paid for."""
     privacy = config.privacy
     return {
         "trust": privacy.trust,
@@ -318,7 +317,7 @@ def promised(
 def classes_of(
     ledger: Ledger, test: Ratings, predicted: NDArray[np.float32]
 ) -> list[dict[str, Any]]:
-    """Each class of budgets on its own: who is in it, what it spent, how good it got."""
+    """For each budget class: how many clients it has, what they spent, and their error."""
     budgets = ledger.budgets
     spent, index = ledger.epsilon_spent(), budgets.class_of_client
     squares = (predicted.astype(np.float64) - test.value) ** 2
@@ -337,7 +336,7 @@ def classes_of(
 
 
 def most_spent(spending: Spending) -> list[list[int]]:
-    """Largest sums of each class, in the rule's ticks, ``[sums, classes]``: cheap to note."""
+    """The largest sums of each class, in the accountant's ticks, ``[sums, classes]``."""
     most = np.zeros((len(spending.sums), len(spending.class_sizes)), dtype=np.int64)
     for row, sums in zip(most, spending.sums, strict=True):
         np.maximum.at(row, spending.class_of, sums)
@@ -347,9 +346,10 @@ def most_spent(spending: Spending) -> list[list[int]]:
 def readings(
     accounting: str, delta: float, records: Sequence[Mapping[str, Any]]
 ) -> NDArray[np.float64] | None:
-    """Epsilon of who has spent most after each round, ``[rounds, classes]``; None if unknown.
+    """Epsilon of the client that has spent most, after each round, ``[rounds, classes]``.
 
-    In runs of earlier versions, of a client asked in all rounds; some did not note what it takes.
+    Earlier versions recorded it for a client that is asked in all rounds, or not at all; it is
+    None in the latter case.
     """
     accountant = ACCOUNTANTS.get(accounting)
     noted = [record.get("spent") for record in records]
@@ -363,9 +363,9 @@ def readings(
 def _client_level(
     config: Config, split: Split, records: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Epsilon of whole clients, at delta 1e-5, where rows were noised on their own.
+    """Epsilon of whole clients at delta 1e-5, if each row was noised on its own.
 
-    Every client is taken to have paid in every round; who dropped out has spent less than this.
+    It assumes that every client paid in every round; those that dropped out spent less.
     """
     paid = [record for record in records if record["charge"] > 0]
     multipliers = np.array([record["noise_multiplier"] for record in paid])
@@ -379,7 +379,7 @@ def _client_level(
         inside = began < len(rounds)
         np.add.at(blocks, (began[inside], pairs.client[inside]), 1)
         blocks = blocks.cumsum(axis=0) + len(tensors)
-        if (expansion := expansion_of(config)) is not None:  # one embedding a user
+        if (expansion := expansion_of(config)) is not None:  # one embedding per user
             users = np.bincount(split.train.client_of_user, minlength=split.train.n_clients)
             blocks[[expansion.due(index) for index in rounds]] += users
     else:
@@ -402,10 +402,10 @@ def not_accounted(config: Config, public: Collection[str]) -> list[str]:
     """What leaves the clients without being paid for; without a mechanism, all that leaves.
 
     Args:
-        config: Of the run.
-        public: Out of ``scale`` and ``catalogue``, what was given and not read off the ratings. A
-            neighbour whose one client rated another item, or higher than all others, has another
-            catalogue or another scale, for everybody to see.
+        config: The settings of the run.
+        public: Those of ``scale`` and ``catalogue`` that were given and not read off the ratings.
+            A neighbouring data set, in which one client rated another item or higher than all
+            others, has a visibly different catalogue or scale.
     """
     protected = config.privacy.mechanism != "none"
     rows = not protected or not UNITS[config.privacy.unit].sound
