@@ -134,12 +134,8 @@ def command_line(
 @pytest.fixture(scope="module")
 def quick_compilation() -> Iterator[None]:
     """For files whose programs run once: most of the time would go into optimising them."""
-    import jax
-
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+    with compiled.quickly():
+        yield
 
 
 @pytest.fixture(scope="module")
