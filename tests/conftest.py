@@ -131,9 +131,20 @@ def command_line(
     return run
 
 
+OPTIMISED = ("crash", "models", "oracles", "privacy")
+"""Folders with tests of programs as everybody has them; those of others run a few times."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_elsewhere(request: pytest.FixtureRequest) -> None:
+    """Most of the time would go into optimising them."""
+    if request.path.parent.name not in OPTIMISED:
+        request.getfixturevalue("quick_compilation")
+
+
 @pytest.fixture(scope="module")
 def quick_compilation() -> Iterator[None]:
-    """For files whose programs run once: most of the time would go into optimising them."""
+    """For files whose programs run once, wherever they are."""
     with compiled.quickly():
         yield
 
