@@ -33,7 +33,10 @@ if hasattr(providers, "_get_local_constants"):
     providers._get_local_constants = lambda: providers._local_constants
 
 
-LONG = ("test_docs_site.py", "test_kill.py", "test_docs_blocks.py", "test_runner.py")
+LONG = (
+    "test_docs_site.py", "test_kill.py", "test_authors_level.py", "test_docs_blocks.py",
+    "test_private_runs.py", "test_run.py", "test_schedules.py",
+)  # fmt: skip
 """Files that would keep one worker busy when the other has nothing left, come they last."""
 
 
@@ -131,15 +134,22 @@ def command_line(
     return run
 
 
+OPTIMISED = ("crash", "models", "oracles", "privacy")
+"""Folders with tests of programs as everybody has them; those of others run a few times."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_elsewhere(request: pytest.FixtureRequest) -> None:
+    """Most of the time would go into optimising them."""
+    if request.path.parent.name not in OPTIMISED:
+        request.getfixturevalue("quick_compilation")
+
+
 @pytest.fixture(scope="module")
 def quick_compilation() -> Iterator[None]:
-    """For files whose programs run once: most of the time would go into optimising them."""
-    import jax
-
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+    """For files whose programs run once, wherever they are."""
+    with compiled.quickly():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ import pytest
 import typer
 
 import bgtplanner
+import compiled
 from bgtplanner import cli
 from bgtplanner.commands import train
 from bgtplanner.data.datasets import DATASETS
@@ -467,39 +468,34 @@ class TestTrouble:
         assert b"????  4,434" in output.buffer.getvalue()  # type: ignore[attr-defined]
 
 
-def environment(compiled: Path) -> dict[str, str]:
-    return os.environ | {
-        "JAX_COMPILATION_CACHE_DIR": str(compiled),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-        "TERM": "xterm-256color",
-    }
+def environment() -> dict[str, str]:
+    return os.environ | compiled.quick_environment() | {"TERM": "xterm-256color"}
 
 
 COMMAND = str(Path(sys.executable).parent / "bgtplanner")
 
 
 class TestRealProcess:
-    def test_piped(self, tmp_path: Path, compiled_once: Path) -> None:
+    def test_piped(self, tmp_path: Path) -> None:
         done = subprocess.run(
             [COMMAND, "run", *TINY, "--rounds", "3", "--json", "-v", "--out", tmp_path / "run"],
             capture_output=True,
             text=True,
             check=True,
-            env=environment(compiled_once),
+            env=environment(),
         )
         assert json.loads(done.stdout)["rounds_run"] == 3
         assert "round 3/3" in done.stderr
         assert "\x1b" not in done.stdout + done.stderr
 
-    def test_terminal(self, processes: Processes, tmp_path: Path, compiled_once: Path) -> None:
+    def test_terminal(self, processes: Processes, tmp_path: Path) -> None:
         ours, theirs = pty.openpty()
         process = processes.start(
             [COMMAND, "run", *TINY, "--rounds", "3", "--out", tmp_path / "run"],
             stdin=subprocess.DEVNULL,
             stdout=theirs,
             stderr=theirs,
-            env=environment(compiled_once),
+            env=environment(),
         )
         os.close(theirs)
         output = b""
@@ -516,7 +512,7 @@ class TestRealProcess:
         assert "Report: " in text
 
     @pytest.mark.parametrize("arguments", [["data", "list"], ["run", *TINY, "--rounds", "3"]])
-    def test_nobody_reads(self, arguments: list[str], compiled_once: Path) -> None:
+    def test_nobody_reads(self, arguments: list[str]) -> None:
         read, write = os.pipe()
         os.close(read)
         done = subprocess.run(
@@ -524,7 +520,7 @@ class TestRealProcess:
             stdout=write,
             stderr=subprocess.PIPE,
             check=False,
-            env=environment(compiled_once),
+            env=environment(),
         )
         os.close(write)
         assert (done.returncode, done.stderr) == (1, b"")

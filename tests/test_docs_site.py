@@ -19,6 +19,7 @@ sys.path.insert(0, str(DOCS))
 from writing import reference  # noqa: E402
 
 import bgtplanner  # noqa: E402
+import compiled  # noqa: E402
 from bgtplanner.runs.config import FLAGS, Config  # noqa: E402
 from processes import Processes  # noqa: E402
 
@@ -26,7 +27,7 @@ from processes import Processes  # noqa: E402
 def built(processes: Processes, out: Path) -> Path:
     """The pages, as `make docs` has them; the notebooks are executed in folders of their own."""
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
-    quick = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONWARNINGS": "default"}
+    quick = compiled.quick_environment() | {"PYTHONWARNINGS": "default"}
     done = processes.run(
         [*command, "-d", out / "trees", DOCS, out / "html"], env=os.environ | quick
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import jax
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike
@@ -338,19 +339,26 @@ def test_options_reach_the_policy() -> None:
     assert (policy.levels, policy.rounds, policy.seed) == (2, 4, 3)
 
 
+def compiled(kind: Any) -> Any:
+    """The same learner as one program for each step: one for each operation takes longer."""
+    steps = ("personalise", "train", "predict")
+    own = {name: jax.jit(getattr(kind, name), static_argnums=0) for name in steps}
+    return type(kind.__name__, (kind,), own)
+
+
 @pytest.mark.usefixtures("quick_compilation")
 class TestBiases(LearnerContract):
-    learner, optimizer = Biases(), "posterior"
+    learner, optimizer = compiled(Biases)(), "posterior"
 
 
 @pytest.mark.usefixtures("quick_compilation")
 class TestFactorization(LearnerContract):
-    learner = Factorization(dim=2)
+    learner = compiled(Factorization)(dim=2)
 
 
 @pytest.mark.usefixtures("quick_compilation")
 class TestFedGNN(LearnerContract):
-    learner = FedGNN(dim=2)
+    learner = compiled(FedGNN)(dim=2)
 
 
 class Gossip(Factorization):
@@ -391,7 +399,7 @@ class Loud(Factorization):
 )
 def test_learners_that_are_broken(kind: Any, check: str) -> None:
     class Contract(LearnerContract):
-        learner = kind()
+        learner = compiled(kind)()
 
     with pytest.raises(AssertionError):
         getattr(Contract(), check)()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from benchmarks.speed.made_runs import make_run, make_study
 
+import compiled
 from bgtplanner.report.page import write_report
 from bgtplanner.runs.study import Study, Variation, parse_axis
 from processes import PATIENCE, Processes, wait_until
@@ -259,7 +260,7 @@ def test_live_during_a_run(visit: Open, processes: Processes, tmp_path: Path) ->
     command = Path(sys.executable).parent / "bgtplanner"
     folder, reservation = tmp_path / "run", tmp_path / "leave"
     reservation.mkdir()
-    quick = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONUNBUFFERED": "1"}
+    quick = os.environ | compiled.quick_environment() | {"PYTHONUNBUFFERED": "1"}
     run = processes.start([sys.executable, "-c", RUN, folder, reservation], env=quick)
     begun = folder / "rounds.jsonl"
     wait_until(lambda: begun.exists() or run.poll() is not None, "the first round")

@@ -15,6 +15,7 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
+import compiled
 from processes import PATIENCE, wait_until
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -53,8 +54,8 @@ class Loopback:
             | {
                 "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
                 "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
-                "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
             }
+            | compiled.quick_environment()
         )
         script = folder / "certificates.sh"
         script.write_text((example / "certificates.sh").read_text(encoding="utf-8"))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import compiled
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
@@ -224,15 +225,13 @@ class TestSettings:
 
 
 @pytest.fixture
-def quick_compilation() -> Iterator[None]:
+def quick_here() -> Iterator[None]:
     """Small programs, run a few dozen times: optimising them is not worth it."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+    with compiled.quickly():
+        yield
 
 
-@pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.usefixtures("quick_here")
 class TestLearning:
     def test_ranks_in_order(self) -> None:
         """Constant > user mean > biases > factors, where there is something for each to learn."""

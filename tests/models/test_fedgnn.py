@@ -13,6 +13,7 @@ import optax
 import pytest
 from numpy.typing import NDArray
 
+import compiled
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
@@ -418,15 +419,13 @@ class TestSettings:
 
 
 @pytest.fixture
-def quick_compilation() -> Iterator[None]:
+def quick_here() -> Iterator[None]:
     """Small programs, run a few dozen times: optimising them is not worth it."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+    with compiled.quickly():
+        yield
 
 
-@pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.usefixtures("quick_here")
 class TestLearning:
     def test_default_without_biases_beats_the_user_mean(self) -> None:
         ratings = synthetic_ratings(

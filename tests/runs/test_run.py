@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import compiled
 from bgtplanner import Ratings, Result, load_ratings, resume, simulate
 from bgtplanner.errors import (
     ConfigError,
@@ -816,19 +817,14 @@ def long_reference(tmp_path_factory: pytest.TempPathFactory, compiled_once: Path
 class TestRealProcess:
     """`bgtplanner run` as it is started from a shell."""
 
-    def start(self, processes: Processes, folder: Path, compiled: Path) -> subprocess.Popen[str]:
+    def start(self, processes: Processes, folder: Path) -> subprocess.Popen[str]:
         command = Path(sys.executable).parent / "bgtplanner"
         settings = TINY | {"run.checkpoint_every": 100}
         assignments = [part for k, v in settings.items() for part in ("--set", f"{k}={v}")]
         where = ["--dataset", "synthetic", "--out", folder]
         return processes.start(
             [command, "run", *where, "--rounds", str(LONG), *assignments],
-            env=os.environ
-            | {
-                "JAX_COMPILATION_CACHE_DIR": str(compiled),
-                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-                "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-            },
+            env=os.environ | compiled.quick_environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -839,14 +835,13 @@ class TestRealProcess:
         self,
         processes: Processes,
         tmp_path: Path,
-        compiled_once: Path,
         long_reference: Path,
         number: signal.Signals,
     ) -> None:
         for attempt in range(5):  # on a very busy machine it may be done before we look
             folder = tmp_path / f"run{attempt}"
             rounds = folder / "rounds.jsonl"
-            process = self.start(processes, folder, compiled_once)
+            process = self.start(processes, folder)
             wait_until(
                 lambda: process.poll() is not None or lines_in(rounds),  # noqa: B023
                 "the first round",
