@@ -195,6 +195,6 @@ def test_a_ledger_of_a_later_version_is_refused_and_left_alone(
     connection.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(LedgerError, match="another version wrote it, update bgtplanner"):
+    with pytest.raises(LedgerError, match="Another version wrote it: update bgtplanner"):
         Ledger.open(path, read_only=read_only)
     assert path.read_bytes() == before
