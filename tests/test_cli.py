@@ -333,7 +333,7 @@ class TestResume:
             assert (again.code, again.out) == (1, "")
             assert "after round 2 of 12" in again.err
         done = call("resume", folder, "--json", "--verbose")
-        assert "going on after round 2" in done.err
+        assert "continuing after round 2" in done.err
         assert timeless(object_of(done)) == timeless(whole)
         assert timeless(object_of(call("resume", folder, "--json"))) == timeless(whole)
 

@@ -439,7 +439,7 @@ def test_no_network(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("error: ")
     assert "By hand: get https://" in done.err
-    assert "put into" in done.err
+    assert "put them into" in done.err
     assert done.err.count("\n") == 1
 
 
