@@ -33,7 +33,10 @@ if hasattr(providers, "_get_local_constants"):
     providers._get_local_constants = lambda: providers._local_constants
 
 
-LONG = ("test_docs_site.py", "test_kill.py", "test_docs_blocks.py", "test_runner.py")
+LONG = (
+    "test_docs_site.py", "test_kill.py", "test_authors_level.py", "test_docs_blocks.py",
+    "test_private_runs.py", "test_run.py", "test_schedules.py",
+)  # fmt: skip
 """Files that would keep one worker busy when the other has nothing left, come they last."""
 
 

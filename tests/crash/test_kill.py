@@ -16,7 +16,7 @@ import numpy as np
 from processes import Processes, lines_in
 
 COMMAND = str(Path(sys.executable).parent / "bgtplanner")
-KILLS = 12
+KILLS = 8
 TIMES = ("seconds", "ledger_head")  # what is never the same twice
 SETTINGS = {
     "data.dataset": "synthetic",

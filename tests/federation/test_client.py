@@ -53,8 +53,9 @@ def test_alone_as_among_all(users: int) -> None:
     model, interactions = Biases(), Interactions.of(ratings)
     values = np.random.default_rng(0).normal(0.0, 0.1, (20, 3))
     shared = Shared(jax.numpy.asarray(values, dtype=np.float32), jax.numpy.zeros(0))
-    solved = model.personalise(shared, None, interactions)
-    gradients = model.train(shared, solved, interactions)
+    solved = jax.jit(model.personalise)(shared, None, interactions)
+    gradients = jax.jit(model.train)(shared, solved, interactions)
+    predict = jax.jit(model.predict)
     assert coordinates_of(model, shared) == 40
     for client in range(3):
         own = alone(ratings, client)
@@ -66,7 +67,7 @@ def test_alone_as_among_all(users: int) -> None:
         predicted = predictions_of(model, shared, own)
         for row, user in enumerate(members):
             who = np.full(20, user)
-            expected = model.predict(shared, solved, interactions, who, np.arange(20))
+            expected = predict(shared, solved, interactions, who, np.arange(20))
             np.testing.assert_allclose(predicted[row], expected, atol=1e-5)
 
 

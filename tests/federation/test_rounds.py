@@ -257,16 +257,14 @@ def test_every_draw_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
     """Pseudo items are seen. Drawn with the noise's key, they would give the noise away."""
     protection = Protection(mechanism="gaussian", unit="row")
     interactions = Interactions.of(some_ratings())
-    used: list[tuple[int, ...]] = []
-
-    def note(key: Array) -> None:
-        used.append(tuple(np.asarray(jax.random.key_data(key)).tolist()))
+    used: list[Array] = []
 
     def watch(owner: Any, name: str) -> None:
         inner = getattr(owner, name)
 
         def noted(*arguments: Any, **named: Any) -> Any:
-            note(next(one for one in arguments if isinstance(one, jax.Array)))
+            key = next(one for one in arguments if isinstance(one, jax.Array))
+            used.append(jax.random.key_data(key))
             return inner(*arguments, **named)
 
         monkeypatch.setattr(owner, name, noted)
@@ -286,11 +284,16 @@ def test_every_draw_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
         extras=PaperExtras(pseudo_items=2),
     )
     terms = Terms(jnp.ones(7), jnp.ones(1), jnp.ones(1), jnp.zeros(7, jnp.int32))
-    with jax.disable_jit():
-        state = federation.initial(jax.random.key(0), interactions)
-        federation.round(state, interactions, HELDOUT, jnp.int32(1), jax.random.key(1), terms)
-    seeds = jax.random.fold_in(jax.random.key(1), 1)
-    for draw in Draw:
-        note(jax.random.fold_in(seeds, draw))
-    assert len(used) == 4 + len(Draw)
-    assert len(set(used)) == len(Draw)
+    state = federation.initial(jax.random.key(0), interactions)
+
+    @jax.jit
+    def played(key: Array) -> list[Array]:
+        federation.round(state, interactions, HELDOUT, jnp.int32(1), key, terms)
+        seeds = jax.random.fold_in(key, 1)
+        drawn = [jax.random.key_data(jax.random.fold_in(seeds, draw)) for draw in Draw]
+        return used + drawn
+
+    keys = [tuple(np.asarray(one).tolist()) for one in played(jax.random.key(1))]
+    assert len(keys) == 4 + len(Draw)
+    assert len(set(keys[:4])) == 4
+    assert len(set(keys)) == len(set(keys[4:])) == len(Draw)
