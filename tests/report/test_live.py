@@ -180,7 +180,7 @@ class TestManners:
     def test_who_says_nothing_is_cut_off(
         self, idle: LiveServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with socket.create_connection(idle.server_address[:2], timeout=30) as silent:
+        with socket.create_connection(idle.server_address[:2], timeout=PATIENCE) as silent:
             silent.sendall(b"GET / HT")  # and never the rest
             idle._handle_request_noblock()
             idle.service_actions()
@@ -193,7 +193,7 @@ class TestManners:
         with contextlib.ExitStack() as stack:
             every = []
             for _ in range(live._MOST_CONNECTIONS + 1):
-                made = socket.create_connection(idle.server_address[:2], timeout=30)
+                made = socket.create_connection(idle.server_address[:2], timeout=PATIENCE)
                 every.append(stack.enter_context(made))
                 idle._handle_request_noblock()
             assert len(idle._open) == live._MOST_CONNECTIONS
@@ -201,7 +201,7 @@ class TestManners:
         # The others are gone, and have given their places back.
         for thread in threading.enumerate():
             if "process_request_thread" in thread.name:
-                thread.join(30)
+                thread.join(PATIENCE)
         assert not idle._open
 
     def test_a_limit_on_pages_that_wait(self, server: LiveServer) -> None:

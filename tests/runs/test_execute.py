@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+import compiled
 from bgtplanner.errors import (
     ConfigError,
     InterruptedRunError,
@@ -314,7 +315,15 @@ class TestInterruption:
         assert times(tmp_path / "synthetic/gaussian/uniform") == before
         assert self.figures(found) == self.figures(whole)
 
-    def test_in_other_processes(self, tmp_path: Path, whole: list[Outcome], no_data: Path) -> None:
+    def test_in_other_processes(
+        self,
+        tmp_path: Path,
+        whole: list[Outcome],
+        no_data: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        for name, value in compiled.quick_environment().items():  # to the bit: the same programs
+            monkeypatch.setenv(name, value)
         request = Study(
             datasets=("synthetic", f"csv:{tmp_path}/missing.csv"),
             policies=("uniform", "bgt"),
