@@ -102,6 +102,11 @@ class TestHelp:
         assert f"bgtplanner {' '.join(path)}".strip() in text
         assert max(len(line) for line in text.splitlines()) <= 80
 
+    def test_positional_arguments_are_explained(self, call: Call) -> None:
+        for path, said in ((["report"], "Folder of a run"), (["resume"], "folder")):
+            arguments = without_codes(call(*path, "--help").out).partition("Arguments")[2]
+            assert said in arguments.partition("Options")[0]
+
     @pytest.mark.parametrize(
         "path",
         [path for path in every_command() if path],

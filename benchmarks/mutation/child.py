@@ -140,6 +140,9 @@ def start(work: Callable[[], int], log: Path, *, examples: int, seconds: float) 
         os.environ["TMPDIR"] = tempfile.tempdir = folder
         _few_examples(examples)
         status = work()
+    except BaseExceptionGroup:  # warnings of threads that died, which pytest passes on at its end
+        traceback.print_exc()
+        status = 1
     except BaseException:
         traceback.print_exc()
     finally:
