@@ -41,7 +41,7 @@ from bgtplanner.errors import (
     StorageError,
 )
 from bgtplanner.privacy._journal import Head, Row, pack, unpack
-from bgtplanner.privacy.accountants import CEILING, TICK, accountant_named
+from bgtplanner.privacy.accountants import CEILING, TICK, accountant_named, from_ticks
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.conversions import filter_capacity, gdp_epsilon
 from bgtplanner.privacy.ledger import Ledger
@@ -970,6 +970,24 @@ def test_a_loss_is_charged_to_those_who_paid_alike_and_to_those_who_did_not(make
     assert not ledger.left_by_class().any()
 
 
+def test_rounds_that_will_be_played_again_do_not_count_as_spent_yet(make: Make) -> None:
+    ledger = make(THREE)
+    ledger.state_loss(ledger.head, 0.0625)
+    ledger.reserve(0.125, run="other", round=7)
+    for number in range(3):
+        ledger.reserve(0.25, run="a", round=number, clients=[0, 2])
+    whole = ledger.spent()
+    assert (ledger.spending().spent() == whole).all()
+    assert (ledger.spending("a", 3).spent() == whole).all()  # it is not behind the ledger
+    assert (ledger.spending("nobody", 0).spent() == whole).all()
+    for number, paid in ((0, 0.0), (1, 0.25), (2, 0.5)):
+        found = from_ticks(ledger.spending("a", number).spent()[0])
+        others = np.zeros(len(THREE))
+        others[[0, 2]] = paid
+        assert found.tolist() == (0.1875 + others).tolist()
+    assert (ledger.spent() == whole).all()  # looking changes nothing
+
+
 # ---- plain state
 
 
@@ -1809,6 +1827,7 @@ def test_a_full_disk(path: Path) -> None:
 UNPRIVILEGED = """
 import os, sys
 from bgtplanner.errors import BGTPlannerError, LedgerError, StorageError
+from bgtplanner.privacy.accountants import from_ticks
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 folder = sys.argv[1]

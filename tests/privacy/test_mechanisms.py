@@ -478,3 +478,13 @@ def test_the_last_bits_of_a_plain_sum_tell_and_those_of_ours_do_not(
         ours.append(scores(LAPLACE.add_noise(clipped, kind(side), scale)))
     assert lower_bound(*plain, delta=1e-5).epsilon > 1.5
     assert 0.85 < lower_bound(*ours, delta=1e-5).epsilon < 1.0
+
+
+@pytest.mark.parametrize("name", ["gaussian", "laplace"])
+def test_the_deviation_of_a_sum(name: str) -> None:
+    mechanism = mechanism_named(name)
+    counts, scales = np.array([3.0, 1.0]), np.array([1.0, 4.0])
+    once = mechanism.std_of_sum(counts, scales, common=True)
+    each = mechanism.std_of_sum(counts, scales, common=False)
+    assert float(once) == mechanism.std_of_scale * 4.0  # who needs most noise decides for all
+    assert float(each) == pytest.approx(mechanism.std_of_scale * 19**0.5)
