@@ -152,6 +152,13 @@ def quick_compilation() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def quick_here() -> Iterator[None]:
+    """Small programs, run a few dozen times: optimising them is not worth it."""
+    with compiled.quickly():
+        yield
+
+
 @pytest.fixture(scope="module")
 def compiled_once(quick_compilation: None) -> Path:
     """The same; returns the folder with the compiled programs, for other processes."""

@@ -9,15 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
+from finished import state_of
 from processes import Processes, lines_in
 
 COMMAND = str(Path(sys.executable).parent / "bgtplanner")
 KILLS = 8
-TIMES = ("seconds", "ledger_head")  # what is never the same twice
 SETTINGS = {
     "data.dataset": "synthetic",
     "synthetic.clients": 20,
@@ -28,12 +25,6 @@ SETTINGS = {
     "run.checkpoint_every": 7,
     "run.device": "cpu",
 }
-
-
-def coordinator_of(stored: np.ndarray) -> dict[str, Any]:
-    """What the planner knows, without its ledger, whose key and nonces are secret and random."""
-    state = json.loads(bytes(stored))
-    return {key: value for key, value in state["policy"].items() if key != "ledger"}
 
 
 def start(processes: Processes, folder: Path) -> subprocess.Popen[str]:
@@ -48,25 +39,6 @@ def start(processes: Processes, folder: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-
-
-def state_of(folder: Path) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
-    """All that a finished run is, except how long it took."""
-
-    def timeless(record: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in record.items() if not key.startswith(TIMES)}
-
-    with np.load(folder / "checkpoint.npz", allow_pickle=False) as stored:
-        arrays = {
-            name: (str(stored[name].dtype), stored[name].shape, stored[name].tobytes())
-            for name in stored.files
-            if name not in ("seconds", "planned")
-        }
-        if "planned" in stored.files:
-            arrays["planned"] = coordinator_of(stored["planned"])
-    lines = (folder / "rounds.jsonl").read_text().splitlines()
-    summary = json.loads((folder / "summary.json").read_text())
-    return arrays, [timeless(json.loads(line)) for line in lines], timeless(summary)
 
 
 def test_killed_at_random_moments(tmp_path: Path, processes: Processes) -> None:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.data.split import deal_users
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.guard import Guard
 from bgtplanner.federation.protection import (
@@ -35,25 +34,11 @@ from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.privacy.noise import SeededNoise
 from bgtplanner.privacy.privunit import cap_of
+from small_federation import MECHANISMS, N_CLIENTS, QUICK, WIDTH, some_interactions, some_terms
 
 Float = NDArray[np.float64]
-N_CLIENTS, WIDTH, DENSE = 6, 2, 3
+DENSE = 3
 MANY = 4000  # items: enough coordinates to measure a deviation to a percent
-MECHANISMS = ["gaussian", "laplace"]
-QUICK = {"xla_backend_optimization_level": 0}
-
-
-def some_edges(n_items: int = 5, clients: int | None = None) -> Interactions:
-    """Six users, the last without a rating; one rating in three has not arrived."""
-    user = [0, 0, 0, 1, 2, 2, 2, 2, 3, 3, 4, 4]
-    item = [0, 1, 2, 1, 0, 2, 3, 1, 1, 3, 0, 2]
-    ratings = Ratings.from_arrays(
-        user, item, np.ones(12), users=range(6), items=range(n_items), scale=(0, 1)
-    )
-    arrival = np.array([0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 0], np.int32)
-    if clients is not None:
-        ratings = deal_users(ratings, clients, seed=2)
-    return Interactions.of(ratings, arrival)
 
 
 def some_upload(interactions: Interactions, seed: int = 1, size: float = 1.0) -> Upload:
@@ -69,21 +54,6 @@ def some_upload(interactions: Interactions, seed: int = 1, size: float = 1.0) ->
 
 def nothing(interactions: Interactions) -> Upload:
     return jax.tree.map(jnp.zeros_like, some_upload(interactions))
-
-
-def some_terms(
-    clip: Any = 0.5,
-    scale: Any = 0.0,
-    granted: Any = None,
-    classes: Any = None,
-    clients: int = N_CLIENTS,
-) -> Terms:
-    return Terms(
-        granted=jnp.asarray(np.ones(clients) if granted is None else granted, jnp.float32),
-        clip=jnp.atleast_1d(jnp.asarray(clip, jnp.float32)),
-        scale=jnp.atleast_1d(jnp.asarray(scale, jnp.float32)),
-        class_of_client=jnp.asarray(np.zeros(clients) if classes is None else classes, jnp.int32),
-    )
 
 
 @cache
@@ -128,7 +98,7 @@ class TestClip:
     def test_mean_of_whole_clipped_uploads(
         self, mechanism: Any, clients: int | None, noise: Any
     ) -> None:
-        interactions = some_edges(clients=clients)
+        interactions = some_interactions(clients=clients)
         upload = some_upload(interactions)
         upload = upload._replace(dense=upload.dense.at[0].multiply(1e-3))
         upload = upload._replace(
@@ -148,7 +118,7 @@ class TestClip:
         assert released.dropped == 0
 
     def test_the_norms_differ(self) -> None:
-        interactions = some_edges()
+        interactions = some_interactions()
         upload = some_upload(interactions)
         both = [
             flat(release(Protection(mechanism=name), upload, interactions, some_terms()))  # type: ignore[arg-type]
@@ -157,7 +127,7 @@ class TestClip:
         assert np.abs(both[1]).sum() < 0.9 * np.abs(both[0]).sum()
 
     def test_each_class_has_its_own_bound(self) -> None:
-        interactions = some_edges()
+        interactions = some_interactions()
         upload = some_upload(interactions)
         classes = np.array([0, 1, 0, 1, 1, 0])
         terms = some_terms(clip=[0.5, 0.1], scale=[0.0, 0.0], classes=classes)
@@ -168,7 +138,7 @@ class TestClip:
 
     @pytest.mark.parametrize("mechanism", MECHANISMS)
     def test_one_client_moves_the_sum_by_twice_the_clip_at_most(self, mechanism: Any) -> None:
-        interactions = some_edges()
+        interactions = some_interactions()
         clip, protection = 0.5, Protection(mechanism=mechanism)
         terms = some_terms(clip)
         order = mechanism_named(mechanism).order
@@ -199,7 +169,7 @@ class TestClip:
         assert 1.99 * clip < furthest <= 2 * clip * (1 + 1e-6)
 
     def test_who_rated_nothing_counts_like_everybody(self) -> None:
-        interactions = some_edges()
+        interactions = some_interactions()
         upload = some_upload(interactions)
         upload = upload._replace(dense=upload.dense.at[5].set(0.0))  # rated nothing
         total = (
@@ -212,7 +182,7 @@ class TestClip:
             assert np.asarray(released.aggregate.usage).tolist() == [number] * interactions.n_items
 
     def test_who_is_not_granted_stays_out(self) -> None:
-        interactions = some_edges()
+        interactions = some_interactions()
         upload, granted = some_upload(interactions), np.array([1, 0, 1, 1, 0, 1])
         terms = some_terms(granted=granted)
         clipped = mechanism_named("gaussian").clip(whole_uploads(upload, interactions), 0.5)
@@ -222,7 +192,7 @@ class TestClip:
 
     @pytest.mark.parametrize("noise", ["sum", "per-client"])
     def test_what_is_no_number_is_dropped_and_counted(self, noise: Any) -> None:
-        interactions = some_edges()
+        interactions = some_interactions()
         good = some_upload(interactions)
         pair = int(np.flatnonzero(np.asarray(interactions.pair_client) == 0)[0])
         upload = Upload(
@@ -254,7 +224,7 @@ class TestNoise:
     def test_distribution_of_the_sum(
         self, mechanism: Any, trust: Any, noise: Any, answering: int
     ) -> None:
-        interactions = some_edges(MANY)
+        interactions = some_interactions(MANY)
         protection = Protection(mechanism=mechanism, trust=trust, noise=noise)
         scale = 0.7
         granted = np.arange(N_CLIENTS) < answering
@@ -280,7 +250,7 @@ class TestNoise:
     @pytest.mark.parametrize("noise", ["sum", "per-client"])
     @pytest.mark.parametrize("mechanism", MECHANISMS)
     def test_classes_add_up(self, mechanism: Any, noise: Any) -> None:
-        interactions = some_edges(MANY)
+        interactions = some_interactions(MANY)
         protection = Protection(mechanism=mechanism, noise=noise)
         terms = some_terms(
             clip=[0.5] * 3,
@@ -297,7 +267,7 @@ class TestNoise:
     def test_neighbouring_coordinates_have_nothing_to_do_with_each_other(
         self, mechanism: Any
     ) -> None:
-        interactions = some_edges(MANY)
+        interactions = some_interactions(MANY)
         drawn = flat(
             release(
                 Protection(mechanism=mechanism),
@@ -313,7 +283,7 @@ class TestNoise:
     @pytest.mark.parametrize("noise", ["sum", "per-client"])
     @pytest.mark.parametrize("mechanism", MECHANISMS)
     def test_noise_comes_on_top(self, mechanism: Any, noise: Any) -> None:
-        interactions = some_edges(MANY)
+        interactions = some_interactions(MANY)
         protection = Protection(mechanism=mechanism, noise=noise)
         terms = some_terms(scale=0.01)
         both = flat(release(protection, some_upload(interactions), interactions, terms, seed=7))
@@ -324,7 +294,7 @@ class TestNoise:
         np.testing.assert_allclose(both - alone, clipped.mean(axis=0), atol=1e-5)
 
     def test_another_key_is_another_noise(self) -> None:
-        interactions = some_edges()
+        interactions = some_interactions()
         protection, upload = Protection(mechanism="gaussian"), some_upload(interactions)
         terms = some_terms(scale=1.0)
         one, same, other = (
@@ -382,7 +352,7 @@ class TestTurning:
 
     @pytest.mark.parametrize("noise", ["sum", "per-client"])
     def test_mean_and_covariance_are_the_guards(self, noise: Any) -> None:
-        interactions = some_edges()
+        interactions = some_interactions()
         upload = some_upload(interactions)
         short = jnp.where((interactions.pair_client == 0)[:, None], 0.1, 1.0)
         upload = Upload(upload.rows * short, upload.dense.at[0].multiply(0.1).at[5].set(0.0))
@@ -402,7 +372,7 @@ class TestTurning:
         np.testing.assert_allclose(np.cov(found.T) / size, np.cov(expected.T) / size, atol=0.16)
 
     def test_terms_say_what_is_left_of_an_upload(self) -> None:
-        interactions, granted = some_edges(MANY), np.ones(N_CLIENTS, bool)
+        interactions, granted = some_interactions(MANY), np.ones(N_CLIENTS, bool)
         terms = terms_of(
             accountant_named("privunit/either"), "local", 0.5, np.array([1.0, 8.0]), granted,
             np.array([0, 0, 0, 1, 1, 1], np.int32),
@@ -417,7 +387,7 @@ class TestTurning:
     @pytest.mark.parametrize("epsilon", [100.0, 2000.0])
     def test_of_a_large_budget_the_upload_is_left(self, epsilon: float) -> None:
         self.EPSILON, self.TIMES = epsilon, 200
-        interactions = some_edges()
+        interactions = some_interactions()
         upload, granted = some_upload(interactions), np.ones(N_CLIENTS, bool)
         found = self.sums("sum", upload, interactions, granted)
         uploads = mechanism_named("privunit").clip(whole_uploads(upload, interactions), self.CLIP)
@@ -436,7 +406,7 @@ class TestLimits:
     @pytest.mark.parametrize("mechanism", MECHANISMS)
     def test_what_is_outside_is_left_out(self, mechanism: Any) -> None:
         """A client that does not clip: its upload does not reach the sum."""
-        interactions = some_edges(MANY)
+        interactions = some_interactions(MANY)
         protection = Protection(mechanism=mechanism, noise="per-client")
         upload, terms = nothing(interactions), some_terms(clip=0.5, scale=0.1)
         rows = upload.rows.at[0].set(1e4)  # client 0's
@@ -457,7 +427,7 @@ class TestLimits:
     def test_without_noise_it_is_dropped(
         self, mechanism: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        interactions = some_edges(MANY)
+        interactions = some_interactions(MANY)
         kind = type(mechanism_named(mechanism))
         monkeypatch.setattr(kind, "draw", lambda _, source, shape: jnp.zeros(shape))
         protection = Protection(mechanism=mechanism, noise="per-client")

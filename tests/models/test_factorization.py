@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import compiled
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
@@ -222,13 +221,6 @@ class TestSettings:
     def test_what_cannot_be(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(ConfigError, match=f"^{next(iter(wrong))} = "):
             Factorization(**wrong)
-
-
-@pytest.fixture
-def quick_here() -> Iterator[None]:
-    """Small programs, run a few dozen times: optimising them is not worth it."""
-    with compiled.quickly():
-        yield
 
 
 @pytest.mark.usefixtures("quick_here")

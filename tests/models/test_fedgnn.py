@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -13,7 +12,6 @@ import optax
 import pytest
 from numpy.typing import NDArray
 
-import compiled
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
@@ -416,13 +414,6 @@ class TestSettings:
 
     def test_what_can(self) -> None:
         FedGNN(dim=1024, heads=1024, decay=0.0, local_learning_rate=0.0, self_loops=1000)
-
-
-@pytest.fixture
-def quick_here() -> Iterator[None]:
-    """Small programs, run a few dozen times: optimising them is not worth it."""
-    with compiled.quickly():
-        yield
 
 
 @pytest.mark.usefixtures("quick_here")

@@ -10,44 +10,12 @@ import numpy as np
 import pytest
 
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.data.split import deal_users
 from bgtplanner.federation.protection import Protection, Terms
 from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.learner import Interactions, Upload
 from bgtplanner.paper.rows import noise_rows
 from bgtplanner.privacy.mechanisms import mechanism_named
-
-N_CLIENTS, WIDTH = 6, 2
-MECHANISMS = ["gaussian", "laplace"]
-QUICK = {"xla_backend_optimization_level": 0}
-
-
-def some_edges(n_items: int = 5, clients: int | None = None) -> Interactions:
-    """Six users, the last without a rating; one rating in three has not arrived."""
-    user = [0, 0, 0, 1, 2, 2, 2, 2, 3, 3, 4, 4]
-    item = [0, 1, 2, 1, 0, 2, 3, 1, 1, 3, 0, 2]
-    ratings = Ratings.from_arrays(
-        user, item, np.ones(12), users=range(6), items=range(n_items), scale=(0, 1)
-    )
-    arrival = np.array([0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 0], np.int32)
-    if clients is not None:
-        ratings = deal_users(ratings, clients, seed=2)
-    return Interactions.of(ratings, arrival)
-
-
-def some_terms(
-    clip: Any = 0.5,
-    scale: Any = 0.0,
-    granted: Any = None,
-    classes: Any = None,
-    clients: int = N_CLIENTS,
-) -> Terms:
-    return Terms(
-        granted=jnp.asarray(np.ones(clients) if granted is None else granted, jnp.float32),
-        clip=jnp.atleast_1d(jnp.asarray(clip, jnp.float32)),
-        scale=jnp.atleast_1d(jnp.asarray(scale, jnp.float32)),
-        class_of_client=jnp.asarray(np.zeros(clients) if classes is None else classes, jnp.int32),
-    )
+from small_federation import MECHANISMS, QUICK, WIDTH, some_interactions, some_terms
 
 
 class TestRows:
@@ -76,7 +44,7 @@ class TestRows:
     @pytest.mark.parametrize("mechanism", MECHANISMS)
     def test_each_block_is_clipped_on_its_own(self, mechanism: Any) -> None:
         assert len(self.BLOCKS) == 4
-        interactions = some_edges().at(9)  # all have arrived
+        interactions = some_interactions().at(9)  # all have arrived
         upload = self.upload(interactions)
         upload = upload._replace(rows=upload.rows.at[1, 0].set(jnp.nan))
         classes = np.array([0, 1, 0, 1, 1, 0])
@@ -100,7 +68,7 @@ class TestRows:
 
     @pytest.mark.parametrize("clients", [None, 3], ids=["users", "clients of users"])
     def test_pairs_still_to_arrive_release_nothing(self, clients: int | None) -> None:
-        interactions = some_edges(clients=clients)
+        interactions = some_interactions(clients=clients)
         terms = some_terms(scale=1.0, clients=interactions.n_clients)
         found = self.noised("gaussian", self.upload(interactions), interactions, terms)
         known = np.zeros(len(interactions.pair_item), dtype=bool)

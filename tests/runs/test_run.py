@@ -37,6 +37,7 @@ from bgtplanner.runs.assembly import federation_of
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import execute
+from finished import state_of, timeless
 from processes import Processes, lines_in, wait_until
 
 TINY = {
@@ -48,7 +49,6 @@ TINY = {
     "run.device": "cpu",
 }
 ROUNDS = 14
-TIMES = ("seconds", "ledger_head")  # what is never the same twice
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -61,31 +61,6 @@ def tiny(out: Path | None = None, **changes: Any) -> Result:
     return simulate(
         "synthetic", rounds=rounds, preset=preset, settings=settings, out=out, observer=observer
     )
-
-
-def coordinator_of(stored: np.ndarray) -> dict[str, Any]:
-    """What the planner knows, without its ledger, whose key and nonces are secret and random."""
-    state = json.loads(bytes(stored))
-    return {key: value for key, value in state["policy"].items() if key != "ledger"}
-
-
-def timeless(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if not key.startswith(TIMES)}
-
-
-def state_of(folder: Path) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
-    """All that a finished run is, except how long it took."""
-    with np.load(folder / "checkpoint.npz", allow_pickle=False) as stored:
-        arrays = {
-            name: (str(stored[name].dtype), stored[name].shape, stored[name].tobytes())
-            for name in stored.files
-            if name not in ("seconds", "planned")
-        }
-        if "planned" in stored.files:
-            arrays["planned"] = coordinator_of(stored["planned"])
-    lines = (folder / "rounds.jsonl").read_text().splitlines()
-    summary = json.loads((folder / "summary.json").read_text())
-    return arrays, [timeless(json.loads(line)) for line in lines], timeless(summary)
 
 
 class Watcher:

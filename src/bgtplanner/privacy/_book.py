@@ -493,7 +493,9 @@ class Book:
         self.head = head
 
     def payment(self, row: Row) -> Payment:
-        """Return the payment of a reserve row, in the classes that are in force."""
+        """Return what a row charges, in the classes that are in force; a loss, to every client."""
+        if row.kind == "loss":
+            return Payment(0, b"", None, np.asarray(named_values(row.payload)["ticks"]))
         payment = Payment.unpacked(row.payload, len(self.budgets))
         if payment.by_class and not self._first_classes:
             return payment.by_client(self.first_budgets.class_of_client)
@@ -516,7 +518,7 @@ class Book:
             ticks = about["ticks"]
             if type(ticks) is not int or not 0 < ticks <= CEILING:
                 raise ValueError("a loss of no charge")
-            self.spending.add(Payment(0, b"", None, np.asarray(ticks)))
+            self.spending.add(self.payment(row))
             self.forgiven.add(Head.parse(str(about["head"])))
         else:
             raise ValueError(f"unknown kind {row.kind!r}")

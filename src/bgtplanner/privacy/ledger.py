@@ -417,10 +417,8 @@ class Ledger:
                 return self._book.spending
             known = Spending(self.accountant, self.budgets)
             for row in self._journal.rows():
-                if row.kind == "loss":
-                    ticks = np.asarray(named_values(row.payload)["ticks"])
-                    known.add(Payment(0, b"", None, ticks))
-                elif row.kind == "reserve" and (row.run != run or row.round < before):
+                again = row.kind == "reserve" and row.run == run and row.round >= before
+                if row.kind in ("reserve", "loss") and not again:
                     known.add(self._book.payment(row))
             return known
 
