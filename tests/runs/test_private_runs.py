@@ -19,6 +19,7 @@ from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import load, ratings_of, split_of
 from bgtplanner.runs.summary import CLIENT_LEVEL_DELTA
+from finished import timeless
 
 ROUNDS = 6
 TINY = {
@@ -252,14 +253,6 @@ class Cut:
 
     def finished(self, result: Result) -> None:
         pass
-
-
-def timeless(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: value
-        for key, value in record.items()
-        if not key.startswith(("seconds", "ledger_head"))
-    }
 
 
 SOON: dict[str, Any] = {  # the paper's setting, with an initial stage of three rounds
