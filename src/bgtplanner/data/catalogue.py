@@ -11,6 +11,7 @@ import csv
 import gzip
 import hashlib
 import io
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,6 +34,7 @@ _SEPARATORS = ("|", ";", ",")
 _CLASSES = 5  # of a number
 _MOST_FEATURES = 1024
 _FEWEST_ITEMS = 2  # that a category must have, to say anything about one item from another
+_FEW = 8  # categories that no table is too small for
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _YEAR_IN_TITLE = re.compile(r"\((\d{4})\)\s*$")
 _YEAR_IN_DATE = re.compile(r"(?:^|\D)((?:1[5-9]|20)\d\d)(?:\D|$)")
@@ -110,7 +112,7 @@ class Catalogue:
 
         Example:
             >>> made = Catalogue.from_frame(
-            ...     {"item": [7, 8, 9], "title": ["A", "B", "C"], "genre": ["Drama|War", "War", "Drama"]}
+            ...     {"item": [7, 8, 9], "genre": ["Drama|War", "War", "Drama"]}
             ... )
             >>> made.names, made.features.tolist()
             (('genre: Drama', 'genre: War'), [[1.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
@@ -201,8 +203,8 @@ class _Features:
         if sum(year is not None for year in years) > 0.9 * len(filled):
             return self.number(name, [float(year[1]) if year else np.nan for year in years])
         parts = _separated(texts)
-        distinct = {part for row in parts for part in row}
-        if len(distinct) > max(2, len(filled) / 2):
+        counts = Counter(part for row in parts for part in row if part)
+        if len(counts) > max(_FEW, len(filled) / 2) or max(counts.values()) < _FEWEST_ITEMS:
             return "text that hardly comes twice; its words can be features"
         return self._categories(name, parts)
 
@@ -217,7 +219,7 @@ class _Features:
             return None
         edges = np.unique(np.quantile(known, np.linspace(0, 1, _CLASSES + 1)))
         place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-        for index, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        for index, (low, high) in enumerate(itertools.pairwise(edges)):
             inside = (place == index) & np.isfinite(values)
             self._append(f"{name}: {low:g} to {high:g}", inside)
         return None
@@ -233,8 +235,8 @@ class _Features:
         made = np.zeros((len(rows), _BUCKETS), dtype=np.float32)
         for index, row in enumerate(rows):
             made[index, [bucket[word] for word in row & shared]] = 1.0
-        for index in np.flatnonzero(made.any(axis=0)):
-            self._append(f"{name}: words {index}", made[:, index])
+        for place in np.flatnonzero(made.any(axis=0)):
+            self._append(f"{name}: words {place}", made[:, place])
         return None
 
     def _lists(self, name: str, cells: Sequence[Any]) -> str | None:
@@ -314,15 +316,15 @@ def read_items(path: Path | str, items_format: ItemsFormat | None = None) -> Cat
 
 
 def _rows(text: str, columns: int) -> list[list[str]]:
-    """The cells of a text table; the delimiter is that by which all first rows are as wide."""
+    """The cells of a text table; the delimiter makes most rows as wide as the first."""
     sample = text[: 1 << 16].splitlines()[:20]
 
-    def widths(delimiter: str) -> tuple[bool, int]:
-        found = {len(row) for row in _split(sample, delimiter)}
-        width = max(found, default=0)
-        return len(found) == 1 and (not columns or width == columns), width
+    def fitness(delimiter: str) -> tuple[bool, float, int]:
+        found = [len(row) for row in _split(sample, delimiter) if row]
+        width = columns or (found[0] if found else 0)
+        return width > 1, sum(one == width for one in found) / max(len(found), 1), width
 
-    delimiter = max(_DELIMITERS, key=widths)
+    delimiter = max(_DELIMITERS, key=fitness)
     return [row for row in _split(text.splitlines(), delimiter) if any(row)]
 
 

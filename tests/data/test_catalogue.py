@@ -1,0 +1,167 @@
+"""What is known about items: read from tables of many kinds, and refused in words."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from bgtplanner.data.catalogue import Catalogue, ItemsFormat, read_items
+from bgtplanner.errors import ConfigError, DataError
+
+FRAME: dict[str, list[Any]] = {
+    "movieId": [10, 20, 30, 40],
+    "title": ["Able (1990)", "Baker (1991)", "Charlie (1999)", "Dog (2001)"],
+    "genres": ["Drama|War", "War", "Drama", "Comedy"],
+    "colour": [1, 0, 1, 1],
+    "minutes": [90.0, 100.0, None, 200.0],
+    "page": ["http://a", "http://b", "http://c", "http://d"],
+    "plot": ["a long story", "another tale", "nothing alike", "no more words"],
+    "nothing": ["", "", "", ""],
+    "same": [5, 5, 5, 5],
+}
+
+
+def test_columns_become_features() -> None:
+    made = Catalogue.from_frame(FRAME)
+    assert made.labels.tolist() == ["10", "20", "30", "40"]
+    assert made.titles is not None
+    assert made.titles[0] == "Able (1990)"
+    by_name = dict(zip(made.names, made.features.T.tolist(), strict=True))
+    assert by_name["genres: Drama"] == [1, 0, 1, 0]
+    assert by_name["genres: War"] == [1, 1, 0, 0]
+    assert "genres: Comedy" not in by_name, "one item has it: nothing to learn it from"
+    assert by_name["colour"] == [1, 0, 1, 1]
+    minutes = [name for name in made.names if name.startswith("minutes: ")]
+    assert np.array([by_name[name] for name in minutes]).sum(0).tolist() == [1, 1, 0, 1]
+    years = [name for name in made.names if name.startswith("year: ")]
+    assert np.array([by_name[name] for name in years]).sum(0).tolist() == [1, 1, 1, 1]
+    left_out = dict(text.split(": ", 1) for text in made.left_out)
+    assert set(left_out) == {"page", "plot", "nothing", "same"}
+    assert repr(made) == f"Catalogue(4 items, {len(made.names)} features, titles)"
+
+
+def test_words_are_features_if_asked_for() -> None:
+    texts = ["the space war", "space and time", "a war of words", "nothing else"]
+    wanted = ItemsFormat(words=("plot",))
+    made = Catalogue.from_frame({"id": list("abcd"), "plot": texts}, wanted)
+    assert made.features.sum(0).tolist() == [2.0] * len(made.names)
+    assert len(made.names) == 2, "space and war: words that two items have, and not most"
+    again = Catalogue.from_frame({"id": list("abcd"), "plot": texts}, wanted)
+    assert made.names == again.names
+
+
+def test_lists_and_embeddings() -> None:
+    made = Catalogue.from_frame(
+        pa.table(
+            {
+                "item": ["a", "b", "c"],
+                "tags": [["x", "y"], ["x"], []],
+                "embedding": [[1.0, -2.0], [0.5, 0.0], [0.0, 4.0]],
+            }
+        )
+    )
+    assert made.names == ("tags: x", "embedding: 0", "embedding: 1")
+    assert made.features.tolist() == [[1, 0.25, -0.5], [1, 0.125, 0], [0, 0, 1]]
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_frames_of_other_libraries(library: str) -> None:
+    frames = pytest.importorskip(library)
+    frame = frames.DataFrame({"item": ["a", "b", "c"], "kind": ["x", "x", "y"]})
+    assert Catalogue.from_frame(frame).names == ("kind: x",)
+
+
+def written(path: Path, delimiter: str) -> Path:
+    names = ["movieId", "title", "genres"]
+    rows = zip(*(map(str, FRAME[name]) for name in names), strict=True)
+    path.write_text("\n".join(delimiter.join(row) for row in [names, *rows]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "::"])
+def test_text_tables(tmp_path: Path, delimiter: str) -> None:
+    made = read_items(written(tmp_path / "items.txt", delimiter))
+    assert {"genres: Drama", "genres: War"} < set(made.names)
+
+
+def test_gzip_parquet_and_other_letters(tmp_path: Path) -> None:
+    plain = written(tmp_path / "items.csv", ",")
+    zipped = tmp_path / "items.csv.gz"
+    zipped.write_bytes(gzip.compress(plain.read_bytes()))
+    table = tmp_path / "items.parquet"
+    parquet.write_table(pa.table({name: FRAME[name] for name in ("movieId", "genres")}), table)
+    assert read_items(zipped).names == read_items(plain).names
+    assert read_items(table).names == ("genres: Drama", "genres: War")
+    old = tmp_path / "old.csv"
+    old.write_bytes("item,title\n1,Café\n2,Thé\n".encode("latin-1"))
+    titles = read_items(old).titles
+    assert titles is not None
+    assert titles.tolist() == ["Café", "Thé"]
+
+
+def test_over_other_items() -> None:
+    made = Catalogue.from_frame(FRAME).over([40, 99, 10])
+    assert made.labels.tolist() == ["40", "99", "10"]
+    assert made.titles is not None
+    assert made.titles.tolist() == ["Dog (2001)", "99", "Able (1990)"]
+    assert made.features[1].sum() == 0
+    with pytest.raises(DataError, match="none of the items"):
+        made.over(["x", "y"])
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        ({}, "has no items"),
+        ({"item": []}, "has no items"),
+        ({"item": ["a", ""]}, "item 2 has no label"),
+        ({"item": ["a", "b", "a"]}, "comes again"),
+        ({"item": ["a"], "x": [1, 2]}, "same length"),
+        (7, "expected a table of items"),
+    ],
+)
+def test_frames_that_cannot_be(frame: Any, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        Catalogue.from_frame(frame)
+
+
+def test_columns_that_are_not_there() -> None:
+    for wanted in (ItemsFormat(item="x"), ItemsFormat(title="x"), ItemsFormat(features=("x",))):
+        with pytest.raises(ConfigError, match="'x': expected one of movieId, title"):
+            Catalogue.from_frame(FRAME, wanted)
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (lambda path: None, "no such file"),
+        (lambda path: path.write_bytes(b""), "is empty"),
+        (lambda path: path.write_bytes(b"a\0b"), "zero byte"),
+        (lambda path: path.write_bytes(b"item,x\n1,2\n3\n"), "line 3: expected 2 columns"),
+        (lambda path: path.write_bytes(b"item,item\n1,2\n"), "two columns of the same name"),
+        (lambda path: path.write_bytes(b"PAR1 and nothing else"), "as Parquet"),
+        (lambda path: path.write_bytes(b"\x1f\x8b and nothing else"), "gzip data is damaged"),
+        (lambda path: path.mkdir(), "cannot be read"),
+    ],
+)
+def test_files_that_cannot_be(tmp_path: Path, write: Callable[[Path], Any], said: str) -> None:
+    path = tmp_path / "items.csv"
+    write(path)
+    with pytest.raises(DataError, match=said) as caught:
+        read_items(path)
+    assert str(path) in str(caught.value)
+
+
+def test_movielens(real_files: Callable[..., Path]) -> None:
+    folder = real_files("ml-1m/movies.dat")
+    columns = ItemsFormat(columns=("item", "title", "genre"))
+    made = read_items(folder / "ml-1m" / "movies.dat", columns)
+    assert len(made) == 3883
+    assert sum(name.startswith("genre: ") for name in made.names) == 18
