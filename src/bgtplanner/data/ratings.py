@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.errors import ConfigError, DataError
 
 __all__ = ["Duplicates", "Ratings", "Scale"]
@@ -51,6 +52,7 @@ class Ratings:
         public: What was given and not read off the ratings: ``scale`` if the bounds were given,
             ``catalogue`` if the items were. Whatever was read off the ratings reveals something
             about the people who rated, and no budget pays for that.
+        catalogue: Titles and features of the items, in their order, if there are any.
 
     Example:
         >>> ratings = Ratings.from_arrays(["ann", "bob", "ann"], [7, 7, 9], [1, 5, 3], scale="max")
@@ -72,6 +74,7 @@ class Ratings:
     item_labels: NDArray[Any]
     name: str = "ratings"
     public: frozenset[str] = frozenset()
+    catalogue: Catalogue | None = None
 
     def __len__(self) -> int:
         return len(self.value)
@@ -111,6 +114,13 @@ class Ratings:
             value=self.value[rows],
             time=None if self.time is None else self.time[rows],
         )
+
+    @property
+    def features(self) -> FloatArray:
+        """Public features of the items, ``[n_items, n_features]``; without any, no columns."""
+        if self.catalogue is None:
+            return np.zeros((self.n_items, 0), dtype=np.float32)
+        return self.catalogue.features
 
     def to_raw(self, value: ArrayLike) -> NDArray[np.float64]:
         """Convert scaled values, such as predictions, back to the scale of the source."""

@@ -167,6 +167,8 @@ class Federation:
     def initial(self, key: Array, interactions: Interactions) -> State:
         """Return the state before the first round."""
         shared, local = self.model.initial(key, interactions.n_users, interactions.n_items)
+        if interactions.features.shape[1]:
+            shared, local = self.model.with_features(shared, local, interactions.features)
         if self.extras is not None:
             local = self.extras.begin(self.model, local, interactions)
         return State(shared, local, self.model.server_initial(shared, self.server))

@@ -219,6 +219,20 @@ class Simulation:
             filled = (jnp.asarray(np.pad(index, (0, missing))) for index in (users, items))
             return np.asarray(self._predicted(*filled))[: len(users)]
 
+    def rank(self, users: ArrayLike) -> NDArray[np.float32]:
+        """Return the model's ranking of all items for some users, ``[users, n_items]``.
+
+        A higher number ranks higher. It ranks what a user has rated as well.
+        """
+        which = np.asarray(users, dtype=np.int32)
+        padded = np.pad(which, (0, padding_of(len(which))))
+        known = self._interactions.at(max(self.next_round - 1, 0))
+        with jax.default_device(self._device):
+            found = _rank(
+                self.federation, self._state, known, jnp.asarray(padded), self.next_round == 0
+            )
+            return np.asarray(found)[: len(which)]
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the whole state as named plain arrays, enough to go on bit for bit."""
         return state_arrays(self._state, self.next_round)
@@ -311,6 +325,15 @@ def _predict(
     model, shared, local = federation.model, state.shared, state.local
     local = model.personalise(shared, local, interactions) if first else local
     return model.predict(shared, local, interactions, user, item)
+
+
+@partial(jax.jit, static_argnums=(0, 4))
+def _rank(
+    federation: Federation, state: State, interactions: Interactions, users: Array, first: bool
+) -> Array:
+    model, shared, local = federation.model, state.shared, state.local
+    local = model.personalise(shared, local, interactions) if first else local
+    return model.rank(shared, local, interactions, users)
 
 
 def _strong(leaf: Array) -> Array:

@@ -55,6 +55,7 @@ class Interactions:
         pair_client: Client of each pair, in ascending order.
         pair_item: Item of each pair.
         client_of_user: Client of each user.
+        features: Public features of the items, ``[n_items, n_features]``; may have no columns.
         n_items: Number of items.
         n_clients: Number of clients.
         one_user_each: Whether every client is one user, so that the pairs are the edges.
@@ -69,6 +70,7 @@ class Interactions:
     pair_client: Array
     pair_item: Array
     client_of_user: Array
+    features: Array
     n_items: int = field(metadata={"static": True})
     n_clients: int = field(metadata={"static": True})
     one_user_each: bool = field(metadata={"static": True})
@@ -103,6 +105,7 @@ class Interactions:
             pair_client=jnp.asarray(pairs // ratings.n_items, dtype=jnp.int32),
             pair_item=jnp.asarray(pairs % ratings.n_items, dtype=jnp.int32),
             client_of_user=jnp.asarray(ratings.client_of_user),
+            features=jnp.asarray(ratings.features),
             n_items=ratings.n_items,
             n_clients=ratings.n_clients,
             one_user_each=one_user_each,

@@ -13,6 +13,7 @@ from dataclasses import asdict, is_dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from bgtplanner.errors import ConfigError
@@ -24,6 +25,7 @@ __all__ = [
     "MODELS",
     "NO_NOISE",
     "Aggregate",
+    "Explanation",
     "Gradients",
     "Interactions",
     "Learner",
@@ -64,6 +66,29 @@ class Gradients(NamedTuple):
     loss: Array
 
 
+class Explanation(NamedTuple):
+    """Why a learner ranks items as it does for some users; None for what plays no part in it.
+
+    Attributes:
+        popularity: Logarithm of how often each item is rated, relative to the mean item,
+            ``[n_items]``; from released numbers.
+        quality: How much better than usual each item is rated, on the scale of 0 to 1,
+            ``[n_items]``; from released numbers.
+        leaning: How much higher each user rates items with a feature, on the scale of 0 to 1,
+            ``[users, n_features]``.
+        interest: Logarithm of how much more often each user picks items with a feature than
+            others do, ``[users, n_features]``.
+        tastes: What the axes of taste add to the ranking of each item, ``[users, n_items]``; 1
+            makes an item about three times as likely.
+    """
+
+    popularity: Array | None = None
+    quality: Array | None = None
+    leaning: Array | None = None
+    interest: Array | None = None
+    tastes: Array | None = None
+
+
 class Learner(Protocol):
     """A recommender: what its clients compute, all at once, and what its server does.
 
@@ -90,6 +115,20 @@ class Learner(Protocol):
     def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Local]:
         """Return the parameters before the first round. Must not look at a rating."""
 
+    def with_features(self, shared: Shared, local: Local, features: Array) -> tuple[Shared, Local]:
+        """Return the initial parameters with public features of the items among them.
+
+        A learner that uses features sends them out with its parameters, as further columns of
+        ``shared.items``. By default they are ignored.
+
+        Args:
+            shared: The parameters before the first round, from :meth:`initial`.
+            local: The local state, likewise.
+            features: ``[n_items, n_features]``; there is at least one column.
+        """
+        del features
+        return shared, local
+
     def personalise(self, shared: Shared, local: Local, interactions: Interactions) -> Local:
         """Return the local state, fitted to the shared parameters. It never leaves the client.
 
@@ -113,6 +152,26 @@ class Learner(Protocol):
         self, shared: Shared, local: Local, interactions: Interactions, user: Array, item: Array
     ) -> Array:
         """Return predicted ratings in [0, 1] of user-item pairs; computed on the clients."""
+
+    def rank(
+        self, shared: Shared, local: Local, interactions: Interactions, users: Array
+    ) -> Array:
+        """Return how useful each item is expected to be to some users, ``[users, n_items]``.
+
+        Items are recommended in this order, the highest first; only the order matters. By default
+        these are the predicted ratings.
+        """
+        items = jnp.tile(jnp.arange(interactions.n_items), users.shape[0])
+        pairs = jnp.repeat(users, interactions.n_items), items
+        predicted = self.predict(shared, local, interactions, *pairs)
+        return predicted.reshape(users.shape[0], interactions.n_items)
+
+    def explain(
+        self, shared: Shared, local: Local, interactions: Interactions, users: Array
+    ) -> Explanation:
+        """Return what the ranking for some users rests on; by default nothing is said."""
+        del shared, local, interactions, users
+        return Explanation()
 
     def server_initial(self, shared: Shared, server: Server) -> Memory:
         """Return the server's memory before the first round."""

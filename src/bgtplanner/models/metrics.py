@@ -213,11 +213,11 @@ def metrics(predicted: Any, actual: Any) -> Metrics:
     )
 
 
-def ranked(predict: Callable[[Any, Any], Any], train: Ratings, test: Ratings) -> Metrics:
-    """Return the scores of a model's lists; predicts nothing if no metric needs them.
+def ranked(rank: Callable[[Any], Any], train: Ratings, test: Ratings) -> Metrics:
+    """Return the scores of a model's lists; ranks nothing if no metric needs them.
 
     Args:
-        predict: Returns predictions for user and item indices.
+        rank: Returns a score of every item for some user indices, ``[users, n_items]``.
         train: The training ratings, whose items are not shown again.
         test: Held-out ratings.
     """
@@ -231,8 +231,7 @@ def ranked(predict: Callable[[Any, Any], Any], train: Ratings, test: Ratings) ->
     step = max(1, _AT_ONCE // items)
     for first in range(0, users, step):
         some = np.arange(first, min(first + step, users))
-        found = predict(np.repeat(some, items), np.tile(np.arange(items), len(some)))
-        scores = np.array(found, dtype=np.float64).reshape(len(some), items)
+        scores = np.array(rank(some), dtype=np.float64)
         known = (train.user >= first) & (train.user < first + step)
         scores[train.user[known] - first, train.item[known]] = -np.inf
         top[some] = np.argsort(-scores, axis=1, kind="stable")[:, : top.shape[1]]

@@ -425,7 +425,7 @@ class _Run(Run):
                 spending["classes"] = classes_of(ledger, test, predicted)
         result = Result(
             summary=summarise(self.config, self.facts, self.records, seconds, spending)
-            | ranked(self.simulation.predict, self.split.train, self.split.test),
+            | ranked(self.simulation.rank, self.split.train, self.split.test),
             rounds=self.records,
             ratings=self.ratings,
             folder=None if folder is None else folder.path,
