@@ -382,7 +382,13 @@ class _Run(Run):
         self.ratings, self.given = ratings, given
         self.split = split_of(config, ratings)
         simulation = Simulation(
-            federation_of(config, ratings.n_items, given.model),
+            federation_of(
+                config,
+                ratings.n_items,
+                given.model,
+                clients=ratings.n_clients,
+                implicit=getattr(ratings, "implicit", False),
+            ),
             self.split,
             seed=config.run.seed,
             device=config.run.device,
