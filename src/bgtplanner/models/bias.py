@@ -405,7 +405,6 @@ def _weights(
     chances = chances / jnp.maximum(chances.sum(axis=1, keepdims=True), 1e-30)
     clear = counts > _CLEAR * std
 
-
     def expected(values: Array) -> Array:
         return chances @ values if scale is None else (chances * values).sum(axis=1)
 
