@@ -406,7 +406,10 @@ def _weights(
     clear = counts > _CLEAR * std
 
     def expected(values: Array) -> Array:
-        return chances @ values if scale is None else (chances * values).sum(axis=1)
+        if scale is None:
+            return chances @ values
+        mean: Array = (chances * values).sum(axis=1)
+        return mean
 
     weight = jnp.where(clear, counts, expected(grid))
     mean = jnp.maximum(weight.mean(), 1e-12)

@@ -351,10 +351,9 @@ class Tastes(Biases):
     ) -> Array:
         """Return what a client with several users knows about its items, ``[users, n_items]``."""
         view = jnp.append(self.own_view(shared, local, interactions), 0.0)
-        items = jnp.arange(interactions.n_items)
-        clients = interactions.client_of_user[users]
-        pair = jax.vmap(lambda client: interactions.find_pair(jnp.full_like(items, client), items))
-        return view[pair(clients)]
+        items = jnp.tile(jnp.arange(interactions.n_items), users.shape[0])
+        clients = jnp.repeat(interactions.client_of_user[users], interactions.n_items)
+        return view[interactions.find_pair(clients, items)].reshape(users.shape[0], -1)
 
 
 class _Parts(NamedTuple):
