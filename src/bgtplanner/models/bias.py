@@ -406,10 +406,8 @@ def _weights(
     clear = counts > _CLEAR * std
 
     def expected(values: Array) -> Array:
-        if scale is None:
-            return chances @ values
-        mean: Array = (chances * values).sum(axis=1)
-        return mean
+        of_items: Array = chances @ values if scale is None else (chances * values).sum(axis=1)
+        return of_items
 
     weight = jnp.where(clear, counts, expected(grid))
     mean = jnp.maximum(weight.mean(), 1e-12)
