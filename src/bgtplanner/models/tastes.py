@@ -89,6 +89,7 @@ class Tastes(Biases):
         taste_shrinkage: The same for an axis of taste.
         boldness: How far a ranking follows what was picked before; 0 ranks by popularity and
             predicted ratings alone.
+        popularity_weight: How far a ranking follows popularity.
         implicit: Whether there are no ratings, only what was picked. Then residuals are not
             uploaded, and the ranking leaves out how much an item would be liked.
     """
@@ -100,13 +101,14 @@ class Tastes(Biases):
     interest_shrinkage: float = 10.0
     taste_shrinkage: float = 30.0
     boldness: float = 0.7
+    popularity_weight: float = 1.0
     implicit: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("feature", "axis", "interest", "taste"):
             within(self, 1e-6, 1e6, f"{name}_shrinkage")
-        within(self, 0, 10, "boldness")
+        within(self, 0, 10, "boldness", "popularity_weight")
         if self.axes is not None:
             whole = isinstance(self.axes, int)
             ConfigError.unless(whole, "axes", self.axes, "a whole number")
@@ -175,7 +177,7 @@ class Tastes(Biases):
     ) -> Array:
         """Return how likely each user is to pick each item and to like it, as a logarithm."""
         share = _share(shared)
-        popularity = jnp.log(share + _RARE * share.mean())
+        popularity = self.popularity_weight * jnp.log(share + _RARE * share.mean())
         table, weights, _ = self._interests(shared, interactions)
         score = popularity + self.boldness * weights[users] @ table.T
         if self.implicit:
