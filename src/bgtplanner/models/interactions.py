@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _FEW_COLUMNS = 4
-_STEPS = 12  # of conjugate gradients; the error is then far below that of the data
+_STEPS = 10  # of conjugate gradients; the error is then far below that of the data
 
 
 class Shared(NamedTuple):
