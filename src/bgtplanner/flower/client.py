@@ -65,7 +65,7 @@ from bgtplanner.flower.messages import (
 )
 from bgtplanner.models.interactions import Shared
 from bgtplanner.models.learner import MODELS, Learner, Local
-from bgtplanner.models.recommending import Recommender, note_of
+from bgtplanner.models.recommending import Recommender, note_of, pairs_of
 from bgtplanner.privacy._journal import Head
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.allowed import Choice, allows
@@ -233,11 +233,7 @@ class Client:
         note = note_of(Counter(block.bases), recommender.learned)
         if note is not None:
             _log.warning("%s", note)
-        missing = float("nan")
-        return [
-            (row.item, missing if row.predicted is None else row.predicted)
-            for row in block.lists[0]
-        ]
+        return pairs_of(block.lists[0])
 
     # ---- internals
 

@@ -10,7 +10,8 @@ is no list: ten arbitrary items would only look like one.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -24,7 +25,7 @@ from bgtplanner.errors import NothingLearnedError
 from bgtplanner.models.learner import Explanation
 from bgtplanner.models.reasons import TENTH, Reasons
 
-__all__ = ["Basis", "Block", "Recommended", "Recommender", "note_of"]
+__all__ = ["Basis", "Block", "Recommended", "Recommender", "note_of", "pairs_of"]
 
 Basis = Literal["model", "popularity", "features", "nothing"]
 """What a list rests on."""
@@ -211,6 +212,11 @@ class Recommender:
             )
         as_array: Any = jnp.asarray
         return Explanation(leaning=as_array(leaning), interest=as_array(interest))
+
+
+def pairs_of(rows: Iterable[Recommended]) -> list[tuple[Any, float]]:
+    """Return items and predicted ratings only; NaN for a rating that there is not."""
+    return [(row.item, math.nan if row.predicted is None else row.predicted) for row in rows]
 
 
 def note_of(bases: Mapping[Basis, int], learned: bool) -> str | None:

@@ -17,7 +17,7 @@ from bgtplanner.data.split import Split
 from bgtplanner.errors import ConfigError, DataError, StorageError
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.metrics import of_ratings
-from bgtplanner.models.recommending import Recommender
+from bgtplanner.models.recommending import Recommender, pairs_of
 from bgtplanner.models.references import REFERENCES, References
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy._book import Spending
@@ -122,10 +122,7 @@ class Result:
         found = self.recommendations([np.asarray(user).astype(labels.dtype)], top)
         if found.note is not None:
             warnings.warn(found.note, stacklevel=2)
-        missing = float("nan")
-        return [
-            (row.item, missing if row.predicted is None else row.predicted) for row in found.rows
-        ]
+        return pairs_of(found.rows)
 
     def recommendations(self, users: ArrayLike | None = None, top: int = 10) -> Recommendations:
         """Lists for many users, with titles, predicted ratings and reasons.
