@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from bgtplanner import Ratings, simulate
 from bgtplanner.cli import app
+from bgtplanner.commands import recommend as command
 from bgtplanner.errors import (
     ConfigError,
     DataError,
@@ -263,30 +265,56 @@ def test_nothing_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert len(done.recommend("user 01")) == 10
 
 
+class Stops:
+    """Stops a run after its third round, as a crash would."""
+
+    def started(self, *_: object) -> None: ...
+
+    def round(self, record: dict[str, Any], _: int) -> None:
+        if record["round"] == 2:
+            raise ZeroDivisionError
+
+
 def test_while_the_run_goes_on(tmp_path: Path) -> None:
     """As of the last checkpoint, read only, though another process holds the lock."""
     path = tmp_path / "run"
-    settings = SETTINGS | {"run.checkpoint_every": 2}
-    done = simulate("synthetic", rounds=5, settings=settings, out=path)
-    (path / "summary.json").unlink()
+    settings = SETTINGS | {"run.checkpoint_every": 2, "planning.policy": "uniform"}
+    with pytest.raises(ZeroDivisionError):
+        simulate("synthetic", rounds=5, epsilon=500, settings=settings, out=path, observer=Stops())
+    done = simulate("synthetic", rounds=5, epsilon=500, settings=settings)
     before = {file.name: file.read_bytes() for file in path.iterdir()}
     user = done.ratings.user_labels[0]
     with RunFolder.open(path):
         error, out = call("recommend", path, "--user", user, "--top", 2)
         assert error is None
-        assert out.splitlines()[0] == "After round 5 of 5; the run is not finished."
+        assert out.splitlines()[0] == "After round 2 of 5; the run is not finished."
         _, out = call("recommend", path, "--user", user, "--top", 2, "--json")
-        assert json.loads(out)["unfinished"] == {"round": 5, "rounds": 5}
+        assert json.loads(out)["unfinished"] == {"round": 2, "rounds": 5}
         with pytest.raises(RunFolderError, match="not finished; continue with"):
             load(path)
         loaded = load(path, unfinished=True)
-        assert loaded.unfinished == (5, 5)
-        assert len(loaded.rounds) == 5
+        assert loaded.unfinished == (2, 5)
+        assert len(loaded.rounds) == 2
+        known = len(loaded.simulation.known())
+        assert known == loaded.rounds[-1]["ratings"] < len(done.simulation.known())
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
     (path / "checkpoint.npz").unlink()
     error, _ = call("recommend", path, "--user", user)
     assert isinstance(error, RunFolderError)
     assert "after round 2" in str(error)
+
+
+def test_how_long_it_will_take(capsys: pytest.CaptureFixture[str]) -> None:
+    with command._progress(100, quiet=False) as advance:
+        for _ in range(10):
+            advance(10)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 8  # not before the pace is known, and not at the end
+    assert re.fullmatch(r"20 of 100 users, about \d+ s left", said[0])
+    with command._progress(100, quiet=True) as advance:
+        for _ in range(10):
+            advance(10)
+    assert capsys.readouterr().err == ""
 
 
 def test_where_the_ratings_have_moved(tmp_path: Path) -> None:

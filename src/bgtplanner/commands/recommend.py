@@ -329,22 +329,21 @@ def _progress(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
     """Yield a function that is told how many more users are done."""
     from rich.progress import Progress
 
-    screen, done, begun, told = Screen(stderr=True, quiet=quiet), 0, 0.0, 0
+    screen = Screen(stderr=True, quiet=quiet)
     if screen.is_terminal:
         with Progress(console=screen, transient=True) as bar:
             task = bar.add_task("users", total=total)
             yield lambda more: bar.advance(task, more)
         return
+    first, done, begun = 0, 0, 0.0
 
     def advance(more: int) -> None:
-        nonlocal done, begun, told
-        if done:
-            pace = (time.perf_counter() - begun) / done
-        first, done = done, done + more
-        if not first:  # compilation is over: from here on the pace is steady
-            begun = time.perf_counter()
-        elif 10 * done // total > told and done < total:
-            told = 10 * done // total
+        nonlocal first, done, begun
+        before, done = done, done + more
+        if not before:  # compilation is over: from here on the pace is steady
+            first, begun = done, time.perf_counter()
+        elif 10 * before // total < 10 * done // total < 10:
+            pace = (time.perf_counter() - begun) / (done - first)
             screen.print(f"{done:,} of {total:,} users, about {pace * (total - done):.0f} s left")
 
     yield advance
