@@ -68,6 +68,12 @@ def test_interest_against_others() -> None:
     )
 
 
+def test_a_feature_that_is_never_picked() -> None:
+    found = of(interest=[[-np.inf, np.inf, np.nan, 0, 0]])
+    assert found[1] == "you pick Horror more than 20 times as often as others"
+    assert found[2] is None
+
+
 def test_what_all_say() -> None:
     found = of(popularity=np.log([3, 3, 1, 1, 0.1]), quality=[0.1, 0, 0.1, 0, 0.1])
     assert found == [

@@ -33,6 +33,7 @@ _POPULAR = float(np.log(2.0))
 _TASTES = 0.3
 _BESIDE = 0.25  # of the strongest: what a second clause must have
 _MOST_TIMES = 20.0
+_HUGE = 50.0  # in place of infinity, as of the logarithm of a feature that a user never picks
 _AT_ONCE = 1 << 22  # numbers held in memory at a time
 _CLASS = re.compile(r"(-?\d[\d.e+-]*) to (-?\d[\d.e+-]*)")
 _HASHED = re.compile(r"(words )?\d+")
@@ -176,18 +177,19 @@ def _of_features(
     It counts only as far as the item's features together moved it up: an item that is lifted by
     one feature and pulled down by two others is not recommended because of the one.
     """
-    added = features * np.asarray(of, np.float64)[:, None, :]
+    finite = np.nan_to_num(np.asarray(of, np.float64), nan=0.0, posinf=_HUGE, neginf=-_HUGE)
+    added = features * finite[:, None, :]
     together = added.sum(axis=2)
     added[:, :, [name is None for name in names]] = 0.0
     which = added.argmax(axis=2)
     own = np.take_along_axis(added, which[:, :, None], axis=2)[:, :, 0]
     strength = np.minimum(own, together)
-    value = np.take_along_axis(np.asarray(of, np.float64), which, axis=1)
+    value = np.take_along_axis(finite, which, axis=1)
     return _Clause(np.where(strength >= least, strength / unit, 0.0), which, kind, value)
 
 
 def _often(interest: float, against: str) -> str:
-    times = float(np.exp(min(interest, 700.0)))
+    times = float(np.exp(interest))
     as_often = "as often as others" if against == "others" else "as often as chance would"
     if times >= _MOST_TIMES:
         return f"more than {_MOST_TIMES:g} times {as_often}"
