@@ -45,7 +45,7 @@ def plain_name(name: str) -> str | None:
 
     Example:
         >>> plain_name("genre: Drama"), plain_name("year: 1990 to 1995"), plain_name("is_new")
-        ('Drama', 'items with year 1990 to 1995', 'is new')
+        ('Drama', 'items (year 1990 to 1995)', 'is new')
         >>> plain_name("title: words 17"), plain_name("embedding: 3")
         (None, None)
     """
@@ -54,7 +54,7 @@ def plain_name(name: str) -> str | None:
         return name.replace("_", " ")
     if _HASHED.fullmatch(part):
         return None
-    return f"items with {column} {part}" if _CLASS.fullmatch(part) else part
+    return f"items ({column} {part})" if _CLASS.fullmatch(part) else part
 
 
 class _Clause(NamedTuple):
@@ -71,6 +71,11 @@ class _Clause(NamedTuple):
     which: NDArray[np.int64]
     kind: str
     value: Floats
+
+    @property
+    def of_feature(self) -> bool:
+        """Whether it is about a feature."""
+        return self.kind in ("leaning", "interest")
 
 
 @dataclass(frozen=True)
@@ -121,13 +126,25 @@ class Reasons:
         said = (best > 0) & (best >= _BESIDE * best[:1])
         reasons: list[list[str | None]] = [[None] * items.shape[1] for _ in items]
         for user, place in np.argwhere(said[0]).tolist():
-            words = [
-                self._words(clauses[clause], (user, place), names, against)
-                for clause, fits in zip(order[:, user, place], said[:, user, place], strict=True)
-                if fits
-            ]
-            reasons[user][place] = "; ".join(words)
+            chosen = order[said[:, user, place], user, place]
+            found = [clauses[clause] for clause in chosen]
+            reasons[user][place] = self._joined(found, (user, place), names, against)
         return reasons
+
+    def _joined(
+        self,
+        found: Sequence[_Clause],
+        place: tuple[int, int],
+        names: Sequence[str | None],
+        against: str,
+    ) -> str:
+        """One or two clauses as one text."""
+        words = [self._words(clause, place, names, against) for clause in found]
+        about = [names[clause.which[place]] if clause.of_feature else None for clause in found]
+        if len(found) == 2 and about[0] is not None and about[0] == about[1]:
+            again = words[1].removeprefix("you ").replace(about[0], "it", 1)
+            return f"{words[0]} and {again}"
+        return "; ".join(words)
 
     def _many(self, why: Explanation, items: NDArray[Any]) -> _Clause:
         """What all users together say about each item."""
