@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from bgtplanner.errors import ConfigError
@@ -88,6 +89,12 @@ class Explanation(NamedTuple):
     leaning: Array | None = None
     interest: Array | None = None
     tastes: Array | None = None
+
+    def of_users(self, which: Any) -> Explanation:
+        """Return the explanation for some of the users, as NumPy arrays."""
+        arrays = [None if part is None else np.asarray(part) for part in self]
+        parts: list[Any] = [None if part is None else part[which] for part in arrays[2:]]
+        return Explanation(*arrays[:2], *parts)  # type: ignore[arg-type]
 
 
 class Size(NamedTuple):
