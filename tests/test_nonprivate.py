@@ -16,6 +16,8 @@ from sklearn.metrics import ndcg_score
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
+from bgtplanner.runs.config import load_config
+from bgtplanner.runs.run import ratings_of, split_of
 
 BOUNDS = (1.0, 5.0)
 
@@ -113,6 +115,15 @@ def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert command.main([*words, "--seeds", "2", "--like", "ml-1m-users"]) == 2
 
 
-def test_seeds_are_whole_numbers() -> None:
+@pytest.mark.parametrize("wrong", ["one", "-1", ""])
+def test_seeds_are_whole_numbers(wrong: str) -> None:
     with pytest.raises(SystemExit):
-        command.main(["--seeds", "one"])
+        command.main([f"--seeds={wrong}"])
+
+
+def test_the_split_is_that_of_a_run() -> None:
+    config = load_config(settings={"data.dataset": "demo", "run.seed": 3})
+    theirs, ours = split_of(config, ratings_of(config)), command.split_of("demo", 3)
+    for mine, other in ((ours.train, theirs.train), (ours.test, theirs.test)):
+        for name in ("user", "item", "value"):
+            np.testing.assert_array_equal(getattr(mine, name), getattr(other, name))

@@ -24,6 +24,7 @@ import importlib
 import importlib.metadata
 import itertools
 import json
+import re
 import sys
 import time
 from collections import Counter
@@ -46,7 +47,7 @@ ASIDE = 0.2
 """Share of the training ratings on which settings are compared."""
 COMPARED = 400
 """How many users they are compared on, at most."""
-LIBRARIES = {"lenskit": "lenskit", "surprise": "scikit-surprise"}
+PACKAGES = {"LensKit": "lenskit", "Surprise": "scikit-surprise"}
 
 
 @lru_cache(maxsize=1)
@@ -159,9 +160,9 @@ def _counted(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def _versions() -> dict[str, str]:
     found = {}
-    for module, package in LIBRARIES.items():
+    for library, package in PACKAGES.items():
         try:
-            importlib.import_module(module)
+            importlib.import_module(library.lower())
         except ImportError as error:
             print(f"{package} is left out: {error}", file=sys.stderr)
         else:
@@ -183,17 +184,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", help="only those whose names contain one of these words")
     parser.add_argument("--out", type=Path, default=Path("build/nonprivate.json"))
     given = parser.parse_args(arguments)
-    try:
-        seeds = [int(seed) for seed in given.seeds.split(",")]
-    except ValueError:
+    if not re.fullmatch(r"\d+(,\d+)*", given.seeds, re.ASCII):
         parser.error(f"--seeds {given.seeds}: expected whole numbers with commas, such as 0,1,2")
+    seeds = [int(seed) for seed in given.seeds.split(",")]
     words = given.models.split(",") if given.models else [""]
     versions = _versions()
-    libraries = tuple(
-        word
-        for word, package in (("LensKit", "lenskit"), ("Surprise", "scikit-surprise"))
-        if package in versions
-    )
+    libraries = tuple(library for library, package in PACKAGES.items() if package in versions)
     names = [
         name
         for name, model in MODELS.items()

@@ -50,12 +50,11 @@ def top_lists(scores: Matrix, train: Ratings, length: int = LENGTH) -> NDArray[n
     for first in range(0, len(scores), 512):
         some = scores[first : first + 512].astype(np.float64)
         unknown = np.isnan(some)
-        known = (train.user >= first) & (train.user < first + 512)
-        some[train.user[known] - first, train.item[known]] = -np.inf
-        order = np.lexsort((np.where(unknown, -count, 0), np.where(unknown, 0, -some), unknown))
-        # What was rated in training is last, with a score and without one.
-        rated = np.take_along_axis(some == -np.inf, order, axis=1)
-        order = np.take_along_axis(order, np.argsort(rated, axis=1, kind="stable"), axis=1)
+        rated, theirs = np.zeros_like(unknown), (train.user >= first) & (train.user < first + 512)
+        rated[train.user[theirs] - first, train.item[theirs]] = True
+        # The last key counts first: not rated, then with a score, then by it, or by the count.
+        known, counts = np.where(unknown, 0, -some), np.where(unknown, -count, 0)
+        order = np.lexsort((counts, known, unknown, rated))
         lists[first : first + 512] = order[:, : lists.shape[1]]
     return lists
 
