@@ -3,7 +3,8 @@
     python -m benchmarks.nonprivate --dataset ml-100k --seeds 0,1,2,3,4 --out build/nonprivate.json
 
 They are trained and tested on the splits that a run with the same seed has. What has been measured
-is kept in the file and not measured again; a table of all of it is written beside it, as Markdown.
+is kept in the file and not measured again, unless a metric was added since; tables of all of it are
+written beside it, as Markdown.
 Both libraries go into an environment of their own, together with this package:
 
     pip install 'bgtplanner[sim]' lenskit scikit-surprise
@@ -35,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.nonprivate.lenskit_models import lenskit_ndcg
+from benchmarks.nonprivate.lenskit_models import lenskit_metrics
 from benchmarks.nonprivate.measure import METRICS, measure, relevant_items, top_lists
 from benchmarks.nonprivate.models import MODELS, Model, Options
 from bgtplanner.data.datasets import dataset_info, load_ratings
@@ -93,9 +94,10 @@ def run(name: str, dataset: str, seed: int, options: Options | None = None) -> d
     found |= measure(fitted, split.train, split.test, bounds)
     if name.startswith("LensKit"):
         lists = top_lists(fitted.scores, split.train)
-        ndcg = lenskit_ndcg(lists, relevant_items(split.test))
-        if abs(ndcg - found["ndcg_at_10"]) > 1e-6:
-            raise SystemExit(f"{name}: NDCG is {ndcg} by LensKit, {found['ndcg_at_10']} by us")
+        theirs = lenskit_metrics(lists, relevant_items(split.test))
+        ours = found["ndcg_at_10"], found["recall_at_10"]
+        if not np.allclose(theirs, ours, rtol=0, atol=1e-6):
+            raise SystemExit(f"{name}: NDCG and recall are {theirs} by LensKit, {ours} by us")
     return found | {"seconds": round(time.monotonic() - started, 1)}
 
 
@@ -105,7 +107,7 @@ def markdown(results: Mapping[str, Any]) -> str:
     from bgtplanner.runs.statistics import estimate
 
     def cell(rows: Sequence[Mapping[str, Any]], metric: str) -> str:
-        found = estimate([row[metric] for row in rows if row[metric] is not None])
+        found = estimate([row[metric] for row in rows if row.get(metric) is not None])
         if found is None:
             return "–"
         digits = 3 if metric == "rmse_stars" else 4
@@ -204,9 +206,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measured = results["datasets"].setdefault(given.dataset, {})
     for seed, name in itertools.product(seeds, names):
         rows = measured.setdefault(name, {})
-        if str(seed) in rows:
+        before = rows.get(str(seed), {})
+        if before.keys() >= set(METRICS):
             continue
-        options = None
+        options = before.get("options")
         if given.like:
             chosen = results["datasets"].get(given.like, {}).get(name, {})
             if not chosen:

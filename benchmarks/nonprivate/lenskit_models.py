@@ -62,21 +62,23 @@ def _biases(model: Any, train: Ratings) -> Matrix:
     return found
 
 
-def lenskit_ndcg(lists: NDArray[np.int64], relevant: NDArray[np.bool_]) -> float:
-    """Return the NDCG of these lists by LensKit, as the mean over users with anything relevant.
+def lenskit_metrics(lists: NDArray[np.int64], relevant: NDArray[np.bool_]) -> tuple[float, float]:
+    """Return NDCG and recall of lists by LensKit, as means over the users with anything relevant.
 
     By default LensKit gives the first two ranks the same weight; the offset makes it the binary
     logarithm of the rank plus 1, as in scikit-learn.
     """
     from lenskit.data import ItemList
-    from lenskit.metrics import NDCG, LogRankWeight
+    from lenskit.metrics import NDCG, LogRankWeight, Recall
 
-    metric = NDCG(lists.shape[1], weight=LogRankWeight(offset=1))
-    found = [
-        metric.measure_list(
-            ItemList(item_ids=shown, ordered=True), ItemList(item_ids=np.flatnonzero(likes))
-        )
+    length = lists.shape[1]
+    metrics = NDCG(length, weight=LogRankWeight(offset=1)), Recall(length)
+    pairs = [
+        (ItemList(item_ids=shown, ordered=True), ItemList(item_ids=np.flatnonzero(likes)))
         for shown, likes in zip(lists, relevant, strict=True)
         if likes.any()
     ]
-    return float(np.mean(found))
+    ndcg, recall = (
+        float(np.mean([metric.measure_list(*pair) for pair in pairs])) for metric in metrics
+    )
+    return ndcg, recall

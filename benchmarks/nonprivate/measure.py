@@ -63,8 +63,8 @@ def ranking_metrics(lists: NDArray[np.int64], relevant: NDArray[np.bool_]) -> tu
     """Return NDCG and recall of lists, as means over the users with anything relevant.
 
     Gains are binary and the discount is the binary logarithm of the rank plus 1. The ideal list
-    has as many relevant items as there are, and no more than fit in. Recall is the share of all
-    relevant items that are in the list.
+    has as many relevant items as there are, and no more than fit in. Recall is the share of the
+    relevant items that are in the list, or of the list if more are relevant than fit in.
 
     Args:
         lists: Items of each user, best first, ``[users, length]``.
@@ -79,8 +79,9 @@ def ranking_metrics(lists: NDArray[np.int64], relevant: NDArray[np.bool_]) -> tu
     hits = np.take_along_axis(relevant, lists, axis=1)[counts > 0]
     counts = counts[counts > 0]
     gains = 1 / np.log2(np.arange(2, lists.shape[1] + 2))
-    ideal = np.cumsum(gains)[np.minimum(counts, lists.shape[1]) - 1]
-    return float(np.mean(hits @ gains / ideal)), float(np.mean(hits.sum(axis=1) / counts))
+    most = np.minimum(counts, lists.shape[1])
+    ideal = np.cumsum(gains)[most - 1]
+    return float(np.mean(hits @ gains / ideal)), float(np.mean(hits.sum(axis=1) / most))
 
 
 def relevant_items(test: Ratings) -> NDArray[np.bool_]:
