@@ -3,9 +3,8 @@
     python -m benchmarks.nonprivate --dataset ml-100k --seeds 0,1,2,3,4 --out build/nonprivate.json
 
 They are trained and tested on the splits that a run with the same seed has. What has been measured
-is kept in the file and not measured again, unless a metric was added since; tables of all of it are
-written beside it, as Markdown.
-Both libraries go into an environment of their own, together with this package:
+is kept in the file and not measured again, unless a metric was added since. Tables of all of it
+are written beside it, as Markdown. Both libraries go into an environment of their own, together with this package:
 
     pip install 'bgtplanner[sim]' lenskit scikit-surprise
 
