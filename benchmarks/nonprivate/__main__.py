@@ -4,7 +4,8 @@
 
 They are trained and tested on the splits that a run with the same seed has. What has been measured
 is kept in the file and not measured again, unless a metric was added since. Tables of all of it
-are written beside it, as Markdown. Both libraries go into an environment of their own, together with this package:
+are written beside it, as Markdown. Both libraries go into an environment of their own, together
+with this package:
 
     pip install 'bgtplanner[sim]' lenskit scikit-surprise
 
