@@ -20,6 +20,7 @@ from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Extras, Federation, Heldout, Outcome, State
 from bgtplanner.federation.validation import ValidationSet
 from bgtplanner.models.interactions import Interactions
+from bgtplanner.models.learner import Explanation
 from bgtplanner.models.metrics import Metrics, tally
 from bgtplanner.planning.policy import Plan
 
@@ -232,6 +233,13 @@ class Simulation:
                 self.federation, self._state, known, jnp.asarray(padded), self.next_round == 0
             )
             return np.asarray(found)[: len(which)]
+
+    def explain(self, users: ArrayLike) -> Explanation:
+        """Return what the ranking for some users rests on, as of the last round."""
+        known = self._interactions.at(max(self.next_round - 1, 0))
+        model, (shared, local) = self.federation.model, (self._state.shared, self._state.local)
+        with jax.default_device(self._device):
+            return model.explain(shared, local, known, jnp.asarray(users, dtype=jnp.int32))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the whole state as named plain arrays, enough to go on bit for bit."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.errors import RunFolderError
+from bgtplanner.models.metrics import METRICS
 from bgtplanner.models.references import REFERENCES
 from bgtplanner.report.guarantee import guarantee, is_sound, not_covered
 from bgtplanner.runs.config import Config
@@ -70,7 +71,7 @@ class RunView:
         """The reference predictors that have a figure, by key, with their names."""
         rmse = {key: self.summary.get(f"rmse_{key}") for key in REFERENCES}
         found = {key: name for key, name in REFERENCES.items() if rmse[key] is not None}
-        if len(found) == len(REFERENCES) and rmse["user_mean"] == rmse["client_alone"]:
+        if "user_mean" in found and rmse["user_mean"] == rmse["client_alone"]:
             del found["user_mean"]  # with one user per client the two are the same
         return found
 
@@ -126,8 +127,16 @@ class RunView:
         return (
             f"Learning together, {summary['clients']:,} clients end with an error "
             f"{100 * abs(alone):.1f} % {better} than each could reach alone (RMSE "
-            f"{summary['rmse_final']:.4f} against {summary['rmse_client_alone']:.4f})."
+            f"{summary['rmse_final']:.4f} against {summary['rmse_client_alone']:.4f})"
+            f"{self._found()}."
         )
+
+    def _found(self) -> str:
+        """How good the lists are, beside those of popularity."""
+        ours, theirs = (self.summary.get(f"ndcg_at_10{of}") for of in ("", "_popularity"))
+        if ours is None or theirs is None:
+            return ""
+        return f", and lists of NDCG@10 {ours:.3f} (popularity: {theirs:.3f})"
 
     def tiles(self) -> list[Tile]:
         """The result, its gain over a client alone, what was spent, and what is guaranteed."""
@@ -141,8 +150,18 @@ class RunView:
             answers = self.answers()
             rest = " · ".join(f"{count:,} {name}" for name, count in answers.items() if count)
             return [Tile("Uploads used", f"{answers['used']:,}", rest)]
-        beside = [f"{name} {summary[f'rmse_{key}']:.4f}" for key, name in self.references.items()]
-        tiles = [Tile("Error (RMSE)", f"{summary['rmse_final']:.4f}", " · ".join(beside))]
+        tiles = []
+        for name, title in (("ndcg_at_10", "Lists (NDCG@10)"), ("rmse", "Error (RMSE)")):
+            metric = METRICS[name]
+            value = summary.get(f"{name}_final" if metric.sums else name)
+            beside = [
+                f"{label} {metric.in_words(other)}"
+                for key, label in REFERENCES.items()
+                if (other := summary.get(f"{name}_{key}")) is not None
+                and (not metric.sums or key in self.references)
+            ]
+            if value is not None:
+                tiles.append(Tile(title, metric.in_words(value), " · ".join(beside)))
         alone, constant = self._against("client_alone"), self._against("constant")
         if alone is not None and constant is not None:
             value, rest = (f"{100 * of:+.1f} %".replace("-", "−") for of in (alone, constant))
