@@ -228,15 +228,20 @@ class _Metrics(Registry[Metric]):
 METRICS: Registry[Metric] = _Metrics(
     "metric",
     {
-        "ndcg_at_10": Metric(label="NDCG@10", better="higher", of=_ndcg),
-        "recall_at_10": Metric(label="recall@10", better="higher", of=_recall),
+        "ndcg_at_10": Metric(label="NDCG@10", better="higher", of=_ndcg, shown="recommended"),
+        "recall_at_10": Metric(
+            label="recall@10", better="higher", of=_recall, shown="recommended"
+        ),
         "mrr": Metric(label="MRR@10", better="higher", of=_mrr, shown=False),
         "coverage": Metric(
             label="coverage",
             better="higher",
             of=lambda lists: float((_listed(lists) > 0).mean()),
+            shown="recommended",
         ),
-        "overlap": Metric(label="overlap", better="lower", of=_overlap, digits=2),
+        "overlap": Metric(
+            label="overlap", better="lower", of=_overlap, digits=2, shown="recommended"
+        ),
         "twins": Metric(label="twins", better="lower", of=_twins, shown=False),
         "rmse": Metric(
             label="RMSE",

@@ -153,11 +153,16 @@ class Comparison:
     def reported(self) -> tuple[str, ...]:
         """The figures to show: of the best round with the paper's preset, else of the last."""
         preset = self.study.preset
-        other = "_final" if preset == "paper" else "_best"
-        names = shown(preset)
+        other, names = "_final" if preset == "paper" else "_best", shown(preset)
         return tuple(
-            key for key in compared() if metric_of(key) in names and not key.endswith(other)
+            key for key in self.known if metric_of(key) in names and not key.endswith(other)
         )
+
+    @property
+    def known(self) -> list[str]:
+        """The compared figures that any row has; runs of earlier versions do not have all."""
+        keys = compared()
+        return [key for key in keys if any(row.figures[key] for row in self.rows)] or keys
 
     @property
     def error(self) -> str:
@@ -196,7 +201,10 @@ class Comparison:
             place |= {name: getattr(row, name) for name in ("dataset", "mechanism", "policy")}
             kind = "difference" if row.baseline else "reference" if row.reference else "policy"
             place |= {"kind": kind, "baseline": row.baseline}
-            for key, found in row.figures.items():
+            for key in self.known:
+                found = row.figures[key]
+                if found is None and row.reference:
+                    continue  # it does not rank, or only ranks
                 line = place | {"metric": key} | ({"seeds": 0} if found is None else asdict(found))
                 if (minus := row.minus_paper(key)) is not None:
                     line |= {"minus_paper": minus, "paper": getattr(row.paper, metric_of(key))}
