@@ -410,7 +410,7 @@ def test_what_it_has_shown() -> None:
         for cell, config in sweep.cells().items()
     ]
     found = summed_up(sweep, outcomes)
-    assert found.reported == ("rmse_final", "f1_final")
+    assert found.reported == ("rmse_final",)
     assert [outcome.error for outcome in found.failed] == ["lost"]
     tree = json.loads(json.dumps(found.as_json()))
     policies = [row for row in tree["rows"] if not row["reference"]]

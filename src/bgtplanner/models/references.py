@@ -34,7 +34,7 @@ REFERENCES = {
     "constant": "one constant for all",
     "user_mean": "each user's own mean",
     "client_alone": "each client alone",
-    "features_alone": "alone, with item features",
+    "features_alone": "alone, with features",
     "popularity": "popularity, not private",
     "popularity_released": "popularity as released",
     "random": "random lists",

@@ -209,12 +209,12 @@ def _apart(found: Comparison, keys: Sequence[str]) -> Sheet:
         title=f"Difference from {found.study.against}, paired by seed",
         columns=("policy", "n", *(head for key in keys for head in (_label(key), "±95 %"))),
         note=f"A{better[1:]} {verb} better. * marks an interval that excludes zero."
-        + _unlike(found.differences),
+        + (_unlike(found.differences) if keys[0] == found.reported[0] else ""),
     )
     for entry in found.differences:
         cells = [_marked(entry), _seeds(entry.figures[keys[0]])]
         for key in keys:
-            cells += _difference(entry.figures[key])
+            cells += _difference(entry.figures[key], _form(key))
         sheet.add(entry, cells)
     return sheet
 
@@ -252,7 +252,8 @@ def _means(found: Comparison, variation: Variation, metrics: Sequence[str]) -> S
     sheet = Sheet(
         title=f"{' x '.join(keys) or ' and '.join(labels)} ({when})",
         columns=("policy", *map(short_key, keys), "n", *heads),
-        note=f"n: seeds finished of those requested; {said}." + _unlike(found.rows),
+        note=f"n: seeds finished of those requested; {said}."
+        + (_unlike(found.rows) if metrics[0] == found.reported[0] else ""),
     )
     for row in found.rows_of(variation) if keys else found.rows:
         ours = row.figures[found.error if not row.reference else metrics[0]]
@@ -265,7 +266,7 @@ def _means(found: Comparison, variation: Variation, metrics: Sequence[str]) -> S
             if ours is None and not row.reference:
                 cells += ["failed", *("" for _ in spread)]
             else:
-                cells += _mean(row.figures[key], ["mean", *spread.values()])
+                cells += _mean(row.figures[key], ["mean", *spread.values()], _form(key))
         sheet.add(row, cells, f"{row.dataset}, for reference" if row.reference else "")
     return sheet
 
@@ -305,16 +306,22 @@ def _figure(value: float | None, form: str = ".4f") -> str:
     return _NOTHING if value is None else f"{value:{form}}"
 
 
-def _mean(found: Estimate | None, names: Iterable[str]) -> list[str]:
-    return [_figure(getattr(found, name, None)) for name in names]
+def _form(key: str) -> str:
+    """How figures are written: four digits, but lists have fewer that matter."""
+    metric = METRICS[metric_of(key)]
+    return ".4f" if metric.sums else f".{metric.digits}f"
 
 
-def _difference(found: Estimate | None) -> list[str]:
+def _mean(found: Estimate | None, names: Iterable[str], form: str = ".4f") -> list[str]:
+    return [_figure(getattr(found, name, None), form) for name in names]
+
+
+def _difference(found: Estimate | None, form: str) -> list[str]:
     if found is None or found.half is None:
-        return [_figure(None if found is None else found.mean, "+.4f"), _NOTHING]
-    visible = abs(found.mean) >= 0.00005  # a difference that rounds to zero gets no star
+        return [_figure(None if found is None else found.mean, f"+{form}"), _NOTHING]
+    visible = float(f"{found.mean:{form}}") != 0  # a difference that rounds to zero gets no star
     mark = "*" if visible and abs(found.mean) > found.half else " "
-    return [_figure(found.mean, "+.4f"), _figure(found.half) + mark]
+    return [_figure(found.mean, f"+{form}"), _figure(found.half, form) + mark]
 
 
 def headline(found: Comparison) -> str:

@@ -240,7 +240,9 @@ def sweep_picture(
                     handles,
                     labels,
                     loc="outside upper left",
-                    ncols=(5 if wide > 1 else 3) if max(map(len, labels)) <= 16 else 1 + min(wide, 2),
+                    ncols=(5 if wide > 1 else 3)
+                    if max(map(len, labels)) <= 16
+                    else 1 + min(wide, 2),
                     fontsize=9,
                     columnspacing=1.2,
                 )

@@ -76,8 +76,8 @@ class RunProgress:
         )
         from bgtplanner.runs.config import departures
 
-        for line in departures(config):
-            self._say(("Note", "bold"), f": {line}")
+        if other := departures(config):
+            self._say(other)
         if first:
             self._say(f"continuing after round {first}")
         if self.console.is_terminal and self.verbosity == 0:
@@ -119,8 +119,7 @@ class RunProgress:
         for name, values in _curves(result.rounds, summary["preset"]).items():
             self._say(f"{name:<14} {sparkline(values)}")
         self.console.print(summary_table(summary))
-        for line in about_scores(summary):
-            self._say(line)
+        self._say(" ".join(about_scores(summary)))
         for entry in summary.get("classes") or []:
             self._say(
                 f"epsilon {entry['epsilon']:g}: {entry['clients']:,} clients, spent at most "
@@ -190,19 +189,21 @@ def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, list[str], bool]]:
 
 
 def about_scores(summary: Mapping[str, Any]) -> list[str]:
-    """Sentences on the scores: the error on the data's own scale, in all rounds, and the lists."""
+    """Sentences on the error, on the data's own scale and over all rounds, and on the lists."""
     said = []
     raw, scale = summary.get("rmse_final_raw"), summary.get("scale")
     if raw is not None and scale is not None:
         low, high = scale
-        said.append(f"RMSE {raw:.3g} on the scale of the data, {low:g} to {high:g}")
+        said.append(
+            f"RMSE {summary['rmse_final']:.4f} is {raw:.3g} on the scale of the data, {low:g} to "
+            f"{high:g}."
+        )
     if (served := summary.get("rmse_served")) is not None:
-        said.append(f"{served:.4f} on average over all rounds (what people were served)")
-    lines = [f"{'; '.join(said)}."] if said else []
+        said.append(f"Over all rounds, people were served with a mean RMSE of {served:.4f}.")
     drawn, users = summary.get("users_ranked"), summary.get("users")
     if drawn is not None and users is not None and drawn < users:
-        lines.append(f"Lists: those of {drawn:,} of {users:,} users, drawn at random.")
-    return lines
+        said.append(f"The lists are those of {drawn:,} of {users:,} users, drawn at random.")
+    return said
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:

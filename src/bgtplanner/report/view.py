@@ -127,16 +127,8 @@ class RunView:
         return (
             f"Learning together, {summary['clients']:,} clients end with an error "
             f"{100 * abs(alone):.1f} % {better} than each could reach alone (RMSE "
-            f"{summary['rmse_final']:.4f} against {summary['rmse_client_alone']:.4f})"
-            f"{self._found()}."
+            f"{summary['rmse_final']:.4f} against {summary['rmse_client_alone']:.4f})."
         )
-
-    def _found(self) -> str:
-        """How good the lists are, beside those of popularity."""
-        ours, theirs = (self.summary.get(f"ndcg_at_10{of}") for of in ("", "_popularity"))
-        if ours is None or theirs is None:
-            return ""
-        return f", and lists of NDCG@10 {ours:.3f} (popularity: {theirs:.3f})"
 
     def tiles(self) -> list[Tile]:
         """The result, its gain over a client alone, what was spent, and what is guaranteed."""

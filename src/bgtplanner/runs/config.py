@@ -544,35 +544,31 @@ def differences(one: Config, other: Config) -> dict[str, Any]:
 
 
 _WHY = {
-    "recommended-gradients": "it is trained by gradients, which takes other settings",
+    "recommended-gradients": "the model is trained by gradients",
     "recommended-unlimited": "without privacy there is no noise to withstand",
 }
 
 
-def departures(config: Config) -> list[str]:
-    """Return what the preset recommended changed for the model, or since there is no privacy.
+def departures(config: Config) -> str:
+    """Return in a sentence what the preset recommended changed for this model, or without privacy.
 
-    These are sentences for the head of a run; there are none if nothing was changed. Settings
-    that were given are not listed: whoever gave them knows.
+    It is for the head of a run, and empty if nothing was changed. Settings that were given are not
+    listed: whoever gave them knows.
     """
     model, private = config.model.name, config.privacy.mechanism != "none"
-    chosen = {"model.name": model} | ({} if private else {"privacy.mechanism": "none"})
     given = {"model": {"name": model}, "privacy": {} if private else {"mechanism": "none"}}
-    why = _WHY.get(_variant(config.preset, given))
-    if why is None:
-        return []
+    if (why := _WHY.get(_variant(config.preset, given))) is None:
+        return ""
+    chosen = {"model.name": model} | ({} if private else {"privacy.mechanism": "none"})
     plain, ours = load_config(), config.model_dump(mode="json")
     usual = plain.model_dump(mode="json")
-    implied = ("model.name",) if private else ("model.name", "planning.", "privacy.")
+    implied = () if private else ("planning.", "privacy.")
     changed = []
     for key, value in differences(plain, load_config(settings=chosen)).items():
         section, _, name = key.partition(".")
         if not key.startswith(implied) and ours[section].get(name) == value:
-            changed.append(f"{key} {value} (recommended: {usual[section].get(name)})")
-    other = f"not {plain.model.name}, which is recommended" if model != plain.model.name else ""
-    said = f"the model is {model}, {other}: {why}" if other else f"{model}: {why}"
-    rest = f" It also has {', '.join(changed)}." if changed else ""
-    return [f"{said}.{rest}"]
+            changed.append(f"{key} {value} instead of {usual[section].get(name)}")
+    return f"Not all settings are the recommended ones, since {why}: {', '.join(changed)}."
 
 
 def merge(target: dict[str, Any], extra: Mapping[str, Any]) -> None:
