@@ -282,10 +282,10 @@ class TestGrid:
     def test_page(self, grid: Path) -> None:
         outline = read(write_report(grid))
         assert outline.loaded == []
-        assert outline.tags.count("svg") == len(outline.labels) == 4 * 4
+        assert outline.tags.count("svg") == len(outline.labels) == 4 * 6
         for words in (
             "19 of 20",
-            "RMSE (last round)",
+            "NDCG@10 and RMSE (last round)",
             "† differs in more than the policy: unlimited has model.name factorization",
             "Difference from uniform, paired by seed",
             "demo, laplace",
@@ -347,7 +347,7 @@ class TestSweep:
             variations=(Variation(axes=(parse_axis("privacy.epsilon=1,10"),)),),
         )
         outline = read(write_report(make_study(tmp_path / "sweep", asked)))
-        assert outline.tags.count("svg") == len(outline.labels) == 1
+        assert outline.tags.count("svg") == len(outline.labels) == 2
         assert "Effect of privacy.epsilon: the lowest error" in outline.text
         assert "privacy.epsilon (last round)" in outline.text
         assert "bgtplanner sweep --vary privacy.epsilon=1,10" in outline.text
