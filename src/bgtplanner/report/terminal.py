@@ -192,7 +192,7 @@ def about_scores(summary: Mapping[str, Any]) -> list[str]:
     """Sentences on the error, on the data's own scale and over all rounds, and on the lists."""
     said = []
     raw, scale = summary.get("rmse_final_raw"), summary.get("scale")
-    if raw is not None and scale is not None:
+    if raw is not None and scale is not None and list(scale) != [0, 1]:
         low, high = scale
         said.append(
             f"RMSE {summary['rmse_final']:.4f} is {raw:.3g} on the scale of the data, {low:g} to "

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.errors import RunFolderError
-from bgtplanner.models.metrics import METRICS
+from bgtplanner.models.metrics import METRICS, shown
 from bgtplanner.models.references import REFERENCES
 from bgtplanner.report.guarantee import guarantee, is_sound, not_covered
 from bgtplanner.runs.config import Config
@@ -131,7 +131,7 @@ class RunView:
         )
 
     def tiles(self) -> list[Tile]:
-        """The result, its gain over a client alone, what was spent, and what is guaranteed."""
+        """The result beside the references, what was spent, and what is guaranteed."""
         if not self.rounds:
             return []
         return [*self._outcome(), *self._promised()]
@@ -146,19 +146,18 @@ class RunView:
         for name, title in (("ndcg_at_10", "Lists (NDCG@10)"), ("rmse", "Error (RMSE)")):
             metric = METRICS[name]
             value = summary.get(f"{name}_final" if metric.sums else name)
-            beside = [
+            raw = summary.get(f"{name}_final_raw")
+            beside = [] if raw is None else [f"{raw:.3g} on the scale of the data"]
+            beside += [
                 f"{label} {metric.in_words(other)}"
                 for key, label in REFERENCES.items()
                 if (other := summary.get(f"{name}_{key}")) is not None
                 and (not metric.sums or key in self.references)
             ]
-            if value is not None:
-                tiles.append(Tile(title, metric.in_words(value), " · ".join(beside)))
-        alone, constant = self._against("client_alone"), self._against("constant")
-        if alone is not None and constant is not None:
-            value, rest = (f"{100 * of:+.1f} %".replace("-", "−") for of in (alone, constant))
-            rest += " against one constant"
-            tiles.append(Tile("Against a client alone", value, rest, warn=alone > 0))
+            worse = metric.sums and (self._against("client_alone") or 0) > 0
+            if value is not None and name in shown(self.config.preset):
+                tile = Tile(title, metric.in_words(value), " · ".join(beside), warn=bool(worse))
+                tiles.append(tile)
         return tiles
 
     def _promised(self) -> list[Tile]:
