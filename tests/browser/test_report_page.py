@@ -198,11 +198,11 @@ class TestByHand:
 
     def test_metric(self, visit: Open, pages: dict[str, Path]) -> None:
         page = visit(pages["grid"]).page
-        assert page.locator('figure[data-view="ndcg_at_10"]').first.is_visible()
-        assert not page.locator('figure[data-view="rmse"]').first.is_visible()
-        page.get_by_role("button", name="RMSE").click()
-        assert not page.locator('figure[data-view="ndcg_at_10"]').first.is_visible()
         assert page.locator('figure[data-view="rmse"]').first.is_visible()
+        assert not page.locator('figure[data-view="f1"]').first.is_visible()
+        page.get_by_role("button", name="F1").click()
+        assert not page.locator('figure[data-view="rmse"]').first.is_visible()
+        assert page.locator('figure[data-view="f1"]').first.is_visible()
 
     def test_by_keyboard(self, visit: Open, pages: dict[str, Path]) -> None:
         page = visit(pages["grid"]).page
