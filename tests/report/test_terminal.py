@@ -227,6 +227,21 @@ class TestRun:
         assert "continuing after round 12" in text
         assert "round 15/30" in text
 
+    def test_what_the_preset_changed_is_said_first(self) -> None:
+        said = []
+        for chosen in ({}, {"privacy.mechanism": "none"}):
+            target = console()
+            RunProgress(target).started(load_config(settings=chosen), split(), 0)
+            said.append(" ".join(text_of(target).split()))
+        assert "instead of" not in said[0]
+        assert "since without privacy there is no noise to withstand: model.name" in said[1]
+
+    def test_lists_of_some_of_many_users(self) -> None:
+        target = console()
+        RunProgress(target).finished(result(users=138_493, users_ranked=10_000))
+        text = " ".join(text_of(target).split())
+        assert "The lists are those of 10,000 of 138,493 users, drawn at random." in text
+
     def test_live_on_a_terminal(self) -> None:
         target = console(terminal=True)
         text = whole_run(target)
