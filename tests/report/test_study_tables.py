@@ -41,6 +41,9 @@ def summary_of(policy: str, seed: int) -> dict[str, Any]:
         "rmse_best": value,
         "f1_final": 0.64 - 0.001 * seed,
         "f1_best": 0.65 - 0.001 * seed,
+        "ndcg_at_10": 0.21 + 0.01 * seed,
+        "recall_at_10": 0.1,
+        "ndcg_at_10_popularity": 0.17,
         "rmse_constant": 0.26 + 0.002 * seed,
         "rmse_user_mean": 0.25,
         "rmse_client_alone": 0.24,
@@ -78,25 +81,49 @@ def shown(comparison: Comparison) -> list[str]:
 class TestTerminal:
     def test_last_round(self) -> None:
         assert shown(comparison_of()) == [
-            "RMSE and F1 (last round)",
-            "policy                    n    RMSE      sd   ±95 %      F1      sd   ±95 %",
+            "NDCG@10 and recall@10 (last round)",
+            "policy                       n  NDCG@10     sd  ±95 %  recall@10     sd  ±95 %",
             "ml-100k, gaussian",
-            "  bgt                   3/3  0.3217  0.0021  0.0052  0.6390  0.0010  0.0025",
-            "  uniform               3/3  0.3417  0.0021  0.0052  0.6390  0.0010  0.0025",
+            "  bgt                      3/3    0.220  0.010  0.025      0.100  0.000  0.000",
+            "  uniform                  3/3    0.220  0.010  0.025      0.100  0.000  0.000",
             "ml-100k, no privacy",
-            "  unlimited             3/3  0.2117  0.0021  0.0052  0.6390  0.0010  0.0025",
-            "ml-100k, no sharing",
-            "  one constant for all  3/3  0.2620  0.0020  0.0050  0.8100  0.0000  0.0000",
-            "  each user's own mean  3/3  0.2500  0.0000  0.0000  0.8200  0.0000  0.0000",
-            "  each client alone     3/3  0.2400  0.0000  0.0000  0.8300  0.0000  0.0000",
+            "  unlimited †              3/3    0.220  0.010  0.025      0.100  0.000  0.000",
+            "ml-100k, for reference",
+            "  popularity, not private  3/3    0.170  0.000  0.000          –      –      –",
             "n: seeds finished of those requested; mean, standard deviation, half the",
-            "t-interval.",
-            "Difference from uniform, paired by seed",
-            "policy             n     RMSE    ±95 %       F1    ±95 %",
+            "t-interval. † differs in more than the policy: unlimited has model.name",
+            "factorization, server.optimizer adam, server.aggregation item-usage,",
+            "privacy.mechanism none.",
+            "RMSE (last round)",
+            "policy                    n    RMSE      sd   ±95 %",
             "ml-100k, gaussian",
-            "  bgt              3  -0.0200  0.0000*  +0.0000   0.0000",
-            "  unlimited        3  -0.1300  0.0000*  +0.0000   0.0000",
-            "A lower RMSE and a higher F1 are better. * marks an",
+            "  bgt                   3/3  0.3217  0.0021  0.0052",
+            "  uniform               3/3  0.3417  0.0021  0.0052",
+            "ml-100k, no privacy",
+            "  unlimited †           3/3  0.2117  0.0021  0.0052",
+            "ml-100k, for reference",
+            "  one constant for all  3/3  0.2620  0.0020  0.0050",
+            "  each user's own mean  3/3  0.2500  0.0000  0.0000",
+            "  each client alone     3/3  0.2400  0.0000  0.0000",
+            "n: seeds finished of those requested; mean,",
+            "standard deviation, half the t-interval.",
+            "Difference from uniform, paired by seed",
+            "policy             n  NDCG@10   ±95 %  recall@10   ±95 %",
+            "ml-100k, gaussian",
+            "  bgt              3   +0.000   0.000     +0.000   0.000",
+            "  unlimited †      3   +0.000   0.000     +0.000   0.000",
+            "A higher NDCG@10 and a higher recall@10 are better. *",
+            "marks an interval that excludes zero. † differs in more",
+            "than the policy: unlimited has model.name factorization,",
+            "server.optimizer adam, server.aggregation item-usage,",
+            "privacy.mechanism none.",
+            "Difference from uniform, paired by",
+            "seed",
+            "policy             n     RMSE    ±95 %",
+            "ml-100k, gaussian",
+            "  bgt              3  -0.0200  0.0000*",
+            "  unlimited †      3  -0.1300  0.0000*",
+            "A lower RMSE is better. * marks an",
             "interval that excludes zero.",
         ]
 
@@ -123,16 +150,15 @@ class TestTerminal:
     def test_failed_cells(self) -> None:
         found = comparison_of(fails=(("bgt", 0), ("bgt", 1), ("bgt", 2), ("uniform", 1)))
         lines = shown(found)
-        assert any(line.split() == ["bgt", "0/3", "failed", "failed"] for line in lines)
+        assert any(line.split() == ["bgt", "0/3", "failed"] for line in lines)
         assert any(line.split()[:2] == ["uniform", "2/3"] for line in lines)
-        assert any(line.split() == ["bgt", "0", "–", "–", "–", "–"] for line in lines)
+        assert any(line.split() == ["bgt", "0", "–", "–"] for line in lines)
         assert len(found.failed) == 4
 
     def test_one_seed_and_one_policy(self) -> None:
         lines = shown(comparison_of(seeds=(0,), policies=("bgt",)))
         assert any(
-            line.split() == ["bgt", "1/1", "0.3200", "–", "–", "0.6400", "–", "–"]
-            for line in lines
+            line.split() == ["bgt", "1/1", "0.210", "–", "–", "0.100", "–", "–"] for line in lines
         )
         assert not any(line.startswith("Difference") for line in lines)
 
@@ -175,8 +201,9 @@ class TestFiles:
     def test_csv(self) -> None:
         found = comparison_of(preset="paper")
         rows = list(csv.DictReader(io.StringIO(found.as_csv())))
-        assert len(rows) == 4 * (3 + 3 + 2)
-        first = rows[1]
+        lists = (3 + 2) * 2 + 1  # popularity has one of them, which is none of the ratings'
+        assert len(rows) == 4 * (3 + 3 + 2) + lists
+        first = rows[3]
         assert (first["kind"], first["policy"], first["metric"]) == ("policy", "bgt", "rmse_best")
         row = found.rows[0].figures["rmse_best"]
         assert row is not None
@@ -235,9 +262,9 @@ class TestSweep:
         )
         text = printed(found)
         lines = [line.split() for line in text.splitlines()]
-        assert ["bgt", "3", "20", "2/2", "0.3500", "0.0707", "0.3500", "0.0707"] in lines
-        assert ["uniform", "3", "5", "0/2", "failed", "failed"] in lines
-        assert "(last round)" in text
+        assert ["bgt", "3", "20", "2/2", "0.3500", "0.0707"] in lines
+        assert ["uniform", "3", "5", "0/2", "failed"] in lines
+        assert "(last\nround)" in text
         assert "…" not in text
         assert max(map(len, text.splitlines())) <= 80
 
@@ -249,7 +276,7 @@ class TestSweep:
 
     def test_markdown_says_what_failed(self) -> None:
         text = markdown(swept("privacy.epsilon=5,20", lost="epsilon=20"))
-        assert "| demo, gaussian | bgt | 5 | 2/2 | 0.3500 | 0.0707 | 0.3500 | 0.0707 |" in text
+        assert "| demo, gaussian | bgt | 5 | 2/2 | 0.3500 | 0.0707 |" in text
         assert "- demo gaussian bgt seed 0, privacy.epsilon=20: lost" in text
 
     def test_files(self, tmp_path: Path) -> None:
@@ -277,7 +304,7 @@ def words(svg: str) -> list[str]:
 class TestPicture:
     def test_a_line_a_policy(self) -> None:
         found = words(picture(swept("privacy.epsilon=5,20"), "demo", "gaussian"))
-        assert {"bgt", "uniform", "RMSE", "F1", "privacy.epsilon", "5", "20"} <= set(found)
+        assert {"bgt", "uniform", "RMSE", "privacy.epsilon", "5", "20"} <= set(found)
 
     def test_a_line_a_value_of_the_second_key(self) -> None:
         found = swept("privacy.epsilon=5,20", "planning.min_rounds=2,3", policies=("bgt",))

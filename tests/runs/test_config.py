@@ -17,6 +17,7 @@ from bgtplanner.runs.config import (
     FLAGS,
     PRESETS,
     Config,
+    departures,
     load_config,
     merge,
     parse_assignment,
@@ -595,3 +596,36 @@ def test_the_papers_preset_reads_its_data_set_and_its_baselines_as_table_2_does(
     recommended = load_config(settings={"data.dataset": "filmtrust", "planning.policy": "adap"})
     assert recommended.data.train_share == 0.8
     assert recommended.planning.options == {}
+
+
+class TestDepartures:
+    """What the preset recommended changes by itself is said."""
+
+    def test_nothing_to_say(self) -> None:
+        for chosen in ({}, {"privacy.clip": 0.5}, {"model.name": "biases"}):
+            assert departures(load_config(settings=chosen)) == ""
+        without = {"privacy.mechanism": "none", "model.name": "biases"}
+        assert departures(load_config(settings=without)) == ""
+        assert departures(load_config(preset="paper")) == ""
+
+    @pytest.mark.parametrize(
+        "given", [{"privacy.mechanism": "none"}, {"planning.policy": "unlimited"}]
+    )
+    def test_without_privacy(self, given: dict[str, Any]) -> None:
+        said = departures(load_config(settings=given))
+        assert said.startswith("Not all settings are the recommended ones, since without privacy")
+        assert "model.name factorization instead of biases" in said
+        assert "server.optimizer adam instead of posterior" in said
+        assert "planning." not in said, "that there is no budget to plan is clear"
+
+    def test_another_model(self) -> None:
+        given = {"model.name": "factorization", "server.learning_rate": 20.0}
+        said = departures(load_config(settings=given))
+        assert "the model is trained by gradients: model.name factorization instead" in said
+        assert "planning.policy bgt instead of patient" in said
+        assert "privacy.clip 0.01 instead of 0.1" in said
+        assert "learning_rate" not in said, "whoever gave it knows"
+
+    def test_a_model_of_ones_own(self) -> None:
+        said = departures(load_config(settings={"model.name": "mine.models:Best"}))
+        assert "model.name mine.models:Best instead of biases" in said

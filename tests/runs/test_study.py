@@ -401,6 +401,41 @@ class TestFolder:
             run_study(request_of(), tmp_path)
 
 
+class TestUnlike:
+    def test_whoever_has_another_model(self) -> None:
+        study = Study(
+            datasets=("demo", "synthetic"),
+            mechanisms=("gaussian", "laplace"),
+            policies=("patient", "uniform", "unlimited"),
+        )
+        found = study.unlike()
+        assert len(found) == 2 * (2 * 2 + 1)
+        for (_, mechanism, _), how in found.items():
+            assert bool(how) == (mechanism == "none")
+        how = found["demo", "none", "unlimited"]
+        assert how["model.name"] == "factorization"
+        assert how["privacy.mechanism"] == "none"
+        assert not any(key.startswith("planning.") for key in how)
+
+    def test_the_same_model_for_all(self) -> None:
+        study = Study(policies=("uniform", "unlimited"), settings={"model.name": "biases"})
+        assert study.unlike()["demo", "none", "unlimited"] == {"privacy.mechanism": "none"}
+
+    def test_alone_it_is_like_itself(self) -> None:
+        assert Study(policies=("unlimited",)).unlike() == {("demo", "none", "unlimited"): {}}
+
+    def test_rows_say_so(self) -> None:
+        study = Study(policies=("uniform", "unlimited"), seeds=(0,))
+        done = [Outcome(cell=cell, summary=figures(0.2)) for cell in study.cells()]
+        found = summed_up(study, done)
+        marked = {row.policy: dict(row.unlike) for row in found.rows}
+        assert marked["uniform"] == marked["constant"] == {}
+        assert marked["unlimited"]["model.name"] == "factorization"
+        assert found.differences[0].unlike == marked["unlimited"]
+        tree = json.loads(json.dumps(found.as_json()))
+        assert tree["rows"][1]["unlike"]["model.name"] == "factorization"
+
+
 def test_what_it_has_shown() -> None:
     sweep = made("privacy.epsilon=5,20")
     outcomes = [
@@ -410,7 +445,7 @@ def test_what_it_has_shown() -> None:
         for cell, config in sweep.cells().items()
     ]
     found = summed_up(sweep, outcomes)
-    assert found.reported == ("rmse_final", "f1_final")
+    assert found.reported == ("rmse_final",)
     assert [outcome.error for outcome in found.failed] == ["lost"]
     tree = json.loads(json.dumps(found.as_json()))
     policies = [row for row in tree["rows"] if not row["reference"]]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bgtplanner.errors import ConfigError, MissingExtraError, StorageError
+from bgtplanner.models.metrics import of_lists
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.observers import Tracker
 
@@ -57,7 +58,10 @@ class TensorBoardTracker(Tracker):
             self._writer.add_scalar(name, value, step)
 
     def end(self, summary: Mapping[str, Any]) -> None:
-        del summary  # its figures are those of the last round
+        # Its other figures are those of the last round.
+        known = {name: of for name in of_lists() if (of := summary.get(name)) is not None}
+        last = summary["rounds_run"]
+        self.note({f"lists/{name}": value for name, value in known.items()}, last)
         self._writer.flush()
 
     def release(self) -> None:

@@ -1,8 +1,16 @@
 """How good predictions are: the metrics, each one entry of a registry.
 
 Summary, ``rounds.jsonl``, terminal, report, studies and trackers iterate over :data:`METRICS`: a
-metric that is added here, or by a plugin, appears in all of them. A value of at least 0.5 on the
-[0, 1] scale counts as positive, for ratings and predictions alike (the paper's threshold).
+metric that is added here, or by a plugin, appears in all of them.
+
+Metrics of lists rank the whole catalogue, without what the user's training ratings are about. A
+held-out rating of at least :data:`RELEVANT` of the best possible one is relevant (4 of 5 stars);
+if all ratings are equal, as clicks are, every held-out one is. Users without a relevant item do
+not count in NDCG, recall and MRR. Of items with equal scores, those come first that come first in
+one fixed random order, so that no item gains from its place in the file.
+
+In precision, recall and F1 of ratings, a value of at least :data:`THRESHOLD` counts as positive,
+for ratings and predictions alike (the paper's threshold).
 """
 
 from __future__ import annotations
@@ -19,23 +27,45 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.registry import Registry
 
 __all__ = [
+    "LIST_LENGTH",
     "METRICS",
+    "MOST_USERS",
+    "RELEVANT",
     "THRESHOLD",
+    "TWIN",
     "Lists",
     "Metric",
     "Metrics",
+    "drawn_users",
+    "lists_of",
     "metrics",
+    "of_lists",
     "of_ratings",
     "ranked",
+    "relevant",
     "shown",
     "tally",
 ]
 
 THRESHOLD = 0.5
+"""From which value on the scale of 0 to 1 a rating or prediction counts as positive in F1."""
+
+RELEVANT = 0.8
+"""From which share of the best possible rating on a held-out item is relevant: 4 of 5 stars."""
+
 LIST_LENGTH = 10
 """How many items each user is shown, for metrics of lists."""
 
-_AT_ONCE = 1 << 22  # predictions held in memory at a time
+TWIN = 8
+"""How many of these two users must have in common to be near-twins."""
+
+MOST_USERS = 10_000
+"""Of more users than this, so many are drawn at random, always the same ones, and only their
+lists are made."""
+
+_SEED = 20_161_010  # of the users that are drawn and of the order of equal items; it is public
+_AT_ONCE = 1 << 22  # scores held in memory at a time
+_Float = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +82,8 @@ class Metric:
         of: Computes the value from the sums, in their order, and the number of ratings; or from
             :class:`Lists`.
         sums: Functions of predictions and ratings, which are NumPy or JAX arrays, traced or not.
-        shown: Whether tables and figures show it beside the references; otherwise it is only
-            written to files and sent to trackers.
+        shown: Whether tables and figures show it beside the references, or the name of the one
+            preset under which they do; otherwise it is only written to files and sent to trackers.
         digits: How many decimals are shown.
         unit: ``ratings`` if it grows with the scale of the ratings, so that it can be shown in
             stars; ``share`` if it does not.
@@ -63,7 +93,7 @@ class Metric:
     better: Literal["lower", "higher"]
     of: Callable[..., float]
     sums: tuple[Callable[[Any, Any], Any], ...] = ()
-    shown: bool = True
+    shown: bool | str = True
     digits: int = 3
     unit: Literal["ratings", "share"] = "share"
 
@@ -98,12 +128,12 @@ class Metrics(dict[str, float]):
 
 
 class Lists(NamedTuple):
-    """The lists shown to users: for each, the best-predicted items not in the training ratings.
+    """The lists shown to users: for each, the best-ranked items not in the training ratings.
 
     Attributes:
-        items: Indices of items, best first, ``[n_users, LIST_LENGTH]``.
-        hits: Which of them the user liked, by the held-out ratings; same shape.
-        liked: How many held-out ratings of each user are positive, ``[n_users]``.
+        items: Indices of items, best first, ``[n_users, LIST_LENGTH]``; -1 where nothing is left.
+        hits: Which of them are relevant, by the held-out ratings; same shape.
+        liked: How many held-out items of each user are relevant, ``[n_users]``.
         n_items: Number of items.
     """
 
@@ -134,6 +164,60 @@ def _f1(hits: float, called: float, likes: float, _: float) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
+def _mean(values: _Float, lists: Lists) -> float:
+    """The mean over users who have something to find."""
+    counted = values[lists.liked > 0]
+    return float(counted.mean()) if len(counted) else float("nan")
+
+
+def _ndcg(lists: Lists) -> float:
+    """Gains of 1, discounted by the binary logarithm of the place plus 1; best list: 1."""
+    weights = 1 / np.log2(np.arange(2, LIST_LENGTH + 2))
+    ideal = np.r_[1.0, weights.cumsum()][np.minimum(lists.liked, LIST_LENGTH)]
+    return _mean(lists.hits @ weights[: lists.hits.shape[1]] / ideal, lists)
+
+
+def _recall(lists: Lists) -> float:
+    """Share of the relevant items in the list, or of its places if there are more of them."""
+    most = np.clip(lists.liked, 1, LIST_LENGTH)
+    return _mean(lists.hits.sum(axis=1) / most, lists)
+
+
+def _mrr(lists: Lists) -> float:
+    """One over the place of the first relevant item; 0 if there is none in the list."""
+    return _mean(lists.hits.any(axis=1) / (lists.hits.argmax(axis=1) + 1), lists)
+
+
+def _listed(lists: Lists) -> NDArray[np.int64]:
+    """In how many lists each item is."""
+    return np.bincount(lists.items[lists.items >= 0], minlength=lists.n_items)
+
+
+def _overlap(lists: Lists) -> float:
+    """Over all pairs of users, exactly: an item in c lists is shared by c (c - 1) / 2 pairs."""
+    users, counts = len(lists.items), _listed(lists)
+    pairs = users * (users - 1)
+    return float((counts * (counts - 1)).sum() / pairs) if pairs else float("nan")
+
+
+def _twins(lists: Lists) -> float:
+    from scipy.sparse import csr_matrix
+
+    users, shown = len(lists.items), lists.items >= 0
+    ends = np.r_[0, shown.sum(axis=1).cumsum()]
+    flags = np.ones(ends[-1], dtype=np.int8)
+    has = csr_matrix((flags, lists.items[shown], ends), shape=(users, lists.n_items))
+    by_item, found = has.T.tocsr(), np.zeros(users, dtype=bool)
+    for first in range(0, users, 512):
+        some = slice(first, first + 512)
+        common = has[some] @ by_item
+        common.data = (common.data >= TWIN).astype(np.int32)
+        # A full list shares enough with itself.
+        own = shown[some].sum(axis=1) >= TWIN
+        found[some] = np.asarray(common.sum(axis=1)).ravel() > own
+    return float(found.mean()) if users else float("nan")
+
+
 class _Metrics(Registry[Metric]):
     def add(self, name: str, thing: Metric | str) -> None:
         super().add(name, thing)
@@ -144,6 +228,21 @@ class _Metrics(Registry[Metric]):
 METRICS: Registry[Metric] = _Metrics(
     "metric",
     {
+        "ndcg_at_10": Metric(label="NDCG@10", better="higher", of=_ndcg, shown="recommended"),
+        "recall_at_10": Metric(
+            label="recall@10", better="higher", of=_recall, shown="recommended"
+        ),
+        "mrr": Metric(label="MRR@10", better="higher", of=_mrr, shown=False),
+        "coverage": Metric(
+            label="coverage",
+            better="higher",
+            of=lambda lists: float((_listed(lists) > 0).mean()),
+            shown="recommended",
+        ),
+        "overlap": Metric(
+            label="overlap", better="lower", of=_overlap, digits=2, shown="recommended"
+        ),
+        "twins": Metric(label="twins", better="lower", of=_twins, shown=False),
         "rmse": Metric(
             label="RMSE",
             better="lower",
@@ -175,7 +274,13 @@ METRICS: Registry[Metric] = _Metrics(
             of=lambda hits, likes, _: hits / likes if likes else 0.0,
             shown=False,
         ),
-        "f1": Metric(label="F1", better="higher", sums=(_hits, _called, _likes), of=_f1),
+        "f1": Metric(
+            label="F1",
+            better="higher",
+            sums=(_hits, _called, _likes),
+            of=_f1,
+            shown="paper",
+        ),
     },
     expected="a Metric",
     fits=lambda thing: isinstance(thing, Metric),
@@ -187,9 +292,14 @@ def of_ratings() -> dict[str, Metric]:
     return {name: METRICS[name] for name in METRICS if METRICS[name].sums}
 
 
-def shown() -> dict[str, Metric]:
-    """Return the metrics that tables and figures show."""
-    return {name: METRICS[name] for name in METRICS if METRICS[name].shown}
+def of_lists() -> dict[str, Metric]:
+    """Return the metrics that are computed at the end of a run, from the lists."""
+    return {name: METRICS[name] for name in METRICS if not METRICS[name].sums}
+
+
+def shown(preset: str) -> dict[str, Metric]:
+    """Return the metrics that tables and figures of runs with a preset show."""
+    return {name: METRICS[name] for name in METRICS if METRICS[name].shown in (True, preset)}
 
 
 def tally(predicted: Any, actual: Any) -> dict[str, Any]:
@@ -213,28 +323,97 @@ def metrics(predicted: Any, actual: Any) -> Metrics:
     )
 
 
-def ranked(rank: Callable[[Any], Any], train: Ratings, test: Ratings) -> Metrics:
-    """Return the scores of a model's lists; ranks nothing if no metric needs them.
+def ranked(
+    rank: Callable[[Any], Any], train: Ratings, test: Ratings, *, beside: bool = False
+) -> Metrics:
+    """Return the scores of a ranking's lists; NaN where there is nothing to score.
 
     Args:
         rank: Returns a score of every item for some user indices, ``[users, n_items]``.
         train: The training ratings, whose items are not shown again.
         test: Held-out ratings.
+        beside: Whether it is a reference, of which only what is shown is computed.
     """
-    of_lists = {name: METRICS[name] for name in METRICS if not METRICS[name].sums}
-    if not of_lists:
+    wanted = {name: of for name, of in of_lists().items() if of.shown or not beside}
+    if not wanted:
         return Metrics()
-    users, items = test.n_users, test.n_items
-    likes = np.zeros((users, items), dtype=bool)
-    likes[test.user, test.item] = test.value >= THRESHOLD
-    top = np.zeros((users, min(LIST_LENGTH, items)), dtype=np.int64)
-    step = max(1, _AT_ONCE // items)
-    for first in range(0, users, step):
-        some = np.arange(first, min(first + step, users))
-        scores = np.array(rank(some), dtype=np.float64)
-        known = (train.user >= first) & (train.user < first + step)
-        scores[train.user[known] - first, train.item[known]] = -np.inf
-        top[some] = np.argsort(-scores, axis=1, kind="stable")[:, : top.shape[1]]
-    hits = np.take_along_axis(likes, top, axis=1)
-    lists = Lists(top, hits, likes.sum(axis=1), items)
-    return Metrics({name: float(metric.of(lists)) for name, metric in of_lists.items()})
+    lists = lists_of(rank, train, test)
+    return Metrics({name: float(metric.of(lists)) for name, metric in wanted.items()})
+
+
+def relevant(train: Ratings, test: Ratings) -> NDArray[np.bool_]:
+    """Return which held-out ratings are of items that the user would like to have been shown."""
+    values = np.concatenate([train.value, test.value])
+    if not len(values) or values.min() == values.max():  # clicks, plays: all there is, is liked
+        return np.ones(len(test), dtype=bool)
+    least = (RELEVANT * test.high - test.low) / (test.high - test.low)
+    return np.asarray(test.value >= least - 1e-6)  # values are in single precision
+
+
+def drawn_users(number: int) -> NDArray[np.int64]:
+    """Return the users whose lists are made: all of them, or :data:`MOST_USERS`."""
+    if number <= MOST_USERS:
+        return np.arange(number)
+    return np.sort(np.random.default_rng(_SEED).choice(number, MOST_USERS, replace=False))
+
+
+def lists_of(rank: Callable[[Any], Any], train: Ratings, test: Ratings) -> Lists:
+    """Return the list of each user (:func:`drawn_users`); `rank` as in :func:`ranked`.
+
+    An item whose score is not a number, or minus infinity, is not shown.
+    """
+    users, n_items = drawn_users(test.n_users), test.n_items
+    place = np.full(test.n_users, -1)
+    place[users] = np.arange(len(users))
+    known = _Pairs.of(place[train.user], train.item)
+    good = relevant(train, test)
+    liked = _Pairs.of(place[test.user[good]], test.item[good])
+    order = np.random.default_rng(_SEED).permutation(n_items)
+    column = np.argsort(order)
+    shape = len(users), min(LIST_LENGTH, n_items)
+    top, hits = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=bool)
+    step = 1 << max(0, (_AT_ONCE // n_items).bit_length() - 1)
+    for first in range(0, len(users), step):
+        block = slice(first, first + step)
+        scores = np.asarray(rank(users[block]), dtype=np.float32)[:, order]
+        scores[np.isnan(scores)] = -np.inf
+        rows, items = known.between(first, first + step)
+        scores[rows, column[items]] = -np.inf
+        best = _best(scores, shape[1])
+        there = np.take_along_axis(scores, best, axis=1) > -np.inf
+        top[block] = np.where(there, order[best], -1)
+        likes = np.zeros((len(scores), n_items + 1), dtype=bool)  # the last: no item
+        likes[liked.between(first, first + step)] = True
+        hits[block] = np.take_along_axis(likes, top[block], axis=1)
+    return Lists(top, hits, np.bincount(liked.row, minlength=len(users)), n_items)
+
+
+class _Pairs(NamedTuple):
+    """Users, by their row, and items."""
+
+    row: NDArray[np.int64]
+    item: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, row: NDArray[np.int64], item: NDArray[np.int32]) -> _Pairs:
+        """Return the pairs in the order of rows, without those whose row is -1."""
+        order = np.argsort(row, kind="stable")
+        order = order[np.searchsorted(row[order], 0) :]
+        return cls(row[order], item[order])
+
+    def between(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Return rows, counted from `first`, and items of the rows from `first` to `last`."""
+        begin, end = np.searchsorted(self.row, (first, last))
+        return self.row[begin:end] - first, self.item[begin:end]
+
+
+def _best(scores: NDArray[np.float32], size: int) -> NDArray[np.int64]:
+    """Return the columns of the highest scores, best first; of equal ones the first columns."""
+    columns = scores.shape[1]
+    best = np.argpartition(scores, columns - size, axis=1)[:, columns - size :]
+    values = np.take_along_axis(scores, best, axis=1)
+    # Where the last place is contested, the partition has picked any of the equal ones.
+    contested = (scores >= values.min(axis=1, keepdims=True)).sum(axis=1) > size
+    best[contested] = np.argsort(-scores[contested], axis=1, kind="stable")[:, :size]
+    values = np.take_along_axis(scores, best, axis=1)
+    return np.take_along_axis(best, np.lexsort((best, -values), axis=1), axis=1)

@@ -1,19 +1,28 @@
-"""Predictors that share nothing: the reference rows beside every result.
+"""Predictors and rankings that share nothing, and popularity: the reference rows beside a result.
 
-A federated model that does not beat them has taught its clients nothing.
+A federated model that does not beat those that share nothing has taught its clients nothing.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.models.metrics import Metrics, metrics
+from bgtplanner.models.metrics import Metrics, drawn_users, metrics
 
-__all__ = ["PRIOR_MEAN", "PRIOR_RATINGS", "REFERENCES", "References", "references"]
+__all__ = [
+    "PRIOR_MEAN",
+    "PRIOR_RATINGS",
+    "REFERENCES",
+    "References",
+    "rankings",
+    "references",
+    "the_same_for_all",
+]
 
 PRIOR_MEAN = 0.7
 """A client's prior mean of ratings: a public constant, not the mean of the data."""
@@ -25,8 +34,15 @@ REFERENCES = {
     "constant": "one constant for all",
     "user_mean": "each user's own mean",
     "client_alone": "each client alone",
+    "features_alone": "alone, with features",
+    "popularity": "popularity, not private",
+    "popularity_released": "popularity as released",
+    "random": "random lists",
 }
-"""Labels of the references in tables and figures."""
+"""Labels of the references in tables and figures. Some only predict, some only rank."""
+
+FEATURE_RIDGE = 15.0
+"""Penalty on a leaning towards a feature from 0 to 1; chosen on training ratings of ML-100K."""
 
 _SWEEPS = 10
 _Float = NDArray[np.float64]
@@ -41,15 +57,18 @@ class References(NamedTuple):
         user_mean: Each user's own mean, shrunk towards 0.7 with the weight of 5 ratings.
         client_alone: The best that a client can do with its own ratings: user biases and, if it
             has several users, item biases among them.
+        features_alone: Each user's own leanings towards public features of the items, by ridge
+            regression; None without features. Of many users, :func:`drawn_users` are scored.
     """
 
     constant: Metrics
     user_mean: Metrics
     client_alone: Metrics
+    features_alone: Metrics | None = None
 
 
 def references(train: Ratings, test: Ratings) -> References:
-    """Return the scores of the constant, the user mean and the client alone on test ratings."""
+    """Return the scores of the constant, the user mean and whoever is alone on test ratings."""
     value = train.value.astype(np.float64)
     mean = float(value.mean()) if len(value) else PRIOR_MEAN
     own = _user_offset(train, value - PRIOR_MEAN)
@@ -60,7 +79,69 @@ def references(train: Ratings, test: Ratings) -> References:
         constant=metrics(np.full(len(test), mean), test.value),
         user_mean=metrics(np.clip(user_mean, 0, 1), test.value),
         client_alone=metrics(np.clip(alone, 0, 1), test.value),
+        features_alone=_features_alone(train, test) if train.features.shape[1] else None,
     )
+
+
+def _features_alone(train: Ratings, test: Ratings) -> Metrics:
+    """Score each user's ridge regression of its own ratings on the features of their items."""
+    # Against their mean in the catalogue, which is public, an item without a feature says
+    # something, too.
+    features = np.column_stack([np.ones(train.n_items), _centred(train)])
+    penalty = np.diag([PRIOR_RATINGS, *np.full(features.shape[1] - 1, FEATURE_RIDGE)])
+    parts = [part.take(np.argsort(part.user, kind="stable")) for part in (train, test)]
+    ends = [np.searchsorted(part.user, np.arange(train.n_users + 1)) for part in parts]
+    predicted: list[NDArray[Any]] = [np.zeros(0)]
+    actual: list[NDArray[Any]] = [np.zeros(0)]
+    for user in drawn_users(train.n_users):
+        (item, value), (wanted, held_out) = (
+            (part.item[end[user] : end[user + 1]], part.value[end[user] : end[user + 1]])
+            for part, end in zip(parts, ends, strict=True)
+        )
+        x = features[item]
+        weights = np.linalg.solve(x.T @ x + penalty, x.T @ (value - PRIOR_MEAN))
+        predicted.append(np.clip(PRIOR_MEAN + features[wanted] @ weights, 0, 1))
+        actual.append(held_out)
+    return metrics(np.concatenate(predicted), np.concatenate(actual))
+
+
+def _centred(ratings: Ratings) -> _Float:
+    features = ratings.features.astype(np.float64)
+    return np.asarray(features - features.mean(axis=0))
+
+
+def rankings(train: Ratings) -> dict[str, Callable[[Any], Any]]:
+    """Return the rankings that need no model, each of which scores all items for some users.
+
+    - ``popularity``: how many training ratings an item has. Counting them is not private.
+    - ``random``: another order for each user, always the same.
+    - ``features_alone``: by how much the features of an item are those of the items that the user
+      has rated, rather than those of the whole catalogue.
+    """
+
+    def random(users: NDArray[np.int64]) -> _Float:
+        return np.stack([np.random.default_rng(user).random(train.n_items) for user in users])
+
+    counts = np.bincount(train.item, minlength=train.n_items)
+    found = {"popularity": the_same_for_all(counts), "random": random}
+    return found | ({"features_alone": _profiles(train)} if train.features.shape[1] else {})
+
+
+def the_same_for_all(scores: ArrayLike) -> Callable[[Any], Any]:
+    """Return a ranking that is the same for all users."""
+    return lambda users: np.tile(np.asarray(scores), (len(users), 1))
+
+
+def _profiles(train: Ratings) -> Callable[[Any], Any]:
+    from scipy.sparse import csr_matrix
+
+    features, shape = _centred(train), (train.n_users, train.n_items)
+    rated = csr_matrix((np.ones(len(train)), (train.user, train.item)), shape=shape)
+    counts = np.bincount(train.user, minlength=train.n_users)
+    # A linear discriminant with the variances of the catalogue, shrunk for users with few ratings.
+    weights = (rated @ features) / (counts[:, None] + PRIOR_RATINGS)
+    weights /= features.var(axis=0) + 0.01
+    return lambda users: weights[users] @ features.T
 
 
 def _user_offset(train: Ratings, residual: _Float) -> _Float:

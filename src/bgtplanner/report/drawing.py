@@ -50,8 +50,16 @@ __all__ = [
 BLUE, VERMILLION, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#808080"
 YELLOW = "#E69F00"
 
-BESIDE = {"constant": (YELLOW, "--"), "user_mean": (GREEN, ":"), "client_alone": (GREY, "-.")}
-"""Colour and dashes of the predictors that share nothing."""
+BESIDE: Mapping[str, tuple[str, Any]] = {
+    "constant": (YELLOW, "--"),
+    "user_mean": (GREEN, ":"),
+    "client_alone": (GREY, "-."),
+    "features_alone": (VERMILLION, (0, (5, 1, 1, 1, 1, 1))),
+    "popularity": (YELLOW, "-"),
+    "popularity_released": (BLUE, ":"),
+    "random": (GREY, (0, (1, 3))),
+}
+"""Colour and dashes of the references."""
 
 ABOVE: Mapping[str, Any] = {
     "loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 3, "fontsize": 9,

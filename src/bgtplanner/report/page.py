@@ -23,9 +23,9 @@ from bgtplanner.report.guarantee import is_sound
 from bgtplanner.report.run_plots import run_pictures
 from bgtplanner.report.study import headline, sheets, tiles
 from bgtplanner.report.study_plots import study_pictures
-from bgtplanner.report.terminal import score_rows
+from bgtplanner.report.terminal import about_scores, score_rows
 from bgtplanner.report.view import RunView, read_run
-from bgtplanner.runs.config import to_toml
+from bgtplanner.runs.config import departures, to_toml
 from bgtplanner.runs.execute import read_study
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.reproduce import command_of, command_of_study
@@ -118,7 +118,9 @@ def _run_content(view: RunView) -> dict[str, Any]:
         "views": (),
         "known_policies": (),
         "chapters": [(name, _WORDS.get(name, ""), shown) for name, shown in chapters.items()],
-        "labels": [metric.label for metric in shown().values()],
+        "departures": departures(view.config),
+        "about_scores": about_scores(view.summary) if view.rounds else [],
+        "labels": [metric.label for metric in shown(view.config.preset).values()],
         "rows": score_rows(view.summary) if view.finished and view.scored else [],
         "answers": view.answers() if view.deployed else {},
         "promises": view.promises(),

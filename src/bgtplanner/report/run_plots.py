@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
-from bgtplanner.models.metrics import of_ratings
+from bgtplanner.models.metrics import of_ratings, shown
 from bgtplanner.report.drawing import (
     ABOVE,
     BESIDE,
@@ -45,8 +45,8 @@ def run_pictures(view: RunView) -> Iterator[Picture]:
     """Every picture for which this run has data."""
     if not view.rounds:
         return
-    for name, metric in of_ratings().items():
-        if metric.shown and view.scored and None not in view.column(name):
+    for name, metric in shown(view.config.preset).items():
+        if metric.sums and view.scored and None not in view.column(name):
             yield _curve(view, name)
     if not view.private:
         return

@@ -191,8 +191,7 @@ def sheets(found: Comparison) -> Iterator[Sheet]:
         yield _means(found, variation, keys)
     if found.study.variations:
         return
-    first = reported[0]
-    if any(entry.figures[first] is not None for entry in found.differences):
+    if any(entry.figures[found.error] is not None for entry in found.differences):
         yield from (_apart(found, keys) for keys in pairs)
     if any(row.paper is not None for row in found.rows):
         yield _beside_the_paper(found)
@@ -209,12 +208,13 @@ def _apart(found: Comparison, keys: Sequence[str]) -> Sheet:
     sheet = Sheet(
         title=f"Difference from {found.study.against}, paired by seed",
         columns=("policy", "n", *(head for key in keys for head in (_label(key), "±95 %"))),
-        note=f"A{better[1:]} {verb} better. * marks an interval that excludes zero.",
+        note=f"A{better[1:]} {verb} better. * marks an interval that excludes zero."
+        + (_unlike(found.differences) if keys[0] == found.reported[0] else ""),
     )
     for entry in found.differences:
-        cells = [entry.policy, _seeds(entry.figures[keys[0]])]
+        cells = [_marked(entry), _seeds(entry.figures[keys[0]])]
         for key in keys:
-            cells += _difference(entry.figures[key])
+            cells += _difference(entry.figures[key], _form(key))
         sheet.add(entry, cells)
     return sheet
 
@@ -252,20 +252,38 @@ def _means(found: Comparison, variation: Variation, metrics: Sequence[str]) -> S
     sheet = Sheet(
         title=f"{' x '.join(keys) or ' and '.join(labels)} ({when})",
         columns=("policy", *map(short_key, keys), "n", *heads),
-        note=f"n: seeds finished of those requested; {said}.",
+        note=f"n: seeds finished of those requested; {said}."
+        + (_unlike(found.rows) if metrics[0] == found.reported[0] else ""),
     )
     for row in found.rows_of(variation) if keys else found.rows:
-        ours = row.figures[metrics[0]]
-        cells = [REFERENCES[row.policy] if row.reference else row.policy]
+        ours = row.figures[found.error if not row.reference else metrics[0]]
+        if row.reference and not any(row.figures[key] for key in metrics):
+            continue  # it does not rank, or only ranks
+        cells = [REFERENCES[row.policy] if row.reference else _marked(row)]
         cells += [cut(in_words(row.varied[key])) for key in keys]
         cells.append(f"{_seeds(ours)}/{row.asked}")
         for key in metrics:
             if ours is None and not row.reference:
                 cells += ["failed", *("" for _ in spread)]
             else:
-                cells += _mean(row.figures[key], ["mean", *spread.values()])
-        sheet.add(row, cells, f"{row.dataset}, no sharing" if row.reference else "")
+                cells += _mean(row.figures[key], ["mean", *spread.values()], _form(key))
+        sheet.add(row, cells, f"{row.dataset}, for reference" if row.reference else "")
     return sheet
+
+
+def _marked(row: Row) -> str:
+    return f"{row.policy} †" if row.unlike else row.policy
+
+
+def _unlike(rows: Iterable[Row]) -> str:
+    """What the mark at a policy says: in what it differs from most others."""
+    said = {
+        row.policy: ", ".join(f"{key} {in_words(of)}" for key, of in row.unlike.items())
+        for row in rows
+        if row.unlike
+    }
+    every = "; ".join(f"{policy} has {how}" for policy, how in said.items())
+    return f" † differs in more than the policy: {every}." if every else ""
 
 
 def _changed(study: Study) -> str:
@@ -288,23 +306,29 @@ def _figure(value: float | None, form: str = ".4f") -> str:
     return _NOTHING if value is None else f"{value:{form}}"
 
 
-def _mean(found: Estimate | None, names: Iterable[str]) -> list[str]:
-    return [_figure(getattr(found, name, None)) for name in names]
+def _form(key: str) -> str:
+    """How figures are written: four digits, but lists have fewer that matter."""
+    metric = METRICS[metric_of(key)]
+    return ".4f" if metric.sums else f".{metric.digits}f"
 
 
-def _difference(found: Estimate | None) -> list[str]:
+def _mean(found: Estimate | None, names: Iterable[str], form: str = ".4f") -> list[str]:
+    return [_figure(getattr(found, name, None), form) for name in names]
+
+
+def _difference(found: Estimate | None, form: str) -> list[str]:
     if found is None or found.half is None:
-        return [_figure(None if found is None else found.mean, "+.4f"), _NOTHING]
-    visible = abs(found.mean) >= 0.00005  # a difference that rounds to zero gets no star
+        return [_figure(None if found is None else found.mean, f"+{form}"), _NOTHING]
+    visible = float(f"{found.mean:{form}}") != 0  # a difference that rounds to zero gets no star
     mark = "*" if visible and abs(found.mean) > found.half else " "
-    return [_figure(found.mean, "+.4f"), _figure(found.half) + mark]
+    return [_figure(found.mean, f"+{form}"), _figure(found.half, form) + mark]
 
 
 def headline(found: Comparison) -> str:
     """Which policy has the lowest error, and where, or at which values of what is varied."""
     groups: dict[str, list[tuple[float, Row]]] = {}
     for row in found.rows:
-        value = row.figures[found.reported[0]]
+        value = row.figures[found.error]
         if not row.reference and row.mechanism != "none" and value is not None:
             name = group_name(row.dataset, row.mechanism)
             groups.setdefault(name, []).append((value.mean, row))
@@ -336,7 +360,7 @@ def headline(found: Comparison) -> str:
 
 def _below_alone(found: Comparison, best: Row, error: float) -> str:
     for row in found.rows:
-        alone = row.figures[found.reported[0]]
+        alone = row.figures[found.error]
         if row.policy == "client_alone" and row.dataset == best.dataset and alone is not None:
             share = error / alone.mean - 1 if alone.mean else 0.0
             side = "below" if share <= 0 else "above"
@@ -356,7 +380,7 @@ def tiles(found: Comparison, cells: int) -> list[Tile]:
         (value.mean, value.half)
         for entry in found.differences
         if entry.policy != "unlimited"
-        and (value := entry.figures[found.reported[0]]) is not None
+        and (value := entry.figures[found.error]) is not None
         and value.half is not None
     ]
     if found.study.variations:

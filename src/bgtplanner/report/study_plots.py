@@ -211,6 +211,8 @@ def sweep_picture(
     keys = [" x ".join(variation.keys) for variation in variations]
     kinds = [metric_of(key) for key in chosen]
     what = " and ".join(METRICS[kind].label for kind in kinds)
+    wide = min(len(chosen), 3)
+    deep = -(-len(chosen) // wide)
     shown = [
         [
             row
@@ -225,19 +227,22 @@ def sweep_picture(
         if len(chosen) > 1:
             figure.suptitle(visible(f"{dataset}, {mechanism}"))
         for variation, rows, part in zip(variations, shown, parts, strict=True):
-            panels = part.subplots(1, len(chosen), squeeze=False)[0]
-            for axes, metric, kind in zip(panels, chosen, kinds, strict=True):
+            panels = part.subplots(deep, wide, squeeze=False).ravel()
+            for axes in panels[len(chosen) :]:
+                axes.set_axis_off()
+            for axes, metric, kind in zip(panels, chosen, kinds, strict=False):
                 _draw(axes, variation, rows, metric)
                 axes.set_ylabel(METRICS[kind].label)
                 axes.grid(axis="y", alpha=0.25, lw=0.7)
             handles, labels = panels[0].get_legend_handles_labels()
             if handles:  # above all panels
-                wide = len(chosen) > 1
                 part.legend(
                     handles,
                     labels,
                     loc="outside upper left",
-                    ncols=(5 if wide else 3) if max(map(len, labels)) <= 16 else 3 if wide else 2,
+                    ncols=(5 if wide > 1 else 3)
+                    if max(map(len, labels)) <= 16
+                    else 1 + min(wide, 2),
                     fontsize=9,
                     columnspacing=1.2,
                 )
@@ -248,7 +253,7 @@ def sweep_picture(
         title=f"{what} over {', '.join(keys)}",
         alt=_in_words(shown, chosen[0], what),
         draw=draw,
-        size=(4.5 * len(chosen) if len(chosen) > 1 else WIDE[0], 0.4 + 3.0 * len(variations)),
+        size=(4.5 * wide if wide > 1 else WIDE[0], 0.4 + 3.0 * deep * len(variations)),
         view=kinds[0] if len(chosen) == 1 else "",
     )
 

@@ -23,7 +23,14 @@ if TYPE_CHECKING:  # for annotations only: this file must work without the simul
     from bgtplanner.runs.config import Config
     from bgtplanner.runs.summary import Result
 
-__all__ = ["LiveTable", "RunProgress", "description_view", "score_rows", "summary_table"]
+__all__ = [
+    "LiveTable",
+    "RunProgress",
+    "about_scores",
+    "description_view",
+    "score_rows",
+    "summary_table",
+]
 
 _MOST_CLASSES = 3
 
@@ -43,6 +50,7 @@ class RunProgress:
         self.console = console
         self.verbosity = verbosity
         self._live: LiveTable | None = None
+        self._preset = ""
         self._begun = 0.0
         self._first = 0
 
@@ -56,7 +64,7 @@ class RunProgress:
 
     def started(self, config: Config, split: Split, first: int) -> None:
         """Print the data and the settings."""
-        self._first, train = first, split.train
+        self._first, self._preset, train = first, config.preset, split.train
         self._say(
             (train.name, "bold"),
             f": {train.n_clients:,} clients, {train.n_items:,} items, {len(train):,} ratings to "
@@ -66,10 +74,14 @@ class RunProgress:
             f"{config.model.name}, {config.federation.rounds} rounds, seed {config.run.seed}, "
             f"{_privacy(config)}"
         )
+        from bgtplanner.runs.config import departures
+
+        if other := departures(config):
+            self._say(other)
         if first:
             self._say(f"continuing after round {first}")
         if self.console.is_terminal and self.verbosity == 0:
-            self._live = LiveTable(self.console, config.federation.rounds, first)
+            self._live = LiveTable(self.console, config.federation.rounds, first, config.preset)
 
     def round(self, record: Mapping[str, Any], total: int) -> None:
         """Move the bar, or print a line when one is due."""
@@ -81,7 +93,7 @@ class RunProgress:
             return
         score = "  ".join(
             f"{metric.label} {metric.in_words(record.get(name))}"
-            for name, metric in _in_rounds().items()
+            for name, metric in _in_rounds(self._preset).items()
         )
         due = self.verbosity > 0 or done % max(1, total // 10) == 0 or done == total
         if due:
@@ -104,9 +116,10 @@ class RunProgress:
         if self.verbosity < 0:
             return
         summary = result.summary
-        for name, values in _curves(result.rounds).items():
+        for name, values in _curves(result.rounds, summary["preset"]).items():
             self._say(f"{name:<14} {sparkline(values)}")
         self.console.print(summary_table(summary))
+        self._say(" ".join(about_scores(summary)))
         for entry in summary.get("classes") or []:
             self._say(
                 f"epsilon {entry['epsilon']:g}: {entry['clients']:,} clients, spent at most "
@@ -130,16 +143,16 @@ class RunProgress:
             self._say(line)
 
 
-def _in_rounds() -> dict[str, Metric]:
+def _in_rounds(preset: str) -> dict[str, Metric]:
     """The metrics that are shown while a run goes on."""
-    return {name: metric for name, metric in shown().items() if metric.sums}
+    return {name: metric for name, metric in shown(preset).items() if metric.sums}
 
 
-def _curves(rounds: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+def _curves(rounds: Sequence[Mapping[str, Any]], preset: str) -> dict[str, list[float]]:
     """The curves to print; one of the budget only if there was one."""
     curves: dict[str, Any] = {
         f"{metric.label} by round": values
-        for name, metric in _in_rounds().items()
+        for name, metric in _in_rounds(preset).items()
         if None not in (values := [record.get(name) for record in rounds])
     }
     if rounds and all(record.get("left") for record in rounds):
@@ -159,26 +172,46 @@ def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, list[str], bool]]:
     """Rows of the reference predictors and of the result: name, figures, whether it is ours."""
 
     def figures(when: str) -> list[str]:
+        own = ("final", "best")
         return [
-            metric.in_words(summary.get(f"{name}_{when}" if metric.sums else name))
-            if metric.sums or when == "final"
-            else "–"
-            for name, metric in shown().items()
+            metric.in_words(
+                summary.get(name if when in own and not metric.sums else f"{name}_{when}")
+            )
+            for name, metric in shown(summary["preset"]).items()
         ]
 
-    rows = [(name, figures(key), False) for key, name in REFERENCES.items()]
+    every = [(name, figures(key), False) for key, name in REFERENCES.items()]
+    rows = [row for row in every if set(row[1]) != {"–"}]
     rows.append((f"{summary['model']}, last round", figures("final"), True))
     if summary["preset"] == "paper":
         rows.append(("best round on the test set, as in the paper", figures("best"), False))
     return rows
 
 
+def about_scores(summary: Mapping[str, Any]) -> list[str]:
+    """Sentences on the error, on the data's own scale and over all rounds, and on the lists."""
+    said = []
+    raw, scale = summary.get("rmse_final_raw"), summary.get("scale")
+    if raw is not None and scale is not None and list(scale) != [0, 1]:
+        low, high = scale
+        said.append(
+            f"RMSE {summary['rmse_final']:.4f} is {raw:.3g} on the scale of the data, {low:g} to "
+            f"{high:g}."
+        )
+    if (served := summary.get("rmse_served")) is not None:
+        said.append(f"Over all rounds, people were served with a mean RMSE of {served:.4f}.")
+    drawn, users = summary.get("users_ranked"), summary.get("users")
+    if drawn is not None and users is not None and drawn < users:
+        said.append(f"The lists are those of {drawn:,} of {users:,} users, drawn at random.")
+    return said
+
+
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """The rows of :func:`score_rows` as a table."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("predictor")
-    for metric in shown().values():
-        table.add_column(metric.label, justify="right")
+    for metric in shown(summary["preset"]).values():
+        table.add_column(metric.label, justify="right", no_wrap=True)
     for name, figures, ours in score_rows(summary):
         table.add_row(words(name), *figures, style="bold" if ours else "")
     return table
@@ -187,7 +220,10 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
 class LiveTable:
     """The table that a terminal shows during a run, and that is removed at the end."""
 
-    def __init__(self, console: Console, total: int, first: int) -> None:
+    def __init__(
+        self, console: Console, total: int, first: int, preset: str = "recommended"
+    ) -> None:
+        self._preset = preset
         self._records: list[Mapping[str, Any]] = []
         self._progress = Progress(
             TextColumn("round"),
@@ -220,7 +256,7 @@ class LiveTable:
         table.add_column(no_wrap=True)
         table.add_column(justify="right", no_wrap=True)
         table.add_column(no_wrap=True, overflow="ellipsis")
-        for name, metric in _in_rounds().items():
+        for name, metric in _in_rounds(self._preset).items():
             curve = sparkline((record[name] for record in records), 32)
             table.add_row(metric.label, Text(metric.in_words(last[name]), style="bold"), curve)
         left = last.get("left") or []

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.errors import RunFolderError
+from bgtplanner.models.metrics import METRICS, shown
 from bgtplanner.models.references import REFERENCES
 from bgtplanner.report.guarantee import guarantee, is_sound, not_covered
 from bgtplanner.runs.config import Config
@@ -70,7 +71,7 @@ class RunView:
         """The reference predictors that have a figure, by key, with their names."""
         rmse = {key: self.summary.get(f"rmse_{key}") for key in REFERENCES}
         found = {key: name for key, name in REFERENCES.items() if rmse[key] is not None}
-        if len(found) == len(REFERENCES) and rmse["user_mean"] == rmse["client_alone"]:
+        if "user_mean" in found and rmse["user_mean"] == rmse["client_alone"]:
             del found["user_mean"]  # with one user per client the two are the same
         return found
 
@@ -130,7 +131,7 @@ class RunView:
         )
 
     def tiles(self) -> list[Tile]:
-        """The result, its gain over a client alone, what was spent, and what is guaranteed."""
+        """The result beside the references, what was spent, and what is guaranteed."""
         if not self.rounds:
             return []
         return [*self._outcome(), *self._promised()]
@@ -141,13 +142,22 @@ class RunView:
             answers = self.answers()
             rest = " · ".join(f"{count:,} {name}" for name, count in answers.items() if count)
             return [Tile("Uploads used", f"{answers['used']:,}", rest)]
-        beside = [f"{name} {summary[f'rmse_{key}']:.4f}" for key, name in self.references.items()]
-        tiles = [Tile("Error (RMSE)", f"{summary['rmse_final']:.4f}", " · ".join(beside))]
-        alone, constant = self._against("client_alone"), self._against("constant")
-        if alone is not None and constant is not None:
-            value, rest = (f"{100 * of:+.1f} %".replace("-", "−") for of in (alone, constant))
-            rest += " against one constant"
-            tiles.append(Tile("Against a client alone", value, rest, warn=alone > 0))
+        tiles = []
+        for name, title in (("ndcg_at_10", "Lists (NDCG@10)"), ("rmse", "Error (RMSE)")):
+            metric = METRICS[name]
+            value = summary.get(f"{name}_final" if metric.sums else name)
+            raw = summary.get(f"{name}_final_raw")
+            beside = [] if raw is None else [f"{raw:.3g} on the scale of the data"]
+            beside += [
+                f"{label} {metric.in_words(other)}"
+                for key, label in REFERENCES.items()
+                if (other := summary.get(f"{name}_{key}")) is not None
+                and (not metric.sums or key in self.references)
+            ]
+            worse = metric.sums and (self._against("client_alone") or 0) > 0
+            if value is not None and name in shown(self.config.preset):
+                tile = Tile(title, metric.in_words(value), " · ".join(beside), warn=bool(worse))
+                tiles.append(tile)
         return tiles
 
     def _promised(self) -> list[Tile]:

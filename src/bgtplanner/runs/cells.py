@@ -26,7 +26,7 @@ from bgtplanner.errors import (
     MissingExtraError,
     RunFolderError,
 )
-from bgtplanner.models.metrics import shown
+from bgtplanner.models.metrics import METRICS
 from bgtplanner.runs import run as runner
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.contents import OF_EVERY_RUN
@@ -275,10 +275,14 @@ class _CellView(Observer):
 
 
 def compared() -> list[str]:
-    """The keys of ``summary.json`` that are compared: of the last round and of the best one."""
+    """The keys of ``summary.json`` that are compared: of the last round and of the best one.
+
+    They include what is only shown with some other preset.
+    """
     found = []
-    for name, metric in shown().items():
-        found += [f"{name}_final", f"{name}_best"] if metric.sums else [name]
+    for name in METRICS:
+        if METRICS[name].shown:
+            found += [f"{name}_final", f"{name}_best"] if METRICS[name].sums else [name]
     return found
 
 

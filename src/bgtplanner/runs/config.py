@@ -46,6 +46,7 @@ __all__ = [
     "INDIFFERENT",
     "PRESETS",
     "Config",
+    "departures",
     "differences",
     "load_config",
     "merge",
@@ -544,6 +545,34 @@ def differences(one: Config, other: Config) -> dict[str, Any]:
         for key in (values | theirs[section])
         if values.get(key) != theirs[section].get(key) and f"{section}.{key}" not in INDIFFERENT
     }
+
+
+_WHY = {
+    "recommended-gradients": "the model is trained by gradients",
+    "recommended-unlimited": "without privacy there is no noise to withstand",
+}
+
+
+def departures(config: Config) -> str:
+    """Return in a sentence what the preset recommended changed for this model, or without privacy.
+
+    It is for the head of a run, and empty if nothing was changed. Settings that were given are not
+    listed: whoever gave them knows.
+    """
+    model, private = config.model.name, config.privacy.mechanism != "none"
+    given = {"model": {"name": model}, "privacy": {} if private else {"mechanism": "none"}}
+    if (why := _WHY.get(_variant(config.preset, given))) is None:
+        return ""
+    chosen = {"model.name": model} | ({} if private else {"privacy.mechanism": "none"})
+    plain, ours = load_config(), config.model_dump(mode="json")
+    usual = plain.model_dump(mode="json")
+    implied = () if private else ("planning.", "privacy.")
+    changed = []
+    for key, value in differences(plain, load_config(settings=chosen)).items():
+        section, _, name = key.partition(".")
+        if not key.startswith(implied) and ours[section].get(name) == value:
+            changed.append(f"{key} {value} instead of {usual[section].get(name)}")
+    return f"Not all settings are the recommended ones, since {why}: {', '.join(changed)}."
 
 
 def merge(target: dict[str, Any], extra: Mapping[str, Any]) -> None:

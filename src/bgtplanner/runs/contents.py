@@ -97,8 +97,12 @@ _Classes = Annotated[
     ),
 ]
 _Words = Annotated[list[Word], Many]
-_WHEN = ("final", "best", *REFERENCES)
-OF_EVERY_RUN = tuple(f"{name}_{when}" for name in ("rmse", "f1") for when in _WHEN)
+_Scale = Annotated[
+    list[Figure], Field(min_length=2, max_length=2, description="a list of two numbers")
+]
+_WHEN = ("final", "best", "served", "final_raw", *REFERENCES)
+_EVER = ("final", "best", "constant", "user_mean", "client_alone")
+OF_EVERY_RUN = tuple(f"{name}_{when}" for name in ("rmse", "f1") for when in _EVER)
 _OF_EVERY_ROUND = ("rmse", "f1", "mae", "precision", "recall")
 """Scores that every run has, whatever its version; later ones may be missing."""
 
@@ -115,6 +119,8 @@ _SUMMARY: Mapping[str, Any] = {
     "target_reached": bool | None,
     **dict.fromkeys(("seconds_total", "seconds_per_round"), AtLeast0),
     "not_accounted": _Words,
+    "scale": _Scale | None,
+    "users_ranked": Count,
     "simulated_noise": bool,
     "class_epsilons": Annotated[list[Positive], Many],
     "classes": _Classes | None,

@@ -22,7 +22,6 @@ from bgtplanner.errors import ConfigError, DataError, RunFolderError, TrainingDi
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.learner import MODELS, Learner
-from bgtplanner.models.metrics import ranked
 from bgtplanner.models.references import references
 from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import POLICIES
@@ -43,6 +42,7 @@ from bgtplanner.runs.summary import (
     about_ratings,
     classes_of,
     facts_of,
+    ranking_of,
     spending_of,
     summarise,
 )
@@ -336,7 +336,8 @@ def _with_schedule(
         tried = config.model_copy(update={"planning": planning})
         run = _Run(tried, ratings, None, given)
         run.open_ledger(None)
-        error = run.train().summary["rmse_final"]
+        run.carry_out()
+        error = run.records[-1]["rmse"]
         if error < least:
             best, least = tried, error
     return best
@@ -456,7 +457,7 @@ class _Run(Run):
                 spending["classes"] = classes_of(ledger, test, predicted)
         result = Result(
             summary=summarise(self.config, self.facts, self.records, seconds, spending)
-            | ranked(self.simulation.rank, self.split.train, self.split.test),
+            | ranking_of(self.simulation, self.split),
             rounds=self.records,
             ratings=self.ratings,
             folder=None if folder is None else folder.path,

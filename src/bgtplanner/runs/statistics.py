@@ -18,7 +18,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from bgtplanner.errors import RunFolderError
-from bgtplanner.models.metrics import of_ratings
+from bgtplanner.models.metrics import of_ratings, shown
 from bgtplanner.models.references import REFERENCES
 from bgtplanner.paper.table2 import EPSILON, Published, published
 from bgtplanner.runs.cells import Cell, Outcome, compared, metric_of
@@ -34,6 +34,7 @@ _COLUMNS = (
 )
 _Summaries = Mapping[int, Mapping[str, Any]]  # by seed
 _Place = tuple[str, str, str]  # data set, mechanism, policy
+_Unlike = Mapping[_Place, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +92,7 @@ class Row:
         asked: Number of seeds requested.
         paper: What the paper reports, if that can be compared.
         baseline: The policy whose figures were subtracted, seed by seed; empty if none was.
+        unlike: The settings, besides those of the policy, in which it differs from most others.
     """
 
     dataset: str
@@ -102,6 +104,7 @@ class Row:
     asked: int = 0
     paper: Published | None = None
     baseline: str = ""
+    unlike: Mapping[str, Any] = field(default_factory=dict)
 
     def minus_paper(self, key: str) -> float | None:
         """Our mean minus the paper's figure. The paper reports the best round."""
@@ -149,8 +152,22 @@ class Comparison:
     @property
     def reported(self) -> tuple[str, ...]:
         """The figures to show: of the best round with the paper's preset, else of the last."""
-        other = "_final" if self.study.preset == "paper" else "_best"
-        return tuple(key for key in compared() if not key.endswith(other))
+        preset = self.study.preset
+        other, names = "_final" if preset == "paper" else "_best", shown(preset)
+        return tuple(
+            key for key in self.known if metric_of(key) in names and not key.endswith(other)
+        )
+
+    @property
+    def known(self) -> list[str]:
+        """The compared figures that any row has; runs of earlier versions do not have all."""
+        keys = compared()
+        return [key for key in keys if any(row.figures[key] for row in self.rows)] or keys
+
+    @property
+    def error(self) -> str:
+        """The figure by which policies are compared in a sentence: their RMSE."""
+        return "rmse_best" if self.study.preset == "paper" else "rmse_final"
 
     def rows_of(self, variation: Variation) -> list[Row]:
         """The rows of the policies in every combination of a variation."""
@@ -184,7 +201,10 @@ class Comparison:
             place |= {name: getattr(row, name) for name in ("dataset", "mechanism", "policy")}
             kind = "difference" if row.baseline else "reference" if row.reference else "policy"
             place |= {"kind": kind, "baseline": row.baseline}
-            for key, found in row.figures.items():
+            for key in self.known:
+                found = row.figures[key]
+                if found is None and row.reference:
+                    continue  # it does not rank, or only ranks
                 line = place | {"metric": key} | ({"seeds": 0} if found is None else asdict(found))
                 if (minus := row.minus_paper(key)) is not None:
                     line |= {"minus_paper": minus, "paper": getattr(row.paper, metric_of(key))}
@@ -203,10 +223,10 @@ def summed_up(study: Study, outcomes: Sequence[Outcome]) -> Comparison:
     rows: list[Row] = []
     differences: list[Row] = []
     for point in study.points():
-        here = values.get(point.name, {})
+        here, unlike = values.get(point.name, {}), point.study.unlike()
         for dataset in dict.fromkeys(study.datasets):
-            rows += _rows(point, dataset, here)
-            differences += _differences(point, dataset, here)
+            rows += _rows(point, dataset, here, unlike)
+            differences += _differences(point, dataset, here, unlike)
     return Comparison(study=study, outcomes=outcomes, rows=rows, differences=differences)
 
 
@@ -224,7 +244,9 @@ def _means(summaries: Iterable[Mapping[str, Any]], reference: str = "") -> dict[
     return found
 
 
-def _rows(point: Point, dataset: str, values: Mapping[_Place, _Summaries]) -> Iterator[Row]:
+def _rows(
+    point: Point, dataset: str, values: Mapping[_Place, _Summaries], unlike: _Unlike
+) -> Iterator[Row]:
     """Rows of the policies, then of the predictors that share nothing."""
     common: dict[str, Any] = {
         "dataset": dataset,
@@ -236,32 +258,37 @@ def _rows(point: Point, dataset: str, values: Mapping[_Place, _Summaries]) -> It
         done = values.get((dataset, mechanism, policy), {})
         by_seed = {**done, **by_seed}
         paper = _published(point.study, dataset, mechanism, policy)
-        figures = _means(done.values())
-        yield Row(mechanism=mechanism, policy=policy, figures=figures, paper=paper, **common)
+        yield Row(
+            mechanism=mechanism, policy=policy, figures=_means(done.values()), paper=paper,
+            unlike=unlike[dataset, mechanism, policy], **common,
+        )  # fmt: skip
     # For a seed these are the same in every cell, so any cell will do.
     for name in REFERENCES:
         figures = _means((by_seed[seed] for seed in sorted(by_seed)), name)
+        if name == "popularity_released" or not any(figures.values()):
+            continue  # what was released depends on the policy
         yield Row(mechanism="none", policy=name, figures=figures, reference=True, **common)
 
 
-def _differences(point: Point, dataset: str, values: Mapping[_Place, _Summaries]) -> Iterator[Row]:
+def _differences(
+    point: Point, dataset: str, values: Mapping[_Place, _Summaries], unlike: _Unlike
+) -> Iterator[Row]:
     """Every policy minus the baseline; a policy without a mechanism is compared in each."""
     baseline = point.study.against
     if baseline is None:
         return
     for mechanism in point.study.noisy:
-        by_policy = {
-            policy: values.get(
-                (dataset, "none" if policy == "unlimited" else mechanism, policy), {}
-            )
+        places = {
+            policy: (dataset, "none" if policy == "unlimited" else mechanism, policy)
             for policy in point.study.policies
         }
-        theirs = by_policy.pop(baseline, {})
-        for policy, ours in by_policy.items():
+        theirs = values.get(places.pop(baseline), {})
+        for policy, place in places.items():
+            ours = values.get(place, {})
             apart = [_minus(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
             yield Row(
                 dataset=dataset, mechanism=mechanism, policy=policy, baseline=baseline,
-                figures=_means(apart), varied=point.values,
+                figures=_means(apart), varied=point.values, unlike=unlike[place],
             )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from bgtplanner.data.datasets import dataset_info
 from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs.cells import Cell
-from bgtplanner.runs.config import Config, load_config, parse_assignment
+from bgtplanner.runs.config import Config, differences, load_config, parse_assignment
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
@@ -248,6 +248,27 @@ class Study:
         turn = {seed: number for number, seed in enumerate(dict.fromkeys(self.seeds))}
         return dict(sorted(found.items(), key=lambda entry: turn[entry[0].seed]))
 
+    def unlike(self) -> dict[tuple[str, str, str], dict[str, Any]]:
+        """How runs differ from most others in more than the policy, by what they are.
+
+        Returns:
+            For each data set, mechanism and policy, the settings by key: model, mechanism, clip
+            and so on. Whatever needs no mechanism is compared with the first that adds noise.
+        """
+        configs = replace(self, seeds=self.seeds[:1], variations=())._configs()
+        found = {}
+        for cell, config in configs.items():
+            kind = cell.mechanism if cell.mechanism != "none" else (self.noisy or ["none"])[0]
+            others = [
+                _apart(other, config)
+                for of, other in configs.items()
+                if (of.dataset, of.mechanism) == (cell.dataset, kind) and of != cell
+            ]
+            # The most frequent difference, which is none for most.
+            often = max(others, key=others.count, default={})
+            found[cell.dataset, cell.mechanism, cell.policy] = often
+        return found
+
     def _configs(self, variant: str = "") -> dict[Cell, Config]:
         """The cells of one combination."""
         found = {}
@@ -336,6 +357,16 @@ class Study:
         """Write the request into the folder."""
         tree = {"schema": _SCHEMA, "version": bgtplanner.__version__, **asdict(self)}
         write_whole(out / _FILE, json.dumps(tree, indent=2) + "\n")
+
+
+def _apart(one: Config, other: Config) -> dict[str, Any]:
+    """Where another config differs in more than the policy; without privacy, not in its terms."""
+    own = ("planning.",) if other.privacy.mechanism != "none" else ("planning.", "privacy.")
+    return {
+        key: value
+        for key, value in differences(one, other).items()
+        if key == "privacy.mechanism" or not key.startswith(own)
+    }
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

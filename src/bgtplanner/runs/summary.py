@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -16,9 +17,9 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split
 from bgtplanner.errors import ConfigError, DataError, StorageError
 from bgtplanner.federation.simulation import Simulation
-from bgtplanner.models.metrics import of_ratings
+from bgtplanner.models.metrics import drawn_users, of_ratings, ranked
 from bgtplanner.models.recommending import Recommender, pairs_of
-from bgtplanner.models.references import REFERENCES, References
+from bgtplanner.models.references import References, rankings, the_same_for_all
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy._book import Spending
 from bgtplanner.privacy.accountants import ACCOUNTANTS
@@ -39,6 +40,7 @@ __all__ = [
     "most_spent",
     "not_accounted",
     "promised",
+    "ranking_of",
     "reached_target",
     "readings",
     "spending_of",
@@ -48,6 +50,7 @@ __all__ = [
 CLIENT_LEVEL_DELTA = 1e-5
 """The delta at which the epsilon of a whole client is computed, whatever the preset."""
 
+_LARGEST = 1e15  # the longest scale that figures are shown on
 _SPENDING = (
     "epsilon_spent_max",
     "epsilon_client_level",
@@ -206,16 +209,19 @@ def facts_of(
     """
     private = config.privacy.mechanism != "none"
     budgets = budgets_of(config, about["clients"]).classes if private else ()
+    scored = dict.fromkeys(References._fields) if beside is None else beside._asdict()
     return {
         "schema": SCHEMA,
         **identity_of(config),
         "dataset": about["dataset"],
         **{name: about[name] for name in ("clients", "users", "items", "ratings")},
         **{
-            f"{figure}_{name}": None if beside is None else getattr(beside, name)[figure]
+            f"{figure}_{name}": None if scores is None else scores[figure]
             for figure, metric in of_ratings().items()
-            for name in (REFERENCES if metric.shown else ())
+            for name, scores in scored.items()
+            if metric.shown
         },
+        "scale": about.get("scale"),
         "not_accounted": not_accounted(config, about["public"]),
         "simulated_noise": simulated and private,
         "class_epsilons": [budget.epsilon for budget in budgets],
@@ -243,6 +249,7 @@ def about_ratings(ratings: Ratings) -> dict[str, Any]:
         "items": ratings.n_items,
         "ratings": len(ratings),
         "public": ratings.public,
+        "scale": [ratings.low, ratings.high] if ratings.high - ratings.low < _LARGEST else None,
     }
 
 
@@ -262,25 +269,51 @@ def summarise(
         "rounds_run": len(records),
         "target": config.planning.target,
         "target_reached": reached_target(config, records),
-        **_scores(records),
+        **_scores(records, facts.get("scale")),
         **dict.fromkeys(_SPENDING),
         "seconds_total": seconds,
         "seconds_per_round": statistics.median(later),
     } | dict(spending or {})
 
 
-def _scores(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The scores of the model; None if no one may look at ratings."""
+def _scores(records: Sequence[Mapping[str, Any]], scale: Sequence[float] | None) -> dict[str, Any]:
+    """The scores of the model; None if no one may look at ratings.
+
+    Args:
+        records: One mapping per round.
+        scale: The lowest and the highest rating on the source's scale, if they are known.
+    """
     found: dict[str, Any] = {}
     for name, metric in of_ratings().items():
         values = [record.get(name) for record in records]
-        found[f"{name}_final"] = values[-1]
+        last, known = values[-1], [value for value in values if value is not None]
+        found[f"{name}_final"] = last
         if metric.shown:
-            known = [value for value in values if value is not None]
             best = metric.best(known) if known else None
             found[f"{name}_best"] = best
             found[f"{name}_best_round"] = records[values.index(best)]["round"] if known else None
+        if metric.unit == "ratings":
+            found[f"{name}_served"] = statistics.fmean(known) if known else None
+            raw = None if scale is None or last is None else last * (scale[1] - scale[0])
+            found[f"{name}_final_raw"] = raw
     return found
+
+
+def ranking_of(simulation: Simulation, split: Split) -> dict[str, Any]:
+    """The scores of the lists that users would be shown, and of the rankings beside them.
+
+    A score that cannot be computed, since no one has a relevant item, is None.
+    """
+    train, test = split.train, split.test
+    beside = rankings(train)
+    if (released := simulation.explain(np.zeros(1)).popularity) is not None:
+        beside["popularity_released"] = the_same_for_all(released)
+    found: dict[str, Any] = dict(ranked(simulation.rank, train, test))
+    for name, rank in beside.items():
+        scores = ranked(rank, train, test, beside=True)
+        found |= {f"{figure}_{name}": value for figure, value in scores.items()}
+    known = {name: value if math.isfinite(value) else None for name, value in found.items()}
+    return {**known, "users_ranked": len(drawn_users(test.n_users))}
 
 
 def reached_target(config: Config, records: Sequence[Mapping[str, Any]]) -> bool | None:

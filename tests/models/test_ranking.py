@@ -1,0 +1,262 @@
+"""Lists of ten out of the whole catalogue: how they are made, and what is said of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from bgtplanner.data.catalogue import Catalogue
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.split import split_ratings
+from bgtplanner.data.synthetic import synthetic_ratings
+from bgtplanner.models import metrics as module
+from bgtplanner.models.metrics import (
+    METRICS,
+    Lists,
+    drawn_users,
+    lists_of,
+    of_lists,
+    ranked,
+    relevant,
+    shown,
+)
+from bgtplanner.models.references import rankings, references, the_same_for_all
+
+
+def table(rows: list[tuple[int, int, float]], items: int = 20, high: float = 5) -> Ratings:
+    user, item, value = zip(*rows, strict=True)
+    return Ratings.from_arrays(
+        user, item, value, users=range(4), items=range(items), scale=(0, high)
+    )
+
+
+def both(seed: int, clients: int = 9, items: int = 25) -> tuple[Ratings, Ratings]:
+    ratings = synthetic_ratings(clients=clients, items=items, ratings_per_client=9, seed=seed)
+    split = split_ratings(ratings, seed=seed, rounds=1)
+    return split.train, split.test
+
+
+def fixed(scores: NDArray[Any]) -> Callable[[Any], Any]:
+    return lambda users: scores[users]
+
+
+class TestLists:
+    @settings(max_examples=25, deadline=None)
+    @given(seed=st.integers(0, 1000), kinds=st.integers(1, 40))
+    def test_one_user_at_a_time(self, seed: int, kinds: int) -> None:
+        """Against sorting each user's items in plain Python; few kinds of scores: many ties."""
+        train, test = both(seed)
+        scores = np.random.default_rng(seed).integers(0, kinds, (test.n_users, test.n_items))
+        found = lists_of(fixed(scores), train, test)
+        turn = np.argsort(np.random.default_rng(module._SEED).permutation(test.n_items))
+        good = relevant(train, test)
+        for user in range(test.n_users):
+            known = set(train.item[train.user == user].tolist())
+            left = [item for item in range(test.n_items) if item not in known]
+            best = sorted(left, key=lambda item: (-scores[user, item], turn[item]))[:10]
+            assert found.items[user].tolist() == best + [-1] * (10 - len(best))
+            liked = set(test.item[(test.user == user) & good].tolist())
+            assert found.hits[user].tolist() == [item in liked for item in found.items[user]]
+            assert found.liked[user] == len(liked)
+
+    def test_in_blocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        train, test = both(3, clients=50)
+        scores = np.random.default_rng(0).normal(size=(test.n_users, test.n_items))
+        whole = lists_of(fixed(scores), train, test)
+        monkeypatch.setattr(module, "_AT_ONCE", 5 * test.n_items)
+        asked: list[int] = []
+
+        def rank(users: NDArray[Any]) -> NDArray[Any]:
+            asked.append(len(users))
+            return scores[users]
+
+        again = lists_of(rank, train, test)
+        assert max(asked) == 4, "a power of two, for which models are compiled"
+        assert sum(asked) == test.n_users
+        for one, other in zip(whole, again, strict=True):
+            assert np.array_equal(one, other)
+
+    def test_equal_items_are_not_listed_as_in_the_file(self) -> None:
+        train, test = table([(0, 0, 1.0)], items=200), table([(0, 1, 5.0)], items=200)
+        found = lists_of(the_same_for_all(np.zeros(200)), train, test).items
+        assert (found[1:] == found[1]).all(), "the same order for all"
+        assert found[1].mean() > 40
+
+    def test_what_is_no_number_is_not_shown(self) -> None:
+        train, test = table([(0, 0, 1.0)]), table([(0, 1, 5.0)])
+        scores = np.full(20, np.nan)
+        scores[[3, 5]] = 0.5, -np.inf
+        found = lists_of(the_same_for_all(scores), train, test)
+        assert found.items[0].tolist() == [3] + [-1] * 9
+
+    def test_of_many_users_some_are_drawn(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        train, test = both(1, clients=30)
+        scores = np.random.default_rng(0).normal(size=(test.n_users, test.n_items))
+        whole = lists_of(fixed(scores), train, test)
+        monkeypatch.setattr(module, "MOST_USERS", 7)
+        users = drawn_users(test.n_users)
+        assert len(set(users.tolist())) == 7
+        assert np.array_equal(users, drawn_users(test.n_users)), "always the same ones"
+        some = lists_of(fixed(scores), train, test)
+        assert np.array_equal(some.items, whole.items[users])
+        assert np.array_equal(some.hits, whole.hits[users])
+        assert np.array_equal(some.liked, whole.liked[users])
+
+
+class TestRelevant:
+    def test_four_of_five_stars(self) -> None:
+        test = table([(0, item, value) for item, value in enumerate((1.0, 3.0, 3.5, 4.0, 5.0))])
+        assert relevant(test, test).tolist() == [False, False, False, True, True]
+
+    def test_on_a_scale_of_its_own(self) -> None:
+        """As FilmTrust: half stars up to 4. And a scale that does not begin at 0."""
+        stars = np.arange(0.5, 4.5, 0.5)
+        ours = Ratings.from_arrays(stars * 0, np.arange(8), stars, scale="max")
+        assert ours.to_raw(ours.value[relevant(ours, ours)]).tolist() == [3.5, 4.0]
+        ours = Ratings.from_arrays([0] * 5, range(5), [1, 2, 3, 4, 5], scale=(1, 5))
+        assert ours.to_raw(ours.value[relevant(ours, ours)]).tolist() == [4.0, 5.0]
+
+    @pytest.mark.parametrize("scale", ["max", "minmax", (0, 5)])
+    def test_clicks(self, scale: Any) -> None:
+        clicks = Ratings.from_arrays([0, 0, 1], [0, 1, 1], [1, 1, 1], scale=scale)
+        assert relevant(clicks, clicks).all()
+
+
+def made(rows: list[list[int]], items: int = 30) -> Lists:
+    shown = np.array(rows)
+    return Lists(shown, np.zeros(shown.shape, dtype=bool), np.zeros(len(rows), int), items)
+
+
+class TestOfLists:
+    @settings(max_examples=25, deadline=None)
+    @given(seed=st.integers(0, 1000), spread=st.sampled_from([11, 12, 14, 30]))
+    def test_pairs_of_users_one_by_one(self, seed: int, spread: int) -> None:
+        rng = np.random.default_rng(seed)
+        rows = [rng.permutation(spread)[:10] for _ in range(12)]
+        if seed % 2:
+            rows[0][rng.integers(0, 10) :] = -1
+        lists = made([row.tolist() for row in rows])
+        sets = [set(row.tolist()) - {-1} for row in rows]
+        common = {
+            (one, other): len(sets[one] & sets[other])
+            for one, other in itertools.combinations(range(12), 2)
+        }
+        assert METRICS["overlap"].of(lists) == pytest.approx(np.mean(list(common.values())))
+        twins = {user for pair, number in common.items() if number >= 8 for user in pair}
+        assert METRICS["twins"].of(lists) == pytest.approx(len(twins) / 12)
+        assert METRICS["coverage"].of(lists) == len(set.union(*sets)) / 30
+
+    def test_many_users(self) -> None:
+        """More than one block of them, all with the same list but one."""
+        lists = made([list(range(10))] * 1200 + [list(range(10, 20))])
+        assert METRICS["twins"].of(lists) == 1200 / 1201
+        assert METRICS["overlap"].of(lists) == pytest.approx(10 * 1199 / 1201)
+
+    def test_alone_or_with_nothing_to_find(self) -> None:
+        alone = made([list(range(10))])
+        for name in ("overlap", "ndcg_at_10", "recall_at_10", "mrr"):
+            assert np.isnan(METRICS[name].of(alone))
+        assert METRICS["twins"].of(alone) == 0
+
+    def test_by_hand(self) -> None:
+        """Two relevant items at the places 2 and 4 of three, one that was missed."""
+        hits = np.zeros((2, 10), dtype=bool)
+        hits[0, [1, 3]] = True
+        lists = Lists(np.arange(20).reshape(2, 10), hits, np.array([3, 0]), 40)
+        gain, best = 1 / np.log2(3) + 1 / np.log2(5), 1 + 1 / np.log2(3) + 1 / np.log2(4)
+        assert METRICS["ndcg_at_10"].of(lists) == pytest.approx(gain / best)
+        assert METRICS["recall_at_10"].of(lists) == pytest.approx(2 / 3)
+        assert METRICS["mrr"].of(lists) == 0.5
+        assert METRICS["coverage"].of(lists) == 0.5
+
+
+class TestRanked:
+    def test_the_best_there_is(self) -> None:
+        train, test = both(5)
+        good = relevant(train, test)
+        scores = np.zeros((test.n_users, test.n_items))
+        scores[test.user[good], test.item[good]] = 1
+        found = ranked(fixed(scores), train, test)
+        assert found["ndcg_at_10"] == found["recall_at_10"] == found["mrr"] == 1
+        assert set(found) == set(of_lists())
+
+    def test_a_reference_has_what_is_shown(self) -> None:
+        train, test = both(5)
+        found = ranked(the_same_for_all(np.zeros(test.n_items)), train, test, beside=True)
+        assert set(found) == {"ndcg_at_10", "recall_at_10", "coverage", "overlap"}
+
+    def test_what_is_shown_depends_on_the_preset(self) -> None:
+        lists = ["ndcg_at_10", "recall_at_10", "coverage", "overlap"]
+        assert list(shown("recommended")) == [*lists, "rmse"]
+        assert list(shown("paper")) == ["rmse", "f1"]
+
+
+class TestReferences:
+    def test_popularity(self) -> None:
+        train, _ = both(2)
+        scores = rankings(train)["popularity"](np.arange(2))
+        assert scores.shape == (2, train.n_items)
+        assert scores[1].tolist() == [(train.item == k).sum() for k in range(train.n_items)]
+
+    def test_random_is_another_for_each_and_the_same_again(self) -> None:
+        train, _ = both(2)
+        random = rankings(train)["random"]
+        scores = random(np.array([0, 1, 0]))
+        assert np.array_equal(scores[0], scores[2])
+        assert not np.array_equal(scores[0], scores[1])
+        assert "features_alone" not in rankings(train)
+
+    def test_features_help_whoever_has_a_taste(self) -> None:
+        """Users who only rate one of two kinds of items, and like the more of them."""
+        rng = np.random.default_rng(0)
+        kind = np.arange(60) % 2
+        rows = []
+        for user in range(40):
+            for item in rng.permutation(np.flatnonzero(kind == user % 2))[:20]:
+                rows.append((user, item, 4.0 + (item % 4 < 2)))
+            rows += [(user, item, 1.0) for item in np.flatnonzero(kind != user % 2)[:2]]
+        user, item, value = zip(*rows, strict=True)
+        names = [f"i{number}" for number in range(60)]
+        ratings = Ratings.from_arrays(
+            user, [names[k] for k in item], value, items=names, scale=(1, 5)
+        )
+        made = Catalogue(
+            labels=np.array(names),
+            titles=None,
+            features=np.stack([kind, 1 - kind], axis=1).astype(np.float32),
+            names=("odd", "even"),
+        )
+        ratings = replace(ratings, catalogue=made.over(ratings.item_labels))
+        split = split_ratings(ratings, seed=0, rounds=1)
+        found = references(split.train, split.test)
+        assert found.features_alone is not None
+        assert found.features_alone.rmse < 0.95 * found.user_mean.rmse
+        scored = {
+            name: ranked(rank, split.train, split.test)["ndcg_at_10"]
+            for name, rank in rankings(split.train).items()
+        }
+        assert scored["features_alone"] > 1.3 * scored["popularity"] > 1.3 * scored["random"]
+
+    def test_ridge_as_least_squares_has_it(self) -> None:
+        """One user, against LAPACK's least squares with the penalty as further rows."""
+        features = np.array([[1, 0], [0, 1], [1, 1], [0, 0], [0.5, 0.2]], dtype=np.float32)
+        names = [str(number) for number in range(5)]
+        given = Ratings.from_arrays([0] * 5, names, [1, 2, 3, 4, 5], items=names, scale=(0, 5))
+        made = Catalogue(labels=np.array(names), titles=None, features=features, names=("a", "b"))
+        ratings = replace(given, catalogue=made)
+        train, test = ratings.take(np.arange(4)), ratings.take(np.array([4]))
+        x = np.column_stack([np.ones(5), features - features.mean(axis=0)])
+        system = np.vstack([x[:4], np.diag(np.sqrt([5.0, 15.0, 15.0]))])
+        right = np.r_[train.value - 0.7, np.zeros(3)]
+        expected = 0.7 + x[4] @ np.linalg.lstsq(system, right)[0]
+        found = references(train, test).features_alone
+        assert found is not None
+        assert found.rmse == pytest.approx(abs(expected - 1.0), abs=1e-6)

@@ -1,0 +1,114 @@
+"""Lists in the summary of a run: the model's, and those beside them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array
+
+from bgtplanner import simulate
+from bgtplanner.data.catalogue import Catalogue
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.synthetic import synthetic_ratings
+from bgtplanner.models.factorization import Factorization
+from bgtplanner.models.interactions import Interactions, Shared
+from bgtplanner.models.learner import Explanation, Local
+from bgtplanner.models.metrics import lists_of, ranked
+from bgtplanner.report.page import render
+from bgtplanner.runs.run import load
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+FEW = {"federation.rounds": 3, "run.device": "cpu"}
+
+
+@dataclass(frozen=True)
+class Popular(Factorization):
+    """Says that the first items are the most popular ones."""
+
+    def explain(
+        self, shared: Shared, local: Local, interactions: Interactions, users: Array
+    ) -> Explanation:
+        del shared, local, users
+        return Explanation(popularity=-jnp.arange(float(interactions.n_items)))
+
+
+def with_features() -> Ratings:
+    ratings = synthetic_ratings(clients=10, items=30, ratings_per_client=8, seed=0)
+    kinds = np.arange(ratings.n_items)[:, None] % 3 == np.arange(3)
+    made = Catalogue(
+        labels=ratings.item_labels.astype(str),
+        titles=None,
+        features=kinds.astype(np.float32),
+        names=("a", "b", "c"),
+    )
+    return replace(ratings, catalogue=made)
+
+
+def test_summary_and_page(tmp_path: Path) -> None:
+    result = simulate(with_features(), settings=FEW, out=tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert dict(result.summary) == summary
+    for name in ("ndcg_at_10", "recall_at_10", "mrr", "coverage", "twins"):
+        assert 0 <= summary[name] <= 1
+    assert 0 <= summary["overlap"] <= 10
+    assert summary["users_ranked"] == 10
+    beside = {key for key in summary if key.startswith("ndcg_at_10_")}
+    assert beside == {f"ndcg_at_10_{of}" for of in ("popularity", "random", "features_alone")}
+    assert summary["rmse_features_alone"] > 0
+    assert summary["rmse_final_raw"] == pytest.approx(5 * summary["rmse_final"])
+    assert summary["mae_final_raw"] == pytest.approx(5 * summary["mae_final"])
+    assert summary["scale"] == [0, 5]
+    errors = [record["rmse"] for record in result.rounds]
+    assert summary["rmse_served"] == pytest.approx(np.mean(errors))
+    page = render(tmp_path / "run")
+    for words in (
+        "Lists (NDCG@10)",
+        f"{summary['ndcg_at_10']:.3f}",
+        "popularity, not private",
+        "alone, with features",
+        f"is {summary['rmse_final_raw']:.3g} on the scale of the data, 0 to 5.",
+        f"a mean RMSE of {summary['rmse_served']:.4f}",
+    ):
+        assert words in page, words
+    assert ">F1<" not in page
+    assert "Not all settings are the recommended ones" not in page
+
+
+def test_the_same_after_loading(tmp_path: Path) -> None:
+    result = simulate("synthetic", settings=FEW | {"synthetic.clients": 12}, out=tmp_path / "run")
+    again = load(tmp_path / "run")
+    empty = result.ratings.take(np.zeros(0, dtype=int))
+    lists = [lists_of(of.simulation.rank, empty, result.ratings).items for of in (result, again)]
+    assert np.array_equal(*lists)
+
+
+def test_popularity_that_was_released() -> None:
+    ratings = with_features()
+    result = simulate(ratings, model=Popular(dim=0), settings=FEW)
+    found = result.summary["ndcg_at_10_popularity_released"]
+    assert found is not None
+    assert found != result.summary["ndcg_at_10_popularity"]
+    assert "ndcg_at_10_popularity_released" not in simulate(ratings, settings=FEW).summary
+
+
+def test_nothing_to_find_is_nothing() -> None:
+    """No held-out rating is good enough: a summary must be JSON all the same."""
+    low = Ratings.from_arrays(
+        [0, 0, 0, 0, 1, 1, 1, 1], [0, 1, 2, 3] * 2, [1, 2, 1, 2] * 2, scale=(0, 5)
+    )
+    summary = simulate(low, settings=FEW).summary
+    assert summary["ndcg_at_10"] is None
+    assert summary["ndcg_at_10_popularity"] is None
+    assert summary["coverage"] > 0
+    json.dumps(dict(summary), allow_nan=False)
+    assert np.isnan(ranked(lambda users: np.zeros((len(users), 4)), low, low)["mrr"])
+
+
+def test_what_a_preset_changed_is_on_the_page(tmp_path: Path) -> None:
+    simulate("synthetic", mechanism="none", settings=FEW, out=tmp_path / "run")
+    assert "model.name factorization instead of biases" in render(tmp_path / "run")
