@@ -52,6 +52,10 @@ def compare(
     preset: Annotated[str | None, typer.Option(help="recommended | paper")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Total budget of each client.")] = None,
     trust: Annotated[str | None, typer.Option(help="secagg | local")] = None,
+    neighbours: Annotated[
+        str | None,
+        typer.Option(help="What epsilon is about: replace-special (secagg only) | replace-one"),
+    ] = None,
     rounds: Annotated[int | None, typer.Option(help="Maximum number of rounds.")] = None,
     data_dir: DataDir = None,
     assign: _AssignAll = None,
@@ -75,6 +79,7 @@ def compare(
     if before is not None:
         before = replace(before, variations=(), figure=None)
     flags = {"privacy.epsilon": epsilon, "privacy.trust": trust, "federation.rounds": rounds}
+    flags["privacy.neighbours"] = neighbours
     given = _given(dataset, mechanism, policy, seeds)
     given |= {} if baseline is None else {"baseline": baseline}
     given |= {} if preset is None else {"preset": preset}

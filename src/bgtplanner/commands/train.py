@@ -58,6 +58,10 @@ def run(
         str | None, typer.Option(help="gaussian | laplace | privunit | none")
     ] = None,
     trust: Annotated[str | None, typer.Option(help="secagg | local")] = None,
+    neighbours: Annotated[
+        str | None,
+        typer.Option(help="What epsilon is about: replace-special (secagg only) | replace-one"),
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Total budget of each client.")] = None,
     delta: Annotated[float | None, typer.Option(help="Delta of the whole run.")] = None,
     budgets: Annotated[

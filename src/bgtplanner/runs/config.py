@@ -35,8 +35,8 @@ from bgtplanner.models.learner import MODELS
 from bgtplanner.models.optimizers import Server
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.privacy.accountants import ACCOUNTANTS
-from bgtplanner.privacy.allowed import UNITS, best_mechanism
-from bgtplanner.privacy.mechanisms import MECHANISMS, Additive
+from bgtplanner.privacy.allowed import UNITS, best_mechanism, neighbours_of
+from bgtplanner.privacy.mechanisms import MECHANISMS, Additive, Neighbours
 from bgtplanner.registry import Registry
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
@@ -64,6 +64,7 @@ FLAGS = {
     "planning.target": "--target",
     "privacy.mechanism": "--mechanism",
     "privacy.trust": "--trust",
+    "privacy.neighbours": "--neighbours",
     "privacy.epsilon": "--epsilon",
     "privacy.delta": "--delta",
     "privacy.budgets": "--budgets",
@@ -267,6 +268,10 @@ class PrivacySection(_Section):
     Attributes:
         mechanism: The mechanism that makes uploads private; ``none``: no privacy.
         trust: ``secagg``: the server sees only the sum, noised once. ``local``: no one is trusted.
+        neighbours: What the epsilon is about. ``replace-special``: one client's uploads against
+            nothing in their place, with ``secagg`` only. ``replace-one``: one client's data
+            against any other, with twice the noise. ``auto``: the first with ``secagg``, the
+            second with ``local``.
         unit: ``client``: one clip over the whole upload, which is sound. ``row``: each tensor and
             item row on its own, as in the code of the paper's authors.
         accounting: The accountant by name; ``auto``: the mechanism's own. ``authors`` promises
@@ -281,6 +286,7 @@ class PrivacySection(_Section):
 
     mechanism: Annotated[str, _OneOf(MECHANISMS, "none")] = "gaussian"
     trust: Literal["local", "secagg"] = "secagg"
+    neighbours: Literal["auto", "replace-special", "replace-one"] = "auto"
     unit: Annotated[str, _OneOf(UNITS)] = "client"
     accounting: str = "auto"
     epsilon: float = Field(default=10.0, gt=0, le=1e6)
@@ -288,6 +294,15 @@ class PrivacySection(_Section):
     budgets: str | None = None
     clip: float = Field(default=1.0, gt=0, le=1e6)
     noise: Literal["sum", "per-client"] = "sum"
+
+    @property
+    def relation(self) -> Neighbours:
+        """The neighbouring relation; ``auto`` is the one that goes with the trust.
+
+        Raises:
+            ConfigError: If another one was chosen, with which the trust does not go.
+        """
+        return neighbours_of(self.trust, self.neighbours, "--neighbours (privacy.neighbours)")
 
 
 class DeploymentSection(_Section):
@@ -441,6 +456,7 @@ def load_config(
             "validation; set privacy.unit=client, or planning.reward=test"
         )
     _check_expansions(config)
+    _ = config.privacy.relation  # refuses one that does not go with the trust
     return config
 
 
