@@ -411,7 +411,7 @@ class Book:
             same_key = about["key"] == _mark_of_key(key)
             # Before ledgers named the relation, all noise was scaled for this one.
             named = about.get("neighbours", "replace-one")
-            if named not in SENSITIVITY:
+            if str(named) not in SENSITIVITY:
                 raise LedgerError(f"neighbours = {quoted(named)}: not a relation of this version")
             self.neighbours: Neighbours = named
         except InputError as error:

@@ -19,8 +19,8 @@ __all__ = ["ledger_facts", "ledger_view", "quotes_view"]
 
 
 _SENSITIVITY = {
-    "replace-special": "clip, against nothing in a client's place (replace-special)",
-    "replace-one": "2 x clip, against another client's data (replace-one)",
+    "replace-special": "clip for replace-special (against nothing)",
+    "replace-one": "2 x clip for replace-one (against another's data)",
 }
 
 

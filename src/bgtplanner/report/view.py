@@ -166,7 +166,7 @@ class RunView:
             rest = f"if {' and '.join(given)}" if given else "over the whole run"
             rest = f"to each whole client, {rest}"
             if (read := readings_of(summary)) is not None:
-                rest += f" · {read.replace('epsilon', 'ε')}"
+                rest = f"{read.replace('epsilon', 'ε')}; {rest}"
             return [tile, Tile("Guaranteed", value, rest)]
         rest = "see below what is not covered"
         if summary["not_accounted"]:

@@ -355,6 +355,8 @@ class RunFolder:
         if whole:
             config, deployed, accountant = self.config(), self.deployed, self._rule()
             contents.check(file, found, needed_of_summary(accountant is not None, deployed))
+            if accountant is not None and found.get("neighbours") is None:  # an older version's
+                found |= promise_of(config, found["epsilon"])
             mine = {
                 "schema": SCHEMA,
                 "preset": config.preset,
@@ -372,8 +374,6 @@ class RunFolder:
                         f"{quoted(value)}; the folder was changed by hand: bring back the files "
                         "that belong together, or run it again"
                     )
-            if accountant is not None and "neighbours" not in found:  # of an older version
-                found |= promise_of(config, found["epsilon"])
             if "simulated_noise" not in found:
                 found |= _of_an_older_run(found, config, deployed)
         return found
