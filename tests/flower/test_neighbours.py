@@ -30,11 +30,8 @@ def few() -> Ratings:
 
 
 def test_a_policy_file_cannot_choose_the_weaker_relation(few: Ratings, tmp_path: Path) -> None:
-    assert load_client(
-        write_client(tmp_path / "old", few, 0, agreed(few))
-    ).agreed().neighbours == (
-        "replace-one"  # also of a file that does not say
-    )
+    unsaid = load_client(write_client(tmp_path / "old", few, 0, agreed(few))).agreed()
+    assert unsaid.neighbours == "replace-one"
     said = agreed(few, {"neighbours": "replace-one"})
     assert load_client(write_client(tmp_path / "new", few, 0, said)).agreed() == unsaid
     with pytest.raises(ConfigError, match=LOCAL):

@@ -2,7 +2,7 @@
 
 An upload is clipped *as a whole* to norm C (L2 for Gaussian, L1 for Laplace). Which inputs are
 neighbours, and so have to be hard to tell apart, is one of two relations (:data:`SENSITIVITY`,
-``docs/neighbours.md``):
+``docs/concepts/neighbours.md``):
 
 ``replace-one``
     One client's data against any other data. Two uploads differ by at most 2C.

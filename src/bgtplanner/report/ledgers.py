@@ -120,15 +120,17 @@ def ledger_view(console: Console, facts: Mapping[str, Any], history: list[dict[s
         f"{facts['clients']:,} clients, accountant {facts['rule']}, head {facts['head'][:20]}…"
     ]
 
-    def means(entry: Mapping[str, Any]) -> tuple[str, float | None]:
-        return facts["neighbours"], entry["epsilon_other_reading"]
+    def means(entry: Mapping[str, Any]) -> list[str]:
+        other = entry["epsilon_other_reading"]
+        text = both_readings(entry["epsilon"], facts["neighbours"], other)
+        return text.replace("; ", ";\n").split("\n")
 
     for entry in facts["classes"]:
         share = entry["epsilon_spent_most"] / entry["epsilon"]
         lines += [
             f"({entry['epsilon']:g}, {entry['delta']:g}) {promise} to {entry['clients']:,} "
             "clients",
-            f"  {both_readings(entry['epsilon'], *means(entry))}",
+            *(f"  {line}" for line in means(entry)),
             f"  spent {bar(share, 30)} epsilon {entry['epsilon_spent_most']:.4g} at most, "
             f"{entry['epsilon_spent_median']:.4g} median",
             f"  left  a charge of {entry['left_least']:.4g} at least; {entry['exhausted']:,} "
