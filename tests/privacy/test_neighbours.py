@@ -19,6 +19,7 @@ from bgtplanner import BGTPlanner, Budget
 from bgtplanner.errors import ConfigError, LedgerError, LedgerTamperedError
 from bgtplanner.federation.guard import Guard
 from bgtplanner.federation.protection import noise_of_mean, terms_of
+from bgtplanner.planning.adaptive import Adap
 from bgtplanner.planning.plan import noise_of
 from bgtplanner.planning.schedules import Uniform
 from bgtplanner.privacy._book import Book, first_row
@@ -183,6 +184,20 @@ def test_a_policy_for_a_run_takes_the_relation_of_the_run() -> None:
     chosen = Uniform(SAME, rounds=3, accounting=BASIC, trust="secagg", neighbours="replace-one")
     with pytest.raises(ConfigError, match="expected replace-special, the relation of the ledger"):
         chosen.spending_from(special(), "secagg")
+
+
+def test_noise_that_is_given_over_the_clip_is_the_same_and_costs_less_against_nothing() -> None:
+    budgets = Budgets.same(Budget(100.0, 1e-5), 3)
+    plans = [
+        Adap(budgets, rounds=3, clip=0.5, trust="secagg", neighbours=relation).ask()
+        for relation in ("replace-one", "replace-special")
+    ]
+    strong, weak = plans
+    assert strong is not None
+    assert weak is not None
+    assert strong.noise_std == pytest.approx(6.0 * 0.5)  # as in the source
+    assert weak.noise_std == pytest.approx(6.0 * 0.5)
+    assert strong.charge == pytest.approx(4 * weak.charge)
 
 
 # ---- the ledger

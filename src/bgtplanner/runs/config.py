@@ -547,8 +547,13 @@ def _agree(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
 
 
 def differences(one: Config, other: Config) -> dict[str, Any]:
-    """Return where another config differs, by dotted key, as far as it changes the result."""
+    """Return where another config differs, by dotted key, as far as it changes the result.
+
+    The neighbouring relation ``auto`` does not differ from the one that it stands for.
+    """
     mine, theirs = one.model_dump(mode="json"), other.model_dump(mode="json")
+    for tree, config in ((mine, one), (theirs, other)):
+        tree["privacy"]["neighbours"] = config.privacy.relation
     changed = {} if mine.pop("preset") == theirs.pop("preset") else {"preset": other.preset}
     return changed | {
         f"{section}.{key}": theirs[section].get(key)
