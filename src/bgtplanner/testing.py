@@ -27,7 +27,7 @@ from bgtplanner.planning.policy import Plan, Policy
 from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.privacy.mechanisms import mechanism_named
+from bgtplanner.privacy.mechanisms import SENSITIVITY, mechanism_named
 
 __all__ = ["LearnerContract", "PolicyContract"]
 
@@ -286,7 +286,8 @@ def _require_fit(plan: Plan, ledger: Ledger, paid: NDArray[np.int64]) -> None:
         _require(cost <= charge * (1 + 1e-9), "the noise is too small for the charge")
         booked = (paid[:, client] == accountant.sum_ticks(charge)).all()
         _require(bool(booked), "the plan's charge was not reserved")
-        fits = abs(std / (multiplier * 2 * clip * per_scale) - 1) < 1e-9
+        sensitivity = SENSITIVITY[ledger.neighbours] * clip
+        fits = abs(std / (multiplier * sensitivity * per_scale) - 1) < 1e-9
         _require(fits, "noise_std does not fit the clip")
         own = (charge, clip, multiplier, std)
         same = own == (plan.of(client)[1:4] + plan.of(client)[5:])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -19,6 +20,7 @@ from dp_accounting import gaussian_mechanism, pld, rdp
 from dp_accounting.pld import privacy_loss_distribution
 
 from bgtplanner.paper.accounting import client_level
+from bgtplanner.planning.schedules import Uniform
 from bgtplanner.privacy.accountants import ACCOUNTANTS, accountant_named, to_ticks
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.conversions import (
@@ -239,3 +241,99 @@ def test_many_blocks_of_one_client_read_no_less_than_they_are(
         assert found.epsilon == pytest.approx(exact, abs=PLD_STEP)
     else:
         assert found.pure == pytest.approx(3 * blocks * (1 / 20 + 1 / 30))
+
+
+# ---- the two neighbouring relations; their noise multipliers are over the clip
+
+RELATIONS = dp_accounting.NeighboringRelation
+
+
+@pytest.mark.parametrize("neighbours", ["replace-special", "replace-one"])
+@pytest.mark.parametrize(("epsilon", "rounds"), [(1.0, 1), (10.0, 100), (0.3, 7)])
+def test_gaussian_noise_is_enough_for_the_relation_that_it_is_for(
+    neighbours: Any, epsilon: float, rounds: int
+) -> None:
+    """A planner's own noise over its own clip, read by theirs under both relations."""
+    planner = Uniform(
+        Budget(epsilon, 1e-5), 5, rounds=rounds, clip=0.25, trust="secagg", neighbours=neighbours
+    )
+    theirs = {
+        name: pld.PLDAccountant(relation, value_discretization_interval=PLD_STEP)
+        for name, relation in (
+            ("replace-special", RELATIONS.REPLACE_SPECIAL),
+            ("replace-one", RELATIONS.REPLACE_ONE),
+        )
+    }
+    over_clip = set()
+    while (plan := planner.ask()) is not None:
+        over_clip.add(float(plan.noise_std) / float(plan.clip))
+        planner.tell(plan)
+    assert max(over_clip) < 1.001 * min(over_clip)  # the last round may take a few ticks more
+    for accountant in theirs.values():
+        accountant.compose(event("gaussian", min(over_clip), rounds))
+    assert theirs[neighbours].get_epsilon(1e-5) == pytest.approx(epsilon, abs=2e-3)
+    assert planner.ledger.epsilon_spent()[0] == pytest.approx(epsilon, rel=1e-6)
+    (other,) = set(theirs) - {neighbours}
+    ours = planner.ledger.epsilon_other_reading()[0]
+    assert theirs[other].get_epsilon(1e-5) == pytest.approx(ours, abs=2e-3)
+    promised = planner.accountant.other_promise(Budget(epsilon, 1e-5), neighbours)
+    assert promised == pytest.approx(ours, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gaussian/gdp", "gaussian/rdp"])
+def test_the_other_reading_of_gaussian_noise_is_theirs(name: str) -> None:
+    accountant = accountant_named(name)
+    for multiplier, count in ((1.0, 1), (5.0, 40), (0.6, 3)):  # over the clip, against nothing
+        spent = count * accountant.sum_ticks(accountant.charge(multiplier))
+        ours = accountant.other_reading(spent, 1e-5, "replace-special")
+        assert ours is not None
+        theirs: Any = pld.PLDAccountant(RELATIONS.REPLACE_ONE, value_discretization_interval=1e-3)
+        theirs.compose(event("gaussian", multiplier, count))
+        exact = float(theirs.get_epsilon(1e-5))
+        if name == "gaussian/gdp":
+            assert float(ours) == pytest.approx(exact, abs=2e-3)
+        else:
+            assert exact - 2e-3 <= float(ours) <= 1.25 * exact
+            by_orders: Any = rdp.RdpAccountant(ORDERS, RELATIONS.ADD_OR_REMOVE_ONE)
+            by_orders.compose(event("gaussian", multiplier / 2, count))
+            assert float(ours) == pytest.approx(by_orders.get_epsilon(1e-5), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["laplace/basic", "laplace/filter", "laplace/zcdp"])
+def test_the_other_reading_of_laplace_noise_is_no_less_than_theirs(name: str) -> None:
+    """Theirs takes no replacements for Laplace noise: two clips apart is half the multiplier."""
+    accountant = accountant_named(name)
+    for multiplier, count in ((1.0, 1), (20.0, 60), (4.0, 10)):
+        spent = count * accountant.sum_ticks(accountant.charge(multiplier))
+        for neighbours, by in (("replace-special", 2.0), ("replace-one", 0.5)):
+            ours = accountant.other_reading(spent, 1e-5, neighbours)  # type: ignore[arg-type]
+            assert ours is not None
+            exact = tight((("laplace", multiplier / by, count),), 1e-5)
+            assert float(ours) >= exact - PLD_STEP * count
+            if name == "laplace/basic":
+                assert float(ours) == pytest.approx(count * by / multiplier, rel=1e-9)
+    theirs: Any = pld.PLDAccountant(RELATIONS.REPLACE_SPECIAL)
+    theirs.compose(event("laplace", 2.0, 1))
+    planned = Uniform(
+        Budget(0.5, 1e-5), 2, rounds=1, accounting="laplace/basic", clip=0.25, trust="secagg"
+    ).ask()
+    assert planned is not None
+    assert float(planned.noise_scale) / float(planned.clip) == pytest.approx(2.0, rel=1e-9)
+    assert theirs.get_epsilon(1e-9) == pytest.approx(0.5, abs=1e-3)
+
+
+def test_nothing_in_the_place_of_a_randomised_bit_is_no_worse_than_another_bit() -> None:
+    """PrivUnit of nothing is a random direction: their special record for randomised response."""
+    unit = accountant_named("privunit/zcdp")
+    for epsilon in (0.2, 1.0, 4.0):
+        lie = 2 / (1 + math.exp(epsilon))
+        found = [
+            privacy_loss_distribution.from_randomized_response(
+                lie, 2, neighboring_relation=relation
+            ).get_epsilon_for_delta(0.0)
+            for relation in (RELATIONS.REPLACE_ONE, RELATIONS.REPLACE_SPECIAL)
+        ]
+        ours = unit.other_reading(unit.sum_ticks(epsilon), 1e-5, "replace-one")
+        assert ours is not None
+        assert found[1] < found[0] == pytest.approx(epsilon, abs=1e-3)
+        assert float(ours) >= found[1]

@@ -132,17 +132,20 @@ def test_without_privacy_there_is_no_noise() -> None:
     accountant=st.sampled_from(["gaussian/gdp", "laplace/basic"]),
     charges=st.lists(st.floats(1e-9, 1e4), min_size=1, max_size=5),
     clip=st.floats(1e-3, 1e3),
-    trust=st.sampled_from(["local", "secagg"]),
+    about=st.sampled_from(
+        [("local", "replace-one"), ("secagg", "replace-one"), ("secagg", "replace-special")]
+    ),
 )
 @settings(max_examples=150, deadline=None, derandomize=True)
 def test_rounding_never_makes_a_release_cost_more(
-    accountant: str, charges: list[float], clip: float, trust: str
+    accountant: str, charges: list[float], clip: float, about: tuple[str, Any]
 ) -> None:
     """In exact arithmetic: what clip and noise really cost is no more than the whole ticks."""
-    noise = noise_of(accountant_named(accountant), trust, clip, np.array(charges))
+    noise = noise_of(accountant_named(accountant), about[0], clip, np.array(charges), about[1])
+    apart = 1 if about[1] == "replace-special" else 2
     power = 2 if accountant == "gaussian/gdp" else 1
     for charge, bound, scale in zip(charges, noise.clip, noise.scale, strict=True):
-        cost = (2 * Fraction(bound) / Fraction(scale)) ** power
+        cost = (apart * Fraction(bound) / Fraction(scale)) ** power
         assert cost <= math.ceil(charge / TICK) * Fraction(TICK)
         assert float(cost) == pytest.approx(charge, rel=1e-4)
 
@@ -150,9 +153,11 @@ def test_rounding_never_makes_a_release_cost_more(
 def test_under_secure_aggregation_who_pays_less_clips_harder() -> None:
     plan = asked(Uniform(UNEQUAL, rounds=7, accounting="laplace/basic", clip=0.5, trust="secagg"))
     np.testing.assert_allclose(plan.clip, np.array([[0.05], [0.5], [0.5], [0.15]]), rtol=1e-12)
-    assert plan.noise_std == pytest.approx(2**0.5 * 2 * 0.5 / (10 / 7))
+    assert plan.neighbours == "replace-special"
+    assert plan.noise_std == pytest.approx(2**0.5 * 0.5 / (10 / 7))
     local = asked(Uniform(UNEQUAL, rounds=7, accounting="laplace/basic", clip=0.5))
-    assert plan.noise_std == np.min(local.noise_std)
+    assert local.neighbours == "replace-one"
+    assert 2 * plan.noise_std == np.min(local.noise_std)
 
 
 def test_privunit_has_no_sum() -> None:

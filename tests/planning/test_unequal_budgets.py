@@ -157,11 +157,19 @@ def test_nobody_spends_more_of_privunit() -> None:
     assert (spent[:, 0] > 0.3 * np.array(EPSILONS)).all()
 
 
+@pytest.mark.parametrize(("neighbours", "apart"), [(None, 1.0), ("replace-one", 2.0)])
 @pytest.mark.parametrize(("kind", "options"), POLICIES)
-def test_one_noise_in_a_sum_is_enough_for_everybody(kind: Any, options: dict[str, Any]) -> None:
-    """With secure aggregation the server sees a sum, and the sum has one noise."""
+def test_one_noise_in_a_sum_is_enough_for_everybody(
+    kind: Any, options: dict[str, Any], neighbours: Any, apart: float
+) -> None:
+    """With secure aggregation the server sees a sum, and the sum has one noise.
+
+    A client's upload and nothing in its place are one length apart, two uploads two.
+    """
     budgets = Budgets.per_client(EPSILONS, DELTA)
-    planner = kind(budgets, rounds=ROUNDS, clip=0.5, seed=3, trust="secagg", **options)
+    planner = kind(
+        budgets, rounds=ROUNDS, clip=0.5, seed=3, trust="secagg", neighbours=neighbours, **options
+    )
     found: list[list[float]] = [[] for _ in range(CLIENTS)]
     generator = np.random.default_rng(5)
     while (plan := planner.ask()) is not None:
@@ -179,7 +187,7 @@ def test_one_noise_in_a_sum_is_enough_for_everybody(kind: Any, options: dict[str
             # Also who was left in the sum by mistake: there is nothing of it in there.
             assert (lengths[client] > 0) == plan.participants[client]
             if lengths[client]:
-                found[client].append(std / (2 * float(lengths[client])))
+                found[client].append(std / (apart * float(lengths[client])))
         planner.tell(plan, reward=0.01)
     spent = [gaussian_epsilon(multipliers) for multipliers in found]
     for epsilon, really, said in zip(EPSILONS, spent, planner.ledger.epsilon_spent(), strict=True):

@@ -97,8 +97,8 @@ def rated_items_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def same_clip_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     real = protection._bounds_and_scales
 
-    def bounds(accountant: Any, trust: str, clip: float, charges: Any) -> Any:
-        return np.full(len(charges), clip), real(accountant, trust, clip, charges)[1]
+    def bounds(accountant: Any, trust: str, clip: float, charges: Any, relation: Any) -> Any:
+        return np.full(len(charges), clip), real(accountant, trust, clip, charges, relation)[1]
 
     monkeypatch.setattr(protection, "_bounds_and_scales", bounds)
 
@@ -106,8 +106,8 @@ def same_clip_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
 def everybody_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     real = protection.terms_of
 
-    def terms(*args: Any) -> Any:
-        found = real(*args)
+    def terms(*args: Any, **named: Any) -> Any:
+        found = real(*args, **named)
         return found._replace(granted=jax.numpy.ones_like(found.granted))
 
     monkeypatch.setattr(protection, "terms_of", terms)

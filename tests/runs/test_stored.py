@@ -49,7 +49,9 @@ class TestRun:
         if said:
             assert "checkpoint entry '" in said
         else:
-            assert result.summary == json.loads((RUN / "summary.json").read_text())
+            written = json.loads((RUN / "summary.json").read_text())
+            assert {name: result.summary[name] for name in written} == written
+            assert result.summary["neighbours"] == "replace-one"  # the only one there was
             user, item = result.ratings.user_labels[0], result.ratings.item_labels[0]
             assert result.predict(user, item).shape == (1,)
 
@@ -78,6 +80,7 @@ class TestStudy:
         assert len(outcomes) == len(study.cells()) == 6
         found = json.loads(json.dumps(summed_up(study, outcomes).as_json()))
         written = json.loads((STUDY / "comparison.json").read_text())
+        written["request"]["settings"] |= {"privacy.neighbours": "replace-one"}
         assert written.pop("reported") == ["rmse_final", "f1_final"]
         assert found.pop("reported") == ["rmse_final"], "F1 is for the paper"
         for kind in ("rows", "differences"):  # later versions say more of each
@@ -94,6 +97,9 @@ class TestStudy:
         study = Study.read(folder)
         assert study is not None
         assert all(outcome.seconds == 0 for outcome in run_study(study, folder))
+        assert study.settings["privacy.neighbours"] == "replace-one"  # the only one there was
+        again = Study.read(folder)
+        assert again == study
 
     def test_one_of_a_later_version_is_refused(self, tmp_path: Path) -> None:
         folder = Path(shutil.copytree(STUDY, tmp_path / "study"))

@@ -23,6 +23,7 @@ EXIT_CODES = {"holds": 0, "refuted": 1, "inconclusive": 3}
 _KNOWN = {
     "mechanism": ("gaussian", "laplace", "privunit"),
     "trust": ("local", "secagg"),
+    "neighbours": ("auto", "replace-special", "replace-one"),
     "unit": ("client", "row"),
     "path": ("guard", "simulation", "client"),
 }
@@ -31,6 +32,9 @@ _KNOWN = {
 def audit(
     mechanism: Annotated[str, typer.Option(help="gaussian | laplace | privunit")] = "gaussian",
     trust: Annotated[str, typer.Option(help="local | secagg")] = "local",
+    neighbours: Annotated[
+        str, typer.Option(help="replace-special | replace-one; auto: by the trust.")
+    ] = "auto",
     unit: Annotated[str, typer.Option(help="client | row")] = "client",
     path: Annotated[
         str, typer.Option(help="What to attack: guard | simulation | client (its folder).")

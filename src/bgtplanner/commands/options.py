@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DataDir",
     "Json",
+    "Neighbours",
     "Quiet",
     "answer",
     "local_client",
@@ -35,6 +36,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 DataDir = Annotated[
     str | None,
     typer.Option(help="Folder of data sets, before $BGTPLANNER_DATA and the cache."),
+]
+Neighbours = Annotated[
+    str | None,
+    typer.Option(help="What epsilon is about: replace-special (secagg only) | replace-one"),
 ]
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,6 +44,9 @@ def budget(
     delta: Annotated[float, typer.Option(help="Probability of losing more.")] = 1e-5,
     rounds: Annotated[int, typer.Option(help="Equal rounds to spend it in.")] = 100,
     mechanism: Annotated[str | None, typer.Option(help="gaussian | laplace | privunit")] = None,
+    neighbours: Annotated[
+        str, typer.Option(help="replace-special | replace-one; auto: the former if possible.")
+    ] = "auto",
     noise_multiplier: Annotated[
         float | None, typer.Option(help="Also show what this noise multiplier costs.")
     ] = None,
@@ -56,15 +60,19 @@ def budget(
 
     with named_by_flags():
         table = quotes(
-            Budget(epsilon, delta), rounds, mechanism=mechanism, noise_multiplier=noise_multiplier
+            Budget(epsilon, delta),
+            rounds,
+            mechanism=mechanism,
+            noise_multiplier=noise_multiplier,
+            neighbours=neighbours,
         )
     if as_json:
         asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rounds": rounds}
         print_json({**asked, "noise_multiplier": noise_multiplier, "rules": table})
         return
-    title = (
-        f"(epsilon {epsilon:g}, delta {delta:g}) per client, replace-one, {rounds:,} equal rounds"
-    )
+    relations = {quote["neighbours"] for quote in table.values()}
+    means = f" {relations.pop()}," if len(relations) == 1 else ""
+    title = f"(epsilon {epsilon:g}, delta {delta:g}) per client,{means} {rounds:,} equal rounds"
     Screen().print(title, highlight=False)
     quotes_view(Screen(), rounds, table)
 
@@ -335,6 +343,7 @@ def _known_labels(path: Path) -> list[list[str]] | None:
 def _balances(ledger: Ledger, labels: list[list[str]] | None = None) -> list[dict[str, Any]]:
     """Return what each client may spend, has spent and has left, with labels if known."""
     epsilons, left = ledger.epsilon_spent().tolist(), ledger.left().tolist()
+    others = ledger.epsilon_other_reading().tolist()
     found = []
     for index, kind in enumerate(ledger.budgets.class_of_client):
         entry: dict[str, Any] = {"index": index}
@@ -342,5 +351,7 @@ def _balances(ledger: Ledger, labels: list[list[str]] | None = None) -> list[dic
             entry["client"] = " ".join(labels[index]) if index < len(labels) else ""
         budget = ledger.budgets.classes[kind]
         entry |= {"epsilon": budget.epsilon, "delta": budget.delta}
-        found.append(entry | {"epsilon_spent": epsilons[index], "left": left[index]})
+        entry |= {"neighbours": ledger.neighbours, "epsilon_spent": epsilons[index]}
+        other = None if math.isnan(others[index]) else others[index]
+        found.append(entry | {"spent_other_reading": other, "left": left[index]})
     return found

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bgtplanner.commands.options import DataDir, Json, Quiet, need_simulator, print_json, say
+from bgtplanner.commands.options import (
+    DataDir,
+    Json,
+    Neighbours,
+    Quiet,
+    need_simulator,
+    print_json,
+    say,
+)
 from bgtplanner.commands.train import new_folder
 from bgtplanner.errors import ConfigError
 from bgtplanner.report.screen import Screen, words
@@ -52,6 +60,7 @@ def compare(
     preset: Annotated[str | None, typer.Option(help="recommended | paper")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Total budget of each client.")] = None,
     trust: Annotated[str | None, typer.Option(help="secagg | local")] = None,
+    neighbours: Neighbours = None,
     rounds: Annotated[int | None, typer.Option(help="Maximum number of rounds.")] = None,
     data_dir: DataDir = None,
     assign: _AssignAll = None,
@@ -75,6 +84,7 @@ def compare(
     if before is not None:
         before = replace(before, variations=(), figure=None)
     flags = {"privacy.epsilon": epsilon, "privacy.trust": trust, "federation.rounds": rounds}
+    flags["privacy.neighbours"] = neighbours
     given = _given(dataset, mechanism, policy, seeds)
     given |= {} if baseline is None else {"baseline": baseline}
     given |= {} if preset is None else {"preset": preset}

@@ -14,6 +14,7 @@ import typer
 from bgtplanner.commands.options import (
     DataDir,
     Json,
+    Neighbours,
     Quiet,
     answer,
     need_simulator,
@@ -58,6 +59,7 @@ def run(
         str | None, typer.Option(help="gaussian | laplace | privunit | none")
     ] = None,
     trust: Annotated[str | None, typer.Option(help="secagg | local")] = None,
+    neighbours: Neighbours = None,
     epsilon: Annotated[float | None, typer.Option(help="Total budget of each client.")] = None,
     delta: Annotated[float | None, typer.Option(help="Delta of the whole run.")] = None,
     budgets: Annotated[

@@ -245,7 +245,7 @@ class Coordinator:
             own = np.ones(len(self.ledger))
         terms = terms_of(
             self.ledger.accountant, self.trust, plan.largest_clip, plan.charge_by_class, answers,
-            self.ledger.budgets.class_of_client, own,
+            self.ledger.budgets.class_of_client, own, self.ledger.neighbours,
         )  # fmt: skip
         return terms, int(late.sum())
 
@@ -354,8 +354,9 @@ class Forecast(Context):
         invited, gained = np.ceil(share * sizes).astype(np.int64), [0.0]
         for number in (1, policy.at_end):
             std = noise_of_mean(
-                rounds.ledger.accountant, rounds.trust, policy.clip, left / number, invited
-            )
+                rounds.ledger.accountant, rounds.trust, policy.clip, left / number, invited,
+                rounds.ledger.neighbours,
+            )  # fmt: skip
             gained.append(number / share / std**2)
         expected = [learner.forecast(known, more, policy.clip, norm) for more in gained]
         if None in expected:  # the learner makes no forecast

@@ -44,7 +44,8 @@ class Guard:
     """Reserves, clips and noises everything that leaves the clients.
 
     Args:
-        ledger: Says which clients can still pay; its accountant determines the mechanism.
+        ledger: Says which clients can still pay; its accountant determines the mechanism, and its
+            neighbouring relation the sensitivity.
         trust: ``local``: each upload is noised on its own. ``secagg``: the server sees sums only,
             and each sum is noised once.
         unit: ``client``: one clip over the whole upload, which is sound. Other units clip each
@@ -61,7 +62,8 @@ class Guard:
         unit: str = "client",
         noise: NoiseSource | None = None,
     ) -> None:
-        check(Choice(ledger.accountant.mechanism, trust, unit))
+        self.neighbours = ledger.neighbours
+        check(Choice(ledger.accountant.mechanism, trust, unit, neighbours=self.neighbours))
         self.ledger, self.trust, self.unit = ledger, trust, unit
         self.mechanism: Mechanism = mechanism_named(ledger.accountant.mechanism)
         self._noise = SystemNoise() if noise is None else noise
@@ -158,7 +160,7 @@ class Guard:
 
     def _scale(self, charge: float, clip: float) -> float:
         multiplier = float(self.ledger.accountant.noise_multiplier(charge))
-        scale = float(self.mechanism.scale(multiplier, clip))
+        scale = float(self.mechanism.scale(multiplier, clip, self.neighbours))
         if self.trust == "secagg":
             self.mechanism.check_sums(len(self.ledger), clip, scale)
         return scale

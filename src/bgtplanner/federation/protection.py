@@ -1,8 +1,10 @@
 """The guard of all clients at once: clip and noise, in arrays, inside the compiled round.
 
 It does for a simulation what :mod:`bgtplanner.federation.guard` does for a real client. What a
-client may release was reserved before; this module clips and noises it. Neighbouring relation:
-replace one client. Sensitivity: 2 * clip, over the whole upload, or over another unit.
+client may release was reserved before; this module clips and noises it. The sensitivity, over the
+whole upload or over another unit, is 2 * clip for the neighbouring relation ``replace-one`` and
+clip for ``replace-special``. Under the latter, a client's upload is compared with zero: a client
+without ratings, or whose upload is not finite, adds exactly that and is counted like the others.
 
 The server only ever uses sums of uploads, so by default the noise of the sum is drawn directly,
 with exactly its distribution. That is only a matter of speed: ``noise = per-client`` draws every
@@ -34,6 +36,7 @@ from bgtplanner.privacy.mechanisms import (
     Additive,
     Limits,
     Mechanism,
+    Neighbours,
     clip_factor,
     mechanism_named,
 )
@@ -102,17 +105,19 @@ def terms_of(
     granted: NDArray[np.bool_],
     class_of_client: NDArray[np.int32],
     own: Floats | None = None,
+    neighbours: Neighbours = "replace-one",
 ) -> Terms:
     """Return the terms under which a round costs each class its charge.
 
     Under ``secagg`` all clients share the noise in the sum. A class with a smaller charge
-    therefore gets a smaller clip, by the ratio of the noise multipliers.
+    therefore gets a smaller clip, by the ratio of the noise multipliers. The charges are for the
+    neighbouring relation `neighbours`, which sets the sensitivity.
     """
 
     def single(values: Floats | None) -> Any:
         return None if values is None else jnp.asarray(values, dtype=jnp.float32)
 
-    bounds, scales = _bounds_and_scales(accountant, trust, clip, charges)
+    bounds, scales = _bounds_and_scales(accountant, trust, clip, charges, neighbours)
     return Terms(
         granted=jnp.asarray(granted & (charges > 0)[class_of_client], dtype=jnp.float32),
         clip=single(bounds),
@@ -124,11 +129,16 @@ def terms_of(
 
 
 def noise_of_mean(
-    accountant: Accountant, trust: str, clip: float, charges: Floats, clients: NDArray[np.int64]
+    accountant: Accountant,
+    trust: str,
+    clip: float,
+    charges: Floats,
+    clients: NDArray[np.int64],
+    neighbours: Neighbours = "replace-one",
 ) -> float:
     """Return the standard deviation of the noise on the mean upload for these charges."""
     charges = np.where(charges >= TICK, charges, 0.0)
-    scales = _bounds_and_scales(accountant, trust, clip, charges)[1]
+    scales = _bounds_and_scales(accountant, trust, clip, charges, neighbours)[1]
     number = clients * (charges > 0)
     if not number.any():
         return float("inf")
@@ -137,9 +147,9 @@ def noise_of_mean(
 
 
 def _bounds_and_scales(
-    accountant: Accountant, trust: str, clip: float, charges: Floats
+    accountant: Accountant, trust: str, clip: float, charges: Floats, neighbours: Neighbours
 ) -> tuple[Floats, Floats]:
-    noise = noise_of(accountant, trust, clip, charges)
+    noise = noise_of(accountant, trust, clip, charges, neighbours)
     # A class that pays nothing releases nothing; its infinite noise must not reach the others.
     return noise.clip, np.where(np.isfinite(noise.scale), noise.scale, 0.0)
 
@@ -306,7 +316,8 @@ class Protection:
 
         This is the second release of a round. It has the noise of the first and the rest of its
         bound, so that both together cost the round's charge: squared bounds add up for Gaussian
-        noise, bounds for Laplace noise. The number is mapped to [-1, 1], which 2 * bound covers.
+        noise, bounds for Laplace noise. The number is mapped to [-1, 1]: two of them differ by at
+        most 2 * bound, and each from nothing in its place, which adds 0, by at most bound.
         """
         bound = terms.clip[terms.class_of_client] * self.kind.bound_share(self.validation)
         weight = bound * terms.granted

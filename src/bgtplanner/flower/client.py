@@ -9,6 +9,8 @@ messages arrive, in any order and number, and whenever the client is killed and 
 * the charge is on disk before a rating is read, and nothing can leave before that;
 * a request that was answered before is answered with the same bytes, at no further charge, while
   they are kept. After that it is refused: the rounds of a run only go up;
+* the noise is scaled for the neighbouring relation of the policy file and the ledger, which must
+  agree; no message names a relation, so that no server can ask for a weaker one;
 * every answer has its own noise, from the operating system. There is no setting and no message
   that could take the noise from a seed, or draw it a second time;
 * a refusal is one word without a reason. The reason is only in the client's own log.
@@ -168,7 +170,11 @@ class Client:
         self.file.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._pacing.start()
         Ledger.create(
-            self.file.ledger, self.policy.budgets, self.policy.rule, witness=self._witness
+            self.file.ledger,
+            self.policy.budgets,
+            self.policy.rule,
+            witness=self._witness,
+            neighbours=self.policy.neighbours,
         ).close()
         return True
 
@@ -183,6 +189,7 @@ class Client:
             self.file.ledger,
             budgets=self.policy.budgets,
             accountant=self.policy.rule,
+            neighbours=self.policy.neighbours,
             head=self._remembered(),
             witness=self._witness,
         )

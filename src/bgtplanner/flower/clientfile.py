@@ -20,7 +20,9 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.tables import Table, TableFormat, read_table
 from bgtplanner.errors import ConfigError, quoted
 from bgtplanner.privacy.accountants import accountant_named
+from bgtplanner.privacy.allowed import neighbours_of
 from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.mechanisms import Neighbours
 from bgtplanner.text import is_sha256
 
 __all__ = ["ClientFile", "ClientPolicy", "load_client"]
@@ -37,9 +39,12 @@ class ClientPolicy(_File):
         epsilon: Total budget over all runs there will ever be.
         delta: Delta of that budget.
         rule: Accountant of the client's ledger; a server that uses another one is refused.
+        neighbours: The neighbouring relation that the budget is a promise about, and that the
+            client scales its noise for. It is ``replace-one``, one client's data against any
+            other: the server sees each upload, and local privacy means no less.
         largest_charge: Largest charge of one round, in the accountant's currency.
         smallest_charge: Smallest charge of one round; it bounds the total number of answers.
-        smallest_noise_multiplier: Smallest ratio of noise scale to 2 * clip.
+        smallest_noise_multiplier: Smallest ratio of noise scale to the sensitivity 2 * clip.
         smallest_clip: A smaller clip is refused.
         largest_clip: A larger clip is refused.
         models: Names of the models that may be computed.
@@ -55,6 +60,7 @@ class ClientPolicy(_File):
     epsilon: float
     delta: float
     rule: str = "gaussian/gdp"
+    neighbours: Neighbours = "replace-one"
     largest_charge: float = Field(gt=0)
     smallest_charge: float = Field(gt=0)
     smallest_noise_multiplier: float = Field(gt=0)
@@ -75,6 +81,7 @@ class ClientPolicy(_File):
         except ConfigError as error:
             raise ConfigError(str(error).replace("accounting", "rule", 1)) from error
         ConfigError.unless(rule.sound, "rule", self.rule, "a sound accountant, like gaussian/gdp")
+        neighbours_of("local", self.neighbours)  # the server sees each upload of a client
         rule.limit_ticks(Budget(self.epsilon, self.delta))  # says what a budget must be
         ordered = self.smallest_charge <= self.largest_charge
         expected = f"at most largest_charge = {self.largest_charge:g}"

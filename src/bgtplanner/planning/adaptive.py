@@ -13,6 +13,7 @@ from bgtplanner.planning.given import floats, number
 from bgtplanner.planning.plan import Floats, Plan, Why
 from bgtplanner.planning.policy import Choice, LedgerPolicy
 from bgtplanner.planning.schedules import Schedule
+from bgtplanner.privacy.mechanisms import SENSITIVITY
 
 __all__ = ["Adap", "Adpml"]
 
@@ -82,7 +83,7 @@ class Adap(LedgerPolicy):
 
     Args:
         noise_multiplier: Noise of the first round over the clip, as in the source (not over
-            2 * clip). The source's default is 6; the code published with the paper has 2.
+            the sensitivity). The source's default is 6; the code published with the paper has 2.
         decay: Factor by which the noise changes after three improvements in a row.
         factor: The clip is this factor times the norm of the last noisy gradient; see
             :meth:`saw`.
@@ -123,7 +124,8 @@ class Adap(LedgerPolicy):
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """Charge what the present noise costs."""
         del context, left
-        charge = float(self.accountant.charge(self._sigma / 2))
+        sensitivity = SENSITIVITY[self.ledger.neighbours]  # in units of the clip
+        charge = float(self.accountant.charge(self._sigma / sensitivity))
         every = np.full(len(self.budgets.classes), charge)
         why = Why(f"noise {self._sigma:.4g} over the clip")
         return Choice(every, clip=self.clip, own_clip=self._own, why=why)

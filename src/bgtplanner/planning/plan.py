@@ -21,7 +21,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.planning.given import Floats, whole
 from bgtplanner.privacy.accountants import Accountant, accountant_named
 from bgtplanner.privacy.ledger import Reservation
-from bgtplanner.privacy.mechanisms import mechanism_named
+from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
 
 __all__ = ["ClientPlan", "Floats", "Noise", "PerClient", "Plan", "Untold", "Why", "noise_of"]
 
@@ -152,7 +152,8 @@ class Noise(NamedTuple):
 
     Attributes:
         clip: Bound on the norm of an upload.
-        multiplier: Noise scale over the sensitivity 2 * clip.
+        multiplier: Noise scale over the sensitivity: 2 * clip for ``replace-one``, clip for
+            ``replace-special``.
         scale: Scale of the noise (for Laplace noise its b, not its deviation).
         std: Standard deviation of the noise.
     """
@@ -163,12 +164,20 @@ class Noise(NamedTuple):
     std: Floats
 
 
-def noise_of(accountant: Accountant, trust: str, clip: float, charges: Floats) -> Noise:
+def noise_of(
+    accountant: Accountant,
+    trust: str,
+    clip: float,
+    charges: Floats,
+    neighbours: Neighbours = "replace-one",
+) -> Noise:
     """Return the clip and the noise with which a round costs each class its charge.
 
     With trust ``local`` each upload carries its own noise: the smaller the charge, the larger the
     noise. Under ``secagg`` the noise in the sum is the same for everyone, so a class with a
-    smaller charge has a smaller clip instead, by the ratio of the noise multipliers.
+    smaller charge has a smaller clip instead, by the ratio of the noise multipliers. The
+    neighbouring relation is the one that the charges are for; it sets the sensitivity, and with it
+    the noise, for all classes alike.
 
     Example:
         >>> charges, basic = np.array([0.25, 1.0]), accountant_named("laplace/basic")
@@ -176,6 +185,8 @@ def noise_of(accountant: Accountant, trust: str, clip: float, charges: Floats) -
         [8.0, 2.0]
         >>> noise_of(basic, "secagg", 1.0, charges).clip.round(6).tolist()
         [0.25, 1.0]
+        >>> noise_of(basic, "secagg", 1.0, charges, "replace-special").scale.round(6).tolist()
+        [1.0, 1.0]
     """
     mechanism = mechanism_named(accountant.mechanism)
     paying = charges > 0
@@ -186,9 +197,9 @@ def noise_of(accountant: Accountant, trust: str, clip: float, charges: Floats) -
         if trust == "secagg":
             least = float(multipliers.min())
             bounds[paying] = clip * (least / multipliers[paying])
-            scales[:] = float(mechanism.scale(least, clip))
+            scales[:] = float(mechanism.scale(least, clip, neighbours))
         else:
-            scales[paying] = mechanism.scale(multipliers[paying], clip)
+            scales[paying] = mechanism.scale(multipliers[paying], clip, neighbours)
     return Noise(bounds, multipliers, scales, scales * mechanism.std_of_scale)
 
 
@@ -199,7 +210,7 @@ class ClientPlan(NamedTuple):
         takes_part: Whether the client has paid; otherwise it must not upload anything.
         charge: What it pays.
         clip: Bound on the norm of its whole upload.
-        noise_multiplier: Noise scale over 2 * clip.
+        noise_multiplier: Noise scale over the sensitivity.
         noise_scale: Scale of its noise; under ``secagg``, of the noise in the sum.
         noise_std: The noise as a standard deviation.
     """
@@ -230,6 +241,8 @@ class Plan:
         class_of_client: Class of each client; None if there is one class only.
         trust: ``local``: each client adds its own noise. ``secagg``: the server sees a sum that
             carries the noise once, and a client that pays less has a smaller clip.
+        neighbours: The neighbouring relation that the noise is for: with ``replace-one`` the
+            sensitivity is 2 * clip, with ``replace-special`` (trust ``secagg`` only) it is clip.
         own_clip: Each client's clip over that of its class, where a policy gives clients different
             clips (trust ``local`` only). The noise changes by the same factor, so the charge does
             not change.
@@ -246,6 +259,7 @@ class Plan:
     participants: Mask
     class_of_client: NDArray[np.int32] | None = None
     trust: Trust = "local"
+    neighbours: Neighbours = "replace-one"
     own_clip: Floats | None = None
     level: int | None = None
     why: Why = field(default=Why())
@@ -264,7 +278,11 @@ class Plan:
             none = np.zeros(len(self.charge_by_class))
             return Noise(none + self.largest_clip, none, none, none)
         return noise_of(
-            accountant_named(self.accountant), self.trust, self.largest_clip, self.charge_by_class
+            accountant_named(self.accountant),
+            self.trust,
+            self.largest_clip,
+            self.charge_by_class,
+            self.neighbours,
         )
 
     @cached_property
@@ -280,7 +298,7 @@ class Plan:
 
     @cached_property
     def noise_multiplier(self) -> float | PerClient:
-        """Noise scale over the sensitivity 2 * clip; infinite for absent clients."""
+        """Noise scale over the sensitivity; infinite for absent clients."""
         return self._each(self.noise_by_class.multiplier, np.inf)
 
     @cached_property
@@ -297,6 +315,9 @@ class Plan:
     @cached_property
     def noise_std(self) -> float | PerClient:
         """Standard deviation of the noise to add to each upload clipped at `clip`.
+
+        It is the noise multiplier times the sensitivity of the relation `neighbours`: 2 * clip for
+        ``replace-one`` and clip for ``replace-special`` (times sqrt(2) for Laplace noise).
 
         With trust ``secagg``, it is that of the noise in the sum, one number for everyone. With
         ``local`` it is infinite for absent clients, so that their uploads would be useless.
@@ -412,6 +433,8 @@ def _mark(plan: Plan) -> str:
         plan.round,
         plan.accountant,
         plan.trust,
+        # As before for the relation that used to be the only one: old plans can still be told.
+        *(() if plan.neighbours == "replace-one" else (plan.neighbours,)),
         plan.largest_clip,
         None if plan.own_clip is None else plan.own_clip.tobytes(),
         plan.level,

@@ -36,9 +36,10 @@ from bgtplanner.planning.plan import Floats, Mask, Plan, Trust, Untold, Why
 from bgtplanner.privacy._book import Spending, Ticks
 from bgtplanner.privacy._journal import Head
 from bgtplanner.privacy.accountants import TICK, Accountant, accountant_named, default_accountant
+from bgtplanner.privacy.allowed import neighbours_of
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger, Reservation
-from bgtplanner.privacy.mechanisms import mechanism_named
+from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
 
 __all__ = [
     "STATE_VERSION",
@@ -169,6 +170,12 @@ class LedgerPolicy(Policy):
         trust: ``local``: every client adds noise to its own upload. ``secagg``: secure
             aggregation shows the server only a sum, which carries the noise once; where budgets
             differ, a client that pays less has a smaller clip instead of more noise.
+        neighbours: The neighbouring relation that the budget is a promise about, and that the
+            noise of every plan is scaled for. By default the ledger's; without a ledger, the one
+            that goes with the trust. With ``local`` that is always ``replace-one``: one client's
+            data against any other, sensitivity 2 * clip. With ``secagg`` it is
+            ``replace-special``: one client's upload against nothing in its place, sensitivity
+            clip, which is what the epsilon of Opacus and of other implementations of DP-SGD means.
         participation: Share of the clients that are invited to a round. A client's budget then
             has to last for this share of the rounds only, so that its charges may be larger.
         ledger: The ledger to spend from; by default a new one in memory.
@@ -184,6 +191,7 @@ class LedgerPolicy(Policy):
     accounting: str | Accountant | None = None
     clip: float = 1.0
     trust: Trust = "local"
+    neighbours: Neighbours | None = None
     participation: float = 1.0
     ledger: Ledger = None  # type: ignore[assignment]  # there is one from __post_init__ on
     run: str = "run"
@@ -208,6 +216,10 @@ class LedgerPolicy(Policy):
         ConfigError.unless(trust in ("local", "secagg"), "trust", trust, "local or secagg")
         if self.ledger is None:
             self.ledger = _ledger_of(self)
+        elif self.neighbours not in (None, self.ledger.neighbours):
+            expected = f"{self.ledger.neighbours}, the relation of the ledger"
+            raise ConfigError(f"neighbours = {self.neighbours!r}: expected {expected}")
+        self.neighbours = neighbours_of(trust, self.ledger.neighbours)
         self.budgets, self.accountant = self.ledger.budgets, self.ledger.accountant
         self.participation = share
         _check_ledger(self)
@@ -224,11 +236,15 @@ class LedgerPolicy(Policy):
         paces = self._limits[:, 0] / self.accountant.sum_ticks(self._even[0])
         self._binding = int(paces.argmax())
 
-    def spending_from(self, ledger: Ledger) -> Self:
+    def spending_from(self, ledger: Ledger, trust: Trust | None = None) -> Self:
         """Return a copy of a policy that has not begun, which spends from another ledger.
 
+        The copy plans for the ledger's neighbouring relation, and for another trust if one is
+        given.
+
         Raises:
-            ConfigError: If it has begun, or was made for other clients or another accountant.
+            ConfigError: If it has begun, or was made for other clients, another accountant, or
+                expressly for another relation.
         """
         fits = self.round == 0
         ConfigError.unless(fits, "policy", f"in round {self.round}", "one that has not begun")
@@ -236,7 +252,14 @@ class LedgerPolicy(Policy):
             f"{len(of)} clients by {of.accountant.name}" for of in (self.ledger, ledger)
         )
         ConfigError.unless(theirs == wanted, "policy", f"made for {theirs}", wanted)
-        return dataclasses.replace(self, budget=None, clients=None, ledger=ledger)
+        return dataclasses.replace(
+            self,
+            budget=None,
+            clients=None,
+            ledger=ledger,
+            trust=self.trust if trust is None else trust,
+            neighbours=self._options["neighbours"],
+        )
 
     @abstractmethod
     def choose(self, context: Floats, left: Floats) -> Choice | None:
@@ -446,6 +469,7 @@ class LedgerPolicy(Policy):
             participants=nobody if reservation is None else reservation.granted,
             class_of_client=self.budgets.class_of_client,
             trust=self.trust,
+            neighbours=self.ledger.neighbours,
             own_clip=choice.own_clip,
             level=choice.level,
             why=choice.why,
@@ -498,7 +522,8 @@ def _ledger_of(policy: LedgerPolicy) -> Ledger:
     accountant = (
         policy.accounting if named else default_accountant(policy.mechanism or "gaussian").name
     )
-    return Ledger.in_memory(budget, accountant)  # type: ignore[arg-type]
+    relation = neighbours_of(policy.trust, policy.neighbours)
+    return Ledger.in_memory(budget, accountant, neighbours=relation)  # type: ignore[arg-type]
 
 
 def _check_ledger(policy: LedgerPolicy) -> None:

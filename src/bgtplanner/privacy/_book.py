@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bgtplanner.errors import BudgetExceeded, ConfigError, InputError, LedgerError
+from bgtplanner.errors import BudgetExceeded, ConfigError, InputError, LedgerError, quoted
 from bgtplanner.errors import LedgerTamperedError as Tampered
 from bgtplanner.privacy._journal import (
     Head,
@@ -46,6 +46,7 @@ from bgtplanner.privacy.accountants import (
     to_ticks,
 )
 from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.mechanisms import SENSITIVITY, Neighbours
 
 __all__ = ["Book", "Decision", "Payment", "Request", "Spending", "first_row"]
 
@@ -408,6 +409,11 @@ class Book:
                 np.frombuffer(classes, dtype="<i4"),
             )
             same_key = about["key"] == _mark_of_key(key)
+            # Before ledgers named the relation, all noise was scaled for this one.
+            named = about.get("neighbours", "replace-one")
+            if str(named) not in SENSITIVITY:
+                raise LedgerError(f"neighbours = {quoted(named)}: not a relation of this version")
+            self.neighbours: Neighbours = named
         except InputError as error:
             raise LedgerError(f"the ledger's first row cannot be used: {error}") from error
         except (KeyError, TypeError, ValueError) as error:
@@ -561,13 +567,19 @@ class Book:
         return hmac.digest(self._key, text + state, hashlib.sha256)
 
 
-def first_row(budgets: Budgets, accountant: Accountant, key: bytes) -> Row:
+def first_row(
+    budgets: Budgets, accountant: Accountant, key: bytes, neighbours: str = "replace-one"
+) -> Row:
+    ConfigError.unless(
+        neighbours in SENSITIVITY, "neighbours", neighbours, " or ".join(SENSITIVITY)
+    )
     for budget in budgets.classes:
         accountant.limit_ticks(budget)
     about = {
         "rule": accountant.name,
         "budgets": [[budget.epsilon, budget.delta] for budget in budgets.classes],
         "key": _mark_of_key(key),
+        "neighbours": neighbours,
     }
     payload = pack(about, budgets.class_of_client.astype("<i4").tobytes())
     return Row.after(None, "open", "", 0, payload)

@@ -18,9 +18,13 @@ gaussian/authors    1 / multiplier^2                  epsilon, unconverted      
 ==================  ================================  ==============================  ==========
 
 The multiplier is the noise's scale (standard deviation for Gaussian, scale for Laplace) over the
-replace-one sensitivity 2 * clip, in L2 for Gaussian and L1 for Laplace. PrivUnit adds no noise to
-an upload but turns its direction; its multiplier is the standard deviation of each coordinate of
-the release, over 2 * clip. No amplification by sub-sampling of clients is claimed.
+sensitivity, in L2 for Gaussian and L1 for Laplace: 2 * clip for the neighbouring relation
+``replace-one``, clip for ``replace-special``. A charge therefore means the same under both, and an
+accountant need not know which one it is; the ledger does. The same releases read as another
+epsilon under the other relation (:meth:`Accountant.other_reading`). PrivUnit adds no noise to an
+upload but turns its direction, and is for ``replace-one`` alone; its multiplier is the standard
+deviation of each coordinate of the release, over 2 * clip. No amplification by sub-sampling of
+clients is claimed.
 
 ``either`` and ``zcdp`` hold for any releases of pure epsilons, chosen one after another. The sum
 of the epsilons bounds the loss with certainty. The sum of their squares bounds it up to delta:
@@ -50,7 +54,7 @@ from numpy.typing import ArrayLike, NDArray
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy import conversions
 from bgtplanner.privacy.budget import Budget
-from bgtplanner.privacy.mechanisms import MECHANISMS, mechanism_named
+from bgtplanner.privacy.mechanisms import MECHANISMS, Additive, Neighbours, mechanism_named
 from bgtplanner.registry import Registry
 
 __all__ = [
@@ -108,7 +112,8 @@ class Accountant:
         name: ``mechanism/rule``.
         mechanism: The mechanism whose charges it adds up.
         sound: Whether staying within the capacity gives (epsilon, delta) for adaptively chosen
-            charges, replace-one, with one clip over the whole upload.
+            charges, under the relation for which the noise was scaled, with one clip over the
+            whole upload.
         sums: The sums that are kept: of the charges, and for some of their squares. Each comes
             with its capacity for (epsilon, delta) and the epsilon that it amounts to at delta.
 
@@ -214,10 +219,85 @@ class Accountant:
 
     def epsilon_of_rounds(self, charge: float, rounds: int, delta: float) -> float:
         """Return the epsilon, at delta, of `rounds` rounds of one charge, however large."""
+        return float(self._reading(self._sums_of_rounds(charge, rounds), delta))
+
+    def other_reading_of_rounds(
+        self, charge: float, rounds: int, delta: float, neighbours: Neighbours
+    ) -> float | None:
+        """Return the same under the other relation; see :meth:`other_reading`."""
+        read = self._other_reading(self._sums_of_rounds(charge, rounds), delta, neighbours)
+        return None if read is None else float(read)
+
+    def _sums_of_rounds(self, charge: float, rounds: int) -> Floats:
         adds = self.sum_ticks(charge)
         powers = np.array([float(charge) ** power for power in self.powers])
-        sums = np.where(adds < CEILING, from_ticks(adds), powers)
-        return float(self._reading(sums * float(rounds), delta))
+        return np.asarray(np.where(adds < CEILING, from_ticks(adds), powers) * float(rounds))
+
+    def other_reading(
+        self, spent: ArrayLike, delta: float, neighbours: Neighbours
+    ) -> Floats | None:
+        """Return the epsilon at delta, under the other relation, of sums in ticks.
+
+        From ``replace-special`` to ``replace-one`` the sensitivity doubles, and so do the
+        mu of Gaussian noise and the epsilon of Laplace noise; from ``replace-one`` to
+        ``replace-special`` they halve. A mechanism that does not scale in this way, like PrivUnit,
+        is for ``replace-one`` alone. Against nothing in the place of an upload it is no worse than
+        against any other upload, which is what is returned.
+
+        Args:
+            spent: Sums in ticks, as for :meth:`epsilon`.
+            delta: The delta at which epsilon is read.
+            neighbours: The relation under which the sums were charged.
+
+        Returns:
+            None if it is not known: by an accountant that promises nothing, or one of a plugin
+            whose charges do not grow by the same factor at every noise multiplier.
+
+        Example:
+            >>> basic = accountant_named("laplace/basic")
+            >>> float(basic.other_reading(to_ticks([1.5]), 1e-5, "replace-special"))
+            3.0
+        """
+        sums = from_ticks(spent)
+        return self._other_reading(np.where(sums < _MOST, sums, np.inf), delta, neighbours)
+
+    def _other_reading(self, sums: Floats, delta: float, neighbours: Neighbours) -> Floats | None:
+        growth = self._growth
+        if not self.sound or (growth is None and neighbours == "replace-special"):
+            return None
+        if growth is None:
+            return self._reading(sums, delta)
+        sign = 1 if neighbours == "replace-special" else -1
+        factors = [growth ** (sign * power) for power in self.powers]
+        scaled = [factor * row for factor, row in zip(factors, sums, strict=True)]
+        return self._reading(np.stack(scaled), delta)
+
+    def other_promise(self, budget: Budget, neighbours: Neighbours) -> float | None:
+        """Return the epsilon, under the other relation, of all that a budget can ever pay for.
+
+        What a ledger admits has a sum within its limit, whichever it is. So the other reading is
+        at most the largest of those of the limits. It is None where :meth:`other_reading` is.
+
+        Example:
+            >>> gdp = accountant_named("gaussian/gdp")
+            >>> round(gdp.other_promise(Budget(10, 1e-5), "replace-special"), 2)
+            24.39
+        """
+        limits = self.limit_ticks(budget)
+        # A sum that is not the one within its limit may be anything, and bounds nothing.
+        alone = np.full((len(limits), len(limits)), CEILING)
+        np.fill_diagonal(alone, limits)
+        read = self.other_reading(alone, budget.delta, neighbours)
+        return None if read is None else float(read.max())
+
+    @property
+    def _growth(self) -> float | None:
+        """By which factor a charge grows if the sensitivity doubles; None if it depends."""
+        multipliers: Floats = np.exp2(np.arange(-8.0, 9.0))
+        if not isinstance(MECHANISMS[self.mechanism], Additive):
+            return None
+        growth = self.charge_of(multipliers / 2) / self.charge_of(multipliers)
+        return float(growth[0]) if (growth == growth[0]).all() else None
 
     def _reading(self, sums: Floats, delta: float) -> Floats:
         every = [read(row, delta) for (_, read), row in zip(self.sums, sums, strict=True)]
@@ -250,14 +330,14 @@ _SQUARES: Sum = (conversions.squares_capacity, conversions.squares_epsilon)
 
 
 class GaussianDP(Accountant):
-    """Gaussian noise, by its exact privacy curve."""
+    """Gaussian noise, by its exact privacy curve; a charge is (L2 sensitivity / deviation)^2."""
 
     name, mechanism = "gaussian/gdp", "gaussian"
     sums = ((conversions.gdp_capacity, conversions.gdp_epsilon),)
 
 
 class GaussianRenyi(Accountant):
-    """Gaussian noise, by the moments accountant."""
+    """Gaussian noise, by the moments accountant; a charge is half of that of GaussianDP."""
 
     name, mechanism = "gaussian/rdp", "gaussian"
     sums = ((conversions.renyi_capacity, conversions.renyi_epsilon),)
@@ -270,7 +350,7 @@ class GaussianRenyi(Accountant):
 
 
 class LaplaceFilter(Accountant):
-    """Laplace noise, by the sum of the squares of its epsilons."""
+    """Laplace noise, by the sum of the squares of its epsilons, (L1 sensitivity / scale)^2."""
 
     name, mechanism, sums = "laplace/filter", "laplace", (_FILTER,)
 
@@ -286,7 +366,7 @@ class PureAccountant(Accountant):
 
 
 class LaplaceBasic(PureAccountant):
-    """Laplace noise, by the sum of its epsilons."""
+    """Laplace noise, by the sum of its epsilons, L1 sensitivity / scale."""
 
     name, mechanism, sums = "laplace/basic", "laplace", (_PURE,)
 
@@ -304,13 +384,16 @@ class LaplaceZCDP(PureAccountant):
 
 
 class PrivUnitEither(PureAccountant):
-    """PrivUnit, whose charge is the epsilon of its cap, with the sums of LaplaceEither."""
+    """PrivUnit, whose charge is the epsilon of its cap, with the sums of LaplaceEither.
+
+    The relation is ``replace-one``: the epsilon holds between any two directions.
+    """
 
     name, mechanism, sums = "privunit/either", "privunit", (_PURE, _FILTER)
 
 
 class PrivUnitZCDP(PureAccountant):
-    """PrivUnit with the sums of LaplaceZCDP."""
+    """PrivUnit with the sums of LaplaceZCDP; the relation is ``replace-one``."""
 
     name, mechanism, sums = "privunit/zcdp", "privunit", (_PURE, _SQUARES)
 

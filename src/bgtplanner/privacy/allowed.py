@@ -8,17 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.mechanisms import MECHANISMS, mechanism_named
+from bgtplanner.privacy.mechanisms import (
+    MECHANISMS,
+    SENSITIVITY,
+    Neighbours,
+    mechanism_named,
+)
 from bgtplanner.registry import Registry
 
-__all__ = ["UNITS", "Choice", "Unit", "allows", "best_mechanism", "check"]
+__all__ = ["UNITS", "Choice", "Unit", "allows", "best_mechanism", "check", "neighbours_of"]
 
 _SECAGG = (
     "local. Secure aggregation would take pairwise masks that survive clients dropping out; "
     "Flower's SecAgg+ is tied to its old workflow, so nothing here would hide single uploads"
+)
+
+_LOCAL = (
+    "replace-one, with trust = local: the server sees each upload with its sender, so that what "
+    "has to be hidden is what it says, and not only whether there is one"
 )
 
 
@@ -62,6 +72,7 @@ class Choice(NamedTuple):
         noise: ``sum`` or ``per-client`` in a simulation, otherwise None.
         validation: Share of the charge that pays for a second release.
         deployed: Whether it is for real clients and a server that sees what they send.
+        neighbours: The neighbouring relation for which the noise is scaled.
     """
 
     mechanism: str
@@ -70,6 +81,7 @@ class Choice(NamedTuple):
     noise: str | None = None
     validation: float = 0.0
     deployed: bool = False
+    neighbours: str = "replace-one"
 
 
 def check(choice: Choice, prefix: str = "") -> None:
@@ -88,10 +100,35 @@ def allows(choice: Choice) -> bool:
     return all(fits for _, fits, _ in _table(choice))
 
 
+def neighbours_of(trust: str, wanted: str | None = None, name: str = "neighbours") -> Neighbours:
+    """Return the neighbouring relation to use under a trust.
+
+    Args:
+        trust: ``local`` or ``secagg``.
+        wanted: A relation; None or ``auto`` for the one that goes with the trust:
+            ``replace-special`` with ``secagg``, ``replace-one`` with ``local``.
+        name: The name of the setting, for an error.
+
+    Raises:
+        ConfigError: If there is no such relation, or it does not go with the trust.
+    """
+    if wanted in (None, "auto"):
+        return "replace-special" if trust == "secagg" else "replace-one"
+    for fits, expected in _neighbours_fit(str(wanted), trust):
+        ConfigError.unless(fits, name, wanted, expected)
+    return cast(Neighbours, wanted)
+
+
 def best_mechanism(trust: str, unit: str, *, validates: bool) -> str:
     """Return the mechanism with the least noise among those that this trust and unit allow."""
     alone = allows(Choice("privunit", trust, unit, validation=0.5 * validates))
     return "privunit" if alone else "gaussian"
+
+
+def _neighbours_fit(neighbours: str, trust: str) -> Iterator[tuple[bool, str]]:
+    """Yield whether a relation exists and goes with the trust, and what would."""
+    yield neighbours in SENSITIVITY, " or ".join(SENSITIVITY)
+    yield neighbours == "replace-one" or trust == "secagg", _LOCAL
 
 
 def _table(choice: Choice) -> Iterator[tuple[str, bool, str]]:
@@ -103,6 +140,8 @@ def _table(choice: Choice) -> Iterator[tuple[str, bool, str]]:
         yield "trust", local, _SECAGG
         yield "unit", choice.unit == "client", "client"
     yield "trust", local or summed, "local or secagg"
+    for fits, expected in _neighbours_fit(choice.neighbours, choice.trust):
+        yield "neighbours", fits, expected
     yield "unit", choice.unit in UNITS, " or ".join(UNITS)
     mechanism, unit = mechanism_named(choice.mechanism), UNITS[choice.unit]
     validates = choice.validation > 0

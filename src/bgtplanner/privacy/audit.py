@@ -219,8 +219,9 @@ def one_run_p_value(
 
     Every canary is a client that holds one of two uploads, by the toss of a fair coin, and all of
     them are in the same release. The guesses may depend on each other in any way (Steinke, Nasr
-    and Jagielski 2023, theorem 5.2). The relation is replace-one, for clients with a budget of
-    their own each; the coordinates of one client's upload are not canaries, since they share one
+    and Jagielski 2023, theorem 5.2). The relation is the one by which the two uploads are
+    neighbours (one of them is zero for ``replace-special``), for clients with a budget of their
+    own each; the coordinates of one client's upload are not canaries, since they share one
     budget. A positive delta costs much: since the one release may fail for all canaries at once,
     no more than about ``log(p_value / (2 delta))`` can be refuted.
 

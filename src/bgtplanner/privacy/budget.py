@@ -18,8 +18,10 @@ __all__ = ["Budget", "Budgets"]
 class Budget:
     """The (epsilon, delta) that all releases of one client together must satisfy.
 
-    Neighbouring relation: replace one client's whole data by any other. The pair is a promise
-    about everything that the client ever sends under this budget, however the charges are chosen.
+    The pair is a promise about everything that the client ever sends under this budget, however
+    the charges are chosen. The neighbouring relation that it is for is that of the ledger: one
+    client's whole data against any other (``replace-one``), or its uploads against nothing in
+    their place (``replace-special``).
 
     Attributes:
         epsilon: Largest privacy loss, positive and finite.

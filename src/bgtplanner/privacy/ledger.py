@@ -8,6 +8,9 @@ or
   inputs, which must be public, is unchanged. Otherwise it is a new attempt with a new charge.
 * If a run must move forward, a round that is not above every earlier one is refused.
 * The promise is the budget. ``epsilon_spent`` is a reading.
+* The first row names the neighbouring relation for which the noise of every release is scaled, and
+  so what the budget promises. A ledger whose first row names none is older, and its relation is
+  ``replace-one``. A ledger is never used for another relation than its own.
 * The cost of a call does not grow with the number of rows: opening a ledger reads the newest
   snapshot and the few rows after it. Only :meth:`Ledger.verify` reads them all.
 
@@ -21,7 +24,7 @@ import hmac
 import itertools
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -43,6 +46,7 @@ from bgtplanner.privacy._book import (
 from bgtplanner.privacy._journal import Head, Journal, Made, Row, named_values, pack
 from bgtplanner.privacy.accountants import Accountant, accountant_named, from_ticks, to_ticks
 from bgtplanner.privacy.budget import Budgets
+from bgtplanner.privacy.mechanisms import Neighbours
 from bgtplanner.privacy.witness import Witness
 
 __all__ = ["SNAPSHOT_EVERY", "Head", "Ledger", "Reservation"]
@@ -116,10 +120,17 @@ class Ledger:
             self.check_head(seen)
 
     @classmethod
-    def in_memory(cls, budgets: Budgets, accountant: Accountant | str) -> Self:
-        """Create a ledger that lives as long as the process."""
+    def in_memory(
+        cls,
+        budgets: Budgets,
+        accountant: Accountant | str,
+        *,
+        neighbours: Neighbours = "replace-one",
+    ) -> Self:
+        """Create a ledger that lives as long as the process; see :meth:`create`."""
         key = secrets.token_bytes(32)
-        return cls(Journal.in_memory([first_row(budgets, _rule(accountant), key)], key))
+        first = first_row(budgets, _rule(accountant), key, neighbours)
+        return cls(Journal.in_memory([first], key))
 
     @classmethod
     def create(
@@ -129,14 +140,24 @@ class Ledger:
         accountant: Accountant | str,
         *,
         witness: Witness | None = None,
+        neighbours: Neighbours = "replace-one",
     ) -> Self:
-        """Create a durable ledger; see :meth:`open` for the witness.
+        """Create a durable ledger.
+
+        Args:
+            path: The file.
+            budgets: What every client may spend.
+            accountant: How charges add up.
+            witness: See :meth:`open`.
+            neighbours: The relation that the budgets are a promise about, for which all noise is
+                to be scaled: ``replace-one`` (sensitivity 2 * clip) or ``replace-special``
+                (sensitivity clip; only where the server sees sums alone). It never changes.
 
         Raises:
             LedgerError: If the file exists: a ledger is never silently replaced.
         """
         key = secrets.token_bytes(32)
-        first = first_row(budgets, _rule(accountant), key)  # checked before a file is made
+        first = first_row(budgets, _rule(accountant), key, neighbours)  # before a file is made
         if witness is not None and witness.newest() is not None:
             taken = "already the witness of another ledger; name another file"
             raise LedgerError(f"{witness.path}: {taken}")
@@ -152,6 +173,7 @@ class Ledger:
         *,
         budgets: Budgets | None = None,
         accountant: Accountant | str | None = None,
+        neighbours: Neighbours | None = None,
         head: Head | None = None,
         witness: Witness | None = None,
         read_only: bool = False,
@@ -165,6 +187,7 @@ class Ledger:
                 ledger was created with, never larger. A client that has spent more than its new
                 budget can pay nothing further.
             accountant: If given, must be the one that the ledger was created with.
+            neighbours: Likewise; a ledger that names no relation was created with ``replace-one``.
             head: The newest row that is remembered elsewhere; a ledger without it is refused.
             witness: A file elsewhere to which every head is appended before a reservation is
                 granted. A ledger that has lost the newest of them is refused.
@@ -182,6 +205,12 @@ class Ledger:
             if accountant is not None and _rule(accountant).name != ledger.accountant.name:
                 wanted, kept = _rule(accountant).name, ledger.accountant.name
                 raise LedgerError(f"{path}: kept with the accountant {kept}, not {wanted}")
+            if neighbours not in (None, ledger.neighbours):
+                raise LedgerError(
+                    f"{path}: kept for neighbours = {ledger.neighbours}, not {neighbours}: its "
+                    "charges would mean something else; go on with that relation, or begin a new "
+                    "ledger"
+                )
             if budgets is not None:
                 try:
                     ledger._book.lower(budgets)
@@ -240,6 +269,11 @@ class Ledger:
     def accountant(self) -> Accountant:
         """How charges add up."""
         return self._book.accountant
+
+    @property
+    def neighbours(self) -> Neighbours:
+        """The neighbouring relation that the budgets are a promise about."""
+        return self._book.neighbours
 
     @property
     def budgets(self) -> Budgets:
@@ -444,13 +478,39 @@ class Ledger:
 
     def epsilon_spent(self, delta: float | None = None) -> NDArray[np.float64]:
         """Return each client's epsilon so far: a reading at its own delta, or at the one given."""
+        return self._read(delta, self.accountant.epsilon)
+
+    def epsilon_other_reading(self) -> NDArray[np.float64]:
+        """Return what each client has spent, as epsilon at its own delta by the other relation.
+
+        It is NaN where it is not known; see :meth:`Accountant.other_reading`.
+
+        Example:
+            >>> from bgtplanner import Budget
+            >>> budgets = Budgets.same(Budget(1.0), clients=2)
+            >>> ledger = Ledger.in_memory(budgets, "laplace/basic", neighbours="replace-special")
+            >>> _ = ledger.reserve(0.75, run="a", round=0)
+            >>> ledger.epsilon_spent().tolist(), ledger.epsilon_other_reading().tolist()
+            ([0.75, 0.75], [1.5, 1.5])
+        """
+
+        def other(sums: Ticks, delta: float) -> NDArray[np.float64]:
+            read = self.accountant.other_reading(sums, delta, self.neighbours)
+            return np.full(sums.shape[1], np.nan) if read is None else read
+
+        return self._read(None, other)
+
+    def _read(
+        self, delta: float | None, reading: Callable[[Ticks, float], NDArray[np.float64]]
+    ) -> NDArray[np.float64]:
+        """Return each client's sums in words of epsilon; each reading is computed once."""
         columns = self._book.spending
         result = np.zeros(len(columns.class_of))
         for index, budget in enumerate(self.budgets.classes):
             members = np.flatnonzero(columns.class_of == index)
             at = budget.delta if delta is None else delta
             distinct, back = np.unique(columns.sums[:, members], axis=1, return_inverse=True)
-            result[members] = self.accountant.epsilon(distinct, at)[back]
+            result[members] = reading(distinct, at)[back]
         return columns.of_clients(result)
 
     @property

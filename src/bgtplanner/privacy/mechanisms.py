@@ -1,9 +1,18 @@
 """What makes an upload private: one class per mechanism, with everything that depends on it.
 
-Neighbouring relation: replace one client's data by any other. An upload is clipped *as a whole*
-to norm C (L2 for Gaussian, L1 for Laplace), so two clients' uploads differ by at most 2C: that is
-the sensitivity, and ``noise scale = noise multiplier * 2C``. Every coordinate of a fixed, public
-index set carries noise; noise on the rated items alone would show which they are.
+An upload is clipped *as a whole* to norm C (L2 for Gaussian, L1 for Laplace). Which inputs are
+neighbours, and so have to be hard to tell apart, is one of two relations (:data:`SENSITIVITY`,
+``docs/concepts/neighbours.md``):
+
+``replace-one``
+    One client's data against any other data. Two uploads differ by at most 2C.
+``replace-special``
+    One client's upload against nothing (zero) in its place. They differ by at most C. Only where
+    the server sees sums alone.
+
+That difference is the sensitivity, and ``noise scale = noise multiplier * sensitivity``. Every
+coordinate of a fixed, public index set carries noise; noise on the rated items alone would show
+which they are.
 
 Doubles are not real numbers: the last bits of ``upload + noise`` can reveal the upload (Mironov
 2012). So what is released lies on a grid far coarser than those bits and far finer than the noise.
@@ -24,7 +33,8 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -38,11 +48,13 @@ from bgtplanner.registry import Registry
 
 __all__ = [
     "MECHANISMS",
+    "SENSITIVITY",
     "Additive",
     "Gaussian",
     "Laplace",
     "Limits",
     "Mechanism",
+    "Neighbours",
     "Spent",
     "clip_factor",
     "mechanism_named",
@@ -51,6 +63,10 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 Array = Any  # of NumPy or JAX; this package does not depend on JAX
+Neighbours = Literal["replace-special", "replace-one"]
+
+SENSITIVITY: Mapping[str, float] = MappingProxyType({"replace-special": 1.0, "replace-one": 2.0})
+"""The neighbouring relations by name, each with its sensitivity in units of the clip."""
 
 # Clip a little below the bound: rounding to float32 must not push an upload over it.
 _MARGIN = 1e-6
@@ -117,6 +133,8 @@ class Mechanism:
         [[0.6, 0.8], [0.3, 0.4]]
         >>> float(gaussian.scale(noise_multiplier=5.0, bound=0.5))
         5.0
+        >>> float(gaussian.scale(noise_multiplier=5.0, bound=0.5, neighbours="replace-special"))
+        2.5
     """
 
     __slots__ = ()
@@ -177,14 +195,27 @@ class Mechanism:
 
     # ---- calibrate
 
-    def scale(self, noise_multiplier: ArrayLike, bound: ArrayLike) -> Floats:
+    def scale(
+        self,
+        noise_multiplier: ArrayLike,
+        bound: ArrayLike,
+        neighbours: Neighbours = "replace-one",
+    ) -> Floats:
         """Return the noise scale (standard deviation, or Laplace's b) for uploads within `bound`.
 
-        The sensitivity is 2 * bound: replace one client by another. For ``privunit`` this is the
-        standard deviation of each coordinate of the release.
+        It is the multiplier times the sensitivity: 2 * bound for ``replace-one``, which is also
+        what is assumed if no relation is given, and bound for ``replace-special``. For
+        ``privunit``, which is for ``replace-one`` alone, this is the standard deviation of each
+        coordinate of the release.
         """
+        known = neighbours in SENSITIVITY
+        ConfigError.unless(known, "neighbours", neighbours, " or ".join(SENSITIVITY))
+        fits = neighbours == "replace-one" or "secagg" in self.trusts
+        expected = f"replace-one, with mechanism {self.name}, which is for single uploads"
+        ConfigError.unless(fits, "neighbours", neighbours, expected)
         multiplier = _positive("noise_multiplier", noise_multiplier)
-        return _positive("scale", multiplier * 2 * _positive("clip", bound))
+        factor = SENSITIVITY[neighbours]
+        return _positive("scale", multiplier * factor * _positive("clip", bound))
 
     def multiplier_of(self, epsilon: Floats) -> Floats:
         """Return the noise multiplier of a release of this pure epsilon."""
@@ -359,7 +390,10 @@ class Additive(Mechanism):
 
 
 class Gaussian(Additive):
-    """Normal noise: (epsilon, delta), by Gaussian differential privacy."""
+    """Normal noise: (epsilon, delta), by Gaussian differential privacy.
+
+    Sensitivity in L2: 2C for ``replace-one``, C for ``replace-special``.
+    """
 
     __slots__ = ()
     name, order, accountant = "gaussian", 2, "gaussian/gdp"
@@ -382,7 +416,10 @@ class Gaussian(Additive):
 
 
 class Laplace(Additive):
-    """Laplace noise: pure epsilon."""
+    """Laplace noise: pure epsilon.
+
+    Sensitivity in L1: 2C for ``replace-one``, C for ``replace-special``.
+    """
 
     __slots__ = ()
     name, order, accountant = "laplace", 1, "laplace/zcdp"

@@ -17,7 +17,9 @@ def audit_view(console: Console, found: Mapping[str, Any]) -> None:
     assuming = gaussian is not None and gaussian > found["epsilon_lower_any"]
     claimed = f"epsilon {found['claimed_epsilon']:g} at delta {found['delta']:g}"
     seen = f"epsilon >= {found['epsilon_lower']:.3f} with {100 * found['confidence']:g} %"
-    lines = [("claimed", f"{claimed} ({found['accounting']}), replace-one")]
+    lines = [("claimed", f"{claimed} ({found['accounting']})")]
+    against = "nothing" if found["neighbours"] == "replace-special" else "another's"
+    lines.append(("", f"{found['neighbours']}: one client's upload against {against}"))
     if found["beside"] is not None:
         lines.append(("", f"beside clients with epsilon {found['beside']:g}"))
     if found["unit"] == "row":

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from bgtplanner.privacy.accountants import ACCOUNTANTS
+from bgtplanner.privacy.quotes import both_readings
 
-__all__ = ["guarantee", "is_sound", "not_covered"]
+__all__ = ["guarantee", "is_sound", "not_covered", "readings_of"]
 
 _NOT_ACCOUNTED = {
     "item-ids": "which items each client rated",
@@ -46,6 +47,12 @@ def not_covered(summary: Mapping[str, Any]) -> list[str]:
     return [f"Not covered, so that no finite epsilon holds: {named}."]
 
 
+def readings_of(summary: Mapping[str, Any]) -> str | None:
+    """Both readings of the promised epsilon; None if a summary names no relation."""
+    neighbours, other = summary.get("neighbours"), summary.get("epsilon_other_reading")
+    return neighbours and both_readings(summary["epsilon"], neighbours, other)
+
+
 def _adds_up(summary: Mapping[str, Any]) -> bool:
     accountant = ACCOUNTANTS.get(summary["accounting"])
     return accountant is not None and accountant.sound
@@ -62,14 +69,15 @@ def guarantee(summary: Mapping[str, Any]) -> list[str]:
         else ""
     )
     seen = "only the sum of all uploads" if summary["trust"] == "secagg" else "every upload"
-    lines = []
+    lines, read = [], readings_of(summary)
+    means = [] if read is None else [f"Neighbours: {read}."]
     if is_sound(summary):
         lines.append(
             f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy for each whole client, "
             f"over the whole run, against a server that sees {seen} ({summary['accounting']})"
             f"{secret}."
         )
-        lines += not_covered(summary)
+        lines += means + not_covered(summary)
         spent = summary.get("epsilon_spent_max")
         said = "an unknown part" if spent is None else f"{spent:.3g}"
         lines.append(f"Spent at most {said} of this epsilon, in {summary['rounds_paid']} rounds.")
@@ -94,4 +102,4 @@ def guarantee(summary: Mapping[str, Any]) -> list[str]:
             f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy of the uploads alone"
             f"{secret}."
         )
-    return lines + not_covered(summary)
+    return lines + means + not_covered(summary)

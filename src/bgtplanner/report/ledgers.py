@@ -11,10 +11,17 @@ from rich.table import Table
 
 from bgtplanner.privacy.accountants import from_ticks
 from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.privacy.quotes import both_readings
 from bgtplanner.report.blocks import bar
 from bgtplanner.report.screen import words
 
 __all__ = ["ledger_facts", "ledger_view", "quotes_view"]
+
+
+_SENSITIVITY = {
+    "replace-special": "clip for replace-special (against nothing)",
+    "replace-one": "2 x clip for replace-one (against another's data)",
+}
 
 
 def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str, Any]]) -> None:
@@ -25,20 +32,27 @@ def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str,
         "capacity": "capacity",
         "1 round": "epsilon_of_one_round",
         f"{rounds:,}": "epsilon",
+        "other": "epsilon_other_reading",
         f"{rounds + 1:,}": "epsilon_with_one_more_round",
     }
     given = any("at_noise_multiplier" in quote for quote in quotes.values())
+    if given:  # eighty columns hold no more
+        del columns[f"{rounds + 1:,}"]
     table = _table(["accountant", *columns, *["rounds", "epsilon"] * given], left="accountant")
     for name, quote in quotes.items():
-        texts = [f"{quote[key]:.4g}" for key in columns.values()]
+        texts = ["–" if quote[key] is None else f"{quote[key]:.4g}" for key in columns.values()]
         if given:
             at = quote["at_noise_multiplier"]
             texts += [f"{at['rounds_affordable']:,}", f"{at['epsilon']:.4g}"]
         table.add_row(name + ("" if quote["sound"] else " (!)"), *texts)
     console.print(table)
+    after = ", ".join(name for name in columns if name[0].isdigit())
+    relations = sorted({quote["neighbours"] for quote in quotes.values()}, reverse=True)
     lines = [
-        "noise: scale over sensitivity (2 x clip) of a round, if all are equal.",
-        f"1 round, {rounds:,}, {rounds + 1:,}: epsilon after that many rounds with that noise.",
+        "noise: scale over sensitivity of a round, if all are equal. The sensitivity is",
+        *(f"  {_SENSITIVITY[name]}: {_of(quotes, name)}." for name in relations),
+        f"{after}: epsilon after that many rounds with that noise.",
+        f"other: epsilon of {rounds:,} rounds under the other relation, at most.",
     ]
     if given:
         lines.append("rounds, epsilon: how many rounds the budget pays for with your noise,")
@@ -46,6 +60,12 @@ def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str,
     if any(not quote["sound"] for quote in quotes.values()):
         lines.append("(!) promises nothing: what the paper's authors booked, for comparison only.")
     console.print("\n".join(lines), highlight=False, markup=False)
+
+
+def _of(quotes: Mapping[str, Mapping[str, Any]], neighbours: str) -> str:
+    """Return the mechanisms that are quoted for a relation."""
+    every = (name.split("/")[0] for name in quotes if quotes[name]["neighbours"] == neighbours)
+    return ", ".join(dict.fromkeys(every))
 
 
 def _table(headings: list[str], left: str) -> Table:
@@ -58,6 +78,7 @@ def _table(headings: list[str], left: str) -> Table:
 def ledger_facts(ledger: Ledger) -> dict[str, Any]:
     """Return what a ledger says, class by class, as plain values."""
     spent, left, epsilon = ledger.spent(), ledger.left(), ledger.epsilon_spent()
+    accountant, other = ledger.accountant, ledger.epsilon_other_reading()
     classes = []
     for index, budget in enumerate(ledger.budgets.classes):
         members = np.flatnonzero(ledger.budgets.class_of_client == index)
@@ -68,18 +89,23 @@ def ledger_facts(ledger: Ledger) -> dict[str, Any]:
                 "epsilon": budget.epsilon,
                 "delta": budget.delta,
                 "clients": len(members),
-                "capacity": ledger.accountant.capacity(budget),
+                "epsilon_other_reading": accountant.other_promise(budget, ledger.neighbours),
+                "capacity": accountant.capacity(budget),
                 "spent_most": float(from_ticks(spent[0, members].max())),
                 "left_least": float(left[members].min()),
                 "left_most": float(left[members].max()),
                 "epsilon_spent_median": float(np.median(epsilon[members])),
                 "epsilon_spent_most": float(epsilon[members].max()),
+                "epsilon_spent_other_reading": (
+                    None if np.isnan(other[members]).any() else float(other[members].max())
+                ),
                 "exhausted": int((left[members] <= 0).sum()),
             }
         )
     return {
-        "rule": ledger.accountant.name,
-        "sound": ledger.accountant.sound,
+        "rule": accountant.name,
+        "neighbours": ledger.neighbours,
+        "sound": accountant.sound,
         "clients": len(ledger),
         "head": str(ledger.head),
         "unsettled": ledger.unsettled,
@@ -93,11 +119,18 @@ def ledger_view(console: Console, facts: Mapping[str, Any], history: list[dict[s
     lines = [
         f"{facts['clients']:,} clients, accountant {facts['rule']}, head {facts['head'][:20]}…"
     ]
+
+    def means(entry: Mapping[str, Any]) -> list[str]:
+        other = entry["epsilon_other_reading"]
+        text = both_readings(entry["epsilon"], facts["neighbours"], other)
+        return text.replace("; ", ";\n").split("\n")
+
     for entry in facts["classes"]:
         share = entry["epsilon_spent_most"] / entry["epsilon"]
         lines += [
             f"({entry['epsilon']:g}, {entry['delta']:g}) {promise} to {entry['clients']:,} "
             "clients",
+            *(f"  {line}" for line in means(entry)),
             f"  spent {bar(share, 30)} epsilon {entry['epsilon_spent_most']:.4g} at most, "
             f"{entry['epsilon_spent_median']:.4g} median",
             f"  left  a charge of {entry['left_least']:.4g} at least; {entry['exhausted']:,} "

@@ -165,7 +165,8 @@ def _privacy(config: Config) -> str:
     if privacy.mechanism == "none":
         return "no privacy (mechanism none)"
     budget = f"epsilon {privacy.epsilon:g}" if privacy.budgets is None else "several budgets"
-    return f"{budget}, {privacy.mechanism}, {privacy.trust}, {config.planning.policy}"
+    how = f"{privacy.mechanism}, {privacy.trust}, {privacy.relation}"
+    return f"{budget}, {how}, {config.planning.policy}"
 
 
 def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, list[str], bool]]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bgtplanner.errors import RunFolderError
 from bgtplanner.models.metrics import METRICS, shown
 from bgtplanner.models.references import REFERENCES
-from bgtplanner.report.guarantee import guarantee, is_sound, not_covered
+from bgtplanner.report.guarantee import guarantee, is_sound, not_covered, readings_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.summary import identity_of, not_accounted, promised, readings, summarise
@@ -174,7 +174,10 @@ class RunView:
             if summary["not_accounted"]:
                 given.append(f"{' and '.join(summary['not_accounted'])} were public")
             rest = f"if {' and '.join(given)}" if given else "over the whole run"
-            return [tile, Tile("Guaranteed", value, f"to each whole client, {rest}")]
+            rest = f"to each whole client, {rest}"
+            if (read := readings_of(summary)) is not None:
+                rest = f"{read.replace('epsilon', 'ε')}; {rest}"
+            return [tile, Tile("Guaranteed", value, rest)]
         rest = "see below what is not covered"
         if summary["not_accounted"]:
             value = "no finite ε"

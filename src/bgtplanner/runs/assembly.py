@@ -21,6 +21,7 @@ from bgtplanner.paper.extras import PaperExtras
 from bgtplanner.planning.policy import LedgerPolicy, Policy
 from bgtplanner.planning.registry import CONSTANTS, POLICIES
 from bgtplanner.privacy.accountants import Accountant, accountant_named, default_accountant
+from bgtplanner.privacy.allowed import UNITS
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import Config
@@ -36,12 +37,13 @@ __all__ = [
     "federation_of",
     "learner_of",
     "policy_of",
+    "promise_of",
 ]
 
 
 # What a policy gets from the run or from its ledger.
 _TOLD = {"budget", "clients", "ledger", "run", "rounds", "seed", "participation"}
-_TOLD |= {"accounting", "mechanism"}
+_TOLD |= {"accounting", "mechanism", "neighbours", "trust"}
 
 
 def learner_of(config: Config) -> Learner:
@@ -171,6 +173,18 @@ def accountant_of(config: Config) -> Accountant:
     return accountant
 
 
+def promise_of(config: Config, epsilon: float) -> dict[str, Any]:
+    """Return the neighbouring relation of a run, and how its epsilon reads under the other one.
+
+    The other reading is None if nothing is promised to a whole client.
+    """
+    privacy, accountant = config.privacy, accountant_of(config)
+    whole = UNITS[privacy.unit].sound and accountant.sound
+    budget = Budget(epsilon, privacy.delta)
+    other = accountant.other_promise(budget, privacy.relation) if whole else None
+    return {"neighbours": privacy.relation, "epsilon_other_reading": other}
+
+
 def budgets_of(config: Config, n_clients: int) -> Budgets:
     """Return what every client may spend."""
     privacy = config.privacy
@@ -209,14 +223,17 @@ def coordinator_of(
 ) -> Coordinator:
     """Put policy and ledger around a federation; open the ledger if it exists."""
     budgets, accountant = budgets_of(config, engine.n_clients), accountant_of(config)
+    relation = config.privacy.relation
     if ledger_path is None:
-        ledger = Ledger.in_memory(budgets, accountant)
+        ledger = Ledger.in_memory(budgets, accountant, neighbours=relation)
     elif ledger_path.exists():
-        ledger = Ledger.open(ledger_path, budgets=budgets, accountant=accountant)
+        ledger = Ledger.open(
+            ledger_path, budgets=budgets, accountant=accountant, neighbours=relation
+        )
     else:
-        ledger = Ledger.create(ledger_path, budgets, accountant)
+        ledger = Ledger.create(ledger_path, budgets, accountant, neighbours=relation)
     if isinstance(policy, LedgerPolicy):  # one that was given in Python
-        policy = policy.spending_from(ledger)
+        policy = policy.spending_from(ledger, config.privacy.trust)
     planning = config.planning
     return kind(
         engine,
@@ -225,7 +242,7 @@ def coordinator_of(
         trust=config.privacy.trust,
         run=run,
         # A round's inputs are the settings, what `mark` stands for, and its number.
-        mark=json.dumps([config.model_dump(mode="json"), mark]).encode(),
+        mark=json.dumps([_inputs(config), mark]).encode(),
         context=planning.context,
         reward=planning.reward,
         values=planning.context_size,
@@ -237,13 +254,28 @@ def coordinator_of(
     )
 
 
+def _inputs(config: Config) -> dict[str, Any]:
+    """Return the settings as they identify a round.
+
+    The rounds of older runs, whose relation was ``replace-one``, are identified without it.
+    """
+    found: dict[str, Any] = config.model_dump(mode="json")
+    relation = config.privacy.relation
+    del found["privacy"]["neighbours"]
+    if relation != "replace-one":
+        found["privacy"]["neighbours"] = relation
+    return found
+
+
 def check_planning(config: Config, n_clients: int, policy: Policy | None = None) -> None:
     """Check that budgets, accountant and policy go together, before anything is created.
 
     Raises:
         ConfigError: If they do not, naming the key, or if the policy's state cannot be saved.
     """
-    ledger = Ledger.in_memory(budgets_of(config, n_clients), accountant_of(config))
+    ledger = Ledger.in_memory(
+        budgets_of(config, n_clients), accountant_of(config), neighbours=config.privacy.relation
+    )
     if policy is None:
         policy_of(config, ledger).state_dict()
 
@@ -256,6 +288,8 @@ def policy_of(config: Config, ledger: Ledger) -> Policy:
     options["seed"] = config.run.seed
     if config.federation.participation < 1:
         options["participation"] = config.federation.participation
+    if config.privacy.trust != "local" and issubclass(kind, LedgerPolicy):
+        options["trust"] = config.privacy.trust
     if planning.policy in ("bgt", "random"):
         wide = {"levels": planning.levels, "min_rounds": planning.min_rounds}
         options |= {name: value for name, value in wide.items() if value is not None}

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from bgtplanner.errors import ConfigError
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy.accountants import default_accountant
+from bgtplanner.privacy.allowed import neighbours_of
 from bgtplanner.privacy.audit import (
     Expected,
     Guesses,
@@ -67,6 +68,7 @@ class Audit:
     Attributes:
         path: ``guard``, ``simulation`` or ``client``.
         accounting: The accountant with which the claim was booked.
+        neighbours: The relation that the claim is about: which inputs were released.
         beside: Epsilon of the other clients of the same rounds, if it is another one.
         canaries: Clients of one sum whose data were guessed.
         claimed_epsilon: What the ledger booked and promises to the audited client.
@@ -89,6 +91,7 @@ class Audit:
 
     mechanism: str
     trust: str
+    neighbours: str
     unit: str
     path: str
     accounting: str
@@ -131,6 +134,7 @@ def audit(
     *,
     mechanism: Literal["gaussian", "laplace", "privunit"] = "gaussian",
     trust: Literal["local", "secagg"] = "local",
+    neighbours: Literal["auto", "replace-special", "replace-one"] = "auto",
     unit: Literal["client", "row"] = "client",
     path: Literal["guard", "simulation", "client"] = "guard",
     epsilon: float = 1.0,
@@ -148,12 +152,14 @@ def audit(
     """Attack a path with many releases of neighbouring inputs, and compare them with its claim.
 
     The neighbours are the worst case: a client whose upload points one way with the full norm, and
-    one whose upload points the other way (with ``path = client``, as far as ratings allow). Each
-    trial is a new client, or under secagg a new sum; the attacker sees all of its rounds.
+    for ``replace-one`` a client whose upload points the other way (with ``path = client``, as far
+    as ratings allow), for ``replace-special`` nothing in its place. Each trial is a new client, or
+    under secagg a new sum; the attacker sees all of its rounds.
 
     Args:
         mechanism: ``gaussian``, ``laplace`` or ``privunit``.
         trust: ``local`` or ``secagg``.
+        neighbours: The relation that the claim is about; ``auto``: the one of the trust.
         unit: ``client`` or ``row``.
         path: ``guard``, ``simulation``, or ``client``, which needs the extra `flower`.
         epsilon: The budget to audit; with ``path = client``, what one request may cost.
@@ -200,6 +206,7 @@ def audit(
         size=canaries if many else dimensions,
         canaries=canaries,
         beside=None if beside is None else Budget(beside, delta),
+        neighbours=neighbours_of(trust, neighbours, "--neighbours"),
     )
     return _attacked(setting, path, number, confidence, seed, on_progress or (lambda _: None))
 
@@ -257,11 +264,12 @@ def _batches(setting: Setting, door: Door, releases: int) -> Iterator[tuple[int,
 
 def _signs(setting: Setting, trials: int, batch: int, seed: int | None) -> tuple[Floats, Floats]:
     """Return which way the uploads of either input point; for canaries, by the toss of a coin."""
+    other = 0.0 if setting.against_nothing else -1.0
     if setting.canaries == 1:
-        return np.ones((trials, 1)), -np.ones((trials, 1))
+        return np.ones((trials, 1)), np.full((trials, 1), other)
     coins = np.random.default_rng(None if seed is None else [seed, batch, 2])
     shape = (2, trials, setting.canaries)
-    first, second = coins.integers(0, 2, shape) * 2.0 - 1.0
+    first, second = np.where(coins.integers(0, 2, shape) > 0, 1.0, other)
     return first, second
 
 
@@ -285,7 +293,7 @@ class _Seen:
         """Add a batch of both inputs."""
         scores = [self._scores(part) for part in values]
         first = np.concatenate([s[sign > 0] for s, sign in zip(scores, signs, strict=True)])
-        second = np.concatenate([s[sign < 0] for s, sign in zip(scores, signs, strict=True)])
+        second = np.concatenate([s[sign <= 0] for s, sign in zip(scores, signs, strict=True)])
         self.releases += first.size + second.size
         self.moments.count(first, second)
         if choosing:
@@ -342,11 +350,13 @@ class _Seen:
         """Count releases beyond what an upload within its clip exceeds half of the time."""
         stated = self.stated
         for canary in range(signs.shape[1]):
-            for sign, way in ((1, stated.ahead[canary]), (-1, stated.behind[canary])):
+            for ahead, way in ((True, stated.ahead[canary]), (False, stated.behind[canary])):
                 norm = float(np.sqrt((way**2).sum()))
+                if not norm:  # nothing in the place of an upload
+                    continue
                 cap = stated.cap
                 length = norm if cap is None else float(cap.threshold) * stated.scale
-                along = values[:, signs[:, canary] == sign] @ (way / norm)
+                along = values[:, (signs[:, canary] > 0) == ahead] @ (way / norm)
                 self._beyond += int((along >= length).sum())
                 self._beyond_of += along.size
 
@@ -357,7 +367,7 @@ class _Seen:
         for side, signs in enumerate(_signs(self.setting, trials, 10**6, seed)):
             mark = None if seed is None else [seed, 10**6, side]
             values = door.release(signs, mark=mark, absent=True)
-            along = values @ apart.T * signs
+            along = values @ apart.T * np.where(signs > 0, 1.0, -1.0)
             self._shown += int((along > 0).sum())
             self._shown_of += along.size
 
@@ -426,6 +436,7 @@ def _concluded(
     return Audit(
         mechanism=setting.mechanism,
         trust=setting.trust,
+        neighbours=setting.neighbours,
         unit=setting.unit,
         path=path,
         accounting=setting.accountant.name,

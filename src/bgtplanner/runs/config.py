@@ -36,8 +36,8 @@ from bgtplanner.models.optimizers import Server
 from bgtplanner.models.tastes import Tastes
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.privacy.accountants import ACCOUNTANTS
-from bgtplanner.privacy.allowed import UNITS, best_mechanism
-from bgtplanner.privacy.mechanisms import MECHANISMS, Additive
+from bgtplanner.privacy.allowed import UNITS, best_mechanism, neighbours_of
+from bgtplanner.privacy.mechanisms import MECHANISMS, Additive, Neighbours
 from bgtplanner.registry import Registry
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
@@ -66,6 +66,7 @@ FLAGS = {
     "planning.target": "--target",
     "privacy.mechanism": "--mechanism",
     "privacy.trust": "--trust",
+    "privacy.neighbours": "--neighbours",
     "privacy.epsilon": "--epsilon",
     "privacy.delta": "--delta",
     "privacy.budgets": "--budgets",
@@ -271,6 +272,10 @@ class PrivacySection(_Section):
     Attributes:
         mechanism: The mechanism that makes uploads private; ``none``: no privacy.
         trust: ``secagg``: the server sees only the sum, noised once. ``local``: no one is trusted.
+        neighbours: What the epsilon is about. ``replace-special``: one client's uploads against
+            nothing in their place, with ``secagg`` only. ``replace-one``: one client's data
+            against any other, with twice the noise. ``auto``: the first with ``secagg``, the
+            second with ``local``.
         unit: ``client``: one clip over the whole upload, which is sound. ``row``: each tensor and
             item row on its own, as in the code of the paper's authors.
         accounting: The accountant by name; ``auto``: the mechanism's own. ``authors`` promises
@@ -285,6 +290,7 @@ class PrivacySection(_Section):
 
     mechanism: Annotated[str, _OneOf(MECHANISMS, "none")] = "gaussian"
     trust: Literal["local", "secagg"] = "secagg"
+    neighbours: Literal["auto", "replace-special", "replace-one"] = "auto"
     unit: Annotated[str, _OneOf(UNITS)] = "client"
     accounting: str = "auto"
     epsilon: float = Field(default=10.0, gt=0, le=1e6)
@@ -292,6 +298,15 @@ class PrivacySection(_Section):
     budgets: str | None = None
     clip: float = Field(default=1.0, gt=0, le=1e6)
     noise: Literal["sum", "per-client"] = "sum"
+
+    @property
+    def relation(self) -> Neighbours:
+        """The neighbouring relation; ``auto`` is the one that goes with the trust.
+
+        Raises:
+            ConfigError: If another one was chosen, with which the trust does not go.
+        """
+        return neighbours_of(self.trust, self.neighbours, "--neighbours (privacy.neighbours)")
 
 
 class DeploymentSection(_Section):
@@ -446,6 +461,7 @@ def load_config(
             "validation; set privacy.unit=client, or planning.reward=test"
         )
     _check_expansions(config)
+    _ = config.privacy.relation  # refuses one that does not go with the trust
     return config
 
 
@@ -536,8 +552,13 @@ def _agree(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
 
 
 def differences(one: Config, other: Config) -> dict[str, Any]:
-    """Return where another config differs, by dotted key, as far as it changes the result."""
+    """Return where another config differs, by dotted key, as far as it changes the result.
+
+    The neighbouring relation ``auto`` does not differ from the one that it stands for.
+    """
     mine, theirs = one.model_dump(mode="json"), other.model_dump(mode="json")
+    for tree, config in ((mine, one), (theirs, other)):
+        tree["privacy"]["neighbours"] = config.privacy.relation
     changed = {} if mine.pop("preset") == theirs.pop("preset") else {"preset": other.preset}
     return changed | {
         f"{section}.{key}": theirs[section].get(key)

@@ -126,10 +126,12 @@ _SUMMARY: Mapping[str, Any] = {
     "classes": _Classes | None,
     "trust": Literal["local", "secagg"] | None,
     "unit": Literal["client", "row"] | None,
+    "neighbours": Literal["replace-special", "replace-one"] | None,
     "accounting": Word | None,
     "epsilon": Positive | None,
     "delta": Delta | None,
     **dict.fromkeys((*_EPSILONS, "epsilon_client_level_pure"), AtLeast0 | None),
+    "epsilon_other_reading": AtLeast0 | None,
     **dict.fromkeys(("rounds_paid", "uploads_dropped"), Count | None),
     **dict.fromkeys(("ledger_head", "planner_note"), Word | None),
 }

@@ -11,7 +11,8 @@ from bgtplanner.flower.check import Finding
 from bgtplanner.flower.messages import catalogue_hash
 from bgtplanner.flower.server import Catalogue
 from bgtplanner.privacy.allowed import Choice, check
-from bgtplanner.runs.assembly import accountant_of
+from bgtplanner.privacy.quotes import both_readings
+from bgtplanner.runs.assembly import accountant_of, promise_of
 from bgtplanner.runs.config import Config, load_config
 
 __all__ = ["catalogue_of", "check_deployable", "check_server"]
@@ -24,7 +25,8 @@ def check_deployable(config: Config) -> None:
         ConfigError: Naming the key, its value, and what is possible.
     """
     privacy, planning, federation = config.privacy, config.planning, config.federation
-    check(Choice(privacy.mechanism, privacy.trust, privacy.unit, deployed=True), "privacy.")
+    choice = Choice(privacy.mechanism, privacy.trust, privacy.unit, deployed=True)
+    check(choice, "privacy.")  # with local trust, the relation is always replace-one
     learns, made_up = config.learns, "0: real clients need no simulated failures"
     for name, value, fits, expected in (
         ("privacy.budgets", privacy.budgets, privacy.budgets is None, "none: one epsilon for all"),
@@ -65,7 +67,9 @@ def check_server(config_file: Path) -> list[Finding]:
     config = load_config(file=config_file)
     check_deployable(config)
     privacy, catalogue = config.privacy, catalogue_of(config, config_file.parent)
-    promise = f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g}, {accountant_of(config).name}"
+    means = promise_of(config, privacy.epsilon)
+    read = both_readings(privacy.epsilon, means["neighbours"], means["epsilon_other_reading"])
+    promise = f"{read}; delta {privacy.delta:g}, {accountant_of(config).name}"
     scale = f"{len(catalogue.items)} items, ratings from {catalogue.low:g} to {catalogue.high:g}"
     return [
         Finding("settings", True, promise),

@@ -20,6 +20,7 @@ from bgtplanner.federation.guard import Guard
 from bgtplanner.privacy.accountants import Accountant
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.privacy.mechanisms import Neighbours
 from bgtplanner.privacy.noise import SeededNoise
 from bgtplanner.privacy.noisecheck import Check
 from bgtplanner.privacy.privunit import Cap, cap_of
@@ -39,6 +40,7 @@ class Setting:
     """What is audited; see :func:`bgtplanner.runs.audits.audit`.
 
     `size` is the number of coordinates of an upload, or of a block; each canary has its own.
+    `neighbours` is the relation that the claim is about.
     """
 
     mechanism: Literal["gaussian", "laplace", "privunit"]
@@ -51,6 +53,17 @@ class Setting:
     size: int
     canaries: int
     beside: Budget | None = None
+    neighbours: Neighbours = "replace-one"
+
+    @property
+    def against_nothing(self) -> bool:
+        """Whether the other input is nothing in the place of an upload, and not its opposite."""
+        return self.neighbours == "replace-special"
+
+    @property
+    def sensitivity(self) -> float:
+        """How far two neighbouring uploads within a clip of 1 can be apart, by definition."""
+        return 1.0 if self.against_nothing else 2.0
 
     @property
     def charge(self) -> float:
@@ -71,7 +84,8 @@ class Stated:
         mechanism: Its mechanism.
         scale: Scale of the noise on every coordinate of a release.
         ahead: The clipped uploads that point ahead, ``[canaries, size]``.
-        behind: The same for those that point the other way.
+        behind: The same for those that point the other way; zero where the other input is nothing
+            in the place of an upload.
         cap: With ``privunit``, which part of the sphere is preferred, and how strongly.
         on_grid: Whether releases lie on a grid that the noise covers, down to the last bit.
     """
@@ -109,7 +123,8 @@ class Door:
         """Return the releases of new trials, ``[releases per trial, trials, coordinates]``.
 
         Args:
-            signs: 1 if an upload points ahead and -1 if it points back, ``[trials, canaries]``.
+            signs: 1 if an upload points ahead, -1 if it points back and 0 if there is nothing in
+                its place, ``[trials, canaries]``.
             mark: Seed of the noise, different in every call; None for secret noise.
             absent: Whether the audited clients do not take part, since they cannot pay.
         """
@@ -127,7 +142,8 @@ class Door:
         order = 1 if mechanism == "laplace" else 2
 
         def clipped(ways: Floats) -> Floats:
-            return np.asarray(bound * ways / np.linalg.norm(ways, order, axis=1, keepdims=True))
+            norms = np.linalg.norm(ways, order, axis=1, keepdims=True)
+            return np.asarray(bound * ways / np.where(norms > 0, norms, 1.0))
 
         return Stated(
             mechanism=mechanism,
@@ -167,8 +183,9 @@ class GuardDoor(Door):
         self.setting = setting
         half = max(1, (setting.size + 1) // 2)
         self._along = _along(setting, list(range(half)))
-        scale = 2 * stated_multiplier(setting.mechanism, setting.charge)
-        self.stated = self._states(self._along, -self._along, 1.0, scale, on_grid=True)
+        scale = setting.sensitivity * stated_multiplier(setting.mechanism, setting.charge)
+        ways = (self._along, -self._along * (not setting.against_nothing))
+        self.stated = self._states(*ways, 1.0, scale, on_grid=True)
         # Under secagg, another client is in the sum.
         self._members = 1 if setting.trust == "local" else setting.canaries + 1
         self.numbers_per_trial = setting.size * setting.blocks * max(setting.rounds, self._members)
@@ -188,7 +205,9 @@ class GuardDoor(Door):
         members = np.concatenate([members, np.zeros((1, blocks, setting.size))])
         groups = np.append(np.repeat(np.arange(trials), self._members), trials)
         classes = (setting.budget, Budget(_POOR, setting.budget.delta))
-        ledger = Ledger.in_memory(Budgets(classes, class_of), setting.accountant)
+        ledger = Ledger.in_memory(
+            Budgets(classes, class_of), setting.accountant, neighbours=setting.neighbours
+        )
         noise = None if mark is None else SeededNoise(mark)
         guard = Guard(ledger, trust=setting.trust, unit=setting.unit, noise=noise)
         given = members if setting.unit == "row" else members[:, 0]
@@ -226,8 +245,9 @@ class SimulationDoor(Door):
         others = stated_multiplier(mechanism, setting.charge_beside)
         # The highest charge sets the noise of a sum; a lower charge means a smaller clip.
         least = min(mine, others) if setting.trust == "secagg" else mine
-        ways = (self._along, -self._along)
-        self.stated = self._states(*ways, least / mine, 2 * least, on_grid=False)
+        ways = (self._along, -self._along * (not setting.against_nothing))
+        scale = setting.sensitivity * least
+        self.stated = self._states(*ways, least / mine, scale, on_grid=False)
         self.numbers_per_trial = setting.size * setting.rounds
         self._rated = rated
         self._calls = 0
@@ -265,7 +285,15 @@ class SimulationDoor(Door):
         unequal = setting.beside is not None
         charges = np.array([setting.charge, setting.charge_beside][: 1 + unequal])
         class_of_client = np.array([0] * known + [int(unequal)] * 2, dtype=np.int32)
-        return terms_of(setting.accountant, setting.trust, 1.0, charges, granted, class_of_client)
+        return terms_of(
+            setting.accountant,
+            setting.trust,
+            1.0,
+            charges,
+            granted,
+            class_of_client,
+            neighbours=setting.neighbours,
+        )
 
     def _compiled(self, mode: str) -> Any:
         import jax

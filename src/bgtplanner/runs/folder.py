@@ -45,7 +45,7 @@ from bgtplanner.data.datasets import DATASETS
 from bgtplanner.durable import replace_file
 from bgtplanner.errors import RunFolderError, RunLockedError, SchemaError, StorageError, quoted
 from bgtplanner.privacy.accountants import Accountant
-from bgtplanner.runs.assembly import accountant_of
+from bgtplanner.runs.assembly import accountant_of, promise_of
 from bgtplanner.runs.config import Config, load_config, to_toml
 from bgtplanner.runs.contents import (
     CLIENTS,
@@ -213,8 +213,20 @@ class RunFolder:
         return notes
 
     def config(self) -> Config:
-        """The settings of the run."""
-        return load_config(file=self.path / "config.toml")
+        """The settings of the run.
+
+        A run of an earlier version has no `privacy.neighbours`: the relation was replace-one.
+        """
+        config = load_config(file=self.path / "config.toml")
+        # Only the trust `secagg` leaves a choice.
+        if config.privacy.trust == "secagg" and not self._names_neighbours():
+            older = config.privacy.model_copy(update={"neighbours": "replace-one"})
+            config = config.model_copy(update={"privacy": older})
+        return config
+
+    def _names_neighbours(self) -> bool:
+        content = read_bytes(self.path / "config.toml", MOST_BYTES_OF_SETTINGS)
+        return "neighbours" in tomllib.loads(content.decode("utf-8-sig")).get("privacy", {})
 
     def append_round(self, record: Mapping[str, Any]) -> None:
         """Add one line to ``rounds.jsonl``."""
@@ -343,6 +355,8 @@ class RunFolder:
         if whole:
             config, deployed, accountant = self.config(), self.deployed, self._rule()
             contents.check(file, found, needed_of_summary(accountant is not None, deployed))
+            if accountant is not None and found.get("neighbours") is None:  # an older version's
+                found |= promise_of(config, found["epsilon"])
             mine = {
                 "schema": SCHEMA,
                 "preset": config.preset,
@@ -350,7 +364,9 @@ class RunFolder:
                 "policy": config.planning.policy,
                 "mechanism": config.privacy.mechanism,
                 "seed": config.run.seed,
-            } | ({} if accountant is None else {"accounting": accountant.name})
+            }
+            if accountant is not None:
+                mine |= {"accounting": accountant.name, "neighbours": config.privacy.relation}
             for name, value in mine.items():
                 if found.get(name, value) != value:
                     raise RunFolderError(

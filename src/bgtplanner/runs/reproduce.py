@@ -18,6 +18,7 @@ _FIRST = (
     "model.name",
     "planning.policy",
     "privacy.mechanism",
+    "privacy.trust",
 )  # which set the defaults
 _LONGEST = 600  # characters that still count as one line
 

@@ -56,6 +56,7 @@ FIGURES = ("budget", "min-rounds", "rounds", "small")
 """The paper's sensitivity studies. The paper does not state its grids; these are ours."""
 
 _SCHEMA = 1
+_NEIGHBOURS = "privacy.neighbours"
 _FILE = "study.json"
 _FILES = (_FILE, "grid.json", "vary.json")  # the last two were written by earlier versions
 _UNREADABLE = (
@@ -339,6 +340,8 @@ class Study:
                 if file.name == "vary.json":
                     own = {"variations": tree["studies"], "figure": tree["figure"]}
                     tree = tree["base"] | own
+                if "neighbours" not in tree:  # before there was another relation
+                    tree["settings"] = {_NEIGHBOURS: "replace-one"} | tree["settings"]
                 found = TypeAdapter(cls).validate_python(tree)
                 found.cells()
             except (FileNotFoundError, NotADirectoryError):
@@ -355,7 +358,9 @@ class Study:
 
     def write(self, out: Path) -> None:
         """Write the request into the folder."""
-        tree = {"schema": _SCHEMA, "version": bgtplanner.__version__, **asdict(self)}
+        # What settings that name no neighbouring relation mean: that of the trust.
+        notes = {"schema": _SCHEMA, "version": bgtplanner.__version__, "neighbours": "auto"}
+        tree = {**notes, **asdict(self)}
         write_whole(out / _FILE, json.dumps(tree, indent=2) + "\n")
 
 

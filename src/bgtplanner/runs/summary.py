@@ -25,7 +25,7 @@ from bgtplanner.privacy._book import Spending
 from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.allowed import UNITS
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.runs.assembly import accountant_of, budgets_of, expansion_of
+from bgtplanner.runs.assembly import accountant_of, budgets_of, expansion_of, promise_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import SCHEMA
 from bgtplanner.runs.recommending import Recommendations, recommendations_of, recommender_of
@@ -266,6 +266,7 @@ def summarise(
     return {
         **facts,
         **dict.fromkeys(("trust", "unit", "accounting", "epsilon", "delta")),
+        **dict.fromkeys(("neighbours", "epsilon_other_reading")),
         "rounds_run": len(records),
         "target": config.planning.target,
         "target_reached": reached_target(config, records),
@@ -372,6 +373,7 @@ def promised(
         "accounting": accountant_of(config).name,
         "epsilon": max(epsilons),
         "delta": privacy.delta,
+        **promise_of(config, max(epsilons)),
         "rounds_paid": sum(record.get("charge", 0) > 0 for record in records),
     }
 

@@ -1,0 +1,381 @@
+"""The two neighbouring relations: what noise they ask for, who may use which, what a ledger knows.
+
+How the readings of epsilon compare with dp-accounting's is in ``tests/oracles``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bgtplanner import BGTPlanner, Budget
+from bgtplanner.errors import ConfigError, LedgerError, LedgerTamperedError
+from bgtplanner.federation.guard import Guard
+from bgtplanner.federation.protection import noise_of_mean, terms_of
+from bgtplanner.planning.adaptive import Adap
+from bgtplanner.planning.plan import noise_of
+from bgtplanner.planning.schedules import Uniform
+from bgtplanner.privacy._book import Book, first_row
+from bgtplanner.privacy._journal import Row, pack, unpack
+from bgtplanner.privacy.accountants import (
+    ACCOUNTANTS,
+    CEILING,
+    Accountant,
+    accountant_named,
+    to_ticks,
+)
+from bgtplanner.privacy.allowed import Choice, allows, check, neighbours_of
+from bgtplanner.privacy.budget import Budgets
+from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.privacy.mechanisms import mechanism_named
+from bgtplanner.privacy.noise import SeededNoise
+from bgtplanner.privacy.quotes import both_readings, quotes, rounded_up
+
+ASSETS = Path(__file__).parents[1] / "assets"
+SAME = Budgets.same(Budget(1.0, 1e-5), 3)
+BASIC = "laplace/basic"
+ADDITIVE = [name for name, rule in ACCOUNTANTS.items() if rule.sound and "privunit" not in name]
+REASON = r"expected replace-one, with trust = local: the server sees each upload"
+
+
+def special(accountant: str = BASIC, budgets: Budgets = SAME) -> Ledger:
+    return Ledger.in_memory(budgets, accountant, neighbours="replace-special")
+
+
+# ---- noise
+
+
+@pytest.mark.parametrize("name", ["gaussian", "laplace"])
+def test_against_nothing_half_the_noise_is_enough(name: str) -> None:
+    mechanism = mechanism_named(name)
+    assert float(mechanism.scale(3.0, 0.25, "replace-one")) == 1.5
+    assert float(mechanism.scale(3.0, 0.25, "replace-special")) == 0.75
+    # Whoever forgets to say which relation it is gets too much noise, never too little.
+    assert float(mechanism.scale(3.0, 0.25)) == 1.5
+
+
+def test_other_relations_and_other_uses_of_them_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^neighbours = 'add-remove': expected replace-special"):
+        mechanism_named("gaussian").scale(1.0, 1.0, "add-remove")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^neighbours = 'replace-special': expected replace-on"):
+        mechanism_named("privunit").scale(1.0, 1.0, "replace-special")
+
+
+def test_classes_of_budgets_keep_their_ratios() -> None:
+    """The class that pays less clips harder by the same factor; only the common noise changes."""
+    charges, accountant = np.array([0.25, 1.0]), accountant_named("gaussian/gdp")
+    one = noise_of(accountant, "secagg", 0.5, charges)
+    half = noise_of(accountant, "secagg", 0.5, charges, "replace-special")
+    assert half.clip.tolist() == one.clip.tolist() == pytest.approx([0.25, 0.5])
+    assert half.multiplier.tolist() == one.multiplier.tolist()
+    assert half.scale.tolist() == (one.scale / 2).tolist()
+    # Against nothing, the noise over each class's own clip is what its charge asks for.
+    np.testing.assert_allclose(half.scale / half.clip, half.multiplier, rtol=1e-12)
+
+
+def test_the_simulators_noise_follows() -> None:
+    accountant, charges, sizes = accountant_named(BASIC), np.array([0.5, 1.0]), np.array([2, 2])
+    granted, classes = np.ones(4, dtype=bool), np.array([0, 0, 1, 1], dtype=np.int32)
+    terms = [
+        terms_of(accountant, "secagg", 1.0, charges, granted, classes, neighbours=relation)
+        for relation in ("replace-one", "replace-special")
+    ]
+    np.testing.assert_array_equal(terms[0].clip, terms[1].clip)
+    np.testing.assert_array_equal(terms[0].scale, 2 * terms[1].scale)
+    one = noise_of_mean(accountant, "secagg", 1.0, charges, sizes)
+    assert noise_of_mean(accountant, "secagg", 1.0, charges, sizes, "replace-special") == one / 2
+
+
+# ---- what goes together
+
+
+def test_the_trust_decides_unless_someone_does() -> None:
+    for wanted in (None, "auto"):
+        assert neighbours_of("secagg", wanted) == "replace-special"
+        assert neighbours_of("local", wanted) == "replace-one"
+    assert neighbours_of("secagg", "replace-one") == "replace-one"
+    with pytest.raises(ConfigError, match=rf"^neighbours = 'replace-special': {REASON}"):
+        neighbours_of("local", "replace-special")
+    with pytest.raises(ConfigError, match=r"expected replace-special or replace-one$"):
+        neighbours_of("secagg", "zero-out")
+
+
+def test_the_table_of_what_goes_together_knows_it() -> None:
+    assert allows(Choice("gaussian", "secagg", neighbours="replace-special"))
+    assert not allows(Choice("gaussian", "local", neighbours="replace-special"))
+    with pytest.raises(ConfigError, match=rf"^privacy.neighbours = 'replace-special': {REASON}"):
+        check(Choice("gaussian", "local", neighbours="replace-special"), "privacy.")
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_a_guard_scales_the_noise_for_the_relation_of_its_ledger(mechanism: str) -> None:
+    accountant = {"gaussian": "gaussian/gdp", "laplace": BASIC}[mechanism]
+    budgets = Budgets.same(Budget(9.0, 1e-5), 3)
+    noise = []
+    for relation in ("replace-one", "replace-special"):
+        ledger = Ledger.in_memory(budgets, accountant, neighbours=relation)
+        guard = Guard(ledger, trust="secagg", noise=SeededNoise(1))
+        noise.append(guard.release(np.zeros((3, 4)), charge=0.5, clip=1.0, run="a", round=0))
+    assert noise[0].noise_scale == 2 * noise[1].noise_scale
+    multiplier = float(accountant_named(accountant).noise_multiplier(0.5))
+    assert noise[1].noise_scale == multiplier
+    assert np.abs(noise[0].values).mean() == pytest.approx(2 * np.abs(noise[1].values).mean())
+    with pytest.raises(ConfigError, match=REASON):
+        Guard(special(accountant), trust="local")
+
+
+# ---- a planner in a loop
+
+
+def test_in_a_loop_of_ones_own_the_relation_is_that_of_the_trust() -> None:
+    budget = Budget(10, 1e-5)
+    alone = BGTPlanner(budget, clients=5, rounds=4, clip=0.5).ask()
+    together = BGTPlanner(budget, clients=5, rounds=4, clip=0.5, trust="secagg").ask()
+    assert alone is not None
+    assert together is not None
+    assert (alone.neighbours, together.neighbours) == ("replace-one", "replace-special")
+    assert alone.noise_std == pytest.approx(2 * 0.5 * alone.noise_multiplier)
+    assert together.noise_std == pytest.approx(0.5 * together.noise_multiplier)
+    strong = BGTPlanner(
+        budget, clients=5, rounds=4, clip=0.5, trust="secagg", neighbours="replace-one"
+    ).ask()
+    assert strong is not None
+    assert (strong.neighbours, strong.noise_std) == ("replace-one", alone.noise_std)
+
+
+def test_under_local_trust_a_planner_refuses_the_weaker_relation() -> None:
+    with pytest.raises(ConfigError, match=REASON):
+        Uniform(SAME, rounds=3, neighbours="replace-special")
+    with pytest.raises(ConfigError, match=REASON):  # also if only the ledger has it
+        Uniform(ledger=special(), rounds=3)
+
+
+def test_a_planner_takes_the_relation_of_its_ledger() -> None:
+    assert Uniform(ledger=special(), rounds=3, trust="secagg").neighbours == "replace-special"
+    old = Ledger.in_memory(SAME, BASIC)
+    assert Uniform(ledger=old, rounds=3, trust="secagg").neighbours == "replace-one"
+    with pytest.raises(ConfigError, match="expected replace-one, the relation of the ledger"):
+        Uniform(ledger=old, rounds=3, trust="secagg", neighbours="replace-special")
+
+
+def test_the_relation_is_part_of_a_planners_state_and_of_its_plans() -> None:
+    policy = Uniform(SAME, rounds=3, accounting=BASIC, trust="secagg")
+    plan = policy.ask()
+    assert plan is not None
+    again = Uniform.from_state(policy.state_dict())
+    assert again.neighbours == again.ledger.neighbours == "replace-special"
+    with pytest.raises(ConfigError, match="not another's or a changed one"):
+        again.tell(dataclasses.replace(plan, neighbours="replace-one"))
+    again.tell(plan)
+
+
+def test_a_policy_for_a_run_takes_the_relation_of_the_run() -> None:
+    policy = Uniform(SAME, rounds=3, accounting=BASIC)
+    assert policy.neighbours == "replace-one"
+    moved = policy.spending_from(special(), "secagg")
+    assert (moved.trust, moved.neighbours) == ("secagg", "replace-special")
+    chosen = Uniform(SAME, rounds=3, accounting=BASIC, trust="secagg", neighbours="replace-one")
+    with pytest.raises(ConfigError, match="expected replace-special, the relation of the ledger"):
+        chosen.spending_from(special(), "secagg")
+
+
+def test_noise_that_is_given_over_the_clip_is_the_same_and_costs_less_against_nothing() -> None:
+    budgets = Budgets.same(Budget(100.0, 1e-5), 3)
+    plans = [
+        Adap(budgets, rounds=3, clip=0.5, trust="secagg", neighbours=relation).ask()
+        for relation in ("replace-one", "replace-special")
+    ]
+    strong, weak = plans
+    assert strong is not None
+    assert weak is not None
+    assert strong.noise_std == pytest.approx(6.0 * 0.5)  # as in the source
+    assert weak.noise_std == pytest.approx(6.0 * 0.5)
+    assert strong.charge == pytest.approx(4 * weak.charge)
+
+
+# ---- the ledger
+
+
+def test_a_ledger_keeps_its_relation_and_is_not_used_for_another(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with Ledger.create(path, SAME, BASIC, neighbours="replace-special") as ledger:
+        assert ledger.neighbours == "replace-special"
+        ledger.settle(ledger.reserve(0.25, run="a", round=0))
+    with pytest.raises(LedgerError, match=r"kept for neighbours = replace-special, not replace-o"):
+        Ledger.open(path, neighbours="replace-one")
+    with Ledger.open(path, neighbours="replace-special") as again:
+        assert again.left().tolist() == [0.75] * 3
+        assert again.verify() == 3
+    with Ledger.open(path, read_only=True) as seen:
+        assert seen.neighbours == "replace-special"
+    memory = special()
+    assert Ledger.from_state(memory.state_dict()).neighbours == "replace-special"
+    with pytest.raises(ConfigError, match=r"^neighbours = 'none'"):
+        Ledger.in_memory(SAME, BASIC, neighbours="none")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["ledger-schema1", "ledger-schema2"])
+def test_ledgers_of_earlier_versions_are_for_replace_one(name: str, tmp_path: Path) -> None:
+    path = Path(shutil.copy(ASSETS / f"{name}.sqlite", tmp_path / "ledger.sqlite"))
+    with Ledger.open(path, neighbours="replace-one") as ledger:
+        assert ledger.neighbours == "replace-one"
+        ledger.settle(ledger.reserve(0.001, run="later", round=0))
+    with pytest.raises(LedgerError, match="kept for neighbours = replace-one, not replace-spec"):
+        Ledger.open(path, neighbours="replace-special")
+
+
+def test_a_first_row_without_a_relation_is_an_older_one_and_unknown_ones_are_refused() -> None:
+    key = bytes(32)
+    about, classes = unpack(first_row(SAME, accountant_named(BASIC), key).payload)
+    assert about.pop("neighbours") == "replace-one"
+
+    def book(about: dict[str, Any]) -> Book:
+        return Book(Row.after(None, "open", "", 0, pack(about, classes)), key)
+
+    assert book(about).neighbours == "replace-one"
+    for other in ("replace-none", 1, None, ["replace-one"]):
+        with pytest.raises(LedgerError, match="not a relation of this version"):
+            book(about | {"neighbours": other})
+
+
+def test_the_relation_in_the_file_cannot_be_changed_unnoticed(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with Ledger.create(path, SAME, BASIC) as ledger:
+        ledger.reserve(0.25, run="a", round=0)
+    with sqlite3.connect(path) as connection:
+        (payload,) = connection.execute(
+            f"SELECT payload FROM {_journal_table(connection)} WHERE number = 0"
+        ).fetchone()
+        forged = payload.replace(b"replace-one", b"replace-two")
+        assert forged != payload
+        connection.execute(
+            f"UPDATE {_journal_table(connection)} SET payload = ? WHERE number = 0", (forged,)
+        )
+    with pytest.raises(LedgerTamperedError):
+        Ledger.open(path)
+
+
+def _journal_table(connection: Any) -> str:
+    names = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'")
+    return next(str(name) for name, sql in names if "payload" in sql)
+
+
+# ---- both readings
+
+
+@pytest.mark.parametrize("name", ADDITIVE)
+def test_the_other_reading_is_that_of_the_other_noise(name: str) -> None:
+    """Against another's data, noise of a multiplier is noise of half of it against nothing."""
+    accountant = accountant_named(name)
+    for multiplier in (0.7, 3.0, 41.0):
+        wide, narrow = (accountant.charge(multiplier / by) for by in (1, 2))
+        spent = sum(accountant.sum_ticks(wide) for _ in range(20))
+        doubled = sum(accountant.sum_ticks(narrow) for _ in range(20))
+        read = accountant.other_reading(spent, 1e-5, "replace-special")
+        back = accountant.other_reading(doubled, 1e-5, "replace-one")
+        assert read == pytest.approx(accountant.epsilon(doubled, 1e-5), rel=1e-9)
+        assert back == pytest.approx(accountant.epsilon(spent, 1e-5), rel=1e-9)
+        alike = accountant.other_reading_of_rounds(float(wide), 20, 1e-5, "replace-special")
+        assert alike == pytest.approx(float(read), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ADDITIVE)
+def test_the_other_reading_of_a_promise_covers_all_that_the_ledger_lets_pass(name: str) -> None:
+    accountant, budget = accountant_named(name), Budget(3.0, 1e-5)
+    promised = accountant.other_promise(budget, "replace-special")
+    assert promised is not None
+    assert promised >= 2 * 3.0 * (1 - 1e-9) or "laplace" not in name
+    generator = np.random.default_rng(4)
+    for _ in range(6):
+        ledger = special(name, Budgets.same(budget, 1))
+        for round_ in range(40):
+            left = float(ledger.left()[0])
+            if left < 1e-9:
+                break
+            charge = left if round_ == 39 else left * generator.uniform(1e-3, 0.4)
+            ledger.reserve(charge, run="a", round=round_)
+        assert ledger.epsilon_spent()[0] <= 3.0 * (1 + 1e-9)
+        assert ledger.epsilon_other_reading()[0] <= promised * (1 + 1e-9)
+    once = special(name, Budgets.same(budget, 1))
+    once.reserve(float(once.left()[0]), run="a", round=0)
+    if len(accountant.sums) == 1:  # then the promise is exactly what can be reached
+        assert once.epsilon_other_reading()[0] == pytest.approx(promised, rel=1e-6)
+
+
+def test_pure_epsilons_double_and_mu_doubles() -> None:
+    basic, gdp = accountant_named(BASIC), accountant_named("gaussian/gdp")
+    assert basic.other_promise(Budget(1.5, 1e-5), "replace-special") == pytest.approx(3.0)
+    assert basic.other_promise(Budget(3.0, 1e-5), "replace-one") == pytest.approx(1.5)
+    # mu = 1 is epsilon 4.377 at delta 1e-5, mu = 2 is 9.997.
+    ticks = to_ticks([[1.0]])
+    assert float(gdp.epsilon(ticks, 1e-5)[0]) == pytest.approx(4.37718, abs=1e-5)
+    read = gdp.other_reading(ticks, 1e-5, "replace-special")
+    assert read is not None
+    assert float(read[0]) == pytest.approx(9.99726, abs=1e-5)
+
+
+def test_what_is_not_known_is_not_stated() -> None:
+    unit = accountant_named("privunit/zcdp")
+    # Nothing in the place of an upload is a mixture of uploads: no worse than any other of them.
+    assert unit.other_promise(Budget(3.0, 1e-5), "replace-one") == pytest.approx(3.0, rel=1e-6)
+    assert unit.other_promise(Budget(3.0, 1e-5), "replace-special") is None
+
+    class Odd(Accountant):
+        name, mechanism = "laplace/odd", "laplace"
+        sums = accountant_named(BASIC).sums
+
+        def charge_of(self, multiplier: Any) -> Any:
+            return np.log1p(1 / multiplier)
+
+    assert Odd().other_promise(Budget(3.0, 1e-5), "replace-special") is None
+    authors = accountant_named("gaussian/authors")
+    assert authors.other_promise(Budget(3.0, 1e-5), "replace-one") is None
+    full = np.array([[CEILING]])
+    read = accountant_named(BASIC).other_reading(full, 1e-5, "replace-one")
+    assert read is not None
+    assert math.isinf(float(read[0]))  # a sum that has stopped says nothing
+
+
+def test_readings_in_words_are_never_rounded_down() -> None:
+    assert rounded_up(24.3000001) == "24.4"
+    assert rounded_up(24.3) == "24.3"
+    assert rounded_up(1999.0) == "2e+03"
+    assert rounded_up(0.0) == "0"
+    said = both_readings(10.0, "replace-special", 24.381)
+    assert (
+        said == "epsilon 10 (replace-special); 24.4 if one client's data are replaced by another's"
+    )
+    said = both_readings(10.0, "replace-one", 4.377)
+    assert said == "epsilon 10 (replace-one); 4.38 with nothing in a client's place"
+    assert both_readings(10.0, "replace-one", None) == "epsilon 10 (replace-one)"
+
+
+def test_quotes_have_both_readings_and_the_noise_over_the_clip() -> None:
+    budget = Budget(10.0, 1e-5)
+    weak, strong = (
+        quotes(budget, 100, neighbours=name) for name in ("replace-special", "replace-one")
+    )
+    assert weak["gaussian/gdp"]["noise_multiplier"] == strong["gaussian/gdp"]["noise_multiplier"]
+    for name, factor in (("gaussian/gdp", 1.0), (BASIC, 1.0)):
+        assert weak[name]["noise_over_clip"] == factor * weak[name]["noise_multiplier"]
+        assert strong[name]["noise_over_clip"] == 2 * strong[name]["noise_multiplier"]
+    assert weak["gaussian/gdp"]["epsilon_other_reading"] == pytest.approx(24.389, abs=1e-3)
+    assert strong["gaussian/gdp"]["epsilon_other_reading"] == pytest.approx(4.378, abs=1e-3)
+    assert not [name for name in weak if name.startswith("privunit")]
+    auto = quotes(budget, 100)
+    relations = {name: quote["neighbours"] for name, quote in auto.items()}
+    assert relations["privunit/zcdp"] == "replace-one"
+    assert relations["laplace/zcdp"] == "replace-special"
+    with pytest.raises(ConfigError, match=rf"^--neighbours = 'replace-special': {REASON}"):
+        quotes(budget, 100, mechanism="privunit", neighbours="replace-special")
+    with pytest.raises(ConfigError, match=r"^--neighbours = 'none': expected one of auto, repl"):
+        quotes(budget, 100, neighbours="none")
+    given = quotes(budget, 100, noise_multiplier=3.0)["gaussian/gdp"]["at_noise_multiplier"]
+    assert given["epsilon_other_reading"] > 2 * given["epsilon"]

@@ -1,0 +1,279 @@
+"""Runs, audits and reports under both neighbouring relations."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bgtplanner import BGTPlanner, Budget, simulate
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.synthetic import synthetic_ratings
+from bgtplanner.errors import ConfigError, LedgerError
+from bgtplanner.privacy.accountants import accountant_named
+from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.report.guarantee import guarantee
+from bgtplanner.report.view import read_run
+from bgtplanner.runs import doors
+from bgtplanner.runs.assembly import promise_of
+from bgtplanner.runs.audits import audit
+from bgtplanner.runs.config import load_config
+from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.run import resume
+from command_line import Call
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+ASSETS = Path(__file__).parent / "assets"
+LOCAL = r"^--neighbours \(privacy.neighbours\) = 'replace-special': expected replace-one, with tru"
+
+
+@pytest.fixture(scope="module")
+def few() -> Ratings:
+    return synthetic_ratings(clients=40, items=20, ratings_per_client=10, seed=3)
+
+
+def played(ratings: Ratings, **settings: Any) -> Any:
+    chosen = {"planning.policy": "uniform", "federation.rounds": 3}
+    chosen |= {key.replace("__", "."): value for key, value in settings.items()}
+    return simulate(ratings, seed=0, settings=chosen)
+
+
+# ---- settings
+
+
+def test_the_setting_follows_the_trust_unless_it_is_given() -> None:
+    assert load_config().privacy.neighbours == "auto"
+    assert load_config().privacy.relation == "replace-special"
+    local = load_config(settings={"privacy.trust": "local"})
+    assert local.privacy.relation == "replace-one"
+    strong = load_config(settings={"privacy.neighbours": "replace-one"})
+    assert (strong.privacy.trust, strong.privacy.relation) == ("secagg", "replace-one")
+
+
+def test_the_papers_preset_stays_with_its_sensitivity() -> None:
+    paper = load_config(preset="paper").privacy
+    assert (paper.relation, paper.clip) == ("replace-one", 0.1)  # the authors' sensitivity is 0.2
+
+
+def test_local_trust_refuses_the_weaker_relation_and_says_why(command_line: Call) -> None:
+    with pytest.raises(ConfigError, match=LOCAL):
+        load_config(settings={"privacy.trust": "local", "privacy.neighbours": "replace-special"})
+    with pytest.raises(ConfigError, match=LOCAL):
+        load_config(preset="paper", settings={"privacy.neighbours": "replace-special"})
+    done = command_line("run", "--trust", "local", "--neighbours", "replace-special")
+    assert done.code == 2
+    assert "the server sees each upload with its sender" in done.err
+    done = command_line("run", "--neighbours", "zero-out")
+    assert done.code == 2
+    assert "--neighbours (privacy.neighbours) = 'zero-out': expected 'auto'" in done.err
+
+
+# ---- runs
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_a_run_has_half_the_noise_for_the_same_charges(few: Ratings, mechanism: str) -> None:
+    weak = played(few, privacy__mechanism=mechanism)
+    strong = played(few, privacy__mechanism=mechanism, privacy__neighbours="replace-one")
+    for one, other in zip(weak.rounds, strong.rounds, strict=True):
+        assert one["charge"] == other["charge"]
+        assert one["noise_multiplier"] == other["noise_multiplier"]
+        assert 2 * one["noise_norm"] == pytest.approx(other["noise_norm"], rel=1e-6)
+    for result, relation in ((weak, "replace-special"), (strong, "replace-one")):
+        summary = result.summary
+        accountant = accountant_named(summary["accounting"])
+        assert summary["neighbours"] == relation
+        other = accountant.other_promise(Budget(summary["epsilon"], summary["delta"]), relation)  # type: ignore[arg-type]
+        assert summary["epsilon_other_reading"] == other
+        assert summary["epsilon_spent_max"] == weak.summary["epsilon_spent_max"]
+    assert weak.summary["epsilon_other_reading"] > 2 * weak.summary["epsilon"] * 0.99
+    assert strong.summary["epsilon_other_reading"] < strong.summary["epsilon"]
+
+
+def test_unequal_budgets_clip_by_the_same_ratios_under_both(few: Ratings) -> None:
+    plans = [
+        played(few, privacy__budgets="1:0.5,10:0.5", privacy__neighbours=name).rounds[0]
+        for name in ("replace-special", "replace-one")
+    ]
+    assert plans[0]["charges"] == plans[1]["charges"]
+    assert 2 * plans[0]["noise_norm"] == pytest.approx(plans[1]["noise_norm"], rel=1e-6)
+
+
+def test_a_run_without_privacy_names_no_relation(few: Ratings) -> None:
+    summary = played(few, privacy__mechanism="none", planning__policy="unlimited").summary
+    assert (summary["neighbours"], summary["epsilon_other_reading"]) == (None, None)
+
+
+def test_a_policy_given_in_python_plans_for_the_relation_of_the_run(few: Ratings) -> None:
+    policy = BGTPlanner(Budget(10, 1e-5), clients=few.n_clients, rounds=2)
+    result = simulate(few, policy=policy, rounds=2, seed=0)
+    assert result.summary["neighbours"] == "replace-special"
+    expressly = BGTPlanner(
+        Budget(10, 1e-5), clients=40, rounds=2, trust="secagg", neighbours="replace-one"
+    )
+    with pytest.raises(ConfigError, match="expected replace-special, the relation of the ledger"):
+        simulate(few, policy=expressly, rounds=2, seed=0)
+    settings = {"privacy.neighbours": "replace-one"}
+    result = simulate(few, policy=expressly, rounds=2, seed=0, settings=settings)
+    assert result.summary["neighbours"] == "replace-one"
+
+
+def test_what_is_public_about_a_round_does_not_depend_on_what_a_client_rated(
+    few: Ratings,
+) -> None:
+    """Nothing in a client's place must be a client like the others: invited, paying, counted."""
+    mine = few.client == 0
+    other = replace(few, value=np.where(mine, few.value.max() - few.value, few.value))
+    seen = [
+        [(r["clients"], r["paid"], r["late"], r["charge"], r["noise_norm"]) for r in run.rounds]
+        for run in (
+            played(ratings, federation__participation=0.5, federation__stragglers=0.1)
+            for ratings in (few, other)
+        )
+    ]
+    assert seen[0] == seen[1]
+
+
+# ---- folders and ledgers
+
+
+def test_a_run_is_resumed_under_its_own_relation_only(few: Ratings, tmp_path: Path) -> None:
+    simulate(few, rounds=2, seed=0, settings={"planning.policy": "uniform"}, out=tmp_path / "run")
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
+        assert ledger.neighbours == "replace-special"
+    assert RunFolder(tmp_path / "run").config().privacy.relation == "replace-special"
+    file = tmp_path / "run" / "config.toml"
+    text = file.read_text().replace('neighbours = "auto"', 'neighbours = "replace-one"', 1)
+    file.write_text(text)
+    (tmp_path / "run" / "summary.json").unlink()
+    with pytest.raises(LedgerError, match="kept for neighbours = replace-special, not replace-o"):
+        resume(tmp_path / "run", ratings=few)
+
+
+@pytest.mark.parametrize("name", ["run-2026-11", "run-of-0.1"])
+def test_runs_of_earlier_versions_read_as_replace_one(name: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(ASSETS / name, tmp_path / "run"))
+    config = RunFolder(folder).config()
+    assert config.privacy.relation == "replace-one"
+    summary = read_run(folder).summary
+    assert summary["neighbours"] == "replace-one"
+    assert 0 < summary["epsilon_other_reading"] < summary["epsilon"]
+
+
+# ---- what is printed
+
+
+def test_every_guarantee_has_both_readings(
+    few: Ratings, tmp_path: Path, command_line: Call
+) -> None:
+    folder = tmp_path / "run"
+    result = simulate(few, rounds=2, seed=0, settings={"planning.policy": "uniform"}, out=folder)
+    said = "epsilon 10 (replace-special); 24.4 if one client's data are replaced by another's"
+    assert f"Neighbours: {said}." in guarantee(result.summary)
+    view = read_run(folder)
+    assert said.replace("epsilon", "ε") in view.tiles()[-1].rest
+    assert f"Neighbours: {said}." in view.promises()
+    shown = command_line("ledger", "show", folder)
+    assert said in " ".join(shown.out.split())
+    facts = json.loads(command_line("ledger", "show", folder, "--json").out)
+    (entry,) = facts["classes"]
+    assert facts["neighbours"] == "replace-special"
+    assert entry["epsilon_other_reading"] == pytest.approx(24.389, abs=1e-3)
+    assert entry["epsilon_spent_most"] < entry["epsilon_spent_other_reading"] < 24.39
+    balance = json.loads(command_line("ledger", "show", folder, "--index", "0", "--json").out)
+    assert balance["neighbours"] == "replace-special"
+    assert balance["spent_other_reading"] > 2 * balance["epsilon_spent"]
+    local = simulate(few, rounds=2, seed=0, settings={"privacy.trust": "local"}).summary
+    assert "Neighbours: epsilon 10 (replace-one); 10 with nothing in a client's place." in (
+        guarantee(local)
+    )
+    paper = promise_of(load_config(preset="paper"), 10.0)
+    assert paper == {"neighbours": "replace-one", "epsilon_other_reading": None}
+    assert "Neighbours: epsilon 10 (replace-one)." in guarantee(
+        {**local, **paper, "unit": "row", "accounting": "gaussian/authors"}
+    )
+
+
+def test_the_budget_command_has_both_readings(command_line: Call) -> None:
+    shown = command_line("budget", "--mechanism", "gaussian", "--neighbours", "replace-one")
+    assert "replace-one, 100 equal rounds" in shown.out
+    assert "2 x clip for replace-one (against another's data): gaussian." in shown.out
+    assert "4.378" in shown.out
+    found = json.loads(command_line("budget", "--json").out)["rules"]["gaussian/gdp"]
+    assert found["neighbours"] == "replace-special"
+    assert found["epsilon_other_reading"] == pytest.approx(24.389, abs=1e-3)
+
+
+# ---- audits
+
+
+@pytest.mark.parametrize("path", ["guard", "simulation"])
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_honest_sums_hold_under_the_relation_that_is_claimed(mechanism: Any, path: Any) -> None:
+    for relation, claimed in (("auto", "replace-special"), ("replace-one", "replace-one")):
+        found = audit(
+            mechanism=mechanism, trust="secagg", neighbours=relation, path=path, epsilon=3.0,
+            releases=20_000, seed=1,
+        )  # fmt: skip
+        assert (found.neighbours, found.verdict, found.faults) == (claimed, "holds", [])
+        # The attack is as good as it can be: it nearly shows what was spent.
+        assert found.epsilon_lower > 0.6 * found.epsilon_expected
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_a_sensitivity_of_c_that_is_claimed_as_replace_one_is_caught(
+    mechanism: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The right code for the weaker relation, sold as the stronger one."""
+    real = doors.Ledger.in_memory
+
+    def weaker(*given: Any, neighbours: str) -> Ledger:
+        assert neighbours == "replace-one"
+        return real(*given, neighbours="replace-special")
+
+    monkeypatch.setattr(doors.Ledger, "in_memory", weaker)
+    found = audit(
+        mechanism=mechanism, trust="secagg", neighbours="replace-one", epsilon=2.0,
+        releases=40_000, seed=0, dimensions=4,
+    )  # fmt: skip
+    assert found.verdict == "refuted"
+    assert found.epsilon_lower > 2.0  # by what was seen, and not only by the size of the noise
+    assert any("smaller" in fault for fault in found.faults)
+
+
+def test_the_other_reading_holds_against_the_attack_for_the_other_relation() -> None:
+    """Noise for epsilon 1 against nothing: an attack on replace-one shows more than 1.
+
+    It does not show more than the other reading.
+    """
+    gdp = accountant_named("gaussian/gdp")
+    other = gdp.other_promise(Budget(1.0, 1e-5), "replace-special")
+    assert other is not None
+    sold = audit(trust="secagg", neighbours="replace-one", epsilon=other, releases=40_000, seed=0)
+    assert sold.verdict == "holds"
+    assert 1.0 < sold.epsilon_lower <= other
+
+
+def test_many_canaries_are_there_or_are_not() -> None:
+    found = audit(
+        mechanism="laplace", trust="secagg", canaries=64, epsilon=2.0, delta=0.0, releases=6400,
+        seed=0,
+    )  # fmt: skip
+    assert (found.neighbours, found.faults) == ("replace-special", [])
+    assert found.epsilon_lower <= 2.0
+
+
+def test_what_cannot_be_audited_under_the_weaker_relation(command_line: Call) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^--neighbours = 'replace-special': expected replace-o"
+    ):
+        audit(trust="local", neighbours="replace-special", releases=1000)
+    done = command_line("audit", "--neighbours", "replace-none")
+    assert done.code == 2
+    assert "--neighbours" in done.err
