@@ -312,10 +312,12 @@ class LearnerContract:
     Attributes:
         learner: The learner to test, with its settings.
         optimizer: An optimizer of the server that the learner accepts.
+        features: Public features of the seven items, a row each, if it is to be tested with some.
     """
 
     learner: ClassVar[Any]
     optimizer: ClassVar[Any] = "shrunk"
+    features: ClassVar[Any] = None
     users: ClassVar[int] = 5
     items: ClassVar[int] = 7
 
@@ -340,13 +342,28 @@ class LearnerContract:
             user[chosen], item[chosen], value[chosen], users=names, items=range(self.items),
             scale=(0.0, 1.0),
         )  # fmt: skip
-        return Interactions.of(ratings, late[chosen].astype(np.int32))
+        found = Interactions.of(ratings, late[chosen].astype(np.int32))
+        return found if self.features is None else dataclasses.replace(found, features=self._known)
 
-    def trained(self, interactions: Any) -> tuple[Any, Any, Any]:
-        """Return the parameters, what clients keep, and what they upload in a first round."""
+    @property
+    def _known(self) -> Any:
+        import jax.numpy as jnp
+
+        return jnp.asarray(self.features, jnp.float32)
+
+    def initial(self, interactions: Any) -> tuple[Any, Any]:
+        """Return the parameters before the first round; override it to begin elsewhere."""
         import jax
 
         shared, local = self.learner.initial(jax.random.key(0), interactions.n_users, self.items)
+        if self.features is None:
+            return shared, local
+        shared, local = self.learner.with_features(shared, local, self._known)
+        return shared, local
+
+    def trained(self, interactions: Any) -> tuple[Any, Any, Any]:
+        """Return the parameters, what clients keep, and what they upload in a first round."""
+        shared, local = self.initial(interactions)
         local = self.learner.personalise(shared, local, interactions)
         return shared, local, self.learner.train(shared, local, interactions)
 
@@ -377,6 +394,19 @@ class LearnerContract:
         shared, local, _ = self.trained(self.interactions())
         found = self.predicted(self.interactions(), shared, local)
         _require(bool(((found >= 0) & (found <= 1)).all()), "predictions outside of 0 to 1")
+
+    def test_a_ranking_is_made_of_the_clients_own_ratings(self) -> None:
+        """It has a number for every item, and ratings of other clients do not change it."""
+        found = []
+        for interactions in (self.interactions(), self.interactions(other=True)):
+            shared, local, _ = self.trained(interactions)
+            which = np.array([4, 0, 2, 3])
+            ranked = self.learner.rank(shared, local, interactions, which)
+            found.append(np.asarray(ranked, float))
+        shaped = found[0].shape == (4, self.items) and bool(np.isfinite(found[0]).all())
+        _require(shaped, "a ranking does not have a finite number for every user and item")
+        same = np.allclose(found[0], found[1], rtol=1e-4, atol=1e-5)
+        _require(same, "others' ratings change a ranking")
 
     def test_an_upload_is_made_of_the_clients_own_ratings(self) -> None:
         """Ratings of others do not change it, and without a rating nothing is uploaded."""

@@ -32,15 +32,31 @@ PROTECTED = [("gaussian", "local"), ("laplace", "secagg")]
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-weights_of = jax.jit(posterior._weights, static_argnums=2)
-line_of = jax.jit(posterior._line)
+@partial(jax.jit, static_argnums=2)
+def weights_of(counts: Any, std: Any, norm: Any) -> tuple[jax.Array, jax.Array]:
+    weight, logarithm, real = posterior._weights(counts, std, norm)
+    return weight, real * logarithm
+
+
+@jax.jit
+def line_of(theta: Any, popularity: Any, *rest: Any) -> tuple[jax.Array, jax.Array]:
+    columns = jnp.stack([jnp.ones_like(popularity), popularity], axis=1)
+    return posterior._line(theta, columns, *rest)
 
 
 @partial(jax.jit, static_argnames="norm")
 def after(
-    known: Posterior, shared: Shared, uploads: Any, std: Any, clip: Any, norm: Any
+    known: Posterior,
+    shared: Shared,
+    uploads: Any,
+    std: Any,
+    clip: Any,
+    norm: Any,
+    features: Any = None,
 ) -> tuple[Shared, Posterior]:
-    return known.after(shared, uploads, Noise(std, clip, float(CLIENTS), norm))
+    noise = Noise(std, clip, float(CLIENTS), norm)
+    items, moved = known.after(shared.items[:, 0], uploads, noise, features=features)
+    return Shared(items, shared.dense), moved
 
 
 def nothing_known(items: int) -> tuple[Shared, Posterior]:
@@ -424,6 +440,99 @@ class TestHowSure:
         assert errors == sorted(errors)
         assert errors[0] < 0.1 * (world.true**2).mean()
         assert errors[-1] < 1.1 * (world.true**2).mean()
+
+
+class TestFeatures:
+    """Items that share public features are expected to be alike."""
+
+    ITEMS, GENRES = 400, 4
+
+    def world(self, seed: int, strength: float = 1.0) -> tuple[World, Float]:
+        """Genre 0 is rated often and well, genre 1 rarely and badly, the others as any."""
+        draw = np.random.default_rng([seed, 5])
+        genre = draw.integers(self.GENRES, size=self.ITEMS)
+        plain = World.drawn(seed)
+        often = np.exp(strength * np.array([1.2, -1.2, 0.0, 0.0]))[genre]
+        weight = plain.weight * often * plain.weight.sum() / (plain.weight @ often)
+        better = 0.08 * strength * np.array([1.0, -1.0, 0.0, 0.0])[genre]
+        return World(weight, plain.true + better, plain.rated + better), np.eye(4)[genre]
+
+    def told(self, world: World, std: float, seed: int) -> Any:
+        draw = np.random.default_rng([seed, 6])
+        means = np.stack([world.weight * world.rated, COUNT_WEIGHT * world.weight], axis=1)
+        return single(means + std * draw.normal(size=means.shape))
+
+    def errors(self, world: World, std: float, seed: int, features: Any) -> Float:
+        """Of log M and of quality, both over the items."""
+        uploads = self.told(world, std, seed)
+        shared, start = nothing_known(self.ITEMS)
+        sent, known = after(start, shared, uploads, std, CLIP, "l2", features)
+        share = np.asarray(known.weight, float) / float(known.weight.sum())
+        true = world.weight / world.weight.sum()
+        off = np.log((share + 1e-4) / (true + 1e-4))
+        return np.array([off.std(), np.sqrt(world.squared_error(sent).mean())])
+
+    def test_an_item_that_nobody_rated_is_expected_to_be_as_others_of_its_kind(self) -> None:
+        """One item of each kind gets no rating: its upload is noise of exactly zero."""
+        (world, genres), std = self.world(0), 1e-3
+        cold = np.array([np.flatnonzero(genres[:, kind])[0] for kind in range(self.GENRES)])
+        uploads = self.told(world, std, 0).at[cold].set(0.0)
+        shared, start = nothing_known(self.ITEMS)
+        sent, known = after(start, shared, uploads, std, CLIP, "l2", single(genres))
+        weight, quality, popularity = (
+            np.asarray(part, float)[cold]
+            for part in (known.weight, sent.items[:, 0], sent.items[:, 1])
+        )
+        assert weight[0] > 1.1 * weight[2:].max()
+        assert weight[1] < 0.97 * weight[2:].min()
+        assert popularity[1] < popularity[2:].min() <= popularity[2:].max() < popularity[0]
+        assert quality[0] > quality[1:].max() + 0.03
+        sent, known = after(start, shared, uploads, std, CLIP, "l2")  # alike without features
+        assert np.ptp(np.asarray(known.weight)[cold]) < 1e-6
+        assert np.ptp(np.asarray(sent.items)[cold, 0]) < 1e-6
+
+    def test_nearer_the_truth_with_features_that_matter(self) -> None:
+        ratios = []
+        for seed in range(4):
+            world, genres = self.world(seed)
+            without, with_them = (
+                self.errors(world, 1e-3, seed, features) for features in (None, single(genres))
+            )
+            ratios.append(with_them / without)
+        assert (np.mean(ratios, axis=0) < [0.95, 0.97]).all()
+
+    @pytest.mark.parametrize("std", [1e-5, 1e-3, 1e-2])
+    def test_features_of_pure_noise_do_hardly_any_harm(self, std: float) -> None:
+        ratios = []
+        for seed in range(4):
+            world, _ = self.world(seed, strength=0.0)
+            random = np.random.default_rng([seed, 7]).random((self.ITEMS, 20)) < 0.2
+            without, with_them = (
+                self.errors(world, std, seed, features) for features in (None, single(random))
+            )
+            ratios.append(with_them / without)
+        assert (np.mean(ratios, axis=0) < [1.02, 1.01]).all()
+
+    def test_the_scale_is_a_ridge_regression_of_log_popularity(self) -> None:
+        """By LAPACK on an extended system, with an intercept that is not shrunk."""
+        world, genres = self.world(3)
+        found = np.asarray(posterior._scales(single(world.weight), single(genres)), float)
+        logs = np.log(world.weight / world.weight.mean() + posterior._FLOOR)
+        centred = genres - genres.mean(axis=0)
+        prior = posterior._FEATURE_ITEMS**0.5 * np.eye(self.GENRES)
+        right = np.r_[logs - logs.mean(), np.zeros(self.GENRES)]
+        slopes = np.linalg.lstsq(np.vstack([centred, prior]), right)[0]
+        np.testing.assert_allclose(found, np.exp(centred @ slopes), rtol=1e-3)
+        assert found.max() > 2 * found.min()
+
+    def test_columns_of_zeros_change_nothing(self) -> None:
+        uploads, (shared, start) = self.told(self.world(1)[0], 1e-3, 1), nothing_known(self.ITEMS)
+        without = after(start, shared, uploads, 1e-3, CLIP, "l2")
+        zeros = after(
+            start, shared, uploads, 1e-3, CLIP, "l2", jnp.zeros((self.ITEMS, self.GENRES))
+        )
+        assert np.asarray(without[0].items)[:, :2].all()
+        np.testing.assert_allclose(zeros[0].items, without[0].items, atol=1e-4)
 
 
 # ---- a few clients and items, with all that belongs to a round

@@ -20,8 +20,9 @@ length 1. They are found by noisy subspace iteration (Hardt and Price 2014). For
 orthonormal, each client uploads ``x_u (Q' x_u)'``, an items times axes matrix. The server averages
 these, removes the direction of popularity, shrinks each item by what its noise explains, and
 orthonormalises: these are the axes that it sends out next. Rounds are added up, turned into the
-latest axes. It starts from the leading directions of the public features. If what was told does
-not stand out from its noise, the server sends no axes any more, and nothing more is paid for them.
+latest axes. It starts from the leading directions of the public features, or at random; clients
+answer, but do not use these. If what was told does not stand out from its noise, the server sends
+no axes any more, and nothing more is paid for them.
 
 One upload holds both: residuals and counts (as in the bias model), and tastes. Each part is scaled
 to a fixed, public share of the upload's squared length, so that one clip bounds all of it. Before
@@ -54,6 +55,7 @@ _FLOOR = 0.05  # of popularity, relative to the mean item, in weights
 _RARE = 0.02  # the same in a ranking
 _LIKED, _UNSURE = 0.75, 0.2  # a rating that is liked, and how far predictions are off
 _MOST_AXES = 16
+_ASKED = 0.01  # length of axes to begin with: clients answer, and do not use them yet
 _TOO_NOISY = 2.2  # noise per item over the sampling error: axes are not worth it beyond
 _STANDS_OUT = 1.1  # times the largest singular value that noise alone would have
 
@@ -251,7 +253,8 @@ class Tastes(Biases):
         self, memory: TasteMemory, precision: float, clip: float, norm: Literal["l1", "l2"]
     ) -> float:
         """Return by how much added precision would lower the error of predicted ratings."""
-        left = 1.0 - (self.taste_share or 0.0) * (1.0 - float(memory.stopped))
+        share = (self.taste_share or 0.0) if self._axes else 0.0
+        left = 1.0 - share * (1.0 - float(memory.stopped))
         return super().forecast(memory.posterior, precision * left, clip, norm)
 
     def _taste_share(self, shared: Shared) -> Array:
@@ -300,9 +303,10 @@ class Tastes(Biases):
         stopped = jnp.maximum(memory.stopped, silent.astype(jnp.float32))
         new = jnp.where(heard, new, old)
         begins = ~heard & (precision == 0) & (shared.items[:, _SHARE].sum() > 0)
-        first = _orthonormal(beyond(self._first(shared)))
+        first = _ASKED * _orthonormal(beyond(self._first(shared)))
         new = jnp.where(begins, first, new) * (1.0 - stopped)
-        turned = jnp.where(heard, summed @ (old.T @ new), summed)
+        unit = old / jnp.maximum(jnp.linalg.norm(old, axis=0), 1e-12)
+        turned = jnp.where(heard, summed @ (unit.T @ new), summed)
         moved = Shared(shared.items.at[:, _OWN : _OWN + axes].set(new), shared.dense)
         return moved, memory._replace(told=turned, precision=precision, stopped=stopped)
 
@@ -317,14 +321,19 @@ class Tastes(Biases):
         centred = (features - popularity @ features) / _picked(popularity)[:, None]
         _, turn = jnp.linalg.eigh(centred.T @ centred)
         leading = _orthonormal(centred @ turn[:, ::-1][:, :axes])
-        rest = start[:, leading.shape[1] :]
-        rest = rest - leading @ (leading.T @ rest)
-        return jnp.concatenate([leading, 1e-3 * rest], axis=1)
+        rest = start - leading @ (leading.T @ start)
+        leading = jnp.pad(leading, ((0, 0), (0, axes - leading.shape[1])))
+        there = (leading**2).sum(0) > 0.5  # features may be fewer, or depend on each other
+        return jnp.where(there, leading, 0.1 * rest)
 
     def _parts(self, shared: Shared) -> _Parts:
-        """Return axes and features, centred by popularity; axes also have variance 1."""
+        """Return axes and features, centred by popularity; axes also have variance 1.
+
+        Axes of which the server has heard nothing yet are left out: they may be random.
+        """
         share = _share(shared)
         axes = shared.items[:, _OWN : _OWN + self._axes]
+        axes = jnp.where((axes**2).sum(0) > 0.25, axes, 0.0)
         features = shared.items[:, _OWN + self._axes :]
         axes, features = axes - share @ axes, features - share @ features
         spread = jnp.sqrt(share @ axes**2)
@@ -389,5 +398,5 @@ def _orthonormal(matrix: Array) -> Array:
     squares, turn = jnp.linalg.eigh(matrix.T @ matrix)
     squares, turn = squares[::-1], turn[:, ::-1]
     size = jnp.sqrt(jnp.maximum(squares, 0.0))
-    there = size > 1e-5 * jnp.maximum(size[0], 1e-20)
+    there = size > 1e-3 * jnp.maximum(size[0], 1e-20)  # squares have seven digits
     return jnp.where(there, (matrix @ turn) / jnp.maximum(size, 1e-30), 0.0)

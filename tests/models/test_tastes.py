@@ -1,0 +1,988 @@
+"""Tastes: leanings, the ranking, private subspace iteration, and that no round does harm."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.linalg import subspace_angles
+from scipy.stats import norm
+
+from bgtplanner.data.catalogue import Catalogue
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.split import split_ratings
+from bgtplanner.errors import ConfigError, InterruptedRunError
+from bgtplanner.federation.protection import Protection, Terms
+from bgtplanner.federation.rounds import Federation
+from bgtplanner.federation.simulation import Simulation
+from bgtplanner.models import interactions as of_interactions
+from bgtplanner.models import tastes
+from bgtplanner.models.bias import Biases
+from bgtplanner.models.interactions import Interactions, Shared
+from bgtplanner.models.learner import Learner, Size, settings_of
+from bgtplanner.models.optimizers import Aggregate, Noise, Server
+from bgtplanner.models.tastes import TasteMemory, Tastes
+from bgtplanner.runs.assembly import learner_of
+from bgtplanner.runs.config import load_config, to_toml
+from bgtplanner.runs.observers import Observer
+from bgtplanner.runs.run import resume, simulate
+from bgtplanner.testing import LearnerContract
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+Float = NDArray[np.float64]
+SERVER = Server(optimizer="posterior", aggregation="clients")
+N_USERS, N_ITEMS, N_AXES, N_FEATURES = 5, 9, 2, 3
+MODEL = Tastes(
+    axes=N_AXES,
+    taste_share=0.4,
+    mean=0.6,
+    feature_shrinkage=1.5,
+    axis_shrinkage=2.5,
+    interest_shrinkage=0.8,
+    taste_shrinkage=2.0,
+    boldness=0.7,
+)
+
+personalise = jax.jit(Tastes.personalise, static_argnums=0)
+train = jax.jit(Tastes.train, static_argnums=0)
+predict = jax.jit(Tastes.predict, static_argnums=0)
+rank = jax.jit(Tastes.rank, static_argnums=0)
+explain = jax.jit(Tastes.explain, static_argnums=0)
+
+
+@partial(jax.jit, static_argnums=0, static_argnames="norm")
+def update(
+    model: Tastes,
+    shared: Shared,
+    memory: TasteMemory,
+    uploads: Any,
+    std: Any,
+    clients: Any = 1000.0,
+    norm: Any = "l2",
+) -> tuple[Shared, TasteMemory]:
+    """The server's part of a round; uploads have the length 1, so that the clip is 1."""
+    mean = Aggregate(Shared(uploads, jnp.zeros(0)), jnp.zeros(uploads.shape[0]))
+    return model.server_update(shared, memory, mean, Noise(std, 1.0, clients, norm), SERVER)
+
+
+def single(values: Any) -> jax.Array:
+    return jnp.asarray(values, jnp.float32)
+
+
+def some_ratings(several: bool) -> Ratings:
+    """Five users, behind three clients or a client each; user 4 rated nothing, user 0 all."""
+    user = [0] * 9 + [1] * 2 + [2] * 4 + [3] * 5
+    item = [*range(9), 1, 4, 0, 2, 3, 5, 1, 3, 4, 7, 8]
+    client = [0] * 9 + [1] * 2 + [0] * 4 + [1] * 5
+    return Ratings.from_arrays(
+        user,
+        item,
+        np.random.default_rng(1).integers(1, 6, len(user)),
+        client=client if several else None,
+        users=range(N_USERS),
+        items=range(N_ITEMS),
+        scale=(0, 5),
+    )
+
+
+def some_shared(axes: int = N_AXES, features: int = N_FEATURES) -> Shared:
+    """Parameters of which every column plays a part."""
+    draw = np.random.default_rng(2)
+    own = [draw.normal(0, 0.1, N_ITEMS), draw.normal(size=N_ITEMS), draw.uniform(0, 1, N_ITEMS)]
+    share = draw.dirichlet(np.ones(N_ITEMS))
+    turned = np.linalg.qr(draw.normal(size=(N_ITEMS, axes)))[0]
+    public = (draw.random((N_ITEMS, features)) < 0.4).astype(float)
+    return Shared(single(np.column_stack([*own, share, turned, public])), jnp.zeros(0))
+
+
+class Known(NamedTuple):
+    """The columns of the shared parameters, as they are written down in the docstring."""
+
+    share: Float
+    axes: Float
+    features: Float
+
+    @classmethod
+    def of(cls, shared: Shared, axes: int = N_AXES) -> Known:
+        items = np.asarray(shared.items, float)
+        share = items[:, 3] / items[:, 3].sum()
+        features = items[:, 4 + axes :]
+        turned = items[:, 4 : 4 + axes] - share @ items[:, 4 : 4 + axes]
+        spread = np.sqrt(share @ turned**2)
+        return cls(share, turned / np.where(spread, spread, 1.0), features - share @ features)
+
+    @property
+    def table(self) -> Float:
+        return np.concatenate([self.axes, self.features], axis=1)
+
+
+def picked(share: Float) -> Float:
+    """How much it says that somebody picked an item."""
+    return np.asarray((share * len(share) + 0.05) ** -0.25)
+
+
+# ---- the users' regressions
+
+
+class TestRidge:
+    @pytest.fixture
+    def rated(self) -> Ratings:
+        draw, items, counts = np.random.default_rng(0), 700, (0, 3, 30, 150, 600)
+        item = np.concatenate([draw.permutation(items)[:count] for count in counts])
+        return Ratings.from_arrays(
+            np.repeat(np.arange(5), counts),
+            item.astype(int),
+            draw.random(len(item)),
+            users=range(5),
+            items=range(items),
+            scale=(0, 1),
+        )
+
+    def table(self, kind: str, items: int) -> tuple[Float, list[float]]:
+        """As models have it: level, popularity, quality, axes, and features, shrunk as usual."""
+        draw = np.random.default_rng(3)
+        popularity, quality = draw.normal(size=items), 0.1 * draw.normal(size=items)
+        hidden = draw.normal(size=(items, 3))
+        own = (draw.random((items, 19)) < 0.15).astype(float)
+        if kind == "correlated":  # with each other, and with popularity
+            own = hidden @ draw.normal(size=(3, 19)) + 0.3 * draw.normal(size=(items, 19)) > 1
+            popularity = hidden[:, 0] + 0.2 * popularity
+        if kind == "copies":
+            own = np.repeat(draw.random((items, 4)) < 0.3, 5, axis=1)[:, :19]
+        axes, features = draw.normal(size=(items, 8)), own - own.mean(axis=0)
+        columns = np.column_stack([np.ones(items), popularity, quality, axes, features])
+        return columns, [5.0, 20.0, 0.3] + [150.0] * 8 + [25.0] * 19
+
+    def solved(self, table: Float, shrinkage: list[float], rated: Ratings) -> tuple[Float, Float]:
+        """All users at once, and each on its own by scikit-learn, with scaled columns."""
+        linear_model = pytest.importorskip("sklearn.linear_model")
+        interactions, target = Interactions.of(rated), rated.value - 0.5
+        solver = of_interactions.ridge(single(table[rated.item]), shrinkage, interactions)
+        got = np.asarray(solver(single(target)), float)
+        expected = np.zeros_like(got)
+        scale = np.sqrt(shrinkage)
+        for user in range(rated.n_users):
+            if (mine := rated.user == user).any():
+                one = linear_model.Ridge(alpha=1.0, fit_intercept=False, solver="svd")
+                one.fit(table[rated.item[mine]] / scale, target[mine])
+                expected[user] = one.coef_ / scale
+        return got, expected
+
+    @pytest.mark.parametrize("kind", ["plain", "correlated", "copies"])
+    def test_many_columns_are_solved_far_below_the_error_of_ratings(
+        self, kind: str, rated: Ratings
+    ) -> None:
+        table, shrinkage = self.table(kind, rated.n_items)
+        got, expected = self.solved(table, shrinkage, rated)
+        assert not got[0].any()  # nothing rated, nothing assumed
+        predicted = table @ expected.T
+        assert predicted[:, 2:].std(axis=0).min() > 0.02
+        off = np.sqrt(((table @ got.T - predicted) ** 2).mean(axis=0))
+        assert off.max() < 3e-4  # ratings are off by 0.2
+
+    @pytest.mark.parametrize("width", [1, 3, 4])
+    def test_a_few_columns_are_solved_exactly(self, width: int, rated: Ratings) -> None:
+        table, shrinkage = self.table("plain", rated.n_items)
+        got, expected = self.solved(table[:, :width], shrinkage[:width], rated)
+        assert not got[0].any()
+        np.testing.assert_allclose(got, expected, atol=2e-5)
+
+    def test_what_is_still_to_come_does_not_count(self, rated: Ratings) -> None:
+        table, shrinkage = self.table("plain", rated.n_items)
+        late = (np.arange(len(rated)) % 2).astype(np.int32)
+        masked, removed = Interactions.of(rated, late), Interactions.of(rated.take(late == 0))
+        got, expected = (
+            of_interactions.ridge(single(table)[some.item], shrinkage, some)(some.value - 0.5)
+            for some in (masked, removed)
+        )
+        np.testing.assert_allclose(got, expected, atol=1e-5)
+
+    @pytest.mark.parametrize("several", [False, True])
+    def test_leanings_of_every_user(self, several: bool) -> None:
+        """The whole model: what is left of a rating, by the columns that were written down."""
+        ratings, shared = some_ratings(several), some_shared()
+        interactions = Interactions.of(ratings)
+        local = personalise(MODEL, shared, None, interactions)
+        items, known = np.asarray(shared.items, float), Known.of(shared)
+        table = np.column_stack([np.ones(N_ITEMS), items[:, 1], items[:, 0], known.table])
+        shrinkage = [5.0, 20.0, 0.3] + [2.5] * N_AXES + [1.5] * N_FEATURES
+        beside = np.zeros(len(ratings))
+        if several:  # in turn with the clients' own views; the last are those before the users
+            users = np.asarray(personalise(MODEL, shared, None, interactions), float)
+            view = Tastes.own_view(MODEL, shared, single(users), interactions)
+            beside = np.asarray(view, float)[np.asarray(interactions.pair)]
+        for user in range(N_USERS):
+            mine = ratings.user == user
+            rows = table[ratings.item[mine]]
+            left = ratings.value[mine] - 0.6 - items[ratings.item[mine], 0] - beside[mine]
+            normal = rows.T @ rows + np.diag(shrinkage)
+            expected = np.linalg.solve(normal, rows.T @ left)
+            np.testing.assert_allclose(local[user], expected, atol=2e-2 if several else 2e-5)
+        assert np.abs(np.asarray(local)[:4, 3:]).min() > 1e-5
+        assert not np.asarray(local)[4].any()
+
+
+# ---- the ranking
+
+
+def newton_step(known: Known, history: NDArray[np.int64], model: Tastes) -> Float:
+    """One step from zero, by automatic differentiation of the likelihood as it is written."""
+    table, share = jnp.asarray(known.table), jnp.asarray(known.share)
+    penalty = np.r_[
+        np.full(known.axes.shape[1], model.taste_shrinkage),
+        np.full(known.features.shape[1], model.interest_shrinkage),
+    ]
+
+    def unlikely(weights: Any) -> Any:
+        utility = table @ weights
+        whole = jnp.log((share * jnp.exp(utility)).sum())
+        return (whole - utility[history]).sum() + 0.5 * (jnp.asarray(penalty) * weights**2).sum()
+
+    zero = jnp.zeros(table.shape[1])
+    slope, curve = jax.grad(unlikely)(zero), jax.hessian(unlikely)(zero)
+    return np.asarray(-np.linalg.solve(np.asarray(curve, float), np.asarray(slope, float)))
+
+
+class TestRanking:
+    EVERYBODY = np.arange(N_USERS)
+
+    def expected(self, model: Tastes, shared: Shared, ratings: Ratings, predicted: Float) -> Float:
+        known, scores = Known.of(shared), []
+        for user in range(N_USERS):
+            weights = newton_step(known, ratings.item[ratings.user == user], model)
+            score = np.log(known.share + 0.02 / N_ITEMS) + model.boldness * known.table @ weights
+            if not model.implicit:
+                score = score + norm.logcdf((predicted[user] - 0.75) / 0.2)
+            scores.append(score)
+        return np.array(scores)
+
+    @pytest.mark.parametrize("several", [False, True])
+    @pytest.mark.parametrize(
+        "changed", [{}, {"boldness": 0.0}, {"implicit": True}, {"boldness": 2.0}], ids=str
+    )
+    def test_popularity_a_newton_step_and_what_would_be_liked(
+        self, changed: dict[str, Any], several: bool
+    ) -> None:
+        model, shared, ratings = replace(MODEL, **changed), some_shared(), some_ratings(several)
+        interactions = Interactions.of(ratings)
+        local = personalise(model, shared, None, interactions)
+        user, item = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
+        predicted = predict(model, shared, local, interactions, user, item)
+        found = np.asarray(rank(model, shared, local, interactions, self.EVERYBODY), float)
+        wanted = self.expected(
+            model, shared, ratings, np.asarray(predicted, float).reshape(N_USERS, N_ITEMS)
+        )
+        off = found - wanted  # up to a constant for each user
+        np.testing.assert_allclose(off - off[:, :1], 0.0, atol=3e-4)
+        assert np.ptp(wanted, axis=1).min() > 0.5
+        some = rank(model, shared, local, interactions, np.array([3, 0]))
+        np.testing.assert_allclose(some, found[[3, 0]], atol=1e-5)
+
+    def test_users_differ_unless_boldness_is_zero(self) -> None:
+        shared, interactions = some_shared(), Interactions.of(some_ratings(False))
+        local = personalise(MODEL, shared, None, interactions)
+        for boldness, differ in ((0.0, False), (0.7, True)):
+            model = replace(MODEL, boldness=boldness, implicit=True)
+            found = np.asarray(rank(model, shared, local, interactions, self.EVERYBODY))
+            assert (np.ptp(found, axis=0).max() > 1e-3) == differ
+            assert found[4] == pytest.approx(found[4])
+
+    def test_without_features_and_axes_by_released_popularity(self) -> None:
+        model = Tastes(implicit=True)
+        shared = some_shared(axes=0, features=0)
+        interactions = Interactions.of(some_ratings(False))
+        local = personalise(model, shared, None, interactions)
+        found = np.asarray(rank(model, shared, local, interactions, self.EVERYBODY))
+        for row in found:
+            np.testing.assert_array_equal(np.argsort(row), np.argsort(shared.items[:, 3]))
+
+    def test_ratings_still_to_come_change_nothing(self) -> None:
+        ratings, shared = some_ratings(False), some_shared()
+        late = (np.arange(len(ratings)) % 3 == 0).astype(np.int32)
+        found = []
+        for some in (Interactions.of(ratings, late), Interactions.of(ratings.take(late == 0))):
+            local = personalise(MODEL, shared, None, some)
+            found.append(np.asarray(rank(MODEL, shared, local, some, self.EVERYBODY)))
+        np.testing.assert_allclose(*found, atol=1e-4)
+
+    @pytest.mark.parametrize("changed", [{}, {"implicit": True}, {"boldness": 0.0}], ids=str)
+    def test_an_explanation_adds_up_to_the_ranking(self, changed: dict[str, Any]) -> None:
+        model, shared = replace(MODEL, **changed), some_shared()
+        interactions = Interactions.of(some_ratings(False))
+        local = personalise(model, shared, None, interactions)
+        users = np.array([2, 0, 4])
+        said = explain(model, shared, local, interactions, users)
+        found = np.asarray(rank(model, shared, local, interactions, users), float)
+        assert said.interest.shape == (3, N_FEATURES)
+        assert said.tastes.shape == (3, N_ITEMS)
+        features = np.asarray(shared.items, float)[:, 4 + N_AXES :]
+        total = np.asarray(said.popularity) + np.asarray(said.tastes)
+        total = total + np.asarray(said.interest) @ features.T
+        if not model.implicit:
+            items = np.tile(np.arange(N_ITEMS), 3)
+            predicted = predict(model, shared, local, interactions, users.repeat(N_ITEMS), items)
+            total = total + norm.logcdf((np.asarray(predicted).reshape(3, -1) - 0.75) / 0.2)
+            np.testing.assert_array_equal(said.quality, shared.items[:, 0])
+            np.testing.assert_array_equal(said.leaning, local[users][:, 3 + N_AXES :])
+        else:
+            assert said.quality is None
+            assert said.leaning is None
+        off = found - total
+        np.testing.assert_allclose(off - off[:, :1], 0.0, atol=3e-4)
+        assert np.asarray(said.tastes)[:2].any() == bool(model.boldness)
+        assert not np.asarray(said.tastes)[2].any()  # rated nothing, leans nowhere
+
+    def test_what_plays_no_part_is_not_explained(self) -> None:
+        interactions = Interactions.of(some_ratings(False))
+        for axes, features in ((0, 0), (0, N_FEATURES), (N_AXES, 0)):
+            model, shared = replace(MODEL, axes=axes), some_shared(axes, features)
+            local = personalise(model, shared, None, interactions)
+            said = explain(model, shared, local, interactions, self.EVERYBODY)
+            assert (said.tastes is None) == (axes == 0)
+            assert (said.interest is None) == (said.leaning is None) == (features == 0)
+            assert said.popularity.shape == said.quality.shape == (N_ITEMS,)
+
+
+# ---- uploads
+
+
+def whole_uploads(shared: Shared, interactions: Interactions, model: Tastes = MODEL) -> Float:
+    """Every client's upload over the whole catalogue, ``[n_clients, n_items, width]``."""
+    local = personalise(model, shared, None, interactions)
+    rows = np.asarray(train(model, shared, local, interactions).upload.rows, float)
+    whole = np.zeros((interactions.n_clients, N_ITEMS, rows.shape[1]))
+    pairs = np.asarray(interactions.pair_client), np.asarray(interactions.pair_item)
+    np.add.at(whole, pairs, rows)
+    return whole
+
+
+@pytest.mark.parametrize("several", [False, True])
+class TestUploads:
+    def test_every_length_is_one_in_public_shares(self, several: bool) -> None:
+        ratings = some_ratings(several)
+        found = whole_uploads(some_shared(), Interactions.of(ratings))
+        squares = (found**2).sum(axis=1)
+        rated = np.bincount(ratings.client, minlength=ratings.n_clients) > 0
+        np.testing.assert_allclose(squares.sum(axis=1), rated, atol=1e-5)
+        np.testing.assert_allclose(squares[:, :2].sum(axis=1), 0.6 * rated, atol=1e-5)
+        np.testing.assert_allclose(squares[:, 2:].sum(axis=1), 0.4 * rated, atol=1e-5)
+        assert not rated.all()
+
+    def test_rows_of_own_items_only(self, several: bool) -> None:
+        ratings = some_ratings(several)
+        found = whole_uploads(some_shared(), Interactions.of(ratings))
+        own = np.zeros(found.shape[:2], bool)
+        own[ratings.client, ratings.item] = True
+        np.testing.assert_array_equal(found.any(axis=2), own)
+
+    def test_what_a_client_tells_about_tastes(self, several: bool) -> None:
+        """``x_u (Q' x_u)'``, user by user, and then of length 1."""
+        ratings, shared = some_ratings(several), some_shared()
+        found = whole_uploads(shared, Interactions.of(ratings))
+        axes = np.asarray(shared.items, float)[:, 4 : 4 + N_AXES]
+        weight = picked(Known.of(shared).share)
+        expected = np.zeros((ratings.n_clients, N_ITEMS, N_AXES))
+        for user in range(N_USERS):
+            vector = np.zeros(N_ITEMS)
+            rated = ratings.item[ratings.user == user]
+            vector[rated] = weight[rated]
+            vector /= max(np.linalg.norm(vector), 1e-9)
+            expected[ratings.client_of_user[user]] += np.outer(vector, vector @ axes)
+        lengths = np.linalg.norm(expected.reshape(ratings.n_clients, -1), axis=1)
+        expected *= math.sqrt(0.4) / np.maximum(lengths, 1e-9)[:, None, None]
+        np.testing.assert_allclose(found[:, :, 2:], expected, atol=1e-5)
+
+    def test_residuals_and_counts_are_those_of_the_bias_model(self, several: bool) -> None:
+        shared, interactions = some_shared(), Interactions.of(some_ratings(several))
+        local = personalise(MODEL, shared, None, interactions)
+        plain = np.asarray(Biases.train(MODEL, shared, local, interactions).upload.rows, float)
+        mine = np.asarray(train(MODEL, shared, local, interactions).upload.rows, float)[:, :2]
+        for client in range(interactions.n_clients):
+            own = np.asarray(interactions.pair_client) == client
+            if own.any():
+                expected = math.sqrt(0.6) * plain[own] / np.linalg.norm(plain[own])
+                np.testing.assert_allclose(mine[own], expected, atol=1e-5)
+
+    def test_without_axes_or_popularity_all_goes_to_residuals_and_counts(
+        self, several: bool
+    ) -> None:
+        """Nothing is paid for tastes before they can be told, and none after they stopped."""
+        shared = some_shared()
+        silent = Shared(shared.items.at[:, 4 : 4 + N_AXES].set(0.0), shared.dense)
+        found = whole_uploads(silent, Interactions.of(some_ratings(several)))
+        assert not found[:, :, 2:].any()
+        lengths = np.linalg.norm(found.reshape(len(found), -1), axis=1)
+        np.testing.assert_allclose(lengths, found.any(axis=(1, 2)), atol=1e-5)
+
+    def test_nothing_is_said_about_ratings_that_there_are_none_of(self, several: bool) -> None:
+        ratings = some_ratings(several)
+        model = replace(MODEL, implicit=True)
+        found = whole_uploads(some_shared(), Interactions.of(ratings), model)
+        other = replace(ratings, value=np.roll(ratings.value, 3))
+        again = whole_uploads(some_shared(), Interactions.of(other), model)
+        assert not found[:, :, 0].any()
+        np.testing.assert_array_equal(found, again)
+
+
+class _Contract(LearnerContract):
+    """From a point where everything is known; compiled, since single operations take longer."""
+
+    optimizer: ClassVar[Any] = "posterior"
+    axes: ClassVar[int] = 0
+
+    def initial(self, interactions: Any) -> tuple[Any, Any]:
+        shared, local = super().initial(interactions)
+        draw = np.random.default_rng(5)
+        popularity = single(draw.dirichlet(np.ones(self.items)))
+        axes = single(np.linalg.qr(draw.normal(size=(self.items, self.axes)))[0])
+        items = shared.items.at[:, 3].set(popularity)
+        return Shared(items.at[:, 4 : 4 + self.axes].set(axes), shared.dense), local
+
+
+def compiled(**options: Any) -> Any:
+    steps = ("personalise", "train", "predict", "rank")
+    own = {name: jax.jit(getattr(Tastes, name), static_argnums=0) for name in steps}
+    return type("Tastes", (Tastes,), own)(**options)
+
+
+class TestContract(LearnerContract):
+    learner, optimizer = compiled(axes=2, taste_share=0.5), "posterior"
+
+
+class TestContractWithFeaturesAndAxes(_Contract):
+    learner, axes = compiled(axes=2, taste_share=0.5), 2
+    features: ClassVar[Any] = (np.arange(21).reshape(7, 3) * 5 % 7 < 3).astype(float)
+
+
+class TestContractWithAxesAlone(_Contract):
+    learner, axes = compiled(axes=3, taste_share=0.3), 3
+
+
+# ---- the server
+
+
+CLIENTS, ITEMS, KINDS = 300, 60, 4
+FREE = Tastes(axes=3, taste_share=0.4)
+
+
+def planted(seed: int = 0, strength: float = 2.0) -> tuple[Ratings, Float]:
+    """Four kinds of items and of people, who mostly pick their own kind and like it better."""
+    draw = np.random.default_rng(seed)
+    place = np.random.default_rng(0).permutation(ITEMS)
+    kind, own = place % KINDS, np.arange(CLIENTS) % KINDS
+    popularity = 1.0 / (place // KINDS + 3.0)
+    chance = popularity * np.exp(strength * (kind == own[:, None]))
+    number = draw.integers(12, 28, CLIENTS)
+    item = [
+        draw.choice(ITEMS, count, False, row / row.sum())
+        for count, row in zip(number, chance, strict=True)
+    ]
+    user, items = np.repeat(np.arange(CLIENTS), number), np.concatenate(item)
+    value = 0.6 + 0.1 * (kind[items] == own[user]) + 0.1 * draw.normal(size=len(user))
+    ratings = Ratings.from_arrays(
+        user,
+        items,
+        np.clip(value, 0, 1),
+        users=range(CLIENTS),
+        items=range(ITEMS),
+        scale=(0, 1),
+    )
+    return ratings, np.eye(KINDS)[kind]
+
+
+class Learned(NamedTuple):
+    shared: Shared
+    local: Any
+    memory: TasteMemory
+
+    def axes(self, model: Tastes) -> Float:
+        """Of length 1: those to begin with are shorter."""
+        sent = np.asarray(self.shared.items, float)[:, 4 : 4 + (model.axes or 0)]
+        return np.asarray(sent / np.maximum(np.linalg.norm(sent, axis=0), 1e-12))
+
+
+@partial(jax.jit, static_argnums=0)
+def one_round(
+    model: Tastes, known: Learned, interactions: Interactions, std: Any, key: Any, heard: Any
+) -> tuple[Learned, jax.Array]:
+    """All clients train, the server sees the mean with noise; `heard` 0 leaves the noise alone."""
+    local = model.personalise(known.shared, known.local, interactions)
+    rows = model.train(known.shared, local, interactions).upload.rows
+    total = jax.ops.segment_sum(rows, interactions.pair_item, interactions.n_items)
+    uploads = heard * total / interactions.n_clients + std * jax.random.normal(key, total.shape)
+    mean = Aggregate(Shared(uploads, jnp.zeros(0)), jnp.zeros(interactions.n_items))
+    noise = Noise(std, 1.0, float(interactions.n_clients), "l2")
+    shared, memory = model.server_update(known.shared, known.memory, mean, noise, SERVER)
+    return Learned(shared, model.personalise(shared, local, interactions), memory), uploads
+
+
+def begun(model: Tastes, interactions: Interactions, features: Float | None = None) -> Learned:
+    shared, local = model.initial(jax.random.key(0), interactions.n_users, interactions.n_items)
+    if features is not None:
+        shared, local = model.with_features(shared, local, single(features))
+    return Learned(shared, local, model.server_initial(shared, SERVER))
+
+
+def play(
+    model: Tastes,
+    interactions: Interactions,
+    rounds: int,
+    *,
+    std: float,
+    features: Float | None = None,
+    seed: int = 0,
+    heard: float = 1.0,
+) -> list[Learned]:
+    known = [begun(model, interactions, features)]
+    for key in jax.random.split(jax.random.key(seed), rounds):
+        known.append(one_round(model, known[-1], interactions, std, key, heard)[0])
+    return known[1:]
+
+
+def weighted(ratings: Ratings, share: Float) -> tuple[Float, Float]:
+    """Who picked what, weighted and of length 1; and the direction of popularity."""
+    weight = picked(share)
+    matrix = np.zeros((ratings.n_users, ratings.n_items))
+    matrix[ratings.user, ratings.item] = weight[ratings.item]
+    common = share * weight
+    lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
+    return matrix / lengths, common / np.linalg.norm(common)
+
+
+def projector(axes: Float) -> Float:
+    return np.asarray(axes @ axes.T)
+
+
+class TestSubspaceIteration:
+    @pytest.fixture
+    def world(self) -> tuple[Ratings, Float]:
+        return planted()
+
+    @pytest.mark.parametrize("with_features", [False, True])
+    def test_converges_to_the_leading_singular_vectors(
+        self, with_features: bool, world: tuple[Ratings, Float]
+    ) -> None:
+        """Of who picked what beyond popularity; from features they are there much sooner."""
+        ratings, kinds = world
+        model = replace(FREE, axes=6)
+        known = play(
+            model,
+            Interactions.of(ratings),
+            10,
+            std=1e-6,
+            features=kinds if with_features else None,
+        )
+        share = np.asarray(known[-1].shared.items, float)[:, 3]
+        np.testing.assert_allclose(
+            share / share.sum(), np.bincount(ratings.item) / len(ratings), atol=6e-3
+        )
+        matrix, common = weighted(ratings, share / share.sum())
+        beyond = matrix - np.outer(matrix @ common, common)
+        strength, turned = np.linalg.svd(beyond, full_matrices=False)[1:]
+        assert strength[2] > 1.5 * strength[3]  # three tastes are there: four kinds
+        angles = [
+            float(subspace_angles(each.axes(model)[:, :3], turned[:3].T).max()) for each in known
+        ]
+        assert angles[0] < 0.4 if with_features else angles[0] > 0.8
+        assert angles[-1] < 0.15
+        for each in known:
+            axes = each.axes(model)
+            np.testing.assert_allclose(axes.T @ axes, np.eye(6), atol=1e-3)
+            share = np.asarray(each.shared.items, float)[:, 3]
+            common = share * picked(share / share.sum())
+            assert np.abs(common @ axes).max() < 1e-3 * np.linalg.norm(common)
+
+    @pytest.mark.parametrize("with_features", [False, True])
+    def test_two_rounds_by_numpy(self, with_features: bool, world: tuple[Ratings, Float]) -> None:
+        """Noise of two sizes: averages by precision, in terms of the axes sent out last."""
+        ratings, kinds = world
+        interactions, features = Interactions.of(ratings), kinds if with_features else None
+        known = play(FREE, interactions, 1, std=1e-3, features=features)[0]
+        told, precision, stds = np.zeros((ITEMS, 3)), 0.0, (4e-3, 3e-3)
+        for std in stds:
+            before = known.axes(FREE)
+            key = jax.random.key(round(1e6 * std))
+            known, uploads = one_round(FREE, known, interactions, std, key, 1.0)
+            items = np.asarray(known.shared.items, float)
+            share = items[:, 3] / items[:, 3].sum()
+            common = share * picked(share)
+            common /= np.linalg.norm(common)
+            keep = np.eye(ITEMS) - np.outer(common, common)
+            own = np.asarray(uploads, float)[:, 2:] / math.sqrt(0.4)  # of length 1 before noise
+            told = told + own * 0.4 / std**2
+            precision += 0.4 / std**2
+            average = keep @ told / precision
+            shrunk = np.maximum(1 - 3 / precision / (average**2).sum(axis=1), 0.0)
+            axes = np.linalg.svd(keep @ (shrunk[:, None] * average), full_matrices=False)[0]
+            np.testing.assert_allclose(projector(known.axes(FREE)), projector(axes), atol=2e-3)
+            told = told @ before.T @ known.axes(FREE)
+            assert float(known.memory.precision) == pytest.approx(precision, rel=1e-5)
+            np.testing.assert_allclose(
+                np.asarray(known.memory.told) / precision, told / precision, atol=1e-5
+            )
+        assert shrunk.min() < 0.95  # some items are shrunk
+
+    def test_uploads_of_a_round_by_numpy(self, world: tuple[Ratings, Float]) -> None:
+        ratings, kinds = world
+        interactions = Interactions.of(ratings)
+        known = play(FREE, interactions, 1, std=1e-6, features=kinds)[0]
+        _, uploads = one_round(FREE, known, interactions, 0.0, jax.random.key(0), 1.0)
+        share = np.asarray(known.shared.items, float)[:, 3]
+        matrix, _ = weighted(ratings, share / share.sum())
+        scores = matrix @ known.axes(FREE)
+        scores /= np.linalg.norm(scores, axis=1, keepdims=True)
+        expected = math.sqrt(0.4) * matrix.T @ scores / CLIENTS
+        np.testing.assert_allclose(np.asarray(uploads)[:, 2:], expected, atol=1e-5)
+
+    def test_no_axes_before_popularity_is_known(self, world: tuple[Ratings, Float]) -> None:
+        """Then they begin, from the features, or at random if there are none."""
+        interactions = Interactions.of(world[0])
+        for seed in range(5):
+            known = play(FREE, interactions, 2, std=10.0, seed=seed)
+            for each in known:
+                axes = each.axes(FREE)
+                there = bool(np.asarray(each.shared.items)[:, 3].any())
+                assert there == axes.any()
+                assert there == (float(each.memory.posterior.real) > 0)
+        clear = play(FREE, interactions, 1, std=1e-5)[0]
+        assert clear.axes(FREE).any()
+        assert float(clear.memory.precision) == 0  # nobody has told anything about them yet
+
+    def test_a_round_that_nobody_answers_changes_nothing(
+        self, world: tuple[Ratings, Float]
+    ) -> None:
+        known = play(FREE, Interactions.of(world[0]), 2, std=1e-4)[-1]
+        shared, memory = update(
+            FREE, known.shared, known.memory, jnp.zeros((ITEMS, 5)), jnp.inf, 1.0
+        )
+        np.testing.assert_allclose(shared.items[:, 3:], known.shared.items[:, 3:], atol=1e-6)
+        np.testing.assert_allclose(memory.told, known.memory.told)
+        assert memory.precision == known.memory.precision
+        assert memory.stopped == 0
+
+    def told_once(self, seed: int, strength: float, std: float) -> TasteMemory:
+        """Clear counts; of tastes `strength` times the largest that noise would show."""
+        draw = np.random.default_rng(seed)
+        counts = 1.0 / (np.arange(ITEMS) + 3.0)
+        shared, _ = FREE.initial(jax.random.key(0), CLIENTS, ITEMS)
+        axes = np.linalg.qr(draw.normal(size=(ITEMS, 3)))[0]
+        items = shared.items.at[:, 3].set(single(counts / counts.sum()))
+        shared = Shared(items.at[:, 4:7].set(single(axes)), shared.dense)
+        edge = std * (math.sqrt(ITEMS) + math.sqrt(3))
+        signal = np.outer(axes[:, 0], [1.0, 0.0, 0.0]) * strength * edge
+        uploads = np.column_stack([np.zeros(ITEMS), 0.1 * counts, signal])
+        uploads[:, 2:] += std * draw.normal(size=(ITEMS, 3))
+        sent, memory = update(
+            FREE, shared, FREE.server_initial(shared, SERVER), single(uploads), std
+        )
+        assert np.asarray(sent.items[:, 4:7]).any() == (float(memory.stopped) == 0)
+        assert np.asarray(sent.items[:, 3]).any()  # popularity is sent all the same
+        return memory
+
+    @pytest.mark.parametrize("std", [1e-4, 1e-3])
+    def test_noise_alone_ends_it_and_a_taste_does_not(self, std: float) -> None:
+        noise = [float(self.told_once(seed, 0.0, std).stopped) for seed in range(30)]
+        signal = [float(self.told_once(seed, 2.0, std).stopped) for seed in range(30)]
+        assert np.mean(noise) > 0.9
+        assert not np.any(signal)
+
+    def test_once_ended_it_stays_so_and_nothing_is_paid_for_it(self) -> None:
+        interactions = Interactions.of(planted(strength=0.0)[0])
+        known = play(FREE, interactions, 5, std=2e-2, seed=1)
+        ended = [float(each.memory.stopped) for each in known]
+        assert ended[0] == 0
+        assert ended[-1] == 1
+        assert ended == sorted(ended)
+        for each in known:
+            assert each.axes(FREE).any() == (float(each.memory.stopped) == 0)
+        left = known[-1].memory
+        promised = FREE.forecast(left, 100.0, 1.0, "l2")
+        assert promised == left.posterior.forecast(100.0, 1.0, "l2")
+        going = FREE.forecast(left._replace(stopped=jnp.zeros(())), 100.0, 1.0, "l2")
+        assert going == left.posterior.forecast(60.0, 1.0, "l2")
+        none = replace(FREE, axes=0)
+        assert none.forecast(left._replace(stopped=jnp.zeros(())), 100.0, 1.0, "l2") == promised
+
+    @pytest.mark.parametrize("number", [1, 2, 3, 5, 9])
+    def test_begins_with_orthonormal_axes_whatever_the_features(self, number: int) -> None:
+        """They may be fewer than the axes, depend on each other, or be the same for all."""
+        model = replace(FREE, axes=5)
+        draw = np.random.default_rng(number)
+        features = np.eye(number)[draw.integers(number, size=ITEMS)]
+        known = begun(model, Interactions.of(planted()[0]), features).shared
+        counts = 1.0 / (np.arange(ITEMS) + 3.0)
+        uploads = np.column_stack([np.zeros(ITEMS), 0.1 * counts, np.zeros((ITEMS, 5))])
+        memory = model.server_initial(known, SERVER)
+        sent, _ = update(model, known, memory, single(uploads), 1e-4)
+        axes = np.asarray(sent.items, float)[:, 4:9] / tastes._ASKED
+        np.testing.assert_allclose(axes.T @ axes, np.eye(5), atol=1e-3)
+        share = np.asarray(sent.items, float)[:, 3]
+        space = (features - share @ features) / picked(share)[:, None]
+        if 1 < number <= 5:  # all that features span beyond popularity is in the axes
+            common = share * picked(share)
+            space -= np.outer(common, common @ space) / (common @ common)
+            left = space - projector(axes) @ space
+            assert np.linalg.norm(left) < 0.05 * np.linalg.norm(space)
+
+
+# ---- no round does harm
+
+
+def ndcg(scores: Any, known: Ratings, heldout: Ratings) -> float:
+    """NDCG@10 over the whole catalogue, without the items that are known."""
+    scores = np.array(scores, float)
+    scores[known.user, known.item] = -np.inf
+    liked = np.zeros(scores.shape, bool)
+    liked[heldout.user, heldout.item] = heldout.value >= 0.5
+    top = np.argsort(-scores, axis=1, kind="stable")[:, :10]
+    discount = 1.0 / np.log2(np.arange(2, 12))
+    gained = (np.take_along_axis(liked, top, axis=1) * discount).sum(axis=1)
+    number = np.minimum(liked.sum(axis=1), 10)
+    best = np.r_[np.inf, np.cumsum(discount)][number]
+    return float((gained / best)[number > 0].mean())
+
+
+class TestNoHarm:
+    ALL = np.arange(CLIENTS)
+
+    def scores(
+        self, model: Tastes, known: Learned, interactions: Interactions, test: Ratings
+    ) -> tuple[float, float]:
+        predicted = predict(model, known.shared, known.local, interactions, test.user, test.item)
+        rmse = float(np.sqrt(((np.asarray(predicted) - test.value) ** 2).mean()))
+        ranked = rank(model, known.shared, known.local, interactions, self.ALL)
+        return rmse, ndcg(ranked, self.split.train, test)
+
+    @pytest.fixture(autouse=True)
+    def world(self) -> None:
+        ratings, self.kinds = planted(3)
+        self.split = split_ratings(ratings, seed=0, rounds=1, initial_share=1.0)
+
+    @pytest.mark.parametrize("with_features", [False, True])
+    def test_rounds_of_noise_leave_a_client_as_it_is_alone(self, with_features: bool) -> None:
+        interactions, test = Interactions.of(self.split.train), self.split.test
+        features = self.kinds if with_features else None
+        before = begun(FREE, interactions, features)
+        local = personalise(FREE, before.shared, before.local, interactions)
+        rmse, best = self.scores(FREE, before._replace(local=local), interactions, test)
+        found = []
+        for seed in range(6):
+            known = play(FREE, interactions, 3, std=10.0, features=features, seed=seed, heard=0.0)
+            found.append(self.scores(FREE, known[-1], interactions, test))
+        errors, rankings = np.array(found).T
+        assert (errors < 1.0001 * rmse).mean() > 0.6  # mostly nothing is sent at all
+        assert errors.max() < 1.03 * rmse
+        assert errors.mean() < 1.006 * rmse
+        assert rankings.mean() > 0.95 * best
+
+    def test_axes_are_not_used_before_anybody_has_answered(self) -> None:
+        """They may be random. After one round all is as if there were none."""
+        interactions, none = Interactions.of(self.split.train), replace(FREE, axes=0)
+        user, item = np.divmod(np.arange(CLIENTS * ITEMS), ITEMS)
+        found = []
+        for model in (FREE, none):
+            known = play(model, interactions, 1, std=1e-6)[0]
+            arguments = (model, known.shared, known.local, interactions)
+            found.append((predict(*arguments, user, item), rank(*arguments, self.ALL)))
+            assert known.axes(model).any() == (model is FREE)
+        np.testing.assert_allclose(found[0][0], found[1][0], atol=2e-4)
+        np.testing.assert_allclose(found[0][1], found[1][1], atol=5e-3)
+        again = play(FREE, interactions, 2, std=1e-4)[-1]
+        ranked = rank(FREE, again.shared, again.local, interactions, self.ALL)
+        assert np.abs(np.asarray(ranked) - np.asarray(found[0][1])).max() > 0.1
+
+    def test_features_of_pure_noise_do_hardly_any_harm(self) -> None:
+        interactions, test = Interactions.of(self.split.train), self.split.test
+        random = (np.random.default_rng(0).random((ITEMS, KINDS)) < 0.3).astype(float)
+        (rmse, best), (noisy, worse), (helped, better) = (
+            self.scores(
+                FREE,
+                play(FREE, interactions, 4, std=1e-4, features=features)[-1],
+                interactions,
+                test,
+            )
+            for features in (None, random, self.kinds)
+        )
+        assert noisy < 1.02 * rmse
+        assert worse > 0.95 * best
+        assert helped < 0.99 * rmse
+        assert better > 0.98 * best
+
+
+# ---- settings
+
+
+class TestSettings:
+    def sizes(self, name: str, values: Any) -> list[tuple[int, float]]:
+        found = []
+        for value in values:
+            size = Size(1000, 1500, 0.5)._replace(**{name: value})
+            learner = Tastes().suited(size)
+            assert learner.axes is not None
+            assert learner.taste_share is not None
+            found.append((learner.axes, learner.taste_share))
+        return found
+
+    def test_more_noise_means_fewer_axes_and_a_smaller_share(self) -> None:
+        found = self.sizes("noise", [0.0, 0.1, 0.3, 0.5, 1.0, 1.5, 1.7, 1.9, 3.0, 100.0])
+        axes, shares = zip(*found, strict=True)
+        assert list(axes) == sorted(axes, reverse=True)
+        assert list(shares) == sorted(shares, reverse=True)
+        assert axes[0] == 16
+        assert axes[-1] == 0
+        assert shares[-1] == 0
+        assert len(set(axes)) > 3
+
+    def test_more_clients_mean_more_axes(self) -> None:
+        found = self.sizes("clients", [1, 10, 50, 100, 300, 1000, 10_000, 1_000_000])
+        axes, shares = zip(*found, strict=True)
+        assert list(axes) == sorted(axes)
+        assert list(shares) == sorted(shares)
+        assert axes[0] == axes[1] == 0
+        assert axes[-1] == 16
+
+    def test_never_more_than_items_allow(self) -> None:
+        assert [axes for axes, _ in self.sizes("items", [1, 3, 4, 20, 40])] == [0, 0, 1, 5, 10]
+
+    def test_what_was_chosen_stays(self) -> None:
+        size = Size(1000, 1500, 0.5)
+        given = Tastes(axes=3, taste_share=0.1)
+        assert given.suited(size) == given
+        assert Tastes(axes=0).suited(size) == Tastes(axes=0, taste_share=0.0)
+        assert Tastes(taste_share=0.11).suited(size).taste_share == 0.11
+        assert Tastes(axes=2).suited(size._replace(noise=50.0)).axes == 2
+        assert Tastes().suited(size._replace(implicit=True)).implicit
+        assert Tastes(implicit=True).suited(size).implicit
+        assert not Tastes().suited(size).implicit
+        twice = Tastes().suited(size)
+        assert twice.suited(size) == twice
+
+    @pytest.mark.parametrize("learner", [Biases(), FREE], ids=["biases", "tastes"])
+    def test_others_are_suited_as_they_are(self, learner: Learner) -> None:
+        assert learner.suited(Size(5, 5, 1.0)) == learner
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"axes": -1},
+            {"axes": 257},
+            {"axes": 1.5},
+            {"taste_share": -0.1},
+            {"taste_share": 1.0},
+            {"taste_share": math.nan},
+            {"boldness": -1.0},
+            {"boldness": math.nan},
+            *(
+                {f"{name}_shrinkage": value}
+                for name in ("feature", "axis", "interest", "taste")
+                for value in (0.0, math.inf)
+            ),
+            {"mean": 2.0},
+        ],
+        ids=str,
+    )
+    def test_what_cannot_be(self, wrong: dict[str, Any]) -> None:
+        with pytest.raises(ConfigError, match=f"^{next(iter(wrong))} = "):
+            Tastes(**wrong)
+
+    @pytest.mark.parametrize(
+        "settings",
+        [{}, {"tastes.axes": 5}, {"tastes.taste_share": 0.25, "tastes.implicit": True}],
+        ids=str,
+    )
+    def test_through_a_file_and_back(self, settings: dict[str, Any], tmp_path: Path) -> None:
+        """What was left open stays open: TOML has no word for that."""
+        config = load_config(settings=settings)
+        file = tmp_path / "config.toml"
+        file.write_text(to_toml(config))
+        again = load_config(file=file)
+        learner = learner_of(again)
+        assert again == config
+        assert learner == learner_of(config)
+        assert isinstance(learner, Tastes)
+        wanted = {name.partition(".")[2]: value for name, value in settings.items()}
+        assert {"axes": None, "taste_share": None, **wanted}.items() <= vars(learner).items()
+        assert Tastes(**settings_of(learner)) == learner
+
+    def test_a_posterior_is_the_only_optimizer(self) -> None:
+        shared, _ = FREE.initial(jax.random.key(0), 2, 3)
+        with pytest.raises(ConfigError, match=r"^server.optimizer = '?adam"):
+            FREE.server_initial(shared, Server())
+
+
+# ---- whole runs
+
+
+def catalogued(ratings: Ratings, features: Float) -> Ratings:
+    made = Catalogue(
+        labels=ratings.item_labels.astype(str),
+        titles=None,
+        features=features.astype(np.float32),
+        names=tuple(f"kind: {index}" for index in range(features.shape[1])),
+    )
+    return replace(ratings, catalogue=made)
+
+
+class TestRuns:
+    def test_a_better_list_than_by_predicted_ratings(self) -> None:
+        """Under noise as a budget of about 10 would give it, in both seeds together."""
+        found: dict[str, list[float]] = {"biases": [], "tastes": []}
+        for seed in range(2):
+            ratings, kinds = planted(seed)
+            split = split_ratings(
+                catalogued(ratings, kinds), seed=seed, rounds=1, initial_share=1.0
+            )
+            terms = Terms(
+                granted=jnp.ones(CLIENTS),
+                clip=jnp.array([0.1]),
+                scale=jnp.array([0.1]),
+                class_of_client=jnp.zeros(CLIENTS, jnp.int32),
+            )
+            for name, model in (("biases", Biases()), ("tastes", FREE)):
+                federation = Federation(
+                    model=model,
+                    server=SERVER,
+                    protection=Protection(mechanism="gaussian", trust="secagg"),
+                )
+                simulation = Simulation(federation, split, seed=seed, device="cpu")
+                for _ in range(4):
+                    simulation.step(terms)
+                ranked = simulation.rank(np.arange(CLIENTS))
+                found[name].append(ndcg(ranked, split.train, split.test))
+        assert np.mean(found["tastes"]) > 1.3 * np.mean(found["biases"])
+
+    def test_goes_on_where_it_was_stopped(self, tmp_path: Path) -> None:
+        """Bit for bit, with features, and with settings that were left open."""
+        ratings = catalogued(*planted())
+        start: dict[str, Any] = {
+            "ratings": ratings,
+            "model": "tastes",
+            "policy": "uniform",
+            "rounds": 4,
+            "epsilon": 8.0,
+            "seed": 1,
+            "settings": {"run.checkpoint_every": 1},
+        }
+        whole = simulate(**start)
+        with pytest.raises((KeyboardInterrupt, InterruptedRunError)):
+            simulate(**start, out=tmp_path / "run", observer=_Stopper())
+        ended = resume(tmp_path / "run", ratings=ratings)
+        assert ended.summary["rmse_final"] == whole.summary["rmse_final"]
+        assert ended.summary["rmse_final"] < whole.summary["rmse_client_alone"]
+
+
+class _Stopper(Observer):
+    """As if somebody pressed Ctrl-C after two rounds."""
+
+    def round(self, record: Any, total: int) -> None:
+        if record["round"] == 1:
+            raise KeyboardInterrupt
