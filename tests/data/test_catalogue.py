@@ -122,7 +122,7 @@ def test_over_other_items() -> None:
         ({}, "has no items"),
         ({"item": []}, "has no items"),
         ({"item": ["a", ""]}, "item 2 has no label"),
-        ({"item": ["a", "b", "a"]}, "comes again"),
+        ({"item": ["a", "b", "a"]}, "item 3 has a label that came before"),
         ({"item": ["a"], "x": [1, 2]}, "same length"),
         (7, "expected a table of items"),
     ],

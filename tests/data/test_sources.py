@@ -366,7 +366,8 @@ class TestRealData:
         assert self.counts(ratings) == [6110, 11370, 27145, 34174, 21201]
 
     def test_ml_1m(self, real_files: Callable[..., Path]) -> None:
-        ratings = load_ratings("ml-1m", data_dir=real_files("ml-1m/ratings.dat"))
+        folder = real_files("ml-1m/ratings.dat")
+        ratings = load_ratings("ml-1m", data_dir=folder, items="none")
         assert (ratings.n_users, len(ratings), ratings.n_items) == (6_040, 1_000_209, 3_706)
         assert self.counts(ratings) == [56174, 107557, 261197, 348971, 226310]
         sizes = np.bincount(ratings.client_of_user)

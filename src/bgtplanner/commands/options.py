@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DataDir",
+    "Items",
     "Json",
     "Quiet",
     "answer",
@@ -35,6 +36,15 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 DataDir = Annotated[
     str | None,
     typer.Option(help="Folder of data sets, before $BGTPLANNER_DATA and the cache."),
+]
+
+Items = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="Table of all items, CSV or Parquet: labels, titles, features. auto: the set's own; "
+        "none: those that were rated.",
+    ),
 ]
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.")]

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bgtplanner.commands.options import DataDir, Json, Quiet, need_simulator, print_json, say
+from bgtplanner.commands.options import (
+    DataDir,
+    Items,
+    Json,
+    Quiet,
+    need_simulator,
+    print_json,
+    say,
+)
 from bgtplanner.commands.train import new_folder
 from bgtplanner.errors import ConfigError
 from bgtplanner.report.screen import Screen, words
@@ -54,6 +62,7 @@ def compare(
     trust: Annotated[str | None, typer.Option(help="secagg | local")] = None,
     rounds: Annotated[int | None, typer.Option(help="Maximum number of rounds.")] = None,
     data_dir: DataDir = None,
+    items: Items = None,
     assign: _AssignAll = None,
     out: Annotated[
         str | None, typer.Option(metavar="DIR", help="Folder; runs/compare-TIME by default.")
@@ -78,7 +87,8 @@ def compare(
     given = _given(dataset, mechanism, policy, seeds)
     given |= {} if baseline is None else {"baseline": baseline}
     given |= {} if preset is None else {"preset": preset}
-    study = _with(before, given, assign, flags | {"data.data_dir": data_dir})
+    flags |= {"data.data_dir": data_dir, "data.items": items}
+    study = _with(before, given, assign, flags)
     _carry_out(study, folder, jobs, backend, as_json, quiet)
 
 
@@ -98,6 +108,7 @@ def sweep(
         str | None, typer.Option(help="recommended | paper (the default with --figure)")
     ] = None,
     data_dir: DataDir = None,
+    items: Items = None,
     assign: _AssignAll = None,
     out: Annotated[
         str | None, typer.Option(metavar="DIR", help="Folder; runs/sweep-TIME by default.")
@@ -119,7 +130,7 @@ def sweep(
     start = _varied(before, vary, figure, preset)
     given = _given(dataset, mechanism, policy, seeds)
     _carry_out(
-        _with(start, given, assign, {"data.data_dir": data_dir}),
+        _with(start, given, assign, {"data.data_dir": data_dir, "data.items": items}),
         folder, jobs, backend, as_json, quiet,
     )  # fmt: skip
 

@@ -23,7 +23,7 @@ from bgtplanner.planning.registry import CONSTANTS, POLICIES
 from bgtplanner.privacy.accountants import Accountant, accountant_named, default_accountant
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.runs.config import Config
+from bgtplanner.runs.config import Config, identifying
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 __all__ = [
@@ -196,7 +196,7 @@ def coordinator_of(
         trust=config.privacy.trust,
         run=run,
         # A round's inputs are the settings, what `mark` stands for, and its number.
-        mark=json.dumps([config.model_dump(mode="json"), mark]).encode(),
+        mark=json.dumps([identifying(config), mark]).encode(),
         context=planning.context,
         reward=planning.reward,
         values=planning.context_size,

@@ -46,7 +46,7 @@ from bgtplanner.durable import replace_file
 from bgtplanner.errors import RunFolderError, RunLockedError, SchemaError, StorageError, quoted
 from bgtplanner.privacy.accountants import Accountant
 from bgtplanner.runs.assembly import accountant_of
-from bgtplanner.runs.config import Config, load_config, to_toml
+from bgtplanner.runs.config import BEFORE, Config, load_config, to_toml
 from bgtplanner.runs.contents import (
     CLIENTS,
     NOTES,
@@ -214,7 +214,7 @@ class RunFolder:
 
     def config(self) -> Config:
         """The settings of the run."""
-        return load_config(file=self.path / "config.toml")
+        return load_config(file=self.path / "config.toml", before=BEFORE)
 
     def append_round(self, record: Mapping[str, Any]) -> None:
         """Add one line to ``rounds.jsonl``."""

@@ -26,7 +26,7 @@ from bgtplanner.data.datasets import dataset_info
 from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs.cells import Cell
-from bgtplanner.runs.config import Config, load_config, parse_assignment
+from bgtplanner.runs.config import BEFORE, Config, load_config, parse_assignment
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
@@ -318,6 +318,8 @@ class Study:
                 if file.name == "vary.json":
                     own = {"variations": tree["studies"], "figure": tree["figure"]}
                     tree = tree["base"] | own
+                older = {key: of for key, of in BEFORE.items() if key not in tree.get("knows", ())}
+                tree["settings"] = older | tree["settings"]  # cells that it adds are like its own
                 found = TypeAdapter(cls).validate_python(tree)
                 found.cells()
             except (FileNotFoundError, NotADirectoryError):
@@ -335,6 +337,7 @@ class Study:
     def write(self, out: Path) -> None:
         """Write the request into the folder."""
         tree = {"schema": _SCHEMA, "version": bgtplanner.__version__, **asdict(self)}
+        tree["knows"] = list(BEFORE)
         write_whole(out / _FILE, json.dumps(tree, indent=2) + "\n")
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "promised",
     "reached_target",
     "readings",
+    "served",
     "spending_of",
     "summarise",
 ]
@@ -251,7 +252,28 @@ def _scores(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             best = metric.best(known) if known else None
             found[f"{name}_best"] = best
             found[f"{name}_best_round"] = records[values.index(best)]["round"] if known else None
-    return found
+    return found | served(records)
+
+
+def served(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """The errors that people were served over all rounds, not only in the last one.
+
+    `rmse_served` is the mean over rounds of the error on the test ratings. `rmse_arriving` is the
+    error on the training ratings that arrived in the order of their times, each predicted before
+    it was learned; None where they did not.
+    """
+    rmse = [record["rmse"] for record in records if record.get("rmse") is not None]
+    before = [0, *(record.get("ratings") or 0 for record in records)]
+    pairs = [
+        (record["ratings"] - before[index], record["rmse_arriving"] ** 2)
+        for index, record in enumerate(records)
+        if record.get("rmse_arriving") is not None
+    ]
+    arrived, squares = sum(n for n, _ in pairs), sum(n * square for n, square in pairs)
+    return {
+        "rmse_served": statistics.fmean(rmse) if rmse else None,
+        "rmse_arriving": (squares / arrived) ** 0.5 if arrived else None,
+    }
 
 
 def reached_target(config: Config, records: Sequence[Mapping[str, Any]]) -> bool | None:
