@@ -77,6 +77,7 @@ class TestStudy:
         outcomes = read_study(study, STUDY)
         assert len(outcomes) == len(study.cells()) == 6
         found = summed_up(study, outcomes).as_json()
+        assert found["request"]["settings"].pop("data.items") == "none", "as it was then"
         assert json.loads(json.dumps(found)) == json.loads((STUDY / "comparison.json").read_text())
         assert mean_curves(STUDY, outcomes)["synthetic", "gaussian", "uniform"].seeds == 2
 
@@ -86,6 +87,18 @@ class TestStudy:
         study = Study.read(folder)
         assert study is not None
         assert all(outcome.seconds == 0 for outcome in run_study(study, folder))
+
+    def test_what_is_added_is_like_what_is_there(self, tmp_path: Path) -> None:
+        folder = Path(shutil.copytree(STUDY, tmp_path / "study"))
+        study = Study.read(folder)
+        assert study is not None
+        study.write(folder)
+        assert Study.read(folder) == study
+        assert {config.data.items for config in study.cells().values()} == {"none"}
+        new = tmp_path / "new"
+        new.mkdir()
+        Study().write(new)
+        assert Study.read(new) == Study()
 
     def test_one_of_a_later_version_is_refused(self, tmp_path: Path) -> None:
         folder = Path(shutil.copytree(STUDY, tmp_path / "study"))

@@ -481,7 +481,7 @@ def _separated(texts: Sequence[str]) -> list[list[str]]:
     for separator in _SEPARATORS:
         parts = [[part.strip() for part in text.split(separator)] for text in texts]
         distinct = len(set(itertools.chain.from_iterable(parts)))
-        if distinct < fewest:
+        if distinct < fewest + (separator != ","):  # a comma also stands in ordinary text
             best, fewest = [[part for part in row if part] for row in parts], distinct
     return best
 

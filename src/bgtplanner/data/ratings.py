@@ -217,7 +217,8 @@ class Ratings:
             user: Label of the user of each rating (numbers or text).
             item: Label of the item of each rating.
             value: Raw rating; None for implicit feedback such as clicks, which have the value 1.
-                Values that are all the same are also taken for clicks, unless `scale` has bounds.
+                Values above 0 that are all the same are also taken for clicks, unless `scale` has
+                bounds.
             time: When it was given. If given, `duplicates` goes by time, else by position.
             client: Label of the client of each rating; by default every user is a client. All
                 ratings of a user must name the same client.
@@ -238,7 +239,8 @@ class Ratings:
         if value is None:
             fits = isinstance(scale, str) or tuple(scale) == (0, 1)
             ConfigError.unless(fits, "scale", scale, "nothing, or 0 and 1, as there are no values")
-        implicit = value is None or (not given and len(raw) > 1 and bool((raw == raw[0]).all()))
+        alike = len(raw) > 1 and raw[0] > 0 and bool((raw == raw[0]).all())
+        implicit = value is None or (alike and not given)
         if implicit:
             why = "There is no rating column" if value is None else "All ratings are the same"
             notes = (f"{why}: each row counts as a click (implicit feedback), with the value 1.",)

@@ -26,7 +26,7 @@ from bgtplanner.data.datasets import dataset_info
 from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs.cells import Cell
-from bgtplanner.runs.config import BEFORE, Config, load_config, parse_assignment
+from bgtplanner.runs.config import BEFORE, Config, differences, load_config, parse_assignment
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
@@ -318,8 +318,9 @@ class Study:
                 if file.name == "vary.json":
                     own = {"variations": tree["studies"], "figure": tree["figure"]}
                     tree = tree["base"] | own
-                older = {key: of for key, of in BEFORE.items() if key not in tree.get("knows", ())}
-                tree["settings"] = older | tree["settings"]  # cells that it adds are like its own
+                older = differences(load_config(), load_config(settings=BEFORE))
+                own = {key: of for key, of in older.items() if key not in tree.get("knows", ())}
+                tree["settings"] = own | tree["settings"]  # cells that are added will be like it
                 found = TypeAdapter(cls).validate_python(tree)
                 found.cells()
             except (FileNotFoundError, NotADirectoryError):
