@@ -478,7 +478,7 @@ def _numbers(texts: Sequence[str]) -> NDArray[np.float64] | None:
 def _separated(texts: Sequence[str]) -> list[list[str]]:
     """The parts of each cell, by the separator that makes the fewest distinct ones."""
     best, fewest = [[text] if text else [] for text in texts], len(set(texts))
-    for separator in _SEPARATORS:
+    for separator in (one for one in _SEPARATORS if any(one in text for text in texts)):
         parts = [[part.strip() for part in text.split(separator)] for text in texts]
         distinct = len(set(itertools.chain.from_iterable(parts)))
         if distinct < fewest + (separator != ","):  # a comma also stands in ordinary text
