@@ -320,7 +320,7 @@ class Study:
                     tree = tree["base"] | own
                 older = differences(load_config(), load_config(settings=BEFORE))
                 own = {key: of for key, of in older.items() if key not in tree.get("knows", ())}
-                tree["settings"] = own | tree["settings"]  # cells that are added will be like it
+                tree["settings"] = own | tree.get("settings", {})  # for cells that are added
                 found = TypeAdapter(cls).validate_python(tree)
                 found.cells()
             except (FileNotFoundError, NotADirectoryError):
