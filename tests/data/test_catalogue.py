@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyarrow import parquet
 
 from bgtplanner.data.catalogue import Catalogue, ItemsFormat, read_items
@@ -231,3 +233,41 @@ def test_movielens(real_files: Callable[..., Path]) -> None:
     made = read_items(folder / "ml-1m" / "movies.dat", columns)
     assert len(made) == 3883
     assert sum(name.startswith("genre: ") for name in made.names) == 18
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.binary(max_size=120)
+    | st.text(st.sampled_from('item,tle|;:\t\n\r"12.5é-()9x '), max_size=120).map(str.encode)
+)
+def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "items.csv"
+    for written in (content, b"item,title,kind\n" + content, gzip.compress(content)):
+        path.write_bytes(written)
+        try:
+            made = read_items(path)
+        except (ConfigError, DataError):
+            continue
+        assert made.features.shape == (len(made), len(made.names))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.none()
+        | st.booleans()
+        | st.floats()
+        | st.integers()
+        | st.text(max_size=8)
+        | st.lists(st.floats() | st.integers() | st.text(max_size=3) | st.none(), max_size=3),
+        min_size=1,
+        max_size=12,
+    ),
+    st.booleans(),
+)
+def test_any_cells_become_features_or_not(cells: list[Any], words: bool) -> None:
+    wanted = ItemsFormat(words=("x",) if words else ())
+    made = Catalogue.from_frame({"item": range(len(cells)), "x": cells}, wanted)
+    assert np.isfinite(made.features).all()
+    assert np.abs(made.features).max(initial=0) <= 1
+    assert len(made.names) or made.left_out
