@@ -456,6 +456,8 @@ def _plain(name: str) -> str:
 
 def as_label(cell: Any) -> str:
     """A cell as text; an empty one if it is missing, and whole numbers without a point."""
+    if isinstance(cell, str):  # most of them
+        return cell.strip()
     if cell is None or (isinstance(cell, float) and not np.isfinite(cell)):
         return ""
     if type(cell).__name__ in ("NAType", "NaTType"):  # how pandas writes that a cell is missing
