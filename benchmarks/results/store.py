@@ -82,7 +82,7 @@ class Store:
     def figures(self, runs: Sequence[Run], name: str) -> dict[int, float]:
         """A figure by seed, of the runs that are known."""
         rows = {run.seed: self.get(run) for run in runs}
-        return {seed: float(row[name]) for seed, row in rows.items() if row is not None}
+        return {seed: float(row[name]) for seed, row in rows.items() if row and name in row}
 
     def seconds(self) -> dict[str, float]:
         """What a run took on average, by data set."""

@@ -106,7 +106,7 @@ def _finding(study: Study, store: Store, cell: Cell) -> Finding | None:
     names = (study.planner, *study.others, *study.schedules)
 
     def figure(name: str, what: str = "rmse_final") -> dict[int, float]:
-        return store.figures([study.run(cell.place, name, seed) for seed in cell.seeds], what)
+        return store.figures([study.planned(cell.place, name, seed) for seed in cell.seeds], what)
 
     rmse = {name: figure(name) for name in names}
     seeds = set(cell.seeds).intersection(*(set(values) for values in rmse.values()))

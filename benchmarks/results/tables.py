@@ -11,12 +11,9 @@ from benchmarks.results.plan import (
     CONSTANTS,
     DATASETS,
     PARTS,
-    WITHOUT_PRIVACY,
     Place,
     Removal,
-    Run,
     Study,
-    TableRow,
     Target,
 )
 from benchmarks.results.store import Store
@@ -70,73 +67,67 @@ def _unfinished(study: Study, store: Store, part: str) -> list[str]:
     ]
 
 
+_FIGURES = {"rmse": "rmse_final", "ndcg": "ndcg_at_10"}
+_BESIDE = ("user_mean", "features_alone", "popularity")
+
+
 def results_table(study: Study, store: Store) -> str | None:
-    """RMSE of the planner beside all else, then differences and targets."""
-    first = [
-        [
-            "guarantee",
-            "data",
-            "planner",
-            "seeds",
-            "constant",
-            "user mean",
-            "client alone",
-            "the paper's model without privacy",
-        ]
-    ]
-    second = [
-        [
-            "guarantee",
-            "data",
-            "less user mean",
-            "less client alone",
-            "target",
-            "",
-            "F1",
-            "F1, constant",
-            "F1 never below",
-        ]
-    ]
+    """RMSE and ranking of the preset beside what needs no one else, then the targets."""
+    first = [["guarantee", "data", "seeds", "RMSE", "user mean", "client alone, with features"]]
+    first[0] += ["NDCG@10", "popularity, not private", "recall@10", "shared of 10", "near-twins"]
+    second = [["guarantee", "data", "RMSE minus user mean", "target", ""]]
+    second[0] += ["NDCG@10 minus popularity", "target", ""]
     for row in study.table:
         for dataset in study.datasets:
-            runs = [study.run(row.place(dataset), study.planner, seed) for seed in study.seeds]
-            ours = store.figures(runs, "rmse_final")
-            if not ours:
+            runs = [study.run(row.place(dataset), "full", seed) for seed in study.seeds]
+            ours = {name: store.figures(runs, key) for name, key in _FIGURES.items()}
+            if not ours["rmse"]:
                 continue
             where = [row.place(dataset).guarantee, dataset_name(dataset)]
-            of = {
-                name: store.figures(runs, f"rmse_{name}")
-                for name in ("constant", "user_mean", "client_alone")
+            beside = {
+                "rmse": {name: store.figures(runs, f"rmse_{name}") for name in _BESIDE[:2]},
+                "ndcg": {"popularity": store.figures(runs, "ndcg_at_10_popularity")},
             }
-            means = [short(statistics.fmean(values.values())) for values in of.values()]
-            theirs = WITHOUT_PRIVACY.get(dataset)
-            first.append([*where, spread(estimate(list(ours.values()))), str(len(ours)), *means])
-            first[-1].append(NOTHING if theirs is None else short(theirs))
+            first.append([*where, str(len(ours["rmse"])), _mean(ours["rmse"])])
+            first[-1] += [_mean(beside["rmse"][name], half=False) for name in _BESIDE[:2]]
+            first[-1] += [_mean(ours["ndcg"]), _mean(beside["ndcg"]["popularity"], half=False)]
+            first[-1] += [
+                _mean(store.figures(runs, name), half=False, digits=digits)
+                for name, digits in (("recall_at_10", 4), ("overlap", 2), ("twins", 3))
+            ]
             second.append(
                 [
                     *where,
-                    change(paired(ours, of["user_mean"])),
-                    change(paired(ours, of["client_alone"])),
-                    *_judged(row, dataset, ours, of),
-                    *_f1(store, runs),
+                    change(paired(ours["rmse"], beside["rmse"]["user_mean"])),
+                    *_judged(row.rmse.get(dataset), ours["rmse"], beside["rmse"]),
+                    change(paired(ours["ndcg"], beside["ndcg"]["popularity"])),
+                    *_judged(row.ndcg.get(dataset), ours["ndcg"], beside["ndcg"]),
                 ]
             )
     if len(first) == 1:
         return None
     text = [
-        "RMSE on the test ratings after the last round, mean ± half the 95 % interval:",
+        "After the last round, mean ± half the 95 % interval. *Shared of 10* is how many of ten "
+        "items two users' lists share on average, *near-twins* the share of users whose list has "
+        "eight of ten items in common with someone else's:",
         table(first),
-        "Differences are paired by seed; less is better:",
+        "Differences are paired by seed:",
         table(second),
     ]
     return "\n\n".join([*_unfinished(study, store, "table"), *text])
 
 
+def _mean(figures: Mapping[int, float], *, half: bool = True, digits: int = 4) -> str:
+    if not figures:
+        return NOTHING
+    values = list(figures.values())
+    return spread(estimate(values), digits) if half else short(statistics.fmean(values), digits)
+
+
 def _judged(
-    row: TableRow, dataset: str, ours: Mapping[int, float], of: Mapping[str, Mapping[int, float]]
+    target: Target | None, ours: Mapping[int, float], of: Mapping[str, Mapping[int, float]]
 ) -> list[str]:
-    target = row.targets.get(dataset)
-    if target is None:
+    if target is None or not ours:
         return [NOTHING, ""]
     over = excess(target, ours, of)
     return [str(target), "reached" if over <= 0 else f"**missed** by {short(over, 5)}"]
@@ -146,16 +137,10 @@ def excess(
     target: Target, ours: Mapping[int, float], of: Mapping[str, Mapping[int, float]]
 ) -> float:
     """By how much a target is missed; 0 or less where it is reached."""
-    other = dict.fromkeys(ours, 0.0) if target.less is None else of[target.less]
-    apart = [ours[seed] - other[seed] for seed in ours]
-    return (max(apart) if target.every_seed else statistics.fmean(apart)) - target.at_most
-
-
-def _f1(store: Store, runs: list[Run]) -> list[str]:
-    ours, constant = store.figures(runs, "f1_final"), store.figures(runs, "f1_constant")
-    below = sum(ours[seed] < constant[seed] for seed in ours)
-    means = [short(statistics.fmean(values.values())) for values in (ours, constant)]
-    return [*means, f"**no**: in {below} of {len(ours)}" if below else "yes"]
+    other = dict.fromkeys(ours, 0.0) if target.minus is None else of[target.minus]
+    sign = -1.0 if target.higher else 1.0
+    over = [sign * (ours[seed] - other[seed] - target.limit) for seed in ours]
+    return max(over) if target.every_seed else statistics.fmean(over)
 
 
 def planner_targets(study: Study, store: Store) -> str | None:
@@ -228,31 +213,33 @@ def planner_cells(study: Study, store: Store) -> str | None:
 
 
 def ablation_table(study: Study, store: Store) -> str | None:
-    """Mean RMSE without each part, and the paired difference to the full one."""
+    """Mean RMSE and NDCG@10 without each part, and the paired difference to the full preset."""
     columns = dict.fromkeys(_column(one) for one in study.removals)
-    every = {column: _figures(study, store, column, study.planner) for column in columns}
-    full = {column: figures for column, figures in every.items() if figures}
-    if not full:
+    labels = {one.ablation.name: one.ablation.label for one in study.removals}
+    parts = []
+    for figure, title in (("rmse", "RMSE, less is better"), ("ndcg", "NDCG@10, more is better")):
+        every = {column: _figures(study, store, column, "full", figure) for column in columns}
+        full = {column: figures for column, figures in every.items() if figures}
+        if not full:
+            continue
+        rows = [["removed", *(f"{dataset_name(at[0])}, {at.guarantee}" for at, _ in full)]]
+        rows.append(["nothing", *(_mean(values) for values in full.values())])
+        for name, label in labels.items():
+            asked = {_column(one) for one in study.removals if one.ablation.name == name}
+            rows.append([label])
+            for column, figures in full.items():
+                without = _figures(study, store, column, name, figure) if column in asked else {}
+                difference = change(paired(without, figures))
+                shown = f"{_mean(without, half=False)} ({difference})" if without else NOTHING
+                rows[-1].append(shown)
+        parts += [f"{title}:", table(rows)]
+    if not parts:
         return None
-    rows = [["removed", *(f"{dataset_name(place[0])}, {place.guarantee}" for place, _ in full)]]
-    rows.append(
-        ["nothing", *(spread(estimate(list(values.values()))) for values in full.values())]
-    )
-    for ablation in dict.fromkeys(one.ablation.name for one in study.removals):
-        label = next(one.ablation.label for one in study.removals if one.ablation.name == ablation)
-        asked = {_column(one) for one in study.removals if one.ablation.name == ablation}
-        rows.append([label])
-        for column, figures in full.items():
-            without = _figures(study, store, column, ablation) if column in asked else {}
-            difference = paired(without, figures)
-            mean = statistics.fmean(without.values()) if without else 0.0
-            shown = f"{short(mean)} ({change(difference)})" if without else NOTHING
-            rows[-1].append(shown)
     text = (
-        "RMSE, mean over seeds; in brackets the paired difference to the full preset ± half the "
-        "95 % interval. Above zero: the part that was removed helps."
+        "Means over seeds; in brackets the paired difference to the full preset ± half the 95 % "
+        "interval."
     )
-    return "\n\n".join([*_unfinished(study, store, "ablation"), text, table(rows)])
+    return "\n\n".join([*_unfinished(study, store, "ablation"), text, *parts])
 
 
 def constants_table(study: Study, store: Store) -> str | None:
@@ -260,7 +247,7 @@ def constants_table(study: Study, store: Store) -> str | None:
     rows = [["data", "guarantee", "uniform", *CONSTANTS.values()]]
     for place in study.sound:
         column = (place, study.seeds)
-        found = [_figures(study, store, column, name) for name in ("uniform", *CONSTANTS)]
+        found = [_planned(study, store, column, name) for name in ("uniform", *CONSTANTS)]
         if any(found):
             shown = [spread(estimate(list(values.values()))) for values in found]
             rows.append([dataset_name(place.dataset), place.guarantee, *shown])
@@ -275,10 +262,17 @@ def _column(removal: Removal) -> tuple[Place, tuple[int, ...]]:
 
 
 def _figures(
+    study: Study, store: Store, column: tuple[Place, tuple[int, ...]], name: str, figure: str
+) -> dict[int, float]:
+    place, seeds = column
+    return store.figures([study.run(place, name, seed) for seed in seeds], _FIGURES[figure])
+
+
+def _planned(
     study: Study, store: Store, column: tuple[Place, tuple[int, ...]], name: str
 ) -> dict[int, float]:
     place, seeds = column
-    return store.figures([study.run(place, name, seed) for seed in seeds], "rmse_final")
+    return store.figures([study.planned(place, name, seed) for seed in seeds], "rmse_final")
 
 
 TABLES: Mapping[str, Callable[[Study, Store], str | None]] = {

@@ -5,20 +5,30 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
-__all__ = ["replace_file"]
+__all__ = ["replace_file", "replacing"]
 
 
 def replace_file(target: Path, content: bytes) -> None:
-    """Write a temporary file, flush it, rename it over the target, and flush the folder.
+    """Replace a file by one with this content."""
+    with replacing(target) as file:
+        file.write(content)
 
-    Without the last step, a power cut could bring the old file back after this has returned.
+
+@contextlib.contextmanager
+def replacing(target: Path) -> Iterator[BinaryIO]:
+    """Yield a file to write to; at the end it is flushed and renamed over the target.
+
+    Without flushing the folder as well, a power cut could bring the old file back after this has
+    returned. After an error, the target is as it was.
     """
     temporary = target.parent / f".tmp-{secrets.token_hex(8)}"
     try:
         with temporary.open("xb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)

@@ -17,6 +17,7 @@
     ├── DownloadError           a data set could not be fetched or failed its checksum
     ├── StorageError            the disk refused to write: full, read-only, no permission
     ├── MessageError            what came over the network is not what was agreed
+    ├── NothingLearnedError     there is nothing to rank items by
     ├── TrainingDivergedError   the model's loss is no longer a number
     └── InterruptedRunError     a run was stopped from outside; it can be resumed
 
@@ -44,6 +45,7 @@ __all__ = [
     "LedgerTamperedError",
     "MessageError",
     "MissingExtraError",
+    "NothingLearnedError",
     "RunFolderError",
     "RunLockedError",
     "SchemaError",
@@ -121,6 +123,10 @@ class MissingExtraError(InputError):
         super().__init__(
             f"{needed_for} needs the extra '{extra}': pip install 'bgtplanner[{extra}]'"
         )
+
+
+class NothingLearnedError(BGTPlannerError):
+    """There is nothing to rank items by: nothing was learned, released or given about them."""
 
 
 class TrainingDivergedError(BGTPlannerError):

@@ -222,8 +222,23 @@ def test_recommend_on_a_client(deployment: Path) -> None:
     found = json.loads(call("recommend", home, "--client", user, "--top", 3, "--json").output)
     assert len(found["items"]) == 3
     assert all(0 <= entry["predicted"] <= 5 for entry in found["items"])
-    error = call("recommend", home, "--client", user, "--export", "x.npz").exception
+    for flag, value in (("--export", "x.npz"), ("--ratings", "demo"), ("--data-dir", "x")):
+        error = call("recommend", home, "--client", user, flag, value).exception
+        assert isinstance(error, ConfigError)
+        assert f"{flag} {value}" in str(error)
+    error = call("recommend", home).exception
     assert isinstance(error, ConfigError)
+    assert "one of the users of ratings.csv, or --all" in str(error)
+    out = home / "lists.csv"
+    assert call("recommend", home, "--all", "--top", 2, "--out", out).exception is None
+    rated = np.unique(client.file.table().user, return_counts=True)[1]
+    assert len(rated) > 1
+    left = np.minimum(2, len(names) - rated).sum()  # one user has rated everything
+    assert len(out.read_text().splitlines()) == 1 + left
+    rows = client.file.ratings.read_text(encoding="utf-8").splitlines(keepends=True)
+    alone = [row for row in rows[1:] if row.startswith(rows[1].partition(",")[0] + ",")]
+    client.file.ratings.write_text("".join([rows[0], *alone]), encoding="utf-8")
+    assert len(call("recommend", home, "--top", 2).output.splitlines()) == 3, "its only user"
 
 
 def test_without_the_extra_it_is_named(deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import pickle
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 from typer.testing import CliRunner
 
 from bgtplanner import Ratings, simulate
 from bgtplanner.cli import app
-from bgtplanner.errors import ConfigError, DataError, RunFolderError, StorageError
+from bgtplanner.commands import recommend as command
+from bgtplanner.errors import (
+    ConfigError,
+    DataError,
+    NothingLearnedError,
+    RunFolderError,
+    StorageError,
+)
+from bgtplanner.runs import run as runs
+from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import load
+from explaining import genre_ratings
 
 SETTINGS = {
     "synthetic.clients": 12,
@@ -48,8 +62,10 @@ def test_unrated_items_best_first(folder: Path) -> None:
     result = load(folder)
     user = result.ratings.user_labels[2]
     best = result.recommend(user, top=100)
-    rated = set(result.ratings.item_labels[result.ratings.item[result.ratings.user == 2]].tolist())
+    known = result.simulation.known()
+    rated = set(result.ratings.item_labels[known.item[known.user == 2]].tolist())
     assert {item for item, _ in best}.isdisjoint(rated)
+    assert len(rated) < (result.ratings.user == 2).sum(), "items of the test set are recommended"
     assert len(best) == result.ratings.n_items - len(rated) > 0
     values = [value for _, value in best]
     assert values == sorted(values, reverse=True)
@@ -67,7 +83,10 @@ def test_on_the_command_line(folder: Path, tmp_path: Path) -> None:
     error, out = call("recommend", folder, "--client", user, "--export", target, "--json")
     assert error is None
     shown = json.loads(out)
-    assert shown["items"][0] == {"item": item, "predicted": value}
+    assert shown["items"][0] == {
+        "place": 1, "item": item, "title": None, "predicted": value, "reason": None
+    }  # fmt: skip
+    assert (shown["client"], shown["note"], shown["unfinished"]) == (user, None, None)
     with np.load(target) as stored:
         assert stored["items"].shape[0] == result.ratings.n_items
         assert set(stored.files) == {"items", "dense", "item_labels", "scale"}
@@ -84,7 +103,20 @@ def test_on_the_command_line(folder: Path, tmp_path: Path) -> None:
     [
         (["recommend", "{run}", "--client", "no"], DataError, "--client no"),
         (["recommend", "{run}", "--client", "123456"], DataError, "not in the ratings"),
+        (["recommend", "{run}", "--client", "9" * 30], DataError, "whole number"),
         (["recommend", "{run}", "--client", "1", "--top", "0"], ConfigError, "--top = 0"),
+        (["recommend", "{run}"], ConfigError, "--users PATH or --all"),
+        (["recommend", "{run}", "--client", "1", "--all"], ConfigError, "exclude each other"),
+        (["recommend", "{run}", "--users", "/nowhere"], ConfigError, "--users /nowhere"),
+        (["recommend", "{run}", "--users", "/dev/null"], ConfigError, "one label per line"),
+        (["recommend", "{run}", "--all", "--format", "x"], ConfigError, "--format = 'x'"),
+        (["recommend", "{run}", "--all", "--format", "parquet"], ConfigError, "--out PATH"),
+        (["recommend", "{run}", "--all", "--format", "csv", "--json"], ConfigError, "--json"),
+        (["recommend", "{run}", "--all", "--out", "x.txt"], ConfigError, "in which format"),
+        (["recommend", "{run}", "--all", "--out", ""], ConfigError, "--out = ''"),
+        (["recommend", "{run}", "--all", "--out", "/no/x.csv"], StorageError, "--out /no/x.csv"),
+        (["recommend", "{run}", "--all", "--ratings", "csv:/no.csv"], RunFolderError, "/no.csv"),
+        (["recommend", "{run}", "--all", "--ratings", "demo"], RunFolderError, "not those"),
         (["recommend", "", "--client", "1"], ConfigError, "FOLDER"),
         (["predict", "{run}", "--client", "1", "--item", "x"], DataError, "--item x"),
         (["predict", "/nowhere", "--client", "1", "--item", "1"], RunFolderError, "/nowhere"),
@@ -116,3 +148,204 @@ def test_a_run_that_ends_with_its_budget_keeps_its_last_state(tmp_path: Path) ->
     done = simulate("synthetic", rounds=30, settings=settings, out=path)
     assert 1 <= done.summary["rounds_run"] < 30
     assert load(path).simulation.next_round == done.summary["rounds_run"]
+
+
+@pytest.fixture(scope="module")
+def genres(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a model that explains its ranking, on items with titles and genres."""
+    path = tmp_path_factory.mktemp("genres") / "run"
+    settings = {"model.name": "explaining:Explaining", "run.device": "cpu"}
+    settings |= {"server.optimizer": "posterior", "planning.policy": "uniform"}
+    simulate(genre_ratings(), rounds=3, epsilon=1000.0, settings=settings, out=path)
+    return path
+
+
+@pytest.fixture
+def by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the ratings of that run were a set with a name."""
+    monkeypatch.setattr(runs, "ratings_of", lambda _: genre_ratings())
+
+
+@pytest.mark.usefixtures("by_name")
+class TestTitlesAndReasons:
+    def test_table(self, genres: Path) -> None:
+        error, out = call(
+            "recommend", genres, "--user", "user 01", "--user", "user 02", "--top", 5
+        )
+        assert error is None
+        lines = out.splitlines()
+        assert len(lines) == 12
+        assert (lines[0], lines[6]) == ("user 01:", "user 02:")
+        found = load(genres, ratings=genre_ratings()).recommendations(["user 01"], top=5)
+        for line, row in zip(lines[1:6], found.rows, strict=True):
+            assert f"{row.item}" in line
+            assert f"The {row.item}th" in line
+            assert f"{row.predicted:.2f}" in line
+            assert line.endswith(row.reason or "")
+        assert "you pick War 2 times as often as others" in out
+        assert "rated well by those who know it" in out
+
+    def test_everybody_in_every_format(self, genres: Path, tmp_path: Path) -> None:
+        whole = load(genres, ratings=genre_ratings()).recommendations(top=4)
+        columns = whole.columns()
+        assert len(whole.rows) == 48
+        assert whole.note is None
+        for name in ("a.csv", "a.json", "a.parquet"):
+            error, out = call("recommend", genres, "--all", "--top", 4, "--out", tmp_path / name)
+            assert error is None
+            assert f"Lists of 12 users: {tmp_path / name}" in out
+        assert parquet.read_table(tmp_path / "a.parquet").to_pydict() == columns
+        with (tmp_path / "a.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [row["title"] for row in rows] == columns["title"]
+        assert [float(row["predicted"]) for row in rows] == columns["predicted"]
+        assert [row["reason"] or None for row in rows] == columns["reason"]
+        users = json.loads((tmp_path / "a.json").read_text())
+        assert [user["client"] for user in users] == [f"user {n:02d}" for n in range(12)]
+        assert [item["reason"] for user in users for item in user["items"]] == columns["reason"]
+        assert not list(tmp_path.glob(".tmp-*"))
+        _, printed = call("recommend", genres, "--all", "--top", 4, "--format", "csv")
+        assert printed == (tmp_path / "a.csv").read_text()
+        _, printed = call("recommend", genres, "--all", "--top", 4, "--json")
+        assert json.loads(printed)["users"] == users
+        _, printed = call(
+            "recommend", genres, "--all", "--out", tmp_path / "b.x", "--format", "csv", "--json"
+        )
+        assert json.loads(printed)["users"] == 12
+
+    def test_users_in_a_file(self, genres: Path, tmp_path: Path) -> None:
+        names = tmp_path / "users.txt"
+        names.write_text("user 03\r\n\nuser 01\nuser 03\n")
+        _, out = call("recommend", genres, "--users", names, "--top", 1, "--json")
+        assert [user["client"] for user in json.loads(out)["users"]] == ["user 03", "user 01"]
+        names.write_text("user 03\nnobody\n")
+        error, _ = call("recommend", genres, "--users", names)
+        assert isinstance(error, DataError)
+        assert f"{names}, line 2: not in the ratings" in str(error)
+
+    def test_predict_shows_the_title(self, genres: Path) -> None:
+        _, out = call("predict", genres, "--user", "user 01", "--item", "7")
+        assert out.endswith("  The 7th\n")
+        _, out = call("predict", genres, "--user", "user 01", "--item", "7", "--json")
+        assert json.loads(out)["title"] == "The 7th"
+
+
+def test_explained_for_some_users(genres: Path) -> None:
+    simulation = load(genres, ratings=genre_ratings()).simulation
+    some, every = simulation.explain([4, 2]), simulation.explain(range(12))
+    assert some.interest is not None
+    assert every.interest is not None
+    assert some.tastes is None
+    assert some.interest.shape == (2, 3)
+    assert np.array_equal(some.interest, every.interest[[4, 2]])
+    assert some.popularity is not None
+    assert some.popularity.shape == (24,)
+
+
+def test_nothing_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without features it refuses, with code 1; with features the user's own ratings say more."""
+    bare = simulate("synthetic", rounds=3, epsilon=1e-3, settings=SETTINGS, out=tmp_path / "bare")
+    error, out = call("recommend", tmp_path / "bare", "--all", "--out", tmp_path / "x.csv")
+    assert isinstance(error, NothingLearnedError)
+    assert error.exit_code == 1
+    assert "--epsilon" in str(error)
+    assert not (tmp_path / "x.csv").exists()
+    with pytest.raises(NothingLearnedError):
+        bare.recommend(bare.ratings.user_labels[0])
+    path, settings = tmp_path / "run", {"run.device": "cpu"}
+    plain = genre_ratings()
+    done = simulate(plain, rounds=3, epsilon=1e-3, settings=settings, out=path)
+    assert not done.simulation.learned
+    monkeypatch.setattr(runs, "ratings_of", lambda _: plain)
+    error, out = call("recommend", path, "--user", "user 01", "--top", 3)
+    assert error is None
+    assert out.startswith("Nothing was learned from others yet; shown instead: items with")
+    assert "you rate Horror" in out
+    with pytest.warns(UserWarning, match="Nothing was learned"):
+        assert len(done.recommend("user 01")) == 10
+
+
+class Stops:
+    """Stops a run after its third round, as a crash would."""
+
+    def started(self, *_: object) -> None: ...
+
+    def round(self, record: dict[str, Any], _: int) -> None:
+        if record["round"] == 2:
+            raise ZeroDivisionError
+
+
+def test_while_the_run_goes_on(tmp_path: Path) -> None:
+    """As of the last checkpoint, read only, though another process holds the lock."""
+    path = tmp_path / "run"
+    settings = SETTINGS | {"run.checkpoint_every": 2, "planning.policy": "uniform"}
+    with pytest.raises(ZeroDivisionError):
+        simulate("synthetic", rounds=5, epsilon=500, settings=settings, out=path, observer=Stops())
+    done = simulate("synthetic", rounds=5, epsilon=500, settings=settings)
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    user = done.ratings.user_labels[0]
+    with RunFolder.open(path):
+        error, out = call("recommend", path, "--user", user, "--top", 2)
+        assert error is None
+        assert out.splitlines()[0] == "After round 2 of 5; the run is not finished."
+        _, out = call("recommend", path, "--user", user, "--top", 2, "--json")
+        assert json.loads(out)["unfinished"] == {"round": 2, "rounds": 5}
+        with pytest.raises(RunFolderError, match="not finished; continue with"):
+            load(path)
+        loaded = load(path, unfinished=True)
+        assert loaded.unfinished == (2, 5)
+        assert len(loaded.rounds) == 2
+        known = len(loaded.simulation.known())
+        assert known == loaded.rounds[-1]["ratings"] < len(done.simulation.known())
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+    (path / "checkpoint.npz").unlink()
+    error, _ = call("recommend", path, "--user", user)
+    assert isinstance(error, RunFolderError)
+    assert "after round 2" in str(error)
+
+
+def test_how_long_it_will_take(capsys: pytest.CaptureFixture[str]) -> None:
+    with command._progress(100, quiet=False) as advance:
+        for _ in range(10):
+            advance(10)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 8  # not before the pace is known, and not at the end
+    assert re.fullmatch(r"20 of 100 users, about \d+ s left", said[0])
+    with command._progress(100, quiet=True) as advance:
+        for _ in range(10):
+            advance(10)
+    assert capsys.readouterr().err == ""
+
+
+def test_where_the_ratings_have_moved(tmp_path: Path) -> None:
+    table = tmp_path / "ratings.csv"
+    lines = [f"{n % 6},{n % 11},{1 + n % 5}" for n in range(60)]
+    table.write_text("\n".join(["user,item,rating", *lines, ""]))
+    path, settings = tmp_path / "run", {"data.scale": "1:5", "run.device": "cpu"}
+    done = simulate(f"csv:{table}", rounds=2, epsilon=100.0, settings=settings, out=path)
+    assert not any(b"rating," in file.read_bytes() for file in path.iterdir())
+    table.rename(tmp_path / "elsewhere.csv")
+    error, _ = call("recommend", path, "--user", "1")
+    assert isinstance(error, RunFolderError)
+    assert "--ratings csv:PATH" in str(error)
+    moved = f"csv:{tmp_path}/elsewhere.csv"
+    _, out = call("recommend", path, "--user", "1", "--top", 2, "--ratings", moved, "--json")
+    shown = [(item["item"], item["predicted"]) for item in json.loads(out)["items"]]
+    assert shown == done.recommend(1, 2)
+    _, out = call("predict", path, "--user", "1", "--item", "2", "--ratings", moved)
+    assert out == f"{done.predict(1, 2)[0]:.3f}\n"
+    (tmp_path / "elsewhere.csv").write_text("\n".join(["user,item,rating", *lines[:-1], ""]))
+    error, _ = call("recommend", path, "--user", "1", "--ratings", moved)
+    assert isinstance(error, RunFolderError)
+    assert "not those" in str(error)
+
+
+def test_a_result_that_was_pickled(folder: Path) -> None:
+    result = load(folder)
+    again = pickle.loads(pickle.dumps(result))
+    user = result.ratings.user_labels[3]
+    assert again.recommend(user) == result.recommend(user)
+    assert again.summary == result.summary
+    assert again.simulation.next_round == 5
+    known = again.simulation.arrays()
+    assert all(np.array_equal(of, known[name]) for name, of in result.simulation.arrays().items())

@@ -192,6 +192,19 @@ class TestDevice:
         assert pick_device("auto") == jax.devices()[0]
 
 
+def test_what_a_client_knows_and_whether_anything_was_learned(split: Split) -> None:
+    """What is set aside to validate on is known to the user all the same; the test set is not."""
+    simulation = Simulation(FACTORIZATION, split, seed=5, validation=0.5)
+    assert not simulation.learned, "though a model starts with numbers drawn at random"
+    assert len(simulation.known()) == split.present(0).sum()
+    for _ in range(2):
+        simulation.step()
+    assert simulation.learned
+    assert len(simulation.known()) == split.present(1).sum() < len(split.train)
+    simulation.withdraw()
+    assert not simulation.learned
+
+
 def test_withdrawn_is_what_was_sent_at_first() -> None:
     """Not zeros: a model may begin anywhere."""
     ratings = synthetic_ratings(clients=6, items=12, ratings_per_client=8, seed=1)

@@ -18,9 +18,11 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import (
     BudgetExceeded,
     ConfigError,
+    DataError,
     LedgerError,
     LedgerTamperedError,
     MessageError,
+    NothingLearnedError,
     StaleRoundError,
 )
 from bgtplanner.federation.answers import Answers
@@ -442,6 +444,35 @@ def test_recommends_what_was_not_rated(client: Client, request_of_server: Reques
     assert len(client.recommend("u0", 100)) < 30
     with pytest.raises(ConfigError, match="--client nobody"):
         client.recommend("nobody", 3)
+
+
+def test_recommends_with_its_own_titles_and_features(
+    client: Client, request_of_server: Request, flower_log: pytest.LogCaptureFixture
+) -> None:
+    """A model that has learned nothing: only the features in the client's own table help."""
+    client.keep(request_of_server.model)
+    with pytest.raises(NothingLearnedError, match="nothing was learned from others"):
+        client.recommend("u0", 3)
+    home = client.file.ratings.parent
+    genres = "".join(f"i{item},The {item}th,{'AB'[item % 2]}\n" for item in range(30))
+    (home / "items.csv").write_text(f"item,title,genre\n{genres}")
+    write_toml(home / "client.toml", {"ratings": "ratings.csv", "items": "items.csv"})
+    titled = Client(load_client(home / "client.toml"))
+    (block,) = titled.recommender().blocks([0], 3)
+    assert block.bases == ["features"]
+    assert [row.title for row in block.lists[0]] == [
+        f"The {row.item[1:]}th" for row in block.lists[0]
+    ]
+    assert [item for item, _ in titled.recommend("u0", 3)] == [row.item for row in block.lists[0]]
+    assert "own ratings lean towards" in flower_log.text
+    items = np.zeros((30, 3), dtype=np.float32)
+    items[:, 0] = np.linspace(-0.3, 0.3, 30)
+    titled.keep(replace(request_of_server.model, items=items))
+    (block,) = titled.recommender().blocks([0], 3)
+    assert block.bases == ["model"]
+    (home / "items.csv").write_text("item,title\nx,y\n")
+    with pytest.raises(DataError, match="none of the items"):
+        titled.recommender()
 
 
 def test_keeps_no_model_that_it_does_not_agree_to(

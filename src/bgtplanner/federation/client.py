@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.federation.programs import padding_of
 from bgtplanner.models.interactions import Interactions, Shared
-from bgtplanner.models.learner import Learner, Local
+from bgtplanner.models.learner import Explanation, Learner, Local
 
 __all__ = [
     "as_shared",
@@ -26,6 +26,7 @@ __all__ = [
     "flat_upload",
     "nothing_kept",
     "predictions_of",
+    "ranking_of",
     "train_client",
     "upload_of",
 ]
@@ -89,6 +90,14 @@ def predictions_of(
     return np.asarray(_predictions(model, shared, kept, _padded(ratings)))
 
 
+def ranking_of(
+    model: Learner, shared: Shared, ratings: Ratings, local: Local
+) -> tuple[NDArray[np.float32], Explanation]:
+    """Return a client's own ranking of all items, ``[n_users, n_items]``, and its explanation."""
+    scores, why = _ranking(model, shared, local, _padded(ratings))
+    return np.asarray(scores), why
+
+
 @partial(jax.jit, static_argnums=0)
 def _train(
     model: Learner, shared: Shared, local: Local, interactions: Interactions
@@ -106,6 +115,15 @@ def _predictions(
     items = jnp.tile(jnp.arange(interactions.n_items), interactions.n_users)
     predicted = model.predict(shared, local, interactions, users, items)
     return predicted.reshape(interactions.n_users, interactions.n_items)
+
+
+@partial(jax.jit, static_argnums=0)
+def _ranking(
+    model: Learner, shared: Shared, local: Local, interactions: Interactions
+) -> tuple[Array, Explanation]:
+    local = model.personalise(shared, local, interactions)
+    asked = shared, local, interactions, jnp.arange(interactions.n_users)
+    return model.rank(*asked), model.explain(*asked)
 
 
 def _padded(ratings: Ratings) -> Interactions:

@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Pairs, Split
 from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.federation.programs import padding_of
@@ -20,6 +21,7 @@ from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Extras, Federation, Heldout, Outcome, State
 from bgtplanner.federation.validation import ValidationSet
 from bgtplanner.models.interactions import Interactions
+from bgtplanner.models.learner import Explanation
 from bgtplanner.models.metrics import Metrics, tally
 from bgtplanner.planning.policy import Plan
 
@@ -116,6 +118,7 @@ class Simulation:
         device: str = "auto",
         validation: float = 0.0,
     ) -> None:
+        self._made_with = federation, split, seed, device, validation
         aside = None
         if validation:
             split, aside = split.set_aside(validation, seed=seed)
@@ -266,14 +269,42 @@ class Simulation:
 
         A higher number ranks higher. It ranks what a user has rated as well.
         """
+        return np.asarray(self._of_users("rank", users))[: np.size(users)]
+
+    def explain(self, users: ArrayLike) -> Explanation:
+        """Return what the ranking for some users rests on, as NumPy arrays."""
+        found: Explanation = self._of_users("explain", users)
+        return found.of_users(slice(np.size(users)))
+
+    def _of_users(self, what: Literal["rank", "explain"], users: ArrayLike) -> Any:
+        """Return the model's answer for some users, whose number is padded."""
         which = np.asarray(users, dtype=np.int32)
-        padded = np.pad(which, (0, padding_of(len(which))))
+        padded = jnp.asarray(np.pad(which, (0, padding_of(len(which)))))
         known = self._interactions.at(max(self.next_round - 1, 0))
         with jax.default_device(self._device):
-            found = _rank(
-                self.federation, self._state, known, jnp.asarray(padded), self.next_round == 0
+            return _of_users(
+                self.federation, self._state, known, padded, self.next_round == 0, what
             )
-            return np.asarray(found)[: len(which)]
+
+    def known(self) -> Ratings:
+        """Return the ratings that clients know after the last round, for whatever they use them.
+
+        They include those that a client has set aside to validate on, and none of the test set.
+        """
+        split = self._made_with[1]
+        return split.train.take(split.present(max(self.next_round - 1, 0)))
+
+    @property
+    def learned(self) -> bool:
+        """Whether the shared parameters are other than before the first round."""
+        with jax.default_device(self._device):
+            first = self.federation.initial(self._first_key, self._interactions).shared
+        pairs = zip(first, self._state.shared, strict=True)
+        return not all(np.array_equal(np.asarray(old), np.asarray(new)) for old, new in pairs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what it was made with, the ratings among it, and its state as plain arrays."""
+        return _made_again, (*self._made_with, self.arrays())
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the whole state as named plain arrays, enough to go on bit for bit."""
@@ -287,6 +318,20 @@ class Simulation:
                 belongs to another model, data set or version.
         """
         self._state, self.next_round = restored_state(arrays, self._state, self._device)
+
+
+def _made_again(
+    federation: Federation,
+    split: Split,
+    seed: int,
+    device: str,
+    validation: float,
+    arrays: Mapping[str, NDArray[Any]],
+) -> Simulation:
+    """Return a simulation that was pickled."""
+    made = Simulation(federation, split, seed=seed, device=device, validation=validation)
+    made.restore(arrays)
+    return made
 
 
 def state_arrays(state: State, next_round: int) -> dict[str, NDArray[Any]]:
@@ -389,13 +434,18 @@ def _error_before(
     return (weight * (predicted - value) ** 2).sum(), weight.sum()
 
 
-@partial(jax.jit, static_argnums=(0, 4))
-def _rank(
-    federation: Federation, state: State, interactions: Interactions, users: Array, first: bool
-) -> Array:
+@partial(jax.jit, static_argnums=(0, 4, 5))
+def _of_users(
+    federation: Federation,
+    state: State,
+    interactions: Interactions,
+    users: Array,
+    first: bool,
+    what: Literal["rank", "explain"],
+) -> Any:
     model, shared, local = federation.model, state.shared, state.local
     local = model.personalise(shared, local, interactions) if first else local
-    return model.rank(shared, local, interactions, users)
+    return getattr(model, what)(shared, local, interactions, users)
 
 
 def _strong(leaf: Array) -> Array:

@@ -25,7 +25,9 @@ import io
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,7 @@ from bgtplanner.federation.client import (
     coordinates_of,
     nothing_kept,
     predictions_of,
+    ranking_of,
     train_client,
 )
 from bgtplanner.federation.guard import Guard
@@ -62,6 +65,7 @@ from bgtplanner.flower.messages import (
 )
 from bgtplanner.models.interactions import Shared
 from bgtplanner.models.learner import MODELS, Learner, Local
+from bgtplanner.models.recommending import Recommender, note_of, pairs_of
 from bgtplanner.privacy._journal import Head
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.allowed import Choice, allows
@@ -183,32 +187,53 @@ class Client:
             witness=self._witness,
         )
 
-    def recommend(self, user: str | None, top: int) -> list[tuple[str, float]]:
-        """Return a user's best-predicted unrated items with their predicted ratings, best first.
+    def recommender(self) -> Recommender:
+        """Return all that lists for this client's users are made of.
 
-        They are computed here, from the last model that arrived and the current ratings.
-
-        Args:
-            user: Label in the table of ratings; not needed if there is only one user.
-            top: How many items.
+        They are computed here, from the last model that arrived and the current ratings, with
+        titles and features from the client's table of items, if it has one. Nothing is sent.
         """
         sent = self._kept()
         model, shared = self._model_of(sent)
         ratings = self._ratings_for(sent)
-        names = [str(label) for label in ratings.user_labels.tolist()]
+        local = self._local(model, sent, ratings)
+        predicted = predictions_of(model, shared, ratings, local)
+        scores, why = ranking_of(model, shared, ratings, local)
+        first = model.initial(jax.random.key(0), 1, len(sent.catalogue))[0]
+        same = zip(first, shared, strict=True)
+        titled = replace(ratings, catalogue=self.file.catalogue_over(sent.catalogue))
+        return Recommender(
+            ratings=titled,
+            known=ratings,
+            learned=not all(np.array_equal(old, new) for old, new in same),
+            rank=lambda users: scores[users],
+            explain=why.of_users,
+            predict=lambda users, items: predicted[users, items],
+        )
+
+    def recommend(self, user: str | None, top: int) -> list[tuple[str, float]]:
+        """Return a user's best-ranked unrated items with their predicted ratings, best first.
+
+        Args:
+            user: Label in the table of ratings; not needed if there is only one user.
+            top: How many items.
+
+        Raises:
+            ConfigError: If there is no such user, or no model has come yet.
+            NothingLearnedError: If there is nothing to rank items by.
+        """
+        recommender = self.recommender()
+        names = [str(label) for label in recommender.ratings.user_labels.tolist()]
         if user is None and len(names) == 1:
             user = names[0]
         if user not in names:
             known = f"one of the {len(names)} users of {self.file.ratings.name}"
             raise ConfigError(f"--client {user}: expected {known}")
-        index = names.index(user)
-        local = self._local(model, sent, ratings)
-        predicted = predictions_of(model, shared, ratings, local)[index].astype(np.float64)
-        predicted[ratings.item[ratings.user == index]] = -np.inf
-        best = np.argsort(-predicted, kind="stable")[:top]
-        best = best[np.isfinite(predicted[best])]
-        raw = ratings.to_raw(predicted[best]).tolist()
-        return [(sent.catalogue[item], value) for item, value in zip(best, raw, strict=True)]
+        (block,) = recommender.blocks([names.index(user)], top)
+        note = note_of(Counter(block.bases), recommender.learned)
+        if note is not None:
+            _log.warning("%s", note)
+        return pairs_of(block.lists[0])
 
     # ---- internals
 

@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from bgtplanner.data.catalogue import Catalogue, read_items
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.tables import Table, TableFormat, read_table
 from bgtplanner.errors import ConfigError, DataError, quoted
@@ -113,6 +114,8 @@ class ClientFile(_File):
         ratings: Table of this client's ratings.
         state: Folder of its ledger, the last model and the newest answers.
         policy: File that says what the client agrees to.
+        items: Table of the items' titles and features, to recommend with; optional, and never
+            needed to take part.
         witness: A file on another disk or host that records every payment. It detects a ledger
             that was replaced by a backup even if the whole state folder was; optional.
         user_column: Column of the table, by name or position; detected by default.
@@ -124,6 +127,7 @@ class ClientFile(_File):
     ratings: Path
     state: Path = Path("state")
     policy: Path = Path("policy.toml")
+    items: Path | None = None
     witness: Path | None = None
     user_column: str | int | None = None
     item_column: str | int | None = None
@@ -160,6 +164,14 @@ class ClientFile(_File):
             problem = "has no rating column; give one, which is 1 in every row if rows are clicks"
             raise DataError(problem, path=self.ratings)
         return table
+
+    def catalogue_over(self, catalogue: tuple[str, ...]) -> Catalogue | None:
+        """Return titles and features of these items, if the client has any.
+
+        Raises:
+            DataError: If the table cannot be read, or has none of these items.
+        """
+        return None if self.items is None else read_items(self.items).over(catalogue)
 
     def ratings_over(
         self, catalogue: tuple[str, ...], low: float, high: float
@@ -205,7 +217,8 @@ def load_client(path: Path | str) -> ClientFile:
     """
     file = Path(path).absolute()
     found = _load(file, ClientFile)
-    paths = {name: getattr(found, name) for name in ("ratings", "state", "policy", "witness")}
+    names = ("ratings", "state", "policy", "items", "witness")
+    paths = {name: getattr(found, name) for name in names}
     homes = {name: file.parent / path for name, path in paths.items() if path is not None}
     return found.model_copy(update=homes)
 

@@ -48,7 +48,7 @@ import numpy as np
 from jax import Array
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.models.interactions import Interactions, Shared, Upload, copies, normal_equations
+from bgtplanner.models.interactions import Interactions, Shared, Upload, ridge
 from bgtplanner.models.learner import Learner, Local, Statistics, within
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
 
@@ -60,7 +60,9 @@ COUNT_WEIGHT = 0.1
 _SWEEPS = 4  # between the users and the items of a client with several users
 _SPREAD = 0.1  # prior standard deviation of the qualities
 _SPREAD_ITEMS = 20.0  # how many items that prior weighs as much as
-_LINE = 0.03  # standard deviation of level and slope before anything is known
+_LINE = 0.03  # standard deviation of level and slopes before anything is known
+_FLOOR = 0.05  # of popularity, relative to the mean item
+_FEATURE_ITEMS = 10.0  # how many items the prior of a feature's popularity weighs as much as
 _RESIDUAL = 0.2  # a public guess at a residual's size
 _TYPICAL_RATINGS = 40.0  # per client, where uploads do not reveal it
 _RATINGS_VARY = 1.2  # standard deviation of their logarithm, from federation to federation
@@ -115,21 +117,14 @@ class Biases(Learner):
     def personalise(self, shared: Shared, local: Local, interactions: Interactions) -> Local:
         """Solve for all users' levels and responses: ``(X'X + diag(shrinkage)) w = X'y``."""
         del local
-        rows = shared.items[interactions.item]
-        features = self._features(rows)
-        shrinkage = [self.level_shrinkage, self.popularity_shrinkage, self.quality_shrinkage]
-        inverse = jnp.linalg.inv(normal_equations(features, shrinkage, interactions))
-        target = interactions.value - self.mean - rows[:, 0]
-
-        def solved(beside: Array) -> Array:
-            left = interactions.present * (target - beside)
-            right = interactions.sum_by_user(left[:, None] * features)
-            return jnp.einsum("uab,ub->ua", inverse, right)
-
-        users = solved(jnp.zeros_like(target))
+        table, item = self.table(shared), interactions.item
+        solved = ridge(table[item], self.shrinkage(table.shape[1]), interactions)
+        target = interactions.value - self.mean - shared.items[item, 0]
+        users = solved(target)
         if not interactions.one_user_each:
             for _ in range(_SWEEPS - 1):
-                users = solved(self._own_view(shared, users, interactions)[interactions.pair])
+                beside = self.own_view(shared, users, interactions)[interactions.pair]
+                users = solved(target - beside)
         return users
 
     def train(self, shared: Shared, local: Local, interactions: Interactions) -> Statistics:
@@ -137,9 +132,8 @@ class Biases(Learner):
 
         A client's own view of an item is not subtracted: it is estimated from these residuals.
         """
-        own = copies(shared, interactions)
         residual = interactions.value - self._score(
-            interactions.rows_of(own.rows), local[interactions.user]
+            shared, local, interactions.user, interactions.item
         )
         rows = jnp.stack([residual, jnp.full_like(residual, COUNT_WEIGHT)], axis=1)
         rows = rows * interactions.present[:, None]
@@ -153,10 +147,10 @@ class Biases(Learner):
         self, shared: Shared, local: Local, interactions: Interactions, user: Array, item: Array
     ) -> Array:
         """Predictions clipped to the scale of the ratings."""
-        score = self._score(shared.items[item], local[user])
+        score = self._score(shared, local, user, item)
         if not interactions.one_user_each:
             pair = interactions.find_pair(interactions.client_of_user[user], item)
-            view = jnp.append(self._own_view(shared, local, interactions), 0.0)
+            view = jnp.append(self.own_view(shared, local, interactions), 0.0)
             score = score + view[pair]
         return jnp.clip(score, 0.0, 1.0)
 
@@ -175,7 +169,9 @@ class Biases(Learner):
         self, shared: Shared, memory: Posterior, mean: Aggregate, noise: Noise, server: Server
     ) -> tuple[Shared, Posterior]:
         """Return qualities and popularities from the new posterior; there is no step size."""
-        return memory.after(shared, mean.gradient.items, noise, server.hostile_clients)
+        sent, hostile = shared.items[:, 0], server.hostile_clients
+        items, memory = memory.after(sent, mean.gradient.items, noise, hostile)
+        return Shared(items, shared.dense), memory
 
     def forecast(
         self, memory: Posterior, precision: float, clip: float, norm: Literal["l1", "l2"]
@@ -183,10 +179,20 @@ class Biases(Learner):
         """Return the improvement that the posterior expects from more precision."""
         return memory.forecast(precision, clip, norm)
 
-    def _own_view(self, shared: Shared, users: Array, interactions: Interactions) -> Array:
+    def table(self, shared: Shared) -> Array:
+        """Return what users respond to, ``[n_items, width]``: level, popularity and quality."""
+        items = shared.items
+        return jnp.stack([jnp.ones(items.shape[0]), items[:, 1], items[:, 0]], axis=1)
+
+    def shrinkage(self, width: int) -> list[float]:
+        """Return the ridge weight of each column of the table."""
+        del width
+        return [self.level_shrinkage, self.popularity_shrinkage, self.quality_shrinkage]
+
+    def own_view(self, shared: Shared, users: Array, interactions: Interactions) -> Array:
         """Return the shrunk mean residual of each client-item pair."""
         error = interactions.value - self._score(
-            shared.items[interactions.item], users[interactions.user]
+            shared, users, interactions.user, interactions.item
         )
         totals = jax.ops.segment_sum(
             jnp.stack([interactions.present * error, interactions.present], axis=1),
@@ -197,11 +203,9 @@ class Biases(Learner):
         doubt = (1.0 - sure) / self.item_shrinkage + sure / self.known_item_shrinkage
         return totals[:, 0] / (totals[:, 1] + 1.0 / doubt)
 
-    def _score(self, rows: Array, users: Array) -> Array:
-        return self.mean + rows[:, 0] + (self._features(rows) * users).sum(1)
-
-    def _features(self, rows: Array) -> Array:
-        return jnp.stack([jnp.ones(rows.shape[0]), rows[:, 1], rows[:, 0]], axis=1)
+    def _score(self, shared: Shared, users: Array, user: Array, item: Array) -> Array:
+        responses = (self.table(shared)[item] * users[user]).sum(1)
+        return self.mean + shared.items[item, 0] + responses
 
 
 class Posterior(NamedTuple):
@@ -217,6 +221,7 @@ class Posterior(NamedTuple):
         sampling: The part of it that is due to the number of ratings and not to noise.
         reach: How far one client can have moved a residual, summed over rounds, weighted by
             precision; None if no client is discounted.
+        real: How surely the counts differ by more than their noise, from 0 to 1.
     """
 
     told: Array
@@ -227,6 +232,7 @@ class Posterior(NamedTuple):
     error: Array
     sampling: Array
     reach: Array | None = None
+    real: Array | float = 0.0
 
     @classmethod
     def initial(cls, shared: Shared, *, discounts: bool = False) -> Posterior:
@@ -241,28 +247,43 @@ class Posterior(NamedTuple):
             error=jnp.full(items, _SPREAD**2),
             sampling=jnp.zeros(items),
             reach=jnp.zeros(()) if discounts else None,
+            real=jnp.zeros(()),
         )
 
     def after(
-        self, shared: Shared, uploads: Array, noise: Noise, hostile: int = 0
-    ) -> tuple[Shared, Posterior]:
-        """Return qualities and popularities, and the posterior, after one more round.
+        self,
+        sent: Array,
+        uploads: Array,
+        noise: Noise,
+        hostile: int = 0,
+        features: Array | None = None,
+    ) -> tuple[Array, Posterior]:
+        """Return what is sent out after one more round, and the posterior.
+
+        The former has three columns: quality, popularity, and how sure the server is of the
+        quality.
 
         Args:
-            shared: The parameters that were sent out before the round.
+            sent: The qualities that were sent out before the round.
             uploads: The mean upload, ``[n_items, 2]``.
             noise: What is known about its noise.
             hostile: Residuals that this many clients could have produced together move no item.
+            features: Public features of the items, ``[n_items, n_features]``: items that share
+                them are expected to be alike in quality and popularity.
         """
         gained = 1.0 / jnp.maximum(noise.std, 1e-9) ** 2
         told = self.told + gained * uploads
-        sent = self.sent + gained * shared.items[:, 0]
+        sent = self.sent + gained * sent
         reach = None if self.reach is None else self.reach + gained * noise.reach
         precision = jnp.maximum(self.precision + gained, 1e-12)
 
         count_std = 1.0 / (COUNT_WEIGHT * jnp.sqrt(precision))
         counts = told[:, 1] / COUNT_WEIGHT / precision
-        weight, log_weight = _weights(counts, count_std, noise.norm)
+        weight, log_weight, real = _weights(counts, count_std, noise.norm)
+        if features is not None:
+            scale = _scales(weight, features)
+            weight, log_weight, _ = _weights(counts, count_std, noise.norm, scale)
+        log_weight = real * log_weight
         share = weight / jnp.maximum(weight.sum(), 1e-12)
         popularity = log_weight - (share * log_weight).sum()
 
@@ -272,8 +293,11 @@ class Posterior(NamedTuple):
         theta = jnp.where(known, theta, 0.0)
         sampling = _RESIDUAL**2 / jnp.maximum(_ratings(weight, noise), 0.5)
         noisy = jnp.where(known, 1.0 / jnp.maximum(information, 1e-12), 1e12) + sampling
-        line, spread = _line(theta, popularity, noisy, self.spread, known)
-        expected = line[0] + line[1] * popularity
+        columns = jnp.stack([jnp.ones_like(popularity), popularity], axis=1)
+        if features is not None:
+            columns = jnp.concatenate([columns, features - share @ features], axis=1)
+        line, spread = _line(theta, columns, noisy, self.spread, known)
+        expected = columns @ line
         believed = jnp.where(known, spread / (spread + noisy), 0.0)
         own = believed * (theta - expected)
         if reach is not None:  # what that many could have produced on their own counts for nothing
@@ -296,10 +320,11 @@ class Posterior(NamedTuple):
             error=spread * (1.0 - believed),
             sampling=sampling,
             reach=reach,
+            real=real,
         )
         sure = jnp.clip(1.0 - moved.error / _SPREAD**2, 0.0, 1.0)
         items = jnp.stack([quality, popularity, sure], axis=1)
-        return Shared(jnp.where(sends, items, 0.0), shared.dense), moved
+        return jnp.where(sends, items, 0.0), moved
 
     def forecast(self, precision: float, clip: float, norm: Literal["l1", "l2"]) -> float:
         """Return by how much added precision would lower the error below that of a client alone.
@@ -353,14 +378,21 @@ class Posterior(NamedTuple):
         return float(0.5 * fall / (_RESIDUAL**2 + _SPREAD**2 / 2))
 
 
-def _weights(counts: Array, std: Array, norm: Literal["l1", "l2"] | None) -> tuple[Array, Array]:
+def _weights(
+    counts: Array,
+    std: Array,
+    norm: Literal["l1", "l2"] | None,
+    scale: Array | None = None,
+) -> tuple[Array, Array, Array]:
     """Return the posterior means of each M and of log(M / mean + 1), given its noisy count.
 
-    The prior is the distribution on a grid that maximises the likelihood of all counts. A count
-    far above its noise is used as it is: it is more precise than the grid.
+    The prior of M / `scale` is the distribution on a grid that maximises the likelihood of all
+    counts. A count far above its noise is used as it is: it is more precise than the grid. The
+    third value says how surely the counts vary by more than their noise, from 0 to 1.
     """
     top = 1.05 * jnp.maximum(counts.max(), std)
     grid = jnp.concatenate([jnp.zeros(1), top * jnp.geomspace(1 / 3000, 1.0, _GRID - 1)])
+    grid = grid if scale is None else scale[:, None] * grid
     exponent = -0.5 * ((counts[:, None] - grid) / std) ** 2
     likelihood = jnp.exp(exponent - exponent.max(axis=1, keepdims=True))
 
@@ -372,14 +404,31 @@ def _weights(counts: Array, std: Array, norm: Literal["l1", "l2"] | None) -> tup
     chances = likelihood * mass
     chances = chances / jnp.maximum(chances.sum(axis=1, keepdims=True), 1e-30)
     clear = counts > _CLEAR * std
-    weight = jnp.where(clear, counts, chances @ grid)
+
+    def expected(values: Array) -> Array:
+        of_items: Array = chances @ values if scale is None else (chances * values).sum(axis=1)
+        return of_items
+
+    weight = jnp.where(clear, counts, expected(grid))
     mean = jnp.maximum(weight.mean(), 1e-12)
-    logs = jnp.where(clear, jnp.log1p(counts / mean), chances @ jnp.log1p(grid / mean))
+    logs = jnp.where(clear, jnp.log1p(counts / mean), expected(jnp.log1p(grid / mean)))
     # Any noise shows some pattern. Do the counts vary more than noise alone would?
     excess = (((counts - counts.mean()) / std) ** 2).mean() - 1.0
     excess = excess * (counts.shape[0] / _VARIANCE_OF_SQUARE[norm]) ** 0.5
     real = jnp.where(excess > 0, jnp.maximum(1.0 - (_SURE / jnp.maximum(excess, 1e-6)) ** 2, 0), 0)
-    return weight, real * logs
+    return weight, logs, real
+
+
+def _scales(weight: Array, features: Array) -> Array:
+    """Return how popular an item with these features is, relative to the mean item.
+
+    A ridge regression of log M on the features, over all items.
+    """
+    logs = jnp.log(weight / jnp.maximum(weight.mean(), 1e-12) + _FLOOR)
+    centred = features - features.mean(axis=0)
+    normal = centred.T @ centred + _FEATURE_ITEMS * jnp.eye(features.shape[1])
+    slopes = jnp.linalg.solve(normal, centred.T @ (logs - logs.mean()))
+    return jnp.exp(jnp.clip(centred @ slopes, -2.0, 2.0))
 
 
 def _ratings(weight: Array, noise: Noise) -> Array:
@@ -399,11 +448,11 @@ def _ratings(weight: Array, noise: Noise) -> Array:
 
 
 def _line(
-    theta: Array, popularity: Array, noisy: Array, spread: Array, known: Array
+    theta: Array, features: Array, noisy: Array, spread: Array, known: Array
 ) -> tuple[Array, Array]:
-    """Fit level and slope of quality over popularity, and the spread around that line."""
-    features = jnp.stack([jnp.ones_like(popularity), popularity], axis=1)
-    prior = jnp.eye(2) / _LINE**2
+    """Fit level and slopes of quality over popularity and features, and the spread around it."""
+    width = features.shape[1]
+    prior = jnp.eye(width) / _LINE**2
     items = jnp.sum(known)
 
     def better(_: int, found: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -417,7 +466,7 @@ def _line(
         spread = (squares + _SPREAD_ITEMS * _SPREAD**2) / (items + _SPREAD_ITEMS)
         return line, spread
 
-    line, spread = jax.lax.fori_loop(0, _SPREAD_STEPS, better, (jnp.zeros(2), spread))
+    line, spread = jax.lax.fori_loop(0, _SPREAD_STEPS, better, (jnp.zeros(width), spread))
     weight = jnp.where(known, 1.0 / (noisy + spread), 0.0)
     variance = jnp.diag(jnp.linalg.inv(features.T @ (weight[:, None] * features) + prior))
     believed = jnp.maximum(1.0 - _DOUBT * variance / jnp.maximum(line**2, 1e-30), 0.0)

@@ -10,10 +10,11 @@ static shapes and no loop over clients. A real client runs the same code on its 
 from __future__ import annotations
 
 from dataclasses import asdict, is_dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from bgtplanner.errors import ConfigError
@@ -32,6 +33,7 @@ __all__ = [
     "Local",
     "Noise",
     "Shared",
+    "Size",
     "Statistics",
     "Upload",
     "client_gradients",
@@ -88,6 +90,29 @@ class Explanation(NamedTuple):
     interest: Array | None = None
     tastes: Array | None = None
 
+    def of_users(self, which: Any) -> Explanation:
+        """Return the explanation for some of the users, as NumPy arrays."""
+        arrays = [None if part is None else np.asarray(part) for part in self]
+        parts: list[Any] = [None if part is None else part[which] for part in arrays[2:]]
+        return Explanation(*arrays[:2], *parts)  # type: ignore[arg-type]
+
+
+class Size(NamedTuple):
+    """The size of a federation, in public numbers.
+
+    Attributes:
+        clients: The number of clients.
+        items: The number of items.
+        noise: Standard deviation of the noise on the sum of all uploads, over the clip, if the
+            whole budget were spent in one round; 0 without privacy.
+        implicit: Whether there are no ratings, only what was picked.
+    """
+
+    clients: int
+    items: int
+    noise: float
+    implicit: bool = False
+
 
 class Learner(Protocol):
     """A recommender: what its clients compute, all at once, and what its server does.
@@ -111,6 +136,14 @@ class Learner(Protocol):
     def plain_mean(self) -> bool:
         """Whether every client's upload counts the same, whatever ``server.aggregation`` says."""
         return False
+
+    def suited(self, size: Size) -> Self:
+        """Return the learner for a federation of this size, with open settings chosen.
+
+        It is called once, before the first round, and by default changes nothing.
+        """
+        del size
+        return self
 
     def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Local]:
         """Return the parameters before the first round. Must not look at a rating."""
@@ -213,6 +246,7 @@ MODELS: Registry[type[Learner]] = Registry(
         "biases": "bgtplanner.models.bias:Biases",
         "factorization": "bgtplanner.models.factorization:Factorization",
         "fedgnn": "bgtplanner.models.fedgnn:FedGNN",
+        "tastes": "bgtplanner.models.tastes:Tastes",
     },
     expected="a class derived from bgtplanner.Learner",
     fits=_is_learner,
@@ -253,7 +287,8 @@ def settings_of(learner: Learner) -> dict[str, Any]:
         ConfigError: If it is not a dataclass whose fields are numbers and strings.
     """
     found = asdict(learner) if is_dataclass(learner) else {"": None}
-    plain = all(isinstance(value, (bool, int, float, str)) for value in found.values())
+    kinds = bool | int | float | str | None
+    plain = all(isinstance(value, kinds) for value in found.values())
     name = type(learner).__name__
     ConfigError.unless(plain, "model", name, "a dataclass whose fields are numbers and strings")
     return found

@@ -12,9 +12,9 @@ import numpy as np
 from bgtplanner.data.datasets import dataset_info
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.coordinator import Coordinator, Engine
-from bgtplanner.federation.protection import Protection
+from bgtplanner.federation.protection import Protection, noise_of_mean
 from bgtplanner.federation.rounds import Federation
-from bgtplanner.models.learner import MODELS, Learner, settings_of
+from bgtplanner.models.learner import MODELS, Learner, Size, settings_of
 from bgtplanner.paper.accounting import AUTHORS
 from bgtplanner.paper.expansion import Expansion
 from bgtplanner.paper.extras import PaperExtras
@@ -79,9 +79,27 @@ def described(learner: Learner) -> tuple[dict[str, Any], bool]:
     return {"model.name": name, "model.options": settings}, not kept
 
 
-def federation_of(config: Config, n_items: int, learner: Learner | None = None) -> Federation:
-    """Return what is learned and how; `learner` is one that was given in Python."""
+def federation_of(
+    config: Config,
+    n_items: int,
+    learner: Learner | None = None,
+    *,
+    clients: int | None = None,
+    implicit: bool = False,
+) -> Federation:
+    """Return what is learned and how.
+
+    Args:
+        config: The settings.
+        n_items: The number of items.
+        learner: A learner that was given in Python.
+        clients: The number of clients, by which a learner chooses settings that were left open.
+        implicit: Whether there are no ratings, only what was picked.
+    """
     privacy = config.privacy
+    learner = learner_of(config) if learner is None else learner
+    if clients is not None:
+        learner = learner.suited(Size(clients, n_items, _whole_noise(config, clients), implicit))
     protection = None
     if privacy.mechanism != "none":
         protection = Protection(
@@ -92,12 +110,23 @@ def federation_of(config: Config, n_items: int, learner: Learner | None = None) 
             validation=config.planning.validation_charge if config.validates else 0.0,
         )
     return Federation(
-        model=learner_of(config) if learner is None else learner,
+        model=learner,
         server=config.server,
         participation=config.federation.participation,
         protection=protection,
         extras=_extras_of(config, n_items),
     )
+
+
+def _whole_noise(config: Config, clients: int) -> float:
+    """Return the noise on the sum of all uploads, over the clip, for the whole budget at once."""
+    if config.privacy.mechanism == "none":
+        return 0.0
+    budgets, accountant = budgets_of(config, clients), accountant_of(config)
+    charges = np.array([accountant.capacity(budget) for budget in budgets.classes])
+    numbers = np.bincount(budgets.class_of_client, minlength=len(charges))
+    mean = noise_of_mean(accountant, config.privacy.trust, 1.0, charges, numbers)
+    return mean * int(numbers.sum())
 
 
 def _extras_of(config: Config, n_items: int) -> PaperExtras | None:

@@ -34,6 +34,7 @@ from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.learner import MODELS
 from bgtplanner.models.optimizers import Server
+from bgtplanner.models.tastes import Tastes
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.allowed import UNITS, best_mechanism
@@ -87,6 +88,8 @@ BEFORE = {
     "data.arrival": "random",
 }
 """Settings that the folders of older runs do not have, and what those runs did."""
+
+_POSTERIOR = ("biases", "tastes")  # models whose server keeps a posterior and takes no steps
 
 INDIFFERENT = ("data.data_dir", "run.device", "run.checkpoint_every")
 """Settings that do not change the result: where a run is carried out and how often it is saved."""
@@ -369,6 +372,7 @@ class Config(_Section):
     biases: Biases = Biases()
     factorization: Factorization = Factorization()
     fedgnn: FedGNN = FedGNN()
+    tastes: Tastes = Tastes()
     server: Server = Server()
     federation: FederationSection = FederationSection()
     planning: PlanningSection = PlanningSection()
@@ -525,8 +529,8 @@ def _variant(preset: str, given: Mapping[str, Any]) -> str:
         return preset
     model = given.get("model", {}).get("name")
     if _without_privacy(given):
-        return preset if model == "biases" else "recommended-unlimited"
-    return preset if model in (None, "biases") else "recommended-gradients"
+        return preset if model in _POSTERIOR else "recommended-unlimited"
+    return preset if model in (None, *_POSTERIOR) else "recommended-gradients"
 
 
 def _readings(preset: str, given: Mapping[str, Any]) -> list[str]:

@@ -215,21 +215,30 @@ def resume(
 
 
 def load(
-    path: Path | str, *, ratings: Ratings | None = None, model: Learner | None = None
+    path: Path | str,
+    *,
+    ratings: Ratings | str | None = None,
+    data_dir: str | None = None,
+    model: Learner | None = None,
+    unfinished: bool = False,
 ) -> Result:
-    """Load a finished run, to predict, recommend or export.
+    """Load a finished run, to predict, recommend or export. Nothing in the folder is changed.
 
     Args:
         path: The run folder.
-        ratings: The ratings that it was started with, if they were given in Python.
-        model: The learner, likewise.
+        ratings: The ratings that it was started with, if they were given in Python; or where
+            they are now, such as ``csv:PATH``, if the file has moved.
+        data_dir: The folder where data sets are now, if it has moved.
+        model: The learner, if it was given in Python.
+        unfinished: Whether a run that is not finished may be loaded, as of its last checkpoint.
+            It can go on at the same time.
 
     Raises:
         RunFolderError: If the run is not finished, or was started with other ratings.
     """
     folder = RunFolder(Path(path))
     notes, summary = folder.notes(), folder.summary(whole=True)
-    if summary is None:
+    if summary is None and not unfinished:
         raise RunFolderError(f"{path}: not finished; continue with: {folder.resume_command}")
     if folder.deployed:
         raise RunFolderError(
@@ -239,22 +248,37 @@ def load(
     given = _given_again(folder, "load", model)
     config = folder.config()
     _same_model(path, config, model)
-    ratings = _ratings_of_folder(path, config, "load") if ratings is None else ratings
-    run = _Run(config, ratings, None, given)
     checkpoint = folder.checkpoint()
+    if summary is None and checkpoint is None:
+        raise RunFolderError(
+            f"{path}: not finished, without a checkpoint yet; try again after round "
+            f"{config.run.checkpoint_every}, or continue with: {folder.resume_command}"
+        )
+    if not isinstance(ratings, Ratings):
+        ratings = _ratings_of_folder(path, _moved(config, ratings, data_dir), "load")
+    run = _Run(config, ratings, None, given)
     if fingerprint_of(run.split) != notes.get("data") or checkpoint is None:
         raise RunFolderError(
-            f"{path}: has no checkpoint, or the ratings of '{config.data.dataset}' are not those "
+            f"{path}: has no checkpoint, or the ratings of '{ratings.name}' are not those "
             "it was started with; bring both back, or run it again"
         )
     run.restore(checkpoint)
+    done = run.simulation.next_round
     return Result(
-        summary=summary,
-        rounds=folder.rounds(whole=True),
+        summary=notes.get("facts", {}) if summary is None else summary,
+        rounds=folder.rounds(done) if summary is None else folder.rounds(whole=True),
         ratings=ratings,
         folder=folder.path,
         simulation=run.simulation,
+        unfinished=(done, config.federation.rounds) if summary is None else None,
     )
+
+
+def _moved(config: Config, dataset: str | None, data_dir: str | None) -> Config:
+    """The config with the place where its ratings are now."""
+    places = {"dataset": dataset, "data_dir": data_dir}
+    given = {name: place for name, place in places.items() if place is not None}
+    return config.model_copy(update={"data": config.data.model_copy(update=given)})
 
 
 def _given_again(
@@ -290,8 +314,9 @@ def _ratings_of_folder(path: Path | str, config: Config, call: str) -> Ratings:
     try:
         return ratings_of(config)
     except (ConfigError, DataError) as error:
+        moved = " If the file has moved, give it with --ratings csv:PATH." * (call == "load")
         raise RunFolderError(
-            f"{path}: its data cannot be loaded by name ({error}). If they were given "
+            f"{path}: its data cannot be loaded by name ({error}).{moved} If they were given "
             f"in Python, continue there: {call}(path, ratings=...)"
         ) from error
 
@@ -398,7 +423,13 @@ class _Run(Run):
         self.ratings, self.given = ratings, given
         self.split = split_of(config, ratings)
         simulation = Simulation(
-            federation_of(config, ratings.n_items, given.model),
+            federation_of(
+                config,
+                ratings.n_items,
+                given.model,
+                clients=ratings.n_clients,
+                implicit=getattr(ratings, "implicit", False),
+            ),
             self.split,
             seed=config.run.seed,
             device=config.run.device,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from bgtplanner.data.split import Split
 from bgtplanner.errors import ConfigError, DataError, StorageError
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.metrics import of_ratings
+from bgtplanner.models.recommending import Recommender, pairs_of
 from bgtplanner.models.references import REFERENCES, References
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy._book import Spending
@@ -25,6 +27,7 @@ from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.assembly import accountant_of, budgets_of, expansion_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import SCHEMA
+from bgtplanner.runs.recommending import Recommendations, recommendations_of, recommender_of
 
 __all__ = [
     "CLIENT_LEVEL_DELTA",
@@ -69,6 +72,8 @@ class Result:
         ratings: The ratings that were trained and tested on.
         folder: The run folder, if there is one.
         simulation: The trained federation.
+        unfinished: How many rounds are done and how many there will be, if the run is not
+            finished; its summary then has only what was known before the first round.
     """
 
     summary: Mapping[str, Any]
@@ -76,6 +81,7 @@ class Result:
     ratings: Ratings
     folder: Path | None
     simulation: Simulation = field(repr=False)
+    unfinished: tuple[int, int] | None = None
 
     def predict(self, user: ArrayLike, item: ArrayLike) -> NDArray[np.float64]:
         """Predict ratings on the source's scale, for users and items given by their labels.
@@ -98,29 +104,52 @@ class Result:
         return self.ratings.to_raw(predicted).reshape(users.shape)
 
     def recommend(self, user: Any, top: int = 10) -> list[tuple[Any, float]]:
-        """The items that a user has not rated and is predicted to like best, best first.
+        """The items that a user has not rated and is expected to like best, best first.
 
         Args:
             user: Label of the user.
             top: How many items.
 
         Returns:
-            Pairs of item label and predicted rating, on the source's scale.
+            Pairs of item label and predicted rating, on the source's scale; NaN if the data are
+            not ratings.
 
         Raises:
             DataError: If the user is not known.
             ConfigError: If `top` is not positive.
+            NothingLearnedError: If there is nothing to rank items by.
+        """
+        labels = self.ratings.user_labels
+        found = self.recommendations([np.asarray(user).astype(labels.dtype)], top)
+        if found.note is not None:
+            warnings.warn(found.note, stacklevel=2)
+        return pairs_of(found.rows)
+
+    def recommendations(self, users: ArrayLike | None = None, top: int = 10) -> Recommendations:
+        """Lists for many users, with titles, predicted ratings and reasons.
+
+        What a user has rated is left out as far as it has arrived by the last round. Ratings of
+        the test set are not known to the model, so their items can be recommended.
+
+        Args:
+            users: Labels of users; by default all.
+            top: How many items each.
+
+        Raises:
+            DataError: If a user is not known.
+            ConfigError: If `top` is not positive.
+            NothingLearnedError: If there is nothing to rank items by for any of them.
         """
         ConfigError.unless(top >= 1, "top", top, "at least 1")
-        labels = self.ratings.user_labels
-        (place,) = _places(labels, np.asarray(user).astype(labels.dtype), "user")
-        rated = self.ratings.item[self.ratings.user == place]
-        unrated = np.setdiff1d(np.arange(self.ratings.n_items), rated)
-        predicted = self.simulation.predict(np.full(len(unrated), place), unrated)
-        best = np.argsort(-predicted, kind="stable")[:top]
-        values = self.ratings.to_raw(predicted[best])
-        names = self.ratings.item_labels[unrated[best]]
-        return list(zip(names.tolist(), values.tolist(), strict=True))
+        places = np.arange(self.ratings.n_users)
+        if users is not None:
+            found = _places(self.ratings.user_labels, users, "user").tolist()
+            places = np.array(list(dict.fromkeys(found)), dtype=np.int64)
+        return recommendations_of(self.recommender(), places, top)
+
+    def recommender(self) -> Recommender:
+        """All that lists of recommendations are made of, as of the last round."""
+        return recommender_of(self.ratings, self.simulation)
 
     def export(self, path: Path | str) -> Path:
         """Write what the server holds as a NumPy archive, without anything that clients keep.

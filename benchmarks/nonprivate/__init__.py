@@ -1,0 +1,1 @@
+"""What privacy costs: standard models of LensKit and Surprise, without any, on our splits."""

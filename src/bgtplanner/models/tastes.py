@@ -1,0 +1,393 @@
+"""Leanings towards public features, private axes of taste, and ranking, on top of the bias model.
+
+Ratings. A rating is predicted as by :class:`~bgtplanner.models.bias.Biases`, with further terms:
+each user's leanings towards the public features of an item and towards axes of taste. They are
+solved on the client, by ridge regression on its own ratings, and cost no privacy.
+
+Ranking. What is useful to a user is what the user would pick and then like. An item is ranked by
+
+    log share_i + w_u . phi_i + log P(u likes i, given that u picks it)
+
+where ``share`` is the released popularity, and ``phi`` are features and axes. Without w this is
+popularity. The weights w_u maximise the likelihood of the user's own history as a draw from the
+catalogue, in one Newton step from zero: ``(n_u Cov(phi) + penalty)^-1 (sum of phi over the history
+- n_u mean(phi))``. Mean and covariance, weighted by share, are the same for all users, so that the
+step has a closed form. The last term comes from the predicted rating.
+
+Tastes. The axes span what people pick together beyond popularity: the leading directions of the
+matrix of who rated what, x_u being 1 for the user's items, weighted down for popular ones, and of
+length 1. They are found by noisy subspace iteration (Hardt and Price 2014). For axes Q,
+orthonormal, each client uploads ``x_u (Q' x_u)'``, an items times axes matrix. The server averages
+these, removes the direction of popularity, shrinks each item by what its noise explains, and
+orthonormalises: these are the axes that it sends out next. Rounds are added up, turned into the
+latest axes. It starts from the leading directions of the public features. If what was told does
+not stand out from its noise, the server sends no axes any more, and nothing more is paid for them.
+
+One upload holds both: residuals and counts (as in the bias model), and tastes. Each part is scaled
+to a fixed, public share of the upload's squared length, so that one clip bounds all of it. Before
+popularity is known, all of it goes to residuals and counts. How many axes there are and what share
+they get follows from public numbers alone: clients, items, and the noise that the budget allows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.models.bias import Biases, Posterior
+from bgtplanner.models.interactions import Interactions, Shared, Upload
+from bgtplanner.models.learner import Explanation, Local, Size, Statistics, within
+from bgtplanner.models.optimizers import Aggregate, Noise, Server
+
+__all__ = ["TasteMemory", "Tastes"]
+
+_SHARE = 3  # column of the share of all ratings that an item has; 0 for all: not known yet
+_OWN = 4  # columns of an item before its axes and features
+_RATING = 2  # columns of an upload before the axes
+_FLOOR = 0.05  # of popularity, relative to the mean item, in weights
+_RARE = 0.02  # the same in a ranking
+_LIKED, _UNSURE = 0.75, 0.2  # a rating that is liked, and how far predictions are off
+_MOST_AXES = 16
+_TOO_NOISY = 2.2  # noise per item over the sampling error: axes are not worth it beyond
+_STANDS_OUT = 1.1  # times the largest singular value that noise alone would have
+
+
+class TasteMemory(NamedTuple):
+    """What the server remembers.
+
+    Attributes:
+        posterior: Of qualities and popularity.
+        told: What was told about tastes, ``[n_items, axes]``, summed over rounds, weighted by
+            precision, in terms of the axes that were sent out last.
+        precision: Sum over rounds of 1 / noise variance of that.
+        stopped: 1 once tastes did not stand out from the noise.
+    """
+
+    posterior: Posterior
+    told: Array
+    precision: Array
+    stopped: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tastes(Biases):
+    """The bias model with leanings towards features, tastes, and a ranking of its own.
+
+    Attributes:
+        axes: The number of axes of taste; by default as many as the noise allows.
+        taste_share: Share of an upload's squared length that is spent on tastes; by default it
+            follows from the noise.
+        feature_shrinkage: Ridge weight of a user's leaning towards a feature, in ratings.
+        axis_shrinkage: The same for an axis of taste.
+        interest_shrinkage: The same for how often a user picks items with a feature.
+        taste_shrinkage: The same for an axis of taste.
+        boldness: How far a ranking follows what was picked before; 0 ranks by popularity and
+            predicted ratings alone.
+        popularity_weight: How far a ranking follows popularity.
+        implicit: Whether there are no ratings, only what was picked. Then residuals are not
+            uploaded, and the ranking leaves out how much an item would be liked.
+    """
+
+    axes: int | None = None
+    taste_share: float | None = None
+    feature_shrinkage: float = 25.0
+    axis_shrinkage: float = 150.0
+    interest_shrinkage: float = 10.0
+    taste_shrinkage: float = 30.0
+    boldness: float = 0.7
+    popularity_weight: float = 1.0
+    implicit: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("feature", "axis", "interest", "taste"):
+            within(self, 1e-6, 1e6, f"{name}_shrinkage")
+        within(self, 0, 10, "boldness", "popularity_weight")
+        if self.axes is not None:
+            whole = isinstance(self.axes, int)
+            ConfigError.unless(whole, "axes", self.axes, "a whole number")
+            within(self, 0, 256, "axes")
+        if self.taste_share is not None:
+            within(self, 0, 0.95, "taste_share")
+
+    def suited(self, size: Size) -> Self:
+        """Choose the number of axes and their share of an upload, where they were left open.
+
+        What matters is the noise that each item gets, over the error that is there without noise
+        because clients are few: ``noise * sqrt(items / clients)``. Constants were chosen on
+        held-out parts of training ratings.
+        """
+        noisy = size.noise * math.sqrt(size.items / max(size.clients, 1))
+        axes, share = self.axes, self.taste_share
+        if axes is None:
+            worth = 0 if noisy > _TOO_NOISY else math.sqrt(size.clients) / (8 * max(noisy, 0.1))
+            axes = min(round(worth), _MOST_AXES, size.items // 4)
+        if share is None:
+            share = min(max(0.65 - 0.17 * noisy, 0.25), 0.6) if axes else 0.0
+        return replace(self, axes=axes, taste_share=share, implicit=self.implicit or size.implicit)
+
+    @property
+    def _axes(self) -> int:
+        return self.axes or 0
+
+    def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Local]:
+        """Return zeros: nothing is known about any item or user, and no axes are sent."""
+        del key
+        items = jnp.zeros((n_items, _OWN + self._axes))
+        return Shared(items, jnp.zeros(0)), jnp.zeros((n_users, 3 + self._axes))
+
+    def with_features(self, shared: Shared, local: Local, features: Array) -> tuple[Shared, Local]:
+        """Return the same with a column per feature: features are sent out with the rest."""
+        items = jnp.concatenate([shared.items, features], axis=1)
+        leanings = jnp.zeros((local.shape[0], features.shape[1]))
+        return Shared(items, shared.dense), jnp.concatenate([local, leanings], axis=1)
+
+    def table(self, shared: Shared) -> Array:
+        """Return what users respond to: level, popularity, quality, axes and features."""
+        parts = self._parts(shared)
+        return jnp.concatenate([super().table(shared), parts.axes, parts.features], axis=1)
+
+    def shrinkage(self, width: int) -> list[float]:
+        """Return the ridge weight of each column of the table."""
+        features = width - 3 - self._axes
+        axes = [self.axis_shrinkage] * self._axes
+        return super().shrinkage(width) + axes + [self.feature_shrinkage] * features
+
+    def train(self, shared: Shared, local: Local, interactions: Interactions) -> Statistics:
+        """Return residuals, counts and tastes, summed by item, each scaled to its share."""
+        trained = super().train(shared, local, interactions)
+        rating = trained.upload.rows
+        if self.implicit:
+            rating = rating.at[:, 0].set(0.0)
+        share = self._taste_share(shared)
+        rows = jnp.sqrt(1.0 - share) * _scaled(rating, interactions)
+        if self._axes:
+            tastes = _scaled(self._told(shared, interactions), interactions)
+            rows = jnp.concatenate([rows, jnp.sqrt(share) * tastes], axis=1)
+        return trained._replace(upload=Upload(rows, trained.upload.dense))
+
+    def rank(
+        self, shared: Shared, local: Local, interactions: Interactions, users: Array
+    ) -> Array:
+        """Return how likely each user is to pick each item and to like it, as a logarithm."""
+        share = _share(shared)
+        popularity = self.popularity_weight * jnp.log(share + _RARE * share.mean())
+        table, weights, _ = self._interests(shared, interactions)
+        score = popularity + self.boldness * weights[users] @ table.T
+        if self.implicit:
+            return score
+        predicted = self.mean + shared.items[:, 0] + local[users] @ self.table(shared).T
+        if not interactions.one_user_each:
+            predicted = predicted + self._views(shared, local, interactions, users)
+        likely = jnp.clip(predicted, 0.0, 1.0)
+        return score + jax.scipy.stats.norm.logcdf((likely - _LIKED) / _UNSURE)
+
+    def explain(
+        self, shared: Shared, local: Local, interactions: Interactions, users: Array
+    ) -> Explanation:
+        """Return popularity, quality, leanings, interests and tastes; what is not known is None.
+
+        Whether something was learned is not visible under a trace: zeros mean that nothing was.
+        """
+        share, axes = _share(shared), self._axes
+        features = shared.items.shape[1] - _OWN - axes
+        table, weights, turn = self._interests(shared, interactions)
+        own, table = self.boldness * (weights @ turn.T)[users], table @ turn.T
+        scale = self.interest_shrinkage**-0.5
+        return Explanation(
+            popularity=jnp.log(share * shared.items.shape[0] + _RARE),
+            quality=None if self.implicit else shared.items[:, 0],
+            leaning=local[users][:, 3 + axes :] if features and not self.implicit else None,
+            interest=own[:, axes:] * scale if features else None,
+            tastes=own[:, :axes] @ table[:, :axes].T if axes else None,
+        )
+
+    def server_initial(self, shared: Shared, server: Server) -> TasteMemory:  # type: ignore[override]
+        """Return the memory before the first round."""
+        items = shared.items.shape[0]
+        return TasteMemory(
+            posterior=super().server_initial(shared, server),
+            told=jnp.zeros((items, self._axes)),
+            precision=jnp.zeros(()),
+            stopped=jnp.zeros(()),
+        )
+
+    def server_update(  # type: ignore[override]
+        self, shared: Shared, memory: TasteMemory, mean: Aggregate, noise: Noise, server: Server
+    ) -> tuple[Shared, TasteMemory]:
+        """Return qualities, popularity and axes from all that was told so far."""
+        uploads, share = mean.gradient.items, self._taste_share(shared)
+        kept = jnp.sqrt(1.0 - share)
+        scaled = noise._replace(std=noise.std / kept, reach=noise.reach / kept)
+        if noise.norm is None:  # uploads have length 1 where no one clips them
+            scaled = scaled._replace(clip=1.0, norm="l2")
+        features = shared.items[:, _OWN + self._axes :]
+        rating, posterior = memory.posterior.after(
+            shared.items[:, 0],
+            uploads[:, :_RATING] / kept,
+            scaled,
+            server.hostile_clients,
+            features if features.shape[1] else None,
+        )
+        known = posterior.weight / jnp.maximum(posterior.weight.sum(), 1e-12)
+        even = 1.0 / uploads.shape[0]
+        popularity = jnp.where(
+            posterior.real > 0, posterior.real * known + (1.0 - posterior.real) * even, 0.0
+        )
+        sent = jnp.concatenate([rating, popularity[:, None]], axis=1)
+        after = Shared(jnp.concatenate([sent, shared.items[:, _OWN:]], axis=1), shared.dense)
+        memory = memory._replace(posterior=posterior)
+        if self._axes:
+            after, memory = self._turned(after, memory, uploads[:, _RATING:], noise, share)
+        return after, memory
+
+    def forecast(  # type: ignore[override]
+        self, memory: TasteMemory, precision: float, clip: float, norm: Literal["l1", "l2"]
+    ) -> float:
+        """Return by how much added precision would lower the error of predicted ratings."""
+        left = 1.0 - (self.taste_share or 0.0) * (1.0 - float(memory.stopped))
+        return super().forecast(memory.posterior, precision * left, clip, norm)
+
+    def _taste_share(self, shared: Shared) -> Array:
+        """Return the share of an upload that tastes get: none as long as no axes are sent."""
+        axes = shared.items[:, _OWN : _OWN + self._axes]
+        share = (self.taste_share or 0.0) if self._axes else 0.0
+        return jnp.where(jnp.abs(axes).max(initial=0.0) > 0, share, 0.0)
+
+    def _told(self, shared: Shared, interactions: Interactions) -> Array:
+        """Return ``x_u (Q' x_u)'``, summed over a client's users, for each of its items."""
+        axes = shared.items[:, _OWN : _OWN + self._axes][interactions.item]
+        weight = interactions.present * _picked(_share(shared))[interactions.item]
+        length = jnp.sqrt(interactions.sum_by_user(weight**2))
+        weight = weight / jnp.maximum(length, 1e-12)[interactions.user]
+        scores = interactions.sum_by_user(weight[:, None] * axes)
+        rows = weight[:, None] * scores[interactions.user]
+        if interactions.one_user_each:
+            return rows
+        return jax.ops.segment_sum(rows, interactions.pair, interactions.pair_item.shape[0])
+
+    def _turned(
+        self, shared: Shared, memory: TasteMemory, told: Array, noise: Noise, share: Array
+    ) -> tuple[Shared, TasteMemory]:
+        """Return the axes after what a round told about them."""
+        items, axes = told.shape
+        old = shared.items[:, _OWN : _OWN + axes]
+        popularity = _share(shared)
+        common = popularity * _picked(popularity)
+        common = common / jnp.maximum(jnp.linalg.norm(common), 1e-12)
+
+        def beyond(matrix: Array) -> Array:
+            return matrix - common[:, None] * (common @ matrix)
+
+        gained = share / jnp.maximum(noise.std, 1e-9) ** 2
+        summed = memory.told + gained * told / jnp.sqrt(jnp.maximum(share, 1e-9))
+        precision = memory.precision + gained
+        average = beyond(summed / jnp.maximum(precision, 1e-12))
+        noisy = axes / jnp.maximum(precision, 1e-12)
+        squares = (average**2).sum(1)
+        left = jnp.maximum(1.0 - noisy / jnp.maximum(squares, 1e-30), 0.0)
+        new = _orthonormal(beyond(left[:, None] * average))
+        largest = jnp.linalg.svd(average, compute_uv=False)[0]
+        edge = (math.sqrt(items) + math.sqrt(axes)) / jnp.sqrt(jnp.maximum(precision, 1e-12))
+        heard = gained > 0
+        silent = heard & (largest < _STANDS_OUT * edge)
+        stopped = jnp.maximum(memory.stopped, silent.astype(jnp.float32))
+        new = jnp.where(heard, new, old)
+        begins = ~heard & (precision == 0) & (shared.items[:, _SHARE].sum() > 0)
+        first = _orthonormal(beyond(self._first(shared)))
+        new = jnp.where(begins, first, new) * (1.0 - stopped)
+        turned = jnp.where(heard, summed @ (old.T @ new), summed)
+        moved = Shared(shared.items.at[:, _OWN : _OWN + axes].set(new), shared.dense)
+        return moved, memory._replace(told=turned, precision=precision, stopped=stopped)
+
+    def _first(self, shared: Shared) -> Array:
+        """Return the axes to begin with: leading directions of the features, or random ones."""
+        items, axes = shared.items.shape[0], self._axes
+        features = shared.items[:, _OWN + axes :]
+        start = jax.random.normal(jax.random.key(0), (items, axes)) / math.sqrt(items)
+        if not features.shape[1]:
+            return start
+        popularity = _share(shared)
+        centred = (features - popularity @ features) / _picked(popularity)[:, None]
+        _, turn = jnp.linalg.eigh(centred.T @ centred)
+        leading = _orthonormal(centred @ turn[:, ::-1][:, :axes])
+        rest = start[:, leading.shape[1] :]
+        rest = rest - leading @ (leading.T @ rest)
+        return jnp.concatenate([leading, 1e-3 * rest], axis=1)
+
+    def _parts(self, shared: Shared) -> _Parts:
+        """Return axes and features, centred by popularity; axes also have variance 1."""
+        share = _share(shared)
+        axes = shared.items[:, _OWN : _OWN + self._axes]
+        features = shared.items[:, _OWN + self._axes :]
+        axes, features = axes - share @ axes, features - share @ features
+        spread = jnp.sqrt(share @ axes**2)
+        return _Parts(jnp.where(spread > 1e-9, axes / jnp.maximum(spread, 1e-9), 0.0), features)
+
+    def _interests(self, shared: Shared, interactions: Interactions) -> tuple[Array, Array, Array]:
+        """Return a table of items, every user's weights of its columns, and how both are turned.
+
+        The columns are turned so that their covariance, weighted by popularity, is diagonal.
+        """
+        parts, share = self._parts(shared), _share(shared)
+        columns = [
+            parts.axes / math.sqrt(self.taste_shrinkage),
+            parts.features / math.sqrt(self.interest_shrinkage),
+        ]
+        table = jnp.concatenate(columns, axis=1)
+        variance, turn = jnp.linalg.eigh(table.T @ (share[:, None] * table))
+        table = table @ turn
+        picked = interactions.present[:, None] * table[interactions.item]
+        number = interactions.sum_by_user(interactions.present)
+        spread = number[:, None] * jnp.maximum(variance, 0.0)
+        return table, interactions.sum_by_user(picked) / (spread + 1.0), turn
+
+    def _views(
+        self, shared: Shared, local: Local, interactions: Interactions, users: Array
+    ) -> Array:
+        """Return what a client with several users knows about its items, ``[users, n_items]``."""
+        view = jnp.append(self.own_view(shared, local, interactions), 0.0)
+        items = jnp.tile(jnp.arange(interactions.n_items), users.shape[0])
+        clients = jnp.repeat(interactions.client_of_user[users], interactions.n_items)
+        return view[interactions.find_pair(clients, items)].reshape(users.shape[0], -1)
+
+
+class _Parts(NamedTuple):
+    axes: Array
+    features: Array
+
+
+def _share(shared: Shared) -> Array:
+    """Return the share of all ratings that each item has; the same for all if it is not known."""
+    told = shared.items[:, _SHARE]
+    total = told.sum()
+    return jnp.where(total > 0, told / jnp.maximum(total, 1e-12), 1.0 / told.shape[0])
+
+
+def _picked(share: Array) -> Array:
+    """Return the weight of having picked an item: popular items say less about a taste."""
+    return (share * share.shape[0] + _FLOOR) ** -0.25
+
+
+def _scaled(rows: Array, interactions: Interactions) -> Array:
+    """Return each client's rows, scaled to length 1."""
+    squares = jax.ops.segment_sum(
+        (rows**2).sum(1), interactions.pair_client, interactions.n_clients
+    )
+    factor = jnp.where(squares > 0, 1.0 / jnp.sqrt(jnp.maximum(squares, 1e-30)), 0.0)
+    return rows * factor[interactions.pair_client, None]
+
+
+def _orthonormal(matrix: Array) -> Array:
+    """Return the leading left singular vectors, in order; zeros in place of those of size zero."""
+    squares, turn = jnp.linalg.eigh(matrix.T @ matrix)
+    squares, turn = squares[::-1], turn[:, ::-1]
+    size = jnp.sqrt(jnp.maximum(squares, 0.0))
+    there = size > 1e-5 * jnp.maximum(size[0], 1e-20)
+    return jnp.where(there, (matrix @ turn) / jnp.maximum(size, 1e-30), 0.0)
