@@ -386,10 +386,27 @@ class TestData:
         (tmp_path / "ml-100k" / "u.data").write_text("".join(rows))
         facts = object_of(call("data", "info", "ml-100k", "--data-dir", tmp_path, "--json"))
         assert (facts["dataset"], facts["users"], facts["items"]) == ("ml-100k", 5, 10)
+        assert (facts["catalogue"], facts["public"]) == (None, ["scale"])
+        assert "u.item is not there" in facts["notes"][0]
+        table = tmp_path / "items.csv"
+        table.write_text(
+            "item,title,kind\n" + "".join(f"{i},T{i},{i % 3}k\n" for i in range(1, 13))
+        )
+        info = ("data", "info", "ml-100k", "--data-dir", tmp_path, "--items", table)
+        facts = object_of(call(*info, "--json"))
+        assert (facts["items"], facts["items_without_ratings"]) == (12, 2)
+        assert facts["catalogue"]["kinds"] == {"kind": 3}
+        shown = call(*info).out
+        assert "Catalogue from items.csv: 12 items, 3 features, titles." in shown
+        assert "12 items, 12 titles, 3 features (kind 3)" in shown
+        wrong = call(*info[:-1], tmp_path / "none.csv")
+        assert (wrong.code, wrong.out) == (2, "")
+        assert "none.csv: no such file; expected a table of items" in wrong.err
 
     def test_fetch_of_what_is_here(self, call: Call, tmp_path: Path) -> None:
         (tmp_path / "ml-100k").mkdir()
-        (tmp_path / "ml-100k" / "u.data").touch()
+        for name in ("u.data", "u.item"):
+            (tmp_path / "ml-100k" / name).touch()
         done = call("data", "fetch", "ml-100k", "--data-dir", tmp_path)
         assert (done.code, done.err) == (0, "")
         assert done.out.startswith(f"ml-100k is in {tmp_path}/ml-100k\nTerms: ")

@@ -19,6 +19,7 @@ PUBLIC = [
     "BGTPlanner",
     "Budget",
     "Budgets",
+    "Catalogue",
     "Learner",
     "Ledger",
     "Plan",

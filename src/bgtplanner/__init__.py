@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bgtplanner import errors
 
 if TYPE_CHECKING:
+    from bgtplanner.data.catalogue import Catalogue
     from bgtplanner.data.datasets import load_ratings
     from bgtplanner.data.ratings import Ratings
     from bgtplanner.models.learner import Learner
@@ -28,6 +29,7 @@ __all__ = [
     "BGTPlanner",
     "Budget",
     "Budgets",
+    "Catalogue",
     "Learner",
     "Ledger",
     "Plan",
@@ -45,6 +47,7 @@ _HOMES = {
     "BGTPlanner": "bgtplanner.planning.bgt",
     "Budget": "bgtplanner.privacy.budget",
     "Budgets": "bgtplanner.privacy.budget",
+    "Catalogue": "bgtplanner.data.catalogue",
     "Learner": "bgtplanner.models.learner",
     "Ledger": "bgtplanner.privacy.ledger",
     "Plan": "bgtplanner.planning.policy",

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyarrow import parquet
 
 from bgtplanner.data.catalogue import Catalogue, ItemsFormat, read_items
@@ -71,6 +73,51 @@ def test_lists_and_embeddings() -> None:
     assert made.features.tolist() == [[1, 0.25, -0.5], [1, 0.125, 0], [0, 0, 1]]
 
 
+def test_years_are_taken_once() -> None:
+    """A year in the titles says nothing new where a column has it."""
+    titles, kinds = ["A (1990)", "B (1991)", "C (1999)", "D (2001)"], ["x", "x", "y", "y"]
+    dates = ["01-Jan-1990", "02-May-1991", "", "31-Dec-2001"]
+    frame = {"item": list("abcd"), "title": titles, "kind": kinds}
+    for column in ({"released": dates}, {"premiere": [1990, 1991, None, 2001]}):
+        made = Catalogue.from_frame(frame | column)
+        assert not [name for name in made.names if name.startswith("year: ")]
+        assert [name for name in made.names if name.startswith(f"{next(iter(column))}: 199")]
+    longer = Catalogue.from_frame(frame | {"minutes": [90, 100, 110, 120]})
+    assert [name for name in longer.names if name.startswith("year: ")]
+
+
+def test_numbers_of_another_list_are_no_features() -> None:
+    made = Catalogue.from_frame({"item": [1, 2, 3], "tmdbId": [862, 8844, 15602]})
+    assert made.left_out == ("tmdbId: the number of each item in another list",)
+
+
+def test_cells_of_many_kinds() -> None:
+    made = Catalogue.from_frame(
+        {"item": [1.0, 2.0, 3.0], "new": [True, False, None], "tags": [["a"], None, ["a", ""]]}
+    )
+    assert made.labels.tolist() == ["1", "2", "3"]
+    assert made.names == ("new", "tags: a")
+    assert made.features.tolist() == [[1, 1], [0, 0], [0, 1]]
+    ragged = {"item": [1, 2], "vector": [[0.5, 1.0], [0.5]]}
+    assert "not of the same length" in Catalogue.from_frame(ragged).left_out[0]
+    whole = Catalogue.from_frame({"item": [1, 2, 3], "actors": [[7, 8], [8, 9], [7, 9]]})
+    assert whole.names == ("actors: 7", "actors: 8", "actors: 9"), "whole numbers are names"
+
+
+def test_many_categories_leave_room_for_others() -> None:
+    tags = [[f"tag {number // 2}"] for number in range(700)]
+    frame = {"item": range(700), "tag": tags, "long": [number % 2 for number in range(700)]}
+    made = Catalogue.from_frame(frame)
+    assert (len(made.names), made.names[-1]) == (257, "long")
+    assert made.left_out[0].startswith("94 features: at most 256 categories of a column")
+
+
+def test_a_long_title_does_not_cost_all_of_them_its_room() -> None:
+    made = Catalogue.from_frame({"item": [1, 2], "title": ["x" * 100_000, "y"]})
+    assert made.titles is not None
+    assert made.titles.nbytes < 4096
+
+
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_frames_of_other_libraries(library: str) -> None:
     frames = pytest.importorskip(library)
@@ -106,6 +153,20 @@ def test_gzip_parquet_and_other_letters(tmp_path: Path) -> None:
     assert titles.tolist() == ["Café", "Thé"]
 
 
+def test_a_list_of_labels_has_no_header(tmp_path: Path) -> None:
+    """As for a federation on real machines; where a header stands there, it is one."""
+    for content in ("solaris\nstalker\n", "item\nsolaris\nstalker\n"):
+        (tmp_path / "items.txt").write_text(content)
+        assert read_items(tmp_path / "items.txt").labels.tolist() == ["solaris", "stalker"]
+
+
+def test_odd_letters_end_no_line(tmp_path: Path) -> None:
+    (tmp_path / "items.csv").write_text('item,title\n1,"a\u2028b\x85c"\n2,"two\nlines"\n')
+    titles = read_items(tmp_path / "items.csv").titles
+    assert titles is not None
+    assert titles.tolist() == ["a\u2028b\x85c", "two\nlines"]
+
+
 def test_over_other_items() -> None:
     made = Catalogue.from_frame(FRAME).over([40, 99, 10])
     assert made.labels.tolist() == ["40", "99", "10"]
@@ -122,7 +183,8 @@ def test_over_other_items() -> None:
         ({}, "has no items"),
         ({"item": []}, "has no items"),
         ({"item": ["a", ""]}, "item 2 has no label"),
-        ({"item": ["a", "b", "a"]}, "comes again"),
+        ({"item": ["a", "b", "a"]}, "item 3 has a label that came before"),
+        ({"item": ["a", "x" * 300]}, "item 2 has a label of more than 256 bytes"),
         ({"item": ["a"], "x": [1, 2]}, "same length"),
         (7, "expected a table of items"),
     ],
@@ -133,7 +195,10 @@ def test_frames_that_cannot_be(frame: Any, said: str) -> None:
 
 
 def test_columns_that_are_not_there() -> None:
-    for wanted in (ItemsFormat(item="x"), ItemsFormat(title="x"), ItemsFormat(features=("x",))):
+    for wanted in (
+        ItemsFormat(item="x"), ItemsFormat(title="x"), ItemsFormat(features=("x",)),
+        ItemsFormat(words=("x",)),
+    ):  # fmt: skip
         with pytest.raises(ConfigError, match="'x': expected one of movieId, title"):
             Catalogue.from_frame(FRAME, wanted)
 
@@ -146,6 +211,9 @@ def test_columns_that_are_not_there() -> None:
         (lambda path: path.write_bytes(b"a\0b"), "zero byte"),
         (lambda path: path.write_bytes(b"item,x\n1,2\n3\n"), "line 3: expected 2 columns"),
         (lambda path: path.write_bytes(b"item,item\n1,2\n"), "two columns of the same name"),
+        (lambda path: path.write_bytes(b"1::Toy Story::Comedy\n"), "line 1: has no header"),
+        (lambda path: path.write_bytes(b'item,x\n1,"' + b"y" * 200_000), "as a table"),
+        (lambda path: path.write_bytes(gzip.compress(b"item")[:-9] + b"\xff" * 9), "is damaged"),
         (lambda path: path.write_bytes(b"PAR1 and nothing else"), "as Parquet"),
         (lambda path: path.write_bytes(b"\x1f\x8b and nothing else"), "gzip data is damaged"),
         (lambda path: path.mkdir(), "cannot be read"),
@@ -165,3 +233,41 @@ def test_movielens(real_files: Callable[..., Path]) -> None:
     made = read_items(folder / "ml-1m" / "movies.dat", columns)
     assert len(made) == 3883
     assert sum(name.startswith("genre: ") for name in made.names) == 18
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.binary(max_size=120)
+    | st.text(st.sampled_from('item,tle|;:\t\n\r"12.5é-()9x '), max_size=120).map(str.encode)
+)
+def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "items.csv"
+    for written in (content, b"item,title,kind\n" + content, gzip.compress(content)):
+        path.write_bytes(written)
+        try:
+            made = read_items(path)
+        except (ConfigError, DataError):
+            continue
+        assert made.features.shape == (len(made), len(made.names))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.none()
+        | st.booleans()
+        | st.floats()
+        | st.integers()
+        | st.text(max_size=8)
+        | st.lists(st.floats() | st.integers() | st.text(max_size=3) | st.none(), max_size=3),
+        min_size=1,
+        max_size=12,
+    ),
+    st.booleans(),
+)
+def test_any_cells_become_features_or_not(cells: list[Any], words: bool) -> None:
+    wanted = ItemsFormat(words=("x",) if words else ())
+    made = Catalogue.from_frame({"item": range(len(cells)), "x": cells}, wanted)
+    assert np.isfinite(made.features).all()
+    assert np.abs(made.features).max(initial=0) <= 1
+    assert len(made.names) or made.left_out

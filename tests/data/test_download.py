@@ -173,6 +173,18 @@ class TestGood:
         assert (tmp_path / "filmtrust" / "ratings.txt").read_bytes() == b"mine"
         assert (tmp_path / "filmtrust" / "trust.txt").read_bytes() == b"1 2 1\n"
 
+    def test_a_catalogue_that_is_missing_is_added(
+        self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        server.body = zip_of({"u.data": b"theirs", "u.item": b"1|Toy Story"})
+        bind(monkeypatch, server.body, files={"u.data": None, "u.item": None})
+        part_of(tmp_path).with_name("u.data").write_bytes(b"mine")
+        fetch(server, tmp_path)
+        fetch(server, tmp_path)
+        assert len(server.asked) == 1
+        assert part_of(tmp_path).with_name("u.data").read_bytes() == b"mine"
+        assert part_of(tmp_path).with_name("u.item").read_bytes() == b"1|Toy Story"
+
     def test_default_folder(
         self, server: Server, no_data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:

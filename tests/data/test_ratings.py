@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, deal_users, split_ratings
 from bgtplanner.errors import ConfigError, DataError
@@ -138,6 +141,107 @@ class TestFromArrays:
         for user, item, value in zip(ratings.user, ratings.item, ratings.value, strict=True):
             raw = last[int(ratings.user_labels[user]), int(ratings.item_labels[item])]
             assert value == pytest.approx(raw / 5)
+
+
+class TestClicks:
+    """Implicit feedback: what happened, without a rating."""
+
+    def test_no_values(self) -> None:
+        clicks = Ratings.from_arrays(["a", "b", "a", "a"], [1, 1, 2, 2])
+        assert clicks.implicit
+        assert (clicks.value.tolist(), clicks.low, clicks.high) == ([1.0, 1.0, 1.0], 0.0, 1.0)
+        assert clicks.public == {"scale"}
+        assert "each row counts as a click" in clicks.notes[0]
+        assert Ratings.from_arrays([1], [1], None, scale=(0, 1)).implicit
+        with pytest.raises(ConfigError, match=r"scale = .*there are no values"):
+            Ratings.from_arrays([1], [1], None, scale=(1, 5))
+        framed = Ratings.from_frame({"user": [1, 2], "item": [1, 1]}, value=None)
+        assert framed.implicit
+        with pytest.raises(DataError, match="for clicks without ratings: value=None"):
+            Ratings.from_frame({"user": [1, 2], "item": [1, 1]})
+
+    @pytest.mark.parametrize("scale", ["max", "minmax"])
+    def test_values_that_are_all_the_same(self, scale: Any) -> None:
+        clicks = Ratings.from_arrays([1, 2], [1, 1], [4, 4], scale=scale)
+        assert clicks.implicit
+        assert (clicks.value.tolist(), clicks.public) == ([1.0, 1.0], frozenset())
+        assert "All ratings are the same" in clicks.notes[0]
+
+    def test_ratings_are_no_clicks(self) -> None:
+        """Whether bounds were given is public; whether one's ratings are alike is not."""
+        assert not Ratings.from_arrays([1, 2], [1, 1], [1, 1], scale=(0, 1)).implicit
+        assert not Ratings.from_arrays([1, 2], [1, 1], [4, 5]).implicit
+        assert not Ratings.from_arrays([1], [1], [4]).implicit
+        assert not Ratings.from_arrays([1, 2], [1, 1], [0, 0]).implicit
+
+
+class TestWithCatalogue:
+    films = Catalogue.from_frame(
+        {"item": [30, 9, 7, 8], "title": list("ABCD"), "kind": ["x", "y", "y", "x"]}
+    )
+
+    def test_all_items_of_it(self) -> None:
+        ratings = build([(1, 9, 1), (2, 7, 5), (1, 30, 3)])
+        made = ratings.with_catalogue(self.films)
+        assert made.item_labels.tolist() == [7, 8, 9, 30]
+        assert made.item_labels.dtype.kind == "i"
+        assert made.n_items == 4
+        assert made.public == {"scale", "catalogue"}
+        assert made.catalogue is not None
+        assert made.catalogue.titles is not None
+        assert made.catalogue.titles.tolist() == ["C", "D", "B", "A"]
+        assert made.features.tolist() == [[0, 1], [1, 0], [0, 1], [1, 0]]
+        assert made.item_labels[made.item].tolist() == [9, 30, 7]
+        np.testing.assert_allclose(made.value, [0.2, 0.6, 1.0])
+
+    def test_where_nothing_is_new_nothing_moves(self) -> None:
+        ratings = build(
+            [(user, item, 1 + (user + item) % 5) for user in (1, 2) for item in (7, 8)]
+        )
+        films = Catalogue.from_frame({"item": [8, 7]})
+        assert same(ratings.with_catalogue(films), ratings)
+
+    def test_text_labels(self) -> None:
+        """In the order of text: 10 comes before 9, and rows are sorted anew."""
+        words = Catalogue.from_frame({"item": ["9", "10", "x"]})
+        made = build([(1, 9, 1), (1, 10, 5)]).with_catalogue(words)
+        assert made.item_labels.tolist() == ["10", "9", "x"]
+        assert made.item.tolist() == [0, 1]
+        np.testing.assert_allclose(made.value, [1.0, 0.2])
+        texts = Ratings.from_arrays(["a", "a"], ["x ", "x"], [1, 2], scale=(0, 5))
+        with pytest.raises(DataError, match="1 of 2 ratings are of 1 items"):
+            texts.with_catalogue(words)
+
+    def test_labels_that_are_whole_floats(self) -> None:
+        made = Ratings.from_arrays([1, 1], [7.0, 9.0], [1, 2]).with_catalogue(self.films)
+        assert made.item_labels.tolist() == [7, 8, 9, 30]
+
+    def test_ratings_of_items_that_it_lacks(self) -> None:
+        ratings = build([(1, 9, 1), (2, 777, 5), (1, 777, 3), (2, 888, 3), (3, 7, 2)])
+        with pytest.raises(DataError) as caught:
+            ratings.with_catalogue(self.films)
+        said = str(caught.value)
+        assert "3 of 5 ratings are of 2 items that the catalogue lacks" in said
+        assert "data.unknown_items=leave-out" in said
+        assert "777" not in said
+        made = ratings.with_catalogue(self.films, unknown="leave-out")
+        assert (len(made), made.n_users, made.n_clients) == (2, 3, 3)
+        assert made.item_labels[made.item].tolist() == [9, 7]
+        assert "3 of 5 ratings" in made.notes[-1]
+        assert "777" not in made.notes[-1]
+        with pytest.raises(DataError, match="none of the rated items"):
+            build([(1, 777, 3)]).with_catalogue(self.films, unknown="leave-out")
+        with pytest.raises(ConfigError, match="unknown = 'skip'"):
+            ratings.with_catalogue(self.films, unknown="skip")  # type: ignore[arg-type]
+
+    @given(triples)
+    def test_nothing_is_lost(self, rows: list[tuple[int, int, int]]) -> None:
+        ratings = build(rows)
+        every = Catalogue.from_frame({"item": [str(label) for label in range(40, -1, -1)]})
+        made = ratings.with_catalogue(every)
+        assert made.item_labels[made.item].tolist() == ratings.item_labels[ratings.item].tolist()
+        assert np.array_equal(made.value, ratings.value)
+        assert np.array_equal(made.user, ratings.user)
 
 
 class FakeFrame:
@@ -274,6 +378,8 @@ class TestSplitRatings:
             {"initial_share": 0},
             {"rounds": 0},
             {"within": "x"},
+            {"leave_last": 0},
+            {"arrival": "x"},
         ],
     )
     def test_bad_arguments(self, options: dict[str, Any]) -> None:
@@ -283,3 +389,97 @@ class TestSplitRatings:
     def test_nothing_to_split(self) -> None:
         with pytest.raises(DataError, match="no ratings"):
             split_ratings(Ratings.from_arrays([], [], []), seed=0, rounds=3)
+
+
+timed = st.lists(
+    st.tuples(st.integers(0, 6), st.integers(0, 30), st.integers(0, 9)), min_size=5, max_size=80
+)
+
+
+class TestSplitByTime:
+    @staticmethod
+    def build(rows: list[tuple[int, int, int]]) -> Ratings:
+        return build([(user, item, 3) for user, item, _ in rows], time=[row[2] for row in rows])
+
+    @staticmethod
+    def times(part: Ratings) -> NDArray[np.float64]:
+        assert part.time is not None
+        return part.time
+
+    @given(timed, seeds)
+    def test_the_last_of_every_user(self, rows: list[tuple[int, int, int]], seed: int) -> None:
+        ratings = self.build(rows)
+        split = split_ratings(ratings, seed=seed, rounds=3, within="last")
+        alike = split_ratings(ratings, seed=seed, rounds=3)
+        assert np.array_equal(*(np.bincount(s.train.user, minlength=9) for s in (split, alike)))
+        for user in range(ratings.n_users):
+            before, after = (self.times(p)[p.user == user] for p in (split.train, split.test))
+            assert before.max(initial=-1) <= after.min(initial=99)
+        TestSplitRatings.check_whole(ratings, split, 3)
+
+    @given(timed, seeds)
+    def test_from_one_moment_on(self, rows: list[tuple[int, int, int]], seed: int) -> None:
+        ratings = self.build(rows)
+        split = split_ratings(ratings, seed=seed, rounds=3, within="time", train_share=0.6)
+        assert len(split.train) == len(ratings) * 6 // 10
+        assert self.times(split.train).max(initial=-1) <= self.times(split.test).min(initial=99)
+        TestSplitRatings.check_whole(ratings, split, 3)
+
+    @given(timed, seeds, st.integers(1, 4))
+    def test_leave_last(self, rows: list[tuple[int, int, int]], seed: int, last: int) -> None:
+        ratings = self.build(rows)
+        split = split_ratings(ratings, seed=seed, rounds=3, within="leave-last", leave_last=last)
+        every, held = (np.bincount(p.user, minlength=9) for p in (ratings, split.test))
+        assert held.tolist() == [min(last, max(n - 1, 0)) for n in every.tolist()]
+        for user in range(ratings.n_users):
+            before, after = (self.times(p)[p.user == user] for p in (split.train, split.test))
+            assert before.max(initial=-1) <= after.min(initial=99)
+
+    def test_equal_times_are_put_in_order_by_the_seed(self) -> None:
+        ratings = self.build([(1, item, 5) for item in range(40)])
+        for within in ("last", "time", "leave-last"):
+            one, again, other = (
+                split_ratings(ratings, seed=seed, rounds=3, within=within, leave_last=8)
+                for seed in (0, 0, 1)
+            )
+            assert same(one.test, again.test)
+            assert not same(one.test, other.test)
+
+    @given(timed, seeds, st.integers(1, 9), st.sampled_from([0.1, 0.5, 1.0]))
+    def test_arrival_in_order(
+        self, rows: list[tuple[int, int, int]], seed: int, rounds: int, share: float
+    ) -> None:
+        ratings = self.build(rows)
+        split = split_ratings(
+            ratings, seed=seed, rounds=rounds, initial_share=share, arrival="time", train_share=1
+        )
+        assert split.in_order
+        order = np.argsort(split.arrival, kind="stable")
+        by_round = [self.times(split.train)[split.arrival == r] for r in range(rounds)]
+        for early, late in itertools.pairwise(part for part in by_round if len(part)):
+            assert early.max() <= late.min()
+        assert len(order) == len(ratings)
+        there = np.ceil(share * len(ratings) - 1e-9) if rounds > 1 else len(ratings)
+        assert len(by_round[0]) == there
+        sizes = [len(part) for part in by_round[1:]]
+        assert max(sizes, default=0) - min(sizes, default=0) <= 1
+
+    def test_the_test_set_does_not_depend_on_how_ratings_arrive(self) -> None:
+        ratings = self.build([(user, item, item) for user in range(4) for item in range(9)])
+        one, other = (
+            split_ratings(ratings, seed=4, rounds=5, arrival=arrival)
+            for arrival in ("random", "time")
+        )
+        assert same(one.test, other.test)
+        assert not one.in_order
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"within": "last"}, {"within": "time"}, {"within": "leave-last"}, {"arrival": "time"}],
+    )
+    def test_without_times(self, options: dict[str, Any]) -> None:
+        said = (
+            "has no times, which data.*name their column with data.time_column, or set data.split"
+        )
+        with pytest.raises(DataError, match=said):
+            split_ratings(build([(1, item, 3) for item in range(9)]), seed=0, rounds=3, **options)

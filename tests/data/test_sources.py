@@ -13,6 +13,7 @@ import pytest
 from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 
+from bgtplanner.data.catalogue import ItemsFormat, read_items
 from bgtplanner.data.datasets import (
     DATASETS,
     data_folders,
@@ -261,6 +262,102 @@ class TestNamedSets:
             load_ratings("ml-100k", data_dir=folder)
 
 
+class TestCatalogues:
+    """The sets' own files, tables, and none."""
+
+    @pytest.fixture
+    def own(self, folder: Path) -> Path:
+        genres = ["0"] * 19
+        rows = [
+            [str(item), f"Film {item} (19{item})", "01-Jan-1995", "", "http://x", *genres]
+            for item in (9, 10, 11)
+        ]
+        rows[0][6] = rows[1][6] = rows[2][10] = "1"  # Action, Action, Comedy
+        rows[0][1] = "Café (199)"
+        text = "".join("|".join(row) + "\n" for row in rows)
+        rows[0][1] = "Café (199)"
+        text = "".join("|".join(row) + "\n" for row in rows)
+        (folder / "ml-100k" / "u.item").write_bytes(text.encode("latin-1"))
+        names = "".join(f"{item}::M::{'Drama|War' if item % 2 else 'War'}\n" for item in range(12))
+        (folder / "ml-1m" / "movies.dat").write_text(names)
+        return folder
+
+    def test_own_files(self, own: Path) -> None:
+        ratings = load_ratings("ml-100k", data_dir=own)
+        assert ratings.item_labels.tolist() == [9, 10, 11]
+        made = ratings.catalogue
+        assert made is not None
+        assert made.titles is not None
+        assert made.titles[0] == "Café (199)"
+        column = made.names.index("genre: Action")
+        assert made.features[:, column].tolist() == [1, 1, 0]
+        assert made.names == ("genre: Action", "genre: Comedy"), "the rest is the same for all"
+        assert ratings.public == {"scale", "catalogue"}
+        assert ratings.notes == ("Catalogue from u.item: 3 items, 2 features, titles.",)
+        for name in ("ml-1m", "ml-1m-users", "ml-1m-merged"):
+            dealt = load_ratings(name, data_dir=own)
+            assert (dealt.n_items, dealt.features.shape[0]) == (12, 12)
+            assert dealt.catalogue is not None
+            assert dealt.catalogue.names == ("genre: Drama",), "all of them are of the other one"
+
+    def test_none_and_missing(self, own: Path) -> None:
+        plain = load_ratings("ml-100k", data_dir=own, items="none")
+        assert (plain.n_items, plain.catalogue, plain.notes) == (2, None, ())
+        assert plain.public == {"scale"}
+        (own / "ml-100k" / "u.item").unlink()
+        missing = load_ratings("ml-100k", data_dir=own)
+        assert (missing.n_items, missing.public) == (2, {"scale"})
+        (note,) = missing.notes
+        assert "u.item is not there" in note
+        assert "bgtplanner data fetch ml-100k" in note
+
+    def test_tables(self, own: Path, tmp_path: Path) -> None:
+        table = tmp_path / "films.csv"
+        table.write_text("key,title,plot\n10,A,space war\n11,B,space opera\n12,C,war\n13,D,none\n")
+        made = load_ratings("ml-100k", data_dir=own, items=table)
+        assert (made.n_items, made.features.shape) == (4, (4, 0))
+        with_words = load_ratings(
+            "ml-100k", data_dir=own, items=table, items_format=ItemsFormat(words=("plot",))
+        )
+        assert with_words.features.sum(axis=0).tolist() == [2, 2]
+        given = load_ratings("ml-100k", data_dir=own, items=read_items(table))
+        assert given.catalogue is not None
+        again = tmp_path / "u.item"
+        again.write_bytes((own / "ml-100k" / "u.item").read_bytes())
+        assert load_ratings("ml-100k", data_dir=own, items=again).n_items == 3
+
+    def test_what_cannot_be(self, own: Path, tmp_path: Path) -> None:
+        table = tmp_path / "films.csv"
+        table.write_text("item,title\n10,A\n12,B\n")
+        with pytest.raises(DataError, match="1 of 3 ratings are of 1 items that the catalogue"):
+            load_ratings("ml-100k", data_dir=own, items=table)
+        rest = load_ratings("ml-100k", data_dir=own, items=table, unknown_items="leave-out")
+        assert len(rest) == 2
+        for items in ("none", "auto"):
+            with pytest.raises(ConfigError, match="are about a table of items"):
+                load_ratings("demo", items=items, items_format=ItemsFormat(item="x"))
+        with pytest.raises(ConfigError, match="--items"):
+            load_ratings("demo", items=" ")
+        with pytest.raises(ConfigError, match="'x': expected one of item, title"):
+            load_ratings("demo", items=table, items_format=ItemsFormat(item="x"))
+
+    def test_made_up_sets(self) -> None:
+        with_items, plain = load_ratings("demo"), load_ratings("demo", items="none")
+        assert np.array_equal(with_items.value, plain.value)
+        assert with_items.public == plain.public
+        assert (with_items.features.shape, plain.catalogue) == ((300, 8), None)
+        assert with_items.notes == ("Catalogue: 300 items, 8 features, titles.",)
+
+    def test_own_tables_have_none(self, tmp_path: Path) -> None:
+        (tmp_path / "mine.csv").write_text("user,item\n1,a\n2,b\n1,b\n")
+        ratings = load_ratings(f"csv:{tmp_path / 'mine.csv'}")
+        assert ratings.implicit
+        assert (ratings.catalogue, ratings.public) == (None, {"scale"})
+        pq = tmp_path / "mine.parquet"
+        parquet.write_table(arrow_csv.read_csv(tmp_path / "mine.csv"), pq)
+        assert load_ratings(f"parquet:{pq}").implicit
+
+
 class TestCsv:
     @pytest.fixture
     def load(self, tmp_path: Path) -> Callable[..., Ratings]:
@@ -360,13 +457,26 @@ class TestRealData:
         assert (ratings.n_users, len(ratings), ratings.n_items) == (1_508, 35_494, 2_071)
         assert np.bincount(ratings.user).min() == 1
 
+    def test_catalogues(self, real_files: Callable[..., Path]) -> None:
+        folder = real_files("ml-100k/u.data", "ml-100k/u.item", "ml-1m/ratings.dat")
+        ratings = load_ratings("ml-100k", data_dir=folder)
+        assert ratings.catalogue is not None
+        kinds = [name.partition(":")[0] for name in ratings.catalogue.names]
+        assert (kinds.count("genre"), kinds.count("year"), ratings.n_items) == (19, 5, 1_682)
+        plain = load_ratings("ml-100k", data_dir=folder, items="none")
+        assert np.array_equal(plain.item, ratings.item), "as every film in it was rated"
+        real_files("ml-1m/movies.dat")
+        larger = load_ratings("ml-1m-users", data_dir=folder)
+        assert (larger.n_items, len(larger)) == (3_883, 1_000_209)
+
     def test_ml_100k(self, real_files: Callable[..., Path]) -> None:
         ratings = load_ratings("ml-100k", data_dir=real_files("ml-100k/u.data"))
         assert (ratings.n_users, len(ratings), ratings.n_items) == (943, 100_000, 1_682)
         assert self.counts(ratings) == [6110, 11370, 27145, 34174, 21201]
 
     def test_ml_1m(self, real_files: Callable[..., Path]) -> None:
-        ratings = load_ratings("ml-1m", data_dir=real_files("ml-1m/ratings.dat"))
+        folder = real_files("ml-1m/ratings.dat")
+        ratings = load_ratings("ml-1m", data_dir=folder, items="none")
         assert (ratings.n_users, len(ratings), ratings.n_items) == (6_040, 1_000_209, 3_706)
         assert self.counts(ratings) == [56174, 107557, 261197, 348971, 226310]
         sizes = np.bincount(ratings.client_of_user)

@@ -171,3 +171,43 @@ def test_no_noise_and_no_factors_leave_biases() -> None:
 def test_bad_arguments(bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(bad))):
         synthetic_ratings(**bad)
+
+
+def test_a_catalogue_changes_no_rating() -> None:
+    shape: dict[str, Any] = {"clients": 40, "items": 400, "ratings_per_client": 20, "dim": 2}
+    plain, with_items = (synthetic_ratings(**shape, catalogue=also) for also in (False, True))
+    for name in ("user", "item", "value", "client_of_user", "item_labels"):
+        assert np.array_equal(getattr(plain, name), getattr(with_items, name))
+    assert plain.catalogue is None
+    made = with_items.catalogue
+    assert made is not None
+    assert made.titles is not None
+    assert (made.labels[12], made.titles[12]) == ("12", "Item 12")
+    assert made.names == tuple(f"category: {number}" for number in (1, 2, 3, 4))
+    assert 0.2 < made.features.mean() < 0.35
+    assert not (made.features[:, 0] * made.features[:, 1]).any(), "high and low on one factor"
+    other = synthetic_ratings(**shape, catalogue=True, seed=1).catalogue
+    assert other is not None
+    assert not np.array_equal(other.features, made.features)
+
+
+def test_categories_tell_something_about_tastes() -> None:
+    """Users' mean residuals on a category and its opposite go against each other."""
+    ratings = synthetic_ratings(
+        clients=300, items=100, ratings_per_client=60, dim=1, noise=0.1, catalogue=True
+    )
+    stars = ratings.to_raw(ratings.value)
+    per_user, per_item = (np.bincount(index, stars) / np.bincount(index)
+                          for index in (ratings.user, ratings.item))  # fmt: skip
+    rest = stars - per_user[ratings.user] - per_item[ratings.item] + stars.mean()
+    high, low = (
+        np.bincount(ratings.user, rest * has) / np.maximum(np.bincount(ratings.user, has), 1)
+        for has in ratings.features[ratings.item].T
+    )
+    assert np.corrcoef(high, low)[0, 1] < -0.5
+
+
+def test_a_catalogue_of_items_without_factors() -> None:
+    made = synthetic_ratings(clients=3, items=5, ratings_per_client=2, dim=0, catalogue=True)
+    assert made.catalogue is not None
+    assert made.features.shape == (5, 0)

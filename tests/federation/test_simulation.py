@@ -219,3 +219,44 @@ def test_withdrawn_is_what_was_sent_at_first() -> None:
     np.testing.assert_array_equal(trained.arrays()["shared/items"], first)
     trained.rest()  # and everybody goes on with it
     np.testing.assert_array_equal(trained.arrays()["shared/items"], first)
+
+
+@pytest.fixture(scope="module")
+def in_order() -> Split:
+    ratings = synthetic_ratings(clients=24, items=15, ratings_per_client=8, seed=3)
+    time = np.random.default_rng(0).integers(0, 50, len(ratings)).astype(np.float64)
+    timed = deal_users(replace(ratings, time=time), 12, seed=3)
+    return split_ratings(timed, seed=3, rounds=6, initial_share=0.3, arrival="time")
+
+
+class TestArriving:
+    """What arrives in the order of its times is predicted before it is learned."""
+
+    def test_by_the_state_before(self, federation: Federation, in_order: Split) -> None:
+        """The oracle: ask for predictions before the round, and compare with what comes."""
+        simulation, train = Simulation(federation, in_order, seed=5), in_order.train
+        for index in range(8):
+            new = in_order.arrival == index
+            predicted = simulation.predict(train.user[new], train.item[new])
+            played = simulation.step() if index != 3 else simulation.rest()
+            if index in (0, 6, 7):  # history; and nothing comes after the last round planned
+                assert played.rmse_arriving is None
+                assert "rmse_arriving" not in played.as_json()
+            else:
+                expected = metrics(predicted, train.value[new]).rmse
+                assert played.rmse_arriving == pytest.approx(expected, rel=1e-5)
+                assert played.as_json()["rmse_arriving"] == played.rmse_arriving
+
+    def test_training_is_the_same(self, federation: Federation, in_order: Split) -> None:
+        one, other = (
+            Simulation(federation, replace(in_order, in_order=told), seed=5)
+            for told in (True, False)
+        )
+        for _ in range(2):
+            one.step()
+            assert other.step().rmse_arriving is None
+        assert same(one.arrays(), other.arrays())
+
+    def test_everything_at_once(self, federation: Federation, in_order: Split) -> None:
+        history = replace(in_order, arrival=np.zeros_like(in_order.arrival))
+        assert Simulation(federation, history, seed=5).step().rmse_arriving is None

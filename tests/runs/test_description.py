@@ -101,8 +101,11 @@ class TestTables:
         assert sum(facts["histogram"].values()) == 400
 
     def test_all_alike(self, tmp_path: Path) -> None:
-        facts = described(data__dataset=table(tmp_path, [("a", i, 3) for i in range(10)]))
-        assert facts["histogram"] == {"3": 10}
+        name = table(tmp_path, [("a", i, 3) for i in range(10)])
+        facts = described(data__dataset=name, data__scale="1:5")
+        assert (facts["histogram"], facts["implicit"]) == ({"3": 10}, False)
+        facts = described(data__dataset=name)
+        assert (facts["histogram"], facts["implicit"]) == ({"1": 10}, True)
         assert facts["rmse_constant"] == pytest.approx(0, abs=1e-7)
 
     def test_one_item(self, tmp_path: Path) -> None:

@@ -118,8 +118,26 @@ def test_made_up_ratings_have_both_by_construction() -> None:
 
 def test_public_sets_have_a_public_scale(real_files: Callable[..., Path]) -> None:
     """Five stars are known; which films occur in the file depends on every user in it."""
-    folder = real_files("ml-100k/u.data")
-    assert load_ratings("ml-100k", data_dir=folder).public == {"scale"}
+    folder = real_files("ml-100k/u.data", "ml-100k/u.item")
+    assert load_ratings("ml-100k", data_dir=folder, items="none").public == {"scale"}
+    assert load_ratings("ml-100k", data_dir=folder).public == set(BOTH)
+
+
+def test_with_a_catalogue_it_is_accounted_for(
+    tmp_path: Path, neighbours: tuple[Path, Path]
+) -> None:
+    """Both neighbours have the same items then, and clicks have the same scale without a word."""
+    items = tmp_path / "items.csv"
+    names = [*(f"item {number}" for number in range(8)), "a rare film"]
+    items.write_text("\n".join(["item", *names]) + "\n")
+    one, other = (load_ratings(f"csv:{path}", items=items, scale="1:5") for path in neighbours)
+    assert facts(one)["not_accounted"] == facts(other)["not_accounted"] == []
+    assert one.item_labels.tolist() == other.item_labels.tolist()
+    clicks = load_ratings(f"csv:{neighbours[0]}", rating="none")
+    assert facts(clicks)["not_accounted"] == ["catalogue"]
+    alike = Ratings.from_arrays([1, 1, 2], [1, 2, 2], [4, 4, 4])
+    assert alike.implicit
+    assert facts(alike)["not_accounted"] == [*BOTH], "that they are alike was read off them"
 
 
 def test_without_noise_there_is_none_to_simulate() -> None:

@@ -80,7 +80,10 @@ class TestStudy:
         assert len(outcomes) == len(study.cells()) == 6
         found = json.loads(json.dumps(summed_up(study, outcomes).as_json()))
         written = json.loads((STUDY / "comparison.json").read_text())
-        written["request"]["settings"] |= {"privacy.neighbours": "replace-one"}
+        written["request"]["settings"] |= {
+            "data.items": "none",
+            "privacy.neighbours": "replace-one",
+        }
         assert written.pop("reported") == ["rmse_final", "f1_final"]
         assert found.pop("reported") == ["rmse_final"], "F1 is for the paper"
         for kind in ("rows", "differences"):  # later versions say more of each
@@ -100,6 +103,18 @@ class TestStudy:
         assert study.settings["privacy.neighbours"] == "replace-one"  # the only one there was
         again = Study.read(folder)
         assert again == study
+
+    def test_what_is_added_is_like_what_is_there(self, tmp_path: Path) -> None:
+        folder = Path(shutil.copytree(STUDY, tmp_path / "study"))
+        study = Study.read(folder)
+        assert study is not None
+        study.write(folder)
+        assert Study.read(folder) == study
+        assert {config.data.items for config in study.cells().values()} == {"none"}
+        new = tmp_path / "new"
+        new.mkdir()
+        Study().write(new)
+        assert Study.read(new) == Study()
 
     def test_one_of_a_later_version_is_refused(self, tmp_path: Path) -> None:
         folder = Path(shutil.copytree(STUDY, tmp_path / "study"))

@@ -343,9 +343,11 @@ class TestFolder:
             mechanisms=("gaussian", "laplace"),
             policies=("bgt", "uniform"),
             seeds=(0, 2),
-            settings={"federation.rounds": 2, "planning.options": {"gamma": 7}},
+            settings={
+                "data.items": "none", "federation.rounds": 2, "planning.options": {"gamma": 7},
+            },
             baseline="bgt",
-        )
+        )  # fmt: skip
         assert Study.read(tmp_path) == before
         self.goes_on(before, tmp_path)
 
@@ -359,7 +361,7 @@ class TestFolder:
             policies=("bgt",),
             seeds=(0,),
             preset="paper",
-            settings={"run.device": "cpu"},
+            settings={"data.items": "none", "run.device": "cpu"},
             variations=(Variation(axes=(budget, rounds), settings={"privacy.clip": 0.2}),),
             figure="rounds",
         )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bgtplanner.commands.options import DataDir, Json, answer, need_simulator, print_json
+from bgtplanner.commands.options import DataDir, Items, Json, answer, need_simulator, print_json
 from bgtplanner.report.screen import Screen
 
 __all__ = ["data_app"]
@@ -59,6 +59,7 @@ def data_info(
         str, typer.Argument(help="A name from 'data list', csv:PATH or parquet:PATH.")
     ],
     data_dir: DataDir = None,
+    items: Items = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the split and of dealing users.")] = 0,
     assign: Annotated[
         list[str] | None,
@@ -66,7 +67,7 @@ def data_info(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Describe a data set: counts, density, ratings by value, baselines that share nothing.
+    """Describe a data set: counts, ratings by value, catalogue, baselines that share nothing.
 
     Example: `bgtplanner data info ml-100k`
     """
@@ -77,8 +78,8 @@ def data_info(
 
     settings = dict(parse_assignment(text) for text in assign or [])
     settings |= {"data.dataset": dataset, "run.seed": seed}
-    if data_dir is not None:
-        settings["data.data_dir"] = data_dir
+    given = {"data.data_dir": data_dir, "data.items": items}
+    settings |= {key: value for key, value in given.items() if value is not None}
     facts = describe(load_config(settings=settings))
     if as_json:
         print_json(facts)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DataDir",
+    "Items",
     "Json",
     "Neighbours",
     "Quiet",
@@ -40,6 +41,15 @@ DataDir = Annotated[
 Neighbours = Annotated[
     str | None,
     typer.Option(help="What epsilon is about: replace-special (secagg only) | replace-one"),
+]
+
+Items = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="Table of all items, CSV or Parquet: labels, titles, features. auto: the set's own; "
+        "none: those that were rated.",
+    ),
 ]
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.")]

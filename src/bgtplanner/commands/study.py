@@ -11,6 +11,7 @@ import typer
 
 from bgtplanner.commands.options import (
     DataDir,
+    Items,
     Json,
     Neighbours,
     Quiet,
@@ -63,6 +64,7 @@ def compare(
     neighbours: Neighbours = None,
     rounds: Annotated[int | None, typer.Option(help="Maximum number of rounds.")] = None,
     data_dir: DataDir = None,
+    items: Items = None,
     assign: _AssignAll = None,
     out: Annotated[
         str | None, typer.Option(metavar="DIR", help="Folder; runs/compare-TIME by default.")
@@ -88,7 +90,8 @@ def compare(
     given = _given(dataset, mechanism, policy, seeds)
     given |= {} if baseline is None else {"baseline": baseline}
     given |= {} if preset is None else {"preset": preset}
-    study = _with(before, given, assign, flags | {"data.data_dir": data_dir})
+    flags |= {"data.data_dir": data_dir, "data.items": items}
+    study = _with(before, given, assign, flags)
     _carry_out(study, folder, jobs, backend, as_json, quiet)
 
 
@@ -108,6 +111,7 @@ def sweep(
         str | None, typer.Option(help="recommended | paper (the default with --figure)")
     ] = None,
     data_dir: DataDir = None,
+    items: Items = None,
     assign: _AssignAll = None,
     out: Annotated[
         str | None, typer.Option(metavar="DIR", help="Folder; runs/sweep-TIME by default.")
@@ -129,7 +133,7 @@ def sweep(
     start = _varied(before, vary, figure, preset)
     given = _given(dataset, mechanism, policy, seeds)
     _carry_out(
-        _with(start, given, assign, {"data.data_dir": data_dir}),
+        _with(start, given, assign, {"data.data_dir": data_dir, "data.items": items}),
         folder, jobs, backend, as_json, quiet,
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ import typer
 
 from bgtplanner.commands.options import (
     DataDir,
+    Items,
     Json,
     Neighbours,
     Quiet,
@@ -44,6 +45,7 @@ def run(
         typer.Option(help="From 'bgtplanner data list', or csv:PATH or parquet:PATH."),
     ] = None,
     data_dir: DataDir = None,
+    items: Items = None,
     preset: Annotated[str | None, typer.Option(help="recommended | paper")] = None,
     model: Annotated[
         str | None, typer.Option(help="biases | factorization | fedgnn | package.module:Class")

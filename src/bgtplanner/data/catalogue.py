@@ -2,7 +2,8 @@
 
 A catalogue costs no privacy: nothing in it comes from a rating. Features are numbers from 0 to 1,
 most of them 0: categories that an item has or has not, numbers in five classes of equal size, and
-words. A user's leanings towards them are learned on the client, from its own ratings alone.
+words; only given embeddings go from -1 to 1. A user's leanings towards them are learned on the
+client, from its own ratings alone.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import hashlib
 import io
 import itertools
 import re
+import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +25,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError, DataError
-from bgtplanner.text import MOST_BYTES_OF_A_CATALOGUE, MOST_LABELS, read_bytes
+from bgtplanner.text import LONGEST_LABEL, MOST_LABELS, read_bytes
 
-__all__ = ["Catalogue", "ItemsFormat", "read_items"]
+__all__ = ["Catalogue", "ItemsFormat", "as_label", "read_items"]
 
 _IDS = ("id", "item", "itemid", "movieid", "productid", "asin", "bookid", "isbn", "sku")
 _TITLES = ("title", "name", "itemname", "movietitle", "producttitle")
@@ -33,8 +35,13 @@ _DELIMITERS = ("\t", "::", "|", ";", ",")
 _SEPARATORS = ("|", ";", ",")
 _CLASSES = 5  # of a number
 _MOST_FEATURES = 1024
+_MOST_CATEGORIES = 256  # of one column, the most frequent ones
+_MOST_BYTES = 1 << 30  # of a table: embeddings take room
+_LONGEST_TITLE = 256  # the rest is cut off: one endless title would make all of them take its room
+_LONGEST_NAME = 80  # of a category
 _FEWEST_ITEMS = 2  # that a category must have, to say anything about one item from another
 _FEW = 8  # categories that no table is too small for
+_LISTS = (list, tuple, np.ndarray)
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _YEAR_IN_TITLE = re.compile(r"\((\d{4})\)\s*$")
 _YEAR_IN_DATE = re.compile(r"(?:^|\D)((?:1[5-9]|20)\d\d)(?:\D|$)")
@@ -50,7 +57,7 @@ class ItemsFormat:
         item: Column of the item's label, by name.
         title: Column of the title, by name; an empty text for none.
         features: The columns that are features; by default all others, as far as they can be.
-        words: Columns of text whose words are features.
+        words: Columns of text whose words are features; the title can be one of them.
     """
 
     columns: tuple[str, ...] | None = None
@@ -67,7 +74,7 @@ class Catalogue:
     Attributes:
         labels: Of the items, as text, each once.
         titles: Of the items, or None.
-        features: ``[n_items, n_features]``, from 0 to 1.
+        features: ``[n_items, n_features]``, from 0 to 1; those of an embedding from -1 to 1.
         names: Of the features, such as ``genre: Drama``.
         left_out: Columns that no feature was made of, each with the reason.
     """
@@ -123,31 +130,31 @@ class Catalogue:
             item = next(iter(columns), None)
         if item is None or not columns[item]:
             raise DataError(f"{where} has no items; expected a row for each")
-        labels = [_text(cell) for cell in columns[item]]
-        twice = [label for label, count in Counter(labels).items() if count > 1]
-        if "" in labels or twice:
-            row = (labels.index("") if "" in labels else labels.index(twice[0])) + 1
-            fault = "has no label" if "" in labels else "has a label that comes again"
-            raise DataError(f"{where}: item {row} {fault}; expected each item once")
-        if len(labels) > MOST_LABELS:
-            raise DataError(f"{where} has more than {MOST_LABELS:,} items")
+        labels = _labels([as_label(cell) for cell in columns[item]], where)
         title = _named(columns, wanted.title, _TITLES, "title")
-        titles = None if title is None else [_text(cell) for cell in columns[title]]
+        titles = None if title is None else [as_label(cell) for cell in columns[title]]
+        chosen = wanted.features or [name for name in columns if name not in (item, title)]
+        for role, given in (("features", wanted.features or ()), ("words", wanted.words)):
+            for name in given:
+                _named(columns, name, (), role)
         made, left_out = _Features(len(labels)), []
-        for name in wanted.features or [name for name in columns if name not in (item, title)]:
-            if name not in columns:
-                _named(columns, name, (), "features")
+        for name in dict.fromkeys((*chosen, *wanted.words)):
             reason = made.add(name, columns[name], words=name in wanted.words)
             left_out += [] if reason is None else [f"{name}: {reason}"]
-        if titles is not None:
+        if titles is not None and not made.dated:
             found = [_YEAR_IN_TITLE.search(text) for text in titles]
             if sum(match is not None for match in found) > len(found) / 2:
                 made.number("year", [float(match[1]) if match else np.nan for match in found])
-            if title in wanted.words:
-                made.words(str(title), titles)
+        if made.too_many:
+            left_out.append(
+                f"{made.too_many:,} features: at most {_MOST_CATEGORIES} categories of a column "
+                f"and {_MOST_FEATURES:,} features in all are used"
+            )
         return cls(
             labels=np.array(labels),
-            titles=None if titles is None else np.array(titles),
+            titles=None
+            if titles is None
+            else np.array([text[:_LONGEST_TITLE] for text in titles]),
             features=made.matrix(),
             names=tuple(made.names),
             left_out=tuple(left_out),
@@ -174,99 +181,142 @@ class Catalogue:
 
 
 class _Features:
-    """Features as they are made, column by column."""
+    """Features as they are made, column by column.
+
+    Attributes:
+        names: Of those made so far.
+        dated: Whether a column gave years.
+        too_many: How many were left out because there are enough.
+    """
 
     def __init__(self, items: int) -> None:
-        self.items, self.names, self._parts = items, list[str](), list[NDArray[np.float32]]()
+        self.items, self.names, self.dated, self.too_many = items, list[str](), False, 0
+        self._parts = list[NDArray[np.float32]]()
 
     def matrix(self) -> NDArray[np.float32]:
-        if not self._parts:
-            return np.zeros((self.items, 0), dtype=np.float32)
-        return np.stack(self._parts, axis=1)
+        """Return all of them, ``[n_items, n_features]``."""
+        return np.concatenate([np.zeros((self.items, 0), dtype=np.float32), *self._parts], axis=1)
 
     def add(self, name: str, cells: Sequence[Any], *, words: bool) -> str | None:
         """Make features of a column; returns why not, if none can be made."""
-        texts = [_text(cell) for cell in cells]
+        if not words and any(isinstance(cell, _LISTS) for cell in cells):
+            return self._lists(name, cells)
+        texts = [as_label(cell) for cell in cells]
         filled = [text for text in texts if text]
-        if words:
-            return self.words(name, texts)
         if not filled:
             return "all of it is empty"
-        if any(isinstance(cell, list | tuple | np.ndarray) for cell in cells):
-            return self._lists(name, cells)
+        if words:
+            return self._words(name, texts)
         if filled[0].startswith(("http://", "https://")):
             return "addresses"
         numbers = _numbers(texts)
         if numbers is not None:
+            known = numbers[np.isfinite(numbers)]
+            if name.lower().endswith("id") and len(np.unique(known)) == len(known):
+                return "the number of each item in another list"
+            self.dated |= bool(((known >= 1500) & (known < 2100) & (known % 1 == 0)).all())
             return self.number(name, numbers)
         years = [_YEAR_IN_DATE.search(text) for text in texts]
         if sum(year is not None for year in years) > 0.9 * len(filled):
+            self.dated = True
             return self.number(name, [float(year[1]) if year else np.nan for year in years])
         parts = _separated(texts)
-        counts = Counter(part for row in parts for part in row if part)
+        counts = Counter(itertools.chain.from_iterable(parts))
         if len(counts) > max(_FEW, len(filled) / 2) or max(counts.values()) < _FEWEST_ITEMS:
             return "text that hardly comes twice; its words can be features"
         return self._categories(name, parts)
 
-    def number(self, name: str, numbers: Iterable[float]) -> str | None:
+    def number(self, name: str, numbers: ArrayLike) -> str | None:
         """A number in classes of equal size; as it is, if it is 0 or 1."""
-        values = np.array(list(numbers), dtype=np.float64)
+        values = np.asarray(numbers, dtype=np.float64)
         known = values[np.isfinite(values)]
         if len(np.unique(known)) < 2:
             return "the same for all items"
         if np.isin(known, (0.0, 1.0)).all():
-            self._append(name, np.nan_to_num(values))
+            self._append([name], np.nan_to_num(values)[:, None])
             return None
         edges = np.unique(np.quantile(known, np.linspace(0, 1, _CLASSES + 1)))
         place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-        for index, (low, high) in enumerate(itertools.pairwise(edges)):
-            inside = (place == index) & np.isfinite(values)
-            self._append(f"{name}: {low:g} to {high:g}", inside)
+        inside = (place[:, None] == np.arange(len(edges) - 1)) & np.isfinite(values)[:, None]
+        bounds = itertools.pairwise(f"{edge:.10g}" for edge in edges)
+        self._append([f"{name}: {low} to {high}" for low, high in bounds], inside)
         return None
 
-    def words(self, name: str, texts: Sequence[str]) -> str | None:
+    def _words(self, name: str, texts: Sequence[str]) -> str | None:
         """Words that some items share, hashed so that there are not too many."""
         rows = [set(_WORD.findall(text.lower())) for text in texts]
-        counts = Counter(word for row in rows for word in row)
-        shared = {word for word, count in counts.items() if 1 < count <= len(rows) / 2}
-        if not shared:
+        counts = Counter(itertools.chain.from_iterable(rows))
+        bucket = {w: _bucket(w) for w, count in counts.items() if 1 < count <= len(rows) / 2}
+        if not bucket:
             return "no word of it comes twice"
-        bucket = {word: _bucket(word) for word in shared}
-        made = np.zeros((len(rows), _BUCKETS), dtype=np.float32)
-        for index, row in enumerate(rows):
-            made[index, [bucket[word] for word in row & shared]] = 1.0
-        for place in np.flatnonzero(made.any(axis=0)):
-            self._append(f"{name}: words {place}", made[:, place])
+        made = _marked(rows, bucket, _BUCKETS)
+        used = np.flatnonzero(made.any(axis=0))
+        self._append([f"{name}: words {place}" for place in used], made[:, used])
         return None
 
     def _lists(self, name: str, cells: Sequence[Any]) -> str | None:
-        rows = [list(cell) if cell is not None else [] for cell in cells]
-        lengths = {len(row) for row in rows if row}
-        numeric = all(isinstance(part, int | float | np.number) for row in rows for part in row)
-        if not numeric or len(lengths) != 1:
-            return self._categories(name, [[_text(part) for part in row] for row in rows])
-        width = lengths.pop()
-        values = np.array([row or [0.0] * width for row in rows], dtype=np.float64)
+        rows = [
+            list(cell) if isinstance(cell, list | tuple | np.ndarray) else [] for cell in cells
+        ]
+        first = next((row for row in rows if row), [])
+        if not any(isinstance(part, float | np.floating) for part in first):
+            return self._categories(name, [[*filter(None, map(as_label, row))] for row in rows])
+        try:  # an embedding: one scale for all of it keeps its angles
+            values = np.array([row or [0.0] * len(first) for row in rows], dtype=np.float64)
+        except (TypeError, ValueError):
+            return "an embedding that is not of the same length for all items"
         if not np.isfinite(values).all():
             return "an embedding with numbers that are not finite"
-        size = np.abs(values).max() or 1.0
-        for index in range(width):  # an embedding: one scale for all of it keeps its angles
-            self._append(f"{name}: {index}", values[:, index] / size)
+        values /= np.abs(values).max() or 1.0
+        self._append([f"{name}: {index}" for index in range(len(first))], values)
         return None
 
     def _categories(self, name: str, rows: Sequence[Sequence[str]]) -> str | None:
-        counts = Counter(part for row in rows for part in set(row) if part)
+        counts = Counter(part for row in rows for part in set(row))
         kept = [part for part, count in counts.items() if _FEWEST_ITEMS <= count < len(rows)]
         if not kept:
             return "no category of it has two items, and not all"
-        for part in sorted(kept, key=lambda part: (-counts[part], part))[:_MOST_FEATURES]:
-            self._append(f"{name}: {part}", [part in row for row in rows])
+        kept.sort(key=lambda part: (-counts[part], part))
+        self.too_many += max(len(kept) - _MOST_CATEGORIES, 0)
+        place = {part: index for index, part in enumerate(kept[:_MOST_CATEGORIES])}
+        names = [f"{name}: {part[:_LONGEST_NAME]}" for part in place]
+        self._append(names, _marked(rows, place, len(place)))
         return None
 
-    def _append(self, name: str, values: ArrayLike) -> None:
-        if len(self.names) < _MOST_FEATURES:
-            self.names.append(name)
-            self._parts.append(np.asarray(values, dtype=np.float32))
+    def _append(self, names: Sequence[str], values: ArrayLike) -> None:
+        room = max(_MOST_FEATURES - len(self.names), 0)
+        self.too_many += max(len(names) - room, 0)
+        self.names += names[:room]
+        self._parts.append(np.asarray(values, dtype=np.float32)[:, :room])
+
+
+def _marked(
+    rows: Sequence[Iterable[str]], place: Mapping[str, int], width: int
+) -> NDArray[np.float32]:
+    """A row of 0 for each row of texts, with 1 at the places of those that have one."""
+    made = np.zeros((len(rows), width), dtype=np.float32)
+    for index, row in enumerate(rows):
+        made[index, [place[text] for text in row if text in place]] = 1.0
+    return made
+
+
+def _labels(labels: list[str], where: str) -> list[str]:
+    """The labels, after checking that each item has one of its own."""
+    if len(labels) > MOST_LABELS:
+        raise DataError(f"{where} has more than {MOST_LABELS:,} items")
+    seen = set[str]()
+    for row, label in enumerate(labels, start=1):
+        fault = None
+        if not label:
+            fault = "has no label"
+        elif label in seen:
+            fault = "has a label that came before"
+        elif len(label.encode(errors="replace")) > LONGEST_LABEL:
+            fault = f"has a label of more than {LONGEST_LABEL} bytes"
+        if fault is not None:
+            raise DataError(f"{where}: item {row} {fault}; expected each item once, by its label")
+        seen.add(label)
+    return labels
 
 
 def read_items(path: Path | str, items_format: ItemsFormat | None = None) -> Catalogue:
@@ -282,56 +332,79 @@ def read_items(path: Path | str, items_format: ItemsFormat | None = None) -> Cat
     """
     path, wanted = Path(path), items_format or ItemsFormat()
     try:
-        content = read_bytes(path, MOST_BYTES_OF_A_CATALOGUE)
+        content = read_bytes(path, _MOST_BYTES)
+        if content[:2] == b"\x1f\x8b":
+            with gzip.open(io.BytesIO(content)) as zipped:
+                content = zipped.read(_MOST_BYTES + 1)
     except FileNotFoundError:
         raise DataError("no such file; expected a table of items", path=path) from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError("the gzip data is damaged", path=path) from error
     except (OSError, ValueError) as error:
-        raise DataError(f"cannot be read: {error}", path=path) from error
+        raise DataError(f"cannot be read: {error}; expected a table", path=path) from error
+    if len(content) > _MOST_BYTES:
+        raise DataError(f"unpacks to more than {_MOST_BYTES:,} bytes", path=path)
     if content[:4] == b"PAR1":
         return Catalogue.from_frame(_parquet(content, path), wanted, where=str(path))
-    if content[:2] == b"\x1f\x8b":
-        try:
-            with gzip.open(io.BytesIO(content)) as zipped:
-                content = zipped.read(MOST_BYTES_OF_A_CATALOGUE)
-        except (OSError, EOFError) as error:
-            raise DataError("the gzip data is damaged", path=path) from error
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:  # older catalogues, MovieLens' among them
         text = content.decode("latin-1")
     if "\0" in text:
         raise DataError("holds a zero byte: expected CSV or Parquet", path=path)
-    rows = _rows(text, len(wanted.columns or ()))
+    try:
+        rows = _rows(text, len(wanted.columns or ()))
+    except csv.Error as error:
+        raise DataError(f"cannot be read as a table: {error}", path=path) from error
     if not rows:
         raise DataError("is empty; expected a row for each item", path=path)
-    names = list(wanted.columns or rows.pop(0))
-    if len(set(names)) < len(names):
-        raise DataError("has two columns of the same name", path=path, line=1)
-    for line, row in enumerate(rows, start=1 if wanted.columns else 2):
+    names = _header(rows, wanted, path)
+    for line, row in rows:
         if len(row) != len(names):
             problem = f"expected {len(names)} columns, found {len(row)}"
             raise DataError(problem, path=path, line=line)
-    columns = dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
+    cells = zip(*(row for _, row in rows), strict=True)
+    columns = dict(zip(names, cells, strict=True)) if rows else {}
     return Catalogue.from_frame(columns, wanted, where=str(path))
 
 
-def _rows(text: str, columns: int) -> list[list[str]]:
-    """The cells of a text table; the delimiter makes most rows as wide as the first."""
-    sample = text[: 1 << 16].splitlines()[:20]
+def _header(rows: list[tuple[int, list[str]]], wanted: ItemsFormat, path: Path) -> list[str]:
+    """The names of the columns, which are taken off the rows if they stand there."""
+    if wanted.columns is not None:
+        return list(wanted.columns)
+    first = [cell.strip() for cell in rows[0][1]]
+    usual = {name: "" for name in first if _plain(name) in (*_IDS, *_TITLES)}
+    if len(first) == 1 and not usual:  # a list of labels, as for a federation on real machines
+        return ["item"]
+    if not usual and any(_numbers([cell]) is not None for cell in first if cell):
+        problem = "has no header; expected names in the first row, such as item,title,genre"
+        raise DataError(problem, path=path, line=1)
+    if len(set(first)) < len(first):
+        raise DataError("has two columns of the same name", path=path, line=1)
+    del rows[0]
+    return first
+
+
+def _rows(text: str, columns: int) -> list[tuple[int, list[str]]]:
+    """The cells of each row, with its line; the delimiter makes most rows as wide as the first."""
+    sample = "\n".join(text[: 1 << 16].split("\n")[:20])
 
     def fitness(delimiter: str) -> tuple[bool, float, int]:
-        found = [len(row) for row in _split(sample, delimiter) if row]
+        found = [len(row) for _, row in _split(sample, delimiter)]
         width = columns or (found[0] if found else 0)
         return width > 1, sum(one == width for one in found) / max(len(found), 1), width
 
-    delimiter = max(_DELIMITERS, key=fitness)
-    return [row for row in _split(text.splitlines(), delimiter) if any(row)]
+    return list(_split(text, max(_DELIMITERS, key=fitness)))
 
 
-def _split(lines: Iterable[str], delimiter: str) -> Iterable[list[str]]:
+def _split(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     if len(delimiter) > 1:
-        return (line.split(delimiter) for line in lines)
-    return csv.reader(lines, delimiter=delimiter)
+        lines = enumerate(io.StringIO(text), start=1)
+        cut = ((line, row.rstrip("\r\n").split(delimiter)) for line, row in lines)
+        yield from ((line, row) for line, row in cut if any(row))
+        return
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    yield from ((reader.line_num, row) for row in reader if any(row))
 
 
 def _parquet(content: bytes, path: Path) -> Any:
@@ -373,33 +446,45 @@ def _named(
         expected = f"one of {', '.join(list(columns)[:20])}"
         ConfigError.unless(given in columns, f"items: {role}", given, expected)
         return given
-    plain = {re.sub(r"[\W_]", "", name).lower(): name for name in columns}
+    plain = {_plain(name): name for name in columns}
     return next((plain[name] for name in usual if name in plain), None)
 
 
-def _text(cell: Any) -> str:
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]", "", name).lower()
+
+
+def as_label(cell: Any) -> str:
+    """A cell as text; an empty one if it is missing, and whole numbers without a point."""
+    if isinstance(cell, str):  # most of them
+        return cell.strip()
     if cell is None or (isinstance(cell, float) and not np.isfinite(cell)):
         return ""
+    if type(cell).__name__ in ("NAType", "NaTType"):  # how pandas writes that a cell is missing
+        return ""
+    if isinstance(cell, bool | np.bool_):
+        return str(int(cell))
     if isinstance(cell, float | np.floating) and float(cell).is_integer():
         return str(int(cell))
     return str(cell).strip()
 
 
-def _numbers(texts: Sequence[str]) -> list[float] | None:
+def _numbers(texts: Sequence[str]) -> NDArray[np.float64] | None:
     """The cells as numbers, missing ones as NaN; None if one is something else."""
     try:
-        return [float(text) if text else np.nan for text in texts]
+        return np.array([float(text) if text else np.nan for text in texts])
     except ValueError:
         return None
 
 
 def _separated(texts: Sequence[str]) -> list[list[str]]:
     """The parts of each cell, by the separator that makes the fewest distinct ones."""
-    best = [[text] if text else [] for text in texts]
-    for separator in _SEPARATORS:
+    best, fewest = [[text] if text else [] for text in texts], len(set(texts))
+    for separator in (one for one in _SEPARATORS if any(one in text for text in texts)):
         parts = [[part.strip() for part in text.split(separator)] for text in texts]
-        if len({p for row in parts for p in row}) < len({p for row in best for p in row}):
-            best = parts
+        distinct = len(set(itertools.chain.from_iterable(parts)))
+        if distinct < fewest + (separator != ","):  # a comma also stands in ordinary text
+            best, fewest = [[part for part in row if part] for row in parts], distinct
     return best
 
 

@@ -11,12 +11,13 @@ import contextlib
 import difflib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from bgtplanner.data.catalogue import Catalogue, ItemsFormat, read_items
 from bgtplanner.data.ratings import Duplicates, Ratings, Scale
 from bgtplanner.data.split import deal_users, merge_users
 from bgtplanner.data.synthetic import demo_ratings, synthetic_ratings
@@ -35,6 +36,7 @@ __all__ = [
     "load_ratings",
     "parse_scale",
     "with_home",
+    "with_items",
 ]
 
 
@@ -63,13 +65,14 @@ class Dataset:
     Attributes:
         name: Its name for `load_ratings` and ``--dataset``.
         description: One line for lists.
-        make: Generates the ratings from a seed, if nothing is read.
+        make: Generates the ratings from a seed, with a catalogue or not, if nothing is read.
         folder: Folder under the data folder, or None if nothing is read from there.
         files: Original names of the files: the ratings and, if only the users of a network are
             kept, its pairs of users. Any may be gzipped, with ``.gz`` added.
         table: How the files are read.
         archive: Where they can be downloaded.
-        catalogue: File with more about the items, if there is one.
+        catalogue: File of all items, with titles and features, if there is one.
+        items_format: How that file is read.
         scale: How its raw values become [0, 1].
         raw_range: Smallest and largest raw value that is a rating.
         split_within: Whether ratings are held out user by user or over all at once.
@@ -89,6 +92,7 @@ class Dataset:
     table: TableFormat = field(default_factory=TableFormat)
     archive: Archive | None = None
     catalogue: str | None = None
+    items_format: ItemsFormat = field(default_factory=ItemsFormat)
     scale: Scale = (0.0, 5.0)
     raw_range: tuple[float, float] | None = (1.0, 5.0)
     split_within: Literal["user", "all"] = "user"
@@ -100,12 +104,17 @@ class Dataset:
     terms: str = ""
 
 
+_GENRES = (
+    "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary",
+    "Drama", "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi",
+    "Thriller", "War", "Western",
+)  # fmt: skip
 _MOVIELENS_100K = Dataset(
     name="ml-100k",
     description="MovieLens 100K: 943 users, one client per user",
     folder="ml-100k",
     files=("u.data",),
-    table=TableFormat(delimiter="\t", header=False, time=3, whole_ids=True),
+    table=TableFormat(delimiter="\t", header=False, rating=2, time=3, whole_ids=True),
     archive=Archive(
         url="https://files.grouplens.org/datasets/movielens/ml-100k.zip",
         files={
@@ -115,6 +124,12 @@ _MOVIELENS_100K = Dataset(
         sha256="50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
     ),
     catalogue="u.item",
+    items_format=ItemsFormat(
+        columns=(
+            *("item", "title", "year", "video release", "address"),
+            *(f"genre: {genre}" for genre in _GENRES),
+        ),
+    ),
     citation="F. Maxwell Harper and Joseph A. Konstan. 2015. The MovieLens Datasets: History and "
     "Context. ACM Transactions on Interactive Intelligent Systems 5, 4, Article 19. "
     "https://doi.org/10.1145/2827872",
@@ -127,13 +142,14 @@ _MOVIELENS_1M = replace(
     description="MovieLens 1M: 6,040 users dealt to 605 clients, as in the paper",
     folder="ml-1m",
     files=("ratings.dat",),
-    table=TableFormat(delimiter="::", header=False, time=3, whole_ids=True),
+    table=TableFormat(delimiter="::", header=False, rating=2, time=3, whole_ids=True),
     archive=Archive(
         url="https://files.grouplens.org/datasets/movielens/ml-1m.zip",
         files={"ratings.dat": None, "movies.dat": None},
         sha256="a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
     ),
     catalogue="movies.dat",
+    items_format=ItemsFormat(columns=("item", "title", "genre")),
     pseudo_items=400,
     clients=605,
 )
@@ -142,7 +158,7 @@ _FILMTRUST = Dataset(
     description="FilmTrust: the 874 users in the trust network, as in the paper",
     folder="filmtrust",
     files=("ratings.txt", "trust.txt"),  # the second: trustor, trustee, 1
-    table=TableFormat(delimiter=" ", header=False, whole_ids=True),
+    table=TableFormat(delimiter=" ", header=False, rating=2, whole_ids=True),
     archive=Archive(
         url="https://guoguibing.github.io/librec/datasets/filmtrust.zip",
         files={
@@ -161,12 +177,12 @@ _SETS = (
     Dataset(
         name="demo",
         description="the default: 300 synthetic clients, always the same",
-        make=lambda _: demo_ratings(),
+        make=lambda _: demo_ratings(catalogue=True),
     ),
     Dataset(
         name="synthetic",
         description="synthetic ratings of 1,000 clients, by seed",
-        make=lambda seed: synthetic_ratings(seed=seed),
+        make=lambda seed: synthetic_ratings(seed=seed, catalogue=True),
     ),
     _FILMTRUST,
     replace(
@@ -274,6 +290,9 @@ def load_ratings(
     time: Column = None,
     client: Column = None,
     scale: Scale | str | None = None,
+    items: Catalogue | Path | str = "auto",
+    items_format: ItemsFormat | None = None,
+    unknown_items: Literal["error", "leave-out"] = "error",
 ) -> Ratings:
     """Load the ratings of a named set, or of a table with ``csv:PATH`` or ``parquet:PATH``.
 
@@ -289,11 +308,17 @@ def load_ratings(
         header: Whether the first row of a text table holds names.
         user: User column of a table, by name or position from 0.
         item: Item column.
-        rating: Rating column.
+        rating: Rating column; ``"none"`` if rows are clicks, plays or purchases without a rating.
         time: Time column.
         client: Client column; without one every user is a client.
         scale: How the values of a table become [0, 1]: ``max`` (the default), ``minmax`` or
             bounds, as two numbers or ``LOW:HIGH``. Give bounds if the largest value is private.
+        items: The public catalogue: ``auto`` takes the set's own file if it is there, ``none``
+            takes the items that occur in the ratings; or a table of items (see
+            :func:`~bgtplanner.data.catalogue.read_items`), or a catalogue.
+        items_format: How such a table is read; what is not said is detected.
+        unknown_items: What to do with ratings of items that the catalogue lacks, as in
+            :meth:`Ratings.with_catalogue`.
 
     Raises:
         ConfigError: If the name or an option cannot be used.
@@ -315,16 +340,91 @@ def load_ratings(
             raise ConfigError(
                 f"{option}={value!r}: only for {kinds}, not for '{name}'; leave it out"
             )
+    folder = None
     if info.make is not None:
-        return info.make(seed)
-    if known:
-        ratings = _read(info, find_files(name, data_dir), duplicates)
+        ratings = info.make(seed)
+    elif known:
+        files = find_files(name, data_dir)
+        ratings, folder = _read(info, files, duplicates), files[0].parent
     else:
         ratings = _read_own(info, given, duplicates)
+    ratings = with_items(
+        ratings, info, items, folder, items_format=items_format, unknown=unknown_items
+    )
     if info.clients is None:
         return ratings
     dealt = deal_users(ratings, info.clients, seed=seed)
     return merge_users(dealt) if info.merged else dealt
+
+
+def with_items(
+    ratings: Ratings,
+    info: Dataset,
+    items: Catalogue | Path | str,
+    folder: Path | None = None,
+    *,
+    items_format: ItemsFormat | None = None,
+    unknown: Literal["error", "leave-out"] = "error",
+) -> Ratings:
+    """The ratings of a set with the catalogue that `items` stands for, as in `load_ratings`.
+
+    Args:
+        ratings: Ratings of this set.
+        info: The set.
+        items: ``auto``, ``none``, a path or a catalogue.
+        folder: Where the set's own files are.
+        items_format: How a table of items is read; by default the set's own way for its own file.
+        unknown: What to do with ratings of items that the catalogue lacks.
+    """
+    path: Path | None = None
+    if isinstance(items, str) and items in ("auto", "none"):
+        if items == "none":
+            _for_a_table(items_format)
+            return replace(ratings, catalogue=None)
+        if info.catalogue is not None and folder is not None:
+            path = existing_file(folder / info.catalogue)
+            if path is None:
+                note = (
+                    f"No catalogue: {folder / info.catalogue} is not there. The items are those "
+                    "that occur in the ratings, without titles and features. Run 'bgtplanner "
+                    f"data fetch {info.name}', or give a table with --items."
+                )
+                return replace(ratings, notes=(*ratings.notes, note))
+    elif not isinstance(items, Catalogue):
+        fits = bool(str(items).strip()) and "\0" not in str(items)
+        ConfigError.unless(fits, "--items", str(items), "auto, none or the path of a table")
+        path = with_home(items)
+    if path is not None:
+        own = info.catalogue is not None and path.name.removesuffix(".gz") == info.catalogue
+        items = read_items(path, _both(info.items_format if own else ItemsFormat(), items_format))
+    else:
+        _for_a_table(items_format)
+    if isinstance(items, Catalogue):
+        ratings = ratings.with_catalogue(items, unknown=unknown)
+    if ratings.catalogue is None:
+        return ratings
+    where = "" if path is None else f" from {path.name}"
+    titles = "" if ratings.catalogue.titles is None else ", titles"
+    features = len(ratings.catalogue.names)
+    note = f"Catalogue{where}: {ratings.n_items:,} items, {features:,} features{titles}."
+    return replace(ratings, notes=(*ratings.notes, note))
+
+
+def _for_a_table(items_format: ItemsFormat | None) -> None:
+    """Refuse to be told about a table of items where none is read."""
+    if items_format is not None:
+        raise ConfigError(
+            "data.items_column and data.items_words (items_format) are about a table of items; "
+            "give one with --items, or leave them out"
+        )
+
+
+def _both(own: ItemsFormat, given: ItemsFormat | None) -> ItemsFormat:
+    """What is known about a table, with what was given besides."""
+    if given is None:
+        return own
+    said = {one.name: getattr(given, one.name) for one in fields(given)}
+    return replace(own, **{name: value for name, value in said.items() if value not in (None, ())})
 
 
 def _read_own(info: Dataset, given: dict[str, Any], duplicates: Duplicates) -> Ratings:

@@ -80,7 +80,7 @@ def fetch_dataset(
         folder.mkdir(parents=True, exist_ok=True)
         with _lock(root / f".{info.folder}.lock"):
             missing = {f: s for f, s in archive.files.items() if not existing_file(folder / f)}
-            if missing.keys() & set(info.files):
+            if missing.keys() & {*info.files, info.catalogue}:
                 for attempt in range(attempts):
                     try:
                         _transfer(address, part, archive.max_bytes, on_progress, timeout)

@@ -7,6 +7,7 @@ client. All values are scaled to [0, 1].
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Self
@@ -14,13 +15,15 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bgtplanner.data.catalogue import Catalogue
+from bgtplanner.data.catalogue import Catalogue, as_label
 from bgtplanner.errors import ConfigError, DataError
 
 __all__ = ["Duplicates", "Ratings", "Scale"]
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
+
+_WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # integers that are written as they are read
 
 Scale = Literal["max", "minmax"] | tuple[float, float]
 """How raw values become [0, 1]: ``max`` divides by the largest value, ``minmax`` maps the smallest
@@ -53,6 +56,9 @@ class Ratings:
             ``catalogue`` if the items were. Whatever was read off the ratings reveals something
             about the people who rated, and no budget pays for that.
         catalogue: Titles and features of the items, in their order, if there are any.
+        implicit: Whether these are clicks, plays or purchases, which have the value 1, and no
+            ratings.
+        notes: What whoever starts a run should be told about how these were loaded.
 
     Example:
         >>> ratings = Ratings.from_arrays(["ann", "bob", "ann"], [7, 7, 9], [1, 5, 3], scale="max")
@@ -75,6 +81,8 @@ class Ratings:
     name: str = "ratings"
     public: frozenset[str] = frozenset()
     catalogue: Catalogue | None = None
+    implicit: bool = False
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.value)
@@ -122,6 +130,68 @@ class Ratings:
             return np.zeros((self.n_items, 0), dtype=np.float32)
         return self.catalogue.features
 
+    def with_catalogue(
+        self, catalogue: Catalogue, *, unknown: Literal["error", "leave-out"] = "error"
+    ) -> Self:
+        """The same ratings with the items of a public catalogue: all of them, rated or not.
+
+        An item that no one has rated yet can then be recommended as well, and the list of items no
+        longer reveals which ones were rated.
+
+        Args:
+            catalogue: The items, by the labels that they have in the ratings.
+            unknown: What to do with ratings of an item that the catalogue lacks: raise an
+                ``error``, or ``leave-out`` these ratings, of which :attr:`notes` then has the
+                number.
+
+        Raises:
+            DataError: If the catalogue lacks rated items, or has none of them.
+
+        Example:
+            >>> films = Catalogue.from_frame({"item": [7, 8, 9], "title": ["Up", "Ran", "If"]})
+            >>> ratings = Ratings.from_arrays(["ann", "bob"], [7, 9], [1, 5], scale=(1, 5))
+            >>> ratings.with_catalogue(films).item_labels.tolist()
+            [7, 8, 9]
+        """
+        ConfigError.unless(
+            unknown in ("error", "leave-out"), "unknown", unknown, "error or leave-out"
+        )
+        whole = self.item_labels.dtype.kind in "iuf" and all(
+            map(_WHOLE.fullmatch, catalogue.labels)
+        )
+        labels = np.sort(catalogue.labels.astype(np.int64) if whole else catalogue.labels)
+        here = {label: place for place, label in enumerate(labels.astype(str).tolist())}
+        own = [n if isinstance(n, str) else as_label(n) for n in self.item_labels.tolist()]
+        place = np.array([here.get(label, -1) for label in own], dtype=np.int64)
+        item = place[self.item]
+        known = item >= 0
+        missing, notes = int((~known).sum()), self.notes
+        if len(self) and not known.any():
+            raise DataError(
+                "the catalogue has none of the rated items; is it of these data, and are its "
+                "labels those of the ratings? Name their column with data.items_column"
+            )
+        if missing:
+            lacking = len(np.unique(self.item[~known]))
+            problem = f"{missing:,} of {len(self):,} ratings are of {lacking:,} items that the "
+            if unknown == "error":
+                raise DataError(
+                    f"{problem}catalogue lacks; complete it, or leave these ratings out with "
+                    "data.unknown_items=leave-out"
+                )
+            notes = (*notes, f"{problem}catalogue lacks: they are left out.")
+        kept = self.take(known)
+        kept = replace(kept, item=item[known].astype(np.int32), n_items=len(labels))
+        if (np.diff(place[place >= 0]) < 0).any():  # the items are in another order
+            kept = kept.take(np.lexsort((kept.item, kept.user, kept.client)))
+        return replace(
+            kept,
+            item_labels=labels,
+            catalogue=catalogue.over(labels),
+            public=self.public | {"catalogue"},
+            notes=notes,
+        )
+
     def to_raw(self, value: ArrayLike) -> NDArray[np.float64]:
         """Convert scaled values, such as predictions, back to the scale of the source."""
         return np.asarray(value, dtype=np.float64) * (self.high - self.low) + self.low
@@ -131,7 +201,7 @@ class Ratings:
         cls,
         user: ArrayLike,
         item: ArrayLike,
-        value: ArrayLike,
+        value: ArrayLike | None = None,
         *,
         time: ArrayLike | None = None,
         client: ArrayLike | None = None,
@@ -146,7 +216,9 @@ class Ratings:
         Args:
             user: Label of the user of each rating (numbers or text).
             item: Label of the item of each rating.
-            value: Raw rating.
+            value: Raw rating; None for implicit feedback such as clicks, which have the value 1.
+                Values above 0 that are all the same are also taken for clicks, unless `scale` has
+                bounds.
             time: When it was given. If given, `duplicates` goes by time, else by position.
             client: Label of the client of each rating; by default every user is a client. All
                 ratings of a user must name the same client.
@@ -162,7 +234,17 @@ class Ratings:
                 label is missing from `users` or `items`, or a duplicate is found under
                 ``duplicates="error"``.
         """
-        raw = _as_float(value, "value")
+        raw = np.ones(np.shape(user)[:1]) if value is None else _as_float(value, "value")
+        given, notes = value is None or not isinstance(scale, str), tuple[str, ...]()
+        if value is None:
+            fits = isinstance(scale, str) or tuple(scale) == (0, 1)
+            ConfigError.unless(fits, "scale", scale, "nothing, or 0 and 1, as there are no values")
+        alike = len(raw) > 1 and raw[0] > 0 and bool((raw == raw[0]).all())
+        implicit = value is None or (alike and not given)
+        if implicit:
+            why = "There is no rating column" if value is None else "All ratings are the same"
+            notes = (f"{why}: each row counts as a click (implicit feedback), with the value 1.",)
+            raw, scale = np.ones_like(raw), (0.0, 1.0)
         user_labels, user_index = _index_labels(user, users, "user", len(raw))
         item_labels, item_index = _index_labels(item, items, "item", len(raw))
         when = None if time is None else _as_float(time, "time")
@@ -199,9 +281,9 @@ class Ratings:
             user_labels=user_labels,
             item_labels=item_labels,
             name=name,
-            public=frozenset(
-                ["scale"] * (not isinstance(scale, str)) + ["catalogue"] * (items is not None)
-            ),
+            public=frozenset(["scale"] * given + ["catalogue"] * (items is not None)),
+            implicit=implicit,
+            notes=notes,
         )
 
     @classmethod
@@ -211,7 +293,7 @@ class Ratings:
         *,
         user: str = "user",
         item: str = "item",
-        value: str = "rating",
+        value: str | None = "rating",
         time: str | None = None,
         client: str | None = None,
         **options: Any,
@@ -222,7 +304,7 @@ class Ratings:
             frame: ``frame[column]`` must return the column.
             user: Name of the user column.
             item: Name of the item column.
-            value: Name of the rating column.
+            value: Name of the rating column; None for implicit feedback such as clicks.
             time: Name of the time column, if any.
             client: Name of the client column, if any.
             **options: Passed on to :meth:`from_arrays`.
@@ -239,8 +321,9 @@ class Ratings:
             except (KeyError, IndexError, TypeError, ValueError) as error:
                 known = getattr(frame, "column_names", None)
                 known = list(getattr(frame, "columns", frame)) if known is None else known
+                clicks = "; for clicks without ratings: value=None" * (argument == "value")
                 raise DataError(
-                    f"{argument}={name!r}: no such column; the frame has {known}"
+                    f"{argument}={name!r}: no such column; the frame has {known}{clicks}"
                 ) from error
             except Exception as error:  # frame libraries have errors of their own
                 raise DataError(f"{argument}={name!r}: no such column") from error

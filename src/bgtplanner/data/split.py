@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 from bgtplanner.data.ratings import IntArray, Ratings
 from bgtplanner.errors import ConfigError, DataError
 
-__all__ = ["Pairs", "Split", "deal_users", "merge_users", "split_ratings"]
+__all__ = ["Arrival", "Pairs", "Split", "Within", "deal_users", "merge_users", "split_ratings"]
+
+Within = Literal["user", "all", "last", "time", "leave-last"]
+"""How a test set is held out; see :func:`split_ratings`."""
+
+Arrival = Literal["random", "time"]
+"""In which order the training ratings arrive."""
 
 
 def deal_users(ratings: Ratings, clients: int, *, seed: int) -> Ratings:
@@ -66,11 +72,14 @@ class Split:
         test: Held-out ratings, sorted by client.
         arrival: First round (from 0) in which each training rating can be used. Shapes never
             change while ratings arrive; the mask ``arrival <= round`` does.
+        in_order: Whether they arrive in the order of their times, so that it can be measured how
+            well each is predicted before it arrives.
     """
 
     train: Ratings
     test: Ratings
     arrival: IntArray
+    in_order: bool = False
 
     def present(self, round_index: int) -> NDArray[np.bool_]:
         """Which training ratings are known in this round."""
@@ -108,20 +117,34 @@ def split_ratings(
     seed: int,
     rounds: int,
     train_share: float = 0.8,
-    within: Literal["user", "all"] = "user",
+    within: Within = "user",
+    leave_last: int = 1,
     initial_share: float = 0.5,
+    arrival: Arrival = "random",
 ) -> Split:
     """Hold out a test set, and let part of the training ratings arrive over time.
 
     Args:
         ratings: What to split.
-        seed: The same seed gives the same split, whatever is trained on it.
+        seed: The same seed gives the same split, whatever is trained on it. Of ratings with the
+            same time, it decides which counts as the earlier one.
         rounds: Rounds over which the late ratings arrive.
         train_share: Share of the ratings that is trained on (4 of 5 in the paper).
-        within: ``"user"`` keeps floor(share * n) of every user's ratings for training
-            (MovieLens); ``"all"`` draws over all ratings at once (FilmTrust).
+        within: ``"user"`` keeps floor(share * n) of every user's ratings for training, drawn at
+            random (MovieLens); ``"all"`` draws over all ratings at once (FilmTrust); ``"last"``
+            holds out the last ratings of every user, as many as under ``"user"``; ``"time"``
+            holds out the last ratings of all, from one moment on; ``"leave-last"`` holds out the
+            last `leave_last` ratings of every user, and leaves each at least one.
+        leave_last: How many ratings of a user ``"leave-last"`` holds out.
         initial_share: Share of each client's training ratings that is there from the start
             (rounded up); the rest arrives evenly over the rounds. 1 turns arrival off.
+        arrival: ``"random"``: in an order drawn for each client. ``"time"``: in the order of their
+            times; `initial_share` of all ratings is there from the start, and the same number of
+            the others arrives in every round. A client has nothing before its first rating.
+
+    Raises:
+        ConfigError: If an argument is out of range.
+        DataError: If there are no ratings, or no times where the order of time is asked for.
 
     Example:
         >>> ratings = Ratings.from_arrays([1] * 10, range(10), range(10))
@@ -132,38 +155,64 @@ def split_ratings(
     for name, share in (("train_share", train_share), ("initial_share", initial_share)):
         if not 0 < share <= 1:
             raise ConfigError(f"{name}={share}: expected a number above 0 and at most 1")
-    if rounds < 1:
-        raise ConfigError(f"rounds={rounds}: expected at least 1")
-    if within not in ("user", "all"):
-        raise ConfigError(f"within={within!r}: expected 'user' or 'all'")
+    for name, number in (("rounds", rounds), ("leave_last", leave_last)):
+        if number < 1:
+            raise ConfigError(f"{name}={number}: expected at least 1")
+    for name, chosen, possible in (
+        ("within", within, get_args(Within)),
+        ("arrival", arrival, get_args(Arrival)),
+    ):
+        if chosen not in possible:
+            raise ConfigError(f"{name}={chosen!r}: expected {' or '.join(map(repr, possible))}")
     if not len(ratings):
         raise DataError(f"{ratings.name}: has no ratings to split")
     generator = np.random.default_rng([seed, 0x5917])
     draw = generator.random(len(ratings))
-    if within == "user":
-        rank, size = _rank_within(ratings.user, draw, ratings.n_users)
-    else:
-        rank, size = _rank_within(np.zeros_like(ratings.user), draw, 1)
-    in_training = rank < np.floor(train_share * size + 1e-9)
+    users, everybody = (ratings.user, ratings.n_users), (np.zeros_like(ratings.user), 1)
+    group, groups = everybody if within in ("all", "time") else users
+    when = _times(ratings, f"data.split={within}") if within not in ("user", "all") else None
+    rank, size = _rank_within(group, draw, groups, when)
+    kept = np.floor(train_share * size + 1e-9)
+    if within == "leave-last":
+        kept = np.maximum(size - leave_last, 1)
+    in_training = rank < kept
     train, test = ratings.take(in_training), ratings.take(~in_training)
 
-    client = train.client
-    rank, size = _rank_within(client, generator.random(len(train)), train.n_clients)
+    draw = generator.random(len(train))
+    if arrival == "time":
+        when = _times(train, "data.arrival=time")
+        rank, size = _rank_within(np.zeros_like(train.user), draw, 1, when)
+        phase = np.zeros(1)
+    else:
+        rank, size = _rank_within(train.client, draw, train.n_clients)
+        # A random phase per client, so that the first late ratings do not all come at once.
+        phase = generator.random(train.n_clients)[train.client]
     initial = np.ceil(initial_share * size - 1e-9)
     late = rank >= initial
-    # A random phase per client, so that the first late ratings do not all come at once.
-    phase = generator.random(train.n_clients)[client]
     step = (rank - initial + phase) * (rounds - 1) / np.maximum(size - initial, 1)
     # The minimum matters with one round, or if rounding lifts the last step to a whole round.
-    arrival = np.where(late, np.minimum(1 + np.floor(step), rounds - 1), 0)
-    return Split(train=train, test=test, arrival=arrival.astype(np.int32))
+    first = np.where(late, np.minimum(1 + np.floor(step), rounds - 1), 0).astype(np.int32)
+    return Split(train=train, test=test, arrival=first, in_order=arrival == "time")
+
+
+def _times(ratings: Ratings, asked: str) -> NDArray[np.float64]:
+    """The times of ratings, which someone has asked to go by."""
+    if ratings.time is None:
+        raise DataError(
+            f"{ratings.name}: has no times, which {asked} goes by; name their column with "
+            "data.time_column, or set data.split=user and data.arrival=random"
+        )
+    return ratings.time
 
 
 def _rank_within(
-    group: IntArray, draw: NDArray[np.float64], n_groups: int
+    group: IntArray,
+    draw: NDArray[np.float64],
+    n_groups: int,
+    when: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rank of each row's draw inside its group, and the size of its group."""
-    order = np.lexsort((draw, group))
+    """Rank of each row in its group, by time if given and then by draw, and the group's size."""
+    order = np.lexsort((draw, group) if when is None else (draw, when, group))
     sizes = np.bincount(group, minlength=n_groups)
     starts = np.cumsum(sizes) - sizes
     rank = np.empty(len(group), dtype=np.int64)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError
 
@@ -24,6 +25,8 @@ _ACTIVITY_SPREAD = 0.9  # standard deviation of the logarithm of a user's number
 _BLOCK_RATINGS = 1 << 21  # pairs are drawn for this many ratings at a time, to bound the memory
 _DENSE_SHARE = 8  # a user who rated over 1/8 of the items draws from all items at once
 _MAX_REDRAWS = 60
+_CATEGORY_SHARE = 0.5  # of the variance of a hidden factor that its categories can tell
+_CATEGORY_FROM = 0.6  # standard deviations from which an item belongs to one: about a quarter
 
 
 def synthetic_ratings(
@@ -36,6 +39,7 @@ def synthetic_ratings(
     noise: float = 0.87,
     seed: int = 0,
     name: str = "synthetic",
+    catalogue: bool = False,
 ) -> Ratings:
     """Draw ratings of `clients` clients that are a function of the arguments alone.
 
@@ -51,6 +55,8 @@ def synthetic_ratings(
         noise: Standard deviation, in stars, of the part that cannot be predicted.
         seed: The same arguments and seed give the same ratings.
         name: Name of the set in reports.
+        catalogue: Whether the items have titles and categories, which tell something about the
+            hidden factors. The ratings are the same, to the bit.
 
     Raises:
         ConfigError: If an argument is out of range.
@@ -128,10 +134,28 @@ def synthetic_ratings(
         item_labels=np.arange(items),
         name=name,
         public=frozenset({"scale", "catalogue"}),  # both are settings, not data
+        catalogue=_catalogue(item_factors, seed) if catalogue else None,
     )
 
 
-def demo_ratings() -> Ratings:
+def _catalogue(item_factors: NDArray[np.float32], seed: int) -> Catalogue:
+    """Titles, and two categories for each hidden factor: items high and low on it, with noise."""
+    items, dim = item_factors.shape
+    generator = np.random.default_rng([seed, 0xCA7])  # its own: the ratings stay as they are
+    spread = np.maximum(item_factors.std(axis=0, dtype=np.float64), 1e-12)
+    noise = generator.normal(0, np.sqrt(1 - _CATEGORY_SHARE), (items, dim))
+    seen = np.sqrt(_CATEGORY_SHARE) * item_factors / spread + noise
+    marks = np.stack([seen > _CATEGORY_FROM, seen < -_CATEGORY_FROM], axis=2)
+    labels = np.arange(items).astype(str)
+    return Catalogue(
+        labels=labels,
+        titles=np.char.add("Item ", labels),
+        features=marks.reshape(items, 2 * dim).astype(np.float32),
+        names=tuple(f"category: {number}" for number in range(1, 2 * dim + 1)),
+    )
+
+
+def demo_ratings(*, catalogue: bool = False) -> Ratings:
     """The default data set: always the same 15,000 ratings, a minute of training on a laptop.
 
     Example:
@@ -139,7 +163,12 @@ def demo_ratings() -> Ratings:
         Ratings(demo: 15000 ratings, 300 users, 300 items, 300 clients)
     """
     return synthetic_ratings(
-        clients=300, items=300, ratings_per_client=50, seed=20_250_101, name="demo"
+        clients=300,
+        items=300,
+        ratings_per_client=50,
+        seed=20_250_101,
+        name="demo",
+        catalogue=catalogue,
     )
 
 

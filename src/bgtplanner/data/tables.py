@@ -57,7 +57,9 @@ class TableFormat:
         user: Column of the user, by name or position from 0. By default it is found by its usual
             names, else it is the first column.
         item: Column of the item; by default likewise, else the second.
-        rating: Column of the rating; by default likewise, else the third.
+        rating: Column of the rating; by default likewise, else the third. ``"none"``: rows are
+            clicks, plays or purchases without one, as they are by default if no column is left
+            for it.
         time: Column of the time, in numbers or ISO dates; by default found by name only.
         client: Column of the client; by default found by name only.
         whole_ids: Whether users and items must be plain integers, not text.
@@ -79,11 +81,14 @@ class TableFormat:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Table:
-    """Columns of equal length. Ids are integers, or indices into the labels if there are any."""
+    """Columns of equal length. Ids are integers, or indices into the labels if there are any.
+
+    Without a rating column, rows say what happened: clicks, plays, purchases.
+    """
 
     user: NDArray[Any]
     item: NDArray[Any]
-    rating: NDArray[np.float64]
+    rating: NDArray[np.float64] | None
     time: NDArray[np.float64] | None
     client: NDArray[Any] | None
     user_labels: NDArray[np.str_] | None
@@ -315,16 +320,29 @@ def _find_layout(
     sample = text[:_SNIFFED_BYTES].decode(errors="replace")
     delimiter = _find_delimiter(sample, wanted.delimiter, path, line)
     first = _split(sample, delimiter)[0]
-    named = any(isinstance(getattr(wanted, role), str) for role in _ROLES)
+    given = {role: getattr(wanted, role) for role in _ROLES if not _without(wanted, role, first)}
+    named = any(isinstance(column, str) for column in given.values())
     header = wanted.header
     if header is None:
-        usual = _usual_place(first, "rating")
-        at = wanted.rating if isinstance(wanted.rating, int) else usual
+        usual = {role: _usual_place(first, role) for role in _ROLES}
+        at = wanted.rating if isinstance(wanted.rating, int) else usual["rating"]
         cell = first[at if at is not None and 0 <= at < len(first) else min(2, len(first) - 1)]
-        header = named or usual is not None or not _is_number(cell)
+        header = named or usual["rating"] is not None or not _is_number(cell)
+        if not named and (len(first) < 3 or "rating" not in given):  # ids alone: text or numbers
+            header = usual["user"] is not None or usual["item"] is not None
+            if not header and not all(map(_is_number, first)):
+                raise ConfigError(
+                    f"{path}: are there names in the first row? Say so with header=True or "
+                    "header=False, or --set data.header=true on the command line"
+                )
     if named and not header:
         raise ConfigError("columns are given by name, but data.header says there is no header")
     return header, (delimiter, len(first), _places(first, wanted, header, path, line))
+
+
+def _without(wanted: TableFormat, role: str, first: Sequence[str]) -> bool:
+    """Whether the format says that there is no rating, and not that its column is so called."""
+    return role == "rating" and wanted.rating == "none" and "none" not in first
 
 
 def _places(
@@ -333,9 +351,15 @@ def _places(
     """The position of every column in use, by role."""
     usual = {role: _usual_place(first, role) if header else None for role in _ROLES}
     guessed = all(usual[role] is None for role in _ROLES[:3])
+    spare = len(first) - sum(at is not None for at in usual.values())  # columns of no known use
     place: dict[str, int] = {}
     for position, role in enumerate(_ROLES):
         given, found = getattr(wanted, role), usual[role]
+        if _without(wanted, role, first):
+            continue
+        nothing_left = len(first) == 2 or (header and not guessed and spare <= 0)
+        if role == "rating" and given is None and found is None and nothing_left:
+            continue
         if isinstance(given, str) and given not in first:
             raise ConfigError(
                 f"{path}: {role}={given!r}: no such column; the header has {_names(first)}: "
@@ -350,9 +374,10 @@ def _places(
         elif position < 3 and guessed:
             place[role] = position
         elif position < 3:
+            clicks = "; for clicks without ratings: none" * (role == "rating")
             raise ConfigError(
-                f"{path}: which column is the {role}? The header has {_names(first)}; "
-                f"name it with {role}=..., or --set data.{role}_column=... on the command line"
+                f"{path}: which column is the {role}? The header has {_names(first)}; name it "
+                f"with {role}=..., or --set data.{role}_column=... on the command line{clicks}"
             )
     for role, position in place.items():
         if position >= len(first):
@@ -369,13 +394,15 @@ def _find_delimiter(sample: str, given: str | None, path: Path, line: int) -> st
         if not re.fullmatch(r'::|[^\x80-\U0010ffffA-Za-z0-9"\n\r.+\-\0]', delimiter):
             raise ConfigError(f"delimiter={given!r}: expected one ASCII character, '::' or 'tab'")
         return delimiter
-    for even in (True, False):  # prefer what splits all rows alike over what splits the first
+    # Prefer what splits all rows alike over what splits the first; only clicks have two columns.
+    for least, even in ((3, True), (3, False), (2, True)):
         for delimiter in _DELIMITERS:
             cells = [len(row) for row in _split(sample, delimiter)]
-            if cells[0] >= 3 and (not even or len(set(cells)) == 1):
+            if cells[0] >= least and (not even or len(set(cells)) == 1):
                 return delimiter
     raise DataError(
-        "expected at least 3 columns separated by tab, '::', ';', ',', '|' or space",
+        "expected at least 3 columns (2 for clicks without ratings) separated by tab, '::', ';', "
+        "',', '|' or space",
         path=path,
         line=line,
     )

@@ -62,7 +62,7 @@ _Why = Annotated[
 _Kinds = Annotated[dict[Word, Count], Field(description="an object of counts")]
 _ALWAYS = ("loss", "clients", "ratings", "seconds")
 _IF_KNOWN = (
-    *("validation_rmse", "validation_upper", "why", "spent"),
+    *("rmse_arriving", "validation_rmse", "validation_upper", "why", "spent"),
     *("asked", "refused", "dropped_by_kind"),
 )
 
@@ -74,6 +74,8 @@ class RoundResult:
     Attributes:
         round: Index of the round, from 0.
         metrics: Scores on the held-out ratings after the round; empty on real machines.
+        rmse_arriving: Error on the training ratings that arrive in this round, predicted before
+            it, where ratings arrive in the order of their times.
         loss: Mean training loss of the participating clients, before the round.
         clients: How many clients took part.
         ratings: How many training ratings were known; None, like the loss, on real machines.
@@ -106,6 +108,7 @@ class RoundResult:
     loss: Figure | None
     clients: Count
     ratings: Count | None
+    rmse_arriving: Figure | None = None
     charge: AtLeast0 | None = None
     charges: Annotated[list[AtLeast0], Many] | None = None
     paid: Count = 0

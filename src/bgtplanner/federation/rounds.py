@@ -225,6 +225,8 @@ class Federation:
             validation = self._sound.validate(draw, errors, terms)
         after = State(shared, local, memory)
         outcome = self._outcome(after, interactions, heldout, trained.loss, takes_part)
+        if self._sound is not None:  # a client without a rating uploads as well: noise, or zeros
+            outcome = outcome._replace(clients=takes_part.sum())
         return after, outcome._replace(
             aggregate=jnp.concatenate([part.ravel() for part in sent.aggregate.gradient]),
             noise_std=sent.noise_std,

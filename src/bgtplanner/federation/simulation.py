@@ -65,6 +65,39 @@ def pick_device(name: str) -> jax.Device:
         raise ConfigError(f"--device {name}: not available; this machine has {kinds}") from error
 
 
+class _Arriving(NamedTuple):
+    """Training ratings by the round in which they arrive, each ``[rounds, most of a round]``.
+
+    Attributes:
+        user: User of each.
+        item: Item of each.
+        value: The rating.
+        weight: 1; 0 where a round has fewer than the most.
+    """
+
+    user: Array
+    item: Array
+    value: Array
+    weight: Array
+
+    @classmethod
+    def of(cls, split: Split) -> _Arriving:
+        """Return the ratings that arrive after the first round; those before are history."""
+        late = np.flatnonzero(split.arrival > 0)
+        late = late[np.argsort(split.arrival[late], kind="stable")]
+        row = split.arrival[late]
+        counts = np.bincount(row, minlength=1)
+        place = np.arange(len(late)) - (np.cumsum(counts) - counts)[row]
+
+        def filled(column: NDArray[Any]) -> Array:
+            made = np.zeros((len(counts), max(1, int(counts.max()))), dtype=column.dtype)
+            made[row, place] = column[late]
+            return jnp.asarray(made)
+
+        train = split.train
+        return cls(*map(filled, (train.user, train.item, train.value, np.ones_like(train.value))))
+
+
 class Simulation:
     """A federation on one machine, stepped round by round.
 
@@ -94,12 +127,14 @@ class Simulation:
         self.next_round = 0
         self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
         self._arrivals = np.sort(split.arrival)
+        self._before: tuple[Array, Array] | None = None
         self._device = pick_device(device)
         self._split = split
         with jax.default_device(self._device):
             self._interactions = Interactions.of(split.train, split.arrival)
             test = split.test
             self._heldout = Heldout(*map(jnp.asarray, (test.user, test.item, test.value)))
+            self._arriving = _Arriving.of(split) if split.in_order else None
             self._aside: ValidationSet | None = None
             if aside is not None:
                 kept = aside.train
@@ -153,6 +188,11 @@ class Simulation:
     def _play(self, kind: Literal["round", "rest"], *more: Any) -> Outcome:
         play, index = _compiled(self._device.platform, kind), jnp.int32(self.next_round)
         with jax.default_device(self._device):
+            self._before = None
+            if self._arriving is not None:  # first of all: the round takes the old state's memory
+                self._before = _error_before(
+                    self.federation, self._state, self._interactions, self._arriving, index
+                )
             self._state, outcome = play(
                 self.federation, self._state, self._interactions, self._heldout, index, *more
             )
@@ -169,8 +209,10 @@ class Simulation:
             validation,
             None if outcome.norms is None else np.asarray(outcome.norms),
         )
+        squares, number = (0.0, 0.0) if self._before is None else map(float, self._before)
         return RoundResult(
             round=index,
+            rmse_arriving=(squares / number) ** 0.5 if number else None,
             metrics=Metrics.of(outcome.scores),
             loss=float(outcome.loss),
             clients=int(outcome.clients),
@@ -370,6 +412,26 @@ def _predict(
     model, shared, local = federation.model, state.shared, state.local
     local = model.personalise(shared, local, interactions) if first else local
     return model.predict(shared, local, interactions, user, item)
+
+
+@partial(jax.jit, static_argnums=0)
+def _error_before(
+    federation: Federation,
+    state: State,
+    interactions: Interactions,
+    arriving: _Arriving,
+    index: Array,
+) -> tuple[Array, Array]:
+    """Return the squared errors, in sum, of what arrives in a round, and how many that are.
+
+    They are predicted as they would have been shown: by the state after the round before.
+    """
+    row = jnp.minimum(index, arriving.user.shape[0] - 1)
+    user, item, value, weight = (part[row] for part in arriving)
+    weight = weight * (row == index)
+    known = interactions.at(index - 1)
+    predicted = federation.model.predict(state.shared, state.local, known, user, item)
+    return (weight * (predicted - value) ** 2).sum(), weight.sum()
 
 
 @partial(jax.jit, static_argnums=(0, 4, 5))

@@ -128,7 +128,7 @@ def _ratings(client: Client) -> Finding:
     except BGTPlannerError as error:
         return Finding("ratings", False, str(error))
     users = len(set(table.user.tolist()))
-    return Finding("ratings", True, f"{len(table.rating)} ratings by {users} users")
+    return Finding("ratings", True, f"{len(table.user)} ratings by {users} users")
 
 
 def _ledger(client: Client) -> Finding:

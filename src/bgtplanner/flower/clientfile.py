@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from bgtplanner.data.catalogue import Catalogue, read_items
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.tables import Table, TableFormat, read_table
-from bgtplanner.errors import ConfigError, quoted
+from bgtplanner.errors import ConfigError, DataError, quoted
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.allowed import neighbours_of
 from bgtplanner.privacy.budget import Budget, Budgets
@@ -166,7 +166,11 @@ class ClientFile(_File):
             rating=self.rating_column,
             time=self.time_column,
         )
-        return read_table(self.ratings, layout)
+        table = read_table(self.ratings, layout)
+        if table.rating is None:
+            problem = "has no rating column; give one, which is 1 in every row if rows are clicks"
+            raise DataError(problem, path=self.ratings)
+        return table
 
     def catalogue_over(self, catalogue: tuple[str, ...]) -> Catalogue | None:
         """Return titles and features of these items, if the client has any.
@@ -188,12 +192,13 @@ class ClientFile(_File):
         place = {name: index for index, name in enumerate(catalogue)}
         labels = table.item if table.item_labels is None else table.item_labels[table.item]
         index = np.array([place.get(str(label), -1) for label in labels.tolist()], dtype=np.int64)
-        known = (index >= 0) & (table.rating >= low) & (table.rating <= high)
+        rating = np.asarray(table.rating)
+        known = (index >= 0) & (rating >= low) & (rating <= high)
         users = np.unique(table.user)
         ratings = Ratings.from_arrays(
             table.user[known],
             index[known],
-            table.rating[known],
+            rating[known],
             time=None if table.time is None else table.time[known],
             users=users,
             items=np.arange(len(catalogue)),

@@ -78,6 +78,8 @@ class RunProgress:
 
         if other := departures(config):
             self._say(other)
+        for note in train.notes:
+            self._say(note)
         if first:
             self._say(f"continuing after round {first}")
         if self.console.is_terminal and self.verbosity == 0:
@@ -285,6 +287,16 @@ def _decision(record: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def _catalogue(facts: Mapping[str, Any] | None, public: bool) -> str:
+    """What a catalogue has, in one line, and a line for each column that is no feature."""
+    if facts is None:
+        return "labels" if public else "none: the items are those that occur in the ratings"
+    kinds = ", ".join(f"{name} {number}" for name, number in facts["kinds"].items())
+    line = f"{facts['items']:,} items, {facts['titles']:,} titles, {facts['features']:,} features"
+    rest = [f"{'':<18} left out: {text}" for text in facts["left_out"]]
+    return "\n".join([f"{line} ({kinds})" if kinds else line, *rest])
+
+
 def description_view(console: Console, facts: Mapping[str, Any]) -> None:
     """Print the facts about a data set, with a histogram of its ratings."""
     spread = "{min} to {max}, median {median:g}"
@@ -294,12 +306,16 @@ def description_view(console: Console, facts: Mapping[str, Any]) -> None:
         "ratings per user": spread.format(**facts["ratings_per_user"]),
         "ratings per item": spread.format(**facts["ratings_per_item"]),
         "split": f"{facts['train']:,} to train on, {facts['test']:,} to test",
+        "times": "known" if facts["times"] else "none",
+        "catalogue": _catalogue(facts["catalogue"], "catalogue" in facts["public"]),
     }
     largest = max(facts["histogram"].values(), default=1)
     lines: list[str | tuple[str, str]] = [
         (facts["dataset"], "bold"),
         f": {facts['ratings']:,} ratings by {facts['users']:,} users "
-        f"({facts['users_without_ratings']} without any) on {facts['items']:,} items\n",
+        f"({facts['users_without_ratings']} without any) on {facts['items']:,} items "
+        f"({facts['items_without_ratings']:,} without any)\n",
+        *(f"{note}\n" for note in facts["notes"]),
         *(f"{name:<18} {of}\n" for name, of in rows.items()),
         *(
             f"  {value:>6}  {bar(count / largest)}  {count:,}\n"

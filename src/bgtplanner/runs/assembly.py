@@ -24,7 +24,7 @@ from bgtplanner.privacy.accountants import Accountant, accountant_named, default
 from bgtplanner.privacy.allowed import UNITS
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.runs.config import Config
+from bgtplanner.runs.config import Config, identifying
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 __all__ = [
@@ -242,7 +242,7 @@ def coordinator_of(
         trust=config.privacy.trust,
         run=run,
         # A round's inputs are the settings, what `mark` stands for, and its number.
-        mark=json.dumps([_inputs(config), mark]).encode(),
+        mark=json.dumps([identifying(config), mark]).encode(),
         context=planning.context,
         reward=planning.reward,
         values=planning.context_size,
@@ -252,19 +252,6 @@ def coordinator_of(
         stops=config.federation.after_budget == "stop",
         seed=config.run.seed,
     )
-
-
-def _inputs(config: Config) -> dict[str, Any]:
-    """Return the settings as they identify a round.
-
-    The rounds of older runs, whose relation was ``replace-one``, are identified without it.
-    """
-    found: dict[str, Any] = config.model_dump(mode="json")
-    relation = config.privacy.relation
-    del found["privacy"]["neighbours"]
-    if relation != "replace-one":
-        found["privacy"]["neighbours"] = relation
-    return found
 
 
 def check_planning(config: Config, n_clients: int, policy: Policy | None = None) -> None:

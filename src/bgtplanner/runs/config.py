@@ -27,6 +27,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_plain_validator_function
 
 from bgtplanner.data.ratings import Duplicates
+from bgtplanner.data.split import Arrival
 from bgtplanner.errors import ConfigError, quoted
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
@@ -42,12 +43,14 @@ from bgtplanner.registry import Registry
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 __all__ = [
+    "BEFORE",
     "FLAGS",
     "INDIFFERENT",
     "PRESETS",
     "Config",
     "departures",
     "differences",
+    "identifying",
     "load_config",
     "merge",
     "parse_assignment",
@@ -59,6 +62,7 @@ PRESETS = ("recommended", "paper")
 FLAGS = {
     "data.dataset": "--dataset",
     "data.data_dir": "--data-dir",
+    "data.items": "--items",
     "model.name": "--model",
     "planning.policy": "--policy",
     "planning.levels": "--levels",
@@ -77,6 +81,17 @@ FLAGS = {
 }
 """Config keys that have their own flag; all others are set with ``--set KEY=VALUE``."""
 
+BEFORE = {
+    "data.items": "none",
+    "data.items_column": None,
+    "data.items_words": None,
+    "data.unknown_items": "error",
+    "data.leave_last": 1,
+    "data.arrival": "random",
+    "privacy.neighbours": "replace-one",
+}
+"""Settings that the folders of older runs do not have, and what those runs did."""
+
 _POSTERIOR = ("biases", "tastes")  # models whose server keeps a posterior and takes no steps
 
 INDIFFERENT = ("data.data_dir", "run.device", "run.checkpoint_every")
@@ -93,11 +108,24 @@ class DataSection(_Section):
     Attributes:
         dataset: A name from `bgtplanner data list`; ``csv:PATH`` or ``parquet:PATH`` for your own.
         data_dir: Folder with real data sets; then ``$BGTPLANNER_DATA``, then the cache.
+        items: The public catalogue: a table of all items, with titles and features if it has them.
+            ``auto``: the data set's own file if it is there. ``none``: the items that occur in the
+            ratings.
+        items_column: Column of the items' labels in that table; detected by default.
+        items_words: Columns of text in it whose words are features, separated by commas.
+        unknown_items: What to do with ratings of items that the catalogue lacks: an ``error``, or
+            ``leave-out`` these ratings.
         train_share: Share of the ratings to train on; the rest is the test set.
-        split: Whether the ratings of each ``user`` are divided, or ``all`` together. ``auto``: as
-            is usual for the data set, and by user for your own.
+        split: Which ratings are the test set: random ones of each ``user``, or of ``all``
+            together; the ``last`` of each user; those of all users from one moment in ``time``
+            on; the last k of each user (``leave-last``). ``auto``: random, as is usual for the
+            data set, and by user for your own. Equal times are put in order by the seed.
+        leave_last: The number k of ratings that ``leave-last`` holds out; each user keeps one.
         initial_share: Share of a client's training ratings that is there from the start; the
             others arrive evenly over the rounds.
+        arrival: In which order they arrive: at ``random``, or by ``time``: then `initial_share` of
+            all ratings is there from the start, a client has none before its first one, and what
+            arrives is predicted before it is learned (`rmse_arriving`).
         duplicates: Which rating is kept where a user rated an item twice.
         clients: Distribute the users over this many clients. By default each user is one client,
             or as the data set says.
@@ -105,7 +133,7 @@ class DataSection(_Section):
         header: Whether the first row holds names.
         user_column: Column of the users, by name or by position from 0.
         item_column: Column of the items, likewise.
-        rating_column: Column of the ratings, likewise.
+        rating_column: Column of the ratings, likewise; ``none`` for clicks without ratings.
         time_column: Column of the times, likewise.
         client_column: Column of the clients, likewise; without one every user is a client.
         scale: How your ratings are scaled to 0 to 1: ``LOW:HIGH`` (public bounds), ``minmax``, or
@@ -114,9 +142,15 @@ class DataSection(_Section):
 
     dataset: str = "demo"
     data_dir: str | None = None
+    items: str = Field(default="auto", min_length=1)
+    items_column: str | None = None
+    items_words: str | None = None
+    unknown_items: Literal["error", "leave-out"] = "error"
     train_share: float = Field(default=0.8, gt=0, lt=1)
-    split: Literal["auto", "user", "all"] = "auto"
+    split: Literal["auto", "user", "all", "last", "time", "leave-last"] = "auto"
+    leave_last: int = Field(default=1, ge=1)
     initial_share: float = Field(default=0.5, gt=0, le=1)
+    arrival: Arrival = "random"
     duplicates: Duplicates = "last"
     clients: int | None = Field(default=None, ge=1)
     delimiter: str | None = None
@@ -386,6 +420,7 @@ def load_config(
     preset: str | None = None,
     file: Path | str | None = None,
     settings: Mapping[str, Any] | None = None,
+    before: Mapping[str, Any] | None = None,
 ) -> Config:
     """Load a config from a preset, a TOML file and single values; later ones win.
 
@@ -393,6 +428,7 @@ def load_config(
         preset: ``recommended`` or ``paper``; by default the file's, otherwise recommended.
         file: A TOML file, such as the ``config.toml`` of a run folder.
         settings: Values by dotted key, such as ``{"server.learning_rate": 0.02}``.
+        before: Values of keys that the file does not have, such as :data:`BEFORE`.
 
     Raises:
         ConfigError: Naming the key, the value and what was expected.
@@ -410,20 +446,9 @@ def load_config(
         raise ConfigError(f"{name} = {quoted(wanted)}: expected one of {', '.join(PRESETS)}{near}")
     from_file.pop("preset", None)
     _checked_keys(from_file, where=f"{file}: ")
-    single: dict[str, Any] = {}
-    for key, value in (settings or {}).items():
-        *path, last = key.split(".")
-        if "preset" in (*path, last)[:1]:
-            raise ConfigError(f"{key}: not a setting; choose a preset with --preset")
-        target = single
-        for part in path:
-            target = target.setdefault(part, {})
-            if not isinstance(target, dict):
-                raise ConfigError(f"{key}: {part} is a single value, not a section")
-        target[last] = value
-    given: dict[str, Any] = {}
+    given = _tree(before or {})
     merge(given, from_file)
-    merge(given, _checked_keys(single))
+    merge(given, _checked_keys(_tree(settings or {})))
     merged = _packaged(_variant(wanted, given))
     for name in _readings(wanted, given):
         merge(merged, _packaged(name))
@@ -453,9 +478,9 @@ def load_config(
     expected = f"nothing: the settings of {config.model.name} are in [{config.model.name}]"
     ConfigError.unless(not (own and config.model.options), "model.options", "given", expected)
     if config.validates and not UNITS[config.privacy.unit].sound:
-        key, value = ("planning.reward", config.planning.reward)
+        key, value = "planning.reward", str(config.planning.reward)
         if config.planning.target is not None:
-            key, value = ("planning.target", str(config.planning.target))
+            key, value = "planning.target", str(config.planning.target)
         raise ConfigError(
             f"{_named(key)} = {value}: with privacy.unit = {config.privacy.unit} nothing pays for "
             "validation; set privacy.unit=client, or planning.reward=test"
@@ -463,6 +488,22 @@ def load_config(
     _check_expansions(config)
     _ = config.privacy.relation  # refuses one that does not go with the trust
     return config
+
+
+def _tree(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by dotted key, as sections."""
+    tree: dict[str, Any] = {}
+    for key, value in settings.items():
+        *path, last = key.split(".")
+        if "preset" in (*path, last)[:1]:
+            raise ConfigError(f"{key}: not a setting; choose a preset with --preset")
+        target = tree
+        for part in path:
+            target = target.setdefault(part, {})
+            if not isinstance(target, dict):
+                raise ConfigError(f"{key}: {part} is a single value, not a section")
+        target[last] = value
+    return tree
 
 
 def _check_expansions(config: Config) -> None:
@@ -594,6 +635,20 @@ def departures(config: Config) -> str:
         if not key.startswith(implied) and ours[section].get(name) == value:
             changed.append(f"{key} {value} instead of {usual[section].get(name)}")
     return f"Not all settings are the recommended ones, since {why}: {', '.join(changed)}."
+
+
+def identifying(config: Config) -> dict[str, Any]:
+    """Return the settings that identify a run, without those that older runs did not have.
+
+    They are left out where they say what older runs did, whose rounds are identified without them.
+    """
+    tree = config.model_dump(mode="json")
+    tree["privacy"]["neighbours"] = config.privacy.relation
+    for key, value in BEFORE.items():
+        section, _, name = key.partition(".")
+        if tree[section].get(name) == value:
+            tree[section].pop(name, None)
+    return tree
 
 
 def merge(target: dict[str, Any], extra: Mapping[str, Any]) -> None:

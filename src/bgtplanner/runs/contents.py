@@ -134,6 +134,7 @@ _SUMMARY: Mapping[str, Any] = {
     "epsilon_other_reading": AtLeast0 | None,
     **dict.fromkeys(("rounds_paid", "uploads_dropped"), Count | None),
     **dict.fromkeys(("ledger_head", "planner_note"), Word | None),
+    **dict.fromkeys(("rmse_served", "rmse_arriving"), AtLeast0 | None),
 }
 
 NOTES = Contents(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 
+from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.models.references import references
 from bgtplanner.runs.config import Config
@@ -17,7 +19,7 @@ _MOST_VALUES = 20
 
 
 def describe(config: Config) -> dict[str, Any]:
-    """Counts, density, ratings by value, and the errors of predictors that share nothing."""
+    """Counts, ratings by value, the catalogue, and the errors of predictors that share nothing."""
     ratings = ratings_of(config)
     split = split_of(config, ratings)
     beside = references(split.train, split.test)
@@ -33,6 +35,12 @@ def describe(config: Config) -> dict[str, Any]:
         "density": ratings.density,
         "ratings_per_user": _spread(per_user),
         "ratings_per_item": _spread(per_item),
+        "items_without_ratings": int((per_item == 0).sum()),
+        "implicit": ratings.implicit,
+        "times": ratings.time is not None,
+        "public": sorted(ratings.public),
+        "catalogue": _catalogue(ratings.catalogue),
+        "notes": list(ratings.notes),
         "scale": [ratings.low, ratings.high],
         "histogram": _histogram(ratings),
         "train": len(split.train),
@@ -42,6 +50,20 @@ def describe(config: Config) -> dict[str, Any]:
         "rmse_client_alone": beside.client_alone.rmse,
         "f1_constant": beside.constant.f1,
         "f1_user_mean": beside.user_mean.f1,
+    }
+
+
+def _catalogue(catalogue: Catalogue | None) -> dict[str, Any] | None:
+    """How many items, titles and features of each kind there are, and what was left out."""
+    if catalogue is None:
+        return None
+    titles = catalogue.titles
+    return {
+        "items": len(catalogue),
+        "titles": 0 if titles is None else int((titles != "").sum()),
+        "features": len(catalogue.names),
+        "kinds": dict(Counter(name.partition(": ")[0] for name in catalogue.names)),
+        "left_out": list(catalogue.left_out),
     }
 
 

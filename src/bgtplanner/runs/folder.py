@@ -46,7 +46,7 @@ from bgtplanner.durable import replace_file
 from bgtplanner.errors import RunFolderError, RunLockedError, SchemaError, StorageError, quoted
 from bgtplanner.privacy.accountants import Accountant
 from bgtplanner.runs.assembly import accountant_of, promise_of
-from bgtplanner.runs.config import Config, load_config, to_toml
+from bgtplanner.runs.config import BEFORE, Config, load_config, to_toml
 from bgtplanner.runs.contents import (
     CLIENTS,
     NOTES,
@@ -213,20 +213,8 @@ class RunFolder:
         return notes
 
     def config(self) -> Config:
-        """The settings of the run.
-
-        A run of an earlier version has no `privacy.neighbours`: the relation was replace-one.
-        """
-        config = load_config(file=self.path / "config.toml")
-        # Only the trust `secagg` leaves a choice.
-        if config.privacy.trust == "secagg" and not self._names_neighbours():
-            older = config.privacy.model_copy(update={"neighbours": "replace-one"})
-            config = config.model_copy(update={"privacy": older})
-        return config
-
-    def _names_neighbours(self) -> bool:
-        content = read_bytes(self.path / "config.toml", MOST_BYTES_OF_SETTINGS)
-        return "neighbours" in tomllib.loads(content.decode("utf-8-sig")).get("privacy", {})
+        """The settings of the run."""
+        return load_config(file=self.path / "config.toml", before=BEFORE)
 
     def append_round(self, record: Mapping[str, Any]) -> None:
         """Add one line to ``rounds.jsonl``."""

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bgtplanner.data.datasets import dataset_info, load_ratings
+from bgtplanner.data.catalogue import ItemsFormat
+from bgtplanner.data.datasets import dataset_info, load_ratings, with_items
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.data.split import Split, deal_users, split_ratings
+from bgtplanner.data.split import Split, Within, deal_users, split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError, DataError, RunFolderError, TrainingDivergedError
 from bgtplanner.federation.result import RoundResult
@@ -315,7 +316,7 @@ def _ratings_of_folder(path: Path | str, config: Config, call: str) -> Ratings:
     except (ConfigError, DataError) as error:
         moved = " If the file has moved, give it with --ratings csv:PATH." * (call == "load")
         raise RunFolderError(
-            f"{path}: its ratings cannot be loaded by name ({error}).{moved} If they were given "
+            f"{path}: its data cannot be loaded by name ({error}).{moved} If they were given "
             f"in Python, continue there: {call}(path, ratings=...)"
         ) from error
 
@@ -344,10 +345,17 @@ def _with_schedule(
 
 
 def ratings_of(config: Config) -> Ratings:
-    """Load the ratings that a config names."""
+    """Load the ratings that a config names, with their catalogue."""
     data = config.data
+    words = tuple(name.strip() for name in (data.items_words or "").split(",") if name.strip())
+    columns = ItemsFormat(item=data.items_column, words=words)
+    how: dict[str, Any] = {"items_format": None if columns == ItemsFormat() else columns}
     if data.dataset == "synthetic":
-        ratings = synthetic_ratings(**config.synthetic.model_dump(), seed=config.run.seed)
+        made = synthetic_ratings(
+            **config.synthetic.model_dump(), seed=config.run.seed, catalogue=data.items == "auto"
+        )
+        info = dataset_info(data.dataset)
+        ratings = with_items(made, info, data.items, unknown=data.unknown_items, **how)
     else:
         ratings = load_ratings(
             data.dataset,
@@ -362,6 +370,9 @@ def ratings_of(config: Config) -> Ratings:
             time=data.time_column,
             client=data.client_column,
             scale=data.scale,
+            items=data.items,
+            unknown_items=data.unknown_items,
+            **how,
         )
     if data.clients is not None:
         ratings = deal_users(ratings, data.clients, seed=config.run.seed)
@@ -372,20 +383,25 @@ def split_of(config: Config, ratings: Ratings) -> Split:
     """Split the ratings as the config says.
 
     Raises:
-        DataError: If there are too few ratings for a training set and a test set.
+        DataError: If there are too few ratings for a training set and a test set, or no times.
     """
-    within = config.data.split
-    if within == "auto":
+    data = config.data
+    within: Within
+    if data.split == "auto":
         within = "user"
         with contextlib.suppress(ConfigError):  # ratings given in Python may have any name
-            within = dataset_info(config.data.dataset).split_within
+            within = dataset_info(data.dataset).split_within
+    else:
+        within = data.split
     split = split_ratings(
         ratings,
         seed=config.run.seed,
         rounds=config.federation.rounds,
-        train_share=config.data.train_share,
+        train_share=data.train_share,
         within=within,
-        initial_share=config.data.initial_share,
+        leave_last=data.leave_last,
+        initial_share=data.initial_share,
+        arrival=data.arrival,
     )
     if not len(split.test) or not len(split.train):
         raise DataError(
@@ -479,10 +495,13 @@ class _Run(Run):
 
 
 def fingerprint_of(split: Split) -> str:
-    """A hash of all ratings that a run is trained and tested on."""
+    """A hash of all that a run is trained and tested on: ratings, and features of items."""
     digest = hashlib.sha256()
     for part in (split.train, split.test):
         for array in (part.user, part.item, part.value, part.client_of_user):
             digest.update(np.ascontiguousarray(array).tobytes())
     digest.update(split.arrival.tobytes())
+    if (catalogue := split.train.catalogue) is not None:
+        digest.update("\0".join((*catalogue.labels, *catalogue.names)).encode())
+        digest.update(np.ascontiguousarray(catalogue.features).tobytes())
     return digest.hexdigest()

@@ -26,7 +26,7 @@ from bgtplanner.data.datasets import dataset_info
 from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs.cells import Cell
-from bgtplanner.runs.config import Config, differences, load_config, parse_assignment
+from bgtplanner.runs.config import BEFORE, Config, differences, load_config, parse_assignment
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
@@ -56,7 +56,6 @@ FIGURES = ("budget", "min-rounds", "rounds", "small")
 """The paper's sensitivity studies. The paper does not state its grids; these are ours."""
 
 _SCHEMA = 1
-_NEIGHBOURS = "privacy.neighbours"
 _FILE = "study.json"
 _FILES = (_FILE, "grid.json", "vary.json")  # the last two were written by earlier versions
 _UNREADABLE = (
@@ -340,8 +339,9 @@ class Study:
                 if file.name == "vary.json":
                     own = {"variations": tree["studies"], "figure": tree["figure"]}
                     tree = tree["base"] | own
-                if "neighbours" not in tree:  # before there was another relation
-                    tree["settings"] = {_NEIGHBOURS: "replace-one"} | tree["settings"]
+                older = differences(load_config(), load_config(settings=BEFORE))
+                own = {key: of for key, of in older.items() if key not in tree.get("knows", ())}
+                tree["settings"] = own | tree.get("settings", {})  # for cells that are added
                 found = TypeAdapter(cls).validate_python(tree)
                 found.cells()
             except (FileNotFoundError, NotADirectoryError):
@@ -358,9 +358,8 @@ class Study:
 
     def write(self, out: Path) -> None:
         """Write the request into the folder."""
-        # What settings that name no neighbouring relation mean: that of the trust.
-        notes = {"schema": _SCHEMA, "version": bgtplanner.__version__, "neighbours": "auto"}
-        tree = {**notes, **asdict(self)}
+        tree = {"schema": _SCHEMA, "version": bgtplanner.__version__, **asdict(self)}
+        tree["knows"] = list(BEFORE)
         write_whole(out / _FILE, json.dumps(tree, indent=2) + "\n")
 
 

@@ -294,10 +294,25 @@ def _scores(records: Sequence[Mapping[str, Any]], scale: Sequence[float] | None)
             found[f"{name}_best"] = best
             found[f"{name}_best_round"] = records[values.index(best)]["round"] if known else None
         if metric.unit == "ratings":
-            found[f"{name}_served"] = statistics.fmean(known) if known else None
             raw = None if scale is None or last is None else last * (scale[1] - scale[0])
             found[f"{name}_final_raw"] = raw
-    return found
+            found[f"{name}_served"] = statistics.fmean(known) if known else None
+    return found | {"rmse_arriving": _arriving(records)}
+
+
+def _arriving(records: Sequence[Mapping[str, Any]]) -> float | None:
+    """The error on the training ratings that arrived, each predicted before it was learned.
+
+    None where ratings did not arrive in the order of their times.
+    """
+    before = [0, *(record.get("ratings") or 0 for record in records)]
+    pairs = [
+        (record["ratings"] - before[index], record["rmse_arriving"] ** 2)
+        for index, record in enumerate(records)
+        if record.get("rmse_arriving") is not None
+    ]
+    arrived, squares = sum(n for n, _ in pairs), sum(n * square for n, square in pairs)
+    return (squares / arrived) ** 0.5 if arrived else None
 
 
 def ranking_of(simulation: Simulation, split: Split) -> dict[str, Any]:

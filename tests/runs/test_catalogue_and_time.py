@@ -1,0 +1,234 @@
+"""Runs with a catalogue, and in the order of time: what is said, kept, and found again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bgtplanner import Ratings, load_ratings, resume, simulate
+from bgtplanner.data.catalogue import Catalogue
+from bgtplanner.errors import DataError, RunFolderError
+from bgtplanner.runs.config import BEFORE, identifying, load_config
+from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.run import fingerprint_of, load, ratings_of, split_of
+from bgtplanner.runs.summary import served
+from command_line import Call
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+SMALL: dict[str, Any] = {
+    "synthetic.clients": 8, "synthetic.items": 10, "synthetic.ratings_per_client": 6,
+    "run.device": "cpu",
+}  # fmt: skip
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """Ratings with times, and a catalogue with an item that no one has rated."""
+    rows = [
+        f"u{user},{item},{1 + (user * item) % 5},{(user + 3 * item) % 40}\n"
+        for user in range(6)
+        for item in range(10)
+    ]
+    (tmp_path / "ratings.csv").write_text("user,item,rating,time\n" + "".join(rows))
+    items = [f"{item},Thing {item},{'a' if item % 2 else 'b'}\n" for item in range(11)]
+    (tmp_path / "items.csv").write_text("item,title,kind\n" + "".join(items))
+    return tmp_path
+
+
+def run_it(shop: Path, **settings: Any) -> Any:
+    chosen = {key.replace("__", "."): value for key, value in settings.items()}
+    given = {"run.device": "cpu", "data.scale": "1:5", **chosen}
+    return simulate(f"csv:{shop / 'ratings.csv'}", rounds=3, settings=given, out=shop / "run")
+
+
+class TestCatalogue:
+    def test_it_is_used_and_found_again(self, shop: Path) -> None:
+        result = run_it(shop, data__items=str(shop / "items.csv"))
+        assert result.summary["not_accounted"] == []
+        assert (result.summary["items"], result.ratings.n_items) == (11, 11)
+        assert RunFolder(shop / "run").config().data.items == str(shop / "items.csv")
+        loaded = load(shop / "run")
+        assert loaded.ratings.catalogue is not None
+        assert loaded.ratings.features.shape == (11, 2)
+
+    def test_without_one_it_is_named(self, shop: Path) -> None:
+        assert run_it(shop).summary["not_accounted"] == ["catalogue"]
+
+    def test_another_one_is_detected(self, shop: Path) -> None:
+        run_it(shop, data__items=str(shop / "items.csv"))
+        file = shop / "items.csv"
+        content = file.read_text()
+        file.write_text(content.replace("Thing", "Product"))
+        load(shop / "run")  # titles change nothing that is computed
+        for change in (("3,Thing 3,a", "3,Thing 3,b"), ("10,Thing", "12,Thing")):
+            file.write_text(content.replace(*change))
+            with pytest.raises(RunFolderError, match="are not those it was started with"):
+                load(shop / "run")
+        file.unlink()
+        with pytest.raises(RunFolderError, match="no such file; expected a table of items"):
+            load(shop / "run")
+
+    def test_ratings_given_in_python(self, shop: Path) -> None:
+        films = Catalogue.from_frame({"item": range(12), "kind": ["x", "y"] * 6})
+        ratings = Ratings.from_arrays([1, 1, 1, 2, 2, 2] * 2, range(12), [1, 5, 3] * 4)
+        result = simulate(ratings.with_catalogue(films), rounds=2, settings={"run.device": "cpu"})
+        assert result.summary["not_accounted"] == ["scale"]
+
+    def test_columns_of_it(self, shop: Path) -> None:
+        (shop / "items.csv").write_text(
+            "note,code,plot\n1,0,war and space\n2,1,space\n3,2,war\n"
+            + "".join(f"{item},{item},nothing\n" for item in range(4, 11))
+        )
+        chosen: dict[str, Any] = {
+            "data.dataset": f"csv:{shop / 'ratings.csv'}",
+            "data.items": str(shop / "items.csv"),
+            "data.items_column": "code",
+            "data.items_words": "plot",
+        }
+        with pytest.raises(DataError, match="6 of 60 ratings are of 1 items"):
+            ratings_of(load_config(settings=chosen))
+        left = ratings_of(load_config(settings=chosen | {"data.unknown_items": "leave-out"}))
+        assert (len(left), left.features.shape[1] >= 2) == (54, True)
+
+    def test_the_paper_has_none(self) -> None:
+        assert load_config(preset="paper").data.items == "none"
+        assert load_config().data.items == "auto"
+
+    def test_synthetic_ratings_have_one(self) -> None:
+        def made(**more: Any) -> Ratings:
+            given = {"data.dataset": "synthetic", **SMALL}
+            return ratings_of(load_config(settings=given | more))
+
+        with_items, plain = made(), made(**{"data.items": "none"})
+        assert with_items.features.shape == (10, 8)
+        assert plain.catalogue is None
+        assert np.array_equal(with_items.value, plain.value)
+
+    def test_it_is_said_in_the_first_lines(self, shop: Path, command_line: Call) -> None:
+        name = f"csv:{shop / 'ratings.csv'}"
+        run = ("run", "--json", "--verbose", "--dataset", name, "--rounds", 2)
+        done = command_line(*run, "--items", shop / "items.csv", "--out", shop / "one")
+        assert "Catalogue from items.csv: 11 items, 2 features, titles." in done.err
+        (shop / "few.csv").write_text("item\n" + "".join(f"{item}\n" for item in range(9)))
+        wrong = command_line(*run, "--items", shop / "few.csv", "--out", shop / "two")
+        assert (wrong.code, wrong.out) == (2, "")
+        assert "6 of 60 ratings are of 1 items that the catalogue lacks" in wrong.err
+        assert "data.unknown_items=leave-out" in wrong.err
+        left = ("--set", "data.unknown_items=leave-out", "--out", shop / "two")
+        done = command_line(*run, "--items", shop / "few.csv", *left)
+        assert "the catalogue lacks: they are left out." in " ".join(done.err.split())
+
+
+class TestOlderRuns:
+    """They had no catalogue, and no choice of an order."""
+
+    def test_settings_that_are_missing(self, tmp_path: Path) -> None:
+        plain = SMALL | {"data.items": "none"}
+        simulate("synthetic", rounds=2, settings=plain, out=tmp_path / "a")
+        folder = RunFolder(Path(shutil.copytree(tmp_path / "a", tmp_path / "b")))
+        file = folder.path / "config.toml"
+        for line in ('items = "none"', 'unknown_items = "error"', "leave_last = 1",
+                     'arrival = "random"'):  # fmt: skip
+            assert f"\n{line}\n" in file.read_text()
+            file.write_text(file.read_text().replace(f"\n{line}\n", "\n"))
+        assert folder.config() == RunFolder(tmp_path / "a").config()
+        assert load(folder.path).summary["rounds_run"] == 2
+
+    def test_their_rounds_are_identified_as_before(self) -> None:
+        then = identifying(load_config(settings=BEFORE))
+        assert not {key.partition(".")[2] for key in BEFORE} & then["data"].keys()
+        for key, value in (("items", "auto"), ("arrival", "time"), ("leave_last", 2)):
+            assert identifying(load_config(settings=BEFORE | {f"data.{key}": value})) != then
+
+
+class TestTime:
+    def test_what_arrives_is_predicted_before(self, shop: Path) -> None:
+        result = run_it(shop, data__arrival="time")
+        first, *later = result.rounds
+        assert "rmse_arriving" not in first
+        assert all(record["rmse_arriving"] > 0 for record in later)
+        counts = np.diff([record["ratings"] for record in result.rounds])
+        squares = sum(
+            n * record["rmse_arriving"] ** 2 for n, record in zip(counts, later, strict=True)
+        )
+        expected = (squares / counts.sum()) ** 0.5
+        assert result.summary["rmse_arriving"] == pytest.approx(expected)
+        mean = np.mean([record["rmse"] for record in result.rounds])
+        assert result.summary["rmse_served"] == pytest.approx(mean)
+        stored = json.loads((shop / "run" / "summary.json").read_text())
+        assert stored["rmse_arriving"] == result.summary["rmse_arriving"]
+        assert load(shop / "run").rounds == result.rounds
+
+    def test_every_client_takes_part_from_the_first_round(self, shop: Path) -> None:
+        """Whether somebody has rated yet is nobody's business: who takes part does not show it."""
+        with (shop / "ratings.csv").open("a") as file:
+            file.write("".join(f"late,{item},3,{1000 + item}\n" for item in range(5)))
+        result = run_it(
+            shop, data__arrival="time", planning__policy="uniform", privacy__epsilon=30.0
+        )
+        assert [record["clients"] for record in result.rounds] == [7, 7, 7]
+        assert [record["paid"] for record in result.rounds] == [7, 7, 7]
+
+    def test_resumed(self, shop: Path) -> None:
+        whole = run_it(shop, data__arrival="time", data__split="last")
+        (shop / "run" / "summary.json").unlink()
+        again = resume(shop / "run")
+        assert again.rounds == whole.rounds
+        assert again.summary["rmse_arriving"] == whole.summary["rmse_arriving"]
+
+    def test_without_order_there_is_no_such_error(self, shop: Path) -> None:
+        result = run_it(shop, data__split="time")
+        assert result.summary["rmse_arriving"] is None
+        assert not any("rmse_arriving" in record for record in result.rounds)
+
+    def test_splits_by_name(self, shop: Path) -> None:
+        sizes = {}
+        for name in ("auto", "user", "all", "last", "time", "leave-last"):
+            chosen: dict[str, Any] = {
+                "data.dataset": f"csv:{shop / 'ratings.csv'}",
+                "data.split": name,
+                "data.leave_last": 3,
+            }
+            config = load_config(settings=chosen)
+            split = split_of(config, ratings_of(config))
+            sizes[name] = len(split.test)
+            marks = fingerprint_of(split)
+            assert marks == fingerprint_of(split_of(config, ratings_of(config)))
+        assert sizes.pop("leave-last") == 18
+        assert set(sizes.values()) == {12}
+
+    def test_without_times(self, command_line: Call) -> None:
+        done = command_line("run", "--set", "data.split=time")
+        assert (done.code, done.out) == (2, "")
+        assert "demo: has no times, which data.split=time goes by" in done.err
+
+
+def test_served() -> None:
+    records = [
+        {"rmse": 0.4, "ratings": 10},
+        {"rmse": 0.2, "ratings": 13, "rmse_arriving": 0.3},
+        {"rmse": 0.3, "ratings": 14, "rmse_arriving": 0.5},
+    ]
+    found = served(records)
+    assert found["rmse_served"] == pytest.approx(0.3)
+    assert found["rmse_arriving"] == pytest.approx(((3 * 0.09 + 0.25) / 4) ** 0.5)
+    assert served([{"round": 0}]) == {"rmse_served": None, "rmse_arriving": None}
+
+
+def test_clicks_run(tmp_path: Path, command_line: Call) -> None:
+    rows = "".join(f"{n % 7},{n % 11}\n" for n in range(60))
+    (tmp_path / "clicks.csv").write_text("user,item\n" + rows)
+    name = f"csv:{tmp_path / 'clicks.csv'}"
+    assert load_ratings(name).implicit
+    out = ("--rounds", 2, "--out", tmp_path / "run", "--json", "--verbose")
+    done = command_line("run", "--dataset", name, *out)
+    assert done.code == 0
+    assert "each row counts as a click (implicit feedback)" in " ".join(done.err.split())
+    facts = json.loads(command_line("data", "info", name, "--json").out)
+    assert facts["implicit"] is True
