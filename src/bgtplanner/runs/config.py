@@ -547,7 +547,7 @@ def _variant(preset: str, given: Mapping[str, Any]) -> str:
         return preset
     model = given.get("model", {}).get("name")
     if _without_privacy(given):
-        return preset if model in _POSTERIOR else "recommended-unlimited"
+        return preset if model in (None, *_POSTERIOR) else "recommended-unlimited"
     return preset if model in (None, *_POSTERIOR) else "recommended-gradients"
 
 

@@ -429,7 +429,7 @@ class _Run(Run):
                 ratings.n_items,
                 given.model,
                 clients=ratings.n_clients,
-                implicit=getattr(ratings, "implicit", False),
+                implicit=ratings.implicit,
             ),
             self.split,
             seed=config.run.seed,
