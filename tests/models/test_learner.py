@@ -14,11 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN, FedGNNLocal
-from bgtplanner.models.learner import Gradients, Interactions, Shared, client_gradients, copies
+from bgtplanner.models.learner import (
+    Gradients,
+    Interactions,
+    Shared,
+    Size,
+    client_gradients,
+    copies,
+)
 
 Float = NDArray[np.float64]
 N_USERS, N_ITEMS = 7, 6
@@ -458,6 +466,39 @@ class TestExtremes:
             for leaf in jax.tree.leaves(gradients_of(model, shared, local, near)):
                 assert np.isfinite(leaf).all()
                 assert np.abs(np.asarray(leaf)).max() < 10
+
+
+class TestDefaults:
+    """What a learner does that says nothing about features, sizes and rankings."""
+
+    @some_models
+    @pytest.mark.parametrize("clients", [None, 3])
+    def test_ranked_by_predicted_ratings(self, model: Any, clients: int | None) -> None:
+        shared, local = some_point(model)
+        interactions = Interactions.of(some_ratings(clients))
+        users = jnp.array([5, 0, 6])
+        ranking = model.rank(shared, local, interactions, users)
+        assert ranking.shape == (3, N_ITEMS)
+        for place, user in enumerate(users.tolist()):
+            of_user = jnp.full(N_ITEMS, user), jnp.arange(N_ITEMS)
+            predicted = model.predict(shared, local, interactions, *of_user)
+            np.testing.assert_allclose(ranking[place], predicted, rtol=1e-9)
+
+    @some_models
+    def test_features_and_sizes_change_nothing_and_nothing_is_explained(self, model: Any) -> None:
+        shared, local = some_point(model)
+        assert model.with_features(shared, local, jnp.ones((N_ITEMS, 2))) == (shared, local)
+        assert model.suited(Size(10, 10, 1.0)) is model
+        said = model.explain(shared, local, Interactions.of(some_ratings()), jnp.arange(2))
+        assert all(part is None for part in said)
+
+    def test_features_are_those_of_the_catalogue_in_the_order_of_the_items(self) -> None:
+        ratings = Ratings.from_arrays([1, 1], ["b", "a"], [1, 2], items=["b", "a"], scale=(0, 2))
+        assert Interactions.of(ratings).features.shape == (2, 0)
+        made = Catalogue.from_frame({"item": ["a", "x", "b"], "old": [0, 1, 1]})
+        known = replace(ratings, catalogue=made.over(ratings.item_labels))
+        expected = [[{"a": 0.0, "b": 1.0}[label]] for label in known.item_labels.tolist()]
+        assert Interactions.of(known).features.tolist() == expected
 
 
 rating_lists = st.lists(

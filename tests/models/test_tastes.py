@@ -643,6 +643,20 @@ class TestSubspaceIteration:
         expected = math.sqrt(0.4) * matrix.T @ scores / CLIENTS
         np.testing.assert_allclose(np.asarray(uploads)[:, 2:], expected, atol=1e-5)
 
+    def test_ratings_are_told_on_their_share_of_the_upload(
+        self, world: tuple[Ratings, Float]
+    ) -> None:
+        """Scaled back to length 1, with the noise that goes with it; before axes, all of it."""
+        interactions = Interactions.of(world[0])
+        known, told, precision = begun(FREE, interactions), np.zeros((ITEMS, 2)), 0.0
+        for share in (1.0, 0.6, 0.6):
+            known, uploads = one_round(FREE, known, interactions, 1e-3, jax.random.key(0), 1.0)
+            precision += share / 1e-3**2
+            told += np.asarray(uploads, float)[:, :2] / math.sqrt(share) * share / 1e-3**2
+            after = known.memory.posterior
+            assert float(after.precision) == pytest.approx(precision, rel=1e-5)
+            np.testing.assert_allclose(after.told / precision, told / precision, atol=1e-6)
+
     def test_no_axes_before_popularity_is_known(self, world: tuple[Ratings, Float]) -> None:
         """Then they begin, from the features, or at random if there are none."""
         interactions = Interactions.of(world[0])
