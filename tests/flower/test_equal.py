@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bgtplanner.data.catalogue import read_items
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.flower.client import Client, client_app, make_client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import load_config
+from bgtplanner.runs.deployable import agreed_settings
 from bgtplanner.runs.deployed import carry_out
 from bgtplanner.runs.run import Result, simulate
-from flower.doubles import SETTINGS, noise_of_simulation, write_federation
+from flower.doubles import SETTINGS, item_names, noise_of_simulation, write_federation
 from flower.in_process import InProcessGrid
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -103,6 +105,40 @@ def test_every_model(tmp_path: Path, model: str) -> None:
             assert float(stored["leaf1"][0]) == 3  # steps of the optimizer
     client = Client(load_client(files[0]))
     assert len(client.recommend(None, 3)) == 3
+
+
+@pytest.mark.parametrize("users", [1, 2])
+def test_tastes_with_features(tmp_path: Path, users: int) -> None:
+    """The server reads features from a table of items; what is left open is chosen alike."""
+    ratings = synthetic_ratings(
+        clients=4, items=30, ratings_per_client=24, users_per_client=users, seed=1
+    )
+    chosen = {"run.seed": 7, "model.name": "tastes", "deployment.items": "items.csv"}
+    settings = load_config(settings=SETTINGS | chosen | {"deployment.clients": 4})
+    pinned = agreed_settings(settings, 30)
+    assert set(pinned) == {"axes", "taste_share"}
+    assert pinned["axes"] == 2
+    policy = {"models": ["tastes"], "settings": {"tastes": pinned}}
+    config, files = write_federation(tmp_path, ratings, chosen, policy)
+    kinds = ("War|Drama", "War", "Drama|Comedy")
+    rows = [f"{name},{kinds[number % 3]}" for number, name in enumerate(item_names(ratings))]
+    (tmp_path / "items.csv").write_text("\n".join(["item,genres", *rows]) + "\n")
+    grid = InProcessGrid(make_client_app(noise=noise_of_simulation(7)), files)
+    summary = carry_out(grid, config, tmp_path / "run", poll_seconds=0.0)
+    assert (summary["uploads_dropped"], summary["clients_with_last_model"]) == (0, 4)
+
+    table = read_items(tmp_path / "items.csv")
+    assert table.features.shape == (30, 3)
+    public = replace(ratings, catalogue=replace(table, labels=ratings.item_labels.astype(str)))
+    told = {key: value for key, value in SETTINGS.items() if not key.startswith("data.dataset")}
+    told |= {"model.name": "tastes"}
+    simulated = simulate(public, seed=7, settings=told, out=tmp_path / "simulated")
+    same_model(tmp_path / "run", simulated)
+    same_ledgers(tmp_path / "run", tmp_path / "simulated", files)
+    kept = Client(load_client(files[0]))._kept()
+    np.testing.assert_array_equal(kept.items[:, 6:], table.features)
+    assert np.abs(kept.items[:, 4:6]).max() > 0.01  # axes were found, and are used
+    assert len(Client(load_client(files[0])).recommend(None if users == 1 else "u0", 3)) == 3
 
 
 def test_the_presets_own_mechanism(tmp_path: Path, few: Ratings) -> None:
