@@ -107,38 +107,49 @@ def test_every_model(tmp_path: Path, model: str) -> None:
     assert len(client.recommend(None, 3)) == 3
 
 
-@pytest.mark.parametrize("users", [1, 2])
-def test_tastes_with_features(tmp_path: Path, users: int) -> None:
-    """The server reads features from a table of items; what is left open is chosen alike."""
+@pytest.mark.parametrize(("users", "features"), [(1, 3), (2, 3), (2, 0)])
+def test_tastes(tmp_path: Path, users: int, features: int) -> None:
+    """The server reads features from a table of items; what is left open is chosen alike.
+
+    With features there is a single axis. Several begin as a basis of the features' leading
+    directions, and which basis that is depends on the last bit of the sums.
+    """
     ratings = synthetic_ratings(
         clients=4, items=30, ratings_per_client=24, users_per_client=users, seed=1
     )
-    chosen = {"run.seed": 7, "model.name": "tastes", "deployment.items": "items.csv"}
-    settings = load_config(settings=SETTINGS | chosen | {"deployment.clients": 4})
-    pinned = agreed_settings(settings, 30)
-    assert set(pinned) == {"axes", "taste_share"}
-    assert pinned["axes"] == 2
+    chosen = {"run.seed": 7, "model.name": "tastes"} | ({"tastes.axes": 1} if features else {})
+    file = {"deployment.items": "items.csv" if features else "items.txt"}
+    whole = load_config(settings=SETTINGS | chosen | {"deployment.clients": 4})
+    pinned = agreed_settings(whole, 30)
+    axes = 1 if features else 2
+    assert pinned == {"axes": axes, "taste_share": pytest.approx(0.6, abs=0.05)}
     policy = {"models": ["tastes"], "settings": {"tastes": pinned}}
-    config, files = write_federation(tmp_path, ratings, chosen, policy)
-    kinds = ("War|Drama", "War", "Drama|Comedy")
-    rows = [f"{name},{kinds[number % 3]}" for number, name in enumerate(item_names(ratings))]
-    (tmp_path / "items.csv").write_text("\n".join(["item,genres", *rows]) + "\n")
+    config, files = write_federation(tmp_path, ratings, chosen | file, policy)
+    rows = [
+        f"{name},{int(number % 2 == 0)},{int(number % 5 < 2)},{int(number % 7 == 0)}"
+        for number, name in enumerate(item_names(ratings))
+    ]
+    (tmp_path / "items.csv").write_text("\n".join(["item,war,drama,comedy", *rows]) + "\n")
     grid = InProcessGrid(make_client_app(noise=noise_of_simulation(7)), files)
     summary = carry_out(grid, config, tmp_path / "run", poll_seconds=0.0)
     assert (summary["uploads_dropped"], summary["clients_with_last_model"]) == (0, 4)
 
     table = read_items(tmp_path / "items.csv")
-    assert table.features.shape == (30, 3)
-    public = replace(ratings, catalogue=replace(table, labels=ratings.item_labels.astype(str)))
-    told = {key: value for key, value in SETTINGS.items() if not key.startswith("data.dataset")}
-    told |= {"model.name": "tastes"}
-    simulated = simulate(public, seed=7, settings=told, out=tmp_path / "simulated")
+    catalogue = replace(table, labels=ratings.item_labels.astype(str)) if features else None
+    told = {key: value for key, value in (SETTINGS | chosen).items() if key != "data.dataset"}
+    del told["run.seed"]
+    simulated = simulate(
+        replace(ratings, catalogue=catalogue), seed=7, settings=told, out=tmp_path / "simulated"
+    )
     same_model(tmp_path / "run", simulated)
     same_ledgers(tmp_path / "run", tmp_path / "simulated", files)
-    kept = Client(load_client(files[0]))._kept()
-    np.testing.assert_array_equal(kept.items[:, 6:], table.features)
-    assert np.abs(kept.items[:, 4:6]).max() > 0.01  # axes were found, and are used
-    assert len(Client(load_client(files[0])).recommend(None if users == 1 else "u0", 3)) == 3
+    client = Client(load_client(files[0]))
+    kept = client._kept()
+    assert kept.items.shape == (30, 4 + axes + features)
+    if features:
+        np.testing.assert_array_equal(kept.items[:, 4 + axes :], table.features)
+    assert np.abs(kept.items[:, 4 : 4 + axes]).max() > 0.01  # axes were found
+    assert len(client.recommend(None if users == 1 else "u0", 3)) == 3
 
 
 def test_the_presets_own_mechanism(tmp_path: Path, few: Ratings) -> None:

@@ -25,6 +25,7 @@ _KNOWN = {
     "trust": ("local", "secagg"),
     "unit": ("client", "row"),
     "path": ("guard", "simulation", "client"),
+    "uploads": ("worst", "tastes"),
 }
 
 
@@ -48,6 +49,9 @@ def audit(
     beside: Annotated[
         float | None, typer.Option(help="With path simulation: the other clients' epsilon.")
     ] = None,
+    uploads: Annotated[
+        str, typer.Option(help="What is told apart: worst (case) | tastes (of that model).")
+    ] = "worst",
     confidence: Annotated[
         float, typer.Option(help="Probability that an honest client is not refuted.")
     ] = 0.99,
