@@ -285,12 +285,9 @@ class Client:
         expected = jax.eval_shape(lambda: first_parameters(model, key, 1, features)[0])
         if [part.shape for part in shared] != [part.shape for part in expected]:
             raise MessageError("parameters of another shape than the model's")
-        for part, most in (
-            (features, _LARGEST_FEATURE),
-            *((p, _LARGEST_PARAMETER) for p in shared),
-        ):
-            if not bool((jnp.abs(part) <= most).all()):  # not a number is not in it either
-                raise MessageError("parameters that are not finite, or too large")
+        bounds = [(features, _LARGEST_FEATURE), *((part, _LARGEST_PARAMETER) for part in shared)]
+        if not all((np.abs(np.asarray(part)) <= most).all() for part, most in bounds):
+            raise MessageError("parameters that are not finite, or too large")
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
