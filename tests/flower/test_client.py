@@ -628,3 +628,12 @@ def test_other_axes_than_the_policys_are_refused(taster: Client, few: Ratings) -
         changed = replace(request.model, settings=settings)
         with pytest.raises(MessageError):
             taster.answer(replace(request, model=changed))
+
+
+def test_features_alone_are_nothing_that_was_learned(taster: Client, few: Ratings) -> None:
+    request = taste_request(few, features(2))
+    taster.keep(request.model)
+    assert taster.recommender().learned
+    request.model.items[:, :6] = 0.0
+    taster.keep(request.model)
+    assert not taster.recommender().learned

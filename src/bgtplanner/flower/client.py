@@ -204,7 +204,8 @@ class Client:
         local = self._local(model, sent, ratings)
         predicted = predictions_of(model, shared, ratings, local)
         scores, why = ranking_of(model, shared, ratings, local)
-        first = model.initial(jax.random.key(0), 1, len(sent.catalogue))[0]
+        features = features_in(model, shared.items)
+        first = first_parameters(model, jax.random.key(0), 1, features)[0]
         same = zip(first, shared, strict=True)
         titled = replace(ratings, catalogue=self.file.catalogue_over(sent.catalogue))
         return Recommender(
