@@ -91,6 +91,7 @@ def test_every_verdict_has_an_exit_code() -> None:
         (["--delta", "0"], "delta = 0"),
         (["--canaries", "2"], "--canaries = 2"),
         (["--beside", "2"], "--beside = 2.0"),
+        (["--uploads", "best"], "--uploads = 'best': expected worst or tastes"),
         (["--path", "simulation", "--beside", "0"], "epsilon = 0.0"),
         (["--path", "client", "--rounds", "2"], "--rounds = 2"),
         (["--mechanism", "privunit", "--trust", "secagg"], "--mechanism = 'privunit'"),

@@ -20,13 +20,15 @@ from typer.testing import CliRunner
 
 from bgtplanner.cli import app
 from bgtplanner.errors import ConfigError, LedgerError, MissingExtraError, RunFolderError
-from bgtplanner.flower import check
+from bgtplanner.flower import check, example
 from bgtplanner.flower.check import check_client
 from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import SentModel
+from bgtplanner.models.tastes import Tastes
+from bgtplanner.runs.assembly import federation_of
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.deployable import catalogue_of, check_deployable
+from bgtplanner.runs.deployable import agreed_settings, catalogue_of, check_deployable
 from bgtplanner.runs.deployed import carry_out
 from flower.in_process import InProcessGrid
 
@@ -176,7 +178,7 @@ def test_check_of_the_servers_settings(deployment: Path) -> None:
     file = deployment / "server" / "config.toml"
     done = call("deploy", "check", file)
     assert done.exit_code == 0, done.output
-    assert "300 items, ratings from 0 to 5" in done.output
+    assert "300 items, no features, ratings from 0 to 5" in done.output
     file.write_text(file.read_text(encoding="utf-8").replace('"local"', '"secagg"'))
     error = call("deploy", "check", file).exception
     assert isinstance(error, ConfigError)
@@ -210,13 +212,13 @@ def test_recommend_on_a_client(deployment: Path) -> None:
     user = client.file.table().user[0]
     assert isinstance(call("recommend", home, "--client", user).exception, ConfigError)
     client.enroll()
-    items = np.zeros((300, 3), dtype=np.float32)
+    items = np.zeros((300, 4), dtype=np.float32)
     items[:, 0] = np.linspace(-0.3, 0.3, 300)
     names = tuple((deployment / "server" / "items.txt").read_text(encoding="utf-8").split())
     client.keep(
         SentModel(
-            name="biases", settings={}, low=0.0, high=5.0, catalogue=names, items=items,
-            dense=np.zeros(0, dtype=np.float32),
+            name="tastes", settings={"axes": 0, "taste_share": 0.0}, low=0.0, high=5.0,
+            catalogue=names, items=items, dense=np.zeros(0, dtype=np.float32),
         )
     )  # fmt: skip
     found = json.loads(call("recommend", home, "--client", user, "--top", 3, "--json").output)
@@ -280,6 +282,23 @@ def test_the_policy_names_the_catalogue_as_sha256sum_does(written: Path) -> None
     checked = call("deploy", "check", written / "server" / "config.toml", "--json")
     notes = {check["what"]: check["note"] for check in json.loads(checked.stdout)["checks"]}
     assert notes["sha256"] == named
+
+
+@pytest.mark.parametrize("epsilon", [10.0, 1000.0])
+def test_the_policy_names_the_settings_that_the_server_will_choose(
+    epsilon: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(example, "_EPSILON", epsilon)
+    example.write_example(tmp_path / "home", clients=3, address="localhost:8443")
+    policy = load_client(tmp_path / "home/clients/1/client.toml").agreed()
+    config = load_config(file=tmp_path / "home/server/config.toml")
+    assert policy.models == (config.model.name,)
+    model = federation_of(config, 300, clients=3).model
+    assert Tastes(**policy.settings["tastes"]) == model
+    assert policy.settings["tastes"]["axes"] == (0 if epsilon == 10 else 1)
+    checked = call("deploy", "check", tmp_path / "home/server/config.toml").output
+    for name, value in agreed_settings(config, 300).items():
+        assert f"{name} = {value}" in checked
 
 
 @pytest.mark.parametrize(

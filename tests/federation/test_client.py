@@ -9,13 +9,17 @@ import jax
 import numpy as np
 import pytest
 
+from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.client import (
     as_shared,
     coordinates_of,
+    features_in,
+    first_parameters,
     flat_upload,
+    nothing_kept,
     predictions_of,
     train_client,
     upload_of,
@@ -28,6 +32,7 @@ from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import Learner
+from bgtplanner.models.tastes import Tastes
 from bgtplanner.privacy.accountants import accountant_named
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -45,18 +50,32 @@ def alone(ratings: Ratings, client: int) -> Ratings:
     )
 
 
+def with_features(ratings: Ratings) -> Ratings:
+    """The same with a catalogue: every second and every third item have something in common."""
+    numbers = np.arange(ratings.n_items)
+    features = np.stack([numbers % 2 == 0, numbers % 3 == 0], axis=1).astype(np.float32)
+    catalogue = Catalogue(
+        labels=numbers.astype(str), titles=None, features=features, names=("even", "third")
+    )
+    return replace(ratings, catalogue=catalogue)
+
+
 @pytest.mark.parametrize("users", [1, 3])
-def test_alone_as_among_all(users: int) -> None:
+@pytest.mark.parametrize(
+    ("model", "width", "coordinates"),
+    [(Biases(), 3, 40), (Tastes(axes=2, taste_share=0.4), 8, 80)],
+)
+def test_alone_as_among_all(users: int, model: Learner, width: int, coordinates: int) -> None:
     ratings = synthetic_ratings(
         clients=3, items=20, ratings_per_client=24 if users > 1 else 12, users_per_client=users
     )
-    model, interactions = Biases(), Interactions.of(ratings)
-    values = np.random.default_rng(0).normal(0.0, 0.1, (20, 3))
+    interactions = Interactions.of(ratings)
+    values = np.random.default_rng(0).normal(0.0, 0.1, (20, width))
     shared = Shared(jax.numpy.asarray(values, dtype=np.float32), jax.numpy.zeros(0))
     solved = jax.jit(model.personalise)(shared, None, interactions)
     gradients = jax.jit(model.train)(shared, solved, interactions)
     predict = jax.jit(model.predict)
-    assert coordinates_of(model, shared) == 40
+    assert coordinates_of(model, shared) == coordinates
     for client in range(3):
         own = alone(ratings, client)
         mask = (interactions.pair_client == client)[:, None]
@@ -99,7 +118,11 @@ def test_a_server_learns_from_single_uploads_only_with_local_trust() -> None:
 
 
 @pytest.mark.parametrize("users", [1, 2])
-@pytest.mark.parametrize("model", [Biases(), Factorization(dim=3), FedGNN(dim=2)], ids=str)
+@pytest.mark.parametrize(
+    "model",
+    [Biases(), Factorization(dim=3), FedGNN(dim=2), Tastes(axes=3, taste_share=0.4)],
+    ids=str,
+)
 def test_round_after_round_a_client_uploads_what_the_simulation_has(
     model: Learner, users: int
 ) -> None:
@@ -107,6 +130,7 @@ def test_round_after_round_a_client_uploads_what_the_simulation_has(
     ratings = synthetic_ratings(
         clients=4, items=20, ratings_per_client=16, users_per_client=users, seed=2
     )
+    ratings = with_features(ratings)  # those who do not use them are not bothered by them
     server = Server(
         optimizer="posterior" if isinstance(model, Biases) else "sgd",
         aggregation="clients",
@@ -137,3 +161,16 @@ def test_round_after_round_a_client_uploads_what_the_simulation_has(
             assert largest > 1e-3
             np.testing.assert_allclose(upload, among_all, rtol=0, atol=2e-6 * largest)
         state, _ = play(state, interactions, nobody, jax.numpy.int32(index), jax.random.key(2))
+
+
+def test_what_a_client_keeps_has_room_for_the_features_that_are_sent() -> None:
+    ratings = with_features(synthetic_ratings(clients=1, items=20, ratings_per_client=12))
+    features = jax.numpy.asarray(ratings.features)
+    for model, width in ((Tastes(axes=3, taste_share=0.4), 3 + 3 + 2), (Biases(), 3)):
+        shared, local = first_parameters(model, jax.random.key(0), ratings.n_users, features)
+        assert local.shape == nothing_kept(model, shared, ratings).shape == (1, width)
+        sent = features_in(model, shared.items)
+        np.testing.assert_array_equal(sent, features[:, : sent.shape[1]])
+        assert sent.shape[1] == (2 if isinstance(model, Tastes) else 0)
+        kept = train_client(model, shared, ratings, local)[1]
+        assert kept.shape == (1, width)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,28 @@ def first_request(ratings: Ratings, settings: Mapping[str, float]) -> Request:
         run="first", round=0, accountant="gaussian/gdp", trust="local", unit="client", charge=1.0,
         clip=0.1, model=model,
     )  # fmt: skip
+
+
+TASTES: dict[str, Any] = {"axes": 2, "taste_share": 0.6}
+"""Settings of the model `tastes` in these federations."""
+
+AGREE_TO_TASTES: dict[str, Any] = {"models": ["tastes"], "settings": {"tastes": TASTES}}
+"""What a policy says in addition, of clients that take part in learning tastes."""
+
+
+def taste_request(ratings: Ratings, features: Any = None) -> Request:
+    """What an honest server asks for once it has found axes; with features of the items, if any.
+
+    Qualities, popularity and certainty are those of nothing learned; all items are as popular.
+    """
+    first, names = first_request(ratings, {}), item_names(ratings)
+    rng, number = np.random.default_rng(0), len(names)
+    axes = np.linalg.qr(rng.normal(size=(number, TASTES["axes"])))[0]
+    columns = [np.zeros((number, 3)), np.full((number, 1), 1 / number), axes]
+    columns += [] if features is None else [features]
+    items = np.concatenate(columns, axis=1).astype(np.float32)
+    model = replace(first.model, name="tastes", settings=TASTES, items=items)
+    return replace(first, model=model)
 
 
 class SimulatedNoise(KeyedNoise):

@@ -30,7 +30,15 @@ from bgtplanner.flower import client as module
 from bgtplanner.flower.client import Client, client_app, make_client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import HELLO, KEEP, TRAIN, Request, hello_request
-from flower.doubles import POLICY, agreed, spent, write_client, write_toml
+from flower.doubles import (
+    AGREE_TO_TASTES,
+    POLICY,
+    agreed,
+    spent,
+    taste_request,
+    write_client,
+    write_toml,
+)
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -541,3 +549,91 @@ def test_a_witness_notices_that_the_whole_folder_comes_from_a_backup(
     shutil.copytree(tmp_path / "backup", client.file.state)
     with pytest.raises(LedgerTamperedError):
         Client(client.file).answer(replace(request_of_server, round=2))
+
+
+# ---- features, which a server chooses
+
+
+@pytest.fixture
+def taster(few: Ratings, tmp_path: Path) -> Client:
+    policy = agreed(few, AGREE_TO_TASTES | {"most_features": 3})
+    return Client(load_client(write_client(tmp_path / "taster", few, 0, policy)))
+
+
+def features(columns: int, value: float = 1.0) -> Any:
+    made = np.zeros((30, columns))
+    made[:: max(columns, 1)] = value
+    return made
+
+
+@pytest.mark.parametrize("columns", [0, 1, 3])
+def test_features_come_with_the_parameters(taster: Client, few: Ratings, columns: int) -> None:
+    request = taste_request(few, features(columns))
+    answer = taster.answer(replace(request, charge=9e3))  # hardly any noise
+    assert answer.shape == (30 * (2 + 2),)  # nothing is told about features
+    assert np.linalg.norm(answer) == pytest.approx(0.1, rel=0.3)  # one clip over all of it
+    with np.load(taster.file.state / "local.npz") as stored:
+        assert stored["leaf0"].shape == (1, 3 + 2 + columns)
+    ratings = taster._ratings_for(request.model)
+    model = taster._model_of(request.model)[0]
+    local = taster._local(model, request.model, ratings, request.run)
+    assert np.asarray(local).any()  # what was kept fits what is asked for next
+    assert len(taster.recommend(None, 3)) == 3
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        features(4),  # above most_features
+        features(2, np.nan),
+        features(2, np.inf),
+        features(2, -np.inf),
+        features(2, 1e30),
+        features(2, np.nextafter(np.float32(1), np.float32(2))),
+        features(2, -1.1),
+    ],
+)
+def test_features_that_no_catalogue_has_are_refused(
+    taster: Client, few: Ratings, sent: Any
+) -> None:
+    request = taste_request(few, sent)
+    for table in (taster.file.ratings.read_text(encoding="utf-8"), "", "nonsense"):
+        taster.file.ratings.write_text(table, encoding="utf-8")
+        with pytest.raises(MessageError):
+            taster.answer(request)
+        with pytest.raises(MessageError):
+            taster.keep(request.model)
+    file = taster.file.ratings.parent / "client.toml"
+    assert dict(send(file, TRAIN, request.record())) == {
+        "reply": ConfigRecord({"status": "refused"})
+    }
+    assert spent(file) == 0
+    assert not (taster.file.state / "model.npz").exists()
+
+
+@pytest.mark.parametrize("column", range(6))
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1.1e6, -1e30])
+def test_absurd_parameters_are_refused(
+    taster: Client, few: Ratings, column: int, value: float
+) -> None:
+    request = taste_request(few, features(1))
+    request.model.items[7, column] = value
+    with pytest.raises(MessageError, match="not finite, or too large"):
+        taster.answer(request)
+
+
+def test_other_axes_than_the_policys_are_refused(taster: Client, few: Ratings) -> None:
+    request = taste_request(few)
+    for settings in ({}, {"axes": 2}, {"axes": 3, "taste_share": 0.6}, {"axes": 2, "boldness": 1}):
+        changed = replace(request.model, settings=settings)
+        with pytest.raises(MessageError):
+            taster.answer(replace(request, model=changed))
+
+
+def test_features_alone_are_nothing_that_was_learned(taster: Client, few: Ratings) -> None:
+    request = taste_request(few, features(2))
+    taster.keep(request.model)
+    assert taster.recommender().learned
+    request.model.items[:, :6] = 0.0
+    taster.keep(request.model)
+    assert not taster.recommender().learned

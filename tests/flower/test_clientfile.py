@@ -36,7 +36,7 @@ def test_what_is_agreed_to_unless_it_is_said() -> None:
     assert found.models == ("biases",)
     assert found.settings == {}
     assert (found.most_items, found.requests_per_hour) == (100_000, 60.0)
-    assert found.answers_kept == 16
+    assert (found.most_features, found.answers_kept) == (1024, 16)
     assert found.budgets == Budgets.same(Budget(10.0, 1e-5), 1)
 
 
@@ -64,6 +64,7 @@ def test_a_policy_cannot_be_changed_and_takes_no_other_keys() -> None:
         ("smallest_clip", [1e-300], [0.0]),
         ("largest_clip", [1e-300], [0.0, np.inf]),
         ("most_items", [1], [0]),
+        ("most_features", [0], [-1]),
         ("requests_per_hour", [1e-300], [0.0]),
         ("answers_kept", [1, 10_000], [0, 10_001]),
         ("scale", [(1.0, np.nextafter(1.0, 2.0))], [(1.0, 1.0), (5.0, 1.0), (1.0, np.inf)]),

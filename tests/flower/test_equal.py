@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bgtplanner.data.catalogue import read_items
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.flower.client import Client, client_app, make_client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import load_config
+from bgtplanner.runs.deployable import agreed_settings
 from bgtplanner.runs.deployed import carry_out
 from bgtplanner.runs.run import Result, simulate
-from flower.doubles import SETTINGS, noise_of_simulation, write_federation
+from flower.doubles import SETTINGS, item_names, noise_of_simulation, write_federation
 from flower.in_process import InProcessGrid
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -103,6 +105,51 @@ def test_every_model(tmp_path: Path, model: str) -> None:
             assert float(stored["leaf1"][0]) == 3  # steps of the optimizer
     client = Client(load_client(files[0]))
     assert len(client.recommend(None, 3)) == 3
+
+
+@pytest.mark.parametrize(("users", "features"), [(1, 3), (2, 3), (2, 0)])
+def test_tastes(tmp_path: Path, users: int, features: int) -> None:
+    """The server reads features from a table of items; what is left open is chosen alike.
+
+    With features there is a single axis. Several begin as a basis of the features' leading
+    directions, and which basis that is depends on the last bit of the sums.
+    """
+    ratings = synthetic_ratings(
+        clients=4, items=30, ratings_per_client=24, users_per_client=users, seed=1
+    )
+    chosen = {"run.seed": 7, "model.name": "tastes"} | ({"tastes.axes": 1} if features else {})
+    file = {"deployment.items": "items.csv" if features else "items.txt"}
+    whole = load_config(settings=SETTINGS | chosen | {"deployment.clients": 4})
+    pinned = agreed_settings(whole, 30)
+    axes = 1 if features else 2
+    assert pinned == {"axes": axes, "taste_share": pytest.approx(0.6, abs=0.05)}
+    policy = {"models": ["tastes"], "settings": {"tastes": pinned}}
+    config, files = write_federation(tmp_path, ratings, chosen | file, policy)
+    rows = [
+        f"{name},{int(number % 2 == 0)},{int(number % 5 < 2)},{int(number % 7 == 0)}"
+        for number, name in enumerate(item_names(ratings))
+    ]
+    (tmp_path / "items.csv").write_text("\n".join(["item,war,drama,comedy", *rows]) + "\n")
+    grid = InProcessGrid(make_client_app(noise=noise_of_simulation(7)), files)
+    summary = carry_out(grid, config, tmp_path / "run", poll_seconds=0.0)
+    assert (summary["uploads_dropped"], summary["clients_with_last_model"]) == (0, 4)
+
+    table = read_items(tmp_path / "items.csv")
+    catalogue = replace(table, labels=ratings.item_labels.astype(str)) if features else None
+    told = {key: value for key, value in (SETTINGS | chosen).items() if key != "data.dataset"}
+    del told["run.seed"]
+    simulated = simulate(
+        replace(ratings, catalogue=catalogue), seed=7, settings=told, out=tmp_path / "simulated"
+    )
+    same_model(tmp_path / "run", simulated)
+    same_ledgers(tmp_path / "run", tmp_path / "simulated", files)
+    client = Client(load_client(files[0]))
+    kept = client._kept()
+    assert kept.items.shape == (30, 4 + axes + features)
+    if features:
+        np.testing.assert_array_equal(kept.items[:, 4 + axes :], table.features)
+    assert np.abs(kept.items[:, 4 : 4 + axes]).max() > 0.01  # axes were found
+    assert len(client.recommend(None if users == 1 else "u0", 3)) == 3
 
 
 def test_the_presets_own_mechanism(tmp_path: Path, few: Ratings) -> None:

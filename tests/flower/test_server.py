@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from collections.abc import Iterable
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from flwr.app import Context, Message, RecordDict
 
@@ -22,10 +25,17 @@ from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.report.page import write_report
 from bgtplanner.runs import run as runner
 from bgtplanner.runs.config import load_config, to_toml
-from bgtplanner.runs.deployable import catalogue_of, check_deployable
+from bgtplanner.runs.deployable import catalogue_of, check_deployable, check_server
 from bgtplanner.runs.deployed import carry_out, server_app
 from bgtplanner.runs.folder import RunFolder
-from flower.doubles import agreed, spent, write_client, write_federation, write_toml
+from flower.doubles import (
+    AGREE_TO_TASTES,
+    agreed,
+    spent,
+    write_client,
+    write_federation,
+    write_toml,
+)
 from flower.in_process import InProcessGrid, Tamper
 from flower.test_messages import bad_uploads
 
@@ -488,7 +498,8 @@ def test_a_catalogue_must_be_said(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"items\.txt: cannot be read"):
         read()
     (tmp_path / "items.txt").write_text("a\nb\n", encoding="utf-8")
-    assert read() == (("a", "b"), 1.0, 5.0)
+    assert read()[:3] == (("a", "b"), 1.0, 5.0)
+    assert read().features.shape == (2, 0)
     for text in ("", "a\na\n", "a\n\nb\n"):
         (tmp_path / "items.txt").write_text(text, encoding="utf-8")
         with pytest.raises(DataError, match="a different item name on every line"):
@@ -498,3 +509,89 @@ def test_a_catalogue_must_be_said(tmp_path: Path) -> None:
     for scale in (None, "max"):
         with pytest.raises(ConfigError, match="LOW:HIGH"):
             read(data__scale=scale)
+
+
+TABLE = "item,title,genres\nb,Brazil,War|Drama\na,Alien,War\nc,Casablanca,Drama\n"
+
+
+def read_table(path: Path) -> Any:
+    settings = {"deployment.items": path.name, "data.scale": "1:5"}
+    return catalogue_of(load_config(settings=settings), path.parent)
+
+
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet"])
+def test_items_may_be_a_table_with_features(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"items.{kind}"
+    if kind == "parquet":
+        columns = {"item": ["b", "a", "c"], "genres": [["War", "Drama"], ["War"], ["Drama"]]}
+        pq.write_table(pa.table(columns), path)
+    else:
+        content = TABLE.encode()
+        path.write_bytes(gzip.compress(content) if kind == "csv.gz" else content)
+    found = read_table(path)
+    assert found[:3] == (("b", "a", "c"), 1.0, 5.0)  # in the order of the table
+    assert found.features.dtype == np.float32
+    assert sorted(found.features.T.tolist()) == [[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
+
+
+def test_a_list_of_names_stays_one(tmp_path: Path) -> None:
+    """Names may hold any delimiter, and a list may be called a table."""
+    for name, text in (("items.txt", "Alien, the film\nBrazil\n"), ("items.csv", "item\nAlien\n")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        assert read_table(tmp_path / name).items == tuple(text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (None, "no such file"),
+        (TABLE + "b,Brazil,War\n", "label that c"),
+        (TABLE + "d,Dune\n", "expected 3 columns"),
+        (TABLE + "d" * 300 + ",Dune,War\n", "256 bytes"),
+        ("item,title\n", "no items|row for each"),
+    ],
+)
+def test_a_table_of_items_that_cannot_be_used_says_so(
+    tmp_path: Path, text: str | None, problem: str
+) -> None:
+    path = tmp_path / "items.csv"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=problem):
+        read_table(path)
+
+
+def test_a_name_of_two_lines_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "items.parquet"
+    pq.write_table(pa.table({"item": ["a\nb", "c"], "new": [0, 1]}), path)
+    with pytest.raises(DataError, match="item 1 cannot be sent; expected one line"):
+        read_table(path)
+
+
+def test_features_stay_when_the_server_is_restarted(few: Ratings, tmp_path: Path) -> None:
+    """The same table goes on with the run, and another one does not."""
+    chosen = {"model.name": "tastes", "tastes.axes": 2, "tastes.taste_share": 0.6}
+    chosen |= {"deployment.items": "items.csv", "federation.rounds": 2}
+    federation = write_federation(tmp_path, few, chosen, AGREE_TO_TASTES)
+    rows = [f"i{label},{int(number % 3 == 0)}" for number, label in enumerate(few.item_labels)]
+    (tmp_path / "items.csv").write_text("\n".join(["item,new", *rows]) + "\n", encoding="utf-8")
+    notes = {finding.what: finding.note for finding in check_server(federation[0])}
+    assert notes["model"] == "[settings.tastes] axes = 2, taste_share = 0.6"
+    assert notes["catalogue"].startswith("30 items, 1 features, ratings from")
+
+    class Stops:
+        def round(self, record: Any, total: int) -> None:
+            raise KeyboardInterrupt
+
+    grid = InProcessGrid(client_app, federation[1])
+    with pytest.raises((KeyboardInterrupt, InterruptedRunError)):
+        carry_out(grid, federation[0], tmp_path / "run", poll_seconds=0.0, observer=Stops())
+    table = (tmp_path / "items.csv").read_text(encoding="utf-8")
+    (tmp_path / "items.csv").write_text(table.replace(",1\n", ",0\n", 1), encoding="utf-8")
+    with pytest.raises(RunFolderError, match="other settings or items"):
+        play(federation, grid, tmp_path / "run")
+    (tmp_path / "items.csv").write_text(table, encoding="utf-8")
+    summary = play(federation, grid, tmp_path / "run")
+    assert (summary["rounds_run"], summary["uploads_dropped"]) == (2, 0)
+    kept = Client(load_client(federation[1][0]))._kept()
+    np.testing.assert_array_equal(kept.items[:, 6], np.arange(30) % 3 == 0)

@@ -17,13 +17,17 @@ from bgtplanner.errors import BGTPlannerError
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request
-from flower.doubles import agreed, first_request, write_client
+from flower.doubles import AGREE_TO_TASTES, agreed, first_request, taste_request, write_client
 from games.worlds import (
     DEFENCELESS,
+    HOSTILE,
     ReplaysIfNothingChanged,
     both,
+    hostile_features,
     paid_releases_tell_nothing,
     some_moves,
+    tastes_are_not_clipped,
+    tastes_are_not_noised,
 )
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -192,3 +196,89 @@ def test_the_client_that_replays_if_nothing_changed_is_read_by_it(
     home = write_client(tmp_path / "client", few, 0, agreed(few, {"rule": accountant})).parent
     asked = replace(honest, accountant=accountant)
     assert _chance_of(_guesses(home, ReplaysIfNothingChanged, _same_request, asked)) < 1e-9
+
+
+# ---- axes and features, which the server chooses
+
+
+@pytest.fixture(scope="module")
+def home_of_tastes(few: Ratings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a client that agrees to `tastes`, to be copied."""
+    folder = tmp_path_factory.mktemp("tastes") / "home"
+    policy = agreed(few, ALLOWED | AGREE_TO_TASTES | {"most_features": 30})
+    write_client(folder, few, 0, policy)
+    return folder
+
+
+@pytest.mark.usefixtures("told_nothing")
+@pytest.mark.parametrize("seed", range(4))
+def test_features_are_no_way_around_the_charge(
+    seed: int, home_of_tastes: Path, few: Ratings, tmp_path: Path
+) -> None:
+    """Also where they are not finite, absurd, or of another number: all of that is public."""
+    moves = some_moves(np.random.default_rng(seed), taste_request(few), 30)
+    one, other = both(home_of_tastes, tmp_path, Client, moves)
+    assert one == other
+    assert any(seen and seen[0] == "released" for seen in one)
+
+
+class Silence:
+    """A source of no noise at all, to see what noise would have covered."""
+
+    def normal(self, shape: tuple[int, ...]) -> Any:
+        return np.zeros(shape)
+
+
+def _best_guesses(home: Path, few: Ratings, kind: str) -> int:
+    """How often a server is right about one rating, with the best test on the taste part.
+
+    It knows everything but that rating, so it knows both uploads that could be behind a release.
+    """
+    rng = np.random.default_rng(3)
+    file = load_client(home / "client.toml")
+    table = file.ratings.read_text(encoding="utf-8")
+    request = taste_request(few)
+    model = replace(request.model, items=hostile_features(rng, request.model.items, kind))
+    tables = (table, table + "u0,i7,1.0\n")
+    request = replace(request, model=model)
+    behind = []
+    for number, text in enumerate(tables):
+        file.ratings.write_text(text, encoding="utf-8")
+        bare = Client(file, noise=lambda *_: Silence())
+        behind.append(_taste_part(bare.answer(replace(request, run=f"bare {number}"))))
+    apart, right = behind[1] - behind[0], 0
+    for trial in range(TRIALS):
+        rated = int(rng.integers(2))
+        file.ratings.write_text(tables[rated], encoding="utf-8")
+        seen = _taste_part(Client(file).answer(replace(request, run=f"trial {trial}")))
+        right += int(((seen - behind[0]) @ apart > apart @ apart / 2) == bool(rated))
+    file.ratings.write_text(table, encoding="utf-8")
+    assert request.charge == 1.0
+    return right
+
+
+def _taste_part(upload: Any) -> Any:
+    return upload.reshape(30, 4)[:, 2:].ravel()
+
+
+def _chance_of_the_best(right: int) -> float:
+    """Of so many right guesses with all that a charge of 1 buys: mu = 1, by its definition."""
+    return float(scipy.stats.binom.sf(right - 1, TRIALS, scipy.stats.norm.cdf(0.5)))
+
+
+@pytest.mark.parametrize("kind", HOSTILE[:3])
+def test_hostile_axes_and_features_gain_no_more_than_the_charge_has_bought(
+    kind: str, few: Ratings, tmp_path: Path
+) -> None:
+    policy = agreed(few, AGREE_TO_TASTES)
+    home = write_client(tmp_path / "client", few, 0, policy).parent
+    assert _chance_of_the_best(_best_guesses(home, few, kind)) > 1e-6
+
+
+@pytest.mark.parametrize("broken", [tastes_are_not_clipped, tastes_are_not_noised])
+def test_tastes_that_are_not_protected_are_read(
+    broken: Any, few: Ratings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+    home = write_client(tmp_path / "client", few, 0, agreed(few, AGREE_TO_TASTES)).parent
+    assert _chance_of_the_best(_best_guesses(home, few, "of one item")) < 1e-6

@@ -25,6 +25,7 @@ from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request
 from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.privacy.mechanisms import Additive, Mechanism
 
 Generator = np.random.Generator
 HEADER = "user,item,rating\n"
@@ -220,6 +221,8 @@ def _request(rng: Generator, honest: Request) -> Request:
     if rng.random() < 0.5:  # all the weight on one item
         items[int(rng.integers(len(items)))] = 10.0 ** float(rng.integers(-3, 30))
     model = replace(model, items=items)
+    if model.name == "tastes":
+        model = replace(model, items=hostile_features(rng, model.items))
     if rng.random() < 0.1:
         order = tuple(model.catalogue[int(place)] for place in rng.permutation(len(items)))
         model = replace(model, catalogue=order)
@@ -237,7 +240,68 @@ def _request(rng: Generator, honest: Request) -> Request:
     )
 
 
+HOSTILE = (
+    "as sent",
+    "one for each item",
+    "of one item",
+    "not a number",
+    "huge",
+    "too many",
+    "cut",
+)
+
+
+def hostile_features(rng: Generator, items: Any, kind: str | None = None, item: int = 7) -> Any:
+    """Parameters of the model `tastes` with axes and features that are meant to single one out.
+
+    The first six columns are the model's own, the last two of which are axes: one is of that item
+    alone, so that tastes are uploaded by those who have rated it.
+    """
+    number, chosen = len(items), kind or HOSTILE[int(rng.integers(len(HOSTILE)))]
+    one = np.zeros((number, 1))
+    one[item] = 1.0
+    features = {
+        "as sent": items[:, 6:],
+        "one for each item": np.eye(number),
+        "of one item": one,
+        "not a number": one * np.nan,
+        "huge": one * 1e30,
+        "too many": np.ones((number, number + 1)),
+        "cut": items[:, 6:],
+    }[chosen]
+    own = items[:, :6].copy()
+    own[:, 4:] = one * np.array([1.0, 0.0])
+    if chosen == "cut":
+        return own[:, :5].astype(np.float32)
+    return np.concatenate([own, features], axis=1).astype(np.float32)
+
+
 # ---- clients with a defence taken away
+
+
+def of_tastes(change: Callable[[Any], Any], array: Any, columns: int = 4) -> Any:
+    """Change the taste part of uploads of the model `tastes`: all but two columns of an item."""
+    changed = np.array(array, dtype=np.float64)
+    rows = changed.reshape(*changed.shape[:-1], -1, columns)
+    rows[..., 2:] = change(rows[..., 2:])
+    return changed
+
+
+def tastes_are_not_clipped(patch: pytest.MonkeyPatch) -> None:
+    """Clip residuals and counts, which are scaled for it, and send tastes as long as they are."""
+    real = Mechanism.clip
+
+    def clip(self: Mechanism, uploads: Any, bound: float) -> Any:
+        rating = real(self, of_tastes(np.zeros_like, uploads), bound)
+        return rating + uploads - of_tastes(np.zeros_like, uploads)
+
+    patch.setattr(Mechanism, "clip", clip)
+
+
+def tastes_are_not_noised(patch: pytest.MonkeyPatch) -> None:
+    """Draw noise for two columns of an item, as the bias model needs it."""
+    real = Additive.noise
+    patch.setattr(Additive, "noise", lambda *args: of_tastes(np.zeros_like, real(*args)))
 
 
 class ReplaysIfNothingChanged(Client):
@@ -297,11 +361,15 @@ DEFENCELESS = (
 
 __all__ = [
     "DEFENCELESS",
+    "HOSTILE",
     "Move",
     "RefusesWithoutRatings",
     "ReplaysIfNothingChanged",
     "World",
     "both",
+    "hostile_features",
     "paid_releases_tell_nothing",
     "some_moves",
+    "tastes_are_not_clipped",
+    "tastes_are_not_noised",
 ]

@@ -26,6 +26,7 @@ _KNOWN = {
     "neighbours": ("auto", "replace-special", "replace-one"),
     "unit": ("client", "row"),
     "path": ("guard", "simulation", "client"),
+    "uploads": ("worst", "tastes"),
 }
 
 
@@ -52,6 +53,9 @@ def audit(
     beside: Annotated[
         float | None, typer.Option(help="With path simulation: the other clients' epsilon.")
     ] = None,
+    uploads: Annotated[
+        str, typer.Option(help="What is told apart: worst (case) | tastes (of that model).")
+    ] = "worst",
     confidence: Annotated[
         float, typer.Option(help="Probability that an honest client is not refuted.")
     ] = 0.99,

@@ -23,6 +23,8 @@ from bgtplanner.models.learner import Explanation, Learner, Local
 __all__ = [
     "as_shared",
     "coordinates_of",
+    "features_in",
+    "first_parameters",
     "flat_upload",
     "nothing_kept",
     "predictions_of",
@@ -50,14 +52,39 @@ def coordinates_of(model: Learner, shared: Shared) -> int:
     """Return the number of coordinates of an upload: public, and the same for every client."""
     items = np.arange(shared.items.shape[0])
     ratings = Ratings.from_arrays([0], [0], [0.0], items=items, scale=(0.0, 1.0))
-    local = nothing_kept(model, ratings)
+    local = nothing_kept(model, shared, ratings)
     flat, _ = jax.eval_shape(partial(_train, model), shared, local, _padded(ratings))
     return int(flat.shape[0])
 
 
-def nothing_kept(model: Learner, ratings: Ratings) -> Local:
+def first_parameters(
+    model: Learner, key: Array, n_users: int, features: Array
+) -> tuple[Shared, Local]:
+    """Return the parameters before the first round, with public features of the items if any.
+
+    Args:
+        model: What is learned.
+        key: Key of whatever is random about them.
+        n_users: The number of users.
+        features: ``[n_items, n_features]``; there may be no column.
+    """
+    first = model.initial(key, n_users, features.shape[0])
+    return model.with_features(*first, features) if features.shape[1] else first
+
+
+def features_in(model: Learner, items: Array) -> Array:
+    """Return the features of the items among the shared parameters, ``[n_items, n_features]``.
+
+    Learners put them behind their own columns; most have none.
+    """
+    first = jax.eval_shape(lambda: model.initial(jax.random.key(0), 1, items.shape[0])[0])
+    return items[:, first.items.shape[1] :]
+
+
+def nothing_kept(model: Learner, shared: Shared, ratings: Ratings) -> Local:
     """Return what a client keeps before its first round."""
-    return model.initial(jax.random.key(0), ratings.n_users, ratings.n_items)[1]
+    features = features_in(model, shared.items)
+    return first_parameters(model, jax.random.key(0), ratings.n_users, features)[1]
 
 
 def train_client(
@@ -79,14 +106,14 @@ def train_client(
 
 def upload_of(model: Learner, shared: Shared, ratings: Ratings) -> NDArray[np.float64]:
     """Return the flat, unprotected upload of a client that has kept nothing so far."""
-    return train_client(model, shared, ratings, nothing_kept(model, ratings))[0]
+    return train_client(model, shared, ratings, nothing_kept(model, shared, ratings))[0]
 
 
 def predictions_of(
     model: Learner, shared: Shared, ratings: Ratings, local: Local | None = None
 ) -> NDArray[np.float32]:
     """Return a client's own predictions, from 0 to 1, in the shape ``[n_users, n_items]``."""
-    kept = nothing_kept(model, ratings) if local is None else local
+    kept = nothing_kept(model, shared, ratings) if local is None else local
     return np.asarray(_predictions(model, shared, kept, _padded(ratings)))
 
 

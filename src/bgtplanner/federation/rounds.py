@@ -19,7 +19,7 @@ from jax import Array
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError
-from bgtplanner.federation.client import as_shared
+from bgtplanner.federation.client import as_shared, first_parameters
 from bgtplanner.federation.protection import Protection, Released, Terms
 from bgtplanner.federation.server import Aggregate, ExtraRows, aggregate
 from bgtplanner.federation.validation import ValidationSet, errors_of_clients
@@ -166,9 +166,9 @@ class Federation:
 
     def initial(self, key: Array, interactions: Interactions) -> State:
         """Return the state before the first round."""
-        shared, local = self.model.initial(key, interactions.n_users, interactions.n_items)
-        if interactions.features.shape[1]:
-            shared, local = self.model.with_features(shared, local, interactions.features)
+        shared, local = first_parameters(
+            self.model, key, interactions.n_users, interactions.features
+        )
         if self.extras is not None:
             local = self.extras.begin(self.model, local, interactions)
         return State(shared, local, self.model.server_initial(shared, self.server))

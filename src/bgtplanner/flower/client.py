@@ -46,6 +46,8 @@ from bgtplanner.errors import BGTPlannerError, ConfigError, LedgerError, Message
 from bgtplanner.federation.answers import Answers
 from bgtplanner.federation.client import (
     coordinates_of,
+    features_in,
+    first_parameters,
     nothing_kept,
     predictions_of,
     ranking_of,
@@ -78,6 +80,9 @@ from bgtplanner.privacy.witness import Witness
 __all__ = ["Client", "client_app", "make_client_app"]
 
 NoiseFor = Callable[[ClientFile, Request], NoiseSource]
+
+_LARGEST_PARAMETER = 1e6  # no model of ours comes near: a larger one only overflows
+_LARGEST_FEATURE = 1.0  # of a catalogue, by the way features are made
 
 _log = logging.getLogger("flwr")  # the SuperNode shows its lines; they stay on this machine
 
@@ -206,7 +211,8 @@ class Client:
         local = self._local(model, sent, ratings)
         predicted = predictions_of(model, shared, ratings, local)
         scores, why = ranking_of(model, shared, ratings, local)
-        first = model.initial(jax.random.key(0), 1, len(sent.catalogue))[0]
+        features = features_in(model, shared.items)
+        first = first_parameters(model, jax.random.key(0), 1, features)[0]
         same = zip(first, shared, strict=True)
         titled = replace(ratings, catalogue=self.file.catalogue_over(sent.catalogue))
         return Recommender(
@@ -269,11 +275,27 @@ class Client:
             raise MessageError("settings that the model does not have") from error
         if not same:
             raise MessageError("other settings of the model than the policy's")
-        items = len(sent.catalogue)
-        expected = jax.eval_shape(lambda: model.initial(jax.random.key(0), 1, items)[0])
-        if (sent.items.shape, sent.dense.shape) != (expected.items.shape, expected.dense.shape):
+        shared = Shared(jnp.asarray(sent.items), jnp.asarray(sent.dense))
+        self._check_parameters(model, shared)
+        return model, shared
+
+    def _check_parameters(self, model: Learner, shared: Shared) -> None:
+        """Refuse parameters that no model here can have.
+
+        Features come with the parameters, and a server may choose them as it likes: whatever they
+        are, one clip and one noise cover the whole upload. What is refused here would only cost
+        the client time, or make its arithmetic overflow. No rating plays a part in it.
+        """
+        features = features_in(model, shared.items)
+        if features.shape[1] > self.policy.most_features:
+            raise MessageError("more features than most_features")
+        key = jax.random.key(0)
+        expected = jax.eval_shape(lambda: first_parameters(model, key, 1, features)[0])
+        if [part.shape for part in shared] != [part.shape for part in expected]:
             raise MessageError("parameters of another shape than the model's")
-        return model, Shared(jnp.asarray(sent.items), jnp.asarray(sent.dense))
+        bounds = [(features, _LARGEST_FEATURE), *((part, _LARGEST_PARAMETER) for part in shared)]
+        if not all((np.abs(np.asarray(part)) <= most).all() for part, most in bounds):
+            raise MessageError("parameters that are not finite, or too large")
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -310,7 +332,8 @@ class Client:
         self, model: Learner, sent: SentModel, ratings: Ratings, run: str | None = None
     ) -> Local:
         """Return the stored local state, if it belongs to this model, these users and this run."""
-        first, stored = nothing_kept(model, ratings), self._read_arrays("local.npz") or {}
+        shared = Shared(jnp.asarray(sent.items), jnp.asarray(sent.dense))
+        first, stored = nothing_kept(model, shared, ratings), self._read_arrays("local.npz") or {}
         leaves, tree = jax.tree.flatten(first)
         kept = [stored.get(f"leaf{n}") for n in range(len(leaves))]
         about = bytes(stored.get("about", b""))

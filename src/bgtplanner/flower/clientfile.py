@@ -53,6 +53,7 @@ class ClientPolicy(_File):
             :func:`~bgtplanner.flower.messages.catalogue_hash`.
         scale: Lowest and highest possible rating.
         most_items: Length of the longest allowed catalogue.
+        most_features: The most public features of an item that a server may send.
         requests_per_hour: How many new requests are answered per hour.
         answers_kept: How many of the newest answers are kept, to repeat them on request.
     """
@@ -71,6 +72,7 @@ class ClientPolicy(_File):
     catalogues: tuple[str, ...] = Field(min_length=1)
     scale: tuple[float, float]
     most_items: int = Field(default=100_000, ge=1)
+    most_features: int = Field(default=1024, ge=0)
     requests_per_hour: float = Field(default=60.0, gt=0)
     answers_kept: int = Field(default=16, ge=1, le=10_000)
 

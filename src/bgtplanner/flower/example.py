@@ -8,13 +8,17 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
+import numpy as np
 from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 
 from bgtplanner.data.datasets import load_ratings
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users
 from bgtplanner.errors import ConfigError, RunFolderError, StorageError
+from bgtplanner.federation.protection import noise_of_mean
 from bgtplanner.flower.messages import catalogue_hash
+from bgtplanner.models.learner import Size
+from bgtplanner.models.tastes import Tastes
 from bgtplanner.privacy.accountants import default_accountant
 from bgtplanner.privacy.budget import Budget
 
@@ -63,7 +67,10 @@ def write_example(
     if any(letter in str(folder) for letter in "\"'$\\\n "):
         raise ConfigError(f"FOLDER = {str(folder)!r}: expected a path without quotes and spaces")
     accountant = default_accountant("privunit")  # the preset's mechanism under local trust
-    even = accountant.even_charge(Budget(_EPSILON, _DELTA), _ROUNDS)
+    budget = Budget(_EPSILON, _DELTA)
+    even, whole = accountant.even_charge(budget, _ROUNDS), np.array([accountant.capacity(budget)])
+    noise = clients * noise_of_mean(accountant, "local", 1.0, whole, np.array([clients]))
+    model = Tastes().suited(Size(clients, ratings.n_items, noise))  # as the server will choose it
     words = {
         "folder": str(folder),
         "bin": str(Path(sys.executable).parent),
@@ -77,6 +84,8 @@ def write_example(
         "largest_charge": f"{2 * even:.3g}",
         "smallest_charge": f"{even / 100:.2g}",
         "catalogue": catalogue_hash([str(label) for label in ratings.item_labels]),
+        "axes": str(model.axes),
+        "taste_share": str(model.taste_share),
         "smallest_noise_multiplier": f"{float(accountant.noise_multiplier(2 * even)):.2g}",
         "low": f"{float(ratings.low)}",
         "high": f"{float(ratings.high)}",

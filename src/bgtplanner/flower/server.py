@@ -21,7 +21,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError, MessageError
-from bgtplanner.federation.client import coordinates_of
+from bgtplanner.federation.client import coordinates_of, first_parameters
 from bgtplanner.federation.coordinator import Coordinator
 from bgtplanner.federation.protection import Protection, Released, Terms
 from bgtplanner.federation.result import RoundResult
@@ -47,11 +47,13 @@ class Catalogue(NamedTuple):
         items: Name of every item.
         low: Lowest possible rating.
         high: Highest possible rating.
+        features: Public features of the items, ``[n_items, n_features]``; there may be none.
     """
 
     items: tuple[str, ...]
     low: float
     high: float
+    features: NDArray[np.float32]
 
 
 class Pace(NamedTuple):
@@ -76,7 +78,7 @@ class Deployment:
     Args:
         federation: What is learned and how; protected with trust ``local`` and unit ``client``.
         machines: The clients.
-        catalogue: The items and the scale of the ratings.
+        catalogue: The items with their features, and the scale of the ratings.
         model: Name of the model.
         accountant: The accountant of charges.
         run: Name of the run, which stays the same when the server is restarted.
@@ -109,7 +111,8 @@ class Deployment:
         self._model, self._rule = model, accountant
         self._began = -np.inf
         learner, key = federation.model, jax.random.split(jax.random.key(seed))[0]
-        self._first = shared = learner.initial(key, 1, self.n_items)[0]
+        features = jnp.asarray(catalogue.features)
+        self._first = shared = first_parameters(learner, key, 1, features)[0]
         self._state = State(shared, (), learner.server_initial(shared, federation.server))
         self._coordinates = coordinates_of(federation.model, shared)
         self._screen = Screen(self.protection.mechanism)

@@ -131,7 +131,8 @@ class Tastes(Biases):
             worth = 0 if noisy > _TOO_NOISY else math.sqrt(size.clients) / (8 * max(noisy, 0.1))
             axes = min(round(worth), _MOST_AXES, size.items // 4)
         if share is None:
-            share = min(max(0.65 - 0.17 * noisy, 0.25), 0.6) if axes else 0.0
+            # Rounded: clients' policies name it, and other machines have other last bits.
+            share = round(min(max(0.65 - 0.17 * noisy, 0.25), 0.6), 2) if axes else 0.0
         return replace(self, axes=axes, taste_share=share, implicit=self.implicit or size.implicit)
 
     @property

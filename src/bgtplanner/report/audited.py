@@ -14,6 +14,8 @@ def audit_view(console: Console, found: Mapping[str, Any]) -> None:
     """Print what was attacked and claimed, what was and could have been seen, and the verdict."""
     canaries, gaussian = found["canaries"], found["epsilon_lower_gaussian"]
     together = f", {canaries} canaries in each sum" if canaries > 1 else ""
+    if found["uploads"] == "tastes":
+        together += ", which differ in tastes alone"
     assuming = gaussian is not None and gaussian > found["epsilon_lower_any"]
     claimed = f"epsilon {found['claimed_epsilon']:g} at delta {found['delta']:g}"
     seen = f"epsilon >= {found['epsilon_lower']:.3f} with {100 * found['confidence']:g} %"

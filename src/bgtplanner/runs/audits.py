@@ -34,16 +34,20 @@ from bgtplanner.privacy.audit import (
 )
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.noisecheck import Check, NoiseWatch, at_least
+from bgtplanner.runs.canaries import taste_size
 from bgtplanner.runs.clientdoor import ClientDoor
 from bgtplanner.runs.doors import Door, GuardDoor, Setting, SimulationDoor, Stated
 
-__all__ = ["PATHS", "RELEASES", "Audit", "audit"]
+__all__ = ["PATHS", "RELEASES", "UPLOADS", "Audit", "audit"]
 
 Floats = NDArray[np.float64]
 Progress = Callable[[float], None]
 
 PATHS = ("guard", "simulation", "client")
 """The paths that can be attacked."""
+
+UPLOADS = ("worst", "tastes")
+"""What can be uploaded: the worst case, or what the model `tastes` makes of ratings."""
 
 RELEASES = {"guard": 200_000, "simulation": 200_000, "client": 300}
 """Default numbers of releases: they take seconds and suffice for a claim of 10 (client: 3)."""
@@ -71,6 +75,7 @@ class Audit:
         neighbours: The relation that the claim is about: which inputs were released.
         beside: Epsilon of the other clients of the same rounds, if it is another one.
         canaries: Clients of one sum whose data were guessed.
+        uploads: ``worst`` or ``tastes``: what the neighbouring inputs were.
         claimed_epsilon: What the ledger booked and promises to the audited client.
         client_level_epsilon: What the whole client spends by theory; differs from the claim for
             unit ``row`` only.
@@ -98,6 +103,7 @@ class Audit:
     rounds: int
     blocks: int
     canaries: int
+    uploads: str
     beside: float | None
     delta: float
     releases: int
@@ -145,6 +151,7 @@ def audit(
     dimensions: int = 8,
     canaries: int = 1,
     beside: float | None = None,
+    uploads: Literal["worst", "tastes"] = "worst",
     confidence: float = 0.99,
     seed: int | None = None,
     on_progress: Progress | None = None,
@@ -171,6 +178,8 @@ def audit(
         canaries: Under secagg, the number of clients per sum to guess about, with a bound that
             holds although their guesses may depend on each other.
         beside: With ``path = simulation``, the budget of the other clients of the same rounds.
+        uploads: ``worst``: as above. ``tastes``: those of the model of that name, with axes and
+            features, of two clients that differ in which items go together and in nothing else.
         confidence: Probability with which honest code is not refuted.
         seed: For a repeatable audit; by default the noise is secret, as on a client.
         on_progress: Called with the share that is done.
@@ -181,7 +190,7 @@ def audit(
     """
     ConfigError.unless(path in PATHS, "--path", path, " or ".join(PATHS))
     number = RELEASES[path] if releases is None else releases
-    fewest, many = _FEWEST[path], canaries > 1
+    fewest, many, tastes = _FEWEST[path], canaries > 1, uploads == "tastes"
     alone = "1, unless --trust is secagg: one client has one budget"
     for fits, name, value, wanted in (
         (number >= fewest, "releases", number, f"at least {fewest:,}"),
@@ -193,6 +202,9 @@ def audit(
         (seed is None or seed >= 0, "seed", seed, "a whole number from 0"),
         (not many or trust == "secagg", "canaries", canaries, alone),
         (not many or unit == "client", "canaries", canaries, "1, with --unit row"),
+        (uploads in UPLOADS, "uploads", uploads, " or ".join(UPLOADS)),
+        (not tastes or not many, "canaries", canaries, "1, with --uploads tastes"),
+        (not tastes or unit == "client", "unit", unit, "client, with --uploads tastes"),
     ):
         ConfigError.unless(fits, f"--{name}", value, wanted)
     setting = Setting(
@@ -203,10 +215,11 @@ def audit(
         budget=Budget(epsilon, delta),
         rounds=rounds,
         blocks=blocks if unit == "row" else 1,
-        size=canaries if many else dimensions,
+        size=canaries if many else taste_size(dimensions) if tastes else dimensions,
         canaries=canaries,
         beside=None if beside is None else Budget(beside, delta),
         neighbours=neighbours_of(trust, neighbours, "--neighbours"),
+        uploads=uploads,
     )
     return _attacked(setting, path, number, confidence, seed, on_progress or (lambda _: None))
 
@@ -443,6 +456,7 @@ def _concluded(
         rounds=setting.rounds,
         blocks=setting.blocks,
         canaries=setting.canaries,
+        uploads=setting.uploads,
         beside=None if setting.beside is None else setting.beside.epsilon,
         delta=delta,
         releases=seen.releases,

@@ -28,6 +28,7 @@ from bgtplanner.errors import BGTPlannerError, ConfigError, MissingExtraError
 from bgtplanner.privacy.accountants import to_ticks
 from bgtplanner.privacy.noise import SeededNoise
 from bgtplanner.privacy.noisecheck import Check
+from bgtplanner.runs.canaries import TASTE_WIDTH, Rows, one_rating, picked_together
 from bgtplanner.runs.doors import Door, Setting, Signs, stated_multiplier
 
 if TYPE_CHECKING:
@@ -44,12 +45,11 @@ _KEPT = 1  # answers that a client keeps
 _TIMES = 16  # turns of a game: 2^-16 is below every risk
 _ITEMS = 4  # items per requested dimension: they cost nothing here
 _RAM = Path("/dev/shm")  # noqa: S108 - nothing here has to last, and disks are slow
-_MEAN = 0.5  # public; it makes ratings of 1 and 0 nearly opposite
 _EMPTY = "user,item,rating\n"
 
 
 class ClientDoor(Door):
-    """A client with one rating, the highest or the lowest possible.
+    """A client with one rating, the highest or the lowest possible, or with one of two tastes.
 
     Raises:
         MissingExtraError: If Flower is not installed.
@@ -70,30 +70,19 @@ class ClientDoor(Door):
         ):
             ConfigError.unless(value == only, f"--{name}", value, f"{only}, with --path client")
         self.setting = setting
-        self._items = _ITEMS * setting.size
-        self._catalogue = tuple(f"item {index}" for index in range(self._items))
+        tastes = setting.uploads == "tastes"
+        items = setting.size // TASTE_WIDTH if tastes else _ITEMS * setting.size
+        self._canary = (picked_together if tastes else one_rating)(items)
+        self._catalogue = tuple(f"item {index}" for index in range(items))
         where = _RAM if os.access(_RAM, os.W_OK) else None
         self._folders = tempfile.TemporaryDirectory(prefix="bgtplanner-audit-", dir=where)
         self._made = 0
         self._desk: _Desk | None = None
         self._unpaid = 0
-        ahead, behind = (self._upload(value)[None] for value in (1.0, 0.0))
+        ahead, behind = self._canary.uploads()
         scale = 2 * _CLIP * stated_multiplier(setting.mechanism, setting.charge)
         self.stated = self._states(ahead, behind, _CLIP, scale, on_grid=True)
-        self.numbers_per_trial = 2 * self._items
-
-    def _upload(self, value: float) -> Floats:
-        """Return the unprotected upload of a client with this one rating."""
-        from bgtplanner.data.ratings import Ratings
-        from bgtplanner.federation.client import upload_of
-        from bgtplanner.models.bias import Biases
-        from bgtplanner.models.learner import Shared
-
-        sent = self._request(0).model
-        items = np.arange(self._items)
-        ratings = Ratings.from_arrays([0], [0], [value], items=items, scale=(0.0, 1.0))
-        shared = Shared(sent.items, sent.dense)  # type: ignore[arg-type]
-        return np.asarray(upload_of(Biases(mean=_MEAN), shared, ratings))
+        self.numbers_per_trial = ahead.shape[1]
 
     def release(self, signs: Signs, *, mark: list[int] | None, absent: bool = False) -> Floats:
         """Send a request for a new round per trial to a client that is restarted each time."""
@@ -101,9 +90,9 @@ class ClientDoor(Door):
         if self._desk is None:
             self._desk = self._open(mark)
         self._desk.mark = mark
-        seen = np.empty((1, len(signs), 2 * self._items))
+        seen = np.empty((1, len(signs), self.numbers_per_trial))
         for trial, sign in enumerate(signs[:, 0]):
-            self._desk.rate(1.0 if sign > 0 else 0.0)
+            self._desk.rate(self._rows(sign > 0))
             seen[0, trial] = self._desk.must(self._request(self._desk.next_round()))
         return seen
 
@@ -114,6 +103,10 @@ class ClientDoor(Door):
         found = [self._replays(), self._silences(), self._payments()]
         self._folders.cleanup()
         return found
+
+    def _rows(self, ahead: bool) -> Rows:
+        """Return the ratings of the one client or of the other."""
+        return self._canary.ahead if ahead else self._canary.behind
 
     # ---- the games
 
@@ -127,12 +120,12 @@ class ClientDoor(Door):
         """Repeat a request after the ratings have changed, or have not."""
 
         def turn(desk: _Desk, change: bool, others: int) -> str:
-            desk.rate(1.0)
+            desk.rate(self._rows(True))
             request = self._request(desk.next_round())
             before = desk.must(request)
             for _ in range(others):
                 desk.must(self._request(desk.next_round()))
-            desk.rate(0.0 if change else 1.0)
+            desk.rate(self._rows(not change))
             after = desk.ask(request)
             if after is None:
                 return "refused"
@@ -147,7 +140,7 @@ class ClientDoor(Door):
         """Ask a client that has a rating, and one that has none or cannot read its file."""
 
         def turn(desk: _Desk, change: bool, without: str) -> str:
-            desk.rate(1.0)
+            desk.rate(self._rows(True))
             if change:
                 desk.write(without)
             answer = desk.ask(self._request(desk.next_round()))
@@ -162,7 +155,7 @@ class ClientDoor(Door):
         """Count answers that the ledger did not book, also after the budget was spent."""
         with self._client(self.setting.budget.epsilon) as desk:
             for _ in range(4):
-                desk.rate(1.0)
+                desk.rate(self._rows(True))
                 desk.ask(self._request(desk.next_round()))
         fault = "there are answers that the ledger did not book"
         unpaid = self._unpaid
@@ -174,12 +167,12 @@ class ClientDoor(Door):
         from bgtplanner.flower.messages import Request, SentModel
 
         model = SentModel(
-            name="biases",
-            settings={"mean": _MEAN},
+            name=self._canary.name,
+            settings=self._canary.settings,
             low=0.0,
             high=1.0,
             catalogue=self._catalogue,
-            items=np.zeros((self._items, 3), dtype=np.float32),
+            items=self._canary.items,
             dense=np.zeros(0, dtype=np.float32),
         )
         return Request(
@@ -208,12 +201,14 @@ class ClientDoor(Door):
             "smallest_charge": charge,
             "smallest_noise_multiplier": 1e-9,
             "scale": [0.0, 1.0],
+            "models": f'["{self._canary.name}"]',
             "catalogues": f'["{catalogue_hash(self._catalogue)}"]',
             "requests_per_hour": 1e12,
             "answers_kept": _KEPT,
         }
         lines = [f"{name} = {value}" for name, value in policy.items()]
-        lines += ["[settings.biases]", f"mean = {_MEAN}"]
+        lines.append(f"[settings.{self._canary.name}]")
+        lines += [f"{name} = {value}" for name, value in self._canary.settings.items()]
         (home / "policy.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
         (home / "client.toml").write_text('ratings = "ratings.csv"\n', encoding="utf-8")
         (home / "ratings.csv").write_text(_EMPTY, encoding="utf-8")
@@ -261,9 +256,11 @@ class _Desk:
         self._round += 1
         return self._round
 
-    def rate(self, value: float) -> None:
-        """Replace the client's one rating."""
-        self.write(f"{_EMPTY}me,item 0,{value}\n")
+    def rate(self, rows: Rows) -> None:
+        """Replace the client's ratings."""
+        self.write(
+            _EMPTY + "".join(f"u{user},item {item},{value}\n" for user, item, value in rows)
+        )
 
     def write(self, text: str) -> None:
         """Replace the client's table of ratings."""

@@ -349,7 +349,8 @@ class DeploymentSection(_Section):
     The scale of the ratings is `data.scale`.
 
     Attributes:
-        items: File of public item names, one per line.
+        items: File of public item names, one per line; or a table (CSV, Parquet) of items with
+            features, which are sent to the clients with the model.
         clients: The most clients that can ever take part.
         least_clients: The fewest clients that must be connected for a round.
         wait_seconds: How long to wait for that many.

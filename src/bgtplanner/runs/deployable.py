@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from bgtplanner.data.catalogue import read_items
 from bgtplanner.data.datasets import parse_scale
 from bgtplanner.data.tables import item_names
-from bgtplanner.errors import ConfigError
+from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.flower.check import Finding
 from bgtplanner.flower.messages import catalogue_hash
 from bgtplanner.flower.server import Catalogue
+from bgtplanner.models.learner import settings_of
 from bgtplanner.privacy.allowed import Choice, check
 from bgtplanner.privacy.quotes import both_readings
-from bgtplanner.runs.assembly import accountant_of, promise_of
+from bgtplanner.runs.assembly import accountant_of, federation_of
 from bgtplanner.runs.config import Config, load_config
+from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE
 
-__all__ = ["catalogue_of", "check_deployable", "check_server"]
+__all__ = ["agreed_settings", "catalogue_of", "check_deployable", "check_server"]
+
+_TABLES = (".csv", ".tsv", ".parquet", ".pq")
+_ZIPPED = ".gz"
+_DELIMITERS = (b",", b"\t", b";", b"|")
 
 
 def check_deployable(config: Config) -> None:
@@ -67,19 +77,39 @@ def check_server(config_file: Path) -> list[Finding]:
     config = load_config(file=config_file)
     check_deployable(config)
     privacy, catalogue = config.privacy, catalogue_of(config, config_file.parent)
-    means = promise_of(config, privacy.epsilon)
+    promise = f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g}, {accountant_of(config).name}"
+    number, features = catalogue.features.shape
+    with_features = f", {features} features" if features else ", no features"
     read = both_readings(privacy.epsilon, means["neighbours"], means["epsilon_other_reading"])
     promise = f"{read}; delta {privacy.delta:g}, {accountant_of(config).name}"
     scale = f"{len(catalogue.items)} items, ratings from {catalogue.low:g} to {catalogue.high:g}"
     return [
         Finding("settings", True, promise),
-        Finding("catalogue", True, scale),
+        Finding("model", True, f"[settings.{model}] {pinned}" if pinned else f"{model}, defaults"),
+        Finding("catalogue", True, f"{number} items{with_features}, {scale}"),
         Finding("sha256", True, catalogue_hash(catalogue.items)),
     ]
 
 
+def agreed_settings(config: Config, n_items: int) -> dict[str, Any]:
+    """Return the settings of the model that clients' policies must name: all but its defaults.
+
+    Those that were left open are chosen by the number of clients and items and by the budget.
+    """
+    model = federation_of(config, n_items, clients=config.deployment.clients).model
+    try:
+        usual = settings_of(type(model)())
+    except TypeError:  # a model of one's own, with settings that have no default
+        usual = {}
+    settings = settings_of(model).items()
+    return {key: of for key, of in settings if key not in usual or of != usual[key]}
+
+
 def catalogue_of(config: Config, home: Path) -> Catalogue:
-    """Return what is public about the ratings: the names of the items, and the scale.
+    """Return what is public about the ratings: the items with their features, and the scale.
+
+    The items are either a list, one name per line, or a table (CSV or Parquet) of their names, of
+    which titles are not needed here, and features.
 
     Args:
         config: The settings.
@@ -87,15 +117,46 @@ def catalogue_of(config: Config, home: Path) -> Catalogue:
 
     Raises:
         ConfigError: If the settings do not give both.
-        DataError: If the file is not a list of different names.
+        DataError: If the file is neither a list of different names nor a table of items.
     """
     items = config.deployment.items
     if items is None:
-        raise ConfigError("deployment.items: expected a file of item names, one per line")
+        raise ConfigError(
+            "deployment.items: expected a file of item names, one per line, or a table of items"
+        )
     scale = None if config.data.scale is None else parse_scale(config.data.scale)
     if not isinstance(scale, tuple):
         raise ConfigError(
             f"data.scale = {config.data.scale!r}: expected LOW:HIGH, such as 1:5, because the "
             "largest rating that occurs is not public"
         )
-    return Catalogue(item_names(home / items), *scale)
+    path = home / items
+    if not _is_table(path):
+        names = item_names(path)
+        return Catalogue(names, *scale, np.zeros((len(names), 0), dtype=np.float32))
+    table = read_items(path)
+    names = tuple(table.labels.tolist())
+    for row, name in enumerate(names, start=1):
+        if "\n" in name or len(name.encode()) > LONGEST_LABEL:
+            expected = f"expected one line of at most {LONGEST_LABEL} bytes"
+            raise DataError(f"the name of item {row} cannot be sent; {expected}", path=path)
+    if len("\n".join(names).encode()) > MOST_BYTES_OF_A_CATALOGUE:
+        raise DataError(f"has more than {MOST_BYTES_OF_A_CATALOGUE:,} bytes of names", path=path)
+    return Catalogue(names, *scale, table.features)
+
+
+def _is_table(path: Path) -> bool:
+    """Return whether a file holds more than a name per line: by its ending and its first line.
+
+    Names may contain any delimiter, so that the content alone would not tell.
+    """
+    name = path.name.lower()
+    if not name.removesuffix(_ZIPPED).endswith(_TABLES):
+        return False
+    try:
+        with path.open("rb") as file:
+            first = file.readline(1 << 16)
+    except OSError:
+        return True  # reading it says what is wrong
+    packed = first.startswith((b"PAR1", b"\x1f\x8b"))
+    return packed or any(delimiter in first for delimiter in _DELIMITERS)

@@ -70,7 +70,8 @@ def carry_out(
     config = load_config(file=config_file)
     check_deployable(config)
     catalogue = catalogue_of(config, Path(config_file).parent)
-    mark = hashlib.sha256(json.dumps(catalogue).encode()).hexdigest()
+    public = json.dumps([catalogue.items, catalogue.low, catalogue.high]).encode()
+    mark = hashlib.sha256(public + catalogue.features.tobytes()).hexdigest()
     with _folder_of(Path(out), config, mark, len(catalogue.items)) as folder:
         summary = folder.summary(whole=True)
         if summary is not None:
@@ -111,7 +112,7 @@ class _DeployedRun(Run):
             poll_seconds=poll_seconds,
         )
         deployment = Deployment(
-            federation_of(config, len(catalogue.items)),
+            federation_of(config, len(catalogue.items), clients=settings.clients),
             machines,
             catalogue,
             model=config.model.name,

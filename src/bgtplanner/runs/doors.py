@@ -24,6 +24,7 @@ from bgtplanner.privacy.mechanisms import Neighbours
 from bgtplanner.privacy.noise import SeededNoise
 from bgtplanner.privacy.noisecheck import Check
 from bgtplanner.privacy.privunit import Cap, cap_of
+from bgtplanner.runs.canaries import PICKED, TASTE_WIDTH, picked_together
 
 __all__ = ["Door", "GuardDoor", "Setting", "SimulationDoor", "Stated", "stated_multiplier"]
 
@@ -41,6 +42,7 @@ class Setting:
 
     `size` is the number of coordinates of an upload, or of a block; each canary has its own.
     `neighbours` is the relation that the claim is about.
+    `uploads` says whether they are made up or those of the model ``tastes``.
     """
 
     mechanism: Literal["gaussian", "laplace", "privunit"]
@@ -64,6 +66,8 @@ class Setting:
     def sensitivity(self) -> float:
         """How far two neighbouring uploads within a clip of 1 can be apart, by definition."""
         return 1.0 if self.against_nothing else 2.0
+
+    uploads: Literal["worst", "tastes"] = "worst"
 
     @property
     def charge(self) -> float:
@@ -162,6 +166,21 @@ def stated_multiplier(mechanism: str, charge: float) -> float:
     return 1 / charge if mechanism == "laplace" else 0.5 / float(cap_of(charge).strength)
 
 
+def _ways(setting: Setting, active: list[int]) -> tuple[Floats, Floats]:
+    """Return the uploads that are ahead and behind, before they are made longer than the clip."""
+    along = _along(setting, active)
+    ahead, behind = along, -along
+    if setting.uploads == "tastes":
+        ahead, behind = picked_together(setting.size // TASTE_WIDTH).uploads()
+    return ahead, behind * (not setting.against_nothing)
+
+
+def _pointing(ways: tuple[Any, Any], signs: Any) -> Any:
+    """Return uploads that are longer than the clip and point as the signs say; 0 for nothing."""
+    ahead, behind = ways
+    return _LOUD * ((signs[..., None] > 0) * ahead + (signs[..., None] < 0) * behind)
+
+
 def _along(setting: Setting, active: list[int]) -> Floats:
     """Return where each canary's upload points: ones at its coordinates."""
     if setting.canaries > 1:
@@ -182,10 +201,9 @@ class GuardDoor(Door):
         ConfigError.unless(fits, "--beside", setting.beside and setting.beside.epsilon, expected)
         self.setting = setting
         half = max(1, (setting.size + 1) // 2)
-        self._along = _along(setting, list(range(half)))
+        self._ways = _ways(setting, list(range(half)))
         scale = setting.sensitivity * stated_multiplier(setting.mechanism, setting.charge)
-        ways = (self._along, -self._along * (not setting.against_nothing))
-        self.stated = self._states(*ways, 1.0, scale, on_grid=True)
+        self.stated = self._states(*self._ways, 1.0, scale, on_grid=True)
         # Under secagg, another client is in the sum.
         self._members = 1 if setting.trust == "local" else setting.canaries + 1
         self.numbers_per_trial = setting.size * setting.blocks * max(setting.rounds, self._members)
@@ -196,7 +214,7 @@ class GuardDoor(Door):
         blocks = setting.blocks  # 1, unless the unit is a row
         uploads = np.zeros((trials, self._members, blocks, setting.size))
         known = signs.shape[1]
-        uploads[:, :known] = (_LOUD * signs[:, :, None] * self._along)[:, :, None, :]
+        uploads[:, :known] = _pointing(self._ways, signs)[:, :, None, :]
         members = uploads.reshape(trials * self._members, blocks, setting.size)
         poor = np.zeros((trials, self._members), dtype=np.int32)
         poor[:, :known] = absent
@@ -236,20 +254,21 @@ class SimulationDoor(Door):
         ConfigError.unless(setting.unit == "client", "--unit", setting.unit, expected)
         self.setting = setting
         mechanism, one = setting.mechanism, setting.canaries == 1
-        self._dense = setting.size // 4 if one else 0
-        self._items = setting.size - self._dense
+        tastes = setting.uploads == "tastes"
+        self._width = TASTE_WIDTH if tastes else 1
+        self._dense = setting.size // 4 if one and not tastes else 0
+        self._items = (setting.size - self._dense) // self._width
         rated = max(1, self._items - 1) if one else self._items
         half = list(range((rated + 1) // 2)) + list(range(self._items, setting.size))[:1]
-        self._along = _along(setting, half)
+        self._ways = _ways(setting, half)
         mine = stated_multiplier(mechanism, setting.charge)
         others = stated_multiplier(mechanism, setting.charge_beside)
         # The highest charge sets the noise of a sum; a lower charge means a smaller clip.
         least = min(mine, others) if setting.trust == "secagg" else mine
-        ways = (self._along, -self._along * (not setting.against_nothing))
         scale = setting.sensitivity * least
-        self.stated = self._states(*ways, least / mine, scale, on_grid=False)
+        self.stated = self._states(*self._ways, least / mine, scale, on_grid=False)
         self.numbers_per_trial = setting.size * setting.rounds
-        self._rated = rated
+        self._rated = PICKED if tastes else rated
         self._calls = 0
         self._programs: dict[str, Any] = {}
 
@@ -312,13 +331,14 @@ class SimulationDoor(Door):
         interactions = Interactions.of(ratings)
         noise: Any = mode
         protection = Protection(mechanism=setting.mechanism, trust=setting.trust, noise=noise)
-        along = jnp.asarray(_LOUD * self._along, dtype=jnp.float32)
+        ways = [jnp.asarray(way, dtype=jnp.float32) for way in self._ways]
         others = jnp.zeros((2, setting.size)).at[1].set(30.0)  # the last one does not take part
 
         def one(key: Any, signs: Any, terms: Any) -> Any:
-            uploads = jnp.concatenate([signs[:, None] * along, others])
-            rows = uploads[interactions.pair_client, interactions.pair_item][:, None]
-            upload = Upload(rows, uploads[:, self._items :])
+            uploads = jnp.concatenate([_pointing((ways[0], ways[1]), signs), others])
+            of_items, dense = jnp.split(uploads, [self._items * self._width], axis=1)
+            of_items = of_items.reshape(len(uploads), self._items, self._width)
+            upload = Upload(of_items[interactions.pair_client, interactions.pair_item], dense)
             released = protection.release(key, upload, interactions, terms).aggregate
             number = jnp.maximum(released.usage.max(), 1.0)
             mean = released.gradient
