@@ -74,6 +74,8 @@ FLAGS = {
 }
 """Config keys that have their own flag; all others are set with ``--set KEY=VALUE``."""
 
+_SUMS = ("biases", "als", "cmf")  # models whose clients upload sums, not gradients
+
 INDIFFERENT = ("data.data_dir", "run.device", "run.checkpoint_every")
 """Settings that do not change the result: where a run is carried out and how often it is saved."""
 
@@ -485,8 +487,8 @@ def _variant(preset: str, given: Mapping[str, Any]) -> str:
         return preset
     model = given.get("model", {}).get("name")
     if _without_privacy(given):
-        return preset if model == "biases" else "recommended-unlimited"
-    return preset if model in (None, "biases") else "recommended-gradients"
+        return preset if model in _SUMS else "recommended-unlimited"
+    return preset if model in (None, *_SUMS) else "recommended-gradients"
 
 
 def _readings(preset: str, given: Mapping[str, Any]) -> list[str]:
