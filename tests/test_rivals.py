@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from benchmarks.rivals import Cell, cells_of, chosen, main, measured, table
+from benchmarks.rivals.__main__ import main
+from benchmarks.rivals.comparison import Cell, cells_of, chosen, measured, table
 
 
 def row(model: str, task: str, seed: int, rmse: float, ndcg: float | None) -> dict[str, Any]:

@@ -1,41 +1,21 @@
-"""Compare our recommender with private alternating least squares, on the same splits and ledger.
-
-    python -m benchmarks.rivals --dataset ml-100k --epsilon 1,3,10 --seeds 0,1,2,3,4 --out FILE
-
-The rivals are `als` (Chien et al. 2021, with the adaptive weights of Krichene et al. 2023) and
-`cmf`, which is the same with public item features (Curmei et al. 2023). Ours is one run of the
-preset, from which both figures come. A rival gets two runs with the whole budget each, one that
-learns to predict ratings and one that learns to rank, and the better figure of the two counts.
-All ratings are there from the first round on, and the last round counts.
-
-The rivals' constants were chosen on held-out parts of the training ratings of MovieLens 100K and
-1M, with the noise of the relation replace-special, and never on a test set.
-"""
+"""The runs of a comparison with rivals, and the table of them."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import multiprocessing
-import sys
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from bgtplanner import simulate
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.errors import BGTPlannerError
 from bgtplanner.models.als import Als, Cmf
 from bgtplanner.models.learner import Learner
 from bgtplanner.models.metrics import METRICS
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.run import ratings_of
 from bgtplanner.runs.statistics import estimate
 
-_OURS = "ours"
+OURS = "ours"
 _RIVALS: dict[str, type[Als]] = {"als": Als, "cmf": Cmf}
 _TASKS = ("ratings", "ranking")
 _FIGURES = {"rmse": "rmse_final", "ndcg_at_10": "ndcg_at_10"}
@@ -97,7 +77,7 @@ def measured(cell: Cell, ratings: Ratings | None = None) -> dict[str, Any]:
         learner = choice.learner
         settings |= {"federation.rounds": len(choice.shares), "planning.policy": "fixed"}
         settings |= {"planning.options": {"weights": list(choice.shares)}}
-    elif cell.model != _OURS:
+    elif cell.model != OURS:
         learner = cell.model
     result = simulate(ratings, model=learner, epsilon=cell.epsilon, settings=settings)
     figures = {name: result.summary.get(key) for name, key in _FIGURES.items()}
@@ -165,49 +145,3 @@ def _ahead(ours: dict[int, float], theirs: dict[int, float], figure: str) -> str
         return "–"
     spread = "" if found.low is None else f" ({found.low:+.4f} to {found.high:+.4f})"
     return f"{found.mean:+.4f}{spread}"
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.rivals",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--dataset", default="ml-100k", help="one or several, with commas")
-    parser.add_argument("--data-dir", help="folder with the data sets")
-    parser.add_argument("--epsilon", default="1,3,10")
-    parser.add_argument("--seeds", default="0,1,2,3,4")
-    parser.add_argument("--models", default=f"{_OURS},als,cmf", help="default %(default)s")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--out", type=Path, help="where to keep the figures, as JSON")
-    given = parser.parse_args(arguments)
-    try:
-        epsilons = [float(part) for part in given.epsilon.split(",")]
-        seeds = [int(part) for part in given.seeds.split(",")]
-    except ValueError as error:
-        parser.error(f"--epsilon, --seeds: expected numbers with commas ({error})")
-    cells = cells_of(
-        given.dataset.split(","), epsilons, seeds, given.models.split(","), given.data_dir
-    )
-    found: list[dict[str, Any]] = []
-    if given.out is not None and given.out.exists():
-        found = json.loads(given.out.read_text(encoding="utf-8"))
-    done = {tuple(row[name] for name in Cell._fields[:5]) for row in found}
-    left = [cell for cell in cells if tuple(cell[:5]) not in done]
-    started = multiprocessing.get_context("spawn")
-    try:
-        with ProcessPoolExecutor(given.jobs, mp_context=started, max_tasks_per_child=8) as pool:
-            for row in pool.map(measured, left) if given.jobs > 1 else map(measured, left):
-                found.append(row)
-                print(json.dumps(row), flush=True)
-                if given.out is not None:
-                    write_whole(given.out, json.dumps(found, indent=1))
-    except BGTPlannerError as error:
-        print(str(error), file=sys.stderr)
-        return 2
-    print(table(found))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
