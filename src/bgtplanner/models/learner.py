@@ -243,7 +243,9 @@ def _is_learner(found: Any) -> bool:
 MODELS: Registry[type[Learner]] = Registry(
     "model",
     {
+        "als": "bgtplanner.models.als:Als",
         "biases": "bgtplanner.models.bias:Biases",
+        "cmf": "bgtplanner.models.als:Cmf",
         "factorization": "bgtplanner.models.factorization:Factorization",
         "fedgnn": "bgtplanner.models.fedgnn:FedGNN",
         "tastes": "bgtplanner.models.tastes:Tastes",

@@ -92,7 +92,7 @@ BEFORE = {
 }
 """Settings that the folders of older runs do not have, and what those runs did."""
 
-_POSTERIOR = ("biases", "tastes")  # models whose server keeps a posterior and takes no steps
+_SUMS = ("biases", "tastes", "als", "cmf")  # models whose clients upload sums, not gradients
 
 INDIFFERENT = ("data.data_dir", "run.device", "run.checkpoint_every")
 """Settings that do not change the result: where a run is carried out and how often it is saved."""
@@ -548,8 +548,8 @@ def _variant(preset: str, given: Mapping[str, Any]) -> str:
         return preset
     model = given.get("model", {}).get("name")
     if _without_privacy(given):
-        return preset if model in (None, *_POSTERIOR) else "recommended-unlimited"
-    return preset if model in (None, *_POSTERIOR) else "recommended-gradients"
+        return preset if model in (None, *_SUMS) else "recommended-unlimited"
+    return preset if model in (None, *_SUMS) else "recommended-gradients"
 
 
 def _readings(preset: str, given: Mapping[str, Any]) -> list[str]:
@@ -645,6 +645,8 @@ def identifying(config: Config) -> dict[str, Any]:
     """
     tree = config.model_dump(mode="json")
     tree["privacy"]["neighbours"] = config.privacy.relation
+    if config.model.name != "tastes":
+        del tree["tastes"]  # which older runs did not know
     for key, value in BEFORE.items():
         section, _, name = key.partition(".")
         if tree[section].get(name) == value:

@@ -77,12 +77,15 @@ def check_server(config_file: Path) -> list[Finding]:
     config = load_config(file=config_file)
     check_deployable(config)
     privacy, catalogue = config.privacy, catalogue_of(config, config_file.parent)
-    promise = f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g}, {accountant_of(config).name}"
     number, features = catalogue.features.shape
     with_features = f", {features} features" if features else ", no features"
+    means = promise_of(config, privacy.epsilon)
     read = both_readings(privacy.epsilon, means["neighbours"], means["epsilon_other_reading"])
     promise = f"{read}; delta {privacy.delta:g}, {accountant_of(config).name}"
-    scale = f"{len(catalogue.items)} items, ratings from {catalogue.low:g} to {catalogue.high:g}"
+    scale = f"ratings from {catalogue.low:g} to {catalogue.high:g}"
+    settings = agreed_settings(config, number)
+    pinned = ", ".join(f"{name} = {json.dumps(value)}" for name, value in settings.items())
+    model = config.model.name
     return [
         Finding("settings", True, promise),
         Finding("model", True, f"[settings.{model}] {pinned}" if pinned else f"{model}, defaults"),

@@ -1,0 +1,1 @@
+"""How far our recommender is ahead of published private ones, or behind them."""
