@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from bgtplanner.flower.server import Catalogue
 from bgtplanner.models.learner import settings_of
 from bgtplanner.privacy.allowed import Choice, check
 from bgtplanner.privacy.quotes import both_readings
-from bgtplanner.runs.assembly import accountant_of, federation_of
+from bgtplanner.runs.assembly import accountant_of, federation_of, promise_of
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE
 
