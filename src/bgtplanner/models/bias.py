@@ -221,7 +221,6 @@ class Posterior(NamedTuple):
         sampling: The part of it that is due to the number of ratings and not to noise.
         reach: How far one client can have moved a residual, summed over rounds, weighted by
             precision; None if no client is discounted.
-        real: How surely the counts differ by more than their noise, from 0 to 1.
     """
 
     told: Array
@@ -232,7 +231,6 @@ class Posterior(NamedTuple):
     error: Array
     sampling: Array
     reach: Array | None = None
-    real: Array | float = 0.0
 
     @classmethod
     def initial(cls, shared: Shared, *, discounts: bool = False) -> Posterior:
@@ -247,7 +245,6 @@ class Posterior(NamedTuple):
             error=jnp.full(items, _SPREAD**2),
             sampling=jnp.zeros(items),
             reach=jnp.zeros(()) if discounts else None,
-            real=jnp.zeros(()),
         )
 
     def after(
@@ -257,6 +254,7 @@ class Posterior(NamedTuple):
         noise: Noise,
         hostile: int = 0,
         features: Array | None = None,
+        count_weight: float = COUNT_WEIGHT,
     ) -> tuple[Array, Posterior]:
         """Return what is sent out after one more round, and the posterior.
 
@@ -270,6 +268,7 @@ class Posterior(NamedTuple):
             hostile: Residuals that this many clients could have produced together move no item.
             features: Public features of the items, ``[n_items, n_features]``: items that share
                 them are expected to be alike in quality and popularity.
+            count_weight: The weight of one rating's count in an upload.
         """
         gained = 1.0 / jnp.maximum(noise.std, 1e-9) ** 2
         told = self.told + gained * uploads
@@ -277,13 +276,12 @@ class Posterior(NamedTuple):
         reach = None if self.reach is None else self.reach + gained * noise.reach
         precision = jnp.maximum(self.precision + gained, 1e-12)
 
-        count_std = 1.0 / (COUNT_WEIGHT * jnp.sqrt(precision))
-        counts = told[:, 1] / COUNT_WEIGHT / precision
-        weight, log_weight, real = _weights(counts, count_std, noise.norm)
+        count_std = 1.0 / (count_weight * jnp.sqrt(precision))
+        counts = told[:, 1] / count_weight / precision
+        weight, log_weight = _weights(counts, count_std)
         if features is not None:
-            scale = _scales(weight, features)
-            weight, log_weight, _ = _weights(counts, count_std, noise.norm, scale)
-        log_weight = real * log_weight
+            weight, log_weight = _weights(counts, count_std, _scales(weight, features))
+        log_weight = _varied(counts, count_std, noise.norm) * log_weight
         share = weight / jnp.maximum(weight.sum(), 1e-12)
         popularity = log_weight - (share * log_weight).sum()
 
@@ -291,7 +289,7 @@ class Posterior(NamedTuple):
         known = information > _LEAST_INFORMATION
         theta = told[:, 0] / jnp.maximum(weight, 1e-12) / precision + sent / precision
         theta = jnp.where(known, theta, 0.0)
-        sampling = _RESIDUAL**2 / jnp.maximum(_ratings(weight, noise), 0.5)
+        sampling = _RESIDUAL**2 / jnp.maximum(_ratings(weight, noise, count_weight), 0.5)
         noisy = jnp.where(known, 1.0 / jnp.maximum(information, 1e-12), 1e12) + sampling
         columns = jnp.stack([jnp.ones_like(popularity), popularity], axis=1)
         if features is not None:
@@ -320,13 +318,24 @@ class Posterior(NamedTuple):
             error=spread * (1.0 - believed),
             sampling=sampling,
             reach=reach,
-            real=real,
         )
         sure = jnp.clip(1.0 - moved.error / _SPREAD**2, 0.0, 1.0)
         items = jnp.stack([quality, popularity, sure], axis=1)
         return jnp.where(sends, items, 0.0), moved
 
-    def forecast(self, precision: float, clip: float, norm: Literal["l1", "l2"]) -> float:
+    def varied(self, norm: Literal["l1", "l2"] | None, count_weight: float) -> Array:
+        """Return how surely the counts vary by more than their noise, from 0 to 1."""
+        precision = jnp.maximum(self.precision, 1e-12)
+        counts = self.told[:, 1] / count_weight / precision
+        return _varied(counts, 1.0 / (count_weight * jnp.sqrt(precision)), norm)
+
+    def forecast(
+        self,
+        precision: float,
+        clip: float,
+        norm: Literal["l1", "l2"],
+        count_weight: float = COUNT_WEIGHT,
+    ) -> float:
         """Return by how much added precision would lower the error below that of a client alone.
 
         It is a share of the RMSE, expected from what was released so far and, as long as an item's
@@ -337,14 +346,15 @@ class Posterior(NamedTuple):
             precision: Sum of 1 / noise variance over the rounds to come; 0 for none.
             clip: Length of an upload.
             norm: Norm of the clip, ``l1`` or ``l2``.
+            count_weight: The weight of one rating's count in an upload.
         """
         weight = np.asarray(self.weight, dtype=np.float64)
         before = float(self.precision)
         total, spread = before + precision, float(self.spread)
-        clear = weight * COUNT_WEIGHT * before**0.5 > _STANDS_OUT[norm]
-        size = 0.8 * _RESIDUAL + COUNT_WEIGHT  # mean length of a rating in an L1 clip
+        clear = weight * count_weight * before**0.5 > _STANDS_OUT[norm]
+        size = 0.8 * _RESIDUAL + count_weight  # mean length of a rating in an L1 clip
         if norm == "l2":
-            size = (_RESIDUAL**2 + COUNT_WEIGHT**2) ** 0.5 / _TYPICAL_RATINGS**0.5
+            size = (_RESIDUAL**2 + count_weight**2) ** 0.5 / _TYPICAL_RATINGS**0.5
         typical = 1.0 / (np.arange(len(weight)) + 0.02 * len(weight) + 1.0)
         typical /= typical.sum()
         if total <= 0:
@@ -354,7 +364,7 @@ class Posterior(NamedTuple):
             """Return the fall of the mean squared error; the last axis is that of the items."""
             information = weights**2 * total
             noisy = 1.0 / np.maximum(information, 1e-12) + errors
-            counted = information * COUNT_WEIGHT**2  # residuals are of no use without the count
+            counted = information * count_weight**2  # residuals are of no use without the count
             gains = weights / np.maximum(whole, 1e-12) * spread**2 / (spread + noisy)
             return (gains * counted / (1.0 + counted)).sum(axis=-1)
 
@@ -367,8 +377,8 @@ class Posterior(NamedTuple):
             log_chances = -0.5 * steps**2
             if before > 0:
                 told = np.asarray(self.told[:, 1], dtype=np.float64).sum()
-                counts = told / COUNT_WEIGHT / before
-                noise = (len(weight) / before) ** 0.5 / COUNT_WEIGHT
+                counts = told / count_weight / before
+                noise = (len(weight) / before) ** 0.5 / count_weight
                 log_chances = log_chances - 0.5 * ((counts - sums) / noise) ** 2
             chances = np.exp(log_chances - log_chances.max())
         expected = gain(typical * sums[:, None], 0.0, sums[:, None])
@@ -378,17 +388,11 @@ class Posterior(NamedTuple):
         return float(0.5 * fall / (_RESIDUAL**2 + _SPREAD**2 / 2))
 
 
-def _weights(
-    counts: Array,
-    std: Array,
-    norm: Literal["l1", "l2"] | None,
-    scale: Array | None = None,
-) -> tuple[Array, Array, Array]:
+def _weights(counts: Array, std: Array, scale: Array | None = None) -> tuple[Array, Array]:
     """Return the posterior means of each M and of log(M / mean + 1), given its noisy count.
 
     The prior of M / `scale` is the distribution on a grid that maximises the likelihood of all
-    counts. A count far above its noise is used as it is: it is more precise than the grid. The
-    third value says how surely the counts vary by more than their noise, from 0 to 1.
+    counts. A count far above its noise is used as it is: it is more precise than the grid.
     """
     top = 1.05 * jnp.maximum(counts.max(), std)
     grid = jnp.concatenate([jnp.zeros(1), top * jnp.geomspace(1 / 3000, 1.0, _GRID - 1)])
@@ -412,11 +416,18 @@ def _weights(
     weight = jnp.where(clear, counts, expected(grid))
     mean = jnp.maximum(weight.mean(), 1e-12)
     logs = jnp.where(clear, jnp.log1p(counts / mean), expected(jnp.log1p(grid / mean)))
-    # Any noise shows some pattern. Do the counts vary more than noise alone would?
+    return weight, logs
+
+
+def _varied(counts: Array, std: Array, norm: Literal["l1", "l2"] | None) -> Array:
+    """Return how surely the counts vary by more than noise alone would, from 0 to 1.
+
+    Any noise shows some pattern.
+    """
     excess = (((counts - counts.mean()) / std) ** 2).mean() - 1.0
     excess = excess * (counts.shape[0] / _VARIANCE_OF_SQUARE[norm]) ** 0.5
-    real = jnp.where(excess > 0, jnp.maximum(1.0 - (_SURE / jnp.maximum(excess, 1e-6)) ** 2, 0), 0)
-    return weight, logs, real
+    sure = jnp.maximum(1.0 - (_SURE / jnp.maximum(excess, 1e-6)) ** 2, 0)
+    return jnp.where(excess > 0, sure, 0)
 
 
 def _scales(weight: Array, features: Array) -> Array:
@@ -431,7 +442,7 @@ def _scales(weight: Array, features: Array) -> Array:
     return jnp.exp(jnp.clip(centred @ slopes, -2.0, 2.0))
 
 
-def _ratings(weight: Array, noise: Noise) -> Array:
+def _ratings(weight: Array, noise: Noise, count_weight: float) -> Array:
     """Estimate how many ratings each item has.
 
     A client with n ratings scales them by clip / (size sqrt(n)) under an L2 clip, where size is
@@ -442,7 +453,7 @@ def _ratings(weight: Array, noise: Noise) -> Array:
         return weight * noise.clients
     typical = jnp.asarray(_TYPICAL_RATINGS)
     if noise.norm == "l2":
-        size = (_RESIDUAL**2 + COUNT_WEIGHT**2) ** 0.5
+        size = (_RESIDUAL**2 + count_weight**2) ** 0.5
         typical = (weight.sum() / noise.clip * size) ** 2
     return weight / jnp.maximum(weight.sum(), 1e-12) * noise.clients * typical
 

@@ -41,7 +41,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.models.bias import Biases, Posterior
+from bgtplanner.models.bias import COUNT_WEIGHT, Biases, Posterior
 from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.learner import Explanation, Local, Size, Statistics, within
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
@@ -54,10 +54,11 @@ _RATING = 2  # columns of an upload before the axes
 _FLOOR = 0.05  # of popularity, relative to the mean item, in weights
 _RARE = 0.02  # the same in a ranking
 _LIKED, _UNSURE = 0.75, 0.2  # a rating that is liked, and how far predictions are off
+_COUNTS = 0.2  # weight of one rating's count in an upload: a ranking needs popularity most
 _MOST_AXES = 16
 _ASKED = 0.01  # length of axes to begin with: clients answer, and do not use them yet
 _TOO_NOISY = 2.2  # noise per item over the sampling error: axes are not worth it beyond
-_STANDS_OUT = 1.1  # times the largest singular value that noise alone would have
+_STANDS_OUT = 1.0  # times the largest singular value that noise alone would have
 
 
 class TasteMemory(NamedTuple):
@@ -102,7 +103,7 @@ class Tastes(Biases):
     axis_shrinkage: float = 150.0
     interest_shrinkage: float = 10.0
     taste_shrinkage: float = 30.0
-    boldness: float = 0.7
+    boldness: float = 0.85
     popularity_weight: float = 1.0
     implicit: bool = False
 
@@ -128,11 +129,11 @@ class Tastes(Biases):
         noisy = size.noise * math.sqrt(size.items / max(size.clients, 1))
         axes, share = self.axes, self.taste_share
         if axes is None:
-            worth = 0 if noisy > _TOO_NOISY else math.sqrt(size.clients) / (8 * max(noisy, 0.1))
-            axes = min(round(worth), _MOST_AXES, size.items // 4)
+            most = 1.0 + math.sqrt(size.clients) / (8 * max(noisy, 0.1))
+            axes = 0 if noisy > _TOO_NOISY else min(round(most), _MOST_AXES, size.items // 4)
         if share is None:
             # Rounded: clients' policies name it, and other machines have other last bits.
-            share = round(min(max(0.65 - 0.17 * noisy, 0.25), 0.6), 2) if axes else 0.0
+            share = round(min(max(0.75 - 0.14 * noisy, 0.3), 0.65), 2) if axes else 0.0
         return replace(self, axes=axes, taste_share=share, implicit=self.implicit or size.implicit)
 
     @property
@@ -166,8 +167,7 @@ class Tastes(Biases):
         """Return residuals, counts and tastes, summed by item, each scaled to its share."""
         trained = super().train(shared, local, interactions)
         rating = trained.upload.rows
-        if self.implicit:
-            rating = rating.at[:, 0].set(0.0)
+        rating = rating * jnp.array([0.0 if self.implicit else 1.0, _COUNTS / COUNT_WEIGHT])
         share = self._taste_share(shared)
         rows = jnp.sqrt(1.0 - share) * _scaled(rating, interactions)
         if self._axes:
@@ -237,12 +237,12 @@ class Tastes(Biases):
             scaled,
             server.hostile_clients,
             features if features.shape[1] else None,
+            _COUNTS,
         )
+        varied = posterior.varied(scaled.norm, _COUNTS)
         known = posterior.weight / jnp.maximum(posterior.weight.sum(), 1e-12)
         even = 1.0 / uploads.shape[0]
-        popularity = jnp.where(
-            posterior.real > 0, posterior.real * known + (1.0 - posterior.real) * even, 0.0
-        )
+        popularity = jnp.where(varied > 0, varied * known + (1.0 - varied) * even, 0.0)
         sent = jnp.concatenate([rating, popularity[:, None]], axis=1)
         after = Shared(jnp.concatenate([sent, shared.items[:, _OWN:]], axis=1), shared.dense)
         memory = memory._replace(posterior=posterior)
@@ -256,7 +256,7 @@ class Tastes(Biases):
         """Return by how much added precision would lower the error of predicted ratings."""
         share = (self.taste_share or 0.0) if self._axes else 0.0
         left = 1.0 - share * (1.0 - float(memory.stopped))
-        return super().forecast(memory.posterior, precision * left, clip, norm)
+        return memory.posterior.forecast(precision * left, clip, norm, _COUNTS)
 
     def _taste_share(self, shared: Shared) -> Array:
         """Return the share of an upload that tastes get: none as long as no axes are sent."""

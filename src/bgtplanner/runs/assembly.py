@@ -127,7 +127,8 @@ def _whole_noise(config: Config, clients: int) -> float:
     budgets, accountant = budgets_of(config, clients), accountant_of(config)
     charges = np.array([accountant.capacity(budget) for budget in budgets.classes])
     numbers = np.bincount(budgets.class_of_client, minlength=len(charges))
-    mean = noise_of_mean(accountant, config.privacy.trust, 1.0, charges, numbers)
+    privacy = config.privacy
+    mean = noise_of_mean(accountant, privacy.trust, 1.0, charges, numbers, privacy.relation)
     return mean * int(numbers.sum())
 
 
