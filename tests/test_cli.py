@@ -344,7 +344,7 @@ class TestResume:
 
     def test_diverged(self, call: Call, tmp_path: Path) -> None:
         settings = ["--set", "server.optimizer=sgd", "--set", "server.learning_rate=10"]
-        settings += ["--mechanism", "none"]
+        settings += ["--mechanism", "none", "--model", "factorization"]
         done = call("run", *TINY, *settings, "--rounds", 30, "--json", "--out", tmp_path / "run")
         assert (done.code, done.out) == (1, "")
         assert done.err.startswith("error: training diverged in round ")

@@ -286,7 +286,7 @@ class TestGrid:
         for words in (
             "19 of 20",
             "NDCG@10 and RMSE (last round)",
-            "† differs in more than the policy: unlimited has model.name factorization",
+            "† differs in more than the policy: unlimited has privacy.mechanism none",
             "Difference from uniform, paired by seed",
             "demo, laplace",
             "csv:a <b>.csv, gaussian",

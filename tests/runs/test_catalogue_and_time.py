@@ -16,7 +16,7 @@ from bgtplanner.errors import DataError, RunFolderError
 from bgtplanner.runs.config import BEFORE, identifying, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import fingerprint_of, load, ratings_of, split_of
-from bgtplanner.runs.summary import served
+from bgtplanner.runs.summary import summarise
 from command_line import Call
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -210,15 +210,19 @@ class TestTime:
 
 
 def test_served() -> None:
-    records = [
+    def served(*records: dict[str, Any]) -> dict[str, Any]:
+        numbered = [{"round": n, "seconds": 1.0} | record for n, record in enumerate(records)]
+        return summarise(load_config(), {}, numbered, 3.0)
+
+    found = served(
         {"rmse": 0.4, "ratings": 10},
         {"rmse": 0.2, "ratings": 13, "rmse_arriving": 0.3},
         {"rmse": 0.3, "ratings": 14, "rmse_arriving": 0.5},
-    ]
-    found = served(records)
+    )
     assert found["rmse_served"] == pytest.approx(0.3)
     assert found["rmse_arriving"] == pytest.approx(((3 * 0.09 + 0.25) / 4) ** 0.5)
-    assert served([{"round": 0}]) == {"rmse_served": None, "rmse_arriving": None}
+    unseen = served({})
+    assert (unseen["rmse_served"], unseen["rmse_arriving"]) == (None, None)
 
 
 def test_clicks_run(tmp_path: Path, command_line: Call) -> None:

@@ -104,7 +104,7 @@ class TestPrecedence:
         file = toml(tmp_path, 'preset = "paper"\n')
         config = load_config(preset="recommended", file=file)
         assert config.preset == "recommended"
-        assert config.model.name == "biases"
+        assert config.model.name == "tastes"
 
     def test_whole_sections_merge(self) -> None:
         config = load_config(settings={"server": {"momentum": 0.5}, "server.learning_rate": 0.2})
@@ -604,17 +604,19 @@ class TestDepartures:
     def test_nothing_to_say(self) -> None:
         for chosen in ({}, {"privacy.clip": 0.5}, {"model.name": "biases"}):
             assert departures(load_config(settings=chosen)) == ""
-        without = {"privacy.mechanism": "none", "model.name": "biases"}
-        assert departures(load_config(settings=without)) == ""
+        for chosen in ({}, {"model.name": "tastes"}, {"model.name": "biases"}):
+            without = load_config(settings={"privacy.mechanism": "none"} | chosen)
+            assert departures(without) == ""
+            assert without.model.name == chosen.get("model.name", "tastes")
         assert departures(load_config(preset="paper")) == ""
 
     @pytest.mark.parametrize(
         "given", [{"privacy.mechanism": "none"}, {"planning.policy": "unlimited"}]
     )
     def test_without_privacy(self, given: dict[str, Any]) -> None:
-        said = departures(load_config(settings=given))
+        said = departures(load_config(settings=given | {"model.name": "factorization"}))
         assert said.startswith("Not all settings are the recommended ones, since without privacy")
-        assert "model.name factorization instead of biases" in said
+        assert "model.name factorization instead of tastes" in said
         assert "server.optimizer adam instead of posterior" in said
         assert "planning." not in said, "that there is no budget to plan is clear"
 
@@ -628,4 +630,4 @@ class TestDepartures:
 
     def test_a_model_of_ones_own(self) -> None:
         said = departures(load_config(settings={"model.name": "mine.models:Best"}))
-        assert "model.name mine.models:Best instead of biases" in said
+        assert "model.name mine.models:Best instead of tastes" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.learner import Interactions, Learner, Local, Shared, Upload
 from bgtplanner.planning.schedules import Uniform
 from bgtplanner.privacy.budget import Budget
-from bgtplanner.runs.config import load_config
+from bgtplanner.runs.config import identifying, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import load, resume, simulate
 
@@ -174,4 +175,16 @@ def test_a_policy_for_somebody_else() -> None:
 def test_old_settings_are_read_and_marked_as_before() -> None:
     """A run that was started before there were options goes on as the same run."""
     assert "options" not in load_config().model_dump()["model"]
-    assert load_config(settings={"server.optimizer": "posterior"}).model.name == "biases"
+    old = Path(__file__).parent / "assets" / "run-2026-11"
+    written = tomllib.loads((old / "config.toml").read_text())
+    del written["folder"]
+    found = identifying(RunFolder(old).config())
+    assert found["model"]["name"] == "biases"
+    assert {name: _known(of) for name, of in found.items()} == written
+
+
+def _known(section: Any) -> Any:
+    """What TOML can hold: it has no null."""
+    if not isinstance(section, dict):
+        return section
+    return {key: value for key, value in section.items() if value is not None}

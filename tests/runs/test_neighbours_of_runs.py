@@ -79,8 +79,9 @@ def test_local_trust_refuses_the_weaker_relation_and_says_why(command_line: Call
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 def test_a_run_has_half_the_noise_for_the_same_charges(few: Ratings, mechanism: str) -> None:
-    weak = played(few, privacy__mechanism=mechanism)
-    strong = played(few, privacy__mechanism=mechanism, privacy__neighbours="replace-one")
+    same = {"privacy__mechanism": mechanism, "tastes__axes": 2}  # by default noise decides
+    weak = played(few, **same)
+    strong = played(few, **same, privacy__neighbours="replace-one")
     for one, other in zip(weak.rounds, strong.rounds, strict=True):
         assert one["charge"] == other["charge"]
         assert one["noise_multiplier"] == other["noise_multiplier"]
@@ -98,7 +99,9 @@ def test_a_run_has_half_the_noise_for_the_same_charges(few: Ratings, mechanism: 
 
 def test_unequal_budgets_clip_by_the_same_ratios_under_both(few: Ratings) -> None:
     plans = [
-        played(few, privacy__budgets="1:0.5,10:0.5", privacy__neighbours=name).rounds[0]
+        played(
+            few, privacy__budgets="1:0.5,10:0.5", privacy__neighbours=name, tastes__axes=2
+        ).rounds[0]
         for name in ("replace-special", "replace-one")
     ]
     assert plans[0]["charges"] == plans[1]["charges"]

@@ -642,7 +642,8 @@ class TestTampering:
         file.write_text(text.replace("seed = 0", "seed = 1"))
         with pytest.raises(RunFolderError, match="not those it was started with"):
             resume(folder)
-        other = text.replace('name = "biases"', 'name = "factorization"')
+        other = text.replace('name = "tastes"', 'name = "factorization"')
+        assert other != text
         file.write_text(other.replace('optimizer = "posterior"', 'optimizer = "shrunk"'))
         with pytest.raises(RunFolderError, match="checkpoint entry"):
             resume(folder)
@@ -700,6 +701,7 @@ class TestCrashes:
 
 class TestFailures:
     DIVERGING = {  # noqa: RUF012
+        "model__name": "factorization",
         "server__optimizer": "sgd",
         "server__learning_rate": 10.0,
         "privacy__mechanism": "none",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,7 @@ class TestStudy:
             "data.items": "none",
             "privacy.neighbours": "replace-one",
         }
+        written["request"]["older"] = True
         assert written.pop("reported") == ["rmse_final", "f1_final"]
         assert found.pop("reported") == ["rmse_final"], "F1 is for the paper"
         for kind in ("rows", "differences"):  # later versions say more of each
@@ -111,6 +113,11 @@ class TestStudy:
         study.write(folder)
         assert Study.read(folder) == study
         assert {config.data.items for config in study.cells().values()} == {"none"}
+        models = {cell.policy: config.model.name for cell, config in study.cells().items()}
+        assert models == {"patient": "biases", "uniform": "biases", "unlimited": "factorization"}
+        chosen = replace(study, settings={**study.settings, "model.name": "als"})
+        assert {config.model.name for config in chosen.cells().values()} == {"als"}
+        assert {config.model.name for config in Study().cells().values()} == {"tastes"}
         new = tmp_path / "new"
         new.mkdir()
         Study().write(new)

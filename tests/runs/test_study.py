@@ -344,10 +344,14 @@ class TestFolder:
             policies=("bgt", "uniform"),
             seeds=(0, 2),
             settings={
-                "data.items": "none", "federation.rounds": 2, "planning.options": {"gamma": 7},
+                "data.items": "none",
+                "privacy.neighbours": "replace-one",
+                "federation.rounds": 2,
+                "planning.options": {"gamma": 7},
             },
             baseline="bgt",
-        )  # fmt: skip
+            older=True,
+        )
         assert Study.read(tmp_path) == before
         self.goes_on(before, tmp_path)
 
@@ -361,11 +365,17 @@ class TestFolder:
             policies=("bgt",),
             seeds=(0,),
             preset="paper",
-            settings={"data.items": "none", "run.device": "cpu"},
+            settings={
+                "data.items": "none",
+                "privacy.neighbours": "replace-one",
+                "run.device": "cpu",
+            },
             variations=(Variation(axes=(budget, rounds), settings={"privacy.clip": 0.2}),),
             figure="rounds",
+            older=True,
         )
         assert Study.read(tmp_path) == before
+        assert {config.model.name for config in before.cells().values()} == {"fedgnn"}
         self.goes_on(before, tmp_path)
 
     def goes_on(self, before: Study, folder: Path) -> None:
@@ -409,6 +419,7 @@ class TestUnlike:
             datasets=("demo", "synthetic"),
             mechanisms=("gaussian", "laplace"),
             policies=("patient", "uniform", "unlimited"),
+            older=True,
         )
         found = study.unlike()
         assert len(found) == 2 * (2 * 2 + 1)
@@ -419,15 +430,22 @@ class TestUnlike:
         assert how["privacy.mechanism"] == "none"
         assert not any(key.startswith("planning.") for key in how)
 
-    def test_the_same_model_for_all(self) -> None:
-        study = Study(policies=("uniform", "unlimited"), settings={"model.name": "biases"})
+    @pytest.mark.parametrize("settings", [{}, {"model.name": "biases"}], ids=str)
+    def test_the_same_model_for_all(self, settings: dict[str, Any]) -> None:
+        study = Study(policies=("uniform", "unlimited"), settings=settings)
         assert study.unlike()["demo", "none", "unlimited"] == {"privacy.mechanism": "none"}
+
+    def test_a_model_that_is_trained_in_another_way_without_privacy(self) -> None:
+        study = Study(policies=("bgt", "unlimited"), settings={"model.name": "factorization"})
+        how = study.unlike()["demo", "none", "unlimited"]
+        assert how["server.optimizer"] == "adam"
+        assert how["privacy.mechanism"] == "none"
 
     def test_alone_it_is_like_itself(self) -> None:
         assert Study(policies=("unlimited",)).unlike() == {("demo", "none", "unlimited"): {}}
 
     def test_rows_say_so(self) -> None:
-        study = Study(policies=("uniform", "unlimited"), seeds=(0,))
+        study = Study(policies=("uniform", "unlimited"), seeds=(0,), older=True)
         done = [Outcome(cell=cell, summary=figures(0.2)) for cell in study.cells()]
         found = summed_up(study, done)
         marked = {row.policy: dict(row.unlike) for row in found.rows}

@@ -147,6 +147,8 @@ class Study:
             first that is neither a planner nor ``unlimited``.
         variations: Settings that are varied, one variation after the other; none in a comparison.
         figure: Name of the ready-made sweep, if it is one.
+        older: Whether it was requested before the preset's model was `tastes`; cells that name no
+            model have `biases` then, and `factorization` without privacy.
     """
 
     datasets: tuple[str, ...] = ("demo",)
@@ -158,6 +160,7 @@ class Study:
     baseline: str | None = None
     variations: tuple[Variation, ...] = ()
     figure: str | None = None
+    older: bool = False
 
     def __post_init__(self) -> None:
         if self.policies is None:
@@ -279,8 +282,15 @@ class Study:
                 dataset=dataset, mechanism=mechanism, policy=policy, seed=seed, variant=variant
             )
             own = dict(zip(AXES, (dataset, mechanism, policy, seed), strict=True))
-            found[cell] = load_config(preset=self.preset, settings={**self.settings, **own})
+            settings = {**self._model(mechanism), **self.settings, **own}
+            found[cell] = load_config(preset=self.preset, settings=settings)
         return found
+
+    def _model(self, mechanism: str) -> dict[str, Any]:
+        """The model of cells that name none, where it is not the preset's."""
+        if not self.older or self.preset != "recommended":
+            return {}
+        return {"model.name": "factorization" if mechanism == "none" else "biases"}
 
     def _check(self) -> None:
         """Refuse mistakes that do not depend on a varied setting."""
@@ -340,8 +350,10 @@ class Study:
                     own = {"variations": tree["studies"], "figure": tree["figure"]}
                     tree = tree["base"] | own
                 older = differences(load_config(), load_config(settings=BEFORE))
-                own = {key: of for key, of in older.items() if key not in tree.get("knows", ())}
+                known = tree.get("knows", ())
+                own = {key: of for key, of in older.items() if key not in known}
                 tree["settings"] = own | tree.get("settings", {})  # for cells that are added
+                tree.setdefault("older", "tastes" not in known)
                 found = TypeAdapter(cls).validate_python(tree)
                 found.cells()
             except (FileNotFoundError, NotADirectoryError):
@@ -359,7 +371,7 @@ class Study:
     def write(self, out: Path) -> None:
         """Write the request into the folder."""
         tree = {"schema": _SCHEMA, "version": bgtplanner.__version__, **asdict(self)}
-        tree["knows"] = list(BEFORE)
+        tree["knows"] = [*BEFORE, "tastes"]
         write_whole(out / _FILE, json.dumps(tree, indent=2) + "\n")
 
 
