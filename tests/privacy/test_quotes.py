@@ -113,14 +113,13 @@ def test_very_little_noise_over_many_rounds_is_not_read_as_little() -> None:
     assert all(quote["at_noise_multiplier"]["rounds_affordable"] == 0 for quote in found.values())
 
 
-@pytest.mark.parametrize(("neighbours", "factor"), [("replace-one", 0.5), ("auto", 2.0)])
-def test_the_other_reading_of_squares_past_what_is_counted(neighbours: str, factor: float) -> None:
+@pytest.mark.parametrize("name", ["laplace/either", "laplace/zcdp"])
+def test_the_other_reading_of_squares_past_what_is_counted(name: str) -> None:
     """The squares are beyond the ceiling of sums: epsilons that add up are the smaller reading."""
-    found = quotes(BUDGET, 10, noise_multiplier=0.001, neighbours=neighbours)
-    for name in ("laplace/either", "laplace/zcdp"):
-        quote = found[name]["at_noise_multiplier"]
-        assert quote["epsilon"] == pytest.approx(1e4)
-        assert quote[OTHER] == pytest.approx(1e4 * factor)
+    accountant = accountant_named(name)
+    assert accountant.epsilon_of_rounds(1e3, 10, 1e-5) == 1e4
+    assert accountant.other_reading_of_rounds(1e3, 10, 1e-5, "replace-one") == 5e3
+    assert accountant.other_reading_of_rounds(1e3, 10, 1e-5, "replace-special") == 2e4
 
 
 def test_a_budget_too_small_for_the_rounds_or_the_noise_is_refused() -> None:

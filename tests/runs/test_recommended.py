@@ -45,7 +45,7 @@ def test_worth_sharing_with_nobody_trusted() -> None:
 
 @pytest.mark.parametrize("features", [True, False])
 def test_not_worth_sharing(features: bool) -> None:
-    """Then a client does as well as it would alone; features cost nothing, and help it all the same."""
+    """Then a client does as well as it would alone; features cost nothing, and help it still."""
     changed = {} if features else {"data__items": "none"}
     result = run(privacy__epsilon=0.1, privacy__trust="local", **changed)
     assert features or against_alone(result) == pytest.approx(1.0, abs=1e-6)
