@@ -67,24 +67,37 @@ def test_unrated_items_best_first(folder: Path) -> None:
     assert {item for item, _ in best}.isdisjoint(rated)
     assert len(rated) < (result.ratings.user == 2).sum(), "items of the test set are recommended"
     assert len(best) == result.ratings.n_items - len(rated) > 0
-    values = [value for _, value in best]
-    assert values == sorted(values, reverse=True)
+    items, values = zip(*best, strict=True)
+    place = {label: at for at, label in enumerate(result.ratings.item_labels.tolist())}
+    scores = np.asarray(result.simulation.rank(np.array([2])))[0][[place[item] for item in items]]
+    assert scores.tolist() == sorted(scores.tolist(), reverse=True)
+    assert np.ptp(scores) > 0
     assert result.recommend(user, top=2) == best[:2]
-    expected = result.predict(user, best[0][0])[0]
-    assert values[0] == pytest.approx(expected)
+    assert values == pytest.approx(result.predict([user] * len(items), items))
+
+
+def test_the_best_rated_first_where_a_model_only_rates() -> None:
+    result = simulate("synthetic", rounds=5, settings=SETTINGS | {"model.name": "biases"})
+    values = [value for _, value in result.recommend(result.ratings.user_labels[2], top=100)]
+    assert values == sorted(values, reverse=True)
+    assert np.ptp(values) > 0
 
 
 def test_on_the_command_line(folder: Path, tmp_path: Path) -> None:
     result = load(folder)
-    user, (item, value) = result.ratings.user_labels[2], result.recommend(
-        result.ratings.user_labels[2]
-    )[0]  # fmt: skip
+    user = result.ratings.user_labels[2]
+    item, value = result.recommend(user)[0]
+    first = result.recommendations([user]).rows[0]
+    assert result.ratings.catalogue is not None
+    assert result.ratings.catalogue.titles is not None
+    title = str(result.ratings.catalogue.titles[result.ratings.item_labels.tolist().index(item)])
+    assert first.reason
     target = tmp_path / "model.npz"
     error, out = call("recommend", folder, "--client", user, "--export", target, "--json")
     assert error is None
     shown = json.loads(out)
     assert shown["items"][0] == {
-        "place": 1, "item": item, "title": None, "predicted": value, "reason": None
+        "place": 1, "item": item, "title": title, "predicted": value, "reason": first.reason
     }  # fmt: skip
     assert (shown["client"], shown["note"], shown["unfinished"]) == (user, None, None)
     with np.load(target) as stored:
@@ -95,7 +108,7 @@ def test_on_the_command_line(folder: Path, tmp_path: Path) -> None:
     _, out = call("predict", folder, "--user", user, "--item", item, "--json")
     assert json.loads(out)["predicted"] == pytest.approx(value)
     _, out = call("predict", folder, "--user", user, "--item", item)
-    assert out == f"{value:.3f}\n"
+    assert out == f"{value:.3f}  {title}\n"
 
 
 @pytest.mark.parametrize(
@@ -242,25 +255,43 @@ def test_explained_for_some_users(genres: Path) -> None:
     assert some.popularity.shape == (24,)
 
 
-def test_nothing_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without features it refuses, with code 1; with features the user's own ratings say more."""
-    bare = simulate("synthetic", rounds=3, epsilon=1e-3, settings=SETTINGS, out=tmp_path / "bare")
-    error, out = call("recommend", tmp_path / "bare", "--all", "--out", tmp_path / "x.csv")
+def test_nothing_learned(tmp_path: Path) -> None:
+    """Without features it refuses, with code 1."""
+    without, path = SETTINGS | {"data.items": "none"}, tmp_path / "bare"
+    bare = simulate("synthetic", rounds=3, epsilon=1e-3, settings=without, out=path)
+    error, _ = call("recommend", tmp_path / "bare", "--all", "--out", tmp_path / "x.csv")
     assert isinstance(error, NothingLearnedError)
     assert error.exit_code == 1
     assert "--epsilon" in str(error)
     assert not (tmp_path / "x.csv").exists()
     with pytest.raises(NothingLearnedError):
         bare.recommend(bare.ratings.user_labels[0])
-    path, settings = tmp_path / "run", {"run.device": "cpu"}
-    plain = genre_ratings()
-    done = simulate(plain, rounds=3, epsilon=1e-3, settings=settings, out=path)
+
+
+@pytest.mark.parametrize(
+    ("model", "items", "seed", "reason"),
+    [
+        ("biases", 24, 0, "you rate Horror"),
+        ("tastes", 120, 1, "times as often as chance would and rate it"),
+    ],
+)
+def test_nothing_learned_from_others(
+    model: str, items: int, seed: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With features the user's own ratings say more, by the model or beside it.
+
+    Of noise alone a little is learned one time in three: not with these seeds.
+    """
+    path, settings = tmp_path / "run", {"run.device": "cpu", "model.name": model}
+    plain = genre_ratings(items=items)
+    done = simulate(plain, rounds=3, epsilon=1e-3, seed=seed, settings=settings, out=path)
     assert not done.simulation.learned
     monkeypatch.setattr(runs, "ratings_of", lambda _: plain)
     error, out = call("recommend", path, "--user", "user 01", "--top", 3)
     assert error is None
     assert out.startswith("Nothing was learned from others yet; shown instead: items with")
-    assert "you rate Horror" in out
+    assert reason in out.splitlines()[1]
+    assert "Horror" in out.splitlines()[1]
     with pytest.warns(UserWarning, match="Nothing was learned"):
         assert len(done.recommend("user 01")) == 10
 

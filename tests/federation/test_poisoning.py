@@ -334,10 +334,12 @@ class TestDiscount:
         noise = Noise(std=self.STD, clip=0.1, clients=500.0, norm=None, reach=reach)
         shared = Shared(jnp.zeros((self.ITEMS, 3)), jnp.zeros(0))
         before = Posterior.initial(shared, discounts=hostile > 0)
-        found, memory = _after(before, shared, jnp.asarray(mean, jnp.float32), noise, hostile)
+        found, memory = _after(
+            before, shared.items[:, 0], jnp.asarray(mean, jnp.float32), noise, hostile
+        )
         expected = pytest.approx(reach / self.STD**2, rel=1e-5) if hostile else None
         assert memory.reach == expected
-        return float(found.items[3, 0])
+        return float(found[3, 0])
 
     @pytest.mark.parametrize("number", [1, 3])
     def test_so_many_clients_move_an_item_no_further_than_honest_ones_did(

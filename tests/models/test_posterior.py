@@ -34,8 +34,8 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 @partial(jax.jit, static_argnums=2)
 def weights_of(counts: Any, std: Any, norm: Any) -> tuple[jax.Array, jax.Array]:
-    weight, logarithm, real = posterior._weights(counts, std, norm)
-    return weight, real * logarithm
+    weight, logarithm = posterior._weights(counts, std)
+    return weight, posterior._varied(counts, std, norm) * logarithm
 
 
 @jax.jit

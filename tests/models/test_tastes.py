@@ -25,7 +25,7 @@ from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models import interactions as of_interactions
 from bgtplanner.models import tastes
-from bgtplanner.models.bias import Biases
+from bgtplanner.models.bias import COUNT_WEIGHT, Biases
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import Learner, Size, settings_of
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
@@ -401,10 +401,13 @@ class TestUploads:
         expected *= math.sqrt(0.4) / np.maximum(lengths, 1e-9)[:, None, None]
         np.testing.assert_allclose(found[:, :, 2:], expected, atol=1e-5)
 
-    def test_residuals_and_counts_are_those_of_the_bias_model(self, several: bool) -> None:
+    def test_residuals_are_those_of_the_bias_model_and_counts_weigh_0_2(
+        self, several: bool
+    ) -> None:
         shared, interactions = some_shared(), Interactions.of(some_ratings(several))
         local = personalise(MODEL, shared, None, interactions)
         plain = np.asarray(Biases.train(MODEL, shared, local, interactions).upload.rows, float)
+        plain = plain * [1.0, 0.2 / COUNT_WEIGHT]
         mine = np.asarray(train(MODEL, shared, local, interactions).upload.rows, float)[:, :2]
         for client in range(interactions.n_clients):
             own = np.asarray(interactions.pair_client) == client
@@ -422,6 +425,18 @@ class TestUploads:
         assert not found[:, :, 2:].any()
         lengths = np.linalg.norm(found.reshape(len(found), -1), axis=1)
         np.testing.assert_allclose(lengths, found.any(axis=(1, 2)), atol=1e-5)
+
+    def test_of_items_without_axes_no_taste_is_told(self, several: bool) -> None:
+        """The shares stay the public ones: such an upload is only shorter, within the clip."""
+        ratings, shared = some_ratings(several), some_shared()
+        mine = np.unique(ratings.item[ratings.client == 1])
+        items = shared.items.at[mine, 4 : 4 + N_AXES].set(0.0)
+        found = whole_uploads(Shared(items, shared.dense), Interactions.of(ratings))
+        squares = (found**2).sum(axis=1)
+        np.testing.assert_array_equal(squares[1, 2:], 0.0)
+        assert squares[1].sum() == pytest.approx(0.6, abs=1e-5)
+        assert squares[0].sum() == pytest.approx(1.0, abs=1e-5)
+        assert squares[0, :2].sum() == pytest.approx(0.6, abs=1e-5)
 
     def test_nothing_is_said_about_ratings_that_there_are_none_of(self, several: bool) -> None:
         ratings = some_ratings(several)
@@ -666,7 +681,7 @@ class TestSubspaceIteration:
                 axes = each.axes(FREE)
                 there = bool(np.asarray(each.shared.items)[:, 3].any())
                 assert there == axes.any()
-                assert there == (float(each.memory.posterior.real) > 0)
+                assert there == (float(each.memory.posterior.varied("l2", 0.2)) > 0)
         clear = play(FREE, interactions, 1, std=1e-5)[0]
         assert clear.axes(FREE).any()
         assert float(clear.memory.precision) == 0  # nobody has told anything about them yet
@@ -693,7 +708,7 @@ class TestSubspaceIteration:
         shared = Shared(items.at[:, 4:7].set(single(axes)), shared.dense)
         edge = std * (math.sqrt(ITEMS) + math.sqrt(3))
         signal = np.outer(axes[:, 0], [1.0, 0.0, 0.0]) * strength * edge
-        uploads = np.column_stack([np.zeros(ITEMS), 0.1 * counts, signal])
+        uploads = np.column_stack([np.zeros(ITEMS), 0.2 * counts, signal])
         uploads[:, 2:] += std * draw.normal(size=(ITEMS, 3))
         sent, memory = update(
             FREE, shared, FREE.server_initial(shared, SERVER), single(uploads), std
@@ -720,9 +735,9 @@ class TestSubspaceIteration:
             assert each.axes(FREE).any() == (float(each.memory.stopped) == 0)
         left = known[-1].memory
         promised = FREE.forecast(left, 100.0, 1.0, "l2")
-        assert promised == left.posterior.forecast(100.0, 1.0, "l2")
+        assert promised == left.posterior.forecast(100.0, 1.0, "l2", 0.2)
         going = FREE.forecast(left._replace(stopped=jnp.zeros(())), 100.0, 1.0, "l2")
-        assert going == left.posterior.forecast(60.0, 1.0, "l2")
+        assert going == left.posterior.forecast(60.0, 1.0, "l2", 0.2)
         none = replace(FREE, axes=0)
         assert none.forecast(left._replace(stopped=jnp.zeros(())), 100.0, 1.0, "l2") == promised
 
@@ -734,7 +749,7 @@ class TestSubspaceIteration:
         features = np.eye(number)[draw.integers(number, size=ITEMS)]
         known = begun(model, Interactions.of(planted()[0]), features).shared
         counts = 1.0 / (np.arange(ITEMS) + 3.0)
-        uploads = np.column_stack([np.zeros(ITEMS), 0.1 * counts, np.zeros((ITEMS, 5))])
+        uploads = np.column_stack([np.zeros(ITEMS), 0.2 * counts, np.zeros((ITEMS, 5))])
         memory = model.server_initial(known, SERVER)
         sent, _ = update(model, known, memory, single(uploads), 1e-4)
         axes = np.asarray(sent.items, float)[:, 4:9] / tastes._ASKED

@@ -1279,7 +1279,11 @@ def test_only_who_paid_how_much_is_stored(path: Path) -> None:
     reserve = ["attempt", "everybody", "fingerprint", "ticks"]
     own = np.array([ONE // 4, ONE // 2], dtype="<i8").tobytes()
     assert fields == [
-        ("open", ["budgets", "key", "rule"], np.array([0, 1], dtype="<i4").tobytes()),
+        (
+            "open",
+            ["budgets", "key", "neighbours", "rule"],
+            np.array([0, 1], dtype="<i4").tobytes(),
+        ),
         ("reserve", reserve, b""),
         ("settle", ["settles"], b""),
         ("reserve", reserve, own),
@@ -1288,6 +1292,7 @@ def test_only_who_paid_how_much_is_stored(path: Path) -> None:
     assert unpack(rows[0].payload)[0] == {
         "rule": BASIC,
         "budgets": [[1.0, 1e-5], [2.0, 1e-5]],
+        "neighbours": "replace-one",
         "key": hashlib.sha256(b"bgtplanner ledger key" + key).hexdigest(),
     }
     assert unpack(rows[2].payload)[0] == {"settles": 1}

@@ -12,12 +12,16 @@ from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.quotes import quotes
 
 BUDGET = Budget(10.0, 1e-5)
-KEYS = ["sound", "capacity", "charge", "noise_multiplier", "epsilon_of_one_round", "epsilon",
+KEYS = ["sound", "neighbours", "capacity", "charge", "noise_multiplier", "noise_over_clip",
+        "epsilon_of_one_round", "epsilon", "epsilon_other_reading",
         "epsilon_with_one_more_round"]  # fmt: skip
+READINGS = {"epsilon_of_one_round": 1, "epsilon": 100, "epsilon_with_one_more_round": 101}
+OTHER = "epsilon_other_reading"
 
 
-def test_every_rule_is_quoted() -> None:
-    found = quotes(BUDGET, 100)
+@pytest.mark.parametrize("neighbours", ["auto", "replace-one"])
+def test_every_rule_is_quoted(neighbours: str) -> None:
+    found = quotes(BUDGET, 100, neighbours=neighbours)
     assert list(found) == list(ACCOUNTANTS)
     for name, quote in found.items():
         accountant = accountant_named(name)
@@ -26,11 +30,19 @@ def test_every_rule_is_quoted() -> None:
         assert quote["capacity"] == accountant.capacity(BUDGET)
         assert quote["charge"] == accountant.even_charge(BUDGET, 100)
         assert quote["noise_multiplier"] == float(accountant.noise_multiplier(quote["charge"]))
+        special = neighbours == "auto" and accountant.mechanism != "privunit"
+        relation = "replace-special" if special else "replace-one"
+        assert quote["neighbours"] == relation
+        assert quote["noise_over_clip"] == quote["noise_multiplier"] * (1 if special else 2)
         adds = accountant.sum_ticks(quote["charge"])
-        for key, rounds in zip(KEYS[-3:], (1, 100, 101), strict=True):
+        for key, rounds in READINGS.items():
             expected = float(accountant.epsilon(adds * rounds, 1e-5))
             assert quote[key] == pytest.approx(expected, rel=1e-12)
-        assert all(type(quote[key]) is float for key in KEYS[1:])
+        other = accountant.other_reading(adds * 100, 1e-5, relation)
+        assert (other is None) == (not accountant.sound)
+        assert quote[OTHER] == (other if other is None else pytest.approx(float(other), rel=1e-12))
+        floats = {key for key in KEYS[2:] if accountant.sound or key != OTHER}
+        assert all(type(quote[key]) is float for key in floats)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +92,7 @@ def test_what_a_given_noise_costs() -> None:
     }
     for name, (charge, rounds) in expected.items():
         quote = found[name]["at_noise_multiplier"]
-        assert list(quote) == ["charge", "rounds_affordable", "epsilon"]
+        assert list(quote) == ["charge", "rounds_affordable", "epsilon", OTHER]
         assert quote["charge"] == pytest.approx(charge, rel=1e-9)
         # Rounded up to ticks: of a budget that divides evenly, the last round may not fit.
         evenly = name in ("laplace/basic", "gaussian/authors")
@@ -88,6 +100,8 @@ def test_what_a_given_noise_costs() -> None:
         accountant = accountant_named(name)
         reading = float(accountant.epsilon(accountant.sum_ticks(quote["charge"]) * 50, 1e-5))
         assert quote["epsilon"] == pytest.approx(reading, rel=1e-12)
+        other = accountant.other_reading_of_rounds(charge, 50, 1e-5, "replace-special")
+        assert quote[OTHER] == (other if other is None else pytest.approx(other, rel=1e-6))
 
 
 def test_very_little_noise_over_many_rounds_is_not_read_as_little() -> None:
@@ -97,6 +111,15 @@ def test_very_little_noise_over_many_rounds_is_not_read_as_little() -> None:
     assert found["laplace/either"]["at_noise_multiplier"]["epsilon"] == pytest.approx(1e6)
     assert found["gaussian/gdp"]["at_noise_multiplier"]["epsilon"] > 5e7
     assert all(quote["at_noise_multiplier"]["rounds_affordable"] == 0 for quote in found.values())
+
+
+@pytest.mark.parametrize("name", ["laplace/either", "laplace/zcdp"])
+def test_the_other_reading_of_squares_past_what_is_counted(name: str) -> None:
+    """The squares are beyond the ceiling of sums: epsilons that add up are the smaller reading."""
+    accountant = accountant_named(name)
+    assert accountant.epsilon_of_rounds(1e3, 10, 1e-5) == 1e4
+    assert accountant.other_reading_of_rounds(1e3, 10, 1e-5, "replace-one") == 5e3
+    assert accountant.other_reading_of_rounds(1e3, 10, 1e-5, "replace-special") == 2e4
 
 
 def test_a_budget_too_small_for_the_rounds_or_the_noise_is_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -11,6 +11,8 @@ import pytest
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.fedgnn import FedGNN
+from bgtplanner.models.learner import Size
+from bgtplanner.models.tastes import Tastes
 from bgtplanner.paper.extras import PaperExtras
 from bgtplanner.paper.planners import AsCoded, AsPrinted, Repaired
 from bgtplanner.planning.bgt import BGTPlanner
@@ -22,6 +24,7 @@ from bgtplanner.runs.assembly import (
     accountant_of,
     budgets_of,
     federation_of,
+    learner_of,
     policy_of,
 )
 from bgtplanner.runs.config import Config, load_config
@@ -56,6 +59,32 @@ class TestFederation:
         ):
             assert federation_of(chosen, 100).protection is None
             assert chosen.planning.policy == "unlimited"
+
+    def test_a_learner_is_suited_to_the_noise_of_the_relation_in_force(self) -> None:
+        """Against nothing in its place, a client needs half the noise: more axes are worth it."""
+        seen: list[Size] = []
+
+        class Spy(Tastes):
+            def suited(self, size: Size) -> Self:
+                seen.append(size)
+                return super().suited(size)
+
+        axes = []
+        for relation in ("auto", "replace-special", "replace-one"):
+            chosen = config(**{"privacy.neighbours": relation})
+            model = federation_of(chosen, 200, Spy(), clients=500, implicit=True).model
+            assert isinstance(model, Tastes)
+            assert isinstance(learner_of(chosen), Tastes)
+            axes.append(model.axes)
+        by_default, special, one = seen
+        assert by_default == special
+        assert special == Size(500, 200, special.noise, implicit=True)
+        assert special.noise > 0
+        assert one.noise == pytest.approx(2 * special.noise)
+        assert axes[0] == axes[1] > axes[2] > 0
+        free = config(**{"privacy.mechanism": "none"})
+        federation_of(free, 200, Spy(), clients=500)
+        assert seen[-1] == Size(500, 200, 0.0)
 
     def test_paper(self) -> None:
         federation = federation_of(config("paper"), 30)

@@ -70,8 +70,9 @@ class TestNeighbours:
         assert result.summary["not_accounted"] == [*BOTH]
         assert result.summary["simulated_noise"] is True
         assert is_sound(result.summary)
-        promise, public, *_ = guarantee(result.summary)
+        promise, readings, public, *_ = guarantee(result.summary)
         assert "its noise comes from a seed" in promise
+        assert readings.startswith("Neighbours: epsilon 10 (replace-special); 24.4 if one client")
         assert public.startswith("This assumes that what was read off the ratings is public: ")
         assert "the scale, which was read off the ratings" in public
         assert "which items occur in the ratings at all" in public

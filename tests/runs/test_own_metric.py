@@ -68,7 +68,7 @@ def test_it_is_everywhere(tmp_path: Path) -> None:
     text = terminal.file.getvalue()  # type: ignore[attr-defined]
     assert f"Worst {lines[0]['worst']:.2f}" in text
     assert "Worst by round" in text
-    row = next(line for line in text.splitlines() if line.startswith("biases, last round"))
+    row = next(line for line in text.splitlines() if line.startswith("tastes, last round"))
     assert row.split()[-2:] == [f"{summary['worst_final']:.2f}", f"{summary['hits_at_10']:.3f}"]
     config = load_config(settings={"privacy.mechanism": "none"})
     assert figures_of(lines[0], config)["quality/worst"] == lines[0]["worst"]

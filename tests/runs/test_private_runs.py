@@ -412,7 +412,7 @@ class TestPolicies:
         changes = {
             "planning__policy": "adap",
             "planning__options": {"noise_multiplier": 2.0},
-            "privacy__epsilon": 5.0,
+            "privacy__epsilon": 3.0,
         }
         rests = tiny(**changes)
         ends = tiny(**changes, federation__after_budget="stop")

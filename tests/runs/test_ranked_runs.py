@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -58,7 +59,8 @@ def test_summary_and_page(tmp_path: Path) -> None:
     assert 0 <= summary["overlap"] <= 10
     assert summary["users_ranked"] == 10
     beside = {key for key in summary if key.startswith("ndcg_at_10_")}
-    assert beside == {f"ndcg_at_10_{of}" for of in ("popularity", "random", "features_alone")}
+    others = ("popularity", "popularity_released", "random", "features_alone")
+    assert beside == {f"ndcg_at_10_{of}" for of in others}
     assert summary["rmse_features_alone"] > 0
     assert summary["rmse_final_raw"] == pytest.approx(5 * summary["rmse_final"])
     assert summary["mae_final_raw"] == pytest.approx(5 * summary["mae_final"])
@@ -70,6 +72,7 @@ def test_summary_and_page(tmp_path: Path) -> None:
         "Lists (NDCG@10)",
         f"{summary['ndcg_at_10']:.3f}",
         "popularity, not private",
+        "popularity as released",
         "alone, with features",
         f"is {summary['rmse_final_raw']:.3g} on the scale of the data, 0 to 5.",
         f"a mean RMSE of {summary['rmse_served']:.4f}",
@@ -93,7 +96,15 @@ def test_popularity_that_was_released() -> None:
     found = result.summary["ndcg_at_10_popularity_released"]
     assert found is not None
     assert found != result.summary["ndcg_at_10_popularity"]
-    assert "ndcg_at_10_popularity_released" not in simulate(ratings, settings=FEW).summary
+
+
+@pytest.mark.parametrize(
+    "changed", [{"model.name": "biases"}, {"privacy.epsilon": 1e-3}], ids=["no word", "all alike"]
+)
+def test_popularity_that_was_not_released(changed: dict[str, Any]) -> None:
+    """The model does not tell it, or it has learned nothing and ranks all items alike."""
+    summary = simulate(with_features(), settings=FEW | changed).summary
+    assert not [name for name in summary if name.endswith("_popularity_released")]
 
 
 def test_nothing_to_find_is_nothing() -> None:
@@ -110,5 +121,9 @@ def test_nothing_to_find_is_nothing() -> None:
 
 
 def test_what_a_preset_changed_is_on_the_page(tmp_path: Path) -> None:
-    simulate("synthetic", mechanism="none", settings=FEW, out=tmp_path / "run")
-    assert "model.name factorization instead of biases" in render(tmp_path / "run")
+    for model, instead in (("tastes", False), ("factorization", True)):
+        settings, folder = FEW | {"model.name": model}, tmp_path / model
+        simulate("synthetic", mechanism="none", settings=settings, out=folder)
+        page = render(folder)
+        assert ("Not all settings are the recommended ones" in page) == instead
+        assert ("model.name factorization instead of tastes" in page) == instead

@@ -43,8 +43,15 @@ def test_worth_sharing_with_nobody_trusted() -> None:
     assert result.summary["epsilon_client_level"] == pytest.approx(10)
 
 
-def test_not_worth_sharing() -> None:
-    result = run(privacy__epsilon=0.1, privacy__trust="local")
-    assert against_alone(result) == pytest.approx(1.0, abs=1e-6)
+@pytest.mark.parametrize("features", [True, False])
+def test_not_worth_sharing(features: bool) -> None:
+    """Then a client does as well as it would alone; features cost nothing, and help it still."""
+    changed = {} if features else {"data__items": "none"}
+    result = run(privacy__epsilon=0.1, privacy__trust="local", **changed)
+    assert features or against_alone(result) == pytest.approx(1.0, abs=1e-6)
+    if features:
+        summary = result.summary
+        assert summary["rmse_final"] < 1.005 * summary["rmse_features_alone"]
+        assert summary["rmse_features_alone"] < 0.995 * summary["rmse_client_alone"]
     assert result.summary["rounds_paid"] == 1
     assert result.summary["planner_note"].startswith("abstained")

@@ -322,7 +322,8 @@ def ranking_of(simulation: Simulation, split: Split) -> dict[str, Any]:
     """
     train, test = split.train, split.test
     beside = rankings(train)
-    if (released := simulation.explain(np.zeros(1)).popularity) is not None:
+    released = simulation.explain(np.zeros(1)).popularity
+    if released is not None and np.ptp(released) > 0:  # nothing released ranks nothing
         beside["popularity_released"] = the_same_for_all(released)
     found: dict[str, Any] = dict(ranked(simulation.rank, train, test))
     for name, rank in beside.items():
