@@ -124,11 +124,17 @@ class RunView:
         if alone is None:
             return f"RMSE {summary['rmse_final']:.4f} after {summary['rounds_run']} rounds."
         better = "lower" if alone <= 0 else "higher"
-        return (
-            f"Learning together, {summary['clients']:,} clients end with an error "
-            f"{100 * abs(alone):.1f} % {better} than each could reach alone (RMSE "
-            f"{summary['rmse_final']:.4f} against {summary['rmse_client_alone']:.4f})."
-        )
+        together = f"Learning together, {summary['clients']:,} clients"
+        error = f"an error {100 * abs(alone):.1f} % {better} than each could reach alone"
+        lists, popular = summary.get("ndcg_at_10"), summary.get("ndcg_at_10_popularity")
+        if None not in (lists, popular) and "ndcg_at_10" in shown(self.config.preset):
+            words = METRICS["ndcg_at_10"].in_words
+            return (
+                f"{together} get lists with NDCG@10 {words(lists)} (what is popular has "
+                f"{words(popular)}) and {error}."
+            )
+        rmse, own = summary["rmse_final"], summary["rmse_client_alone"]
+        return f"{together} end with {error} (RMSE {rmse:.4f} against {own:.4f})."
 
     def tiles(self) -> list[Tile]:
         """The result beside the references, what was spent, and what is guaranteed."""
