@@ -15,6 +15,7 @@ from bgtplanner.errors import RunFolderError
 from bgtplanner.models.metrics import METRICS, shown
 from bgtplanner.models.references import REFERENCES
 from bgtplanner.report.guarantee import guarantee, is_sound, not_covered, readings_of
+from bgtplanner.report.terminal import lists_in_words
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.summary import identity_of, not_accounted, promised, readings, summarise
@@ -125,14 +126,10 @@ class RunView:
             return f"RMSE {summary['rmse_final']:.4f} after {summary['rounds_run']} rounds."
         better = "lower" if alone <= 0 else "higher"
         together = f"Learning together, {summary['clients']:,} clients"
-        error = f"an error {100 * abs(alone):.1f} % {better} than each could reach alone"
-        lists, popular = summary.get("ndcg_at_10"), summary.get("ndcg_at_10_popularity")
-        if None not in (lists, popular) and "ndcg_at_10" in shown(self.config.preset):
-            words = METRICS["ndcg_at_10"].in_words
-            return (
-                f"{together} get lists with NDCG@10 {words(lists)} (what is popular has "
-                f"{words(popular)}) and {error}."
-            )
+        share = f"{100 * abs(alone):.1f}\N{NO-BREAK SPACE}%"
+        error = f"an error {share} {better} than each could reach alone"
+        if (lists := lists_in_words(summary)) is not None:
+            return f"{together} get lists with {lists} and {error}."
         rmse, own = summary["rmse_final"], summary["rmse_client_alone"]
         return f"{together} end with {error} (RMSE {rmse:.4f} against {own:.4f})."
 
