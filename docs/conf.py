@@ -39,12 +39,19 @@ GENERATED = {"reference/commands": commands_page, "reference/settings": settings
 def setup(app: Sphinx) -> None:
     """Pages that are made from the code, so that they cannot say anything else than it does."""
     app.connect("source-read", _generate)
+    app.connect("autodoc-process-docstring", _escape, priority=900)  # after napoleon
     app.add_html_math_renderer("mathml", (_inline, None), (_display, None))
 
 
 def _generate(_: Sphinx, name: str, source: list[str]) -> None:
     if name in GENERATED:
         source[0] += "\n" + GENERATED[name]()
+
+
+def _escape(*arguments: object) -> None:
+    """A name that ends in an underscore would be a link in reStructuredText."""
+    lines = arguments[-1]
+    lines[:] = [line.replace("numpy.str_", r"numpy.str\_") for line in lines]
 
 
 def _inline(page: HTML5Translator, node: nodes.math) -> None:

@@ -18,7 +18,7 @@ FIGURES = Path(__file__).parent / "figures"
 COMMAND = Path(sys.executable).parent / "bgtplanner"
 MOST_BYTES = 200_000
 SHOTS = {
-    "report-run": (["run"], "light", 1905),
+    "report-run": (["run"], "light", 2190),
     "report-grid": (
         [
             *("compare", "--mechanism", "gaussian,laplace", "--seeds", "0-3"),

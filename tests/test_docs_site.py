@@ -81,7 +81,7 @@ class TestReference:
                 continue
             part = page.split(f"## [{name}]\n", 1)[1].split("\n## ")[0]
             meanings = reference.meanings(entry.annotation)  # type: ignore[arg-type]
-            keys = list(type(getattr(Config(), name)).__annotations__)
+            keys = list(inspect.signature(type(getattr(Config(), name))).parameters)
             assert list(meanings) == keys, f"Attributes of [{name}]"
             for key in keys:
                 assert f"| `{key}` |" in part, f"{name}.{key}"
@@ -92,7 +92,7 @@ class TestReference:
         page = reference.settings_page()
         assert "| `clip` | number > 0, ≤ 1e+06 | `0.1` | `0.1` |" in page
         assert "| `unit` | `client` or `row` | `client` | `row` |" in page
-        assert "| `model.name` | `biases` | `biases` | `factorization` | `fedgnn` |" in page
+        assert "| `model.name` | `tastes` | `tastes` | `factorization` | `fedgnn` |" in page
 
 
 NOTATION = (DOCS / "notation.md").read_text(encoding="utf-8")

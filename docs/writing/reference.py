@@ -59,11 +59,13 @@ def commands_page() -> str:
 
 
 def meanings(section: type) -> dict[str, str]:
-    """What each key of a section is for: the ``Attributes`` of its docstring."""
+    """What each key of a section is for: ``Attributes`` of its docstring, inherited ones first."""
     found: dict[str, str] = {}
-    _, _, listed = (inspect.getdoc(section) or "").partition("Attributes:\n")
-    for name, text in re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", listed, re.M):
-        found[name] = _markdown(text)
+    for kind in reversed(section.__mro__):
+        if kind.__module__.startswith("bgtplanner."):
+            text = inspect.cleandoc(vars(kind).get("__doc__") or "").partition("Attributes:\n")[2]
+            for name, meaning in re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", text, re.M):
+                found[name] = _markdown(meaning)
     return found
 
 

@@ -153,7 +153,7 @@ def _choices(view: RunView) -> Picture:
         axes.set_ylim(0, 1.22 * top)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0 if top > 0.05 else 1))
         for first, last, note in phases:
-            place = min(max((first + last) / 2, 0.06 * view.total), 0.92 * view.total)
+            place = min(max((first + last) / 2, 0.09 * view.total), 0.92 * view.total)
             axes.text(place, 1.1 * top, visible(note), ha="center", fontsize=9)
             if first > 1:
                 axes.axvline(first - 0.5, color=GREY, lw=0.8, ls=":")

@@ -28,6 +28,7 @@ __all__ = [
     "RunProgress",
     "about_scores",
     "description_view",
+    "lists_in_words",
     "score_rows",
     "summary_table",
 ]
@@ -134,9 +135,11 @@ class RunProgress:
         together, alone = summary["rmse_final"], summary["rmse_client_alone"]
         better = "lower" if together <= alone else "higher"
         gain = f"{100 * abs(1 - together / alone):.1f} % " if alone else ""
+        lists = lists_in_words(summary)
         self._say(
             ("Learning together", "bold"),
-            f": the error is {gain}{better} than that of a client alone. "
+            ": " if lists is None else f": lists have {lists}; ",
+            f"the error is {gain}{better} than that of a client alone. "
             f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s.",
         )
         if summary.get("planner_note"):
@@ -189,6 +192,17 @@ def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, list[str], bool]]:
     if summary["preset"] == "paper":
         rows.append(("best round on the test set, as in the paper", figures("best"), False))
     return rows
+
+
+def lists_in_words(summary: Mapping[str, Any]) -> str | None:
+    """How good the lists are, beside what is popular; None if that is not known or not shown."""
+    name = "ndcg_at_10"
+    ours, popular = (summary.get(key) for key in (name, f"{name}_popularity"))
+    if ours is None or popular is None or name not in (metrics := shown(summary["preset"])):
+        return None
+    metric = metrics[name]
+    of = metric.in_words
+    return f"{metric.label} {of(ours)} (what is popular has {of(popular)})"
 
 
 def about_scores(summary: Mapping[str, Any]) -> list[str]:

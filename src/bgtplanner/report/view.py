@@ -15,6 +15,7 @@ from bgtplanner.errors import RunFolderError
 from bgtplanner.models.metrics import METRICS, shown
 from bgtplanner.models.references import REFERENCES
 from bgtplanner.report.guarantee import guarantee, is_sound, not_covered, readings_of
+from bgtplanner.report.terminal import lists_in_words
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.summary import identity_of, not_accounted, promised, readings, summarise
@@ -124,11 +125,13 @@ class RunView:
         if alone is None:
             return f"RMSE {summary['rmse_final']:.4f} after {summary['rounds_run']} rounds."
         better = "lower" if alone <= 0 else "higher"
-        return (
-            f"Learning together, {summary['clients']:,} clients end with an error "
-            f"{100 * abs(alone):.1f} % {better} than each could reach alone (RMSE "
-            f"{summary['rmse_final']:.4f} against {summary['rmse_client_alone']:.4f})."
-        )
+        together = f"Learning together, {summary['clients']:,} clients"
+        share = f"{100 * abs(alone):.1f}\N{NO-BREAK SPACE}%"
+        error = f"an error {share} {better} than each could reach alone"
+        if (lists := lists_in_words(summary)) is not None:
+            return f"{together} get lists with {lists} and {error}."
+        rmse, own = summary["rmse_final"], summary["rmse_client_alone"]
+        return f"{together} end with {error} (RMSE {rmse:.4f} against {own:.4f})."
 
     def tiles(self) -> list[Tile]:
         """The result beside the references, what was spent, and what is guaranteed."""
