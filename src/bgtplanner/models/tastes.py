@@ -12,7 +12,9 @@ where ``share`` is the released popularity, and ``phi`` are features and axes. W
 popularity. The weights w_u maximise the likelihood of the user's own history as a draw from the
 catalogue, in one Newton step from zero: ``(n_u Cov(phi) + penalty)^-1 (sum of phi over the history
 - n_u mean(phi))``. Mean and covariance, weighted by share, are the same for all users, so that the
-step has a closed form. The last term comes from the predicted rating.
+step has a closed form. An item counts in the history the more, the better it was rated. How strong
+a user's interests are, if there are any, is fitted on the client too: the penalty is averaged over
+by how likely it makes the history. The last term comes from the predicted rating.
 
 Tastes. The axes span what people pick together beyond popularity: the leading directions of the
 matrix of who rated what, x_u being 1 for the user's items, weighted down for popular ones, and of
@@ -55,6 +57,8 @@ _FLOOR = 0.05  # of popularity, relative to the mean item, in weights
 _RARE = 0.02  # the same in a ranking
 _LIKED, _UNSURE = 0.75, 0.2  # a rating that is liked, and how far predictions are off
 _COUNTS = 0.2  # weight of one rating's count in an upload: a ranking needs popularity most
+_USUAL = 0.7  # a usual rating
+_STRENGTHS = (0.001, 0.1, 0.3, 1.0)  # prior variances of a user's interests, that may be none
 _MOST_AXES = 16
 _ASKED = 0.01  # length of axes to begin with: clients answer, and do not use them yet
 _TOO_NOISY = 2.2  # noise per item over the sampling error: axes are not worth it beyond
@@ -129,7 +133,7 @@ class Tastes(Biases):
         noisy = size.noise * math.sqrt(size.items / max(size.clients, 1))
         axes, share = self.axes, self.taste_share
         if axes is None:
-            most = 1.0 + math.sqrt(size.clients) / (8 * max(noisy, 0.1))
+            most = 0.5 + math.sqrt(size.clients) / (8 * max(noisy, 0.1))
             axes = 0 if noisy > _TOO_NOISY else min(round(most), _MOST_AXES, size.items // 4)
         if share is None:
             # Rounded: clients' policies name it, and other machines have other last bits.
@@ -264,10 +268,16 @@ class Tastes(Biases):
         share = (self.taste_share or 0.0) if self._axes else 0.0
         return jnp.where(jnp.abs(axes).max(initial=0.0) > 0, share, 0.0)
 
+    def _weight(self, interactions: Interactions) -> Array:
+        """Return how much having picked an item says: the more, the better the user rated it."""
+        if self.implicit:
+            return interactions.present
+        return interactions.present * interactions.value / _USUAL
+
     def _told(self, shared: Shared, interactions: Interactions) -> Array:
         """Return ``x_u (Q' x_u)'``, summed over a client's users, for each of its items."""
         axes = shared.items[:, _OWN : _OWN + self._axes][interactions.item]
-        weight = interactions.present * _picked(_share(shared))[interactions.item]
+        weight = self._weight(interactions) * _picked(_share(shared))[interactions.item]
         length = jnp.sqrt(interactions.sum_by_user(weight**2))
         weight = weight / jnp.maximum(length, 1e-12)[interactions.user]
         scores = interactions.sum_by_user(weight[:, None] * axes)
@@ -343,7 +353,9 @@ class Tastes(Biases):
     def _interests(self, shared: Shared, interactions: Interactions) -> tuple[Array, Array, Array]:
         """Return a table of items, every user's weights of its columns, and how both are turned.
 
-        The columns are turned so that their covariance, weighted by popularity, is diagonal.
+        The columns are turned so that their covariance, weighted by popularity, is diagonal. How
+        strong a user's interests are is fitted on the client: the weights are averaged over
+        several prior variances, each by how likely it makes the user's own history.
         """
         parts, share = self._parts(shared), _share(shared)
         columns = [
@@ -353,10 +365,21 @@ class Tastes(Biases):
         table = jnp.concatenate(columns, axis=1)
         variance, turn = jnp.linalg.eigh(table.T @ (share[:, None] * table))
         table = table @ turn
-        picked = interactions.present[:, None] * table[interactions.item]
-        number = interactions.sum_by_user(interactions.present)
-        spread = number[:, None] * jnp.maximum(variance, 0.0)
-        return table, interactions.sum_by_user(picked) / (spread + 1.0), turn
+        weight = self._weight(interactions)
+        total = interactions.sum_by_user(weight[:, None] * table[interactions.item])
+        number = interactions.sum_by_user(weight)
+        spread = number[:, None] * jnp.maximum(variance, 0.0)  # of the total, for a random draw
+        surprise = jnp.where(spread > 1e-9, total**2 / jnp.maximum(spread, 1e-9), 0.0)
+        likely = [
+            -0.5 * (jnp.log1p(prior * spread) + surprise / (1.0 + prior * spread)).sum(1)
+            for prior in _STRENGTHS
+        ]
+        chances = jax.nn.softmax(jnp.stack(likely), axis=0)
+        kept = [
+            chance[:, None] / (spread + 1.0 / prior)
+            for chance, prior in zip(chances, _STRENGTHS, strict=True)
+        ]
+        return table, total * jnp.stack(kept).sum(0), turn
 
     def _views(
         self, shared: Shared, local: Local, interactions: Interactions, users: Array
