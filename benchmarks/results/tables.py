@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from benchmarks.paper.page import NOT_RUN
 from benchmarks.paper.table import NOTHING, short, signed, table
@@ -18,9 +20,11 @@ from benchmarks.results.plan import (
 )
 from benchmarks.results.store import Store
 from benchmarks.results.study import counts, findings, paired, verdict
+from benchmarks.rivals.comparison import table as compared
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.statistics import Estimate, estimate
 
+_HERE = Path(__file__).parent
 _SIGNS = {"better": "+", "same": "=", "worse": "**−**"}
 
 
@@ -275,6 +279,20 @@ def _planned(
     return store.figures([study.planned(place, name, seed) for seed in seeds], "rmse_final")
 
 
+def rivals_table(study: Study, store: Store) -> str | None:
+    """Ours beside private alternating least squares, from what was kept of `benchmarks.rivals`."""
+    del study, store
+    file = _HERE / "rivals.json"
+    return compared(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+
+
+def nonprivate_table(study: Study, store: Store) -> str | None:
+    """Standard models without privacy, from what was kept of `benchmarks.nonprivate`."""
+    del study, store
+    file = _HERE / "nonprivate.md"
+    return file.read_text(encoding="utf-8") if file.exists() else None
+
+
 TABLES: Mapping[str, Callable[[Study, Store], str | None]] = {
     "protocol": protocol,
     "table": results_table,
@@ -282,6 +300,8 @@ TABLES: Mapping[str, Callable[[Study, Store], str | None]] = {
     "cells": planner_cells,
     "ablation": ablation_table,
     "constants": constants_table,
+    "rivals": rivals_table,
+    "nonprivate": nonprivate_table,
 }
 TITLES = {
     "protocol": "Settings",
@@ -290,6 +310,8 @@ TITLES = {
     "cells": "Cell by cell",
     "ablation": "What each part adds",
     "constants": "The paper's planner in this setting",
+    "rivals": "Beside other private recommenders",
+    "nonprivate": "The price of privacy",
 }
 
 
@@ -300,5 +322,7 @@ def command(part: str) -> str:
 
 def how_to_run(name: str) -> str:
     """For a part of which there is nothing."""
+    if name in ("rivals", "nonprivate"):
+        return f"{NOT_RUN} `python -m benchmarks.{name}` runs it."
     part = name if name in PARTS else "planner"
     return f"{NOT_RUN} `{command(part)}` runs it, `make results` runs all."
