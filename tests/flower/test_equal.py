@@ -121,8 +121,8 @@ def test_tastes(tmp_path: Path, users: int, features: int) -> None:
     file = {"deployment.items": "items.csv" if features else "items.txt"}
     whole = load_config(settings=SETTINGS | chosen | {"deployment.clients": 4})
     pinned = agreed_settings(whole, 30)
-    axes = 1 if features else 2
-    assert pinned == {"axes": axes, "taste_share": pytest.approx(0.6, abs=0.05)}
+    axes = 1 if features else 3
+    assert pinned == {"axes": axes, "taste_share": 0.65}
     policy = {"models": ["tastes"], "settings": {"tastes": pinned}}
     config, files = write_federation(tmp_path, ratings, chosen | file, policy)
     rows = [

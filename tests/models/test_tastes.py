@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.linalg import subspace_angles
+from scipy.special import softmax
 from scipy.stats import norm
 
 from bgtplanner.data.catalogue import Catalogue
@@ -234,8 +235,12 @@ class TestRidge:
 # ---- the ranking
 
 
-def newton_step(known: Known, history: NDArray[np.int64], model: Tastes) -> Float:
-    """One step from zero, by automatic differentiation of the likelihood as it is written."""
+def newton_step(known: Known, history: NDArray[np.int64], worth: Float, model: Tastes) -> Float:
+    """One step from zero, by automatic differentiation of the likelihood as it is written.
+
+    It is the mean over four strengths of the prior, by Laplace's approximation of how likely each
+    makes the history.
+    """
     table, share = jnp.asarray(known.table), jnp.asarray(known.share)
     penalty = np.r_[
         np.full(known.axes.shape[1], model.taste_shrinkage),
@@ -245,11 +250,24 @@ def newton_step(known: Known, history: NDArray[np.int64], model: Tastes) -> Floa
     def unlikely(weights: Any) -> Any:
         utility = table @ weights
         whole = jnp.log((share * jnp.exp(utility)).sum())
-        return (whole - utility[history]).sum() + 0.5 * (jnp.asarray(penalty) * weights**2).sum()
+        return (jnp.asarray(worth) * (whole - utility[history])).sum()
 
     zero = jnp.zeros(table.shape[1])
-    slope, curve = jax.grad(unlikely)(zero), jax.hessian(unlikely)(zero)
-    return np.asarray(-np.linalg.solve(np.asarray(curve, float), np.asarray(slope, float)))
+    slope = np.asarray(jax.grad(unlikely)(zero), float)
+    curve = np.asarray(jax.hessian(unlikely)(zero), float)
+    steps, likely = [], []
+    for strength in (0.001, 0.1, 0.3, 1.0):
+        prior = np.diag(penalty) / strength
+        steps.append(-np.linalg.solve(curve + prior, slope))
+        size = np.linalg.slogdet(curve + prior)[1] - np.linalg.slogdet(prior)[1]
+        likely.append(-0.5 * slope @ steps[-1] - 0.5 * size)
+    return np.asarray(softmax(likely) @ np.array(steps))
+
+
+def worth_of(ratings: Ratings, model: Tastes) -> Float:
+    """How much having picked an item says: the more, the better it was rated."""
+    value = ratings.value.astype(float) / 0.7
+    return np.ones_like(value) if model.implicit else value
 
 
 class TestRanking:
@@ -258,7 +276,9 @@ class TestRanking:
     def expected(self, model: Tastes, shared: Shared, ratings: Ratings, predicted: Float) -> Float:
         known, scores = Known.of(shared), []
         for user in range(N_USERS):
-            weights = newton_step(known, ratings.item[ratings.user == user], model)
+            mine = ratings.user == user
+            worth = worth_of(ratings, model)[mine]
+            weights = newton_step(known, ratings.item[mine], worth, model)
             score = np.log(known.share + 0.02 / N_ITEMS) + model.boldness * known.table @ weights
             if not model.implicit:
                 score = score + norm.logcdf((predicted[user] - 0.75) / 0.2)
@@ -393,8 +413,9 @@ class TestUploads:
         expected = np.zeros((ratings.n_clients, N_ITEMS, N_AXES))
         for user in range(N_USERS):
             vector = np.zeros(N_ITEMS)
-            rated = ratings.item[ratings.user == user]
-            vector[rated] = weight[rated]
+            mine = ratings.user == user
+            rated = ratings.item[mine]
+            vector[rated] = weight[rated] * worth_of(ratings, MODEL)[mine]
             vector /= max(np.linalg.norm(vector), 1e-9)
             expected[ratings.client_of_user[user]] += np.outer(vector, vector @ axes)
         lengths = np.linalg.norm(expected.reshape(ratings.n_clients, -1), axis=1)
@@ -567,7 +588,7 @@ def weighted(ratings: Ratings, share: Float) -> tuple[Float, Float]:
     """Who picked what, weighted and of length 1; and the direction of popularity."""
     weight = picked(share)
     matrix = np.zeros((ratings.n_users, ratings.n_items))
-    matrix[ratings.user, ratings.item] = weight[ratings.item]
+    matrix[ratings.user, ratings.item] = weight[ratings.item] * ratings.value
     common = share * weight
     lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
     return matrix / lengths, common / np.linalg.norm(common)
