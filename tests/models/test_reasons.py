@@ -51,7 +51,7 @@ def test_a_leaning_in_stars() -> None:
     found = of(leaning=[[0.12, 0, 0.06, 0.3, 0.3]])
     assert found[0] == "you rate Sci-Fi 0.6 stars above your mean"
     assert found[1] is None
-    assert found[3] == "you rate items (year 1990 to 1995) 0.3 stars above your mean"
+    assert found[3] == "you rate items of 1990 to 1995 0.3 stars above your mean"
     assert found[4] is None, "hashed words and embeddings have no name"
     found = of(leaning=[[0.12, 0, 0, 0, 0]], scale=(0.0, 100.0))
     assert found[0] == "you rate Sci-Fi 12 points above your mean"
@@ -61,7 +61,7 @@ def test_interest_against_others() -> None:
     found = of(interest=[np.log([1.2, 3.0, 1.6, 9, 9])])
     assert found[0] is None, "hardly more often"
     assert found[1] == "you pick Horror 3 times as often as others"
-    assert found[3] == "you pick items (year 1990 to 1995) 1.6 times as often as others"
+    assert found[3] == "you pick items of 1990 to 1995 1.6 times as often as others"
     assert (
         of(interest=[[9.0, 0, 0, 0, 0]])[0]
         == "you pick Sci-Fi more than 20 times as often as others"
@@ -119,8 +119,8 @@ def test_a_learner_with_other_features_than_the_catalogue_names_none() -> None:
         ("Drama", "Drama"),
         ("is_new", "is new"),
         ("genre: Film-Noir: late", "Film-Noir: late"),
-        ("year: 1990 to 1995", "items (year 1990 to 1995)"),
-        ("price: -1.5 to 2e+06", "items (price -1.5 to 2e+06)"),
+        ("year: 1990 to 1995", "items of 1990 to 1995"),
+        ("price: -1.5 to 2e+06", "items with price -1.5 to 2e+06"),
         ("genre: Back to Back", "Back to Back"),
         ("text: words 255", None),
         ("embedding: 12", None),

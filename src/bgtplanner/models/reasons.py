@@ -45,7 +45,7 @@ def plain_name(name: str) -> str | None:
 
     Example:
         >>> plain_name("genre: Drama"), plain_name("year: 1990 to 1995"), plain_name("is_new")
-        ('Drama', 'items (year 1990 to 1995)', 'is new')
+        ('Drama', 'items of 1990 to 1995', 'is new')
         >>> plain_name("title: words 17"), plain_name("embedding: 3")
         (None, None)
     """
@@ -54,7 +54,9 @@ def plain_name(name: str) -> str | None:
         return name.replace("_", " ")
     if _HASHED.fullmatch(part):
         return None
-    return f"items ({column} {part})" if _CLASS.fullmatch(part) else part
+    if not _CLASS.fullmatch(part):
+        return part
+    return f"items of {part}" if column == "year" else f"items with {column} {part}"
 
 
 class _Clause(NamedTuple):
