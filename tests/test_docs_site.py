@@ -186,18 +186,35 @@ class TestFiguresAgree:
     def test_the_readme_quotes_the_results(self) -> None:
         readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
         results = (DOCS / "results.md").read_text(encoding="utf-8")
+        rows = [[cell.strip() for cell in row.split("|")] for row in results.splitlines()]
+        of = {(row[1], row[2]): row for row in reversed(rows) if len(row) == 13}
+        special, one = "secagg, epsilon 10, replace-special", "secagg, epsilon 10, replace-one"
+        small, local = "secagg, epsilon 1, replace-special", "local, epsilon 10, privunit"
         for label, guarantee in {
-            "ours, secure aggregation, epsilon 10": "secagg, epsilon 10",
-            "ours, secure aggregation, epsilon 1": "secagg, epsilon 1",
-            "ours, local trust (`--trust local`), epsilon 10": "local, epsilon 10, privunit",
+            "ours, secure aggregation, epsilon 10": special,
+            "the same, `replace-one`": one,
+            "ours, secure aggregation, epsilon 1": small,
+            "ours, local trust (`--trust local`), epsilon 10": local,
         }.items():
             line = next(row for row in readme.splitlines() if row.startswith(f"| {label} |"))
             quoted = re.findall(r"0(\.\d{4})", line)
-            measured = [
-                re.search(rf"^\| {guarantee} \| {data} \| (\.\d{{4}}) ", results, re.M)
-                for data in ("ML-100K", "FilmTrust", "ML-1M")
-            ]
-            assert quoted == [found[1] for found in measured if found], label
+            sets = ("ML-100K", "FilmTrust", "ML-1M, 605 clients")
+            assert quoted == [of[guarantee, data][4][:5] for data in sets], label
+        for label, guarantee in {
+            "ours, epsilon 10, secure aggregation (the default)": special,
+            "ours, the stronger reading of epsilon 10 (`--neighbours replace-one`)": one,
+            "ours, epsilon 1 (`--epsilon 1`)": small,
+            "ours, epsilon 10, no one trusted (`--trust local`)": local,
+            "ours, without privacy (`--mechanism none`)": "without privacy",
+        }.items():
+            line = next(row for row in readme.splitlines() if row.startswith(f"| {label} |"))
+            quoted = [float(figure) for figure in re.findall(r"\d\.\d+", line)]
+            row = of[guarantee, "ML-100K"]
+            lists, recall, shared, rmse = (float(row[at][:5]) for at in (7, 9, 10, 4))
+            for said, measured, half in zip(
+                quoted, (lists, recall, shared, rmse), (5e-4, 5e-4, 5e-2, 0.0), strict=True
+            ):
+                assert abs(said - measured) <= half + 1e-9, label
 
     def test_the_readme_quotes_the_benchmarks(self) -> None:
         readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")

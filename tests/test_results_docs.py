@@ -262,7 +262,7 @@ def test_writing_twice_changes_nothing(tmp_path: Path, study: Study, page: Path)
 def test_missing_parts(tmp_path: Path, study: Study, page: Path) -> None:
     store = finish(tmp_path / "runs.jsonl", study.runs(["table"])[:2])
     written = command.write_page(study, store, page)
-    assert written == ["protocol", "table", "rivals", "nonprivate"]
+    assert written == ["protocol", "table", "ablation", "rivals", "nonprivate"]
     assert part(page, "table").startswith("**Not finished:** 2 of 3 runs; `python -m")
     for name in ("targets", "cells"):
         assert part(page, name).startswith(NOT_RUN)
