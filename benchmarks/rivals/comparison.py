@@ -19,6 +19,11 @@ OURS = "ours"
 _RIVALS: dict[str, type[Als]] = {"als": Als, "cmf": Cmf}
 _TASKS = ("ratings", "ranking")
 _FIGURES = {"rmse": "rmse_final", "ndcg_at_10": "ndcg_at_10"}
+_MADE_UP: dict[str, dict[str, float]] = {  # data sets of other sizes: ratings drawn from a model
+    "made-up-20m": {"clients": 138_493, "items": 26_744, "ratings_per_client": 144},
+    "made-up-1m": {"clients": 6_040, "items": 3_706, "ratings_per_client": 165},
+}
+_LIKE_PEOPLE = {"dim": 8, "choosy": 1.0}  # many tastes, by which people also pick
 _ROUNDS = 10  # of ours, whose planner decides in which of them it spends
 
 
@@ -67,6 +72,10 @@ def measured(cell: Cell, ratings: Ratings | None = None) -> dict[str, Any]:
     settings: dict[str, Any] = {"data.dataset": cell.dataset, "run.seed": cell.seed}
     if cell.data_dir is not None:
         settings["data.data_dir"] = cell.data_dir
+    if cell.dataset in _MADE_UP:
+        made = _MADE_UP[cell.dataset] | _LIKE_PEOPLE
+        settings |= {"data.dataset": "synthetic"}
+        settings |= {f"synthetic.{name}": value for name, value in made.items()}
     if ratings is None:
         ratings = ratings_of(load_config(settings=settings))
     settings |= {"data.initial_share": 1.0, "privacy.trust": "secagg"}

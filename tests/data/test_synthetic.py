@@ -163,6 +163,8 @@ def test_no_noise_and_no_factors_leave_biases() -> None:
         {"clients": 2.5},
         {"noise": -1.0},
         {"noise": float("nan")},
+        {"choosy": -1.0},
+        {"choosy": float("nan")},
         {"ratings_per_client": 501},
         {"ratings_per_client": 3, "users_per_client": 4},
         {"clients": 2**31},
@@ -211,3 +213,22 @@ def test_a_catalogue_of_items_without_factors() -> None:
     made = synthetic_ratings(clients=3, items=5, ratings_per_client=2, dim=0, catalogue=True)
     assert made.catalogue is not None
     assert made.features.shape == (5, 0)
+
+
+@pytest.mark.parametrize("items", [60, 600], ids=["by a race", "by redraws"])
+def test_choosy_users_pick_what_suits_them(items: int) -> None:
+    """Each picks items that lie on one side of the hidden factor; which side differs by user."""
+    shape: dict[str, Any] = {"clients": 400, "items": items, "ratings_per_client": 40, "dim": 1}
+    apart = []
+    for choosy in (0.0, 3.0):
+        ratings = synthetic_ratings(**shape, choosy=choosy, catalogue=True)
+        assert np.unique(ratings.user.astype(np.int64) * items + ratings.item).size == 400 * 40
+        high, low = (np.bincount(ratings.user, has) for has in ratings.features[ratings.item].T)
+        apart.append(float((np.abs(high - low) / np.maximum(high + low, 1)).mean()))
+    assert apart[1] > 1.3 * apart[0]
+
+
+def test_users_are_not_choosy_without_factors() -> None:
+    shape: dict[str, Any] = {"clients": 20, "items": 50, "ratings_per_client": 10, "dim": 0}
+    first, second = (synthetic_ratings(**shape, choosy=choosy) for choosy in (0.0, 2.0))
+    assert np.array_equal(first.item, second.item)

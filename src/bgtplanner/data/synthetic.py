@@ -8,8 +8,11 @@ factorization have the proportions of MovieLens 100K: there is about as much to 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
@@ -23,6 +26,7 @@ _ITEM_SPREAD = 0.54
 _TASTE_SPREAD = 0.45
 _ACTIVITY_SPREAD = 0.9  # standard deviation of the logarithm of a user's number of ratings
 _BLOCK_RATINGS = 1 << 21  # pairs are drawn for this many ratings at a time, to bound the memory
+_MOST_CHOOSY = 10.0
 _DENSE_SHARE = 8  # a user who rated over 1/8 of the items draws from all items at once
 _MAX_REDRAWS = 60
 _CATEGORY_SHARE = 0.5  # of the variance of a hidden factor that its categories can tell
@@ -37,6 +41,7 @@ def synthetic_ratings(
     dim: int = 4,
     users_per_client: int = 1,
     noise: float = 0.87,
+    choosy: float = 0.0,
     seed: int = 0,
     name: str = "synthetic",
     catalogue: bool = False,
@@ -53,6 +58,9 @@ def synthetic_ratings(
         dim: Length of the hidden user and item factors; 0 leaves biases only.
         users_per_client: Number of users per client.
         noise: Standard deviation, in stars, of the part that cannot be predicted.
+        choosy: How strongly users pick the items that they will like: by how much the odds of an
+            item change, as a logarithm, per standard deviation of its fit. With 0 they pick by
+            popularity alone.
         seed: The same arguments and seed give the same ratings.
         name: Name of the set in reports.
         catalogue: Whether the items have titles and categories, which tell something about the
@@ -92,6 +100,8 @@ def synthetic_ratings(
         )
     if not (np.isfinite(noise) and noise >= 0):
         raise ConfigError(f"noise={noise!r}: expected a finite number, at least 0")
+    if not 0 <= choosy <= _MOST_CHOOSY:
+        raise ConfigError(f"choosy={choosy!r}: expected a number from 0 to {_MOST_CHOOSY:g}")
     generator = np.random.default_rng([seed, 0x5E7])
     users = clients * users_per_client
     counts = _activity(generator, users, items, clients * ratings_per_client)
@@ -114,7 +124,11 @@ def synthetic_ratings(
     typical_item_bias = float(popularity @ item_bias)  # popular items would shift the mean
     for first, last in _blocks(counts):
         rows = slice(int(ends[first] - counts[first]), int(ends[last - 1]))
-        item[rows] = _draw_items(generator, counts[first:last], popularity)
+        likes = None
+        if choosy and dim:
+            fits = choosy / float(np.sum(strength**2) ** 0.5)
+            likes = _Likes(fits * user_factors[first:last], item_factors)
+        item[rows] = _draw_items(generator, counts[first:last], popularity, likes)
         who, what = user[rows], item[rows]
         stars = user_bias[who] + (item_bias[what] - typical_item_bias) + _MEAN
         for factor in range(dim):
@@ -212,10 +226,29 @@ def _blocks(counts: NDArray[np.int64]) -> list[tuple[int, int]]:
     return list(zip(starts.tolist(), [*starts[1:].tolist(), len(counts)], strict=True))
 
 
+class _Likes(NamedTuple):
+    """Which items suit which users: the product of their factors, as the logarithm of odds."""
+
+    users: NDArray[np.float32]
+    items: NDArray[np.float32]
+
+    def chance(self, who: NDArray[np.int64], what: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the chance with which a user takes an item that comes along."""
+        total = np.zeros(len(who))
+        for factor in range(self.users.shape[1]):  # less memory than all factors at once
+            total += self.users[who, factor] * self.items[what, factor]
+        return np.asarray(expit(total))
+
+
 def _draw_items(
-    generator: np.random.Generator, counts: NDArray[np.int64], popularity: NDArray[np.float64]
+    generator: np.random.Generator,
+    counts: NDArray[np.int64],
+    popularity: NDArray[np.float64],
+    likes: _Likes | None = None,
 ) -> NDArray[np.int32]:
     """Distinct items for each user, ``counts[user]`` of them, by popularity; sorted by user.
+
+    Items come along by popularity, and are taken with the chance that `likes` gives them.
 
     Users with few ratings draw with replacement and draw again what they already had; users with
     a large share of the items are handled by an exponential race of all items. Both give the same
@@ -233,7 +266,11 @@ def _draw_items(
             break
         who = np.repeat(np.arange(len(counts)), missing)
         drawn = np.searchsorted(cumulative, generator.random(len(who)), side="right")
-        fresh = np.unique(who * items + np.minimum(drawn, items - 1))
+        drawn = np.minimum(drawn, items - 1)
+        if likes is not None:
+            taken = generator.random(len(who)) < likes.chance(who, drawn)
+            who, drawn = who[taken], drawn[taken]
+        fresh = np.unique(who * items + drawn)
         at = np.minimum(np.searchsorted(pairs, fresh), max(len(pairs) - 1, 0))
         fresh = fresh[pairs[at] != fresh] if len(pairs) else fresh
         pairs = np.sort(np.concatenate([pairs, fresh]), kind="stable")
@@ -241,7 +278,7 @@ def _draw_items(
     racing = np.flatnonzero(~light | (missing > 0))
     if len(racing):
         unfinished = np.isin(pairs // items, racing)
-        raced = _race(generator, racing, counts[racing], popularity)
+        raced = _race(generator, racing, counts[racing], popularity, likes)
         pairs = np.sort(np.concatenate([pairs[~unfinished], raced]), kind="stable")
     return (pairs % items).astype(np.int32)
 
@@ -251,6 +288,7 @@ def _race(
     racing: NDArray[np.int64],
     counts: NDArray[np.int64],
     popularity: NDArray[np.float64],
+    likes: _Likes | None = None,
 ) -> NDArray[np.int64]:
     """Pairs of the users in `racing`: the items with the smallest exponential arrival times."""
     items = len(popularity)
@@ -259,6 +297,8 @@ def _race(
     for first in range(0, len(racing), height):
         who, wanted = racing[first : first + height], counts[first : first + height]
         arrival = generator.exponential(size=(len(who), items)) / popularity
+        if likes is not None:
+            arrival /= np.maximum(expit(likes.users[who] @ likes.items.T), 1e-12)
         order = np.argsort(arrival, axis=1)
         row, place = np.nonzero(np.arange(items) < wanted[:, None])
         pairs.append(who[row] * items + order[row, place])

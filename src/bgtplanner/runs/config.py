@@ -88,6 +88,7 @@ BEFORE = {
     "data.unknown_items": "error",
     "data.leave_last": 1,
     "data.arrival": "random",
+    "synthetic.choosy": 0.0,
     "privacy.neighbours": "replace-one",
 }
 """Settings that the folders of older runs do not have, and what those runs did."""
@@ -173,6 +174,7 @@ class SyntheticSection(_Section):
         users_per_client: The number of users per client.
         dim: Length of the hidden user and item factors; with 0 there are biases only.
         noise: Standard deviation, in stars, of the part of a rating that cannot be predicted.
+        choosy: How strongly users pick items that suit them; with 0 by popularity alone.
     """
 
     clients: int = Field(default=1000, ge=1)
@@ -181,6 +183,7 @@ class SyntheticSection(_Section):
     users_per_client: int = Field(default=1, ge=1)
     dim: int = Field(default=4, ge=0, le=1024)
     noise: float = Field(default=0.87, ge=0)
+    choosy: float = Field(default=0.0, ge=0, le=10)
 
     @model_validator(mode="after")
     def _indexable(self) -> Self:
