@@ -8,6 +8,7 @@ is not charged again.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -21,16 +22,17 @@ from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.simulation import Seen
 from bgtplanner.federation.validation import Validation, rmse_of
 from bgtplanner.models.metrics import Metrics
-from bgtplanner.planning.context import Context
 from bgtplanner.planning.policy import Plan, Policy
 from bgtplanner.planning.registry import CONTEXTS
 from bgtplanner.privacy._book import Spending
 from bgtplanner.privacy.ledger import Ledger, Reservation
 
-__all__ = ["Coordinator", "Engine", "Forecast"]
+__all__ = ["Coordinator", "Engine"]
 
 STATE_VERSION = 2
 """Version of :meth:`Coordinator.state_dict`; in version 1 the policy had its own ledger."""
+
+_LONG_ENOUGH = 5  # rounds, after which it can be told how fast clients join
 
 RewardKind = Literal["none", "test", "loss", "released", "validation"]
 
@@ -55,6 +57,10 @@ class Engine(Protocol):
 
     def rest(self) -> RoundResult:
         """Carry out a round in which no client uploads anything."""
+        ...
+
+    def present(self) -> NDArray[np.bool_]:
+        """Return which clients can be reached in the next round; who has joined is public."""
         ...
 
     def withdraw(self) -> None:
@@ -131,6 +137,7 @@ class Coordinator:
         self.over = False
         self._mark = mark
         self._present = np.ones(len(ledger), dtype=bool)
+        self.joined_first = len(ledger)
         self.validation = Validation()
         self._last: float | None = None
         self._first_signal: float | None = None
@@ -168,12 +175,17 @@ class Coordinator:
     def step(self) -> RoundResult | None:
         """Plan, reserve, play, settle and tell one round; None if the run ends with the budget."""
         engine, index = self.engine, self.engine.next_round
+        self._present = engine.present()
+        if index == 0:
+            self.joined_first = int(self._present.sum())
         if self.reward == "test" and self._last is None:
             self._last = engine.evaluate().rmse
         plan, invited = None, self._invited(index)
         inputs = self._inputs(index, invited)
         if not self.over:
             self.policy.present = None if self._present.all() else self._present
+            if self.policy.forecasts and self.policy.learns:
+                self.policy.forecast = _Forecast.made_by(self)
             plan = self.policy.ask(
                 self.context.of(self),
                 clients=None if invited.all() else invited,
@@ -305,6 +317,7 @@ class Coordinator:
             "validation": self.validation.state_dict(),
             "last": self._last,
             "first_signal": self._first_signal,
+            "joined_first": self.joined_first,
             "over": self.over,
         }
 
@@ -323,56 +336,105 @@ class Coordinator:
         self.context.load_state_dict(state["context"])
         self.validation.load_state_dict(state["validation"])
         self._last, self._first_signal = state["last"], state["first_signal"]
+        self.joined_first = int(state.get("joined_first", len(self.ledger)))
         self.over = bool(state["over"])
 
 
-class Forecast(Context):
-    """The learner's forecast, from what was released, of how much the error would fall.
+class _Forecast:
+    """The learner's forecast for the clients within reach, from what was released.
 
-    There are three forecasts: without spending more, with all that the mean client has left spent
-    in one round, and with it spent in as many rounds as the policy would use. Where only a share
-    of the clients is invited to each round, more rounds are needed to reach all of them.
+    Where only a share of the clients is invited to each round, a payment takes as many rounds as
+    it takes to invite each of them once.
     """
 
-    def __init__(self, values: int = 3, *, seed: int = 0) -> None:
-        super().__init__(values, seed=seed)
-        self._known: dict[bytes, NDArray[np.float64]] = {}
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._of = coordinator
+        self._learner = coordinator.engine.federation.model
+        self._memory = coordinator.engine.state.memory
 
-    def of(self, coordinator: Any) -> NDArray[np.float64] | None:
-        """Return the three forecasts; None if the learner makes none or there is no budget."""
-        rounds: Coordinator = coordinator
-        known, policy = rounds.engine.state.memory, rounds.policy
-        left, sizes, share = policy.left(), rounds.class_sizes, rounds.participation
-        if not len(left):
-            return None
-        federation = rounds.engine.federation
-        learner, protection = federation.model, federation.protection
-        norm = "l2" if protection is None else protection.norm
-        asked = left.tobytes() + sizes.tobytes()
-        if asked in self._known:  # nothing was released since then
-            return self._known[asked]
-        invited, gained = np.ceil(share * sizes).astype(np.int64), [0.0]
-        for number in (1, policy.at_end):
-            std = noise_of_mean(
-                rounds.ledger.accountant, rounds.trust, policy.clip, left / number, invited,
-                rounds.ledger.neighbours,
-            )  # fmt: skip
-            gained.append(number / share / std**2)
-        expected = [learner.forecast(known, more, policy.clip, norm) for more in gained]
-        if None in expected:  # the learner makes no forecast
-            return None
-        found = np.array(expected)
-        self._known[asked] = found
+    @cached_property
+    def _left(self) -> list[NDArray[np.float64]]:
+        """What the clients within reach can still pay, sorted, for each class of budgets."""
+        of, budgets = self._of, self._of.ledger.budgets
+        left = of.spending().left()
+        return [
+            np.sort(left[of._present & (budgets.class_of_client == index)])
+            for index in range(len(budgets.classes))
+        ]
+
+    @property
+    def steps(self) -> int:
+        """In how many paid rounds the learner learns best."""
+        return self._learner.steps
+
+    def left(self) -> NDArray[np.float64]:
+        """Return the charges with which one round would buy the most precision.
+
+        Where all clients have the same left, this is it. Otherwise those who joined late can pay
+        more than the others, but they may be few.
+        """
+        found = np.zeros(len(self._left))
+        for index, left in enumerate(self._left):
+            if len(left):
+                worth = self._able(left, left) ** self._pooling * left ** self._power
+                found[index] = left[int(worth.argmax())]
         return found
 
-    def released(self, *_: Any) -> None:
-        """Forget the forecasts: the server knows more now."""
-        self._known.clear()
+    def precision(self, charges: NDArray[np.float64]) -> float:
+        """Return 1 / noise variance of the mean upload, summed until everyone was invited."""
+        of, share = self._of, self._of.participation
+        pairs = zip(self._left, charges, strict=True)
+        able = np.array([int(self._able(left, charge)) for left, charge in pairs])
+        invited = np.ceil(share * able).astype(np.int64)
+        std = noise_of_mean(
+            of.ledger.accountant, of.trust, of.policy.clip, charges, invited, of.ledger.neighbours
+        )
+        return float(1.0 / share / std**2)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Forget the forecasts; they are not part of the state."""
-        del state
-        self._known.clear()
+    def pooled(self, after: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return by which factor a payment's precision grows if it is made so much later.
+
+        More clients will have joined by then, as fast as they did so far.
+        """
+        of, index = self._of, self._of.engine.next_round
+        now, missing = int(of._present.sum()), int((~of._present).sum())
+        rate = missing / max(of.policy.rounds - index, 1)
+        if index >= _LONG_ENOUGH:
+            rate = (now - of.joined_first) / index
+        most = max(sum(len(left) for left in self._left), 1)
+        coming = np.minimum(rate * after, missing)
+        return np.asarray((1.0 + coming / most) ** self._pooling)
+
+    @staticmethod
+    def _able(left: NDArray[np.float64], charge: Any) -> Any:
+        """Return how many of the clients with so much left can pay a charge."""
+        return len(left) - np.searchsorted(left, charge * (1 - 1e-9))
+
+    @property
+    def _pooling(self) -> int:
+        """How precision grows with clients: noise that is added once counts less for more."""
+        return 2 if self._of.trust == "secagg" else 1
+
+    @property
+    def _power(self) -> int:
+        """How precision grows with a charge."""
+        return 2 if self._of.ledger.accountant.counts_epsilons else 1
+
+    def gain(self, precision: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the expected relative fall of the error; zeros if nothing is known."""
+        protection = self._of.engine.federation.protection
+        norm = "l2" if protection is None else protection.norm
+        found = self._learner.forecast(self._memory, precision, self._of.policy.clip, norm)
+        return np.zeros(len(precision)) if found is None else found
+
+    @classmethod
+    def made_by(cls, coordinator: Coordinator) -> _Forecast | None:
+        """Return the forecast; None if the learner makes none."""
+        found = cls(coordinator)
+        protection = coordinator.engine.federation.protection
+        norm = "l2" if protection is None else protection.norm
+        asked = found._learner.forecast(found._memory, np.zeros(1), coordinator.policy.clip, norm)
+        return None if asked is None else found
 
 
 def _norm_of(seen: Seen) -> float | NDArray[np.float64]:

@@ -146,6 +146,24 @@ class Simulation:
             initial = federation.initial(self._first_key, self._interactions)
             self._state: State = jax.tree.map(_strong, initial)
 
+    @cached_property
+    def _first_round(self) -> NDArray[np.int64] | None:
+        """The round in which each client has its first rating; None if all are there at once."""
+        if not self._split.in_order:
+            return None
+        first = np.full(self.n_clients, np.iinfo(np.int64).max)
+        np.minimum.at(first, self._split.train.client, self._split.arrival)
+        return first
+
+    def present(self) -> NDArray[np.bool_]:
+        """Return which clients have joined by the next round: they do with their first rating.
+
+        Where ratings arrive in no real order, all are there from the start.
+        """
+        if self._first_round is None:
+            return np.ones(self.n_clients, dtype=bool)
+        return np.asarray(self._first_round <= self.next_round)
+
     @property
     def state(self) -> State:
         """Parameters, local state and optimizer memory after the last round."""

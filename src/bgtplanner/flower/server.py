@@ -254,7 +254,6 @@ class DeployedRounds(Coordinator):
 
     def step(self) -> RoundResult | None:
         """Play one round; None if the budget is used up, or the policy has stopped."""
-        self._present = self.engine.present()
         played = super().step()
         engine = self.engine
         return played and replace(

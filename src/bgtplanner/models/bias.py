@@ -40,12 +40,14 @@ can do much harm.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from functools import cache
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.interactions import Interactions, Shared, Upload, ridge
@@ -53,6 +55,8 @@ from bgtplanner.models.learner import Learner, Local, Statistics, within
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
 
 __all__ = ["COUNT_WEIGHT", "Biases", "Posterior"]
+
+Floats = NDArray[np.float64]
 
 COUNT_WEIGHT = 0.1
 """The weight of one rating's count in an upload, beside a residual of about 0.2."""
@@ -66,6 +70,7 @@ _FEATURE_ITEMS = 10.0  # how many items the prior of a feature's popularity weig
 _RESIDUAL = 0.2  # a public guess at a residual's size
 _TYPICAL_RATINGS = 40.0  # per client, where uploads do not reveal it
 _RATINGS_VARY = 1.2  # standard deviation of their logarithm, from federation to federation
+_RANKS = 200  # groups of items by popularity, in a typical catalogue
 _GRID = 64
 _EM_STEPS = 60
 _CLEAR = 8.0  # standard deviations
@@ -98,6 +103,8 @@ class Biases(Learner):
     quality_shrinkage: float = 0.3
     item_shrinkage: float = 5.0
     known_item_shrinkage: float = 40.0
+
+    count_weight: ClassVar[float] = COUNT_WEIGHT
 
     def __post_init__(self) -> None:
         within(self, 0, 1, "mean")
@@ -135,7 +142,7 @@ class Biases(Learner):
         residual = interactions.value - self._score(
             shared, local, interactions.user, interactions.item
         )
-        rows = jnp.stack([residual, jnp.full_like(residual, COUNT_WEIGHT)], axis=1)
+        rows = jnp.stack([residual, jnp.full_like(residual, self.count_weight)], axis=1)
         rows = rows * interactions.present[:, None]
         if not interactions.one_user_each:
             rows = jax.ops.segment_sum(rows, interactions.pair, interactions.pair_item.shape[0])
@@ -170,14 +177,16 @@ class Biases(Learner):
     ) -> tuple[Shared, Posterior]:
         """Return qualities and popularities from the new posterior; there is no step size."""
         sent, hostile = shared.items[:, 0], server.hostile_clients
-        items, memory = memory.after(sent, mean.gradient.items, noise, hostile)
+        items, memory = memory.after(
+            sent, mean.gradient.items, noise, hostile, count_weight=self.count_weight
+        )
         return Shared(items, shared.dense), memory
 
     def forecast(
-        self, memory: Posterior, precision: float, clip: float, norm: Literal["l1", "l2"]
-    ) -> float:
+        self, memory: Posterior, precision: Floats, clip: float, norm: Literal["l1", "l2"]
+    ) -> Floats:
         """Return the improvement that the posterior expects from more precision."""
-        return memory.forecast(precision, clip, norm)
+        return memory.forecast(precision, clip, norm, self.count_weight)
 
     def table(self, shared: Shared) -> Array:
         """Return what users respond to, ``[n_items, width]``: level, popularity and quality."""
@@ -219,6 +228,7 @@ class Posterior(NamedTuple):
         weight: M of each item.
         error: Expected squared error of each item's quality, including the sampling error.
         sampling: The part of it that is due to the number of ratings and not to noise.
+        clients: The most clients that answered in one round.
         reach: How far one client can have moved a residual, summed over rounds, weighted by
             precision; None if no client is discounted.
     """
@@ -230,6 +240,7 @@ class Posterior(NamedTuple):
     weight: Array
     error: Array
     sampling: Array
+    clients: Array
     reach: Array | None = None
 
     @classmethod
@@ -244,6 +255,7 @@ class Posterior(NamedTuple):
             weight=jnp.zeros(items),
             error=jnp.full(items, _SPREAD**2),
             sampling=jnp.zeros(items),
+            clients=jnp.zeros(()),
             reach=jnp.zeros(()) if discounts else None,
         )
 
@@ -271,6 +283,9 @@ class Posterior(NamedTuple):
             count_weight: The weight of one rating's count in an upload.
         """
         gained = 1.0 / jnp.maximum(noise.std, 1e-9) ** 2
+        # A round with few clients adds to what is known; it does not take ratings away.
+        clients = jnp.maximum(self.clients, noise.clients)
+        noise = noise._replace(clients=clients)
         told = self.told + gained * uploads
         sent = self.sent + gained * sent
         reach = None if self.reach is None else self.reach + gained * noise.reach
@@ -317,6 +332,7 @@ class Posterior(NamedTuple):
             weight=weight,
             error=spread * (1.0 - believed),
             sampling=sampling,
+            clients=clients,
             reach=reach,
         )
         sure = jnp.clip(1.0 - moved.error / _SPREAD**2, 0.0, 1.0)
@@ -331,11 +347,11 @@ class Posterior(NamedTuple):
 
     def forecast(
         self,
-        precision: float,
+        precision: Floats,
         clip: float,
         norm: Literal["l1", "l2"],
         count_weight: float = COUNT_WEIGHT,
-    ) -> float:
+    ) -> Floats:
         """Return by how much added precision would lower the error below that of a client alone.
 
         It is a share of the RMSE, expected from what was released so far and, as long as an item's
@@ -343,36 +359,32 @@ class Posterior(NamedTuple):
         Zipf's law).
 
         Args:
-            precision: Sum of 1 / noise variance over the rounds to come; 0 for none.
+            precision: Sums of 1 / noise variance over the rounds to come; 0 for none.
             clip: Length of an upload.
             norm: Norm of the clip, ``l1`` or ``l2``.
             count_weight: The weight of one rating's count in an upload.
         """
         weight = np.asarray(self.weight, dtype=np.float64)
-        before = float(self.precision)
-        total, spread = before + precision, float(self.spread)
+        before, spread = float(self.precision), float(self.spread)
+        total = (before + np.asarray(precision, dtype=np.float64))[:, None, None]
         clear = weight * count_weight * before**0.5 > _STANDS_OUT[norm]
         size = 0.8 * _RESIDUAL + count_weight  # mean length of a rating in an L1 clip
         if norm == "l2":
             size = (_RESIDUAL**2 + count_weight**2) ** 0.5 / _TYPICAL_RATINGS**0.5
-        typical = 1.0 / (np.arange(len(weight)) + 0.02 * len(weight) + 1.0)
-        typical /= typical.sum()
-        if total <= 0:
-            return 0.0
 
-        def gain(weights: Any, errors: Any, whole: Any) -> Any:
+        def gain(weights: Any, errors: Any, whole: Any, items: Any) -> Any:
             """Return the fall of the mean squared error; the last axis is that of the items."""
             information = weights**2 * total
             noisy = 1.0 / np.maximum(information, 1e-12) + errors
             counted = information * count_weight**2  # residuals are of no use without the count
             gains = weights / np.maximum(whole, 1e-12) * spread**2 / (spread + noisy)
-            return (gains * counted / (1.0 + counted)).sum(axis=-1)
+            return (gains * counted / (1.0 + counted)) @ items
 
         # Under L2, the sum of all counts grows with the number of ratings per client, and so
         # tells something about it.
         sums, chances = np.array([clip / size]), np.ones(1)
         if norm == "l2":
-            steps = np.linspace(-3.0, 3.0, 61)
+            steps = np.linspace(-3.0, 3.0, 31)
             sums = clip / size * np.exp(0.5 * _RATINGS_VARY * steps)
             log_chances = -0.5 * steps**2
             if before > 0:
@@ -381,11 +393,26 @@ class Posterior(NamedTuple):
                 noise = (len(weight) / before) ** 0.5 / count_weight
                 log_chances = log_chances - 0.5 * ((counts - sums) / noise) ** 2
             chances = np.exp(log_chances - log_chances.max())
-        expected = gain(typical * sums[:, None], 0.0, sums[:, None])
-        seen = weight * clear
-        of_clear = gain(seen, np.asarray(self.sampling, dtype=np.float64), weight.sum())
-        fall = max(of_clear, (expected * chances).sum() / chances.sum())
-        return float(0.5 * fall / (_RESIDUAL**2 + _SPREAD**2 / 2))
+        typical, items = _typical(len(weight))
+        expected = gain(typical * sums[:, None], 0.0, sums[:, None], items)
+        sampling = np.asarray(self.sampling, dtype=np.float64)[clear]
+        seen = weight[clear][None]
+        of_clear = gain(seen, sampling, weight.sum(), np.ones(seen.shape[1]))[:, 0]
+        fall = np.maximum(of_clear, expected @ chances / chances.sum())
+        relative = 0.5 * fall / (_RESIDUAL**2 + _SPREAD**2 / 2)
+        return np.asarray(np.where(total[:, 0, 0] > 0, relative, 0.0))
+
+
+@cache
+def _typical(items: int) -> tuple[Floats, Floats]:
+    """Return the shares of the ratings that typical items have, and how many have each share.
+
+    Popularity follows Zipf's law with a flat head. Ranks that are close are taken together.
+    """
+    edges = np.unique(np.geomspace(1, items + 1, min(items, _RANKS) + 1).astype(np.int64))
+    number = np.diff(edges).astype(np.float64)
+    share = 1.0 / ((edges[:-1] + edges[1:] - 1) / 2 + 0.02 * items)
+    return share / (share @ number), number
 
 
 def _weights(counts: Array, std: Array, scale: Array | None = None) -> tuple[Array, Array]:

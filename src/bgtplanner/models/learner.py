@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.interactions import Interactions, Shared, Upload, copies
@@ -224,12 +225,33 @@ class Learner(Protocol):
         """
         return server.step(shared, memory, mean, noise)
 
+    @property
+    def steps(self) -> int:
+        """In how many paid rounds it learns best, where splitting a charge costs nothing.
+
+        What was uploaded first was computed with parameters that knew nothing yet.
+        """
+        return 3
+
     def forecast(
-        self, memory: Memory, precision: float, clip: float, norm: Literal["l1", "l2"]
-    ) -> float | None:
+        self,
+        memory: Memory,
+        precision: NDArray[np.float64],
+        clip: float,
+        norm: Literal["l1", "l2"],
+    ) -> NDArray[np.float64] | None:
         """Return by how much added precision would lower the error below that of a client alone.
 
-        It is computed from released numbers only, so it costs no privacy. None means unknown.
+        It is computed from released numbers and public constants only, so it costs no privacy.
+
+        Args:
+            memory: The server's memory.
+            precision: Several sums of 1 / noise variance over rounds to come.
+            clip: Length of an upload.
+            norm: Norm of the clip.
+
+        Returns:
+            The relative fall of the error for each of them; None if it is not known.
         """
         del memory, precision, clip, norm
         return None

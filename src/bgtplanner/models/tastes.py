@@ -36,14 +36,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.models.bias import COUNT_WEIGHT, Biases, Posterior
+from bgtplanner.models.bias import Biases, Floats, Posterior
 from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.learner import Explanation, Local, Size, Statistics, within
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
@@ -56,7 +56,6 @@ _RATING = 2  # columns of an upload before the axes
 _FLOOR = 0.05  # of popularity, relative to the mean item, in weights
 _RARE = 0.02  # the same in a ranking
 _LIKED, _UNSURE = 0.75, 0.2  # a rating that is liked, and how far predictions are off
-_COUNTS = 0.2  # weight of one rating's count in an upload: a ranking needs popularity most
 _USUAL = 0.7  # a usual rating
 _STRENGTHS = (0.001, 0.1, 0.3, 1.0)  # prior variances of a user's interests, that may be none
 _MOST_AXES = 16
@@ -110,6 +109,8 @@ class Tastes(Biases):
     boldness: float = 0.85
     popularity_weight: float = 1.0
     implicit: bool = False
+
+    count_weight: ClassVar[float] = 0.2  # a ranking needs popularity most
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -171,7 +172,7 @@ class Tastes(Biases):
         """Return residuals, counts and tastes, summed by item, each scaled to its share."""
         trained = super().train(shared, local, interactions)
         rating = trained.upload.rows
-        rating = rating * jnp.array([0.0 if self.implicit else 1.0, _COUNTS / COUNT_WEIGHT])
+        rating = rating * jnp.array([0.0, 1.0]) if self.implicit else rating
         share = self._taste_share(shared)
         rows = jnp.sqrt(1.0 - share) * _scaled(rating, interactions)
         if self._axes:
@@ -241,9 +242,9 @@ class Tastes(Biases):
             scaled,
             server.hostile_clients,
             features if features.shape[1] else None,
-            _COUNTS,
+            self.count_weight,
         )
-        varied = posterior.varied(scaled.norm, _COUNTS)
+        varied = posterior.varied(scaled.norm, self.count_weight)
         known = posterior.weight / jnp.maximum(posterior.weight.sum(), 1e-12)
         even = 1.0 / uploads.shape[0]
         popularity = jnp.where(varied > 0, varied * known + (1.0 - varied) * even, 0.0)
@@ -255,12 +256,12 @@ class Tastes(Biases):
         return after, memory
 
     def forecast(  # type: ignore[override]
-        self, memory: TasteMemory, precision: float, clip: float, norm: Literal["l1", "l2"]
-    ) -> float:
+        self, memory: TasteMemory, precision: Floats, clip: float, norm: Literal["l1", "l2"]
+    ) -> Floats:
         """Return by how much added precision would lower the error of predicted ratings."""
         share = (self.taste_share or 0.0) if self._axes else 0.0
         left = 1.0 - share * (1.0 - float(memory.stopped))
-        return memory.posterior.forecast(precision * left, clip, norm, _COUNTS)
+        return memory.posterior.forecast(precision * left, clip, norm, self.count_weight)
 
     def _taste_share(self, shared: Shared) -> Array:
         """Return the share of an upload that tastes get: none as long as no axes are sent."""

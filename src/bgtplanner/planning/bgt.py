@@ -1,6 +1,13 @@
 """BGTplanner: predictor, constrainer and allocator behind ask and tell (paper, Algorithms 1, 3).
 
-Levels are shares of the budget, the same for every class of clients: a level costs each client a
+Where the learner can forecast what a charge brings, from releases and public constants alone, the
+planner starts from that. Predictor: the forecast, times a factor that the Gaussian process learns
+from rewards, if there are any. Constrainer: the price of a level is what its charge would bring
+later, by the best schedule for the rest of the budget (:mod:`bgtplanner.planning.programme`),
+solved anew after each release. Allocator: levels are drawn by their scores; where no rewards are
+told nothing can be learned by drawing, so the best level is taken.
+
+In a loop that it knows nothing about, there are no forecasts. Then levels are shares of the budget, the same for every class of clients: a level costs each client a
 fixed part of its whole budget. Rewards and contexts are standardised. The price is in the unit of
 the rewards and is kept up to date by replaying the latest contexts. There are levels below an even
 share, and one that skips the round. The initial stage only tries each level once. The paper's own
@@ -14,7 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -22,16 +29,21 @@ import numpy as np
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.allocator import LevelPolicy, gamma_growing, probabilities
 from bgtplanner.planning.constrainer import Constrainer
-from bgtplanner.planning.given import context_of, floats
-from bgtplanner.planning.plan import Floats, Plan
+from bgtplanner.planning.given import context_of, floats, number, whole
+from bgtplanner.planning.objective import Kind, Objective
+from bgtplanner.planning.plan import Floats, Plan, Why
 from bgtplanner.planning.policy import Choice
 from bgtplanner.planning.predictor import Predictor
+from bgtplanner.planning.programme import Payment, Programme
 
 __all__ = ["BGTPlanner"]
 
 _REPLAYED = 32  # latest contexts that the price is updated by
 _REFRESH = 8  # number of rounds after which their rewards are predicted again
 _LARGEST = 1e90  # larger rewards count as this much: their squares must be finite
+_PROBE = 0.06  # share of the budget that is paid to learn what the rest is worth
+_NEGLIGIBLE = 0.05  # times `worthwhile`: the mean gain from which on a payment is asked for
+_CLEARLY = 3.0  # times `worthwhile`: a forecast of so much needs no probe
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -54,6 +66,13 @@ class BGTPlanner(LevelPolicy):
             level. With 0 the budget is free.
         step: Step size of mirror descent, as a share of the allowance; by default 0.1.
         predictor: Options of :class:`bgtplanner.planning.predictor.Predictor`.
+        objective: Plan for the error that is ``served`` over all rounds, or for the ``last``
+            round; this and what follows is for learners that make forecasts.
+        traffic: How many people are served in each round, in any unit; see
+            :class:`bgtplanner.planning.objective.Objective`.
+        growth: By which factor the ratings are expected to grow over all rounds; public knowledge.
+        worthwhile: The smallest relative fall of the error that is worth the budget. Where less is
+            forecast, the budget is kept.
 
     Example:
         >>> from bgtplanner import Budget
@@ -76,7 +95,12 @@ class BGTPlanner(LevelPolicy):
     radius: float | None = None
     step: float | None = None
     predictor: Mapping[str, Any] | None = None
+    objective: Kind = "served"
+    traffic: Sequence[float] | None = None
+    growth: float = 2.0
+    worthwhile: float = 0.004
 
+    forecasts: ClassVar[bool] = True
     _salt: ClassVar[int] = 0xB67
     _fewest: ClassVar[float] = 1 / 8
     _dearest: ClassVar[float] = 2.1  # even shares: dearer levels are not part of the initial stage
@@ -90,6 +114,10 @@ class BGTPlanner(LevelPolicy):
         unless(self.initial_rounds >= 1, "initial_rounds", self.initial_rounds, "at least 1")
         unless(gamma is None or bool(0 <= gamma < np.inf), "gamma", gamma, "0 or more, or None")
         self.skip = bool(self.skip)
+        self.growth = number("growth", self.growth, 1.0, 1e6)
+        self.worthwhile = number("worthwhile", self.worthwhile, 0.0, 1.0)
+        self._goal = Objective(self.objective, self.traffic)
+        self._agenda = _Agenda()
         self.charges = self._charges_of_levels()
         self.process = Predictor(**(self._process if self.predictor is None else self.predictor))
         self._position, self._usual = self._positions()
@@ -110,6 +138,8 @@ class BGTPlanner(LevelPolicy):
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """Draw a level by its score; at first, try the levels in turn."""
+        if self.forecast is not None:
+            return self._by_forecast(context, left)
         self.keep(context)
         if self.round < self._tried * self.initial_rounds:
             level = int(self.skip) + self.round // self.initial_rounds
@@ -135,6 +165,9 @@ class BGTPlanner(LevelPolicy):
         context, level = self._contexts.pop(plan.round, np.zeros(0)), plan.level or 0
         if reward is not None and not plan.skip:
             inputs, usual = np.append(self._position[level], context), self._usual[level]
+            if plan.round in self._agenda.expected:
+                position, usual = self._agenda.expected.pop(plan.round)
+                inputs = np.append(position, context)
             reward = min(max(reward, -_LARGEST), _LARGEST)
             self.process.observe(
                 inputs, time=plan.round, reward=reward / usual, doubt=1 / usual**2
@@ -147,6 +180,9 @@ class BGTPlanner(LevelPolicy):
             "constrainer": self.constrainer.state_dict(),
             "latest": [context.tolist() for context in self._latest],
             "expected": self._expected.tolist(),
+            "agenda": self._agenda.state_dict(),
+            "abstained": self.abstained,
+            "note": self.note,
         }
 
     def _load(self, state: Mapping[str, Any]) -> None:
@@ -157,12 +193,131 @@ class BGTPlanner(LevelPolicy):
         shape = (len(self._latest), self.charges.shape[1])
         self._expected = floats("state: expected", state["expected"], shape)
         self.check_widths(*self._latest)
+        self._agenda = _Agenda.from_state(state["agenda"], self.rounds)
+        abstained, note = state["abstained"], state["note"]
+        fits = isinstance(abstained, bool) and isinstance(note, str | None)
+        ConfigError.unless(fits, "state: note", type(note).__name__, "a text, or None")
+        self.abstained, self.note = abstained, note
 
     def width(self) -> int | None:
         """Return the length of the contexts that the predictor was taught, if there are any."""
         if len(self.process):
             return len(self.process.length_scales) - 1
         return len(self._latest[0]) if self._latest else super().width()
+
+    def _by_forecast(self, context: Floats, left: Floats) -> Choice | None:
+        """Pay what the best schedule for the rest of the budget says, or wait, or stop for good.
+
+        Once a payment is planned for a later round nothing is released until then, so nothing has
+        to be computed either.
+        """
+        agenda, now = self._agenda, self.round
+        if self.abstained:
+            return None
+        nothing = np.zeros(len(self.budgets.classes))
+        if now < agenda.until:  # a payment takes several rounds if not all clients are invited
+            charges = np.array(agenda.charges)
+            return Choice(charges, why=Why("the same payment, by other clients"))
+        if now < agenda.next:
+            return Choice(nothing, why=Why(f"saving for round {agenda.next + 1}"))
+        assert self.forecast is not None
+        left = np.minimum(left, self.forecast.left())
+        if not left.any():
+            return Choice(nothing, why=Why("no one who could be asked has any budget left"))
+        programme = self._programme(left)
+        begun, promised = bool(agenda.paid), programme.promised
+        if not agenda.decided and (begun or promised >= _CLEARLY * self.worthwhile):
+            agenda.decided = True
+            self._decide(promised)
+            if self.abstained:
+                return None
+        if not begun and (not agenda.decided or self.objective == "last") and self.rounds > 1:
+            return self._pay(context, left, _PROBE, programme, Why("a probe"))
+        shares, values = programme.schedules.shares, programme.values
+        if values.max() - programme.nothing < _NEGLIGIBLE * self.worthwhile:
+            agenda.next = now + max(1, self.rounds // 20)
+            return Choice(nothing, why=Why("what is left would bring next to nothing now"))
+        levels = np.unique(shares[:, 0])
+        total = np.array([values[shares[:, 0] == level].max() for level in levels])
+        alone = programme.alone(levels)
+        factor, usual = self._factors(context, levels)
+        predicted = alone - programme.nothing
+        later = total - alone
+        score = factor * predicted + usual * later
+        # The price of a level: what its charge would bring later, if nothing is paid now.
+        price = usual * (total[0] - later)
+        chance = np.zeros(len(levels))
+        chance[int(score.argmax())] = 1.0
+        if len(self.process):  # without rewards there is nothing to learn from other levels
+            unit = max(abs(float(score.max())), 1e-12)
+            gamma = gamma_growing(len(levels), now) if self.gamma is None else self.gamma
+            chance = probabilities(score / unit, gamma)
+        draw = self._generator.random()
+        level = int(min(np.searchsorted(chance.cumsum(), draw), len(levels) - 1))
+        numbers = {"predicted": factor * predicted, "price": price, "score": score,
+                   "probability": chance, "charges": levels * float(left.max())}  # fmt: skip
+        if levels[level] == 0.0:
+            best = shares[values.argmax()] if level == int(score.argmax()) else shares[-1]
+            first = float(programme.schedules.at[np.flatnonzero(best)[0]]) * self._stride
+            agenda.next = now + max(1, round(first))
+            return Choice(nothing, level=level, why=_why(f"saving for round {agenda.next + 1}", numbers))
+        share = float(levels[level])
+        note = f"{share:.0%} of what is left: forecast of an error {promised:.1%} lower"
+        return self._pay(context, left, share, programme, _why(note, numbers), level)
+
+    def _pay(
+        self,
+        context: Floats,
+        left: Floats,
+        share: float,
+        programme: Programme,
+        why: Why,
+        level: int | None = None,
+    ) -> Choice:
+        """Pay a share of what is left, and note what is expected of it."""
+        self.keep(context)
+        charges, agenda = share * left, self._agenda
+        forecast = self.forecast
+        precision = 0.0 if forecast is None else float(forecast.precision(charges))
+        fall = programme.fall(share)
+        agenda.paid.append(Payment(self.round, precision))
+        if fall > 0:
+            agenda.expected[self.round] = (float(np.log2(max(share, 1e-9))), fall)
+        agenda.until, agenda.charges = self.round + self._stride, tuple(charges.tolist())
+        agenda.next = agenda.until
+        return Choice(charges, level=level, why=why)
+
+    @property
+    def _stride(self) -> int:
+        """In how many rounds each client is invited once."""
+        return int(np.ceil(1.0 / self.participation - 1e-9))
+
+    def _programme(self, left: Floats) -> Programme:
+        assert self.forecast is not None  # this is only called where there is one
+        return Programme(
+            self.forecast, left, now=self.round, rounds=self.rounds, objective=self._goal,
+            paid=self._agenda.paid, growth=self.growth, stride=self._stride,
+        )  # fmt: skip
+
+    def _factors(self, context: Floats, levels: Floats) -> tuple[Floats, float]:
+        """Return by which factor rewards differ from the forecast: per level, and as usual."""
+        if not len(self.process):
+            return np.ones(len(levels)), 1.0
+        inputs = np.empty((len(levels), 1 + len(context)))
+        inputs[:, 0], inputs[:, 1:] = np.log2(np.maximum(levels, 1e-9)), context
+        usual = max(self.process.reward_scale()[0], 1e-12)
+        return np.maximum(self.process.expect(inputs, time=self.round), 0.0), usual
+
+    def _decide(self, promised: float) -> None:
+        """Decide once whether the budget is worth spending at all."""
+        self.abstained = promised < self.worthwhile
+        self.note = (
+            f"abstained: spending the rest would lower the error by {promised:.1%}, less than the "
+            f"{self.worthwhile:.1%} that is worth it"
+            if self.abstained
+            else f"planned for {_GOALS[self.objective]}: forecast of an error {promised:.1%} "
+            "below a client's own"
+        )
 
     def _charges_of_levels(self) -> Floats:
         unless, levels = ConfigError.unless, self.levels
@@ -234,3 +389,60 @@ class BGTPlanner(LevelPolicy):
 
     def _usual_step(self) -> float:
         return 0.1
+
+
+_GOALS = {"served": "all rounds", "last": "the last round"}
+
+
+@dataclass
+class _Agenda:
+    """What was paid by forecast, and when the next payment is due.
+
+    Attributes:
+        paid: The payments made.
+        next: The round before which nothing is paid.
+        until: The round before which the last payment is repeated, for clients not invited yet.
+        charges: The last payment, for each class of budgets.
+        decided: Whether it was decided that the budget is worth spending, or not.
+        expected: Position and expected fall of the error of rounds not told yet.
+    """
+
+    paid: list[Payment] = field(default_factory=list)
+    next: int = 0
+    until: int = 0
+    charges: tuple[float, ...] = ()
+    decided: bool = False
+    expected: dict[int, tuple[float, float]] = field(default_factory=dict)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "paid": [list(payment) for payment in self.paid],
+            "next": self.next,
+            "until": self.until,
+            "charges": list(self.charges),
+            "decided": self.decided,
+            "expected": {str(at): list(pair) for at, pair in self.expected.items()},
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], rounds: int) -> _Agenda:
+        """Restore what :meth:`state_dict` returned."""
+        most = 2 * rounds + 1
+        paid = [
+            Payment(whole("paid", at, 0, rounds), number("paid", precision, 0.0))
+            for at, precision in state["paid"]
+        ]
+        expected = {
+            whole("expected", int(at), 0, rounds): (number("expected", a), number("expected", b))
+            for at, (a, b) in state["expected"].items()
+        }
+        charges = tuple(number("charges", charge, 0.0) for charge in state["charges"])
+        decided = state["decided"]
+        ConfigError.unless(isinstance(decided, bool), "decided", decided, "true or false")
+        following = (whole(name, state[name], 0, most) for name in ("next", "until"))
+        return cls(paid, *following, charges, decided, expected)
+
+
+def _why(note: str, numbers: Mapping[str, Floats]) -> Why:
+    return Why(note, **{name: tuple(values.tolist()) for name, values in numbers.items()})

@@ -33,6 +33,7 @@ from bgtplanner.errors import (
 )
 from bgtplanner.planning.given import context_of, number, reward_of, whole
 from bgtplanner.planning.plan import Floats, Mask, Plan, Trust, Untold, Why
+from bgtplanner.planning.programme import Forecast
 from bgtplanner.privacy._book import Spending, Ticks
 from bgtplanner.privacy._journal import Head
 from bgtplanner.privacy.accountants import TICK, Accountant, accountant_named, default_accountant
@@ -83,8 +84,9 @@ class Policy(Protocol):
     Attributes:
         learns: Whether it uses contexts and rewards; if not, none are computed for it.
         follows_norms: Whether it is to be given the norms of what was released; see `saw`.
-        at_end: In how many rounds it might spend the remaining budget; forecasts are made for
-            that many.
+        forecasts: Whether it is to be given forecasts; see `forecast`.
+        forecast: Set by the caller before each round: what the learner expects of more charges,
+            from releases and public constants alone; None if it makes no forecasts.
         abstained: Whether it has stopped because continuing is not worth the budget; what was
             learned is then withdrawn.
         note: What it has decided, in a sentence, for the summary.
@@ -102,7 +104,8 @@ class Policy(Protocol):
     clip: float
     learns: bool = True
     follows_norms: bool = False
-    at_end: int = 1
+    forecasts: ClassVar[bool] = False
+    forecast: Forecast | None = None
     abstained: bool = False
     note: str | None = None
     ledger: Ledger | None = None

@@ -18,9 +18,10 @@ def _is_policy(thing: object) -> bool:
 POLICIES: Registry[type[Policy]] = Registry(
     "policy",
     {
-        "patient": "bgtplanner.planning.patient:Patient",
         "bgt": "bgtplanner.planning.bgt:BGTPlanner",
         "uniform": "bgtplanner.planning.schedules:Uniform",
+        "early": "bgtplanner.planning.schedules:Early",
+        "late": "bgtplanner.planning.schedules:Late",
         "adpml": "bgtplanner.planning.adaptive:Adpml",
         "adap": "bgtplanner.planning.adaptive:Adap",
         "unlimited": "bgtplanner.planning.schedules:Unlimited",
@@ -48,7 +49,6 @@ CONTEXTS: Registry[type[Context]] = Registry(
     {
         "none": "bgtplanner.planning.context:Context",
         "released": "bgtplanner.planning.context:ReleasedContext",
-        "forecast": "bgtplanner.federation.coordinator:Forecast",
     },
     expected="a class that inherits from bgtplanner.planning.context:Context",
     fits=lambda thing: isinstance(thing, type) and issubclass(thing, Context),

@@ -28,9 +28,11 @@ from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 
 __all__ = [
+    "Early",
     "Fixed",
     "Hindsight",
     "Hong",
+    "Late",
     "Random",
     "Schedule",
     "TwoPhase",
@@ -198,6 +200,46 @@ class Fixed(Schedule):
     def weights_of_rounds(self) -> Floats:
         """Return the weights that were given."""
         return np.asarray(self.weights, dtype=np.float64)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Early(Schedule):
+    """Equal payments at rounds that grow by a constant factor: most of the budget is spent soon.
+
+    Args:
+        payments: The number of payments.
+    """
+
+    payments: int = 5
+
+    def weights_of_rounds(self) -> Floats:
+        """Return 1 for each round with a payment."""
+        count = min(whole("payments", self.payments, 1, 10**6), self.rounds)
+        weights = np.zeros(self.rounds)
+        weights[(np.geomspace(1, self.rounds, count + 1)[:-1] - 1).astype(np.int64)] = 1.0
+        return weights
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Late(Schedule):
+    """A small payment in the first round, then nothing until the last rounds.
+
+    Args:
+        payments: The number of payments in the end.
+        first: Share of the budget that the first round costs.
+    """
+
+    payments: int = 3
+    first: float = 0.06
+
+    def weights_of_rounds(self) -> Floats:
+        """Return the share of each round."""
+        count = min(whole("payments", self.payments, 1, 10**6), self.rounds)
+        ConfigError.unless(bool(0 <= self.first < 1), "first", self.first, "from 0 to below 1")
+        weights = np.zeros(self.rounds)
+        weights[0] = self.first
+        weights[-count:] = (1 - self.first) / count
+        return weights
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -254,8 +254,7 @@ class PlanningSection(_Section):
         min_rounds: The fewest rounds that the budget may be spent in; sets the dearest level.
         context: What the policy may look at. ``usage``: singular values of the matrix of who
             rated what, which reveals item ids and is not accounted for. ``released``: statistics
-            of what was released before. ``forecast``: by how much the error would fall, for the
-            policy `patient`.
+            of what was released before.
         context_size: The number of singular values in ``usage``, d.
         reward: What the policy is told about a round: by how much the RMSE on the ``test``
             ratings or the training ``loss`` fell, neither of which is accounted for; the signal
@@ -272,7 +271,7 @@ class PlanningSection(_Section):
     constants: Literal["own", "repaired", "paper", "authors"] = "own"
     levels: int | None = Field(default=None, ge=1, le=1000)
     min_rounds: int | None = Field(default=None, ge=1)
-    context: Literal["none", "usage", "released", "forecast"] = "released"
+    context: Literal["none", "usage", "released"] = "released"
     context_size: int = Field(default=5, ge=1, le=1000)
     reward: Literal["none", "test", "loss", "released", "validation"] = "released"
     target: float | None = Field(default=None, gt=0, lt=1)
@@ -459,12 +458,8 @@ def load_config(
     merge(merged, given)
     merged["preset"] = wanted
     _agree(merged, given)
-    planning = merged.setdefault("planning", {})
-    if planning.get("policy") == "patient":  # it plans by forecasts
-        planning.setdefault("context", "forecast")
-        planning.setdefault("reward", "none")
     if merged.get("privacy", {}).get("mechanism") == "auto":
-        merged["privacy"]["mechanism"] = _best_mechanism(merged["privacy"], planning)
+        merged["privacy"]["mechanism"] = _best_mechanism(merged["privacy"], merged.get("planning", {}))
     try:
         config = Config.model_validate(merged)
     except ValidationError as error:

@@ -1,0 +1,226 @@
+"""The best schedule for what is left of the budget, by a forecast of what charges bring.
+
+A learner that adds up rounds by their precision can say what more precision would bring, from
+what was released and from public constants alone (:class:`Forecast`). What a payment brings is
+used in all rounds that follow, so early payments serve people longer. Three things speak for
+paying in parts, or later:
+
+* Ratings keep arriving. What was uploaded early does not know them.
+* The first upload is computed with parameters that know nothing yet; later ones build on it.
+* The first part of the precision may bring less than the next, since noise drowns it.
+
+And one speaks for paying at once: with some mechanisms, two charges of one half buy less precision
+than one whole (with Laplace noise, half as much). So the programme compares schedules: how many
+payments there are, when the first is made, how they are spread, and whether they fall. There are
+about a hundred, and all of them are evaluated together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from bgtplanner.planning.given import Floats
+from bgtplanner.planning.objective import Objective
+
+__all__ = ["Forecast", "Payment", "Programme", "Schedules"]
+
+_STALE = 0.5  # share of a gain that is lost where none of the ratings is known, by its square
+_SETTLING = 0.1  # share of a gain that is lost if all is paid at once by a learner of 3 steps
+_COUNTS = (1, 2, 3, 4, 5, 6, 8)  # of payments
+_POINTS = 96  # moments at which a schedule is evaluated, at most
+_SMALLEST = 1e-5  # share of what is left: smaller payments are taken for nothing
+_SHARES = np.geomspace(_SMALLEST, 1.0, 24)
+_GRID = 40  # values of the precision at which the forecast is asked for
+
+
+class Forecast(Protocol):
+    """What a learner expects, from releases and public constants alone.
+
+    Attributes:
+        steps: In how many paid rounds it learns best, where splitting a charge costs nothing.
+    """
+
+    @property
+    def steps(self) -> int: ...
+
+    def left(self) -> Floats:
+        """Return the charges with which one round would buy the most precision."""
+
+    def precision(self, charges: Floats) -> float:
+        """Return 1 / noise variance of a round that costs each class of budgets this."""
+
+    def pooled(self, after: Floats) -> Floats:
+        """Return by which factor a payment's precision grows if it is made so many rounds later.
+
+        More clients may have joined by then.
+        """
+
+    def gain(self, precision: Floats) -> Floats:
+        """Return the relative fall of the error, below that of a client alone.
+
+        Args:
+            precision: Several sums of precision that are added to what is there already.
+        """
+
+
+class Payment(NamedTuple):
+    """A payment that was made: in which round, and which precision it bought."""
+
+    round: int
+    precision: float
+
+
+class Schedules(NamedTuple):
+    """Schedules for the rounds that are left, at some moments.
+
+    Attributes:
+        at: The moments, as rounds from now; the first is 0.
+        shares: Share of what is left that is paid at each, ``[schedules, moments]``.
+    """
+
+    at: Floats
+    shares: Floats
+
+
+class Programme:
+    """What the rest of the budget is worth, by forecast, and how it is best spent.
+
+    Args:
+        forecast: What the learner expects.
+        left: The charge that is left to plan with, for each class of budgets.
+        now: The present round.
+        rounds: The number of rounds in total.
+        objective: What is to be small.
+        paid: The payments that were made before.
+        growth: By which factor the ratings are expected to grow over all rounds.
+        stride: The number of rounds that a payment takes, where not everyone is invited to each.
+    """
+
+    def __init__(
+        self,
+        forecast: Forecast,
+        left: Floats,
+        *,
+        now: int,
+        rounds: int,
+        objective: Objective,
+        paid: Sequence[Payment] = (),
+        growth: float = 2.0,
+        stride: int = 1,
+    ) -> None:
+        weights = objective.weights(rounds)[now:]
+        self.schedules = _schedules(max(1, -(-(rounds - now) // stride)))
+        moments = self.schedules.at * stride
+        starts = np.minimum(moments.astype(np.int64), len(weights) - 1)
+        self._weights = np.add.reduceat(weights, starts)
+        self._settling = _SETTLING * forecast.steps / 3
+        bought = np.array([forecast.precision(share * left) for share in _SHARES])
+        bought = np.maximum(bought, 1e-300)
+        grid = np.geomspace(bought[0], bought[-1] * 100.0, _GRID)
+        gains = np.maximum.accumulate(forecast.gain(np.append(0.0, grid)))
+        self.known, self._gains = float(gains[0]), gains[1:]
+        self._grid, self._bought = np.log(grid), np.log(bought)
+        last = max(rounds - 1, 1)
+
+        def ratings(at: Floats) -> Floats:
+            return 1.0 + (growth - 1.0) * at / last
+
+        self._ratings = ratings(now + moments)
+        self._pooled = forecast.pooled(moments)
+        before = np.array([payment.precision for payment in paid])
+        known = ratings(np.array([float(payment.round) for payment in paid]))
+        # Sums over the payments made: precision, its squares, and times the ratings known.
+        self._before = before.sum(), (before**2).sum(), (before * known).sum()
+        self.values = self._values(self.schedules.shares)
+        """What each schedule is worth: the mean gain over what is to come, by the objective."""
+
+    def _values(self, shares: Floats) -> Floats:
+        return np.asarray(self.gains(shares) @ self._weights)
+
+    def gains(self, shares: Floats) -> Floats:
+        """Return the relative fall of the error after each moment, ``[schedules, moments]``."""
+        small = shares < _SMALLEST
+        logs = np.log(np.maximum(shares, _SMALLEST))
+        added = np.exp(np.interp(logs, np.log(_SHARES), self._bought))
+        added = np.where(small, 0.0, added * self._pooled)
+        total, squares, seen = (
+            start + part.cumsum(axis=1)
+            for start, part in zip(
+                self._before, (added, added**2, added * self._ratings), strict=True
+            )
+        )
+        whole = np.maximum(total, 1e-300)
+        payments = np.maximum(whole**2 / np.maximum(squares, 1e-300), 1.0)
+        stale = 1.0 - seen / whole / self._ratings
+        kept = (1.0 - self._settling / payments) * (1.0 - _STALE * stale**2)
+        new = np.maximum(total - self._before[0], 0.0)
+        found = np.interp(np.log(np.maximum(new, 1e-300)), self._grid, self._gains)
+        found = np.where(new > 0, np.maximum(found, self.known), self.known)
+        return np.asarray(np.where(total > 0, found * kept, 0.0))
+
+    @property
+    def nothing(self) -> float:
+        """What it is worth to spend nothing more."""
+        return float(self._values(np.zeros((1, len(self._weights))))[0])
+
+    @property
+    def promised(self) -> float:
+        """The relative fall of the error, in the end, if the best schedule is followed."""
+        best = self.schedules.shares[int(self.values.argmax())][None]
+        return float(self.gains(best)[0, -1])
+
+    def fall(self, share: float) -> float:
+        """Return by how much the error falls at once if this share is paid now."""
+        shares = np.zeros((2, len(self._weights)))
+        shares[1, 0] = share
+        before, after = self.gains(shares)[:, 0]
+        return float(after - before)
+
+    def alone(self, share: Floats) -> Floats:
+        """Return what it is worth to pay each of these shares now, and nothing later."""
+        shares = np.zeros((len(share), len(self._weights)))
+        shares[:, 0] = share
+        return self._values(shares)
+
+
+@lru_cache(maxsize=512)
+def _schedules(rounds: int) -> Schedules:
+    """Return the schedules among which the best is sought, for this many rounds."""
+    few = min(rounds, _POINTS // 2)
+    moments = np.unique(
+        np.concatenate(
+            [
+                np.geomspace(1, rounds, few).astype(np.int64) - 1,
+                np.linspace(0, rounds - 1, few).astype(np.int64),
+                np.arange(max(0, rounds - max(_COUNTS)), rounds),
+            ]
+        )
+    )
+    delays = {0, 1, 2, *(int(rounds * part) for part in (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7))}
+    found: dict[bytes, Floats] = {}
+
+    def add(at: Floats, charges: Floats) -> None:
+        places = np.searchsorted(moments, np.minimum(at, rounds - 1))
+        row = np.zeros(len(moments))
+        np.add.at(row, places, charges / charges.sum())
+        found.setdefault(row.tobytes(), row)
+
+    for delay in sorted(delay for delay in delays if delay < rounds):
+        for count in _COUNTS:
+            rest = rounds - delay
+            if count > rest:
+                continue
+            even = np.ones(count)
+            spread = delay + np.geomspace(1, rest, count + 1)[:-1] - 1
+            add(spread, even)
+            add(spread, 0.6 ** np.arange(count))
+            if delay == 0:
+                add(np.arange(count) * rest / count, even)
+    for count in _COUNTS:
+        if count <= rounds:
+            add(np.arange(rounds - count, rounds), np.ones(count))
+    return Schedules(moments.astype(np.float64), np.stack(list(found.values())))
