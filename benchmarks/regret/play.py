@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from benchmarks.regret import environments
@@ -84,9 +85,13 @@ def play(cell: Cell) -> dict[str, Any]:
 @cache
 def fingerprint(name: str) -> str:
     """Of all code that decides what this policy does in these environments."""
-    sources = (environments, policy, *_MADE_OF.get(name, (schedules,)))
+    return digest_of((environments, policy, *_MADE_OF.get(name, (schedules,))))
+
+
+def digest_of(modules: Iterable[ModuleType]) -> str:
+    """Of the code of modules, without docstrings and comments."""
     digest = hashlib.sha256()
-    for module in sources:
+    for module in modules:
         tree = ast.parse(inspect.getsource(module))
         for node in ast.walk(tree):
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):

@@ -177,10 +177,12 @@ class Report:
         from matplotlib import pyplot as plt
 
         mpl.rcParams.update({"svg.hashsalt": "regret", "svg.fonttype": "none", "font.size": 9})
-        figure, panels = plt.subplots(1, 3, figsize=(11, 3.8), layout="constrained")
-        shown = {"stationary": "regret", "drifting": "ratio", "diminishing": "ratio"}
-        for panel, kind in zip(panels, KINDS, strict=True):
-            what = shown[kind]
+        figure, grid = plt.subplots(2, 3, figsize=(11, 7), layout="constrained")
+        panels = grid.ravel()
+        for panel in panels[len(KINDS) :]:
+            panel.set_axis_off()
+        for panel, kind in zip(panels, KINDS, strict=False):
+            what = "regret" if kind == "stationary" else "ratio"
             for place, (name, (colour, marker)) in enumerate(COLOURS.items()):
                 cells = [self.values(kind, rounds, name, what) for rounds in self.rounds]
                 found = [Estimate.of(values) for values in cells]

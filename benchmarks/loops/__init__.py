@@ -1,0 +1,1 @@
+"""Is the planner ever worse than an even schedule in a loop that it knows nothing about?"""
