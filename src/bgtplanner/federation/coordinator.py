@@ -376,7 +376,7 @@ class _Forecast:
         found = np.zeros(len(self._left))
         for index, left in enumerate(self._left):
             if len(left):
-                worth = self._able(left, left) ** self._pooling * left ** self._power
+                worth = self._able(left, left) ** self._pooling * left**self._power
                 found[index] = left[int(worth.argmax())]
         return found
 

@@ -142,6 +142,11 @@ class Tastes(Biases):
         return replace(self, axes=axes, taste_share=share, implicit=self.implicit or size.implicit)
 
     @property
+    def steps(self) -> int:
+        """More than without axes, which turn a little further with each paid round."""
+        return 6 if self._axes else super().steps
+
+    @property
     def _axes(self) -> int:
         return self.axes or 0
 

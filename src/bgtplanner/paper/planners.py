@@ -93,6 +93,8 @@ class Repaired(BGTPlanner):
     skip: bool = False
     initial_rounds: int = 5
 
+    forecasts: ClassVar[bool] = False
+    _follows_schedule: ClassVar[bool] = False
     _fewest: ClassVar[float] = 0.7
     _dearest: ClassVar[float] = np.inf
     _process: ClassVar[Mapping[str, Any]] = {"standardize": False, "noise": 0.1}

@@ -66,10 +66,10 @@ class Adpml(Schedule):
             return epsilon
         return np.asarray(epsilon**2 / (2 if self.accountant.name == "gaussian/rdp" else 1))
 
-    def charges(self) -> Floats:
+    def charges_of_rounds(self) -> Floats:
         """Return the curve as it is, or scaled so that it just fits the budget."""
         if self.mode == "normalised":
-            return super().charges()
+            return super().charges_of_rounds()
         return np.tile(self.weights_of_rounds()[:, None], len(self.budgets.classes))
 
 

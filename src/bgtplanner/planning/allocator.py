@@ -13,7 +13,7 @@ from bgtplanner.planning.given import context_of
 from bgtplanner.planning.plan import Floats, Why
 from bgtplanner.planning.policy import Choice, LedgerPolicy
 
-__all__ = ["LevelPolicy", "gamma_growing", "probabilities"]
+__all__ = ["LevelPolicy", "gamma_growing", "probabilities", "said"]
 
 
 def probabilities(scores: ArrayLike, gamma: float) -> Floats:
@@ -50,6 +50,11 @@ def gamma_growing(levels: int, round: int, rate: float = 64.0) -> float:  # noqa
     return float(rate * levels * np.sqrt(round + 1.0))
 
 
+def said(note: str, **numbers: Floats) -> Why:
+    """Return the reason for a choice, with the numbers behind it."""
+    return Why(note, **{name: tuple(values.tolist()) for name, values in numbers.items()})
+
+
 class LevelPolicy(LedgerPolicy):
     """The common part of the policies that draw one of several levels.
 
@@ -84,10 +89,14 @@ class LevelPolicy(LedgerPolicy):
         """Return the length of the contexts seen so far; None if there were none."""
         return next((len(row) for row in self._contexts.values()), None)
 
+    def drawn(self, chance: Floats) -> int:
+        """Draw a level, each with its chance."""
+        place = int(np.searchsorted(chance.cumsum(), self._generator.random()))
+        return min(place, len(chance) - 1)
+
     def choice(self, level: int, note: str, **numbers: Floats) -> Choice:
         """Return a level as a choice, with the numbers behind it."""
-        said = {name: tuple(values.tolist()) for name, values in numbers.items()}
-        return Choice(self.charges[:, level], level=level, why=Why(note, **said))
+        return Choice(self.charges[:, level], level=level, why=said(note, **numbers))
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything it is and has learned, as plain data that JSON can hold."""

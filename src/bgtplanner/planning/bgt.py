@@ -7,11 +7,14 @@ later, by the best schedule for the rest of the budget (:mod:`bgtplanner.plannin
 solved anew after each release. Allocator: levels are drawn by their scores; where no rewards are
 told nothing can be learned by drawing, so the best level is taken.
 
-In a loop that it knows nothing about, there are no forecasts. Then levels are shares of the budget, the same for every class of clients: a level costs each client a
-fixed part of its whole budget. Rewards and contexts are standardised. The price is in the unit of
-the rewards and is kept up to date by replaying the latest contexts. There are levels below an even
-share, and one that skips the round. The initial stage only tries each level once. The paper's own
-constants and formulas are in :mod:`bgtplanner.paper.planners`.
+In a loop that it knows nothing about, there are no forecasts. If it is not shown a context either,
+no round can be told from another beforehand: it follows an even schedule, or one that grows if the
+last round is what counts (noise in the last rounds of a training run is what remains). With a
+context, it learns from rewards which rounds are worth more: levels are shares of the budget, the
+same for every class of clients, and there are levels below an even share, and one that skips the
+round. Rewards and contexts are standardised. The price is in the unit of the rewards and is kept
+up to date by replaying the latest contexts. The initial stage only tries each level once. The
+paper's own constants and formulas are in :mod:`bgtplanner.paper.planners`.
 
 The sign of the penalty that the paper prints rewards spending; the sign here penalises it (Han et
 al. 2023): score = predicted reward + price * (allowance - cost).
@@ -19,22 +22,25 @@ al. 2023): score = predicted reward + price * (allowance - cost).
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.allocator import LevelPolicy, gamma_growing, probabilities
+from bgtplanner.planning.allocator import LevelPolicy, gamma_growing, probabilities, said
 from bgtplanner.planning.constrainer import Constrainer
-from bgtplanner.planning.given import context_of, floats, number, whole
+from bgtplanner.planning.given import context_of, floats, number
 from bgtplanner.planning.objective import Kind, Objective
 from bgtplanner.planning.plan import Floats, Plan, Why
 from bgtplanner.planning.policy import Choice
 from bgtplanner.planning.predictor import Predictor
-from bgtplanner.planning.programme import Payment, Programme
+from bgtplanner.planning.programme import Agenda, Forecast, Programme
+from bgtplanner.planning.schedules import fitted
 
 __all__ = ["BGTPlanner"]
 
@@ -42,7 +48,9 @@ _REPLAYED = 32  # latest contexts that the price is updated by
 _REFRESH = 8  # number of rounds after which their rewards are predicted again
 _LARGEST = 1e90  # larger rewards count as this much: their squares must be finite
 _PROBE = 0.06  # share of the budget that is paid to learn what the rest is worth
+_GROWS = 4.0  # by which factor charges grow where only the last round counts
 _NEGLIGIBLE = 0.05  # times `worthwhile`: the mean gain from which on a payment is asked for
+_GOALS = {"served": "all rounds", "last": "the last round"}
 _CLEARLY = 3.0  # times `worthwhile`: a forecast of so much needs no probe
 
 
@@ -101,6 +109,7 @@ class BGTPlanner(LevelPolicy):
     worthwhile: float = 0.004
 
     forecasts: ClassVar[bool] = True
+    _follows_schedule: ClassVar[bool] = True  # where it knows nothing about the rounds
     _salt: ClassVar[int] = 0xB67
     _fewest: ClassVar[float] = 1 / 8
     _dearest: ClassVar[float] = 2.1  # even shares: dearer levels are not part of the initial stage
@@ -117,7 +126,7 @@ class BGTPlanner(LevelPolicy):
         self.growth = number("growth", self.growth, 1.0, 1e6)
         self.worthwhile = number("worthwhile", self.worthwhile, 0.0, 1.0)
         self._goal = Objective(self.objective, self.traffic)
-        self._agenda = _Agenda()
+        self._agenda = Agenda()
         self.charges = self._charges_of_levels()
         self.process = Predictor(**(self._process if self.predictor is None else self.predictor))
         self._position, self._usual = self._positions()
@@ -139,7 +148,9 @@ class BGTPlanner(LevelPolicy):
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """Draw a level by its score; at first, try the levels in turn."""
         if self.forecast is not None:
-            return self._by_forecast(context, left)
+            return self._by_forecast(self.forecast, context, left)
+        if self._follows_schedule and not len(context):
+            return self._by_schedule()
         self.keep(context)
         if self.round < self._tried * self.initial_rounds:
             level = int(self.skip) + self.round // self.initial_rounds
@@ -154,7 +165,7 @@ class BGTPlanner(LevelPolicy):
         score = predicted / unit + prices @ allowance - price
         gamma = gamma_growing(number, self.round) if self.gamma is None else self.gamma
         chance = probabilities(score, gamma)
-        level = int(min(np.searchsorted(chance.cumsum(), self._generator.random()), number - 1))
+        level = self.drawn(chance)
         return self.choice(
             level, "drawn by score", charges=self.charges.max(axis=0), predicted=predicted,
             price=price * unit, score=score * unit, probability=chance,
@@ -193,7 +204,7 @@ class BGTPlanner(LevelPolicy):
         shape = (len(self._latest), self.charges.shape[1])
         self._expected = floats("state: expected", state["expected"], shape)
         self.check_widths(*self._latest)
-        self._agenda = _Agenda.from_state(state["agenda"], self.rounds)
+        self._agenda = Agenda.from_state(state["agenda"], self.rounds, len(self.charges))
         abstained, note = state["abstained"], state["note"]
         fits = isinstance(abstained, bool) and isinstance(note, str | None)
         ConfigError.unless(fits, "state: note", type(note).__name__, "a text, or None")
@@ -205,7 +216,19 @@ class BGTPlanner(LevelPolicy):
             return len(self.process.length_scales) - 1
         return len(self._latest[0]) if self._latest else super().width()
 
-    def _by_forecast(self, context: Floats, left: Floats) -> Choice | None:
+    def _by_schedule(self) -> Choice:
+        """Charge an even share, or one that grows if the last round is what counts."""
+        if self.objective == "served":
+            return Choice(self._even, why=Why("an even share: nothing is known about the rounds"))
+        note = "a growing share: nothing is known about the rounds"
+        return Choice(self._growing[self.round], why=Why(note))
+
+    @cached_property
+    def _growing(self) -> Floats:
+        past = np.arange(self.rounds) / max(self.rounds - 1, 1)
+        return fitted(self, _GROWS**past)
+
+    def _by_forecast(self, forecast: Forecast, context: Floats, left: Floats) -> Choice | None:
         """Pay what the best schedule for the rest of the budget says, or wait, or stop for good.
 
         Once a payment is planned for a later round nothing is released until then, so nothing has
@@ -220,84 +243,62 @@ class BGTPlanner(LevelPolicy):
             return Choice(charges, why=Why("the same payment, by other clients"))
         if now < agenda.next:
             return Choice(nothing, why=Why(f"saving for round {agenda.next + 1}"))
-        assert self.forecast is not None
-        left = np.minimum(left, self.forecast.left())
+        left = np.minimum(left, forecast.left())
         if not left.any():
-            return Choice(nothing, why=Why("no one who could be asked has any budget left"))
-        programme = self._programme(left)
+            return Choice(nothing, why=Why("no one who can be asked has any budget left"))
+        stride = math.ceil(1.0 / self.participation - 1e-9)
+        programme = Programme(
+            forecast, left, now=now, rounds=self.rounds, objective=self._goal,
+            paid=agenda.paid, growth=self.growth, stride=stride,
+        )  # fmt: skip
         begun, promised = bool(agenda.paid), programme.promised
         if not agenda.decided and (begun or promised >= _CLEARLY * self.worthwhile):
             agenda.decided = True
             self._decide(promised)
             if self.abstained:
                 return None
-        if not begun and (not agenda.decided or self.objective == "last") and self.rounds > 1:
-            return self._pay(context, left, _PROBE, programme, Why("a probe"))
-        shares, values = programme.schedules.shares, programme.values
-        if values.max() - programme.nothing < _NEGLIGIBLE * self.worthwhile:
-            agenda.next = now + max(1, self.rounds // 20)
-            return Choice(nothing, why=Why("what is left would bring next to nothing now"))
-        levels = np.unique(shares[:, 0])
-        total = np.array([values[shares[:, 0] == level].max() for level in levels])
-        alone = programme.alone(levels)
-        factor, usual = self._factors(context, levels)
-        predicted = alone - programme.nothing
-        later = total - alone
-        score = factor * predicted + usual * later
-        # The price of a level: what its charge would bring later, if nothing is paid now.
-        price = usual * (total[0] - later)
-        chance = np.zeros(len(levels))
-        chance[int(score.argmax())] = 1.0
+        share, level, why = _PROBE, None, Why("a probe")
+        if begun or (agenda.decided and self.objective == "served") or self.rounds == 1:
+            if programme.gain < _NEGLIGIBLE * self.worthwhile:
+                agenda.next = now + max(1, self.rounds // 20)
+                return Choice(nothing, why=Why("what is left would bring next to nothing now"))
+            share, level, why = self._draw(programme, context, float(left.max()))
+        if not share:
+            agenda.next = now + max(1, programme.wait)
+            return Choice(nothing, level, why=why)
+        self.keep(context)
+        charges = share * left
+        agenda.pay(now, charges, forecast.precision(charges), stride)
+        agenda.expected[now] = (float(np.log2(share)), max(programme.fall(share), 1e-9))
+        return Choice(charges, level, why=why)
+
+    def _draw(
+        self, programme: Programme, context: Floats, left: float
+    ) -> tuple[float, int | None, Why]:
+        """Return the share of what is left that is paid now, as a level, and why."""
+        offers = programme.offers()
+        factors, usual = self._factors(context, offers.levels)
+        predicted, later = factors * offers.now, usual * offers.later
+        score = predicted + later
+        chance = np.zeros(len(score))
+        chance[score.argmax()] = 1.0
         if len(self.process):  # without rewards there is nothing to learn from other levels
             unit = max(abs(float(score.max())), 1e-12)
-            gamma = gamma_growing(len(levels), now) if self.gamma is None else self.gamma
+            gamma = gamma_growing(len(score), self.round) if self.gamma is None else self.gamma
             chance = probabilities(score / unit, gamma)
-        draw = self._generator.random()
-        level = int(min(np.searchsorted(chance.cumsum(), draw), len(levels) - 1))
-        numbers = {"predicted": factor * predicted, "price": price, "score": score,
-                   "probability": chance, "charges": levels * float(left.max())}  # fmt: skip
-        if levels[level] == 0.0:
-            best = shares[values.argmax()] if level == int(score.argmax()) else shares[-1]
-            first = float(programme.schedules.at[np.flatnonzero(best)[0]]) * self._stride
-            agenda.next = now + max(1, round(first))
-            return Choice(nothing, level=level, why=_why(f"saving for round {agenda.next + 1}", numbers))
-        share = float(levels[level])
-        note = f"{share:.0%} of what is left: forecast of an error {promised:.1%} lower"
-        return self._pay(context, left, share, programme, _why(note, numbers), level)
-
-    def _pay(
-        self,
-        context: Floats,
-        left: Floats,
-        share: float,
-        programme: Programme,
-        why: Why,
-        level: int | None = None,
-    ) -> Choice:
-        """Pay a share of what is left, and note what is expected of it."""
-        self.keep(context)
-        charges, agenda = share * left, self._agenda
-        forecast = self.forecast
-        precision = 0.0 if forecast is None else float(forecast.precision(charges))
-        fall = programme.fall(share)
-        agenda.paid.append(Payment(self.round, precision))
-        if fall > 0:
-            agenda.expected[self.round] = (float(np.log2(max(share, 1e-9))), fall)
-        agenda.until, agenda.charges = self.round + self._stride, tuple(charges.tolist())
-        agenda.next = agenda.until
-        return Choice(charges, level=level, why=why)
-
-    @property
-    def _stride(self) -> int:
-        """In how many rounds each client is invited once."""
-        return int(np.ceil(1.0 / self.participation - 1e-9))
-
-    def _programme(self, left: Floats) -> Programme:
-        assert self.forecast is not None  # this is only called where there is one
-        return Programme(
-            self.forecast, left, now=self.round, rounds=self.rounds, objective=self._goal,
-            paid=self._agenda.paid, growth=self.growth, stride=self._stride,
+        level = self.drawn(chance)
+        share = float(offers.levels[level])
+        note = (
+            f"{share:.0%} of what is left: forecast of an error {programme.promised:.1%} lower"
+            if share
+            else f"saving for round {self.round + max(1, programme.wait) + 1}"
+        )
+        # The price of a level: what its charge would bring later, if nothing is paid now.
+        why = said(
+            note, charges=offers.levels * left, predicted=predicted, price=later[0] - later,
+            score=score, probability=chance,
         )  # fmt: skip
+        return share, level, why
 
     def _factors(self, context: Floats, levels: Floats) -> tuple[Floats, float]:
         """Return by which factor rewards differ from the forecast: per level, and as usual."""
@@ -389,60 +390,3 @@ class BGTPlanner(LevelPolicy):
 
     def _usual_step(self) -> float:
         return 0.1
-
-
-_GOALS = {"served": "all rounds", "last": "the last round"}
-
-
-@dataclass
-class _Agenda:
-    """What was paid by forecast, and when the next payment is due.
-
-    Attributes:
-        paid: The payments made.
-        next: The round before which nothing is paid.
-        until: The round before which the last payment is repeated, for clients not invited yet.
-        charges: The last payment, for each class of budgets.
-        decided: Whether it was decided that the budget is worth spending, or not.
-        expected: Position and expected fall of the error of rounds not told yet.
-    """
-
-    paid: list[Payment] = field(default_factory=list)
-    next: int = 0
-    until: int = 0
-    charges: tuple[float, ...] = ()
-    decided: bool = False
-    expected: dict[int, tuple[float, float]] = field(default_factory=dict)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return {
-            "paid": [list(payment) for payment in self.paid],
-            "next": self.next,
-            "until": self.until,
-            "charges": list(self.charges),
-            "decided": self.decided,
-            "expected": {str(at): list(pair) for at, pair in self.expected.items()},
-        }
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any], rounds: int) -> _Agenda:
-        """Restore what :meth:`state_dict` returned."""
-        most = 2 * rounds + 1
-        paid = [
-            Payment(whole("paid", at, 0, rounds), number("paid", precision, 0.0))
-            for at, precision in state["paid"]
-        ]
-        expected = {
-            whole("expected", int(at), 0, rounds): (number("expected", a), number("expected", b))
-            for at, (a, b) in state["expected"].items()
-        }
-        charges = tuple(number("charges", charge, 0.0) for charge in state["charges"])
-        decided = state["decided"]
-        ConfigError.unless(isinstance(decided, bool), "decided", decided, "true or false")
-        following = (whole(name, state[name], 0, most) for name in ("next", "until"))
-        return cls(paid, *following, charges, decided, expected)
-
-
-def _why(note: str, numbers: Mapping[str, Floats]) -> Why:
-    return Why(note, **{name: tuple(values.tolist()) for name, values in numbers.items()})

@@ -17,16 +17,19 @@ about a hundred, and all of them are evaluated together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bgtplanner.planning.given import Floats
+from bgtplanner.errors import ConfigError
+from bgtplanner.planning.given import Floats, floats, number, whole
 from bgtplanner.planning.objective import Objective
 
-__all__ = ["Forecast", "Payment", "Programme", "Schedules"]
+__all__ = ["Agenda", "Forecast", "Offers", "Payment", "Programme", "Schedules"]
 
 _STALE = 0.5  # share of a gain that is lost where none of the ratings is known, by its square
 _SETTLING = 0.1  # share of a gain that is lost if all is paid at once by a learner of 3 steps
@@ -86,6 +89,84 @@ class Schedules(NamedTuple):
     shares: Floats
 
 
+class Offers(NamedTuple):
+    """What can be paid now.
+
+    Attributes:
+        levels: Shares of what is left, growing; the first is 0.
+        now: What it is worth to pay each of them now, and nothing later.
+        later: What the rest of the budget is worth after that, by the best schedule.
+    """
+
+    levels: Floats
+    now: Floats
+    later: Floats
+
+
+@dataclass
+class Agenda:
+    """What was paid by forecast, and when the next payment is due.
+
+    Attributes:
+        paid: The payments made.
+        next: The round before which nothing further is decided.
+        until: The round before which the last payment is repeated, for clients not invited yet.
+        charges: The last payment, for each class of budgets.
+        decided: Whether it was decided that the budget is worth spending, or not.
+        expected: Of rounds not told yet: the logarithm of the share, and the fall of the error.
+    """
+
+    paid: list[Payment] = field(default_factory=list)
+    next: int = 0
+    until: int = 0
+    charges: tuple[float, ...] = ()
+    decided: bool = False
+    expected: dict[int, tuple[float, float]] = field(default_factory=dict)
+
+    def pay(self, now: int, charges: Floats, precision: float, stride: int) -> None:
+        """Note a payment, which takes so many rounds."""
+        self.paid.append(Payment(now, precision))
+        self.charges = tuple(charges.tolist())
+        self.next = self.until = now + stride
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "paid": [list(payment) for payment in self.paid],
+            "next": self.next,
+            "until": self.until,
+            "charges": list(self.charges),
+            "decided": self.decided,
+            "expected": {str(at): list(pair) for at, pair in self.expected.items()},
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], rounds: int, classes: int) -> Agenda:
+        """Restore what :meth:`state_dict` returned."""
+        paid = [
+            Payment(whole("state: paid", at, 0, rounds), number("state: paid", precision, 0.0))
+            for at, precision in state["paid"]
+        ]
+        pairs = [
+            (whole("state: expected", int(at), 0, rounds), floats("state: expected", pair, (2,)))
+            for at, pair in state["expected"].items()
+        ]
+        charges = floats("state: charges", state["charges"], low=0.0).ravel()
+        fits = len(charges) in (0, classes)
+        ConfigError.unless(fits, "state: charges", len(charges), f"{classes} numbers")
+        decided, most = state["decided"], 2 * rounds + 1
+        fits = isinstance(decided, bool)
+        ConfigError.unless(fits, "state: decided", type(decided).__name__, "true or false")
+        return cls(
+            paid=paid,
+            next=whole("state: next", state["next"], 0, most),
+            until=whole("state: until", state["until"], 0, most),
+            charges=tuple(charges.tolist()),
+            decided=decided,
+            expected={at: (float(pair[0]), float(pair[1])) for at, pair in pairs},
+        )
+
+
 class Programme:
     """What the rest of the budget is worth, by forecast, and how it is best spent.
 
@@ -114,7 +195,7 @@ class Programme:
     ) -> None:
         weights = objective.weights(rounds)[now:]
         self.schedules = _schedules(max(1, -(-(rounds - now) // stride)))
-        moments = self.schedules.at * stride
+        self._moments = moments = self.schedules.at * stride
         starts = np.minimum(moments.astype(np.int64), len(weights) - 1)
         self._weights = np.add.reduceat(weights, starts)
         self._settling = _SETTLING * forecast.steps / 3
@@ -162,10 +243,32 @@ class Programme:
         found = np.where(new > 0, np.maximum(found, self.known), self.known)
         return np.asarray(np.where(total > 0, found * kept, 0.0))
 
-    @property
+    @cached_property
     def nothing(self) -> float:
         """What it is worth to spend nothing more."""
         return float(self._values(np.zeros((1, len(self._weights))))[0])
+
+    @property
+    def gain(self) -> float:
+        """What the best schedule is worth beyond that."""
+        return float(self.values.max()) - self.nothing
+
+    @property
+    def wait(self) -> int:
+        """In how many rounds the first payment is due, by the best schedule that waits."""
+        waits = self.schedules.shares[:, 0] == 0.0
+        best = self.schedules.shares[int(np.where(waits, self.values, -np.inf).argmax())]
+        return int(self._moments[int(np.flatnonzero(best)[0])])
+
+    def offers(self) -> Offers:
+        """Return the levels that schedules begin with, and what each is worth."""
+        first = self.schedules.shares[:, 0]
+        levels = np.unique(first)
+        total = np.array([self.values[first == level].max() for level in levels])
+        shares = np.zeros((len(levels), len(self._weights)))
+        shares[:, 0] = levels
+        now = self._values(shares)
+        return Offers(levels, now - self.nothing, total - now)
 
     @property
     def promised(self) -> float:
@@ -179,12 +282,6 @@ class Programme:
         shares[1, 0] = share
         before, after = self.gains(shares)[:, 0]
         return float(after - before)
-
-    def alone(self, share: Floats) -> Floats:
-        """Return what it is worth to pay each of these shares now, and nothing later."""
-        shares = np.zeros((len(share), len(self._weights)))
-        shares[:, 0] = share
-        return self._values(shares)
 
 
 @lru_cache(maxsize=512)
@@ -203,7 +300,7 @@ def _schedules(rounds: int) -> Schedules:
     delays = {0, 1, 2, *(int(rounds * part) for part in (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7))}
     found: dict[bytes, Floats] = {}
 
-    def add(at: Floats, charges: Floats) -> None:
+    def add(at: NDArray[Any], charges: NDArray[Any]) -> None:
         places = np.searchsorted(moments, np.minimum(at, rounds - 1))
         row = np.zeros(len(moments))
         np.add.at(row, places, charges / charges.sum())

@@ -38,9 +38,27 @@ __all__ = [
     "TwoPhase",
     "Uniform",
     "Unlimited",
+    "fitted",
 ]
 
 _LEAST = 2.0**-43  # smallest charge of a round that is not skipped
+
+
+def fitted(policy: LedgerPolicy, weights: Floats) -> Floats:
+    """Return charges ``[rounds, classes]`` in these proportions, scaled to just fit the budget."""
+    weights = weights / weights.max()
+    used = weights[weights > 1e-9]
+    rows = []
+    for budget in policy.budgets.classes:
+        limits = policy.accountant.limit_ticks(budget)
+        low, high = 0.0, policy.accountant.capacity(budget)
+        for _ in range(60):  # the largest factor with which the whole schedule fits
+            middle = (low + high) / 2
+            ticks = policy.accountant.sum_ticks(np.maximum(middle * used, _LEAST)).sum(axis=1)
+            fits = (policy.participation * ticks <= limits).any()
+            low, high = (middle, high) if fits else (low, middle)
+        rows.append(np.where(weights > 1e-9, np.maximum(low * weights, _LEAST), 0.0))
+    return np.stack(rows, axis=1)
 
 
 class Unlimited(Policy):
@@ -141,28 +159,15 @@ class Schedule(LedgerPolicy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._charges = self.charges()
+        self._charges = self.charges_of_rounds()
 
     @abstractmethod
     def weights_of_rounds(self) -> Floats:
         """Return the relative cost of each round, in any unit; 0 skips the round."""
 
-    def charges(self) -> Floats:
-        """Return charges ``[rounds, classes]`` by the weights, scaled to just fit the budget."""
-        weights = self.weights_of_rounds()
-        weights = weights / weights.max()
-        used = weights[weights > 1e-9]
-        rows = []
-        for budget in self.budgets.classes:
-            limits = self.accountant.limit_ticks(budget)
-            low, high = 0.0, self.accountant.capacity(budget)
-            for _ in range(60):  # the largest factor with which the whole schedule fits
-                middle = (low + high) / 2
-                ticks = self.accountant.sum_ticks(np.maximum(middle * used, _LEAST)).sum(axis=1)
-                fits = (self.participation * ticks <= limits).any()
-                low, high = (middle, high) if fits else (low, middle)
-            rows.append(np.where(weights > 1e-9, np.maximum(low * weights, _LEAST), 0.0))
-        return np.stack(rows, axis=1)
+    def charges_of_rounds(self) -> Floats:
+        """Return charges ``[rounds, classes]`` by the weights."""
+        return fitted(self, self.weights_of_rounds())
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """Charge the next entry of the schedule."""

@@ -458,8 +458,14 @@ def load_config(
     merge(merged, given)
     merged["preset"] = wanted
     _agree(merged, given)
+    planning, own = merged.setdefault("planning", {}), given.get("planning", {})
+    if planning.get("constants", "own") != "own":  # the paper's planner makes no use of forecasts
+        seen = {"context": "released", "reward": "released"}
+        merge(planning, {name: value for name, value in seen.items() if name not in own})
     if merged.get("privacy", {}).get("mechanism") == "auto":
-        merged["privacy"]["mechanism"] = _best_mechanism(merged["privacy"], merged.get("planning", {}))
+        merged["privacy"]["mechanism"] = _best_mechanism(
+            merged["privacy"], merged.get("planning", {})
+        )
     try:
         config = Config.model_validate(merged)
     except ValidationError as error:
