@@ -168,7 +168,7 @@ class Network(Loop):
 class Federated(Loop):
     """Federated averaging of a softmax regression over clients that differ."""
 
-    rates: ClassVar[dict[float, float]] = {0.5: 0.5, 2.0: 2.0, 8.0: 5.0}
+    rates: ClassVar[dict[float, float]] = {0.5: 0.5, 2.0: 2.0, 8.0: 2.0}
     _features: ClassVar[int] = 8
     _classes: ClassVar[int] = 4
     _examples: ClassVar[int] = 20
