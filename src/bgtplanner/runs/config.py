@@ -459,8 +459,8 @@ def load_config(
     merged["preset"] = wanted
     _agree(merged, given)
     planning, own = merged.setdefault("planning", {}), given.get("planning", {})
-    if planning.get("constants", "own") != "own":  # the paper's planner makes no use of forecasts
-        seen = {"context": "released", "reward": "released"}
+    if wanted == "recommended" and planning.get("constants", "own") != "own":
+        seen = {"context": "released", "reward": "released"}  # it makes no use of forecasts
         merge(planning, {name: value for name, value in seen.items() if name not in own})
     if merged.get("privacy", {}).get("mechanism") == "auto":
         merged["privacy"]["mechanism"] = _best_mechanism(
