@@ -26,7 +26,9 @@ DATASETS = {
 SEEDS = (0, 1, 2, 3, 4)
 FEWER = (0, 1, 2)  # where a run takes long
 ROUNDS = 100
-RIVALS = ("uniform", "adpml", "adap", "hong", "two-phase", "bgt")
+RIVALS = ("uniform", "adpml", "adap", "hong", "two-phase", "early", "late", "random", "paper")
+OBJECTIVES = {"served": "rmse_served", "last": "rmse_final"}
+"""What the planner can plan for, and the figure by which it is judged then."""
 
 
 class Place(NamedTuple):
@@ -37,6 +39,7 @@ class Place(NamedTuple):
     mechanism: str
     epsilon: float
     neighbours: str = "replace-one"
+    arrival: str = "random"
 
     @property
     def guarantee(self) -> str:
@@ -45,7 +48,8 @@ class Place(NamedTuple):
             return "without privacy"
         noise = "" if self.mechanism == "gaussian" else f", {self.mechanism}"
         relation = "" if self.trust == "local" else f", {self.neighbours}"
-        return f"{self.trust}, epsilon {self.epsilon:g}{noise}{relation}"
+        order = "" if self.arrival == "random" else ", in real order"
+        return f"{self.trust}, epsilon {self.epsilon:g}{noise}{relation}{order}"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -57,6 +61,7 @@ class Place(NamedTuple):
             "privacy.trust": self.trust,
             "privacy.epsilon": self.epsilon,
             "privacy.neighbours": self.neighbours,
+            "data.arrival": self.arrival,
         }
 
 
@@ -75,6 +80,7 @@ class Run:
         place = self.place
         where = f"{place.dataset} {place.trust} {place.mechanism} epsilon={place.epsilon:g}"
         where += "" if place.neighbours == "replace-one" else f" {place.neighbours}"
+        where += "" if place.arrival == "random" else f" {place.arrival}"
         return f"{where} {self.name} seed={self.seed}"
 
     @cached_property
@@ -238,7 +244,7 @@ BIASES = {"model.name": "biases", "data.items": "none"}
 """The model with which the planner and the paper's constants are studied."""
 
 
-_SOUND = [("secagg", "gaussian", epsilon, "replace-one") for epsilon in (10.0, 1.0)]
+_SOUND = [("secagg", "gaussian", epsilon, "replace-one", "random") for epsilon in (10.0, 1.0)]
 
 
 class Cell(NamedTuple):
@@ -295,6 +301,11 @@ class Study:
         """The policy of the preset."""
         return load_config(preset=PRESET).planning.policy
 
+    @property
+    def planners(self) -> dict[str, str]:
+        """The planner's runs by what they plan for."""
+        return {objective: f"{self.planner} {objective}" for objective in OBJECTIVES}
+
     @cached_property
     def schedules(self) -> dict[str, list[float]]:
         """Fixed schedules by name; the best of them is hindsight's."""
@@ -306,11 +317,6 @@ class Study:
         """Where the forms of the paper's planner are compared."""
         return [cell.place for cell in self.cells if cell.place[1:] in _SOUND]
 
-    @property
-    def others(self) -> tuple[str, ...]:
-        """Rivals that are not the planner itself."""
-        return tuple(name for name in self.rivals if name != self.planner)
-
     @cached_property
     def _made(self) -> dict[tuple[Place, str, int], Run]:
         return {}  # their settings take a while to put together
@@ -319,7 +325,7 @@ class Study:
         """A run by the name of its ablation; ``full`` for none."""
         if (place, name, seed) not in self._made:
             known = {entry.name: entry.settings for entry in ABLATIONS}
-            own = {**self.settings, **known.get(name, {})}
+            own = {"planning.objective": "last", **self.settings, **known.get(name, {})}
             run = Run(place=place, name=name, seed=seed, settings=own)
             self._made[place, name, seed] = run
         return self._made[place, name, seed]
@@ -335,9 +341,11 @@ class Study:
         if name in self.schedules:
             weights = self.schedules[name]
             own |= {"planning.policy": "fixed", "planning.options": {"weights": weights}}
-        elif name in CONSTANTS:
-            policy, constants = name.split()
-            own |= {"planning.policy": policy, "planning.constants": constants}
+        elif name in self.planners.values():
+            own |= {"planning.objective": name.split()[1]}
+        elif name in CONSTANTS or name == "paper":
+            form = "repaired" if name == "paper" else name.split()[1]
+            own |= {"planning.policy": "bgt", "planning.constants": form}
         else:
             own |= {"planning.policy": name}
         return Run(place=place, name=f"planned {name}", seed=seed, settings=own)
@@ -357,7 +365,7 @@ class Study:
         elif part == "planner":
             for place, seeds in self.cells:
                 for seed in seeds:
-                    for name in (self.planner, *self.others, *self.schedules):
+                    for name in (*self.planners.values(), *self.rivals, *self.schedules):
                         yield self.planned(place, name, seed)
         elif part == "constants":
             for place in self.sound:
@@ -382,16 +390,20 @@ class Study:
 
 def whole() -> Study:
     """All of it."""
+    noises = (("secagg", "gaussian"), ("secagg", "laplace"), ("local", "privunit"))
     small = [
-        Cell(Place(dataset, trust, mechanism, epsilon), SEEDS)
-        for dataset in ("ml-100k", "filmtrust")
-        for trust in ("secagg", "local")
-        for mechanism in ("gaussian", "laplace")
+        Cell(Place(dataset, trust, mechanism, epsilon, "replace-one", arrival), SEEDS)
+        for dataset, arrival in (
+            ("ml-100k", "random"),
+            ("ml-100k", "time"),
+            ("filmtrust", "random"),
+        )
+        for trust, mechanism in noises
         for epsilon in (0.5, 1.0, 3.0, 10.0, 20.0)
     ]
     large = [
-        Cell(Place("ml-1m", trust, "gaussian", epsilon), FEWER)
-        for trust in ("secagg", "local")
+        Cell(Place("ml-1m", trust, mechanism, epsilon), FEWER)
+        for trust, mechanism in noises
         for epsilon in (1.0, 10.0)
     ]
     removals = [

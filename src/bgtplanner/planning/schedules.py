@@ -220,9 +220,8 @@ class Early(Schedule):
     def weights_of_rounds(self) -> Floats:
         """Return 1 for each round with a payment."""
         count = min(whole("payments", self.payments, 1, 10**6), self.rounds)
-        weights = np.zeros(self.rounds)
-        weights[(np.geomspace(1, self.rounds, count + 1)[:-1] - 1).astype(np.int64)] = 1.0
-        return weights
+        weights = _at(self.rounds, np.geomspace(1, self.rounds, count + 1)[:-1] - 1)
+        return np.minimum(weights, 1.0)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -295,21 +294,33 @@ class Hindsight(Fixed):
     It needs one whole run per candidate, so it spends the budget many times over.
     """
 
-    COUNTS = (1, 2, 3, 5, 10, 20, 30, 50, 100)
-
     @classmethod
     def candidates(cls, rounds: int) -> dict[str, Floats]:
-        """Return schedules by name: some number of paid rounds, evenly spread, flat or growing."""
-        found = {}
-        for count in sorted({min(count, rounds) for count in cls.COUNTS}):
+        """Return schedules by name: early, late, geometric, lumped and in two steps."""
+        after = np.arange(rounds) / rounds
+        found = {"even": np.ones(rounds), "falling": np.exp(-5 * after)}
+        found["harmonic"] = 1 / np.arange(1.0, rounds + 1)
+        for share in (50, 80):
+            rest = np.full(rounds, (1 - share / 100) / max(rounds - 1, 1))
+            found[f"{share} % first"] = np.append(share / 100, rest[1:])
+        for count in (1, 2, 3, 5, 8):
+            found[f"{count} early"] = _at(rounds, np.geomspace(1, rounds, count + 1)[:-1] - 1)
+        found["3 first"] = _at(rounds, np.arange(3.0))
+        for count in (1, 3):
+            found[f"{count} last"] = _at(rounds, rounds - 1 - np.arange(float(count)))
+        for count in (3, 10, 30):
             # The last round of each stretch, so that all ratings that have arrived are used.
-            at = np.ceil(np.arange(1, count + 1) * rounds / count).astype(int) - 1
-            shapes = {"flat": np.ones(count), "growing": np.geomspace(0.1, 1.0, count)}
-            for shape, charges in shapes.items():
-                if count > 1 or shape == "flat":
-                    found[f"{count} {shape}"] = weights = np.zeros(rounds)
-                    weights[at] = charges
+            ends = np.ceil(np.arange(1, count + 1) * rounds / count) - 1
+            found[f"{count} spread"] = _at(rounds, ends)
+            found[f"{count} growing"] = _at(rounds, ends, np.geomspace(0.1, 1.0, count))
         return found
+
+
+def _at(rounds: int, places: Floats, charges: Floats | float = 1.0) -> Floats:
+    """Return a schedule that pays in some rounds only; what is there twice is added up."""
+    weights = np.zeros(rounds)
+    np.add.at(weights, np.clip(places.astype(np.int64), 0, rounds - 1), charges)
+    return weights
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
