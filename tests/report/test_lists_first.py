@@ -59,10 +59,10 @@ def test_on_the_page_and_on_the_terminal(tmp_path: Path) -> None:
     result = simulate("demo", rounds=2, out=tmp_path / "run", observer=observer)
     said = lists_in_words(result.summary)
     assert said is not None
-    assert f"Learning together: lists have {said}; the error is" in " ".join(
+    assert f"Learning together: over all rounds, lists had {said}; the error was" in " ".join(
         shown.getvalue().split()
     )
     page = write_report(tmp_path / "run").read_text(encoding="utf-8")
-    assert f"get lists with {said}" in page
+    assert f"were served lists with {said}" in page
     order = ["Compared with simple predictors and lists", "How good the model got"]
     assert page.index(order[0]) < page.index(order[1])

@@ -118,7 +118,7 @@ class RunView:
             )
         served, rmse = is_served(summary), summary[planned_key(summary)]
         if not summary.get("rmse_client_alone"):
-            over = "served over" if served else "after"
+            over = "as served over" if served else "after"
             return f"RMSE {rmse:.4f} {over} {summary['rounds_run']} rounds."
         together = f"Learning together, {summary['clients']:,} clients"
         gain = gain_in_words(summary, "\N{NO-BREAK SPACE}")

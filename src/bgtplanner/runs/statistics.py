@@ -170,7 +170,8 @@ class Comparison:
     def known(self) -> list[str]:
         """The compared figures that any row has; runs of earlier versions do not have all."""
         keys = compared()
-        return [key for key in keys if any(row.figures[key] for row in self.rows)] or keys
+        ours = [row for row in self.rows if not row.reference]
+        return [key for key in keys if any(row.figures[key] for row in ours)] or keys
 
     @property
     def error(self) -> str:
