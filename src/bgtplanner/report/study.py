@@ -269,8 +269,9 @@ def _means(found: Comparison, variation: Variation, metrics: Sequence[str]) -> S
         + (_unlike(found.rows) if metrics[0] == found.reported[0] else ""),
     )
     for row in found.rows_of(variation) if keys else found.rows:
-        ours = row.figures["rmse_final" if not row.reference else metrics[0]]
-        if row.reference and not any(row.figures[key] for key in metrics):
+        keys_of = metrics if row.reference else ["rmse_final"]
+        ours = next((of for key in keys_of if (of := row.figures[key]) is not None), None)
+        if row.reference and ours is None:
             continue  # it does not rank, or only ranks
         cells = [REFERENCES[row.policy] if row.reference else _marked(row)]
         cells += [cut(in_words(row.varied[key])) for key in keys]

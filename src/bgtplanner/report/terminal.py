@@ -226,7 +226,11 @@ def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, list[str], bool]]:
             for name, metric in shown(summary["preset"]).items()
         ]
 
-    every = [(name, figures(key), False) for key, name in REFERENCES.items()]
+    every = []
+    for key, name in REFERENCES.items():
+        every.append((name, figures(key), False))
+        if is_served(summary) and summary.get(f"rmse_{key}_served") is not None:
+            every.append((f"{name}, as served", figures(f"{key}_served"), False))
     rows = [row for row in every if set(row[1]) != {"–"}]
     model, served = summary["model"], is_served(summary)
     ours = [(f"{model}, last round", figures("final"), not served)]

@@ -120,18 +120,18 @@ class RunView:
         if not summary.get("rmse_client_alone"):
             over = "as served over" if served else "after"
             return f"RMSE {rmse:.4f} {over} {summary['rounds_run']} rounds."
-        together = f"Learning together, {summary['clients']:,} clients"
         gain = gain_in_words(summary, "\N{NO-BREAK SPACE}")
-        error = f"an error {gain} than each could reach alone"
-        over = f" over all {summary['rounds_run']} rounds" if served else ""
-        if (lists := lists_in_words(summary)) is not None:
-            verb = "were served" if served else "get"
-            return f"{together} {verb} lists with {lists} and {error}{over and f',{over}'}."
-        own = summary["rmse_client_alone"]
+        error, lists = f"an error {gain} than each could reach alone", lists_in_words(summary)
+        clients, own = f"{summary['clients']:,} clients", summary["rmse_client_alone"]
         if served:
+            begun = f"Over {summary['rounds_run']} rounds of learning together, {clients} were"
             own = summary.get("rmse_client_alone_served") or own
-        verb = f"were served{over} with" if served else "end with"
-        return f"{together} {verb} {error} (RMSE {rmse:.4f} against {own:.4f})."
+        else:
+            begun = f"Learning together, {clients}"
+        if lists is not None:
+            return f"{begun} {'served' if served else 'get'} lists with {lists} and {error}."
+        ends = f"{'served' if served else 'end'} with {error}"
+        return f"{begun} {ends} (RMSE {rmse:.4f} against {own:.4f})."
 
     def tiles(self) -> list[Tile]:
         """The result beside the references, what was spent, and what is guaranteed."""
