@@ -95,7 +95,7 @@ def test_it_is_compared(tmp_path: Path) -> None:
     assert "Worst (mean over all rounds, as served)" in text
     assert "Worst and recall@10 (last round)" in text
     assert "A lower Worst and a higher recall@10 are better." in text
-    assert "overlap and Hits@10 (last round)" in text
+    assert "Hits@10 (last round)" in text
     mean = found.rows[0].figures["worst_final"]
     assert mean is not None
     assert f"{mean.mean:.4f}" in text

@@ -161,7 +161,7 @@ class Comparison:
         if paper:
             return tuple(key for key in known if not key.endswith(("_final", "_served")))
         served = [key for key in known if key.endswith("_served")]
-        both = [metric_of(key) for key in served]
+        both = [*map(metric_of, served), "ndcg_at_10"] if served else []
         last = [key for key in known if not key.endswith(("_best", "_served"))]
         last.sort(key=lambda key: metric_of(key) not in both)
         return tuple(served + last if self.error in served else last + served)
