@@ -33,6 +33,7 @@ class Done:
         "rounds_run": ROUNDS,
         "ndcg_at_10": 0.25,
         "mrr": None,
+        "rmse_arriving": 0.5,
     }
 
 

@@ -169,7 +169,9 @@ class TestRun:
     def test_quiet(self, call: Call, tmp_path: Path) -> None:
         done = call("run", *TINY, "--rounds", 2, "-q", "--out", tmp_path / "run")
         assert (done.code, done.err) == (0, "")
-        assert re.fullmatch(rf"RMSE 0\.\d{{4}}  {tmp_path}/run\n", done.out)
+        assert re.fullmatch(
+            rf"RMSE 0\.\d{{4}}, NDCG@10 [01]\.\d{{3}} \(as served\)  {tmp_path}/run\n", done.out
+        )
 
     def test_verbose(self, call: Call, tmp_path: Path) -> None:
         done = call("run", *TINY, "--rounds", 23, "--verbose", "--out", tmp_path / "run")

@@ -58,7 +58,7 @@ def test_for_real(call: Call) -> None:
     assert "failed: csv:missing.csv gaussian uniform seed 0: " in done.out
     assert "Tables: grid/comparison.md, .csv, .json" in done.out
     assert (
-        max(map(len, done.out.split("NDCG@10 and recall@10")[1].split("failed:")[0].splitlines()))
+        max(map(len, done.out.split("NDCG@10 and RMSE")[1].split("failed:")[0].splitlines()))
         <= 80
     )
     assert done.err == ""

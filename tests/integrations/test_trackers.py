@@ -37,6 +37,8 @@ class TestTensorBoard:
         assert "budget/epsilon_spent" in read.Tags()["tensors"]
         (lists,) = read.Tensors("lists/ndcg_at_10")
         assert (lists.step, lists.tensor_proto.float_val[0]) == (len(RECORDS), 0.25)
+        (arriving,) = read.Tensors("summary/rmse_arriving")
+        assert (arriving.step, arriving.tensor_proto.float_val[0]) == (len(RECORDS), 0.5)
         assert "lists/mrr" not in read.Tags()["tensors"], "there was nothing to find"
 
     def test_nowhere_to_write(self, tmp_path: Path) -> None:

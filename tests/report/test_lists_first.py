@@ -52,6 +52,17 @@ def test_without_lists(changes: dict[str, Any]) -> None:
     )
 
 
+def test_as_people_were_served() -> None:
+    served = {"objective": "served", "rmse_served": 0.19, "ndcg_at_10_served": 0.25}
+    served |= {"rmse_client_alone_served": 0.2, "rounds_run": 30}
+    lists = "lists with NDCG@10 0.250 (what is popular has 0.291)"
+    begun = "Over 30 rounds of learning together, 300 clients were served"
+    error = "an error 5.0\N{NO-BREAK SPACE}% lower than each could reach alone"
+    assert headline(**served) == f"{begun} {lists} and {error}."
+    ends = f"{begun} with {error} (RMSE 0.1900 against 0.2000)."
+    assert headline(**served, ndcg_at_10_popularity=None) == ends
+
+
 @pytest.mark.usefixtures("compiled_once")
 def test_on_the_page_and_on_the_terminal(tmp_path: Path) -> None:
     shown = io.StringIO()
@@ -59,10 +70,10 @@ def test_on_the_page_and_on_the_terminal(tmp_path: Path) -> None:
     result = simulate("demo", rounds=2, out=tmp_path / "run", observer=observer)
     said = lists_in_words(result.summary)
     assert said is not None
-    assert f"Learning together: lists have {said}; the error is" in " ".join(
+    assert f"Learning together: over all rounds, lists had {said}; the error was" in " ".join(
         shown.getvalue().split()
     )
     page = write_report(tmp_path / "run").read_text(encoding="utf-8")
-    assert f"get lists with {said}" in page
+    assert f"were served lists with {said}" in page
     order = ["Compared with simple predictors and lists", "How good the model got"]
     assert page.index(order[0]) < page.index(order[1])

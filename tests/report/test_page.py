@@ -110,7 +110,7 @@ def test_perfectly_predictable_ratings(tmp_path: Path) -> None:
     summary["rmse_client_alone"] = 0.0
     (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
     text = read(write_report(tmp_path / "run")).text
-    assert f"RMSE {summary['rmse_final']:.4f} after 12 rounds." in text
+    assert f"RMSE {summary['rmse_served']:.4f} as served over 12 rounds." in text
 
 
 @pytest.mark.parametrize("missing", ["summary.json", "rounds.jsonl"])
@@ -282,12 +282,16 @@ class TestGrid:
     def test_page(self, grid: Path) -> None:
         outline = read(write_report(grid))
         assert outline.loaded == []
-        assert outline.tags.count("svg") == len(outline.labels) == 4 * 6
+        assert outline.tags.count("svg") == len(outline.labels) == 4 * 8
         for words in (
             "19 of 20",
+            "RMSE (mean over all rounds, as served)",
             "NDCG@10 and RMSE (last round)",
+            "RMSE, as served: mean and 95 % interval over seeds",
+            "RMSE, last round, minus that of uniform, paired by seed",
             "† differs in more than the policy: unlimited has privacy.mechanism none",
-            "Difference from uniform, paired by seed",
+            "Difference from uniform, paired by seed (mean over all rounds, as served)",
+            "Difference from uniform, paired by seed (last round)",
             "demo, laplace",
             "csv:a <b>.csv, gaussian",
             "has the lowest mean error in",
@@ -347,8 +351,9 @@ class TestSweep:
             variations=(Variation(axes=(parse_axis("privacy.epsilon=1,10"),)),),
         )
         outline = read(write_report(make_study(tmp_path / "sweep", asked)))
-        assert outline.tags.count("svg") == len(outline.labels) == 2
+        assert outline.tags.count("svg") == len(outline.labels) == 3
         assert "Effect of privacy.epsilon: the lowest error" in outline.text
+        assert "privacy.epsilon (mean over all rounds, as served)" in outline.text
         assert "privacy.epsilon (last round)" in outline.text
         assert "bgtplanner sweep --vary privacy.epsilon=1,10" in outline.text
         assert "privacy.epsilon=10" in outline.labels[0]

@@ -106,7 +106,7 @@ class TestTerminal:
             "  each client alone     3/3  0.2400  0.0000  0.0000",
             "n: seeds finished of those requested; mean,",
             "standard deviation, half the t-interval.",
-            "Difference from uniform, paired by seed",
+            "Difference from uniform, paired by seed (last round)",
             "policy             n  NDCG@10   ±95 %  recall@10   ±95 %",
             "ml-100k, gaussian",
             "  bgt              3   +0.000   0.000     +0.000   0.000",
@@ -115,7 +115,7 @@ class TestTerminal:
             "marks an interval that excludes zero. † differs in more",
             "than the policy: unlimited has privacy.mechanism none.",
             "Difference from uniform, paired by",
-            "seed",
+            "seed (last round)",
             "policy             n     RMSE    ±95 %",
             "ml-100k, gaussian",
             "  bgt              3  -0.0200  0.0000*",
@@ -309,7 +309,7 @@ def words(svg: str) -> list[str]:
 class TestPicture:
     def test_a_line_a_policy(self) -> None:
         found = words(picture(swept("privacy.epsilon=5,20"), "demo", "gaussian"))
-        assert {"bgt", "uniform", "RMSE", "privacy.epsilon", "5", "20"} <= set(found)
+        assert {"bgt", "uniform", "RMSE, last round", "privacy.epsilon", "5", "20"} <= set(found)
 
     def test_a_line_a_value_of_the_second_key(self) -> None:
         found = swept("privacy.epsilon=5,20", "planning.min_rounds=2,3", policies=("bgt",))

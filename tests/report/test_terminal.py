@@ -217,6 +217,28 @@ class TestRun:
         RunProgress(target).finished(result(rmse_final=together, rmse_client_alone=alone))
         assert words in text_of(target)
 
+    def test_what_people_were_served_leads(self) -> None:
+        target = console()
+        served = {"objective": "served", "rmse_served": 0.19, "ndcg_at_10_served": 0.15}
+        more = {"rmse_client_alone_served": 0.2, "rmse_final": 0.18, "rmse_arriving": 0.25}
+        reached = {"target": 0.2, "target_reached": True, "target_round": 11, "budget_left": 0.625}
+        RunProgress(target).finished(result(**served, **more, **reached))
+        text = text_of(target)
+        for words in (
+            "each client alone, as served        –          –         –        –  0.2000",
+            "factorization, as served        0.150          –         –        –  0.1900",
+            "factorization, last round       0.174          –         –        –  0.1800",
+            "What counts is the error that people were served with, over all rounds. RMSE",
+            "0.1900 is 0.76 on the scale of the data, 1 to 5.",
+            "before they were learned, with RMSE 0.2500.",
+            "Target RMSE 0.2: reached in round 12; 62 % of the budget was kept.",
+            "Learning together: over all rounds, lists had NDCG@10 0.150 (what is popular has",
+            "the error was 5.0 % lower than that of a client alone.",
+        ):
+            assert words in text, words
+        assert text.index("as served   ") < text.index("factorization, last round")
+        assert max(map(len, text.splitlines())) <= 80
+
     def test_going_on(self) -> None:
         target = console()
         view = RunProgress(target)

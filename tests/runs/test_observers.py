@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bgtplanner.data.split import Split
-from bgtplanner.runs.config import Config
+from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.observers import Several, figures_of
 from bgtplanner.runs.summary import Result
 from followed import CONFIG, RECORDS, Done, follow
@@ -55,3 +55,13 @@ def test_nothing_but_numbers_leaves(tmp_path: Path) -> None:
     """Names and figures of a round: no label, no list of clients or items."""
     found = json.dumps([figures_of(record, CONFIG) for record in RECORDS])
     assert all(isinstance(value, float) for entry in json.loads(found) for value in entry.values())
+
+
+def test_what_arrives_and_lists_of_some_rounds() -> None:
+    config = load_config(settings={"privacy.mechanism": "none"})
+    record = {"rmse": 0.2, "rmse_arriving": 0.3, "ndcg_at_10": 0.25}
+    assert figures_of(record, config) == {
+        "quality/rmse": 0.2,
+        "quality/rmse_arriving": 0.3,
+        "lists/ndcg_at_10": 0.25,
+    }

@@ -83,20 +83,24 @@ def test_it_is_compared(tmp_path: Path) -> None:
     found = compare(
         "synthetic", ["uniform", "patient"], seeds=[0, 1], settings=TINY, out=tmp_path / "study"
     )
-    lists = ("ndcg_at_10", "recall_at_10", "coverage", "overlap")
-    assert found.reported == (*lists, "rmse_final", "worst_final", "hits_at_10")
+    served = ("ndcg_at_10_served", "rmse_served", "worst_served")
+    last = ("ndcg_at_10", "rmse_final", "worst_final")
+    lists = ("recall_at_10", "coverage", "overlap")
+    assert found.reported == (*served, *last, *lists, "hits_at_10")
     terminal = Console(file=io.StringIO(), width=80)
     for table in tables(found):
         terminal.print(table)
     text = terminal.file.getvalue()  # type: ignore[attr-defined]
-    assert "RMSE and Worst (last round)" in text
-    assert "A lower RMSE and a lower Worst are better." in text
+    assert "NDCG@10 and RMSE (mean over all rounds, as served)" in text
+    assert "Worst (mean over all rounds, as served)" in text
+    assert "Worst and recall@10 (last round)" in text
+    assert "A lower Worst and a higher recall@10 are better." in text
     assert "Hits@10 (last round)" in text
     mean = found.rows[0].figures["worst_final"]
     assert mean is not None
     assert f"{mean.mean:.4f}" in text
     page = render(tmp_path / "study")
-    assert "Worst: mean and 95 % interval over seeds" in page
+    assert "Worst, last round: mean and 95 % interval over seeds" in page
     assert "Worst by round, mean over seeds" in page
     assert 'data-view-of="worst"' in page
     assert "worst_final" in (tmp_path / "study" / "comparison.csv").read_text()

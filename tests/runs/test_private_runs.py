@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 from numpy.typing import NDArray
 
 from bgtplanner import Result, resume, simulate
-from bgtplanner.errors import ConfigError, RunFolderError
+from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.report.terminal import target_in_words
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import load, ratings_of, split_of
@@ -328,8 +330,11 @@ MANY: dict[str, Any] = {
 
 class TestTarget:
     def test_private_runs_end_by_what_was_paid_for(self, tmp_path: Path) -> None:
-        result = tiny(tmp_path / "run", planning__target=0.35, **MANY)
+        ends = {"planning__objective": "last"}
+        result = tiny(tmp_path / "run", planning__target=0.35, **MANY, **ends)
         summary = result.summary
+        assert summary["target_round"] == summary["rounds_run"] - 1
+        assert summary["budget_left"] == result.rounds[-1]["left"][0] > 0
         assert summary["target"] == 0.35
         assert summary["target_reached"] is True
         assert summary["rounds_run"] < ROUNDS
@@ -340,8 +345,48 @@ class TestTarget:
         again = resume(tmp_path / "run")
         assert again.summary["rounds_run"] == summary["rounds_run"]
 
+    def test_people_are_served_after_it(self, tmp_path: Path) -> None:
+        """With what was paid for by then: the rest of the budget is kept."""
+        result = tiny(tmp_path / "run", planning__target=0.35, **MANY)
+        summary, rounds = result.summary, result.rounds
+        assert summary["target_reached"] is True
+        when = summary["target_round"]
+        assert rounds[when]["validation_upper"] <= 0.35
+        assert all(record["validation_upper"] > 0.35 for record in rounds[:when])
+        assert when + 1 < summary["rounds_run"] == ROUNDS, "the others were played"
+        assert [record["charge"] > 0 for record in rounds] == [n <= when for n in range(ROUNDS)]
+        assert summary["rounds_paid"] == when + 1
+        assert summary["budget_left"] == rounds[when]["left"][0] > 0
+        assert rounds[-1]["ratings"] > rounds[when]["ratings"], "which arrived and are used"
+        assert summary["rmse_served"] == pytest.approx(np.mean([of["rmse"] for of in rounds]))
+        assert str(summary["target_round"] + 1) in (target_in_words(summary) or "")
+        stops = tiny(planning__target=0.35, federation__after_budget="stop", **MANY)
+        assert stops.summary["rounds_run"] == when + 1, "nobody is served afterwards"
+
+    def test_it_is_reached_once_however_often_the_run_is_stopped(self, tmp_path: Path) -> None:
+        whole = tiny(tmp_path / "whole", planning__target=0.35, **MANY)
+        for stop in {1, whole.summary["target_round"] + 1}:  # before and after
+            folder = tmp_path / f"stopped-{stop}"
+
+            class Stop:
+                def __getattr__(self, name: str) -> Any:
+                    return lambda *_: None
+
+                def round(self, record: Any, total: int, stop: int = stop) -> None:
+                    if record["round"] + 1 == stop:
+                        signal.raise_signal(signal.SIGTERM)
+
+            with pytest.raises(InterruptedRunError):
+                tiny(folder, observer=Stop(), planning__target=0.35, **MANY)
+            again = resume(folder)
+            assert timeless(again.summary) == timeless(whole.summary)
+            assert [timeless(of) for of in again.rounds] == [timeless(of) for of in whole.rounds]
+            assert (spent(folder) == spent(tmp_path / "whole")).all()
+
     def test_out_of_reach(self) -> None:
         result = tiny(planning__target=0.01, **MANY)
+        assert result.summary["target_round"] is None
+        assert target_in_words(result.summary) == "Target RMSE 0.01: not reached."
         assert result.summary["target_reached"] is False
         assert result.summary["rounds_run"] == ROUNDS
 
@@ -353,7 +398,9 @@ class TestTarget:
             result = tiny(planning__target=target, **changes)
             assert "reward" in result.summary["not_accounted"]
             assert result.summary["target_reached"] is True
-            assert result.summary["rmse_final"] <= target
+            when = result.summary["target_round"]
+            assert result.rounds[when]["rmse"] <= target
+            assert not any(record["rmse"] <= target for record in result.rounds[:when])
             assert result.summary["rounds_run"] <= whole.summary["rounds_run"]
 
     def test_a_run_that_validates_goes_on_as_if_never_interrupted(self, tmp_path: Path) -> None:

@@ -71,7 +71,8 @@ class TestRun:
 class TestStudy:
     def test_it_is_shown(self) -> None:
         page = render(STUDY)
-        assert "RMSE: mean and 95 % interval over seeds" in page
+        assert "RMSE, last round: mean and 95 % interval over seeds" in page
+        assert "as served" not in page, "it was not noted then"
         assert "Difference from uniform, paired by seed" in page
 
     def test_its_figures_are_those_that_were_written(self) -> None:
@@ -83,10 +84,12 @@ class TestStudy:
         written = json.loads((STUDY / "comparison.json").read_text())
         written["request"]["settings"] |= {
             "data.items": "none",
+            "planning.objective": "last",
             "privacy.neighbours": "replace-one",
         }
         written["request"]["older"] = True
         assert written.pop("reported") == ["rmse_final", "f1_final"]
+        assert found.pop("objective") == "last", "what was planned for then"
         assert found.pop("reported") == ["rmse_final"], "F1 is for the paper"
         for kind in ("rows", "differences"):  # later versions say more of each
             for new, old in zip(found.pop(kind), written.pop(kind), strict=True):

@@ -345,6 +345,7 @@ class TestFolder:
             seeds=(0, 2),
             settings={
                 "data.items": "none",
+                "planning.objective": "last",
                 "privacy.neighbours": "replace-one",
                 "federation.rounds": 2,
                 "planning.options": {"gamma": 7},
@@ -367,6 +368,7 @@ class TestFolder:
             preset="paper",
             settings={
                 "data.items": "none",
+                "planning.objective": "last",
                 "privacy.neighbours": "replace-one",
                 "run.device": "cpu",
             },

@@ -23,7 +23,9 @@ __all__ = [
     "Items",
     "Json",
     "Neighbours",
+    "Objective",
     "Quiet",
+    "Traffic",
     "answer",
     "local_client",
     "named_by_flags",
@@ -52,6 +54,18 @@ Items = Annotated[
     ),
 ]
 
+Objective = Annotated[
+    str | None,
+    typer.Option(
+        help="What is planned for and compared by: served (mean error over rounds) | last"
+    ),
+]
+Traffic = Annotated[
+    str | None,
+    typer.Option(
+        help="People served per round, such as 5,5,5,5,8,10,9, repeated; or a file, one per line."
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.")]
 
 

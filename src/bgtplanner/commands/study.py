@@ -14,7 +14,9 @@ from bgtplanner.commands.options import (
     Items,
     Json,
     Neighbours,
+    Objective,
     Quiet,
+    Traffic,
     need_simulator,
     print_json,
     say,
@@ -63,6 +65,8 @@ def compare(
     trust: Annotated[str | None, typer.Option(help="secagg | local")] = None,
     neighbours: Neighbours = None,
     rounds: Annotated[int | None, typer.Option(help="Maximum number of rounds.")] = None,
+    objective: Objective = None,
+    traffic: Traffic = None,
     data_dir: DataDir = None,
     items: Items = None,
     assign: _AssignAll = None,
@@ -86,7 +90,8 @@ def compare(
     if before is not None:
         before = replace(before, variations=(), figure=None)
     flags = {"privacy.epsilon": epsilon, "privacy.trust": trust, "federation.rounds": rounds}
-    flags["privacy.neighbours"] = neighbours
+    flags |= {"privacy.neighbours": neighbours, "planning.objective": objective}
+    flags |= {"planning.traffic": traffic}
     given = _given(dataset, mechanism, policy, seeds)
     given |= {} if baseline is None else {"baseline": baseline}
     given |= {} if preset is None else {"preset": preset}
@@ -110,6 +115,8 @@ def sweep(
     preset: Annotated[
         str | None, typer.Option(help="recommended | paper (the default with --figure)")
     ] = None,
+    objective: Objective = None,
+    traffic: Traffic = None,
     data_dir: DataDir = None,
     items: Items = None,
     assign: _AssignAll = None,
@@ -132,10 +139,10 @@ def sweep(
     folder, before = _begun("sweep", out)
     start = _varied(before, vary, figure, preset)
     given = _given(dataset, mechanism, policy, seeds)
-    _carry_out(
-        _with(start, given, assign, {"data.data_dir": data_dir, "data.items": items}),
-        folder, jobs, backend, as_json, quiet,
-    )  # fmt: skip
+    flags = {"data.data_dir": data_dir, "data.items": items}
+    flags |= {"planning.objective": objective, "planning.traffic": traffic}
+    study = _with(start, given, assign, flags)
+    _carry_out(study, folder, jobs, backend, as_json, quiet)
 
 
 def _begun(command: str, out: str | None) -> tuple[Path, Study | None]:

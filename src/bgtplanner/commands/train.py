@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +16,9 @@ from bgtplanner.commands.options import (
     Items,
     Json,
     Neighbours,
+    Objective,
     Quiet,
+    Traffic,
     answer,
     need_simulator,
     print_json,
@@ -71,9 +73,11 @@ def run(
     min_rounds: Annotated[
         int | None, typer.Option(help="Fewest rounds to spend the budget in.")
     ] = None,
+    objective: Objective = None,
+    traffic: Traffic = None,
     levels: Annotated[int | None, typer.Option(help="How many levels bgt chooses from.")] = None,
     target: Annotated[
-        float | None, typer.Option(help="Stop as soon as the RMSE (0 to 1) is this low.")
+        float | None, typer.Option(help="Stop spending as soon as the RMSE (0 to 1) is this low.")
     ] = None,
     participation: Annotated[
         float | None, typer.Option(help="Share of the clients per round.")
@@ -198,11 +202,26 @@ def _view(as_json: bool, verbose: bool, quiet: bool) -> RunProgress:
     return RunProgress(Screen(stderr=as_json), level)
 
 
+def _in_a_line(summary: Mapping[str, Any]) -> str:
+    """What was planned for, in a few words."""
+    from bgtplanner.models.metrics import METRICS, shown
+    from bgtplanner.report.terminal import is_served, planned_key
+
+    named = [name for name in ("rmse", "ndcg_at_10") if name in shown(summary["preset"])]
+    figures = {name: summary.get(planned_key(summary, name)) for name in named}
+    said = ", ".join(
+        f"{METRICS[name].label} {METRICS[name].in_words(value)}"
+        for name, value in figures.items()
+        if value is not None
+    )
+    return f"{said} ({'as served' if is_served(summary) else 'last round'})"
+
+
 def _show_result(result: Result, as_json: bool, view: RunProgress) -> None:
     if as_json:
         print_json(dict(result.summary))
     elif view.verbosity < 0:
-        say(f"RMSE {result.summary['rmse_final']:.4f}  {result.folder}")
+        say(f"{_in_a_line(result.summary)}  {result.folder}")
     elif result.folder is not None:
         try:
             say(f"Report: {report_writer()(result.folder)}")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["TRACKERS", "MLflowTracker", "TensorBoardTracker", "tracker_named"]
 
 _MARK = "bgtplanner.folder"  # holds a hash: a path may have quotes, and reveals more than needed
+_OF_ALL_ROUNDS = ("rmse_objective", "rmse_served", "ndcg_at_10_served", "rmse_arriving")
 _EVERY = 1.0  # seconds between batches to MLflow: a round may take a millisecond
 
 
@@ -59,9 +60,10 @@ class TensorBoardTracker(Tracker):
 
     def end(self, summary: Mapping[str, Any]) -> None:
         # Its other figures are those of the last round.
-        known = {name: of for name in of_lists() if (of := summary.get(name)) is not None}
-        last = summary["rounds_run"]
-        self.note({f"lists/{name}": value for name, value in known.items()}, last)
+        named = {f"lists/{name}": summary.get(name) for name in of_lists()}
+        named |= {f"summary/{name}": summary.get(name) for name in _OF_ALL_ROUNDS}
+        known = {name: float(of) for name, of in named.items() if of is not None}
+        self.note(known, summary["rounds_run"])
         self._writer.flush()
 
     def release(self) -> None:

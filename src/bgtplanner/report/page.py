@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
@@ -23,7 +23,7 @@ from bgtplanner.report.guarantee import is_sound
 from bgtplanner.report.run_plots import run_pictures
 from bgtplanner.report.study import headline, sheets, tiles
 from bgtplanner.report.study_plots import study_pictures
-from bgtplanner.report.terminal import about_scores, score_rows
+from bgtplanner.report.terminal import about_scores, score_rows, target_in_words
 from bgtplanner.report.view import RunView, read_run
 from bgtplanner.runs.config import departures, to_toml
 from bgtplanner.runs.execute import read_study
@@ -106,6 +106,8 @@ def _run_content(view: RunView) -> dict[str, Any]:
     classes = view.left().shape[1] if view.private and view.left().size else 0
     references = view.references if view.rounds else {}
     toggles = [(series_name(key), name) for key, name in references.items()]
+    if view.rounds and view.summary.get("rmse_served") is not None:
+        toggles.insert(0, ("served", "mean, as served"))
     if 1 < classes <= 5:
         budgets = [f"budget ε {epsilon:g}" for epsilon in view.class_epsilons()]
         toggles += [(series_name(name), name) for name in budgets]
@@ -119,7 +121,7 @@ def _run_content(view: RunView) -> dict[str, Any]:
         "known_policies": (),
         "chapters": [(name, _WORDS.get(name, ""), shown) for name, shown in chapters.items()],
         "departures": departures(view.config),
-        "about_scores": about_scores(view.summary) if view.rounds else [],
+        "about_scores": _about(view.summary) if view.rounds else [],
         "labels": [metric.label for metric in shown(view.config.preset).values()],
         "rows": score_rows(view.summary) if view.finished and view.scored else [],
         "answers": view.answers() if view.deployed else {},
@@ -129,6 +131,11 @@ def _run_content(view: RunView) -> dict[str, Any]:
         "config": to_toml(view.config),
         "files": "All figures are in summary.json and rounds.jsonl, next to this page.",
     }
+
+
+def _about(summary: Mapping[str, Any]) -> list[str]:
+    target = target_in_words(summary)
+    return [*about_scores(summary), *([] if target is None else [target])]
 
 
 def _study_content(found: Comparison, pictures: Sequence[Picture]) -> dict[str, Any]:

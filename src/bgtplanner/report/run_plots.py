@@ -80,6 +80,10 @@ def _curve(view: RunView, key: str) -> Picture:
         shade, dashes = BESIDE[of]
         drawn.append(Line(view.references[of], value, shade, of, ls=dashes, lw=1.5))
     said = ", ".join(f"{view.references[of]} {value:.4f}" for of, value in beside.items())
+    if (served := summary.get(f"{key}_served")) is not None:
+        style: dict[str, Any] = {"ls": (0, (6, 2)), "lw": 1.3}
+        drawn.append(Line("mean, as served", served, _colour(view), "served", **style))
+        said = f"mean over all rounds, as served, {served:.4f}; {said or 'no references'}"
     return Picture(
         name=key,
         title=f"{metric.label} on the held-out ratings ({metric.better} is better)",

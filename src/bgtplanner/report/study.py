@@ -10,7 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from bgtplanner.models.metrics import METRICS
 from bgtplanner.models.references import REFERENCES
 from bgtplanner.paper.table2 import NAMES
 from bgtplanner.report.screen import words
+from bgtplanner.report.terminal import planned_key
 from bgtplanner.report.view import Tile
 from bgtplanner.runs.cells import Cell, Outcome, folder_name, metric_of
 from bgtplanner.runs.execute import StudyObserver, run_study
@@ -49,6 +50,7 @@ __all__ = [
     "short_key",
     "tables",
     "tiles",
+    "when",
     "write_files",
 ]
 
@@ -185,8 +187,12 @@ class Sheet:
 
 def sheets(found: Comparison) -> Iterator[Sheet]:
     """The tables of a study, in order: for a sweep, one per variation."""
-    reported = found.reported  # 80 columns have room for two metrics
-    pairs = [reported[number : number + 2] for number in range(0, len(reported), 2)]
+    pairs = [  # 80 columns have room for two metrics
+        keys[number : number + 2]
+        for _, group in groupby(found.reported, when)
+        for keys in [list(group)]
+        for number in range(0, len(keys), 2)
+    ]
     for variation, keys in product(found.study.variations or (Variation(),), pairs):
         yield _means(found, variation, keys)
     if found.study.variations:
@@ -195,6 +201,15 @@ def sheets(found: Comparison) -> Iterator[Sheet]:
         yield from (_apart(found, keys) for keys in pairs)
     if any(row.paper is not None for row in found.rows):
         yield _beside_the_paper(found)
+
+
+def when(key: str) -> str:
+    """Of which rounds a compared figure is."""
+    if key in METRICS:
+        return "last round"
+    if key.endswith("_served"):
+        return "mean over all rounds, as served"
+    return "best round on the test set, as in the paper" if key.endswith("_best") else "last round"
 
 
 def _label(key: str) -> str:
@@ -206,7 +221,7 @@ def _apart(found: Comparison, keys: Sequence[str]) -> Sheet:
     better = " and ".join(f"a {METRICS[metric_of(key)].better} {_label(key)}" for key in keys)
     verb = "are" if len(keys) > 1 else "is"
     sheet = Sheet(
-        title=f"Difference from {found.study.against}, paired by seed",
+        title=f"Difference from {found.study.against}, paired by seed ({when(keys[0])})",
         columns=("policy", "n", *(head for key in keys for head in (_label(key), "±95 %"))),
         note=f"A{better[1:]} {verb} better. * marks an interval that excludes zero."
         + (_unlike(found.differences) if keys[0] == found.reported[0] else ""),
@@ -239,8 +254,6 @@ def _beside_the_paper(found: Comparison) -> Sheet:
 
 def _means(found: Comparison, variation: Variation, metrics: Sequence[str]) -> Sheet:
     """Means over seeds; in a sweep the varied settings replace the intervals."""
-    best = metrics[0].endswith("best")
-    when = "best round on the test set, as in the paper" if best else "last round"
     keys, labels = variation.keys, [_label(key) for key in metrics]
     spread, said = (
         {"sd": "std", "±95 %": "half"},
@@ -250,14 +263,15 @@ def _means(found: Comparison, variation: Variation, metrics: Sequence[str]) -> S
         spread, said = {"sd": "std"}, "mean and standard deviation"
     heads = [head for label in labels for head in (label, *spread)]
     sheet = Sheet(
-        title=f"{' x '.join(keys) or ' and '.join(labels)} ({when})",
+        title=f"{' x '.join(keys) or ' and '.join(labels)} ({when(metrics[0])})",
         columns=("policy", *map(short_key, keys), "n", *heads),
         note=f"n: seeds finished of those requested; {said}."
         + (_unlike(found.rows) if metrics[0] == found.reported[0] else ""),
     )
     for row in found.rows_of(variation) if keys else found.rows:
-        ours = row.figures[found.error if not row.reference else metrics[0]]
-        if row.reference and not any(row.figures[key] for key in metrics):
+        keys_of = metrics if row.reference else ["rmse_final"]
+        ours = next((of for key in keys_of if (of := row.figures[key]) is not None), None)
+        if row.reference and ours is None:
             continue  # it does not rank, or only ranks
         cells = [REFERENCES[row.policy] if row.reference else _marked(row)]
         cells += [cut(in_words(row.varied[key])) for key in keys]
@@ -339,7 +353,8 @@ def headline(found: Comparison) -> str:
             return f"Effect of {keys}: no cell is finished yet."
         error, row = min(best.values(), key=lambda entry: entry[0])
         at = ", ".join(f"{key} = {in_words(value)}" for key, value in row.varied.items())
-        said = f"the lowest error, RMSE {error:.4f}, is that of {row.policy} at {at}."
+        how = f"RMSE {error:.4f}{_as_served(found)}"
+        said = f"the lowest error, {how}, is that of {row.policy} at {at}."
         return f"Effect of {keys}: {said}"
     contested = [name for name, rows in groups.items() if len(rows) > 1]
     if not contested:
@@ -349,13 +364,18 @@ def headline(found: Comparison) -> str:
         error, row = best[contested[0]]
         return (
             f"{row.policy} has the lowest mean error of {len(groups[contested[0]])} policies on "
-            f"{contested[0]}: RMSE {error:.4f}{_below_alone(found, row, error)}."
+            f"{contested[0]}: RMSE {error:.4f}{_as_served(found)}"
+            f"{_below_alone(found, row, error)}."
         )
     wins = Counter(best[name][1].policy for name in contested).most_common()
     others = ", ".join(f"{name} in {won}" for name, won in wins[1:])
     rest = f" ({others})" if others else ""
     policy, times = wins[0]
     return f"{policy} has the lowest mean error in {times} of {len(contested)} settings{rest}."
+
+
+def _as_served(found: Comparison) -> str:
+    return " as served" if found.error.endswith("_served") else ""
 
 
 def _below_alone(found: Comparison, best: Row, error: float) -> str:
@@ -541,7 +561,8 @@ class StudyView:
         if outcome.summary is None:
             said += [("failed", "red"), f": {outcome.error or ''}"]
         else:
-            said += [f"RMSE {outcome.summary['rmse_final']:.4f}, {duration(outcome.seconds)}"]
+            error = outcome.summary[planned_key(outcome.summary)]
+            said += [f"RMSE {error:.4f}, {duration(outcome.seconds)}"]
         rest = "" if self._done >= self._total else _left(left)
         if self._live is None:
             count = f"{self._done}/{self._total}  "

@@ -64,16 +64,17 @@ def _comparison_pictures(
         for (of, by, policy), curve in curves.items()
         if of == dataset and by in (mechanism, "none")
     }
-    drawn = []
+    drawn: list[Picture] = []
     for key in found.reported:
         name = metric_of(key)
         beside = _known((row for row in rows if row.reference), key)
         levels = _known((row for row in rows if not (row.reference or row.baseline)), key)
         apart = _known((row for row in rows if row.baseline), key)
-        some = [_levels(levels, beside, name)] if levels else []
-        some += [_differences(apart, str(found.study.against), name)] if apart else []
+        some = [_levels(levels, beside, key)] if levels else []
+        some += [_differences(apart, str(found.study.against), key)] if apart else []
         by_round = {of: values for of, curve in here.items() if (values := curve.scores.get(name))}
-        some += [_curves(by_round, beside.get("client_alone"), name)] if by_round else []
+        if by_round and not any(picture.view == name for picture in drawn):
+            some += [_curves(by_round, beside.get("client_alone"), name)]
         drawn += [replace(picture, view=name) for picture in some]
     if any(curve.left for curve in here.values()):
         drawn.append(_spending({of: curve.left for of, curve in here.items() if curve.left}))
@@ -86,8 +87,17 @@ def _known(rows: Iterable[Row], key: str) -> dict[str, Estimate]:
     return {of.policy: found for of in rows if (found := of.figures[key]) is not None}
 
 
-def _levels(values: Mapping[str, Estimate], beside: Mapping[str, Estimate], name: str) -> Picture:
-    metric = METRICS[name]
+def _named(key: str) -> tuple[str, str]:
+    """The name of a picture of a figure, and what the figure is in its title."""
+    name = metric_of(key)
+    label = METRICS[name].label
+    if key in METRICS or key.endswith("_final"):
+        return name, f"{label}, last round"
+    return (f"{name}-served", f"{label}, as served") if key.endswith("_served") else (name, label)
+
+
+def _levels(values: Mapping[str, Estimate], beside: Mapping[str, Estimate], key: str) -> Picture:
+    metric, (name, label) = METRICS[metric_of(key)], _named(key)
     # With one user per client two references are the same: then one line is enough.
     lines = {found.mean: of for of, found in beside.items()}
 
@@ -102,23 +112,24 @@ def _levels(values: Mapping[str, Estimate], beside: Mapping[str, Estimate], name
 
     return Picture(
         name=name,
-        title=f"{metric.label}: mean and 95 % interval over seeds",
-        alt=f"{metric.label} of each policy: {_said(values, '.4f')}.",
+        title=f"{label}: mean and 95 % interval over seeds",
+        alt=f"{label}, of each policy: {_said(values, '.4f')}.",
         draw=_intervals(values, f"{metric.label} ({metric.better} is better)", draw),
         size=_tall(values),
     )
 
 
-def _differences(values: Mapping[str, Estimate], baseline: str, name: str) -> Picture:
-    label, better = METRICS[name].label, METRICS[name].better
+def _differences(values: Mapping[str, Estimate], baseline: str, key: str) -> Picture:
+    metric, (name, title) = METRICS[metric_of(key)], _named(key)
+    label, better = metric.label, metric.better
 
     def draw(axes: Axes) -> None:
         axes.axvline(0, color=look_of(baseline).colour, lw=1.4)
 
     return Picture(
         name=f"difference-{name}",
-        title=f"{label} minus that of {baseline}, paired by seed ({better} is better)",
-        alt=f"{label} minus that of {baseline}, with 95 % intervals: {_said(values, '+.4f')}.",
+        title=f"{title}, minus that of {baseline}, paired by seed ({better} is better)",
+        alt=f"{title}, minus that of {baseline}, with 95 % intervals: {_said(values, '+.4f')}.",
         draw=_intervals(values, f"{label} minus that of {_short(baseline)}", draw),
         size=_tall(values),
     )
@@ -210,7 +221,7 @@ def sweep_picture(
     variations = found.study.variations
     keys = [" x ".join(variation.keys) for variation in variations]
     kinds = [metric_of(key) for key in chosen]
-    what = " and ".join(METRICS[kind].label for kind in kinds)
+    what = " and ".join(_named(key)[1] for key in chosen)
     wide = min(len(chosen), 3)
     deep = -(-len(chosen) // wide)
     shown = [
@@ -230,9 +241,9 @@ def sweep_picture(
             panels = part.subplots(deep, wide, squeeze=False).ravel()
             for axes in panels[len(chosen) :]:
                 axes.set_axis_off()
-            for axes, metric, kind in zip(panels, chosen, kinds, strict=False):
+            for axes, metric in zip(panels, chosen, strict=False):
                 _draw(axes, variation, rows, metric)
-                axes.set_ylabel(METRICS[kind].label)
+                axes.set_ylabel(_named(metric)[1])
                 axes.grid(axis="y", alpha=0.25, lw=0.7)
             handles, labels = panels[0].get_legend_handles_labels()
             if handles:  # above all panels
@@ -249,7 +260,7 @@ def sweep_picture(
 
     name = f"{folder_name(dataset)}-{mechanism}"
     return Picture(
-        name=name if len(chosen) > 1 else f"{kinds[0]}-{name}",
+        name=name if len(chosen) > 1 else f"{_named(chosen[0])[0]}-{name}",
         title=f"{what} over {', '.join(keys)}",
         alt=_in_words(shown, chosen[0], what),
         draw=draw,

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from bgtplanner.models.metrics import Metric, shown
+from bgtplanner.models.metrics import METRICS, Metric, shown
 from bgtplanner.models.references import REFERENCES
 from bgtplanner.report.blocks import bar, sparkline
 from bgtplanner.report.guarantee import guarantee
@@ -28,9 +28,13 @@ __all__ = [
     "RunProgress",
     "about_scores",
     "description_view",
+    "gain_in_words",
+    "is_served",
     "lists_in_words",
+    "planned_key",
     "score_rows",
     "summary_table",
+    "target_in_words",
 ]
 
 _MOST_CLASSES = 3
@@ -128,19 +132,16 @@ class RunProgress:
                 f"epsilon {entry['epsilon']:g}: {entry['clients']:,} clients, spent at most "
                 f"{entry['epsilon_spent_max']:.3g}, RMSE {entry['rmse_final'] or 0:.4f}"
             )
-        if summary.get("target") is not None:
-            reached = "reached" if summary["target_reached"] else "not reached"
-            self._say(f"Target RMSE {summary['target']:g}: {reached}.")
+        if (target := target_in_words(summary)) is not None:
+            self._say(target)
         # The most important lines come last: the gain, the guarantee, what was spent.
-        together, alone = summary["rmse_final"], summary["rmse_client_alone"]
-        better = "lower" if together <= alone else "higher"
-        gain = f"{100 * abs(1 - together / alone):.1f} % " if alone else ""
-        lists = lists_in_words(summary)
+        served, lists = is_served(summary), lists_in_words(summary)
+        had = "" if lists is None else f"lists {'had' if served else 'have'} {lists}; "
         self._say(
             ("Learning together", "bold"),
-            ": " if lists is None else f": lists have {lists}; ",
-            f"the error is {gain}{better} than that of a client alone. "
-            f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s.",
+            f": {'over all rounds, ' if served else ''}{had}",
+            f"the error {'was' if served else 'is'} {gain_in_words(summary)} than that of a "
+            f"client alone. {summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s.",
         )
         if summary.get("planner_note"):
             self._say(f"Planner {summary['planner_note']}.")
@@ -174,8 +175,47 @@ def _privacy(config: Config) -> str:
     return f"{budget}, {how}, {config.planning.policy}"
 
 
+def is_served(summary: Mapping[str, Any]) -> bool:
+    """Whether what counts is the error that people were served with over all rounds.
+
+    Runs of earlier versions planned for the last round.
+    """
+    return summary.get("objective") == "served" and summary.get("rmse_served") is not None
+
+
+def planned_key(summary: Mapping[str, Any], name: str = "rmse") -> str:
+    """The key of the figure that was planned for; that of the last round if it has no other."""
+    if is_served(summary) and summary.get(f"{name}_served") is not None:
+        return f"{name}_served"
+    return f"{name}_final" if METRICS[name].sums else name
+
+
+def gain_in_words(summary: Mapping[str, Any], space: str = " ") -> str:
+    """How much lower or higher the error is than that of a client alone, over the same rounds."""
+    together, alone = summary[planned_key(summary)], summary["rmse_client_alone"]
+    if is_served(summary) and summary.get("rmse_client_alone_served") is not None:
+        alone = summary["rmse_client_alone_served"]
+    gain = f"{100 * abs(1 - together / alone):.1f}{space}% " if alone else ""
+    return f"{gain}{'lower' if together <= alone else 'higher'}"
+
+
+def target_in_words(summary: Mapping[str, Any]) -> str | None:
+    """Whether and when the target was reached, and how much of the budget was kept."""
+    if summary.get("target") is None:
+        return None
+    said, when = f"Target RMSE {summary['target']:g}", summary.get("target_round")
+    if not summary["target_reached"]:
+        return f"{said}: not reached."
+    left = summary.get("budget_left")
+    kept = "" if left is None else f"; {100 * left:.0f} % of the budget was kept"
+    return f"{said}: reached{'' if when is None else f' in round {when + 1}'}{kept}."
+
+
 def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, list[str], bool]]:
-    """Rows of the reference predictors and of the result: name, figures, whether it is ours."""
+    """Rows of the reference predictors and of the result: name, figures, whether it is ours.
+
+    Ours is what was planned for; it comes before the other one.
+    """
 
     def figures(when: str) -> list[str]:
         own = ("final", "best")
@@ -186,9 +226,17 @@ def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, list[str], bool]]:
             for name, metric in shown(summary["preset"]).items()
         ]
 
-    every = [(name, figures(key), False) for key, name in REFERENCES.items()]
+    every = []
+    for key, name in REFERENCES.items():
+        every.append((name, figures(key), False))
+        if is_served(summary) and summary.get(f"rmse_{key}_served") is not None:
+            every.append((f"{name}, as served", figures(f"{key}_served"), False))
     rows = [row for row in every if set(row[1]) != {"–"}]
-    rows.append((f"{summary['model']}, last round", figures("final"), True))
+    model, served = summary["model"], is_served(summary)
+    ours = [(f"{model}, last round", figures("final"), not served)]
+    if summary["preset"] != "paper" and summary.get("rmse_served") is not None:
+        ours.insert(0 if served else 1, (f"{model}, as served", figures("served"), served))
+    rows += ours
     if summary["preset"] == "paper":
         rows.append(("best round on the test set, as in the paper", figures("best"), False))
     return rows
@@ -197,7 +245,8 @@ def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, list[str], bool]]:
 def lists_in_words(summary: Mapping[str, Any]) -> str | None:
     """How good the lists are, beside what is popular; None if that is not known or not shown."""
     name = "ndcg_at_10"
-    ours, popular = (summary.get(key) for key in (name, f"{name}_popularity"))
+    keys = planned_key(summary, name), f"{name}_popularity"
+    ours, popular = (summary.get(key) for key in keys)
     if ours is None or popular is None or name not in (metrics := shown(summary["preset"])):
         return None
     metric = metrics[name]
@@ -208,15 +257,22 @@ def lists_in_words(summary: Mapping[str, Any]) -> str | None:
 def about_scores(summary: Mapping[str, Any]) -> list[str]:
     """Sentences on the error, on the data's own scale and over all rounds, and on the lists."""
     said = []
-    raw, scale = summary.get("rmse_final_raw"), summary.get("scale")
-    if raw is not None and scale is not None and list(scale) != [0, 1]:
+    if is_served(summary):
+        said.append("What counts is the error that people were served with, over all rounds.")
+    error, scale = summary.get(planned_key(summary)), summary.get("scale")
+    if error is not None and scale is not None and list(scale) != [0, 1]:
         low, high = scale
         said.append(
-            f"RMSE {summary['rmse_final']:.4f} is {raw:.3g} on the scale of the data, {low:g} to "
+            f"RMSE {error:.4f} is {error * (high - low):.3g} on the scale of the data, {low:g} to "
             f"{high:g}."
         )
-    if (served := summary.get("rmse_served")) is not None:
+    if (served := summary.get("rmse_served")) is not None and not is_served(summary):
         said.append(f"Over all rounds, people were served with a mean RMSE of {served:.4f}.")
+    if (arriving := summary.get("rmse_arriving")) is not None:
+        said.append(
+            f"Ratings that arrived were predicted, before they were learned, with RMSE "
+            f"{arriving:.4f}."
+        )
     drawn, users = summary.get("users_ranked"), summary.get("users")
     if drawn is not None and users is not None and drawn < users:
         said.append(f"The lists are those of {drawn:,} of {users:,} users, drawn at random.")

@@ -15,7 +15,7 @@ from bgtplanner.errors import RunFolderError
 from bgtplanner.models.metrics import METRICS, shown
 from bgtplanner.models.references import REFERENCES
 from bgtplanner.report.guarantee import guarantee, is_sound, not_covered, readings_of
-from bgtplanner.report.terminal import lists_in_words
+from bgtplanner.report.terminal import gain_in_words, is_served, lists_in_words, planned_key
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.summary import identity_of, not_accounted, promised, readings, summarise
@@ -105,11 +105,6 @@ class RunView:
         known = self.summary.get("class_epsilons") or [self.summary.get("epsilon")]
         return [epsilon for epsilon in known if epsilon is not None]
 
-    def _against(self, reference: str) -> float | None:
-        """By what share the error is higher than a reference's; below 0 is better."""
-        theirs = self.summary.get(f"rmse_{reference}")
-        return float(self.summary["rmse_final"] / theirs - 1) if theirs else None
-
     def headline(self) -> str:
         """The result in one sentence."""
         summary = self.summary
@@ -121,17 +116,22 @@ class RunView:
                 f"{summary['clients']:,} clients learned together on their own machines. They did "
                 "not report how good the model is: no budget was set aside for that."
             )
-        alone = self._against("client_alone")
-        if alone is None:
-            return f"RMSE {summary['rmse_final']:.4f} after {summary['rounds_run']} rounds."
-        better = "lower" if alone <= 0 else "higher"
-        together = f"Learning together, {summary['clients']:,} clients"
-        share = f"{100 * abs(alone):.1f}\N{NO-BREAK SPACE}%"
-        error = f"an error {share} {better} than each could reach alone"
-        if (lists := lists_in_words(summary)) is not None:
-            return f"{together} get lists with {lists} and {error}."
-        rmse, own = summary["rmse_final"], summary["rmse_client_alone"]
-        return f"{together} end with {error} (RMSE {rmse:.4f} against {own:.4f})."
+        served, rmse = is_served(summary), summary[planned_key(summary)]
+        if not summary.get("rmse_client_alone"):
+            over = "as served over" if served else "after"
+            return f"RMSE {rmse:.4f} {over} {summary['rounds_run']} rounds."
+        gain = gain_in_words(summary, "\N{NO-BREAK SPACE}")
+        error, lists = f"an error {gain} than each could reach alone", lists_in_words(summary)
+        clients, own = f"{summary['clients']:,} clients", summary["rmse_client_alone"]
+        if served:
+            begun = f"Over {summary['rounds_run']} rounds of learning together, {clients} were"
+            own = summary.get("rmse_client_alone_served") or own
+        else:
+            begun = f"Learning together, {clients}"
+        if lists is not None:
+            return f"{begun} {'served' if served else 'get'} lists with {lists} and {error}."
+        ends = f"{'served' if served else 'end'} with {error}"
+        return f"{begun} {ends} (RMSE {rmse:.4f} against {own:.4f})."
 
     def tiles(self) -> list[Tile]:
         """The result beside the references, what was spent, and what is guaranteed."""
@@ -147,17 +147,24 @@ class RunView:
             return [Tile("Uploads used", f"{answers['used']:,}", rest)]
         tiles = []
         for name, title in (("ndcg_at_10", "Lists (NDCG@10)"), ("rmse", "Error (RMSE)")):
-            metric = METRICS[name]
-            value = summary.get(f"{name}_final" if metric.sums else name)
-            raw = summary.get(f"{name}_final_raw")
-            beside = [] if raw is None else [f"{raw:.3g} on the scale of the data"]
+            metric, planned = METRICS[name], planned_key(summary, name)
+            value, last = summary.get(planned), f"{name}_final" if metric.sums else name
+            beside = ["mean over all rounds, as served"] if planned != last else []
+            other = last if planned != last else f"{name}_served"
+            if summary.get(other) is not None and self.config.preset != "paper":
+                when = "in the last round" if other == last else "as served over all rounds"
+                beside.append(f"{metric.in_words(summary[other])} {when}")
+            scale = summary.get("scale")
+            if value is not None and scale is not None and metric.unit == "ratings":
+                beside.append(f"{value * (scale[1] - scale[0]):.3g} on the scale of the data")
             beside += [
-                f"{label} {metric.in_words(other)}"
+                f"{label} {metric.in_words(theirs)}"
                 for key, label in REFERENCES.items()
-                if (other := summary.get(f"{name}_{key}")) is not None
+                if (theirs := summary.get(f"{name}_{key}")) is not None
                 and (not metric.sums or key in self.references)
             ]
-            worse = metric.sums and (self._against("client_alone") or 0) > 0
+            alone = summary.get("rmse_client_alone")
+            worse = metric.sums and alone and gain_in_words(summary).endswith("higher")
             if value is not None and name in shown(self.config.preset):
                 tile = Tile(title, metric.in_words(value), " · ".join(beside), warn=bool(worse))
                 tiles.append(tile)

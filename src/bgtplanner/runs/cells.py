@@ -275,20 +275,26 @@ class _CellView(Observer):
 
 
 def compared() -> list[str]:
-    """The keys of ``summary.json`` that are compared: of the last round and of the best one.
+    """The keys of ``summary.json`` that are compared: as served, of the last and the best round.
 
     They include what is only shown with some other preset.
     """
     found = []
     for name in METRICS:
-        if METRICS[name].shown:
-            found += [f"{name}_final", f"{name}_best"] if METRICS[name].sums else [name]
+        metric = METRICS[name]
+        if not metric.shown:
+            continue
+        found += [f"{name}_final", f"{name}_best"] if metric.sums else [name]
+        if metric.unit == "ratings" or name == "ndcg_at_10":
+            found.append(f"{name}_served")
     return found
 
 
 def metric_of(key: str) -> str:
     """The metric of such a key."""
-    return key.removesuffix("_final").removesuffix("_best")
+    if key in METRICS:
+        return key
+    return key.removesuffix("_final").removesuffix("_best").removesuffix("_served")
 
 
 def outcome_of(cell: Cell, place: Path) -> Outcome:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -35,6 +36,7 @@ from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.learner import MODELS
 from bgtplanner.models.optimizers import Server
 from bgtplanner.models.tastes import Tastes
+from bgtplanner.planning.objective import Kind, Objective
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.allowed import UNITS, best_mechanism, neighbours_of
@@ -65,6 +67,8 @@ FLAGS = {
     "data.items": "--items",
     "model.name": "--model",
     "planning.policy": "--policy",
+    "planning.objective": "--objective",
+    "planning.traffic": "--traffic",
     "planning.levels": "--levels",
     "planning.min_rounds": "--min-rounds",
     "planning.target": "--target",
@@ -89,6 +93,8 @@ BEFORE = {
     "data.leave_last": 1,
     "data.arrival": "random",
     "synthetic.choosy": 0.0,
+    "planning.objective": "last",
+    "planning.traffic": None,
     "privacy.neighbours": "replace-one",
 }
 """Settings that the folders of older runs do not have, and what those runs did."""
@@ -242,11 +248,46 @@ class FederationSection(_Section):
     after_budget: Literal["rest", "stop"] = "rest"
 
 
+def _traffic(value: Any) -> Any:
+    """Return numbers as text with commas, from such text, a list, or a file with one per line.
+
+    A file is read here and now: the settings of a run hold its numbers, so that it can be resumed
+    where the file is not.
+    """
+    if value is None:
+        return None
+    given = value if isinstance(value, list | tuple) else str(value).split(",")
+    try:
+        if isinstance(value, str) and not _numbers(given) and Path(value).is_file():
+            lines = read_bytes(Path(value), MOST_BYTES_OF_SETTINGS).decode("utf-8-sig").split("\n")
+            given = [line.strip() for line in lines if line.strip()]
+        numbers = Objective("served", [float(number) for number in given]).traffic or ()
+    except (ConfigError, OSError, TypeError, ValueError) as error:
+        raise PydanticCustomError(
+            "traffic",
+            "numbers of 0 or more with commas, such as 5,5,5,5,8,10,9, or a file with one per "
+            "line; not all 0",
+        ) from error
+    return ",".join(repr(number).removesuffix(".0") for number in numbers)
+
+
+def _numbers(parts: Iterable[str]) -> bool:
+    try:
+        return bool([float(part) for part in parts])
+    except ValueError:
+        return False
+
+
 class PlanningSection(_Section):
     """The policy, which decides what a round may cost, and what it may look at.
 
     Attributes:
         policy: A policy that comes with the package, or ``package.module:Class``.
+        objective: What is planned for, and compared by. ``served``: the mean error over the
+            rounds, since people are served in each of them. ``last``: that of the last round.
+        traffic: How many people are served in each round, in any unit: numbers with commas, such
+            as ``5,5,5,5,8,10,9``, which are repeated over the rounds; or a file with one number
+            per line. By default all rounds count the same.
         constants: For `bgt`: the planner's ``own`` constants; the paper's with the formulas
             ``repaired``; every formula as printed in the ``paper``, or as in its ``authors``'
             code. The last two are for comparison, and keep all errors.
@@ -260,14 +301,18 @@ class PlanningSection(_Section):
             ratings or the training ``loss`` fell, neither of which is accounted for; the signal
             in what was ``released``; or by how much the RMSE on the ``validation`` set fell, which
             is paid for.
-        target: The RMSE at which a run ends. Unless it is read from the test ratings, clients
-            keep a validation set.
+        target: The RMSE at which a run stops spending. It ends there, unless people are still
+            served afterwards: with ``planning.objective = served`` and ``federation.after_budget =
+            rest``, the other rounds are played without uploads. Unless it is read from the test
+            ratings, clients keep a validation set.
         validation_share: Share of its ratings in a client's validation set, if there is one.
         validation_charge: Share of a round's charge that pays for validation.
         options: The policy's own options, such as ``planning.options.shape=saturating``.
     """
 
     policy: str = "bgt"
+    objective: Kind = "served"
+    traffic: Annotated[str | None, BeforeValidator(_traffic)] = None
     constants: Literal["own", "repaired", "paper", "authors"] = "own"
     levels: int | None = Field(default=None, ge=1, le=1000)
     min_rounds: int | None = Field(default=None, ge=1)
@@ -278,6 +323,12 @@ class PlanningSection(_Section):
     validation_share: float = Field(default=0.1, gt=0, lt=1)
     validation_charge: float = Field(default=0.05, gt=0, lt=1)
     options: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def goal(self) -> Objective:
+        """What is planned for."""
+        given = None if self.traffic is None else [float(of) for of in self.traffic.split(",")]
+        return Objective(self.objective, given)
 
 
 class _OneOf:
@@ -416,6 +467,12 @@ class Config(_Section):
         """Whether clients keep a validation set."""
         wanted = self.planning.target is not None and not self.target_from_test
         return wanted or (self.learns and self.planning.reward == "validation")
+
+    @property
+    def rests(self) -> bool:
+        """Whether rounds are still played when a target is reached: people are still served."""
+        served = self.planning.objective == "served"
+        return served and self.federation.after_budget == "rest"
 
 
 def load_config(

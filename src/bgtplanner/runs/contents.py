@@ -25,6 +25,7 @@ from bgtplanner.kinds import (
     Many,
     Positive,
     RoundNumber,
+    Share,
     Some,
     Word,
     in_words,
@@ -117,6 +118,9 @@ _SUMMARY: Mapping[str, Any] = {
     **dict.fromkeys(("seed", "rounds_run", "clients_with_last_model"), Count),
     "target": Positive | None,
     "target_reached": bool | None,
+    "target_round": RoundNumber | None,
+    "budget_left": Share | None,
+    "objective": Literal["served", "last"],
     **dict.fromkeys(("seconds_total", "seconds_per_round"), AtLeast0),
     "not_accounted": _Words,
     "scale": _Scale | None,
@@ -134,7 +138,8 @@ _SUMMARY: Mapping[str, Any] = {
     "epsilon_other_reading": AtLeast0 | None,
     **dict.fromkeys(("rounds_paid", "uploads_dropped"), Count | None),
     **dict.fromkeys(("ledger_head", "planner_note"), Word | None),
-    **dict.fromkeys(("rmse_served", "rmse_arriving"), AtLeast0 | None),
+    **dict.fromkeys(("rmse_served", "rmse_objective", "rmse_arriving"), AtLeast0 | None),
+    "rmse_client_alone_served": AtLeast0 | None,
 }
 
 NOTES = Contents(

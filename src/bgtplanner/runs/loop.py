@@ -23,7 +23,7 @@ from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.interrupts import stop_requests
 from bgtplanner.runs.observers import RoundObserver
-from bgtplanner.runs.summary import most_spent, reached_target
+from bgtplanner.runs.summary import most_spent, reaches_target
 
 __all__ = ["Run"]
 
@@ -41,6 +41,8 @@ class Run:
         self.records: list[dict[str, Any]] = []
         self.seconds_before = 0.0
         self.planned: Coordinator | None = None
+        self._looked = 0  # at how many records, for the target
+        self._reached = False
 
     def close(self) -> None:
         """Close the ledger."""
@@ -78,10 +80,14 @@ class Run:
         return arrays
 
     def step(self) -> RoundResult | None:
-        """Plan and play a round; None if there is no round left."""
+        """Plan and play a round; None if there is no round left.
+
+        Once the target is reached, nothing is spent any more.
+        """
         if self.planned is None:
             raise ConfigError("the run has no ledger to pay from")
         begun = time.perf_counter()
+        self.planned.over |= self.reached()
         played = self.planned.step()
         if played is None:
             return None
@@ -95,6 +101,11 @@ class Run:
     def check(self, played: RoundResult) -> None:
         """Raise an error if the run must not continue after this round."""
 
+    def measured(self, index: int) -> dict[str, float]:
+        """Further figures of a round that has just been played, for its record."""
+        del index
+        return {}
+
     def carry_out(self, folder: RunFolder | None = None) -> float:
         """Play all remaining rounds, and return how many seconds the run has taken in total."""
         total, every = self.config.federation.rounds, self.checkpoint_every
@@ -105,25 +116,24 @@ class Run:
             return self.seconds_before + time.perf_counter() - started
 
         with stop_requests(active=folder is not None) as stop:
-            while simulation.next_round < total and not self._reached():
+            while not self._over():
                 played = self.step()
                 if played is None:
                     if folder is not None and self.records:
                         folder.write_checkpoint(self._arrays(seconds()))
                     break
                 self.check(played)
-                record = played.as_json()
+                record = played.as_json() | self.measured(played.round)
                 self.records.append(record)
                 stopping = stop.is_set()  # read once: a later request is for the next round
                 if folder is not None:
                     folder.append_round(record)
-                    due = simulation.next_round % every == 0 or simulation.next_round == total
-                    if due or stopping or self._reached():
+                    due = simulation.next_round % every == 0
+                    if due or stopping or self._over():
                         folder.write_checkpoint(self._arrays(seconds()))
                 if self.observer is not None:
                     self.observer.round(record, total)
-                over = simulation.next_round == total or self._reached()
-                if stopping and folder is not None and not over:
+                if stopping and folder is not None and not self._over():
                     raise InterruptedRunError(
                         f"stopped after round {simulation.next_round} of {total}; continue with: "
                         f"{folder.resume_command}"
@@ -132,5 +142,14 @@ class Run:
             raise ConfigError("the budget cannot pay for a single round; give a larger --epsilon")
         return seconds()
 
-    def _reached(self) -> bool:
-        return bool(reached_target(self.config, self.records))
+    def reached(self) -> bool:
+        """Whether a round has reached the target, if there is one."""
+        later = self.records[self._looked :]
+        self._looked = len(self.records)
+        self._reached |= any(reaches_target(self.config, record) for record in later)
+        return self._reached
+
+    def _over(self) -> bool:
+        """Whether there is no round left: a reached target ends a run that does not rest."""
+        done = self.simulation.next_round >= self.config.federation.rounds
+        return done or (self.reached() and not self.config.rests)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from bgtplanner.data.split import Split
-from bgtplanner.models.metrics import of_ratings
+from bgtplanner.models.metrics import of_lists, of_ratings
 from bgtplanner.runs.assembly import accountant_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.summary import Result, readings
@@ -131,7 +131,8 @@ def figures_of(record: Mapping[str, Any], config: Config) -> dict[str, float]:
         return values[level] if level is not None and level < len(values) else None
 
     groups = {
-        "quality": of_ratings(),
+        "quality": (*of_ratings(), "rmse_arriving"),
+        "lists": of_lists(),  # of a few rounds
         "training": ("loss", "ratings", "seconds"),
         "clients": ("clients", "paid", "late", "dropped"),
         "budget": ("charge",),

@@ -23,6 +23,7 @@ from bgtplanner.errors import ConfigError, DataError, RunFolderError, TrainingDi
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.learner import MODELS, Learner
+from bgtplanner.models.metrics import METRICS, lists_of, shown
 from bgtplanner.models.references import references
 from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import POLICIES
@@ -41,9 +42,12 @@ from bgtplanner.runs.observers import Observer
 from bgtplanner.runs.summary import (
     Result,
     about_ratings,
+    alone_served,
     classes_of,
     facts_of,
+    lists_served,
     ranking_of,
+    rounds_to_rank,
     spending_of,
     summarise,
 )
@@ -60,6 +64,9 @@ __all__ = [
     "simulate",
     "split_of",
 ]
+
+
+_LISTS = "ndcg_at_10"  # measured in some of the rounds, too
 
 
 class Given(NamedTuple):
@@ -336,9 +343,10 @@ def _with_schedule(
         planning = config.planning.model_copy(update={"options": options})
         tried = config.model_copy(update={"planning": planning})
         run = _Run(tried, ratings, None, given)
+        run.ranks = False
         run.open_ledger(None)
         run.carry_out()
-        error = run.records[-1]["rmse"]
+        error = config.planning.goal.of([record["rmse"] for record in run.records])
         if error < least:
             best, least = tried, error
     return best
@@ -437,6 +445,8 @@ class _Run(Run):
             validation=config.planning.validation_share if config.validates else 0.0,
         )
         super().__init__(config, simulation, observer)
+        self.ranks = _LISTS in shown(config.preset)
+        self._ranked_in = set(rounds_to_rank(config.federation.rounds))
 
     @functools.cached_property
     def facts(self) -> dict[str, Any]:
@@ -456,7 +466,7 @@ class _Run(Run):
         if self.planned is not None:
             return super().step()
         begun = time.perf_counter()
-        played = self.simulation.step()
+        played = self.simulation.rest() if self.reached() else self.simulation.step()
         return replace(played, seconds=time.perf_counter() - begun)
 
     def train(self, folder: RunFolder | None = None) -> Result:
@@ -471,9 +481,13 @@ class _Run(Run):
             if len(ledger.budgets.classes) > 1:
                 predicted = self.simulation.predict(test.user, test.item)
                 spending["classes"] = classes_of(ledger, test, predicted)
+        summary = summarise(self.config, self.facts, self.records, seconds, spending)
+        summary |= ranking_of(self.simulation, self.split)
+        goal, number = self.config.planning.goal, len(self.records)
+        alone = alone_served(goal, self.split, number, summary["rmse_client_alone"])
+        lists = lists_served(goal, self.records, summary.get(_LISTS))
         result = Result(
-            summary=summarise(self.config, self.facts, self.records, seconds, spending)
-            | ranking_of(self.simulation, self.split),
+            summary=summary | {f"{_LISTS}_served": lists, "rmse_client_alone_served": alone},
             rounds=self.records,
             ratings=self.ratings,
             folder=None if folder is None else folder.path,
@@ -484,6 +498,14 @@ class _Run(Run):
         if self.observer is not None:
             self.observer.finished(result)
         return result
+
+    def measured(self, index: int) -> dict[str, float]:
+        """The NDCG@10 of the lists after some of the rounds, if it is shown."""
+        if not self.ranks or index not in self._ranked_in:
+            return {}
+        lists = lists_of(self.simulation.rank, self.split.train, self.split.test)
+        value = float(METRICS[_LISTS].of(lists))
+        return {_LISTS: value} if math.isfinite(value) else {}
 
     def check(self, played: RoundResult) -> None:
         if not (math.isfinite(played.loss or 0.0) and math.isfinite(played.metrics.rmse)):

@@ -151,23 +151,39 @@ class Comparison:
 
     @property
     def reported(self) -> tuple[str, ...]:
-        """The figures to show: of the best round with the paper's preset, else of the last."""
-        preset = self.study.preset
-        other, names = "_final" if preset == "paper" else "_best", shown(preset)
-        return tuple(
-            key for key in self.known if metric_of(key) in names and not key.endswith(other)
-        )
+        """The figures to show, those that were planned for first.
+
+        With the paper's preset they are those of the best round. Otherwise they are of the last
+        round and as people were served; NDCG@10 and the error, which are known for both, first.
+        """
+        paper, names = self.study.preset == "paper", shown(self.study.preset)
+        known = [key for key in self.known if metric_of(key) in names]
+        if paper:
+            return tuple(key for key in known if not key.endswith(("_final", "_served")))
+        served = [key for key in known if key.endswith("_served")]
+        both = [*map(metric_of, served), "ndcg_at_10"] if served else []
+        last = [key for key in known if not key.endswith(("_best", "_served"))]
+        last.sort(key=lambda key: metric_of(key) not in both)
+        return tuple(served + last if self.error in served else last + served)
 
     @property
     def known(self) -> list[str]:
         """The compared figures that any row has; runs of earlier versions do not have all."""
         keys = compared()
-        return [key for key in keys if any(row.figures[key] for row in self.rows)] or keys
+        ours = [row for row in self.rows if not row.reference]
+        return [key for key in keys if any(row.figures[key] for row in ours)] or keys
 
     @property
     def error(self) -> str:
-        """The figure by which policies are compared in a sentence: their RMSE."""
-        return "rmse_best" if self.study.preset == "paper" else "rmse_final"
+        """The figure by which policies are compared: the RMSE that was planned for.
+
+        With the paper's preset it is that of the best round, by which the paper compares. Where
+        earlier versions have not noted what people were served, it is that of the last round.
+        """
+        if self.study.preset == "paper":
+            return "rmse_best"
+        served = self.study.objective == "served" and "rmse_served" in self.known
+        return "rmse_served" if served else "rmse_final"
 
     def rows_of(self, variation: Variation) -> list[Row]:
         """The rows of the policies in every combination of a variation."""
@@ -179,6 +195,7 @@ class Comparison:
         return {
             "request": asdict(self.study),
             "baseline": self.study.against,
+            "objective": self.study.objective,
             "reported": list(self.reported),
             "cells": len(self.outcomes),
             "rows": [row.as_json() for row in self.rows],
@@ -240,8 +257,14 @@ def _means(summaries: Iterable[Mapping[str, Any]], reference: str = "") -> dict[
     found = {}
     for key in compared():
         name = f"{metric_of(key)}_{reference}" if reference else key
+        if reference and key.endswith("_served") and _all_have(every, f"{name}_served"):
+            name = f"{name}_served"  # others are the same in every round, or not known for all
         found[key] = estimate([of[name] for of in every if of.get(name) is not None])
     return found
+
+
+def _all_have(summaries: Sequence[Mapping[str, Any]], key: str) -> bool:
+    return all(summary.get(key) is not None for summary in summaries)
 
 
 def _rows(

@@ -187,6 +187,12 @@ class Study:
         return others[0] if others else self.policies[1]
 
     @property
+    def objective(self) -> str:
+        """What its runs plan for, and are compared by: ``served`` or ``last``."""
+        planned = load_config(preset=self.preset).planning.objective
+        return str(self.settings.get("planning.objective", planned))
+
+    @property
     def noisy(self) -> list[str]:
         """The mechanisms that add noise."""
         return [name for name in dict.fromkeys(self.mechanisms) if name != "none"]

@@ -6,7 +6,8 @@ import math
 import statistics
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from bgtplanner.errors import ConfigError, DataError, StorageError
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.metrics import drawn_users, of_ratings, ranked
 from bgtplanner.models.recommending import Recommender, pairs_of
-from bgtplanner.models.references import References, rankings, the_same_for_all
+from bgtplanner.models.references import References, rankings, references, the_same_for_all
 from bgtplanner.paper.accounting import client_level
+from bgtplanner.planning.objective import Objective
 from bgtplanner.privacy._book import Spending
 from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.allowed import UNITS
@@ -34,15 +36,19 @@ __all__ = [
     "CLIENT_LEVEL_DELTA",
     "Result",
     "about_ratings",
+    "alone_served",
+    "as_served",
     "classes_of",
     "facts_of",
     "identity_of",
+    "lists_served",
     "most_spent",
     "not_accounted",
     "promised",
     "ranking_of",
-    "reached_target",
+    "reaches_target",
     "readings",
+    "rounds_to_rank",
     "spending_of",
     "summarise",
 ]
@@ -50,6 +56,7 @@ __all__ = [
 CLIENT_LEVEL_DELTA = 1e-5
 """The delta at which the epsilon of a whole client is computed, whatever the preset."""
 
+_SAME = 1e-6  # share of an error below which a change of it says nothing
 _LARGEST = 1e15  # the longest scale that figures are shown on
 _SPENDING = (
     "epsilon_spent_max",
@@ -268,19 +275,22 @@ def summarise(
         **dict.fromkeys(("trust", "unit", "accounting", "epsilon", "delta")),
         **dict.fromkeys(("neighbours", "epsilon_other_reading")),
         "rounds_run": len(records),
-        "target": config.planning.target,
-        "target_reached": reached_target(config, records),
-        **_scores(records, facts.get("scale")),
+        **_target(config, records),
+        "objective": config.planning.objective,
+        **_scores(config.planning.goal, records, facts.get("scale")),
         **dict.fromkeys(_SPENDING),
         "seconds_total": seconds,
         "seconds_per_round": statistics.median(later),
     } | dict(spending or {})
 
 
-def _scores(records: Sequence[Mapping[str, Any]], scale: Sequence[float] | None) -> dict[str, Any]:
+def _scores(
+    goal: Objective, records: Sequence[Mapping[str, Any]], scale: Sequence[float] | None
+) -> dict[str, Any]:
     """The scores of the model; None if no one may look at ratings.
 
     Args:
+        goal: What was planned for.
         records: One mapping per round.
         scale: The lowest and the highest rating on the source's scale, if they are known.
     """
@@ -296,8 +306,19 @@ def _scores(records: Sequence[Mapping[str, Any]], scale: Sequence[float] | None)
         if metric.unit == "ratings":
             raw = None if scale is None or last is None else last * (scale[1] - scale[0])
             found[f"{name}_final_raw"] = raw
-            found[f"{name}_served"] = statistics.fmean(known) if known else None
-    return found | {"rmse_arriving": _arriving(records)}
+            found[f"{name}_served"] = as_served(goal, values)
+    planned = found["rmse_served" if goal.kind == "served" else "rmse_final"]
+    return found | {"rmse_objective": planned, "rmse_arriving": _arriving(records)}
+
+
+def as_served(goal: Objective, values: Sequence[float | None]) -> float | None:
+    """The mean over rounds, each with the weight of its traffic, whatever was planned for.
+
+    None if a round has no value.
+    """
+    known = [value for value in values if value is not None]
+    whole = bool(known) and len(known) == len(values)
+    return replace(goal, kind="served").of(known) if whole else None
 
 
 def _arriving(records: Sequence[Mapping[str, Any]]) -> float | None:
@@ -313,6 +334,71 @@ def _arriving(records: Sequence[Mapping[str, Any]]) -> float | None:
     ]
     arrived, squares = sum(n for n, _ in pairs), sum(n * square for n, square in pairs)
     return (squares / arrived) ** 0.5 if arrived else None
+
+
+def rounds_to_rank(rounds: int) -> list[int]:
+    """The rounds, from 0, after which lists are made: few, and more of them at the beginning.
+
+    Each is as much later than the one before, in proportion. Lists are made after the last round
+    anyway.
+
+    Example:
+        >>> rounds_to_rank(100)
+        [0, 1, 3, 6, 13, 26, 51]
+    """
+    return sorted({round(rounds ** (step / 7)) - 1 for step in range(7)} - {rounds - 1})
+
+
+def lists_served(
+    goal: Objective, records: Sequence[Mapping[str, Any]], last: float | None
+) -> float | None:
+    """The NDCG@10 that people were served with: the mean over rounds, as :func:`as_served`.
+
+    Lists are made in a few rounds only. Between two of these, NDCG@10 is taken to have come as far
+    as the error has, which is known in every round; without any change of the error, as far as the
+    rounds have.
+
+    Args:
+        goal: What was planned for.
+        records: One mapping per round, some with a measured `ndcg_at_10`.
+        last: That of the last round.
+    """
+    found = [record.get("ndcg_at_10") for record in records[:-1]]
+    errors = [record.get("rmse") for record in records]
+    if last is None or None in errors or (len(records) > 1 and found[0] is None):
+        return None
+    known = {index: value for index, value in enumerate(found) if value is not None}
+    places = [*known, len(records) - 1]
+    values = [*known.values(), last]
+    error = np.array(errors, dtype=np.float64)
+    every = np.interp(np.arange(len(records)), places, values)
+    for (begin, end), (low, high) in zip(pairwise(places), pairwise(values), strict=True):
+        fell = error[begin] - error[end]
+        if abs(fell) > _SAME * error[begin]:
+            way = (error[begin] - error[begin : end + 1]) / fell
+            every[begin : end + 1] = low + (high - low) * np.clip(way, 0, 1)
+    return as_served(goal, every.tolist())
+
+
+def alone_served(goal: Objective, split: Split, rounds: int, last: float | None) -> float | None:
+    """The error of a client alone, as people would have been served with it over the rounds.
+
+    It is computed in a few rounds, from the ratings known by then, and changes evenly between
+    them; None if `last`, that of all ratings, is not known.
+    """
+    if last is None:
+        return None
+    places = [index for index in rounds_to_rank(rounds) if index < rounds - 1]
+    train = replace(split.train, catalogue=None)  # features are for another reference
+    test = replace(split.test, catalogue=None)
+    values = [
+        references(train.take(split.present(index)), test).client_alone.rmse for index in places
+    ]
+    known = split.present(rounds - 1)
+    if not known.all():
+        last = references(train.take(known), test).client_alone.rmse
+    every = np.interp(np.arange(rounds), [*places, rounds - 1], [*values, last])
+    return as_served(goal, every.tolist())
 
 
 def ranking_of(simulation: Simulation, split: Split) -> dict[str, Any]:
@@ -333,17 +419,29 @@ def ranking_of(simulation: Simulation, split: Split) -> dict[str, Any]:
     return {**known, "users_ranked": len(drawn_users(test.n_users))}
 
 
-def reached_target(config: Config, records: Sequence[Mapping[str, Any]]) -> bool | None:
-    """Whether the last round reached the target; None without a target.
+def reaches_target(config: Config, record: Mapping[str, Any]) -> bool:
+    """Whether a round reached the target, if there is one.
 
     A validation error is noisy, so its upper confidence bound has to be below the target.
     """
     target = config.planning.target
-    if target is None:
-        return None
-    figure = "rmse" if config.target_from_test else "validation_upper"
-    value = records[-1].get(figure) if records else None
-    return value is not None and value <= target
+    value = record.get("rmse" if config.target_from_test else "validation_upper")
+    return target is not None and value is not None and bool(value <= target)
+
+
+def _target(config: Config, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The target, the first round that reached it, and the share of the budget that is left.
+
+    Of several classes of clients it is that of the class that has the least left.
+    """
+    which = (record["round"] for record in records if reaches_target(config, record))
+    first = next(which, None)
+    return {
+        "target": config.planning.target,
+        "target_reached": None if config.planning.target is None else first is not None,
+        "target_round": first,
+        "budget_left": min(records[-1].get("left") or [], default=None),
+    }
 
 
 def spending_of(
