@@ -281,6 +281,9 @@ def policy_of(config: Config, ledger: Ledger) -> Policy:
     if planning.policy in ("bgt", "random"):
         wide = {"levels": planning.levels, "min_rounds": planning.min_rounds}
         options |= {name: value for name, value in wide.items() if value is not None}
+    if planning.policy == "bgt" and planning.constants in ("own", "repaired"):
+        goal = planning.goal
+        options |= {"objective": goal.kind, "traffic": goal.traffic}
     if planning.policy == "bgt" and planning.constants != "own":
         kind = CONSTANTS[planning.constants]
         if planning.min_rounds is not None:  # the preset's may be more than a short run has
