@@ -63,7 +63,8 @@ def play(run: Run) -> dict[str, Any]:
     """Carry out one run."""
     begun = time.perf_counter()
     config = run.config
-    result = execute(config, ratings=_ratings(_DataOf(config)))
+    ratings = _ratings(_DataOf(config))
+    result = execute(config, ratings=ratings)
     summary = result.summary
     return {
         "key": run.key,
@@ -71,15 +72,15 @@ def play(run: Run) -> dict[str, Any]:
         "code": fingerprint(),
         **{name: summary[name] for name in FIGURES if summary.get(name) is not None},
         "note": summary.get("note") or summary.get("planner_note"),
-        "budget_share": _share(config, summary, result.rounds),
+        "budget_share": _share(config, summary, result.rounds, ratings.n_clients),
         "seconds": time.perf_counter() - begun,
     }
 
 
 def _share(
-    config: Config, summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]
+    config: Config, summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]], clients: int
 ) -> float:
-    """Of the budget that was spent: all charges over the capacity; over epsilon for Laplace."""
+    """Of all clients' budgets: all that they paid over the capacity; over epsilon for Laplace."""
     privacy = config.privacy
     if privacy.mechanism == "none":
         return 0.0
@@ -87,7 +88,8 @@ def _share(
     if privacy.mechanism == "gaussian":
         budget = Budget(privacy.epsilon, privacy.delta)
         capacity = accountant_named(summary["accounting"]).capacity(budget)
-    return float(sum(record["charge"] for record in rounds) / capacity)
+    paid = sum(record["charge"] * record["paid"] for record in rounds)
+    return float(paid / (capacity * clients))
 
 
 class _DataOf:

@@ -144,7 +144,7 @@ class Tastes(Biases):
     @property
     def steps(self) -> int:
         """More than without axes, which turn a little further with each paid round."""
-        return 6 if self._axes else super().steps
+        return 4 if self._axes else super().steps
 
     @property
     def _axes(self) -> int:

@@ -51,7 +51,7 @@ _PROBE = 0.06  # share of the budget that is paid to learn what the rest is wort
 _GROWS = 4.0  # by which factor charges grow where only the last round counts
 _NEGLIGIBLE = 0.05  # times `worthwhile`: the mean gain from which on a payment is asked for
 _GOALS = {"served": "all rounds", "last": "the last round"}
-_CLEARLY = 3.0  # times `worthwhile`: a forecast of so much needs no probe
+_CLEARLY = 2.0  # times `worthwhile`: a forecast of so much needs no probe
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

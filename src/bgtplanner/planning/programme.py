@@ -32,7 +32,7 @@ from bgtplanner.planning.objective import Objective
 __all__ = ["Agenda", "Forecast", "Offers", "Payment", "Programme", "Schedules"]
 
 _STALE = 0.5  # share of a gain that is lost where none of the ratings is known, by its square
-_SETTLING = 0.1  # share of a gain that is lost if all is paid at once by a learner of 3 steps
+_SETTLING = 0.2  # share of a gain that is lost if all is paid at once by a learner of 3 steps
 _COUNTS = (1, 2, 3, 4, 5, 6, 8)  # of payments
 _POINTS = 96  # moments at which a schedule is evaluated, at most
 _SMALLEST = 1e-5  # share of what is left: smaller payments are taken for nothing
@@ -314,7 +314,7 @@ def _schedules(rounds: int) -> Schedules:
             even = np.ones(count)
             spread = delay + np.geomspace(1, rest, count + 1)[:-1] - 1
             add(spread, even)
-            add(spread, 0.6 ** np.arange(count))
+            add(spread, 0.8 ** np.arange(count))
             if delay == 0:
                 add(np.arange(count) * rest / count, even)
     for count in _COUNTS:
