@@ -49,7 +49,7 @@ _REFRESH = 8  # number of rounds after which their rewards are predicted again
 _LARGEST = 1e90  # larger rewards count as this much: their squares must be finite
 _PROBE = 0.06  # share of the budget that is paid to learn what the rest is worth
 _GROWS = 4.0  # by which factor charges grow where only the last round counts
-_NEGLIGIBLE = 0.05  # times `worthwhile`: the mean gain from which on a payment is asked for
+_NEGLIGIBLE = 0.005  # times `worthwhile`: the mean gain from which on a payment is asked for
 _GOALS = {"served": "all rounds", "last": "the last round"}
 _CLEARLY = 2.0  # times `worthwhile`: a forecast of so much needs no probe
 
@@ -242,7 +242,7 @@ class BGTPlanner(LevelPolicy):
             charges = np.array(agenda.charges)
             return Choice(charges, why=Why("the same payment, by other clients"))
         if now < agenda.next:
-            return Choice(nothing, why=Why(f"saving for round {agenda.next + 1}"))
+            return Choice(nothing, why=Why(self._saving(agenda.next)))
         left = np.minimum(left, forecast.left())
         if not left.any():
             return Choice(nothing, why=Why("no one who can be asked has any budget left"))
@@ -264,7 +264,6 @@ class BGTPlanner(LevelPolicy):
                 return Choice(nothing, why=Why("what is left would bring next to nothing now"))
             share, level, why = self._draw(programme, context, float(left.max()))
         if not share:
-            agenda.next = now + max(1, programme.wait)
             return Choice(nothing, level, why=why)
         self.keep(context)
         charges = share * left
@@ -286,19 +285,29 @@ class BGTPlanner(LevelPolicy):
             unit = max(abs(float(score.max())), 1e-12)
             gamma = gamma_growing(len(score), self.round) if self.gamma is None else self.gamma
             chance = probabilities(score / unit, gamma)
-        level = self.drawn(chance)
-        share = float(offers.levels[level])
-        note = (
-            f"{share:.0%} of what is left: forecast of an error {programme.promised:.1%} lower"
-            if share
-            else f"saving for round {self.round + max(1, programme.wait) + 1}"
-        )
+        level: int | None = self.drawn(chance)
+        agenda, promised = self._agenda, programme.promised
+        # What is known about the rounds to come has hardly changed: a plan that was made is kept.
+        if not len(self.process) and not programme.joining and agenda.holds(self.round, promised):
+            level, (_, share) = None, agenda.plan.pop(0)
+        else:
+            share = float(offers.levels[level])
+            agenda.plan, agenda.promised = programme.plan(share), promised
+        note = f"{share:.0%} of what is left: forecast of an error {promised:.1%} lower"
+        if not share:
+            agenda.next = agenda.plan[0][0] if agenda.plan else self.rounds
+            note = self._saving(agenda.next)
         # The price of a level: what its charge would bring later, if nothing is paid now.
         why = said(
             note, charges=offers.levels * left, predicted=predicted, price=later[0] - later,
             score=score, probability=chance,
         )  # fmt: skip
         return share, level, why
+
+    def _saving(self, until: int) -> str:
+        if until < self.rounds:
+            return f"saving for round {until + 1}"
+        return "keeping what is left: it would bring next to nothing"
 
     def _factors(self, context: Floats, levels: Floats) -> tuple[Floats, float]:
         """Return by which factor rewards differ from the forecast: per level, and as usual."""

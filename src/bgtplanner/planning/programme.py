@@ -33,6 +33,7 @@ __all__ = ["Agenda", "Forecast", "Offers", "Payment", "Programme", "Schedules"]
 
 _STALE = 0.5  # share of a gain that is lost where none of the ratings is known, by its square
 _SETTLING = 0.2  # share of a gain that is lost if all is paid at once by a learner of 3 steps
+_REVISED = 0.3  # by how much a forecast has to change for a new plan
 _COUNTS = (1, 2, 3, 4, 5, 6, 8)  # of payments
 _POINTS = 96  # moments at which a schedule is evaluated, at most
 _SMALLEST = 1e-5  # share of what is left: smaller payments are taken for nothing
@@ -112,6 +113,8 @@ class Agenda:
         next: The round before which nothing further is decided.
         until: The round before which the last payment is repeated, for clients not invited yet.
         charges: The last payment, for each class of budgets.
+        plan: The payments that are to come: rounds, and shares of what is left by then.
+        promised: The forecast that the plan was made by.
         decided: Whether it was decided that the budget is worth spending, or not.
         expected: Of rounds not told yet: the logarithm of the share, and the fall of the error.
     """
@@ -120,6 +123,8 @@ class Agenda:
     next: int = 0
     until: int = 0
     charges: tuple[float, ...] = ()
+    plan: list[tuple[int, float]] = field(default_factory=list)
+    promised: float = 0.0
     decided: bool = False
     expected: dict[int, tuple[float, float]] = field(default_factory=dict)
 
@@ -127,7 +132,13 @@ class Agenda:
         """Note a payment, which takes so many rounds."""
         self.paid.append(Payment(now, precision))
         self.charges = tuple(charges.tolist())
-        self.next = self.until = now + stride
+        self.until = now + stride
+        self.next = max(self.until, self.plan[0][0]) if self.plan else self.until
+
+    def holds(self, now: int, promised: float) -> bool:
+        """Return whether the plan has a payment now, and the forecast is about the same."""
+        due = bool(self.plan) and self.plan[0][0] <= now
+        return due and abs(promised - self.promised) <= _REVISED * self.promised
 
     def state_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -136,6 +147,8 @@ class Agenda:
             "next": self.next,
             "until": self.until,
             "charges": list(self.charges),
+            "plan": [list(payment) for payment in self.plan],
+            "promised": self.promised,
             "decided": self.decided,
             "expected": {str(at): list(pair) for at, pair in self.expected.items()},
         }
@@ -155,6 +168,10 @@ class Agenda:
         fits = len(charges) in (0, classes)
         ConfigError.unless(fits, "state: charges", len(charges), f"{classes} numbers")
         decided, most = state["decided"], 2 * rounds + 1
+        plan = [
+            (whole("state: plan", at, 0, most), number("state: plan", share, 0.0, 1.0))
+            for at, share in state["plan"]
+        ]
         fits = isinstance(decided, bool)
         ConfigError.unless(fits, "state: decided", type(decided).__name__, "true or false")
         return cls(
@@ -162,6 +179,8 @@ class Agenda:
             next=whole("state: next", state["next"], 0, most),
             until=whole("state: until", state["until"], 0, most),
             charges=tuple(charges.tolist()),
+            plan=plan,
+            promised=number("state: promised", state["promised"]),
             decided=decided,
             expected={at: (float(pair[0]), float(pair[1])) for at, pair in pairs},
         )
@@ -193,6 +212,7 @@ class Programme:
         growth: float = 2.0,
         stride: int = 1,
     ) -> None:
+        self._now = now
         weights = objective.weights(rounds)[now:]
         self.schedules = _schedules(max(1, -(-(rounds - now) // stride)))
         self._moments = moments = self.schedules.at * stride
@@ -249,16 +269,29 @@ class Programme:
         return float(self._values(np.zeros((1, len(self._weights))))[0])
 
     @property
+    def joining(self) -> bool:
+        """Whether more clients are expected."""
+        return bool(self._pooled[-1] > 1.0)
+
+    @property
     def gain(self) -> float:
         """What the best schedule is worth beyond that."""
         return float(self.values.max()) - self.nothing
 
-    @property
-    def wait(self) -> int:
-        """In how many rounds the first payment is due, by the best schedule that waits."""
-        waits = self.schedules.shares[:, 0] == 0.0
-        best = self.schedules.shares[int(np.where(waits, self.values, -np.inf).argmax())]
-        return int(self._moments[int(np.flatnonzero(best)[0])])
+    def plan(self, level: float) -> list[tuple[int, float]]:
+        """Return rounds and shares of what is left by then, after this share is paid now.
+
+        They are those of the best schedule that begins with this share.
+        """
+        shares = self.schedules.shares
+        fits = shares[:, 0] == level
+        best = shares[int(np.where(fits, self.values, -np.inf).argmax())]
+        left = 1.0 - np.append(0.0, best.cumsum()[:-1])
+        return [
+            (self._now + int(self._moments[at]), float(min(best[at] / left[at], 1.0)))
+            for at in np.flatnonzero(best)
+            if at > 0
+        ]
 
     def offers(self) -> Offers:
         """Return the levels that schedules begin with, and what each is worth."""
