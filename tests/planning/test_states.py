@@ -18,8 +18,7 @@ from bgtplanner.errors import BGTPlannerError, ConfigError, LedgerError
 from bgtplanner.paper.planners import AsCoded, AsPrinted, Repaired
 from bgtplanner.planning.adaptive import Adap, Adpml
 from bgtplanner.planning.bgt import BGTPlanner
-from bgtplanner.planning.patient import Patient
-from bgtplanner.planning.schedules import Fixed, Hong, Random, Uniform, Unlimited
+from bgtplanner.planning.schedules import Early, Fixed, Hong, Late, Random, Uniform, Unlimited
 from bgtplanner.privacy.budget import Budgets
 
 BUDGETS = Budgets.per_client([1.0, 10.0, 10.0], 1e-5)
@@ -33,7 +32,8 @@ POLICIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "random": (Random, {}),
     "adap": (Adap, {}),
     "adpml": (Adpml, {"mode": "normalised"}),
-    "patient": (Patient, {}),
+    "early": (Early, {"payments": 3}),
+    "late": (Late, {"first": 0.2}),
     "fixed": (Fixed, {"weights": [1, 2, 3, 0] * 3}),
     "hong": (Hong, {}),
     "unlimited": (Unlimited, {}),

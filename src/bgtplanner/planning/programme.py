@@ -37,6 +37,7 @@ _COUNTS = (1, 2, 3, 4, 5, 6, 8)  # of payments
 _POINTS = 96  # moments at which a schedule is evaluated, at most
 _SMALLEST = 1e-5  # share of what is left: smaller payments are taken for nothing
 _SHARES = np.geomspace(_SMALLEST, 1.0, 24)
+_FALLS = (1e-5, 1e5)  # that rewards can be compared with
 _GRID = 40  # values of the precision at which the forecast is asked for
 
 
@@ -151,6 +152,8 @@ class Agenda:
             (whole("state: expected", int(at), 0, rounds), floats("state: expected", pair, (2,)))
             for at, pair in state["expected"].items()
         ]
+        for _, pair in pairs:
+            number("state: expected", float(pair[1]), *_FALLS)
         charges = floats("state: charges", state["charges"], low=0.0).ravel()
         fits = len(charges) in (0, classes)
         ConfigError.unless(fits, "state: charges", len(charges), f"{classes} numbers")
@@ -277,11 +280,11 @@ class Programme:
         return float(self.gains(best)[0, -1])
 
     def fall(self, share: float) -> float:
-        """Return by how much the error falls at once if this share is paid now."""
+        """Return by how much the error falls at once if this share is paid now; above 0."""
         shares = np.zeros((2, len(self._weights)))
         shares[1, 0] = share
         before, after = self.gains(shares)[:, 0]
-        return float(after - before)
+        return float(np.clip(after - before, *_FALLS))
 
 
 @lru_cache(maxsize=512)
