@@ -247,7 +247,7 @@ class BGTPlanner(LevelPolicy):
         left = np.minimum(left, forecast.left())
         if not left.any():
             return Choice(nothing, why=Why("no one who can be asked has any budget left"))
-        stride = math.ceil(1.0 / self.participation - 1e-9)
+        stride = math.ceil(min(1.0 / self.participation - 1e-9, self.rounds))
         programme = Programme(
             forecast, left, now=now, rounds=self.rounds, objective=self._goal,
             paid=agenda.paid, growth=self.growth, stride=stride,

@@ -155,15 +155,16 @@ class Agenda:
         for _, pair in pairs:
             number("state: expected", float(pair[1]), *_FALLS)
         charges = floats("state: charges", state["charges"], low=0.0).ravel()
-        fits = len(charges) in (0, classes)
-        ConfigError.unless(fits, "state: charges", len(charges), f"{classes} numbers")
+        wanted = classes if paid else 0
+        fits = len(charges) == wanted
+        ConfigError.unless(fits, "state: charges", len(charges), f"{wanted} numbers")
         decided, most = state["decided"], 2 * rounds + 1
         fits = isinstance(decided, bool)
         ConfigError.unless(fits, "state: decided", type(decided).__name__, "true or false")
         return cls(
             paid=paid,
             next=whole("state: next", state["next"], 0, most),
-            until=whole("state: until", state["until"], 0, most),
+            until=whole("state: until", state["until"], 0, most if paid else 0),
             charges=tuple(charges.tolist()),
             decided=decided,
             expected={at: (float(pair[0]), float(pair[1])) for at, pair in pairs},
@@ -202,10 +203,13 @@ class Programme:
         starts = np.minimum(moments.astype(np.int64), len(weights) - 1)
         self._weights = np.add.reduceat(weights, starts)
         self._settling = _SETTLING * forecast.steps / 3
+        before = np.array([payment.precision for payment in paid])
         bought = np.array([forecast.precision(share * left) for share in _SHARES])
-        bought = np.maximum(bought, 1e-300)
+        # In a unit of its own: whatever the clip is, squares are neither 0 nor infinite.
+        unit = max(float(bought[-1]), float(before.sum()), 1e-300)
+        bought, before = np.maximum(bought / unit, 1e-150), before / unit
         grid = np.geomspace(bought[0], bought[-1] * 100.0, _GRID)
-        gains = np.maximum.accumulate(forecast.gain(np.append(0.0, grid)))
+        gains = np.maximum.accumulate(forecast.gain(np.append(0.0, grid * unit)))
         self.known, self._gains = float(gains[0]), gains[1:]
         self._grid, self._bought = np.log(grid), np.log(bought)
         last = max(rounds - 1, 1)
@@ -215,7 +219,6 @@ class Programme:
 
         self._ratings = ratings(now + moments)
         self._pooled = forecast.pooled(moments)
-        before = np.array([payment.precision for payment in paid])
         known = ratings(np.array([float(payment.round) for payment in paid]))
         # Sums over the payments made: precision, its squares, and times the ratings known.
         self._before = before.sum(), (before**2).sum(), (before * known).sum()

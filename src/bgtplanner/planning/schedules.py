@@ -220,8 +220,9 @@ class Early(Schedule):
     def weights_of_rounds(self) -> Floats:
         """Return 1 for each round with a payment."""
         count = min(whole("payments", self.payments, 1, 10**6), self.rounds)
+        at = (np.geomspace(1, self.rounds, count + 1)[:-1] - 1).astype(np.int64)
         weights = np.zeros(self.rounds)
-        weights[(np.geomspace(1, self.rounds, count + 1)[:-1] - 1).astype(np.int64)] = 1.0
+        weights[np.maximum(at, np.arange(count))] = 1.0  # the first ones may be neighbours
         return weights
 
 
