@@ -240,7 +240,12 @@ class PolicyContract:
             self._refuses(lambda rounds=rounds: self.make(rounds=rounds))
         policy = self.make()
         if self.spends:
-            nonsense: tuple[Any, ...] = ([float("nan")] * self.context, "text", object(), 1j)
+            nonsense: tuple[Any, ...] = (
+                [float("nan")] * (self.context or 1),
+                "text",
+                object(),
+                1j,
+            )
             for context in (*nonsense, [[1.0], [2.0, 3.0]], [[1.0], [2.0]], ["1.0"], {}):
                 self._refuses(lambda context=context: policy.ask(context))
         plan = policy.ask(np.zeros(self.context))

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from forecasts import Made
+from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.objective import Objective
@@ -342,7 +342,7 @@ def test_an_agenda_goes_through_plain_data() -> None:
     agenda = Agenda()
     assert Agenda.from_state(agenda.state_dict(), 10, 2) == agenda
     agenda.pay(3, np.array([0.5, 1.0]), 7.0, 2)
-    agenda.expected[3] = (-1.0, 0.02)
+    agenda.expected[3] = (-1.0, 0.02, 1.5)
     agenda.decided = True
     again = Agenda.from_state(agenda.state_dict(), 10, 2)
     assert again == agenda
@@ -368,11 +368,14 @@ def test_an_agenda_goes_through_plain_data() -> None:
         ("decided", 1),
         ("decided", None),
         ("expected", {"3": [1.0]}),
-        ("expected", {"11": [1.0, 1.0]}),
-        ("expected", {"3": [float("nan"), 1.0]}),
-        ("expected", {"3": [-1.0, 0.0]}),
-        ("expected", {"3": [-1.0, -0.1]}),
-        ("expected", {"3": [-1.0, 1e300]}),
+        ("expected", {"3": [1.0, 1.0]}),
+        ("expected", {"11": [1.0, 1.0, 1.0]}),
+        ("expected", {"3": [float("nan"), 1.0, 1.0]}),
+        ("expected", {"3": [-1.0, 0.0, 1.0]}),
+        ("expected", {"3": [-1.0, -0.1, 1.0]}),
+        ("expected", {"3": [-1.0, 1e300, 1.0]}),
+        ("expected", {"3": [-1.0, 0.1, 0.0]}),
+        ("expected", {"3": [-1.0, 0.1, 1e300]}),
     ],
 )
 def test_a_damaged_agenda_is_refused_by_its_name(name: str, value: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forecasts import Made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,8 +24,18 @@ from bgtplanner.privacy.budget import Budgets
 
 BUDGETS = Budgets.per_client([1.0, 10.0, 10.0], 1e-5)
 ROUNDS = 12
+
+
+class ByForecast(BGTPlanner):
+    """Always with the same forecast."""
+
+    forecast = Made(half=0.01, steps=3)
+
+
 POLICIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "bgt": (BGTPlanner, {}),
+    "bgt by forecast": (ByForecast, {"gamma": 1.0}),
+    "bgt asking some": (ByForecast, {"participation": 0.3, "objective": "last"}),
     "repaired": (Repaired, {"gamma": 0.7, "min_rounds": 10}),
     "paper": (AsPrinted, {"levels": 2, "initial_rounds": 1}),
     "authors": (AsCoded, {"levels": 2, "initial_rounds": 1}),

@@ -179,11 +179,12 @@ class BGTPlanner(LevelPolicy):
             return
         if expected is None:
             level = plan.level or 0
-            expected = float(self._position[level]), float(self._usual[level])
-        position, usual = expected
+            usual = float(self._usual[level])
+            expected = float(self._position[level]), usual, 1 / usual
+        position, usual, unsure = expected
         reward = min(max(reward, -_LARGEST), _LARGEST)
         inputs = np.append(position, context)
-        self.process.observe(inputs, time=plan.round, reward=reward / usual, doubt=1 / usual**2)
+        self.process.observe(inputs, time=plan.round, reward=reward / usual, doubt=unsure**2)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything it is and has learned, as plain data that JSON can hold."""
@@ -270,7 +271,9 @@ class BGTPlanner(LevelPolicy):
         self.keep(context)
         charges = share * left
         agenda.pay(now, charges, forecast.precision(charges), stride)
-        agenda.expected[now] = (float(np.log2(share)), programme.fall(share))
+        fall = programme.fall(share)
+        unsure = float(np.clip(programme.fall(1.0) / fall, 1.0, 1e5))
+        agenda.expected[now] = (float(np.log2(share)), fall, unsure)
         return Choice(charges, level, why=why)
 
     def _draw(

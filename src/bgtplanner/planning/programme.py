@@ -114,7 +114,8 @@ class Agenda:
         until: The round before which the last payment is repeated, for clients not invited yet.
         charges: The last payment, for each class of budgets.
         decided: Whether it was decided that the budget is worth spending, or not.
-        expected: Of rounds not told yet: the logarithm of the share, and the fall of the error.
+        expected: Of rounds not told yet: the logarithm of the share, the fall of the error, and
+            that of paying all that is left over it: the smaller a fall, the less a reward says.
     """
 
     paid: list[Payment] = field(default_factory=list)
@@ -122,7 +123,7 @@ class Agenda:
     until: int = 0
     charges: tuple[float, ...] = ()
     decided: bool = False
-    expected: dict[int, tuple[float, float]] = field(default_factory=dict)
+    expected: dict[int, tuple[float, float, float]] = field(default_factory=dict)
 
     def pay(self, now: int, charges: Floats, precision: float, stride: int) -> None:
         """Note a payment, which takes so many rounds."""
@@ -138,7 +139,7 @@ class Agenda:
             "until": self.until,
             "charges": list(self.charges),
             "decided": self.decided,
-            "expected": {str(at): list(pair) for at, pair in self.expected.items()},
+            "expected": {str(at): list(row) for at, row in self.expected.items()},
         }
 
     @classmethod
@@ -148,12 +149,12 @@ class Agenda:
             Payment(whole("state: paid", at, 0, rounds), number("state: paid", precision, 0.0))
             for at, precision in state["paid"]
         ]
-        pairs = [
-            (whole("state: expected", int(at), 0, rounds), floats("state: expected", pair, (2,)))
-            for at, pair in state["expected"].items()
+        told = [
+            (whole("state: expected", int(at), 0, rounds), floats("state: expected", row, (3,)))
+            for at, row in state["expected"].items()
         ]
-        for _, pair in pairs:
-            number("state: expected", float(pair[1]), *_FALLS)
+        for _, row in told:
+            floats("state: expected", row[1:], low=_FALLS[0], high=_FALLS[1])
         charges = floats("state: charges", state["charges"], low=0.0).ravel()
         wanted = classes if paid else 0
         fits = len(charges) == wanted
@@ -167,7 +168,7 @@ class Agenda:
             until=whole("state: until", state["until"], 0, most if paid else 0),
             charges=tuple(charges.tolist()),
             decided=decided,
-            expected={at: (float(pair[0]), float(pair[1])) for at, pair in pairs},
+            expected={at: (float(row[0]), float(row[1]), float(row[2])) for at, row in told},
         )
 
 
