@@ -26,7 +26,7 @@ from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models import interactions as of_interactions
 from bgtplanner.models import tastes
-from bgtplanner.models.bias import COUNT_WEIGHT, Biases
+from bgtplanner.models.bias import Biases
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import Learner, Size, settings_of
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
@@ -428,7 +428,8 @@ class TestUploads:
         shared, interactions = some_shared(), Interactions.of(some_ratings(several))
         local = personalise(MODEL, shared, None, interactions)
         plain = np.asarray(Biases.train(MODEL, shared, local, interactions).upload.rows, float)
-        plain = plain * [1.0, 0.2 / COUNT_WEIGHT]
+        number = np.bincount(interactions.pair, interactions.present, len(plain))
+        np.testing.assert_allclose(plain[:, 1], 0.2 * number, rtol=1e-5)
         mine = np.asarray(train(MODEL, shared, local, interactions).upload.rows, float)[:, :2]
         for client in range(interactions.n_clients):
             own = np.asarray(interactions.pair_client) == client
