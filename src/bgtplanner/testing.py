@@ -389,9 +389,8 @@ class LearnerContract:
     def test_it_is_known_by_its_value(self) -> None:
         """Equal learners are equal and hash alike: programs and agreements are kept by it."""
         _require(hash(self.learner) == hash(self.learner), "it cannot be hashed")
-        if dataclasses.is_dataclass(self.learner):
-            names = [field.name for field in dataclasses.fields(self.learner)]
-            again = type(self.learner)(**{name: getattr(self.learner, name) for name in names})
+        if dataclasses.is_dataclass(self.learner) and not isinstance(self.learner, type):
+            again = dataclasses.replace(self.learner)
             same = again == self.learner and hash(again) == hash(self.learner)
             _require(same, "two learners with the same settings are not equal")
 
