@@ -240,7 +240,12 @@ class PolicyContract:
             self._refuses(lambda rounds=rounds: self.make(rounds=rounds))
         policy = self.make()
         if self.spends:
-            nonsense: tuple[Any, ...] = ([float("nan")] * self.context, "text", object(), 1j)
+            nonsense: tuple[Any, ...] = (
+                [float("nan")] * (self.context or 1),
+                "text",
+                object(),
+                1j,
+            )
             for context in (*nonsense, [[1.0], [2.0, 3.0]], [[1.0], [2.0]], ["1.0"], {}):
                 self._refuses(lambda context=context: policy.ask(context))
         plan = policy.ask(np.zeros(self.context))
@@ -384,8 +389,8 @@ class LearnerContract:
     def test_it_is_known_by_its_value(self) -> None:
         """Equal learners are equal and hash alike: programs and agreements are kept by it."""
         _require(hash(self.learner) == hash(self.learner), "it cannot be hashed")
-        if names := getattr(self.learner, "__dataclass_fields__", None):
-            again = type(self.learner)(**{name: getattr(self.learner, name) for name in names})
+        if dataclasses.is_dataclass(self.learner) and not isinstance(self.learner, type):
+            again = dataclasses.replace(self.learner)
             same = again == self.learner and hash(again) == hash(self.learner)
             _require(same, "two learners with the same settings are not equal")
 

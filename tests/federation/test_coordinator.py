@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, split_ratings
 from bgtplanner.errors import ConfigError, SchemaError
-from bgtplanner.federation.coordinator import Coordinator
+from bgtplanner.federation.coordinator import Coordinator, _Forecast
 from bgtplanner.federation.protection import Protection, Terms, noise_of_mean
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation
@@ -26,6 +27,7 @@ from bgtplanner.models.factorization import Factorization
 from bgtplanner.paper import rows
 from bgtplanner.paper.extras import PaperExtras
 from bgtplanner.planning.adaptive import Adap
+from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.context import ReleasedContext
 from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan
 from bgtplanner.planning.schedules import Uniform, Unlimited
@@ -607,69 +609,347 @@ def test_clips_that_would_be_passed_over_are_refused_before_anything_is_paid(spl
 # ---- forecasts
 
 
-class Saving(Scripted):
-    """Asks what would come of spending the rest in one round or in three."""
+POSTERIOR = Server(optimizer="posterior", aggregation="clients")
+GAUSSIAN = "gaussian/gdp"
+SUMS = np.array([0.0, 1e-2, 1.0, 1e2, 1e6])  # of precision
 
-    at_end = 3
+
+class Forecasting(Scripted):
+    """Remembers the forecasts that it was given, and what they said at the time."""
+
+    forecasts = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.given: list[Any] = []
+        self.said: list[dict[str, Any]] = []
+
+    def choose(self, context: NDArray[np.float64], left: NDArray[np.float64]) -> Choice | None:
+        self.given.append(self.forecast)
+        if self.forecast is not None:
+            self.said.append(said(self.forecast))
+        return super().choose(context, left)
 
 
-def forecasts(
-    split: Split, model: Any, server: Server, policy: type[Scripted] = Saving
-) -> list[NDArray[np.float64]]:
-    protection = Protection(mechanism="gaussian", trust="secagg")
+def said(forecast: Any) -> dict[str, Any]:
+    """All that a forecast says."""
+    left = forecast.left()
+    return {
+        "left": left.tolist(),
+        "precision": [forecast.precision(share * left) for share in (0.01, 1 / 3, 1.0)],
+        "gain": forecast.gain(SUMS).tolist(),
+        "pooled": forecast.pooled(np.array([0.0, 1.0, 5.0])).tolist(),
+        "steps": forecast.steps,
+    }
+
+
+def forecasting(
+    split: Split,
+    script: list[Any],
+    *,
+    model: Any = None,
+    server: Server = POSTERIOR,
+    policy: type[Scripted] = Forecasting,
+    accountant: str = GAUSSIAN,
+    epsilons: Any = 20.0,
+    trust: Any = "secagg",
+    **options: Any,
+) -> Coordinator:
+    mechanism: Any = accountant.split("/")[0]
+    protection = Protection(mechanism=mechanism, trust=trust)
+    model = Biases() if model is None else model
     federation = Federation(model=model, server=server, protection=protection)
     simulation = Simulation(federation, split, seed=5, device="cpu")
-    budgets = Budgets.same(Budget(20.0, 1e-5), CLIENTS)
-    accountant = "gaussian/gdp"
-    plans = policy(ledger=Ledger.in_memory(budgets, accountant), script=[0.1, 0.0, 0.5])
-    rounds = Coordinator(
-        simulation,
-        plans,
-        plans.ledger,
-        trust="secagg",
-        run="run",
-        mark=b"",
-        context="forecast",
+    budgets = Budgets.per_client(np.broadcast_to(epsilons, CLIENTS).tolist(), 1e-5)
+    plans = policy(ledger=Ledger.in_memory(budgets, accountant), script=script, trust=trust)
+    return Coordinator(
+        simulation, plans, plans.ledger, trust=trust, run="run", mark=b"", **options
     )
-    played(rounds, 3)
-    return plans.contexts
+
+
+def forecasts_of(rounds: Coordinator) -> list[dict[str, Any]]:
+    assert isinstance(rounds.policy, Forecasting)
+    return rounds.policy.said
 
 
 def test_forecasts_of_a_server_that_knows_its_noise(split: Split) -> None:
     """As things are, if all that is left were spent at once, and in a few rounds."""
-    server = Server(optimizer="posterior", aggregation="clients")
-    contexts = forecasts(split, Biases(), server)
-    for context in contexts:
-        assert context.shape == (3,)
-        assert np.isfinite(context).all()
-        assert (context >= 0).all()
-        assert (context[1:] >= context[0]).all()
-        assert context[1] > context[0]
-        assert context[2] == pytest.approx(context[1], rel=1e-6)  # Gaussian: splitting is free
-    assert contexts[0][0] == 0  # nothing is known before the first round
-    assert contexts[1][0] > 0
-    assert np.array_equal(contexts[1], contexts[2])  # nothing was released, nothing was spent
-    one_round = forecasts(split, Biases(), server, Scripted)
-    assert [found[1] for found in one_round] == [found[2] for found in one_round]
+    rounds = forecasting(split, [0.1, 0.0, 0.5])
+    played(rounds, 3)
+    first, second, third = forecasts_of(rounds)
+    for one in (first, second, third):
+        assert np.isfinite(one["gain"]).all()
+        assert (np.diff(one["gain"]) >= 0).all()
+        assert one["gain"][-1] > one["gain"][0]
+        whole, third_of_it = one["precision"][2], one["precision"][1]
+        assert 3 * third_of_it == pytest.approx(whole, rel=1e-6)  # Gaussian: splitting is free
+        assert one["pooled"] == [1.0, 1.0, 1.0]  # all are there
+        assert one["steps"] == 3
+    assert first["gain"][0] == 0  # nothing is known before the first round
+    assert second["gain"][0] > 0
+    assert second == third  # nothing was released, nothing was spent
+    assert second["left"][0] == pytest.approx(first["left"][0] - 0.1, rel=1e-6)
 
 
-def test_forecasts_are_made_anew_only_after_a_release(
+def test_splitting_costs_where_charges_are_epsilons(split: Split) -> None:
+    rounds = forecasting(split, [0.1], accountant=RULE)
+    played(rounds, 1)
+    (one,) = forecasts_of(rounds)
+    assert 9 * one["precision"][1] == pytest.approx(one["precision"][2], rel=1e-6)
+
+
+def test_only_who_wants_forecasts_is_given_them(
     split: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[float] = []
+    """They are not computed for others, and hardly for one that does not look."""
+    made: list[int] = []
 
-    def counted(*arguments: Any) -> float:
-        made.append(arguments[1])
+    def counted(*arguments: Any) -> Any:
+        made.append(len(arguments[1]))
         return asked(*arguments)
 
     asked = Posterior.forecast
     monkeypatch.setattr(Posterior, "forecast", counted)
-    forecasts(split, Biases(), Server(optimizer="posterior", aggregation="clients"))
-    assert len(made) == 2 * 3  # of three rounds, of which the second and third release nothing
+    played(forecasting(split, [0.1, 0.0, 0.5], policy=Scripted), 3)
+    assert made == []
+
+    class Indifferent(Scripted):
+        forecasts = True
+
+    rounds = forecasting(split, [0.1, 0.0, 0.5], policy=Indifferent)
+    played(rounds, 3)
+    assert made == [1, 1, 1]
+    assert rounds.policy.forecast is not None
 
 
 def test_no_forecasts_of_another_server(split: Split) -> None:
-    assert [len(found) for found in forecasts(split, Factorization(dim=0), SERVER)] == [0, 0, 0]
+    rounds = forecasting(split, [0.1, 0.0, 0.5], model=Factorization(dim=0), server=SERVER)
+    played(rounds, 3)
+    assert isinstance(rounds.policy, Forecasting)
+    assert rounds.policy.given == [None, None, None]
+
+
+def other_ratings(seed: int) -> Split:
+    """As many clients and items, and other ratings of other items: more of them, too."""
+    generator = np.random.default_rng(seed)
+    ratings = Ratings.from_arrays(
+        np.repeat(np.arange(CLIENTS), 7),
+        np.concatenate([generator.permutation(ITEMS)[:7] for _ in range(CLIENTS)]),
+        generator.integers(1, 6, 7 * CLIENTS),
+        users=range(CLIENTS),
+        items=range(ITEMS),
+        scale=(0, 5),
+    )
+    return split_ratings(ratings, seed=seed, rounds=ROUNDS)
+
+
+@pytest.mark.parametrize("accountant", [GAUSSIAN, RULE])
+@pytest.mark.parametrize("trust", ["local", "secagg"])
+def test_forecasts_come_from_releases_and_public_numbers_alone(
+    split: Split, trust: Any, accountant: str
+) -> None:
+    """Of two federations with other data and the same memory, the forecasts are the same."""
+    one, other = (
+        forecasting(
+            data,
+            [0.1, 0.2, 0.3],
+            accountant=accountant,
+            trust=trust,
+            epsilons=[5.0] * 4 + [20.0] * 8,
+        )
+        for data in (split, other_ratings(8))
+    )
+    for rounds in (one, other):
+        played(rounds, 2)
+    assert said(_Forecast(one))["gain"] != said(_Forecast(other))["gain"]  # of what they were told
+    assert isinstance(other.engine, Simulation)
+    other.engine._state = other.engine.state._replace(memory=one.engine.state.memory)
+    assert said(_Forecast(one)) == said(_Forecast(other))
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5, 0.25])
+@pytest.mark.parametrize("trust", ["local", "secagg"])
+@pytest.mark.parametrize("accountant", [GAUSSIAN, "laplace/either"])
+def test_precision_is_forecast_as_it_will_be(
+    split: Split, accountant: str, trust: Any, participation: float
+) -> None:
+    """Summed over the rounds in which everyone is invited once."""
+    rounds = forecasting(
+        split, [0.05] * 4, accountant=accountant, trust=trust, participation=participation
+    )
+    rounds.policy.participation = participation  # type: ignore[attr-defined]
+    before = _Forecast(rounds).precision(np.array([0.05]))
+    number = round(1 / participation)
+    precision = sum(1 / one.seen.noise_std**2 for one in played(rounds, number))
+    assert before == pytest.approx(precision, rel=1e-5)
+
+
+# ---- who has joined
+
+
+@pytest.fixture(scope="module")
+def joining() -> Split:
+    """Clients join one after the other: each has its ratings after those of the one before."""
+    generator = np.random.default_rng(3)
+    ratings = Ratings.from_arrays(
+        np.repeat(np.arange(CLIENTS), 6),
+        np.concatenate([generator.permutation(ITEMS)[:6] for _ in range(CLIENTS)]),
+        generator.integers(1, 6, 6 * CLIENTS),
+        users=range(CLIENTS),
+        items=range(ITEMS),
+        scale=(0, 5),
+    )
+    times = 10.0 * ratings.user + generator.permutation(len(ratings)) % 30
+    timed = replace(ratings, time=times)
+    return split_ratings(timed, seed=3, rounds=ROUNDS, initial_share=0.3, arrival="time")
+
+
+def first_rounds(split: Split) -> NDArray[np.int64]:
+    """The oracle, one rating after the other."""
+    first = np.full(CLIENTS, 10**9)
+    for client, arrival in zip(split.train.client, split.arrival, strict=True):
+        first[client] = min(first[client], arrival)
+    return first
+
+
+def test_who_has_not_joined_is_neither_asked_nor_charged(joining: Split) -> None:
+    first = first_rounds(joining)
+    assert len(set(first)) > 3
+    rounds = forecasting(joining, [0.1] * ROUNDS)
+    before = rounds.ledger.spent()
+    for index in range(ROUNDS):
+        assert rounds.engine.present().tolist() == (first <= index).tolist()
+        (one,) = played(rounds, 1)
+        assert one.plan is not None
+        now = rounds.ledger.spent()
+        assert ((now - before).any(axis=0) == (first <= index)).all()
+        assert (one.plan.participants == (first <= index)).all()
+        assert one.paid == (first <= index).sum()
+        before = now
+    assert rounds.joined_first == (first == 0).sum()
+
+
+def test_without_an_order_all_are_there_from_the_start(joining: Split) -> None:
+    rounds = forecasting(replace(joining, in_order=False), [0.1])
+    assert rounds.engine.present().all()
+    assert played(rounds, 1)[0].paid == CLIENTS
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.4])
+def test_whether_a_client_is_asked_depends_on_who_has_joined_and_on_nothing_else(
+    joining: Split, participation: float
+) -> None:
+    """Other ratings, fewer or later ones: as long as nobody joins at another time."""
+    first, train = first_rounds(joining), joining.train
+    generator = np.random.default_rng(0)
+    changed = replace(train, value=generator.permutation(train.value))
+    opening = np.zeros(len(train), dtype=bool)  # with which each client has joined
+    for client in range(CLIENTS):
+        opening[
+            np.flatnonzero((train.client == client) & (joining.arrival == first[client]))[0]
+        ] = 1
+    fewer = opening | (generator.random(len(train)) < 0.3)
+    later = np.where(opening, joining.arrival, ROUNDS - 1)
+    asked = []
+    for data in (
+        joining,
+        replace(joining, train=changed),
+        replace(joining, train=train.take(fewer), arrival=joining.arrival[fewer]),
+        replace(joining, arrival=later),
+    ):
+        rounds = forecasting(data, [0.1] * ROUNDS, participation=participation)
+        asked.append(
+            [one.plan.participants.tolist() for one in played(rounds, ROUNDS) if one.plan]
+        )
+    assert asked[0] == asked[1] == asked[2] == asked[3]
+
+
+def test_those_who_joined_late_can_still_pay_when_the_first_cannot(joining: Split) -> None:
+    """The run waits for them; it does not end with the budget of those who came first."""
+    first = first_rounds(joining)
+    whole = float(accountant_named(RULE).capacity(Budget(20.0, 1e-5)))
+    rounds = forecasting(joining, [whole] * ROUNDS, accountant=RULE)
+    for index, one in enumerate(played(rounds, ROUNDS)):
+        assert one.paid == (first == index).sum()
+    assert not rounds.over
+    assert (first < ROUNDS).all()
+    assert spent(rounds) == pytest.approx(20.0)
+
+
+def test_forecasts_are_of_those_who_have_joined(joining: Split) -> None:
+    first = first_rounds(joining)
+    rounds = forecasting(joining, [0.1] * ROUNDS)
+    played(rounds, ROUNDS)
+    for index, one in enumerate(forecasts_of(rounds)):
+        there = int((first <= index).sum())
+        missing = CLIENTS - there
+        rate = missing / (ROUNDS - index)
+        if index >= 5:
+            rate = (there - (first == 0).sum()) / index
+        coming = np.minimum(rate * np.array([0.0, 1.0, 5.0]), missing)
+        assert one["pooled"] == pytest.approx(((1 + coming / there) ** 2).tolist())
+        left = np.array(one["left"])
+        std = noise_of_mean(
+            rounds.ledger.accountant, "secagg", 1.0, left / 3,
+            np.array([there]), rounds.ledger.neighbours,
+        )  # fmt: skip
+        assert one["precision"][1] == pytest.approx(1 / std**2, rel=1e-6)
+
+
+def test_a_charge_is_forecast_for_those_who_can_pay_it(joining: Split) -> None:
+    """Many who have little left, or few who have much: what buys more precision."""
+    first = first_rounds(joining)
+    early, late = int((first == 0).sum()), int((first == 1).sum())
+    assert early > late > 0
+    whole = float(accountant_named(GAUSSIAN).capacity(Budget(20.0, 1e-5)))
+    for script, best in (([0.1 * whole, 0.0], "all"), ([0.999 * whole, 0.0], "late")):
+        rounds = forecasting(joining, script)
+        played(rounds, 2)
+        (charge,) = forecasts_of(rounds)[1]["left"]
+        if best == "all":
+            assert charge == pytest.approx(whole - script[0], rel=1e-5)
+        else:
+            assert charge == pytest.approx(whole, rel=1e-5)
+        forecast = _Forecast(rounds)
+        much = forecast.precision(np.array([0.99 * whole]))
+        number = noise_of_mean(
+            rounds.ledger.accountant, "secagg", 1.0, np.array([0.99 * whole]),
+            np.array([late]), rounds.ledger.neighbours,
+        )  # fmt: skip
+        assert much == pytest.approx(1 / number**2, rel=1e-6)
+
+
+@pytest.mark.parametrize("objective", ["served", "last"])
+@pytest.mark.parametrize("timed", [False, True])
+def test_the_planner_as_a_whole(split: Split, joining: Split, timed: bool, objective: Any) -> None:
+    """It plans by forecasts, spends the budget and goes on from its state."""
+    found = []
+    for again in (False, True):
+        federation = Federation(
+            model=Biases(),
+            server=POSTERIOR,
+            protection=Protection(mechanism="gaussian", trust="secagg"),
+        )
+        simulation = Simulation(federation, joining if timed else split, seed=5, device="cpu")
+        ledger = Ledger.in_memory(Budgets.same(Budget(2000.0, 1e-5), CLIENTS), GAUSSIAN)
+        policy = BGTPlanner(ledger=ledger, rounds=ROUNDS, trust="secagg", objective=objective)
+        rounds = Coordinator(
+            simulation, policy, ledger, trust="secagg", run="run", mark=b"", context="none",
+            reward="none",
+        )  # fmt: skip
+        charges = []
+        for _ in range(ROUNDS):
+            (one,) = played(rounds, 1)
+            charges.append(0.0 if one.plan is None else float(one.plan.charge_by_class[0]))
+            if again:
+                rounds.load_state_dict(json.loads(json.dumps(rounds.state_dict())))
+        found.append(charges)
+        assert (ledger.epsilon_spent() <= 2000.0 * (1 + 1e-9)).all()
+        assert policy.note is not None
+        assert policy.note.startswith("planned for ")
+        if not timed:
+            assert sum(charges) > 0.95 * policy.accountant.capacity(Budget(2000.0, 1e-5))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("budgets", [SAME, TWO], ids=["one class", "two classes"])

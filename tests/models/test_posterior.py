@@ -14,14 +14,20 @@ from scipy.optimize import minimize_scalar
 
 from bgtplanner import simulate
 from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.split import split_ratings
+from bgtplanner.data.synthetic import synthetic_ratings
+from bgtplanner.federation.coordinator import Coordinator, _Forecast
 from bgtplanner.federation.protection import Protection, Terms
 from bgtplanner.federation.rounds import Federation, Heldout, State
 from bgtplanner.federation.server import Server
+from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models import bias as posterior
 from bgtplanner.models.bias import COUNT_WEIGHT, Biases, Posterior
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.optimizers import NO_NOISE, Noise
 from bgtplanner.models.references import references
+from bgtplanner.planning.schedules import Uniform
+from bgtplanner.privacy.budget import Budget, Budgets
 
 Float = NDArray[np.float64]
 CLIP, CLIENTS, RATINGS, ITEMS = 0.1, 1000, 40, 40
@@ -62,6 +68,12 @@ def after(
 def nothing_known(items: int) -> tuple[Shared, Posterior]:
     shared = Shared(jnp.zeros((items, 3)), jnp.zeros(0))
     return shared, Posterior.initial(shared)
+
+
+def promised(known: Posterior, precision: float, norm: Any) -> float:
+    """What so much more precision is forecast to bring."""
+    (found,) = known.forecast(np.array([precision]), CLIP, norm)
+    return float(found)
 
 
 def zipf(items: int, total: float) -> Float:
@@ -407,7 +419,7 @@ class TestRounds:
         assert np.asarray(known.weight).min() >= 0
         assert np.asarray(known.error).min() >= 0
         if norm is not None:
-            assert np.isfinite(known.forecast(1.0, CLIP, norm))
+            assert np.isfinite(promised(known, 1.0, norm))
 
 
 class TestHowSure:
@@ -440,6 +452,44 @@ class TestHowSure:
         assert errors == sorted(errors)
         assert errors[0] < 0.1 * (world.true**2).mean()
         assert errors[-1] < 1.1 * (world.true**2).mean()
+
+
+class TestFewClients:
+    """Those who joined late pay on their own: what is known of the others stays known."""
+
+    def told(self, world: World, known: Posterior, shared: Shared, clients: int, seed: int) -> Any:
+        """One round of so many clients, whose noise falls with their number."""
+        std = 0.3 / clients
+        sent = np.asarray(shared.items[:, 0], float)
+        uploads = np.stack([world.weight * (world.rated - sent), COUNT_WEIGHT * world.weight], 1)
+        uploads += std * np.random.default_rng(seed).normal(size=uploads.shape)
+        noise = Noise(std, CLIP, float(clients), "l2")
+        items, moved = known.after(shared.items[:, 0], single(uploads), noise)
+        return Shared(items, shared.dense), moved
+
+    def test_a_round_with_few_clients_does_not_make_the_server_less_sure(self) -> None:
+        world = World.drawn(3)
+        shared, known = nothing_known(len(world.weight))
+        shared, known = self.told(world, known, shared, CLIENTS, seed=1)
+        again, moved = self.told(world, known, shared, 3, seed=2)
+        quality, sure = np.asarray(shared.items[:, 0]), np.asarray(shared.items[:, 2])
+        assert np.abs(quality).max() > 0.1
+        assert float(moved.clients) == CLIENTS
+        np.testing.assert_allclose(again.items[:, 0], quality, atol=0.02)
+        assert float(jnp.linalg.norm(again.items[:, 0])) > 0.97 * np.linalg.norm(quality)
+        assert (np.asarray(again.items[:, 2]) > sure - 0.02).all()
+        assert world.squared_error(again).mean() < 1.05 * world.squared_error(shared).mean()
+        # If that many had been there from the start, it would know no better than this:
+        forgotten = known._replace(clients=jnp.zeros(()))
+        shrunk, _ = self.told(world, forgotten, shared, 3, seed=2)
+        assert float(jnp.linalg.norm(shrunk.items[:, 0])) < 0.7 * np.linalg.norm(quality)
+
+    def test_a_round_with_more_clients_says_more(self) -> None:
+        world = World.drawn(3)
+        shared, known = nothing_known(len(world.weight))
+        for clients in (10, CLIENTS, 20):
+            shared, known = self.told(world, known, shared, clients, seed=clients)
+        assert float(known.clients) == CLIENTS
 
 
 class TestFeatures:
@@ -619,7 +669,7 @@ class TestFederation:
                 assert np.isfinite(np.asarray(part)).all()
             if first and told is silent:
                 assert not np.asarray(state.shared.items).any()
-                assert np.isfinite(state.memory.forecast(0.0, CLIP, protection.norm))
+                assert np.isfinite(promised(state.memory, 0.0, protection.norm))
         precision = float(expected.memory.precision)
         assert float(state.memory.precision) == pytest.approx(precision, rel=1e-5)
         assert np.asarray(state.shared.items).any()
@@ -629,13 +679,15 @@ class TestForecast:
     def test_nothing_from_nothing(self) -> None:
         _, start = nothing_known(100)
         for norm in ("l1", "l2"):
-            assert start.forecast(0.0, CLIP, norm) == pytest.approx(0, abs=1e-9)
+            assert promised(start, 0.0, norm) == 0
 
     @pytest.mark.parametrize("norm", ["l1", "l2"])
     @pytest.mark.parametrize("std", [None, 1e-5, 1e-3, 1.0])
     def test_grows_with_precision(self, std: float | None, norm: str) -> None:
         known = nothing_known(400)[1] if std is None else World.drawn(0).play(std, 2)[1]
-        said = [known.forecast(more, CLIP, norm) for more in (0, *np.geomspace(1, 1e14, 15))]
+        said = known.forecast(np.append(0.0, np.geomspace(1, 1e14, 15)), CLIP, norm)  # type: ignore[arg-type]
+        one_by_one = [promised(known, more, norm) for more in (0, *np.geomspace(1, 1e14, 15))]
+        np.testing.assert_allclose(said, one_by_one, rtol=1e-12)
         assert said[0] >= 0
         assert (np.diff(said) >= 0).all()
         assert said[-1] > 0.01
@@ -671,14 +723,72 @@ class TestForecast:
                 for share, log in zip(chance / chance.sum(), logs, strict=True)
             )
             relative = 0.5 * expected / (0.2**2 + 0.1**2 / 2)
-            assert known.forecast(more, CLIP, "l2") == pytest.approx(relative, rel=0.01)
+            assert promised(known, more, "l2") == pytest.approx(relative, rel=0.01)
+
+    @pytest.mark.parametrize("items", [1, 7, 150, 5000])
+    @pytest.mark.parametrize("norm", ["l1", "l2"])
+    @pytest.mark.parametrize("weight", [COUNT_WEIGHT, 0.2])
+    def test_ranks_that_are_taken_together_hardly_matter(
+        self, norm: Any, items: int, weight: float
+    ) -> None:
+        """The same sum over every single item of a typical catalogue."""
+        known = nothing_known(items)[1]
+        more = np.geomspace(1e-2, 1e10, 13)
+        size = 0.8 * 0.2 + weight if norm == "l1" else ((0.2**2 + weight**2) / 40) ** 0.5
+        steps = np.linspace(-3, 3, 31) if norm == "l2" else np.zeros(1)
+        chances = np.exp(-(steps**2) / 2)
+        expected = []
+        for precision in more:
+            gain = 0.0
+            for step, chance in zip(steps, chances / chances.sum(), strict=True):
+                weights = zipf(items, CLIP / size * float(np.exp(0.6 * step)))
+                information = weights**2 * precision
+                counted = information * weight**2
+                fall = 0.01**2 / (0.01 + 1 / information) * counted / (1 + counted)
+                gain += chance * float(weights / weights.sum() @ fall)
+            expected.append(0.5 * gain / (0.2**2 + 0.1**2 / 2))
+        found = known.forecast(more, CLIP, norm, weight)
+        np.testing.assert_allclose(found, expected, rtol=0.02, atol=1e-9)
+        shares, number = posterior._typical(items)
+        assert number.sum() == items
+        assert shares @ number == pytest.approx(1)
+
+    @pytest.mark.parametrize(
+        ("mechanism", "epsilon"),
+        [("gaussian", 0.3), ("gaussian", 4.0), ("laplace", 1.5), ("laplace", 6.0)],
+    )
+    def test_of_made_up_ratings_about_as_much_is_gained(
+        self, mechanism: Any, epsilon: float
+    ) -> None:
+        """From public numbers alone, before anything was released."""
+        clients, rounds = 400, 3
+        ratings = synthetic_ratings(clients=clients, items=100, ratings_per_client=30, seed=1)
+        split = split_ratings(ratings, seed=1, rounds=rounds, initial_share=1.0)
+        protection = Protection(mechanism=mechanism, trust="secagg")
+        federation = Federation(model=Biases(), server=SERVER, protection=protection)
+        simulation = Simulation(federation, split, seed=1, device="cpu")
+        budgets = Budgets.same(Budget(epsilon, 1e-5), clients)
+        policy = Uniform(budgets, rounds=rounds, mechanism=mechanism, trust="secagg")
+        played = Coordinator(
+            simulation, policy, policy.ledger, trust="secagg", run="run", mark=b""
+        )
+        forecast = _Forecast.made_by(played)
+        assert forecast is not None
+        precision = rounds * forecast.precision(policy.even_charges(rounds))
+        (before,) = forecast.gain(np.array([precision]))
+        for _ in range(rounds):
+            played.step()
+        alone = references(split.train, split.test).client_alone.rmse
+        gain = 1 - simulation.evaluate().rmse / alone
+        assert gain > 0.01
+        assert gain / 2 < before < 2 * gain
 
     def test_the_more_was_counted_the_more_is_promised_under_an_l2_clip_only(self) -> None:
         known = [self.counted(total, 100, 2e4) for total in (1.0, 4.0, 8.0, 16.0)]
-        said = [one.forecast(3e6, CLIP, "l2") for one in known]
+        said = [promised(one, 3e6, "l2") for one in known]
         assert (np.diff(said) > 0).all()
         assert said[-1] > 1.3 * said[0]
-        said = [one.forecast(3e6, CLIP, "l1") for one in known]
+        said = [promised(one, 3e6, "l1") for one in known]
         assert np.ptp(said) < 1e-9
 
     @pytest.mark.parametrize("scale", [1e-4, 0.025, 0.1, 0.25])
@@ -702,7 +812,7 @@ class TestForecast:
         federation = Federation(model=Biases(), server=SERVER, protection=protection)
         interactions, terms = Interactions.of(ratings), all_clients(clients, scale)
         state = federation.initial(jax.random.key(0), interactions)
-        before = state.memory.forecast(rounds * clients / scale**2, CLIP, "l2")
+        before = promised(state.memory, rounds * clients / scale**2, "l2")
         for index in range(rounds):
             state = step(federation, state, interactions, index, terms)
         predicted = federation.model.predict(
@@ -712,7 +822,7 @@ class TestForecast:
         gain = 1 - rmse / references(ratings, test).client_alone.rmse
         assert gain > 0.02
         assert gain / 2 < before < 2 * gain
-        assert gain / 2 < state.memory.forecast(0.0, CLIP, "l2") < 2 * gain
+        assert gain / 2 < promised(state.memory, 0.0, "l2") < 2 * gain
 
 
 def test_in_a_whole_run_much_budget_helps_and_little_is_left_alone() -> None:
@@ -736,4 +846,4 @@ def test_in_a_whole_run_much_budget_helps_and_little_is_left_alone() -> None:
         notes.append(summary["planner_note"].split()[0])
     assert beside_alone[0] < 0.96
     assert 0.98 < beside_alone[1] < 1.005
-    assert notes == ["saved", "abstained:"]
+    assert notes == ["planned", "abstained:"]

@@ -26,7 +26,7 @@ from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models import interactions as of_interactions
 from bgtplanner.models import tastes
-from bgtplanner.models.bias import COUNT_WEIGHT, Biases
+from bgtplanner.models.bias import Biases
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import Learner, Size, settings_of
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
@@ -428,7 +428,8 @@ class TestUploads:
         shared, interactions = some_shared(), Interactions.of(some_ratings(several))
         local = personalise(MODEL, shared, None, interactions)
         plain = np.asarray(Biases.train(MODEL, shared, local, interactions).upload.rows, float)
-        plain = plain * [1.0, 0.2 / COUNT_WEIGHT]
+        number = np.bincount(interactions.pair, interactions.present, len(plain))
+        np.testing.assert_allclose(plain[:, 1], 0.2 * number, rtol=1e-5)
         mine = np.asarray(train(MODEL, shared, local, interactions).upload.rows, float)[:, :2]
         for client in range(interactions.n_clients):
             own = np.asarray(interactions.pair_client) == client
@@ -755,12 +756,16 @@ class TestSubspaceIteration:
         for each in known:
             assert each.axes(FREE).any() == (float(each.memory.stopped) == 0)
         left = known[-1].memory
-        promised = FREE.forecast(left, 100.0, 1.0, "l2")
-        assert promised == left.posterior.forecast(100.0, 1.0, "l2", 0.2)
-        going = FREE.forecast(left._replace(stopped=jnp.zeros(())), 100.0, 1.0, "l2")
-        assert going == left.posterior.forecast(60.0, 1.0, "l2", 0.2)
+        more = np.array([0.0, 100.0])
+        promised = FREE.forecast(left, more, 1.0, "l2")
+        assert 0 < promised[0] < promised[1]
+        assert promised.tolist() == left.posterior.forecast(more, 1.0, "l2", 0.2).tolist()
+        going = FREE.forecast(left._replace(stopped=jnp.zeros(())), more, 1.0, "l2")
+        assert going.tolist() == left.posterior.forecast(0.6 * more, 1.0, "l2", 0.2).tolist()
         none = replace(FREE, axes=0)
-        assert none.forecast(left._replace(stopped=jnp.zeros(())), 100.0, 1.0, "l2") == promised
+        still = none.forecast(left._replace(stopped=jnp.zeros(())), more, 1.0, "l2")
+        assert still.tolist() == promised.tolist()
+        assert (none.steps, FREE.steps) == (3, 6)  # axes turn a little further with each
 
     @pytest.mark.parametrize("number", [1, 2, 3, 5, 9])
     def test_begins_with_orthonormal_axes_whatever_the_features(self, number: int) -> None:

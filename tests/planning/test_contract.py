@@ -11,9 +11,11 @@ from bgtplanner.paper.planners import AsCoded, AsPrinted, Repaired
 from bgtplanner.planning.adaptive import Adap, Adpml
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.schedules import (
+    Early,
     Fixed,
     Hindsight,
     Hong,
+    Late,
     Random,
     TwoPhase,
     Uniform,
@@ -69,6 +71,24 @@ class TestFixed(PolicyContract):
 
 class TestHindsight(TestFixed):
     policy = Hindsight
+
+
+class TestEarly(PolicyContract):
+    policy = Early
+
+
+class TestEarlyInFewPayments(PolicyContract):
+    policy = Early
+    options: ClassVar[Mapping[str, Any]] = {"payments": 2, "participation": 0.5}
+
+
+class TestLate(PolicyContract):
+    policy = Late
+
+
+class TestLateWithoutAFirst(PolicyContract):
+    policy = Late
+    options: ClassVar[Mapping[str, Any]] = {"payments": 1, "first": 0.0}
 
 
 class TestHong(PolicyContract):

@@ -7,15 +7,15 @@ import pytest
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning import adaptive, schedules
 from bgtplanner.planning.bgt import BGTPlanner
-from bgtplanner.planning.patient import Patient
 from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import CONSTANTS, CONTEXTS, POLICIES
 from bgtplanner.privacy.budget import Budget
 
 NAMES = {
-    "patient": Patient,
     "bgt": BGTPlanner,
     "uniform": schedules.Uniform,
+    "early": schedules.Early,
+    "late": schedules.Late,
     "adpml": adaptive.Adpml,
     "adap": adaptive.Adap,
     "unlimited": schedules.Unlimited,
@@ -58,7 +58,7 @@ def test_one_of_your_own_by_its_path() -> None:
 
 def test_an_unknown_name_lists_those_there_are() -> None:
     with pytest.raises(
-        ConfigError, match=r"^policy = 'best': expected one of patient, bgt, uniform"
+        ConfigError, match=r"^policy = 'best': expected one of bgt, uniform, early"
     ) as e:
         POLICIES["best"]
     assert all(name in str(e.value) for name in NAMES)
@@ -85,6 +85,6 @@ def test_what_is_no_policy_is_refused(name: str) -> None:
 
 def test_the_paper_adds_its_own() -> None:
     assert list(CONSTANTS) == ["own", "repaired", "paper", "authors"]
-    assert list(CONTEXTS) == ["none", "released", "forecast", "usage"]
+    assert list(CONTEXTS) == ["none", "released", "usage"]
     for registry in (CONSTANTS, CONTEXTS):
         assert all(isinstance(registry[name], type) for name in registry)

@@ -13,9 +13,11 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.planning.adaptive import Adap, Adpml
 from bgtplanner.planning.policy import Plan, Policy
 from bgtplanner.planning.schedules import (
+    Early,
     Fixed,
     Hindsight,
     Hong,
+    Late,
     Random,
     TwoPhase,
     Uniform,
@@ -86,6 +88,62 @@ def test_fixed_divides_each_class_by_itself() -> None:
 def test_fixed_names_what_is_wrong(name: str, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"^{name} = "):
         Fixed(BUDGET, 3, **options)
+
+
+# ---- early, late
+
+
+@pytest.mark.parametrize("accountant", SOUND)
+@pytest.mark.parametrize(
+    ("rounds", "payments", "at"),
+    [
+        (100, 5, [0, 1, 5, 14, 38]),
+        (100, 1, [0]),
+        (12, 5, [0, 1, 2, 3, 6]),  # the first ones would fall into one round
+        (5, 5, [0, 1, 2, 3, 4]),
+        (3, 5, [0, 1, 2]),
+        (1, 5, [0]),
+    ],
+)
+def test_early_pays_equal_parts_soon(
+    accountant: str, rounds: int, payments: int, at: list[int]
+) -> None:
+    policy = Early(BUDGET, 3, rounds=rounds, payments=payments, accounting=accountant)
+    charges = np.array(charges_of(policy))
+    assert np.flatnonzero(charges).tolist() == at
+    np.testing.assert_allclose(charges[at], charges[0], rtol=1e-9)
+    assert policy.share_left() == pytest.approx(0, abs=1e-4)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 7, 12, 50, 333])
+@pytest.mark.parametrize("payments", [1, 2, 5, 12, 40])
+def test_early_makes_as_many_payments_as_it_is_told(rounds: int, payments: int) -> None:
+    weights = Early(BUDGET, 3, rounds=rounds, payments=payments).weights_of_rounds()
+    at = np.flatnonzero(weights)
+    assert len(at) == min(rounds, payments)
+    assert at[0] == 0
+    assert (np.diff(np.diff(at)) >= -1).all()  # further and further apart, but for whole rounds
+
+
+@pytest.mark.parametrize("accountant", SOUND)
+@pytest.mark.parametrize(
+    ("rounds", "options", "shares"),
+    [
+        (10, {}, [0.06, 0, 0, 0, 0, 0, 0, 0.94 / 3, 0.94 / 3, 0.94 / 3]),
+        (6, {"payments": 1, "first": 0.5}, [0.5, 0, 0, 0, 0, 0.5]),
+        (6, {"payments": 2, "first": 0.0}, [0, 0, 0, 0, 0.5, 0.5]),
+        (4, {}, [0.06, 0.94 / 3, 0.94 / 3, 0.94 / 3]),
+        (3, {}, [1 / 3, 1 / 3, 1 / 3]),  # there is no time before the last rounds
+        (1, {}, [1.0]),
+    ],
+)
+def test_late_saves_for_the_last_rounds(
+    accountant: str, rounds: int, options: dict[str, Any], shares: list[float]
+) -> None:
+    policy = Late(BUDGET, 3, rounds=rounds, accounting=accountant, **options)
+    charges = np.array(charges_of(policy))
+    np.testing.assert_allclose(charges / charges.sum(), shares, rtol=1e-6)
+    assert policy.share_left() == pytest.approx(0, abs=1e-4)
 
 
 # ---- hong, two-phase
@@ -269,6 +327,12 @@ def test_unlimited_has_neither_noise_nor_charge() -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "value"),
     [
+        (Early, "payments", 0),
+        (Early, "payments", 1.5),
+        (Late, "payments", 0),
+        (Late, "first", -0.1),
+        (Late, "first", 1.0),
+        (Late, "first", float("nan")),
         (Hong, "decay", 0.0),
         (Hong, "decay", 1.0),
         (Hong, "decay", float("nan")),

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forecasts import Made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,14 +19,23 @@ from bgtplanner.errors import BGTPlannerError, ConfigError, LedgerError
 from bgtplanner.paper.planners import AsCoded, AsPrinted, Repaired
 from bgtplanner.planning.adaptive import Adap, Adpml
 from bgtplanner.planning.bgt import BGTPlanner
-from bgtplanner.planning.patient import Patient
-from bgtplanner.planning.schedules import Fixed, Hong, Random, Uniform, Unlimited
+from bgtplanner.planning.schedules import Early, Fixed, Hong, Late, Random, Uniform, Unlimited
 from bgtplanner.privacy.budget import Budgets
 
 BUDGETS = Budgets.per_client([1.0, 10.0, 10.0], 1e-5)
 ROUNDS = 12
+
+
+class ByForecast(BGTPlanner):
+    """Always with the same forecast."""
+
+    forecast = Made(half=0.01, steps=3)
+
+
 POLICIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "bgt": (BGTPlanner, {}),
+    "bgt by forecast": (ByForecast, {"gamma": 1.0}),
+    "bgt asking some": (ByForecast, {"participation": 0.3, "objective": "last"}),
     "repaired": (Repaired, {"gamma": 0.7, "min_rounds": 10}),
     "paper": (AsPrinted, {"levels": 2, "initial_rounds": 1}),
     "authors": (AsCoded, {"levels": 2, "initial_rounds": 1}),
@@ -33,7 +43,8 @@ POLICIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "random": (Random, {}),
     "adap": (Adap, {}),
     "adpml": (Adpml, {"mode": "normalised"}),
-    "patient": (Patient, {}),
+    "early": (Early, {"payments": 3}),
+    "late": (Late, {"first": 0.2}),
     "fixed": (Fixed, {"weights": [1, 2, 3, 0] * 3}),
     "hong": (Hong, {}),
     "unlimited": (Unlimited, {}),

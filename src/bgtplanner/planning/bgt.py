@@ -173,16 +173,18 @@ class BGTPlanner(LevelPolicy):
 
     def learn(self, plan: Plan, reward: float | None) -> None:
         """Teach the predictor what the round brought."""
-        context, level = self._contexts.pop(plan.round, np.zeros(0)), plan.level or 0
-        if reward is not None and not plan.skip:
-            inputs, usual = np.append(self._position[level], context), self._usual[level]
-            if plan.round in self._agenda.expected:
-                position, usual = self._agenda.expected.pop(plan.round)
-                inputs = np.append(position, context)
-            reward = min(max(reward, -_LARGEST), _LARGEST)
-            self.process.observe(
-                inputs, time=plan.round, reward=reward / usual, doubt=1 / usual**2
-            )
+        context = self._contexts.pop(plan.round, None)
+        expected = self._agenda.expected.pop(plan.round, None)
+        if reward is None or plan.skip or context is None:  # by schedule there is none to keep
+            return
+        if expected is None:
+            level = plan.level or 0
+            usual = float(self._usual[level])
+            expected = float(self._position[level]), usual, 1 / usual
+        position, usual, unsure = expected
+        reward = min(max(reward, -_LARGEST), _LARGEST)
+        inputs = np.append(position, context)
+        self.process.observe(inputs, time=plan.round, reward=reward / usual, doubt=unsure**2)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything it is and has learned, as plain data that JSON can hold."""
@@ -246,7 +248,7 @@ class BGTPlanner(LevelPolicy):
         left = np.minimum(left, forecast.left())
         if not left.any():
             return Choice(nothing, why=Why("no one who can be asked has any budget left"))
-        stride = math.ceil(1.0 / self.participation - 1e-9)
+        stride = math.ceil(min(1.0 / self.participation - 1e-9, self.rounds))
         programme = Programme(
             forecast, left, now=now, rounds=self.rounds, objective=self._goal,
             paid=agenda.paid, growth=self.growth, stride=stride,
@@ -268,7 +270,9 @@ class BGTPlanner(LevelPolicy):
         self.keep(context)
         charges = share * left
         agenda.pay(now, charges, forecast.precision(charges), stride)
-        agenda.expected[now] = (float(np.log2(share)), max(programme.fall(share), 1e-9))
+        fall = programme.fall(share)
+        unsure = float(np.clip(programme.fall(1.0) / fall, 1.0, 1e5))
+        agenda.expected[now] = (float(np.log2(share)), fall, unsure)
         return Choice(charges, level, why=why)
 
     def _draw(

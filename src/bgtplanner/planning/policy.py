@@ -326,11 +326,14 @@ class LedgerPolicy(Policy):
             return None
         spending = self._spending()
         left = self._left_of(spending, self.present)
-        if not (left >= _TOO_LITTLE * self._even).any():
-            return None
-        if clients is not None:
-            left = self._left_of(spending, clients)
-        choice = self.choose(seen, left)
+        if self._enough(left):
+            if clients is not None:
+                left = self._left_of(spending, clients)
+            choice = self.choose(seen, left)
+        else:  # others may join, or come back
+            others = self.present is not None and self._enough(self._left_of(spending, None))
+            why = Why("no one who can be reached has any budget left")
+            choice = Choice(0.0 * left, why=why) if others else None
         if choice is None:
             return None
         fits = choice.own_clip is None or self.own_clips
@@ -430,6 +433,10 @@ class LedgerPolicy(Policy):
         most = np.zeros(len(self.budgets.classes))
         np.maximum.at(most, self.budgets.class_of_client[clients], spending.left()[clients])
         return most
+
+    def _enough(self, left: Floats) -> bool:
+        """Return whether a round can be paid for that does not only do harm."""
+        return bool((left >= _TOO_LITTLE * self._even).any())
 
     def _mean_spent(self) -> Ticks:
         """Return the mean sums per class, in whole ticks, over the clients within reach."""

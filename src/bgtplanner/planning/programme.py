@@ -38,6 +38,7 @@ _COUNTS = (1, 2, 3, 4, 5, 6, 8)  # of payments
 _POINTS = 96  # moments at which a schedule is evaluated, at most
 _SMALLEST = 1e-5  # share of what is left: smaller payments are taken for nothing
 _SHARES = np.geomspace(_SMALLEST, 1.0, 24)
+_FALLS = (1e-5, 1e5)  # that rewards can be compared with
 _GRID = 40  # values of the precision at which the forecast is asked for
 
 
@@ -116,7 +117,8 @@ class Agenda:
         plan: The payments that are to come: rounds, and shares of what is left by then.
         promised: The forecast that the plan was made by.
         decided: Whether it was decided that the budget is worth spending, or not.
-        expected: Of rounds not told yet: the logarithm of the share, and the fall of the error.
+        expected: Of rounds not told yet: the logarithm of the share, the fall of the error, and
+            that of paying all that is left over it: the smaller a fall, the less a reward says.
     """
 
     paid: list[Payment] = field(default_factory=list)
@@ -126,7 +128,7 @@ class Agenda:
     plan: list[tuple[int, float]] = field(default_factory=list)
     promised: float = 0.0
     decided: bool = False
-    expected: dict[int, tuple[float, float]] = field(default_factory=dict)
+    expected: dict[int, tuple[float, float, float]] = field(default_factory=dict)
 
     def pay(self, now: int, charges: Floats, precision: float, stride: int) -> None:
         """Note a payment, which takes so many rounds."""
@@ -150,7 +152,7 @@ class Agenda:
             "plan": [list(payment) for payment in self.plan],
             "promised": self.promised,
             "decided": self.decided,
-            "expected": {str(at): list(pair) for at, pair in self.expected.items()},
+            "expected": {str(at): list(row) for at, row in self.expected.items()},
         }
 
     @classmethod
@@ -160,13 +162,16 @@ class Agenda:
             Payment(whole("state: paid", at, 0, rounds), number("state: paid", precision, 0.0))
             for at, precision in state["paid"]
         ]
-        pairs = [
-            (whole("state: expected", int(at), 0, rounds), floats("state: expected", pair, (2,)))
-            for at, pair in state["expected"].items()
+        told = [
+            (whole("state: expected", int(at), 0, rounds), floats("state: expected", row, (3,)))
+            for at, row in state["expected"].items()
         ]
+        for _, row in told:
+            floats("state: expected", row[1:], low=_FALLS[0], high=_FALLS[1])
         charges = floats("state: charges", state["charges"], low=0.0).ravel()
-        fits = len(charges) in (0, classes)
-        ConfigError.unless(fits, "state: charges", len(charges), f"{classes} numbers")
+        wanted = classes if paid else 0
+        fits = len(charges) == wanted
+        ConfigError.unless(fits, "state: charges", len(charges), f"{wanted} numbers")
         decided, most = state["decided"], 2 * rounds + 1
         plan = [
             (whole("state: plan", at, 0, most), number("state: plan", share, 0.0, 1.0))
@@ -177,12 +182,12 @@ class Agenda:
         return cls(
             paid=paid,
             next=whole("state: next", state["next"], 0, most),
-            until=whole("state: until", state["until"], 0, most),
+            until=whole("state: until", state["until"], 0, most if paid else 0),
             charges=tuple(charges.tolist()),
             plan=plan,
             promised=number("state: promised", state["promised"]),
             decided=decided,
-            expected={at: (float(pair[0]), float(pair[1])) for at, pair in pairs},
+            expected={at: (float(row[0]), float(row[1]), float(row[2])) for at, row in told},
         )
 
 
@@ -219,10 +224,13 @@ class Programme:
         starts = np.minimum(moments.astype(np.int64), len(weights) - 1)
         self._weights = np.add.reduceat(weights, starts)
         self._settling = _SETTLING * forecast.steps / 3
+        before = np.array([payment.precision for payment in paid])
         bought = np.array([forecast.precision(share * left) for share in _SHARES])
-        bought = np.maximum(bought, 1e-300)
+        # In a unit of its own: whatever the clip is, squares are neither 0 nor infinite.
+        unit = max(float(bought[-1]), float(before.sum()), 1e-300)
+        bought, before = np.maximum(bought / unit, 1e-150), before / unit
         grid = np.geomspace(bought[0], bought[-1] * 100.0, _GRID)
-        gains = np.maximum.accumulate(forecast.gain(np.append(0.0, grid)))
+        gains = np.maximum.accumulate(forecast.gain(np.append(0.0, grid * unit)))
         self.known, self._gains = float(gains[0]), gains[1:]
         self._grid, self._bought = np.log(grid), np.log(bought)
         last = max(rounds - 1, 1)
@@ -232,7 +240,6 @@ class Programme:
 
         self._ratings = ratings(now + moments)
         self._pooled = forecast.pooled(moments)
-        before = np.array([payment.precision for payment in paid])
         known = ratings(np.array([float(payment.round) for payment in paid]))
         # Sums over the payments made: precision, its squares, and times the ratings known.
         self._before = before.sum(), (before**2).sum(), (before * known).sum()
@@ -310,11 +317,11 @@ class Programme:
         return float(self.gains(best)[0, -1])
 
     def fall(self, share: float) -> float:
-        """Return by how much the error falls at once if this share is paid now."""
+        """Return by how much the error falls at once if this share is paid now; above 0."""
         shares = np.zeros((2, len(self._weights)))
         shares[1, 0] = share
         before, after = self.gains(shares)[:, 0]
-        return float(after - before)
+        return float(np.clip(after - before, *_FALLS))
 
 
 @lru_cache(maxsize=512)

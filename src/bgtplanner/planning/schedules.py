@@ -220,8 +220,10 @@ class Early(Schedule):
     def weights_of_rounds(self) -> Floats:
         """Return 1 for each round with a payment."""
         count = min(whole("payments", self.payments, 1, 10**6), self.rounds)
-        weights = _at(self.rounds, np.geomspace(1, self.rounds, count + 1)[:-1] - 1)
-        return np.minimum(weights, 1.0)
+        at = (np.geomspace(1, self.rounds, count + 1)[:-1] - 1).astype(np.int64)
+        weights = np.zeros(self.rounds)
+        weights[np.maximum(at, np.arange(count))] = 1.0  # the first ones may be neighbours
+        return weights
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -1,0 +1,58 @@
+"""Forecasts that are made up, for tests of who plans by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Made:
+    """A learner that knows exactly what a charge would bring.
+
+    Attributes:
+        most: What any amount of precision would bring.
+        half: The precision that brings half of it.
+        power: How precision grows with a charge; 2: it falls when a charge is split.
+        steps: In how many paid rounds it learns best.
+        unit: The precision of a charge of 1.
+        joining: By how much the precision of a payment grows with each round that it waits.
+        can_pay: The most that anybody has left, per class; None: any amount.
+        learned: The precision that was bought so far.
+        asked: How often it was asked for anything.
+    """
+
+    most: float = 0.1
+    half: float = 1.0
+    power: float = 1.0
+    steps: int = 0
+    unit: float = 1.0
+    joining: float = 0.0
+    can_pay: Floats | None = None
+    learned: float = 0.0
+    curve: Callable[[Floats], Floats] | None = None
+    asked: list[str] = field(default_factory=list)
+
+    def left(self) -> Floats:
+        self.asked.append("left")
+        return np.array([np.inf]) if self.can_pay is None else self.can_pay
+
+    def precision(self, charges: Floats) -> float:
+        self.asked.append("precision")
+        return float(self.unit * np.mean(charges**self.power))
+
+    def pooled(self, after: Floats) -> Floats:
+        self.asked.append("pooled")
+        return np.asarray(1.0 + self.joining * after)
+
+    def gain(self, precision: Floats) -> Floats:
+        self.asked.append("gain")
+        total = self.learned + np.asarray(precision, dtype=np.float64)
+        if self.curve is not None:
+            return self.curve(total)
+        return np.asarray(self.most * total / (total + self.half))

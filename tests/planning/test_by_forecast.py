@@ -1,0 +1,607 @@
+"""The planner where the learner forecasts what charges bring: when it pays, and how much."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from forecasts import Made
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.planning.bgt import BGTPlanner
+from bgtplanner.planning.plan import Plan
+from bgtplanner.planning.schedules import Uniform
+from bgtplanner.privacy.accountants import ACCOUNTANTS
+from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.testing import PolicyContract
+
+BUDGET = Budget(10.0, 1e-5)
+CLASSES = Budgets.per_client([1.0, 1.0, 10.0, 100.0], 1e-5)
+SOUND = [name for name, accountant in ACCOUNTANTS.items() if accountant.sound]
+ROUNDS = 40
+
+Reward = Callable[[BGTPlanner, Plan], float | None]
+
+
+def planner(accounting: str = "gaussian/gdp", budgets: Any = BUDGET, **options: Any) -> BGTPlanner:
+    clients = 3 if isinstance(budgets, Budget) else None
+    given = {"rounds": ROUNDS, "accounting": accounting, **options}
+    return BGTPlanner(budgets, clients, **given)
+
+
+def made(policy: BGTPlanner, **options: Any) -> Made:
+    """A forecast for which the whole budget, paid at once, is worth half of the most."""
+    given = {"power": 1.0, "steps": 3, **options}
+    return Made(unit=1 / float(np.mean(policy.left() ** given["power"])), **given)
+
+
+def as_forecast(policy: BGTPlanner, plan: Plan) -> float | None:
+    """A reward just as it was forecast."""
+    expected = policy._agenda.expected.get(plan.round)
+    return None if expected is None else expected[1]
+
+
+def played(
+    policy: BGTPlanner,
+    forecast: Made,
+    limit: int | None = None,
+    *,
+    reward: Reward | None = None,
+    context: Any = None,
+    restore: bool = False,
+) -> list[Plan]:
+    """Rounds as a coordinator plays them; the learner adds up the precision it was paid."""
+    plans: list[Plan] = []
+    while len(plans) != limit:
+        policy.forecast = forecast
+        plan = policy.ask(context)
+        if plan is None:
+            break
+        if not plan.skip:
+            forecast.learned += forecast.precision(plan.charge_by_class)
+        policy.tell(plan, None if reward is None else reward(policy, plan))
+        plans.append(plan)
+        if restore:
+            policy = type(policy).from_state(json.loads(json.dumps(policy.state_dict())))
+    return plans
+
+
+def paid_in(plans: list[Plan]) -> list[int]:
+    return [plan.round for plan in plans if not plan.skip]
+
+
+# ---- paying and waiting
+
+
+def test_early_where_all_rounds_count_and_late_where_only_the_last_does() -> None:
+    served = planner()
+    rounds = paid_in(played(served, made(served)))
+    assert rounds[0] == 0
+    last = planner(objective="last")
+    rounds = paid_in(played(last, made(last)))
+    assert rounds[0] == 0  # a probe
+    assert min(rounds[1:]) > 0.75 * ROUNDS
+    assert rounds[-1] == ROUNDS - 1
+
+
+@pytest.mark.parametrize("objective", ["served", "last"])
+def test_it_waits_without_computing(objective: Any) -> None:
+    policy = planner(objective=objective, rounds=100, traffic=[0.0] * 60 + [1.0] * 40)
+    forecast = made(policy)
+    notes, waited = [], 0
+    while policy.round < 100:
+        policy.forecast, before = forecast, len(forecast.asked)
+        plan = policy.ask()
+        if plan is None:
+            break
+        if plan.skip and notes and plan.why.note == notes[-1]:
+            assert len(forecast.asked) == before
+            waited += 1
+        if not plan.skip:
+            forecast.learned += forecast.precision(plan.charge_by_class)
+        notes.append(plan.why.note)
+        policy.tell(plan)
+    assert waited > 40
+    assert any(note.startswith("saving for round ") for note in notes)
+
+
+def test_it_pays_in_the_round_that_it_was_saving_for() -> None:
+    policy = planner(traffic=[0.0] * 20 + [1.0] * 20)
+    plans = played(policy, made(policy, steps=0))
+    assert plans[0].why.note == "saving for round 21"
+    assert {plan.why.note for plan in plans[1:20]} == {"saving for round 21"}
+    assert paid_in(plans) == [20]
+
+
+@pytest.mark.parametrize("begins", [7, 13, 29])
+def test_whenever_people_begin_to_be_served_that_is_when_it_pays(begins: int) -> None:
+    policy = planner(traffic=[0.0] * begins + [1.0] * (ROUNDS - begins))
+    plans = played(policy, made(policy, steps=0))
+    before = sum(plan.charge for plan in plans[: max(begins - 3, 0)])
+    soon = sum(plan.charge for plan in plans[: begins + 8])
+    whole = policy.accountant.capacity(BUDGET)
+    assert before == 0.0
+    assert soon > 0.9 * whole
+
+
+@pytest.mark.parametrize("power", [1.0, 2.0])
+def test_what_falls_when_it_is_split_is_paid_once(power: float) -> None:
+    policy = planner("laplace/basic")
+    plans = played(policy, made(policy, power=power))
+    if power == 2.0:
+        assert len(paid_in(plans)) == 1
+        assert policy.share_left() == pytest.approx(0, abs=1e-6)
+    else:
+        assert len(paid_in(plans)) > 1
+
+
+@pytest.mark.parametrize("accountant", SOUND)
+@pytest.mark.parametrize("objective", ["served", "last"])
+@pytest.mark.parametrize("budgets", [BUDGET, CLASSES], ids=["one class", "three classes"])
+def test_all_is_spent_in_the_end_and_never_more(
+    accountant: str, objective: Any, budgets: Any
+) -> None:
+    policy = planner(accountant, budgets, objective=objective)
+    assert len(played(policy, made(policy))) <= ROUNDS
+    assert (policy.share_left() <= 0.05).all()
+    most = [BUDGET.epsilon] * 3 if budgets is BUDGET else [1.0, 1.0, 10.0, 100.0]
+    assert (policy.ledger.epsilon_spent() <= np.array(most) * (1 + 1e-9)).all()
+    assert policy.note is not None
+    assert policy.note.startswith("planned for ")
+
+
+@pytest.mark.parametrize("accountant", ["gaussian/gdp", "gaussian/rdp", "laplace/basic"])
+def test_every_class_pays_the_same_share(accountant: str) -> None:
+    policy = planner(accountant, CLASSES)
+    forecast, payments = made(policy), 0
+    for _ in range(ROUNDS):
+        policy.forecast, left = forecast, policy.left()
+        plan = policy.ask()
+        if plan is None:
+            break
+        if not plan.skip:
+            shares = plan.charge_by_class / left
+            assert shares == pytest.approx([shares[0]] * 3, rel=1e-6)
+            forecast.learned += forecast.precision(plan.charge_by_class)
+            payments += 1
+        policy.tell(plan)
+    assert payments > 1
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+@pytest.mark.parametrize("objective", ["served", "last"])
+def test_few_rounds(rounds: int, objective: Any) -> None:
+    policy = planner(rounds=rounds, objective=objective)
+    plans = played(policy, made(policy))
+    assert policy.share_left() <= 0.05
+    if rounds == 1:
+        assert plans[0].why.note.startswith("100% of what is left")
+
+
+# ---- is it worth it?
+
+
+@pytest.mark.parametrize("most", [0.0, 0.003])
+@pytest.mark.parametrize("objective", ["served", "last"])
+def test_it_abstains_says_so_and_keeps_the_budget(most: float, objective: Any) -> None:
+    policy = planner(objective=objective)
+    forecast = made(policy, most=most)
+    (probe,) = played(policy, forecast)
+    assert probe.why.note == "a probe"
+    assert policy.abstained
+    assert policy.note is not None
+    assert policy.note.startswith("abstained: ")
+    assert "0.4%" in policy.note
+    assert policy.share_left() == pytest.approx(0.94, abs=0.001)
+    forecast.most = 0.5
+    assert policy.ask() is None  # for good
+    again = BGTPlanner.from_state(json.loads(json.dumps(policy.state_dict())))
+    again.forecast = forecast
+    assert again.abstained
+    assert again.note == policy.note
+    assert again.ask() is None
+
+
+def test_it_abstains_at_once_from_what_is_clear_without_a_probe() -> None:
+    """Only what looks good is decided without one: a forecast of little may be wrong."""
+    policy = planner(worthwhile=0.02)
+    plans = played(policy, made(policy, most=0.05), 1)
+    assert plans[0].why.note == "a probe"
+    policy = planner(worthwhile=0.004)
+    plans = played(policy, made(policy, most=0.05), 1)
+    assert "of what is left: forecast of an error" in plans[0].why.note
+    assert policy.note is not None
+    assert policy.note.startswith("planned for all rounds: forecast of an error ")
+
+
+def test_a_probe_where_it_is_not_clear_and_then_what_it_found_counts() -> None:
+    for then, abstains in ((0.1, False), (0.001, True)):
+        policy = planner()
+        forecast = made(policy, most=0.015)
+        (probe,) = played(policy, forecast, 1)
+        assert probe.why.note == "a probe"
+        assert probe.charge == pytest.approx(0.06 * policy.accountant.capacity(BUDGET), rel=1e-6)
+        assert policy.note is None
+        forecast.most = then
+        played(policy, forecast)
+        assert policy.abstained == abstains
+        assert (policy.share_left()[0] < 0.05) != abstains
+
+
+def test_it_decides_once() -> None:
+    policy = planner()
+    forecast = made(policy)
+    played(policy, forecast, 1)
+    note = policy.note
+    forecast.most = 1e-9
+    played(policy, forecast)
+    assert not policy.abstained
+    assert policy.note == note
+
+
+def test_without_anything_to_gain_now_it_asks_again_later() -> None:
+    """What is left is not spent on nothing, and may be worth something again."""
+    policy = planner(rounds=100)
+    forecast = made(policy)
+    played(policy, forecast, 1)
+    forecast.most = forecast.learned = 0.0
+    policy._agenda.next = 1
+    plan = played(policy, forecast, 1)[0]
+    assert plan.skip
+    assert plan.why.note == "what is left would bring next to nothing now"
+    assert policy._agenda.next == 6
+    forecast.most = 0.1
+    assert paid_in(played(policy, forecast))
+
+
+# ---- clients that join later, or are asked in turn
+
+
+def test_no_more_is_charged_than_those_who_can_be_asked_have() -> None:
+    policy = planner()
+    forecast = made(policy)
+    whole = policy.left()
+    forecast.can_pay = 0.1 * whole
+    (first,) = played(policy, forecast, 1)
+    assert 0 < first.charge <= 0.1 * whole[0] * (1 + 1e-9)
+
+
+def test_it_waits_until_there_is_somebody_who_can_pay() -> None:
+    policy = planner()
+    forecast = made(policy)
+    forecast.can_pay = np.zeros(1)
+    plans = played(policy, forecast, 5)
+    assert {plan.why.note for plan in plans} == {"no one who can be asked has any budget left"}
+    assert not paid_in(plans)
+    forecast.can_pay = None
+    assert paid_in(played(policy, forecast))[0] == 5
+
+
+def test_clients_that_joined_late_pay_their_own_way() -> None:
+    """Three are there from the start, five come in the middle; none overspends."""
+    policy = BGTPlanner(Budgets.same(BUDGET, 8), rounds=ROUNDS)
+    forecast = made(policy)
+    present = np.arange(8) < 3
+    for at in range(ROUNDS):
+        if at == 10:
+            present = np.ones(8, dtype=bool)
+            forecast.learned = 0.0
+        policy.forecast = forecast
+        policy.present = None if present.all() else present
+        plan = policy.ask(clients=present)
+        if plan is None:
+            break
+        assert not plan.participants[~present].any()
+        if at == 9:
+            assert plan.why.note == "no one who can be reached has any budget left"
+        policy.tell(plan)
+    spent = policy.ledger.epsilon_spent()
+    assert (spent <= BUDGET.epsilon * (1 + 1e-9)).all()
+    assert (spent[3:] > 0).all()
+
+
+@pytest.mark.parametrize("rewards", [False, True])
+def test_where_a_quarter_is_invited_a_payment_takes_four_rounds(rewards: bool) -> None:
+    policy = BGTPlanner(Budgets.same(BUDGET, 8), rounds=ROUNDS, participation=0.25)
+    forecast = made(policy)
+    plans = []
+    for at in range(ROUNDS):
+        policy.forecast = forecast
+        plan = policy.ask(clients=np.arange(8) // 2 == at % 4)
+        if plan is None:
+            break
+        policy.tell(plan, 0.01 if rewards else None)
+        plans.append(plan)
+    first = plans[0].charge_by_class
+    assert first > 0
+    for plan in plans[1:4]:
+        assert plan.why.note == "the same payment, by other clients"
+        assert plan.charge_by_class == pytest.approx(first)
+    spent = policy.ledger.epsilon_spent()
+    assert (spent <= BUDGET.epsilon * (1 + 1e-9)).all()
+    assert (spent > 0).all()
+    assert np.ptp(policy.ledger.spent(), axis=1).max() <= policy.ledger.spent().max() * 1e-9
+    assert len(policy.process) == (len(policy._agenda.paid) if rewards else 0)
+
+
+@pytest.mark.parametrize("participation", [0.01, 1e-300])
+def test_however_few_are_invited_its_state_can_be_read(participation: float) -> None:
+    policy = BGTPlanner(Budgets.same(BUDGET, 3), rounds=12, participation=participation)
+    forecast = made(policy)
+    played(policy, forecast, 3)
+    state = json.loads(json.dumps(policy.state_dict()))
+    assert BGTPlanner.from_state(state).state_dict() == state
+
+
+# ---- going on
+
+
+@pytest.mark.parametrize("reward", [None, as_forecast], ids=["no rewards", "rewards"])
+@pytest.mark.parametrize("objective", ["served", "last"])
+@pytest.mark.parametrize("context", [None, [0.5, 1.0]], ids=["no context", "context"])
+def test_it_goes_on_from_its_state_bit_for_bit(
+    reward: Reward | None, objective: Any, context: Any
+) -> None:
+    options: dict[str, Any] = {"objective": objective, "seed": 4, "gamma": 3.0}
+    straight, stopped = planner(**options), planner(**options)
+    one = played(straight, made(straight), reward=reward, context=context)
+    two = played(stopped, made(stopped), reward=reward, context=context, restore=True)
+    assert [plan.charge_by_class.tolist() for plan in one] == [
+        plan.charge_by_class.tolist() for plan in two
+    ]
+    assert [plan.why for plan in one] == [plan.why for plan in two]
+    assert len(paid_in(one)) > 1
+
+
+def test_a_plan_that_was_not_told_yet_is_learned_from_after_a_crash() -> None:
+    policy = planner()
+    policy.forecast = made(policy)
+    plan = policy.ask()
+    assert plan is not None
+    again = BGTPlanner.from_state(json.loads(json.dumps(policy.state_dict())))
+    for one in (policy, again):
+        one.tell(plan, 0.02)
+        assert len(one.process) == 1
+        assert not one._agenda.expected
+    assert again.process.state_dict() == policy.process.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("agenda", None),
+        ("agenda", {}),
+        ("agenda", []),
+        ("abstained", 1),
+        ("abstained", None),
+        ("note", 7),
+        ("note", ["x"]),
+    ],
+)
+def test_a_damaged_state_is_refused(name: str, value: Any) -> None:
+    policy = planner()
+    played(policy, made(policy), 3)
+    state = policy.state_dict() | {name: value}
+    with pytest.raises(ConfigError, match=r"^state: "):
+        BGTPlanner.from_state(state)
+    del state[name]
+    with pytest.raises(ConfigError, match=r"^state: "):
+        BGTPlanner.from_state(state)
+
+
+# ---- rewards
+
+
+@pytest.mark.parametrize("reward", [None, as_forecast], ids=["no rewards", "rewards"])
+def test_it_draws_only_once_rewards_were_told(reward: Reward | None) -> None:
+    """Without rewards nothing can be learned from other levels, so the best is taken."""
+    policy = planner(gamma=0.0, rounds=100)
+    forecast = made(policy)
+    drawn = 0
+    for _ in range(100):
+        knows = len(policy.process) > 0
+        plans = played(policy, forecast, 1, reward=reward)
+        if not plans:
+            break
+        why, level = plans[0].why, plans[0].level
+        if not why.probability:
+            continue
+        chance = np.array(why.probability)
+        if knows:
+            assert chance == pytest.approx([1 / len(chance)] * len(chance))
+            drawn += 1
+        else:
+            assert sorted(chance)[-2:] == [0.0, 1.0]
+            assert level == int(np.argmax(why.score))
+            assert chance[level] == 1.0
+    assert (drawn > 0) == (reward is not None)
+
+
+@pytest.mark.parametrize("context", [None, [1.0, 2.0]])
+def test_the_process_learns_by_which_factor_a_forecast_is_wrong(context: Any) -> None:
+    """Twice too high for large payments, right for small ones."""
+    policy = planner(gamma=0.0, rounds=400, seed=2)
+    forecast = made(policy, most=0.2, half=0.01, steps=0)
+    forecast.can_pay = 0.004 * policy.left()
+
+    def reward(policy: BGTPlanner, plan: Plan) -> float | None:
+        expected = policy._agenda.expected.get(plan.round)
+        if expected is None:
+            return None
+        return expected[1] * (0.5 if 2 ** expected[0] > 0.3 else 1.0)
+
+    while len(policy.process) < 70:
+        forecast.learned = 0.0  # the same situation, again and again
+        assert played(policy, forecast, 1, reward=reward, context=context)
+    row = np.zeros(0) if context is None else np.array(context)
+    factors, usual = policy._factors(row, np.array([0.125, 0.2, 0.5, 1.0]))
+    assert factors == pytest.approx([1.0, 1.0, 0.5, 0.5], abs=0.15)
+    assert 0.5 < usual < 0.7  # over all of them, by what they brought
+    policy._agenda.next = policy._agenda.until = policy.round
+    forecast.learned = 0.0
+    (plan,) = played(policy, forecast, 1, context=context)
+    charges, predicted = np.array(plan.why.charges), np.array(plan.why.predicted)
+    said = predicted[-1] / predicted[np.abs(charges / charges[-1] - 0.2).argmin()]
+    offered = 0.004 / 0.014 / (0.0008 / 0.0108)  # at its own word
+    assert said < 0.65 * offered
+
+
+def test_without_rewards_a_forecast_is_taken_as_it_is() -> None:
+    factors, usual = planner()._factors(np.zeros(0), np.array([0.0, 0.5, 1.0]))
+    assert factors.tolist() == [1.0, 1.0, 1.0]
+    assert usual == 1.0
+
+
+@pytest.mark.parametrize("reward", [-1e300, -1.0, 0.0, 1e-12, 1e300])
+@pytest.mark.parametrize("most", [1e-9, 0.05])
+def test_any_reward_will_do(reward: float, most: float) -> None:
+    policy = planner(worthwhile=0.0)
+    plans = played(policy, made(policy, most=most), reward=lambda *_: reward)
+    assert plans
+    for plan in plans:
+        numbers = (*plan.why.predicted, *plan.why.price, *plan.why.score, *plan.why.probability)
+        assert np.isfinite(numbers).all()
+    assert policy.ledger.epsilon_spent().max() <= BUDGET.epsilon * (1 + 1e-9)
+
+
+# ---- what it says
+
+
+@pytest.mark.parametrize("budgets", [BUDGET, CLASSES], ids=["one class", "three classes"])
+@pytest.mark.parametrize("reward", [None, as_forecast], ids=["no rewards", "rewards"])
+def test_what_it_says_adds_up(budgets: Any, reward: Reward | None) -> None:
+    policy = planner("gaussian/gdp", budgets, gamma=2.0, seed=3)
+    plans = played(policy, made(policy), reward=reward)
+    explained = [plan for plan in plans if plan.why.score]
+    assert explained
+    for plan in explained:
+        why = plan.why
+        numbers = [
+            np.array(row)
+            for row in (why.charges, why.predicted, why.price, why.score, why.probability)
+        ]
+        charges, predicted, price, score, chance = numbers
+        assert all(np.isfinite(row).all() and len(row) == len(score) for row in numbers)
+        later = score - predicted
+        np.testing.assert_allclose(price, later[0] - later, atol=1e-12)
+        assert price[0] == 0.0
+        assert predicted[0] == pytest.approx(0.0, abs=1e-12)
+        assert charges[0] == 0.0
+        assert (np.diff(charges) > 0).all()
+        assert chance.sum() == pytest.approx(1.0)
+        assert plan.level is not None
+        assert chance[plan.level] > 0
+        paid = 0.0 if plan.skip else plan.charge_by_class.max()
+        assert paid == pytest.approx(charges[plan.level], rel=1e-6)
+
+
+# ---- without forecasts
+
+
+@pytest.mark.parametrize("accountant", SOUND)
+@pytest.mark.parametrize("participation", [1.0, 0.25])
+@pytest.mark.parametrize("budgets", [BUDGET, CLASSES], ids=["one class", "three classes"])
+def test_without_forecast_and_context_it_charges_what_uniform_does(
+    accountant: str, participation: float, budgets: Any
+) -> None:
+    policy = planner(accountant, budgets, participation=participation)
+    clients = 3 if budgets is BUDGET else None
+    even = Uniform(
+        budgets, clients, rounds=ROUNDS, accounting=accountant, participation=participation
+    )
+    for _ in range(ROUNDS + 1):
+        one, two = policy.ask(), even.ask()
+        assert (one is None) == (two is None)
+        if one is None or two is None:
+            break
+        assert one.charge_by_class.tolist() == two.charge_by_class.tolist()
+        policy.tell(one, 0.01)
+        even.tell(two, 0.01)
+    assert policy.ledger.spent().tolist() == even.ledger.spent().tolist()
+    assert not len(policy.process)
+
+
+@pytest.mark.parametrize("accountant", SOUND)
+@pytest.mark.parametrize("rounds", [1, 2, 40])
+def test_or_a_growing_charge_if_the_last_round_counts(accountant: str, rounds: int) -> None:
+    policy = planner(accountant, objective="last", rounds=rounds)
+    charges = []
+    while (plan := policy.ask()) is not None:
+        charges.append(plan.charge)
+        policy.tell(plan, 0.01)
+        if len(charges) == rounds // 2:
+            policy = BGTPlanner.from_state(json.loads(json.dumps(policy.state_dict())))
+    assert len(charges) == rounds
+    assert (np.diff(charges) > 0).all()
+    if rounds > 1:
+        assert charges[-1] / charges[0] == pytest.approx(4.0, rel=1e-6)
+    assert policy.share_left() == pytest.approx(0.0, abs=1e-4)
+    assert policy.ledger.epsilon_spent().max() <= BUDGET.epsilon * (1 + 1e-9)
+
+
+def test_with_a_context_it_learns_from_rewards() -> None:
+    policy = planner()
+    plan = policy.ask([1.0])
+    assert plan is not None
+    assert plan.why.note == "trying out every level"
+    policy.tell(plan, 0.1)
+    assert len(policy.process) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("objective", "first"),
+        ("traffic", [0.0]),
+        ("traffic", [-1.0]),
+        ("traffic", []),
+        ("growth", 0.9),
+        ("growth", float("nan")),
+        ("worthwhile", -0.1),
+        ("worthwhile", 1.1),
+        ("worthwhile", float("nan")),
+    ],
+)
+def test_bad_options_are_named(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} = "):
+        planner(**{name: value})
+
+
+# ---- the contract
+
+
+class ByForecast(BGTPlanner):
+    """Always with the same forecast, whatever was paid."""
+
+    forecast = Made(half=0.01, steps=3)
+
+
+class TestByForecast(PolicyContract):
+    policy = ByForecast
+
+
+class TestByForecastForTheLastRound(PolicyContract):
+    policy = ByForecast
+    options: ClassVar[Mapping[str, Any]] = {"objective": "last", "gamma": 1.0}
+
+
+class TestByForecastWhereTrafficBeginsLate(PolicyContract):
+    policy = ByForecast
+    options: ClassVar[Mapping[str, Any]] = {"traffic": [0, 0, 0, 0, 1, 3, 1]}
+
+
+class TestByForecastWhereSomeAreAsked(PolicyContract):
+    policy = ByForecast
+    options: ClassVar[Mapping[str, Any]] = {"participation": 0.3, "growth": 5.0}
+
+
+class TestWithoutContext(PolicyContract):
+    policy = BGTPlanner
+    context = 0
+
+
+class TestWithoutContextForTheLastRound(TestWithoutContext):
+    options: ClassVar[Mapping[str, Any]] = {"objective": "last"}

@@ -1,0 +1,385 @@
+"""The best schedule for what is left: what it pays, when, and what it says that it is worth."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from forecasts import Made
+from numpy.typing import NDArray
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.planning.objective import Objective
+from bgtplanner.planning.programme import Agenda, Payment, Programme
+
+Floats = NDArray[np.float64]
+SERVED, LAST = Objective("served"), Objective("last")
+
+
+def programme(made: Made, left: float = 1.0, **options: Any) -> Programme:
+    given = {"now": 0, "rounds": 100, "objective": SERVED, **options}
+    return Programme(made, np.array([left]), **given)
+
+
+def best(found: Programme) -> dict[int, float]:
+    """The share that the best schedule pays in each round with a payment."""
+    row = found.schedules.shares[int(found.values.argmax())]
+    return {int(found._moments[at]): float(row[at]) for at in np.flatnonzero(row)}
+
+
+def worth(
+    made: Made,
+    shares: dict[int, float],
+    *,
+    left: float = 1.0,
+    now: int = 0,
+    rounds: int,
+    objective: Objective = SERVED,
+    paid: tuple[Payment, ...] = (),
+    growth: float = 2.0,
+) -> float:
+    """What a schedule is worth, one round after the other: a slow reference."""
+
+    def ratings(at: int) -> float:
+        return 1 + (growth - 1) * at / max(rounds - 1, 1)
+
+    weights = objective.weights(rounds)
+    buys = [(payment.precision, ratings(payment.round)) for payment in paid]
+    before, value = sum(precision for precision, _ in buys), 0.0
+    for at in range(now, rounds):
+        if shares.get(at - now, 0.0) >= 1e-5:
+            charge = np.array([shares[at - now] * left])
+            factor = float(made.pooled(np.array([float(at - now)]))[0])
+            buys.append((made.precision(charge) * factor, ratings(at)))
+        total = sum(precision for precision, _ in buys)
+        if not total:
+            continue
+        payments = total**2 / sum(precision**2 for precision, _ in buys)
+        known = sum(precision * seen for precision, seen in buys) / total / ratings(at)
+        gain = float(made.gain(np.array([total - before]))[0])
+        kept = (1 - 0.1 * made.steps / 3 / max(payments, 1)) * (1 - 0.5 * (1 - known) ** 2)
+        value += float(weights[at]) * gain * kept
+    return value
+
+
+# ---- when it pays
+
+
+@pytest.mark.parametrize("rounds", [2, 10, 100, 1000])
+@pytest.mark.parametrize("half", [0.01, 1.0, 100.0])
+def test_at_once_where_nothing_speaks_against_it(rounds: int, half: float) -> None:
+    """No ratings to come, additive precision, a concave gain, and one step is enough."""
+    found = programme(Made(half=half, steps=0), rounds=rounds, growth=1.0)
+    assert best(found) == {0: 1.0}
+    assert found.promised == pytest.approx(found.gain)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 6])
+def test_a_learner_of_several_steps_is_paid_in_parts_and_early(steps: int) -> None:
+    shares = best(programme(Made(steps=steps, half=0.3), growth=1.0))
+    assert len(shares) > 1
+    assert 0 in shares
+    assert sum(share for at, share in shares.items() if at < 20) > 0.7
+
+
+@pytest.mark.parametrize("growth", [1.0, 1.5, 2.0])
+@pytest.mark.parametrize("steps", [0, 3, 6])
+@pytest.mark.parametrize("objective", [SERVED, LAST])
+def test_one_payment_where_splitting_costs_precision(
+    growth: float, steps: int, objective: Objective
+) -> None:
+    found = programme(
+        Made(power=2.0, steps=steps, half=3.0), growth=growth, objective=objective, rounds=50
+    )
+    ((at, share),) = best(found).items()
+    assert share == 1.0
+    if objective is LAST and growth > 1:
+        assert at == 49
+
+
+@pytest.mark.parametrize("steps", [0, 3, 6])
+@pytest.mark.parametrize("rounds", [20, 100, 1000])
+def test_at_the_end_if_that_is_what_counts(rounds: int, steps: int) -> None:
+    shares = best(programme(Made(steps=steps), rounds=rounds, objective=LAST))
+    assert min(shares) >= rounds - 8
+    assert max(shares) == rounds - 1
+    assert len(shares) == (1 if steps == 0 else 8)
+
+
+def test_the_more_ratings_are_to_come_the_later() -> None:
+    def middle(growth: float) -> float:
+        shares = best(programme(Made(half=0.1, steps=3), growth=growth))
+        return sum(at * share for at, share in shares.items())
+
+    middles = [middle(growth) for growth in (1.0, 2.0, 10.0)]
+    assert middles == sorted(middles)
+    assert middles[-1] > 2 * middles[0]
+
+
+@pytest.mark.parametrize("begins", [35, 50])
+def test_when_people_begin_to_be_served(begins: int) -> None:
+    traffic = Objective(traffic=[0] * begins + [1] * (100 - begins))
+    assert best(programme(Made(), objective=traffic)) == {begins: 1.0}
+    assert programme(Made(), objective=traffic).wait == begins
+
+
+@pytest.mark.parametrize("begins", [13, 42, 63, 70, 88])
+def test_or_about_then(begins: int) -> None:
+    """Not every round is looked at from afar; it is planned anew when the time comes nearer."""
+    traffic = Objective(traffic=[0] * begins + [1] * (100 - begins))
+    found = programme(Made(), objective=traffic)
+    assert min(best(found)) >= begins / 2
+    then = worth(Made(), {begins: 1.0}, rounds=100, objective=traffic)
+    assert found.values.max() >= 0.97 * then
+
+
+def test_it_waits_for_many_who_will_join() -> None:
+    assert best(programme(Made(half=10.0), growth=1.0)) == {0: 1.0}
+    shares = best(programme(Made(half=10.0, joining=0.5), growth=1.0))
+    assert sum(share for at, share in shares.items() if at >= 10) > 0.7
+
+
+# ---- what it is worth
+
+
+@pytest.mark.parametrize("objective", [SERVED, LAST, Objective(traffic=(1, 0, 3))])
+@pytest.mark.parametrize("rounds", [1, 2, 7, 30])
+@pytest.mark.parametrize(
+    ("made", "more"),
+    [
+        (Made(), {}),
+        (Made(steps=3, half=0.05), {"growth": 1.0}),
+        (Made(steps=6, power=2.0, unit=50.0), {"growth": 5.0}),
+        (Made(steps=3, joining=0.2), {"left": 4.0}),
+    ],
+)
+def test_each_schedule_is_worth_what_it_is_worth_round_by_round(
+    made: Made, more: dict[str, Any], rounds: int, objective: Objective
+) -> None:
+    """With few rounds each is a moment of its own; only the forecast is interpolated."""
+    found = programme(made, rounds=rounds, objective=objective, **more)
+    assert found._moments.tolist() == list(range(rounds))
+    expected = [
+        worth(
+            made,
+            {int(at): float(row[at]) for at in np.flatnonzero(row)},
+            rounds=rounds,
+            objective=objective,
+            **more,
+        )
+        for row in found.schedules.shares
+    ]
+    np.testing.assert_allclose(found.values, expected, rtol=0.01, atol=1e-4 * max(expected))
+    assert found.nothing == 0
+
+
+def test_so_it_is_in_the_middle_with_payments_made_before() -> None:
+    paid = (Payment(2, 0.3), Payment(5, 0.6))
+    made = Made(steps=3, learned=0.9)
+    found = programme(made, 0.4, now=8, rounds=20, paid=paid)
+    for row, value in zip(found.schedules.shares, found.values, strict=True):
+        shares = {int(at): float(row[at]) for at in np.flatnonzero(row)}
+        expected = worth(made, shares, left=0.4, now=8, rounds=20, paid=paid)
+        assert value == pytest.approx(expected, rel=0.01)
+    assert found.nothing == pytest.approx(worth(made, {}, now=8, rounds=20, paid=paid), rel=1e-3)
+    assert found.gain > 0
+
+
+@pytest.mark.parametrize("objective", [SERVED, LAST, Objective(traffic=(0, 0, 0, 1, 1, 1))])
+@pytest.mark.parametrize("growth", [1.0, 2.0])
+@pytest.mark.parametrize("power", [1.0, 2.0])
+@pytest.mark.parametrize("steps", [0, 3])
+def test_no_schedule_is_much_better(
+    steps: int, power: float, growth: float, objective: Objective
+) -> None:
+    """All ways to spend quarters of the budget in six rounds, tried one after the other."""
+    made = Made(steps=steps, power=power, half=0.3)
+    most = 0.0
+    for quarters in itertools.combinations_with_replacement(range(6), 4):
+        shares = {at: quarters.count(at) / 4 for at in set(quarters)}
+        most = max(most, worth(made, shares, rounds=6, objective=objective, growth=growth))
+    found = programme(made, rounds=6, objective=objective, growth=growth)
+    assert found.values.max() >= 0.97 * most
+
+
+@pytest.mark.parametrize("power", [1.0, 2.0])
+@pytest.mark.parametrize("objective", [SERVED, LAST])
+def test_more_budget_is_never_worth_less(power: float, objective: Objective) -> None:
+    made = Made(steps=3, power=power)
+    gains = [
+        programme(made, left, objective=objective).gain for left in np.geomspace(1e-6, 1e6, 25)
+    ]
+    assert (np.diff(gains) > -1e-12).all()
+    assert gains[0] < 1e-5
+    assert gains[-1] > 0.08
+
+
+def test_many_moments_are_worth_what_all_rounds_are() -> None:
+    """Of a thousand rounds, about a hundred are looked at."""
+    found = programme(Made(steps=3), rounds=1000)
+    assert len(found._moments) <= 104
+    for at in (0, 40, len(found.values) - 1):
+        row = found.schedules.shares[at]
+        shares = {int(found._moments[i]): float(row[i]) for i in np.flatnonzero(row)}
+        expected = worth(Made(steps=3), shares, rounds=1000)
+        assert found.values[at] == pytest.approx(expected, rel=0.01)
+
+
+# ---- what can be paid now
+
+
+@pytest.mark.parametrize("objective", [SERVED, LAST])
+@pytest.mark.parametrize("paid", [(), (Payment(0, 0.5),)])
+def test_offers_add_up(objective: Objective, paid: tuple[Payment, ...]) -> None:
+    made = Made(steps=3, learned=0.5 if paid else 0.0)
+    found = programme(made, now=5, rounds=60, objective=objective, paid=paid)
+    levels, now, later = found.offers()
+    assert levels[0] == 0.0
+    assert levels[-1] == 1.0
+    assert (np.diff(levels) > 0).all()
+    first = found.schedules.shares[:, 0]
+    for level, brings, rest in zip(levels, now, later, strict=True):
+        alone = np.zeros((1, len(found._moments)))
+        alone[0, 0] = level
+        assert brings + found.nothing == pytest.approx(float(found._values(alone)[0]))
+        assert brings + rest + found.nothing == pytest.approx(found.values[first == level].max())
+    assert now[0] == pytest.approx(0.0, abs=1e-15)
+    assert later[-1] == pytest.approx(0.0, abs=1e-12)  # after all, nothing is left
+    if objective is SERVED:
+        assert (np.diff(now) > 0).all()
+
+
+def test_gains_grow_while_it_is_paid_and_never_fall_without_growth() -> None:
+    found = programme(Made(steps=3), growth=1.0)
+    gains = found.gains(found.schedules.shares)
+    assert (np.diff(gains, axis=1) >= -1e-12).all()
+    assert (gains >= 0).all()
+    assert gains.max() <= 0.1
+    stale = programme(Made(steps=3), growth=2.0)
+    one = np.zeros((1, len(stale._moments)))
+    one[0, 0] = 1.0
+    assert (np.diff(stale.gains(one)[0]) < 0).all()  # the ratings to come are not known
+
+
+def test_a_forecast_that_falls_is_taken_for_one_that_stays() -> None:
+    falling = Made(curve=lambda total: np.where(total > 0.1, 0.02, 0.05 * np.minimum(total, 1)))
+    found = programme(falling, growth=1.0)
+    small, large = (found.fall(share) for share in (0.1, 1.0))
+    assert small <= large
+
+
+@pytest.mark.parametrize("share", [0.01, 0.06, 0.5, 1.0])
+def test_what_falls_at_once(share: float) -> None:
+    found = programme(Made())
+    assert found.fall(share) == pytest.approx(0.1 * share / (1 + share), rel=0.02)
+
+
+def test_a_fall_is_never_nothing() -> None:
+    """A reward is divided by it."""
+    assert 1e-6 < programme(Made(most=1e-30)).fall(0.06) < 1e-4
+    assert programme(Made(most=1e30)).fall(0.06) <= 1e5
+
+
+# ---- extremes
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 10**6])
+@pytest.mark.parametrize("objective", [SERVED, LAST])
+def test_any_number_of_rounds(rounds: int, objective: Objective) -> None:
+    found = programme(Made(steps=3), rounds=rounds, objective=objective)
+    assert np.isfinite(found.values).all()
+    assert found.schedules.shares.sum(axis=1) == pytest.approx(1.0)
+    assert found._weights.sum() == pytest.approx(1.0)
+    assert found.gain > 0
+    assert 0 <= found.wait < rounds
+    if rounds == 1:
+        assert best(found) == {0: 1.0}
+    if objective is LAST:
+        assert max(best(found)) == rounds - 1
+
+
+@pytest.mark.parametrize("unit", [1e-290, 1e-160, 1e-80, 1e80, 1e160, 1e290])
+@pytest.mark.parametrize("paid", [False, True])
+def test_precision_of_any_size_is_only_a_unit(unit: float, paid: bool) -> None:
+    """Clips may be tiny or huge, and the precision is 1 over their square."""
+
+    def values(unit: float) -> Floats:
+        made = Made(steps=3, unit=unit, half=unit, learned=0.2 * unit * paid)
+        before = (Payment(0, 0.2 * unit),) if paid else ()
+        return programme(made, now=3, paid=before).values
+
+    np.testing.assert_allclose(values(unit), values(1.0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("left", [1e-300, 1e-30])
+def test_next_to_nothing_left_is_worth_next_to_nothing(left: float) -> None:
+    found = programme(Made(learned=1.0), left, paid=(Payment(0, 1.0),), now=3)
+    assert found.gain == pytest.approx(0.0, abs=1e-9)
+    assert found.nothing > 0
+
+
+@pytest.mark.parametrize("stride", [2, 3, 10, 99, 100])
+@pytest.mark.parametrize("now", [0, 37, 98, 99])
+def test_a_payment_takes_as_many_rounds_as_it_takes_to_ask_everybody(
+    stride: int, now: int
+) -> None:
+    found = programme(Made(steps=3), stride=stride, now=now)
+    assert (found._moments % stride == 0).all()
+    assert found._moments[-1] <= max(99 - now, 0)
+    assert len(found._moments) == len(np.unique(found._moments))
+    assert found._weights.sum() == pytest.approx((100 - now) / 100)
+    assert found.wait % stride == 0
+    assert math.isfinite(found.gain)
+
+
+# ---- what was paid
+
+
+def test_an_agenda_goes_through_plain_data() -> None:
+    agenda = Agenda()
+    assert Agenda.from_state(agenda.state_dict(), 10, 2) == agenda
+    agenda.pay(3, np.array([0.5, 1.0]), 7.0, 2)
+    agenda.expected[3] = (-1.0, 0.02, 1.5)
+    agenda.decided = True
+    again = Agenda.from_state(agenda.state_dict(), 10, 2)
+    assert again == agenda
+    assert (again.next, again.until, again.charges) == (5, 5, (0.5, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("paid", [[11, 1.0]]),
+        ("paid", [[-1, 1.0]]),
+        ("paid", [[1, -1.0]]),
+        ("paid", [[1, float("nan")]]),
+        ("next", -1),
+        ("next", 10**9),
+        ("next", 1.5),
+        ("until", None),
+        ("until", 10**9),
+        ("charges", [1.0]),
+        ("charges", [1.0, -1.0]),
+        ("charges", [1.0, float("inf")]),
+        ("charges", []),
+        ("decided", 1),
+        ("decided", None),
+        ("expected", {"3": [1.0]}),
+        ("expected", {"3": [1.0, 1.0]}),
+        ("expected", {"11": [1.0, 1.0, 1.0]}),
+        ("expected", {"3": [float("nan"), 1.0, 1.0]}),
+        ("expected", {"3": [-1.0, 0.0, 1.0]}),
+        ("expected", {"3": [-1.0, -0.1, 1.0]}),
+        ("expected", {"3": [-1.0, 1e300, 1.0]}),
+        ("expected", {"3": [-1.0, 0.1, 0.0]}),
+        ("expected", {"3": [-1.0, 0.1, 1e300]}),
+    ],
+)
+def test_a_damaged_agenda_is_refused_by_its_name(name: str, value: Any) -> None:
+    agenda = Agenda()
+    agenda.pay(3, np.array([0.5, 1.0]), 7.0, 2)
+    with pytest.raises(ConfigError, match=f"^state: {name} = "):
+        Agenda.from_state(agenda.state_dict() | {name: value}, 10, 2)
