@@ -58,8 +58,7 @@ def test_for_real(call: Call) -> None:
     assert "failed: csv:missing.csv gaussian uniform seed 0: " in done.out
     assert "Tables: grid/comparison.md, .csv, .json" in done.out
     assert (
-        max(map(len, done.out.split("NDCG@10 and RMSE")[1].split("failed:")[0].splitlines()))
-        <= 80
+        max(map(len, done.out.split("NDCG@10 and RMSE")[1].split("failed:")[0].splitlines())) <= 80
     )
     assert done.err == ""
     summary = json.loads(Path("grid/demo/none/unlimited/seed-0/summary.json").read_text())

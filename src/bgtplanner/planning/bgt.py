@@ -106,7 +106,7 @@ class BGTPlanner(LevelPolicy):
     objective: Kind = "served"
     traffic: Sequence[float] | None = None
     growth: float = 2.0
-    worthwhile: float = 0.004
+    worthwhile: float = 0.0025
 
     forecasts: ClassVar[bool] = True
     _follows_schedule: ClassVar[bool] = True  # where it knows nothing about the rounds
@@ -256,9 +256,11 @@ class BGTPlanner(LevelPolicy):
         begun, promised = bool(agenda.paid), programme.promised
         if not agenda.decided and (begun or promised >= _CLEARLY * self.worthwhile):
             agenda.decided = True
-            self._decide(promised)
+            self._decide(max(promised, agenda.promised))  # a probe may say next to nothing
             if self.abstained:
                 return None
+        if not begun:
+            agenda.promised = promised
         share, level, why = _PROBE, None, Why("a probe")
         if begun or (agenda.decided and self.objective == "served") or self.rounds == 1:
             if programme.gain < _NEGLIGIBLE * self.worthwhile:
