@@ -22,7 +22,7 @@ SHOTS = {
     "report-grid": (
         [
             *("compare", "--mechanism", "gaussian,laplace", "--seeds", "0-3"),
-            *("--policy", "patient,bgt,uniform,unlimited"),
+            *("--policy", "bgt,uniform,late,unlimited"),
         ],
         "dark",
         1300,

@@ -7,7 +7,7 @@ import pkgutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,9 +28,11 @@ from bgtplanner.runs.folder import write_whole
 CLIENTS, ROUNDS, SEEDS = 500, 50, tuple(range(20))
 EPSILONS = (0.5, 2.0, 8.0)
 REWARDS = ("loss", "noisy", "none")
+LAST = "bgt-last"  # planned for the last round
 POLICIES: dict[str, Callable[..., LedgerPolicy]] = {
     "uniform": Uniform,
     "bgt": BGTPlanner,
+    LAST: partial(BGTPlanner, objective="last"),
     "hong": Hong,
     "adpml": lambda budget, clients, **options: Adpml(
         budget, clients, mode="normalised", **options

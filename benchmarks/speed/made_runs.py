@@ -49,8 +49,7 @@ def records_of(config: Config) -> tuple[list[dict[str, Any]], LedgerPolicy | Non
         policy = made if isinstance(made, LedgerPolicy) else None
     records, learned, over = [], 0.0, False
     for index in range(config.federation.rounds):
-        context = [0.03, 0.08, 0.08] if config.planning.policy == "patient" else None
-        plan = None if policy is None or over else policy.ask(context)
+        plan = None if policy is None or over else policy.ask()
         over = policy is not None and plan is None
         charge = 0.0 if plan is None else float(plan.charge_by_class.max())
         learned += 0.02 if policy is None else min(charge, 1.0)

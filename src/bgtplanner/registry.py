@@ -32,6 +32,8 @@ class Registry(Mapping[str, T]):
         entries: The package's own objects, or their addresses, ``package.module:Name``.
         expected: What an object of this kind is, in words.
         fits: Whether an object is of this kind; by default every object is.
+        former: Names of earlier releases, and what they are called now. They are found, so that
+            stored runs can be read, but not listed.
 
     Example:
         >>> registry = Registry("shape", {"square": "fractions:Fraction"}, expected="a class")
@@ -46,10 +48,12 @@ class Registry(Mapping[str, T]):
         *,
         expected: str,
         fits: Callable[[Any], bool] = lambda _: True,
+        former: Mapping[str, str] | None = None,
     ) -> None:
         self.kind = kind
         self._entries: dict[str, Any] = dict(entries or {})
         self._expected, self._fits = expected, fits
+        self._former = dict(former or {})
 
     def add(self, name: str, thing: T | str) -> None:
         """Add an object, or its address, under a name that is not taken.
@@ -68,7 +72,7 @@ class Registry(Mapping[str, T]):
             ConfigError: If there is none; lists the names.
         """
         load_plugins()
-        address = self._entries.get(name, name)
+        address = self._entries.get(self._former.get(name, name), name)
         if not isinstance(address, str):
             return cast(T, address)
         module, _, attribute = address.partition(":")
@@ -109,7 +113,7 @@ class Registry(Mapping[str, T]):
 
     def __contains__(self, name: object) -> bool:
         load_plugins()
-        return name in self._entries
+        return name in self._entries or name in self._former
 
     def __iter__(self) -> Iterator[str]:
         load_plugins()

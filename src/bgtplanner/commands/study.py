@@ -39,7 +39,9 @@ _Mechanisms = Annotated[
 ]
 _Policies = Annotated[
     list[str] | None,
-    typer.Option(help="patient | bgt | uniform | adpml | adap | unlimited | hong | two-phase"),
+    typer.Option(
+        help="bgt | uniform | early | late | adpml | adap | unlimited | hong | two-phase"
+    ),
 ]
 _Seeds = Annotated[str | None, typer.Option(help="Seeds, such as 0-4 or 0,1,2.")]
 _AssignAll = Annotated[

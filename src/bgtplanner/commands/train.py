@@ -55,7 +55,7 @@ def run(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="patient | bgt | uniform | adpml | adap | unlimited | hong | two-phase | "
+            help="bgt | uniform | early | late | adpml | adap | unlimited | hong | two-phase | "
             "random | hindsight, or package.module:Class"
         ),
     ] = None,

@@ -261,7 +261,7 @@ class BGTPlanner(LevelPolicy):
                 return None
         if not begun:
             agenda.promised = promised
-        share, level, why = _PROBE, None, Why("a probe")
+        share, level, why = _PROBE, None, Why("a probe", forecast=(promised,))
         if begun or (agenda.decided and self.objective == "served") or self.rounds == 1:
             if programme.gain < _NEGLIGIBLE * self.worthwhile:
                 agenda.next = now + max(1, self.rounds // 20)
@@ -277,9 +277,7 @@ class BGTPlanner(LevelPolicy):
         agenda.expected[now] = (float(np.log2(share)), fall, unsure)
         return Choice(charges, level, why=why)
 
-    def _draw(
-        self, programme: Programme, context: Floats, left: float
-    ) -> tuple[float, int | None, Why]:
+    def _draw(self, programme: Programme, context: Floats, left: float) -> tuple[float, int, Why]:
         """Return the share of what is left that is paid now, as a level, and why."""
         offers = programme.offers()
         factors, usual = self._factors(context, offers.levels)
@@ -291,11 +289,12 @@ class BGTPlanner(LevelPolicy):
             unit = max(abs(float(score.max())), 1e-12)
             gamma = gamma_growing(len(score), self.round) if self.gamma is None else self.gamma
             chance = probabilities(score / unit, gamma)
-        level: int | None = self.drawn(chance)
+        level = self.drawn(chance)
         agenda, promised = self._agenda, programme.promised
         # What is known about the rounds to come has hardly changed: a plan that was made is kept.
         if not len(self.process) and not programme.joining and agenda.holds(self.round, promised):
-            level, (_, share) = None, agenda.plan.pop(0)
+            _, share = agenda.plan.pop(0)
+            level = int(np.abs(offers.levels - share).argmin())  # for the report
         else:
             share = float(offers.levels[level])
             agenda.plan, agenda.promised = programme.plan(share), promised
@@ -308,7 +307,7 @@ class BGTPlanner(LevelPolicy):
             note, charges=offers.levels * left, predicted=predicted, price=later[0] - later,
             score=score, probability=chance,
         )  # fmt: skip
-        return share, level, why
+        return share, level, why._replace(forecast=(promised,))
 
     def _saving(self, until: int) -> str:
         if until < self.rounds:
@@ -331,7 +330,7 @@ class BGTPlanner(LevelPolicy):
             f"abstained: spending the rest would lower the error by {promised:.1%}, less than the "
             f"{self.worthwhile:.1%} that is worth it"
             if self.abstained
-            else f"planned for {_GOALS[self.objective]}: forecast of an error {promised:.1%} "
+            else f"aimed at {_GOALS[self.objective]}: forecast of an error {promised:.1%} "
             "below a client's own"
         )
 

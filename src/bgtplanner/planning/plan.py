@@ -137,6 +137,8 @@ class Why(NamedTuple):
         price: The reward that each level's charge would bring in other rounds.
         score: The score by which the levels were compared.
         probability: The probability with which each level was drawn.
+        forecast: One number, if there is a forecast: how far the error falls below that of a
+            client alone, as a share of it, if the plan is followed.
     """
 
     note: str = ""
@@ -145,6 +147,7 @@ class Why(NamedTuple):
     price: tuple[float, ...] = ()
     score: tuple[float, ...] = ()
     probability: tuple[float, ...] = ()
+    forecast: tuple[float, ...] = ()
 
 
 class Noise(NamedTuple):

@@ -33,6 +33,7 @@ POLICIES: Registry[type[Policy]] = Registry(
     },
     expected="a class that inherits from bgtplanner.Policy, or has all of its attributes",
     fits=_is_policy,
+    former={"patient": "late"},
 )
 """The policies, which decide what a round may cost."""
 

@@ -77,8 +77,9 @@ class Look(NamedTuple):
 
 
 _LOOKS = {
-    "patient": Look(BLUE, "o", "-"),
-    "bgt": Look(VERMILLION, "s", "--"),
+    "bgt": Look(BLUE, "o", "-"),
+    "late": Look(VERMILLION, "s", "--"),
+    "early": Look("#332288", "d", ":"),
     "uniform": Look(GREEN, "^", "-."),
     "adpml": Look("#CC79A7", "D", ":"),
     "adap": Look("#E69F00", "v", "--"),
@@ -97,7 +98,7 @@ def look_of(policy: str) -> Look:
 
     Example:
         >>> look_of("bgt").colour, look_of("mine:Own") == look_of("mine:Own")
-        ('#D55E00', True)
+        ('#0072B2', True)
     """
     if policy in _LOOKS:
         return _LOOKS[policy]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -55,10 +55,11 @@ def run_pictures(view: RunView) -> Iterator[Picture]:
     if (spent := view.epsilon()) is not None:
         yield _epsilon(view, spent)
     chances = any(_why(record).get("probability") for record in view.rounds)
-    yield _drawn_levels(view) if chances else _choices(view)
+    by_forecast = any(_forecast(record) is not None for record in view.rounds)
+    yield _drawn_levels(view) if chances and not by_forecast else _choices(view)
     if any(_chosen(record) is not None for record in view.rounds):
         yield _rewards(view)
-    elif any(_forecast(record) for record in view.rounds):
+    if by_forecast:
         yield _forecasts(view)
     if any(_norms(record) for record in view.rounds):
         yield _noise(view)
@@ -246,39 +247,30 @@ def _around(low: float, high: float, share: float) -> tuple[float, float]:
 
 
 def _forecasts(view: RunView) -> Picture:
-    """By how much the error was forecast to fall, and by how much it fell."""
+    """By how much the error was forecast to fall when it was paid for, and by how much it fell."""
     found = [
         (step, forecast)
         for step, record in zip(view.steps, view.rounds, strict=True)
-        if (forecast := _forecast(record))
+        if (forecast := _forecast(record)) is not None
     ]
-    steps, values = [step for step, _ in found], np.array([value for _, value in found])
+    steps, values = [step for step, _ in found], [value for _, value in found]
     alone = view.summary.get("rmse_client_alone")
     came = [1 - rmse / alone for rmse in view.column("rmse")] if alone else []
-    # If splitting the rest costs nothing, the last two are one line.
-    one = np.allclose(values[:, 1], values[:, 2], rtol=1e-3, atol=1e-4)
-    styles = {
-        "nothing more spent": (GREY, ":"),
-        "rest in one round": (_colour(view), "-"),
-        "rest in a few rounds": (VERMILLION, "--"),
-    }
     drawn = [
-        Line("all spent" if one and column else name, values[:, column].tolist(), shade,
-             name, steps, ls=dashes)
-        for column, (name, (shade, dashes)) in enumerate(styles.items())
-        if not (one and column == 2)
+        Line("forecast, if the plan is followed", values, _colour(view), "forecast", steps,
+             ls="", marker="o", ms=5)
     ]  # fmt: skip
     limits = None
     if came:
         drawn.append(Line("actual", came, GREEN, "actual", view.steps, lw=1.4))
-        low = min(float(values.min()), float(np.percentile(came, 5)))
-        limits = _around(low, max(float(values.max()), *came), 0.1)
+        low = min(*values, float(np.percentile(came, 5)))
+        limits = _around(low, max(*values, *came), 0.1)
     last = f"it came to {came[-1]:.1%}" if came else "the actual value is not known"
     return Picture(
         name="forecasts",
         title="Why: the forecast gain of spending, and the actual gain",
-        alt=f"Forecast of how far the error falls below a client's own if all is spent: "
-        f"{values[0, 1]:.1%} at first, {values[-1, 1]:.1%} at the end; {last}.",
+        alt=f"Forecast of how far the error falls below a client's own if the plan is followed: "
+        f"{values[0]:.1%} at first, {values[-1]:.1%} at the last payment; {last}.",
         draw=lines(
             drawn, "error below a client's own", total=view.total, limits=limits, percent=True
         ),
@@ -385,10 +377,10 @@ def _norms(record: Mapping[str, Any]) -> tuple[float, float] | None:
     return (released, noise) if released and noise else None
 
 
-def _forecast(record: Mapping[str, Any]) -> Sequence[float]:
-    """The forecast gain of three ways to spend; empty if there was no forecast."""
-    found = _why(record).get("predicted", ())
-    return found if len(found) == 3 and all(map(math.isfinite, found)) else ()
+def _forecast(record: Mapping[str, Any]) -> float | None:
+    """The forecast that a payment was made by, if there was one."""
+    found = _why(record).get("forecast") or (math.nan,)
+    return found[0] if math.isfinite(found[0]) else None
 
 
 def _chosen(record: Mapping[str, Any]) -> tuple[float, float] | None:

@@ -519,6 +519,8 @@ def load_config(
     if wanted == "recommended" and planning.get("constants", "own") != "own":
         seen = {"context": "released", "reward": "released"}  # it makes no use of forecasts
         merge(planning, {name: value for name, value in seen.items() if name not in own})
+    if planning.get("context") == "forecast":  # of an earlier release, for the policy patient
+        planning["context"] = "none"
     if merged.get("privacy", {}).get("mechanism") == "auto":
         merged["privacy"]["mechanism"] = _best_mechanism(
             merged["privacy"], merged.get("planning", {})

@@ -78,11 +78,12 @@ def default_policies(preset: str, settings: Mapping[str, Any]) -> tuple[str, ...
 
     Example:
         >>> default_policies("recommended", {})
-        ('patient', 'bgt', 'uniform', 'adpml', 'adap', 'unlimited')
+        ('bgt', 'uniform', 'early', 'late', 'adpml', 'adap', 'unlimited')
     """
     model = {key: settings[key] for key in ("model.name",) if key in settings}
     own = load_config(preset=preset, settings=model).planning.policy
-    return tuple(dict.fromkeys((own, "bgt", "uniform", "adpml", "adap", "unlimited")))
+    others = ("bgt", "uniform", "early", "late", "adpml", "adap", "unlimited")
+    return tuple(dict.fromkeys((own, *others)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +184,7 @@ class Study:
             return self.baseline
         if "uniform" in self.policies:  # an even schedule: what planning has to beat
             return "uniform"
-        others = [name for name in self.policies if name not in ("bgt", "patient", "unlimited")]
+        others = [name for name in self.policies if name not in ("bgt", "unlimited")]
         return others[0] if others else self.policies[1]
 
     @property
