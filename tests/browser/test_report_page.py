@@ -94,7 +94,7 @@ def visit(browser: Any) -> Iterator[Open]:
         context.close()
 
 
-KINDS = ("patient", "bgt", "paper", "unlimited", "grid", "sweep")
+KINDS = ("forecast", "bgt", "paper", "unlimited", "grid", "sweep")
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     short = {"federation.rounds": 20}
     long_name = {"data.dataset": "csv:" + "a-very-long-name" * 8}
     gradients = {"planning.policy": "bgt", "model.name": "factorization"}
-    make_run(folder / "patient", short)
+    make_run(folder / "forecast", short)
     make_run(folder / "bgt", short | gradients | {"privacy.budgets": "3:0.4,10:0.6"} | long_name)
     make_run(folder / "paper", short, preset="paper")
     make_run(folder / "unlimited", short | {"privacy.mechanism": "none"})
@@ -118,9 +118,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     )
     make_study(folder / "grid", asked, leave_out=1)
     varied = Variation(axes=(parse_axis("privacy.epsilon=1,3,10"),))
-    asked = Study(
-        policies=("patient", "uniform"), seeds=(0, 1), settings=short, variations=(varied,)
-    )
+    asked = Study(policies=("bgt", "uniform"), seeds=(0, 1), settings=short, variations=(varied,))
     make_study(folder / "sweep", asked)
     return {kind: write_report(folder / kind) for kind in KINDS}
 
@@ -171,7 +169,7 @@ class TestEveryPage:
 
 class TestByHand:
     def test_theme(self, visit: Open, pages: dict[str, Path]) -> None:
-        page = visit(pages["patient"]).page
+        page = visit(pages["forecast"]).page
         before = page.evaluate("getComputedStyle(document.body).backgroundColor")
         page.get_by_role("button", name="dark").click()
         dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -216,7 +214,7 @@ class TestByHand:
         assert outline == "solid"
 
     def test_settings_unfold(self, visit: Open, pages: dict[str, Path]) -> None:
-        page = visit(pages["patient"]).page
+        page = visit(pages["forecast"]).page
         page.get_by_text("All settings").click()
         assert page.get_by_text("[federation]").is_visible()
 

@@ -183,7 +183,7 @@ def ids_of(page: str) -> list[str]:
 
 
 MADE: dict[str, tuple[dict[str, Any], set[str]]] = {
-    "patient": (SHORT, {"budget", "epsilon", "choices", "forecasts", "noise", "clients"}),
+    "forecast": (SHORT, {"budget", "epsilon", "choices", "forecasts", "noise", "clients"}),
     "bgt": (
         SHORT | {"planning.policy": "bgt", "model.name": "factorization"},
         {"budget", "epsilon", "choices", "rewards", "noise", "clients"},
@@ -267,7 +267,7 @@ class TestUnfinished:
 GRID = Study(
     datasets=("demo", "csv:a <b>.csv"),
     mechanisms=("gaussian", "laplace"),
-    policies=("patient", "uniform", "unlimited"),
+    policies=("bgt", "uniform", "unlimited"),
     seeds=(0, 1),
     settings=SHORT,
 )
@@ -303,7 +303,7 @@ class TestGrid:
 
     def test_one_colour_for_a_policy(self, grid: Path) -> None:
         page = (grid / "report.html").read_text() if write_report(grid) else ""
-        for policy, colour in (("patient", "#0072b2"), ("uniform", "#009e73")):
+        for policy, colour in (("bgt", "#0072b2"), ("uniform", "#009e73")):
             series = re.findall(rf'data-series="{policy}">(.*?)</g>', page, re.DOTALL)
             drawn = {
                 found.lower()
@@ -345,7 +345,7 @@ class TestGrid:
 class TestSweep:
     def test_page(self, tmp_path: Path) -> None:
         asked = Study(
-            policies=("patient", "uniform"),
+            policies=("bgt", "uniform"),
             seeds=(0, 1),
             settings=SHORT,
             variations=(Variation(axes=(parse_axis("privacy.epsilon=1,10"),)),),

@@ -81,7 +81,7 @@ def test_it_is_everywhere(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("more")
 def test_it_is_compared(tmp_path: Path) -> None:
     found = compare(
-        "synthetic", ["uniform", "patient"], seeds=[0, 1], settings=TINY, out=tmp_path / "study"
+        "synthetic", ["uniform", "late"], seeds=[0, 1], settings=TINY, out=tmp_path / "study"
     )
     served = ("ndcg_at_10_served", "rmse_served", "worst_served")
     last = ("ndcg_at_10", "rmse_final", "worst_final")

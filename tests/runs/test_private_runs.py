@@ -65,7 +65,7 @@ class TestSummary:
         assert (summary["mechanism"], summary["trust"]) == (mechanism, trust)
         assert (summary["unit"], summary["accounting"]) == ("client", accountant)
         assert (summary["epsilon"], summary["delta"]) == (4.0, 1e-6)
-        assert summary["policy"] == "patient"
+        assert summary["policy"] == "bgt"
         assert summary["not_accounted"] == []
         assert summary["uploads_dropped"] == 0
         assert 0 < summary["epsilon_spent_max"] <= 4.0
@@ -486,7 +486,7 @@ class TestPolicies:
         ),
         ({"privacy__mechanism": "none", "planning__policy": "uniform"}, "unlimited, for"),
         ({"privacy__mechanism": "laplace", "planning__policy": "unlimited"}, "none, for --policy"),
-        ({"planning__options": {"no_such": 1}}, "planning.options: patient does not accept them"),
+        ({"planning__options": {"no_such": 1}}, "planning.options: bgt does not accept them"),
         ({"planning__policy": "nonsense"}, "nonsense"),
         ({"privacy__budgets": "1:0.5"}, "shares that sum to 1"),
         ({"privacy__delta": 0.0}, "delta = 0"),

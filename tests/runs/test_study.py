@@ -83,7 +83,7 @@ class TestAsked:
             ({"datasets": ()}, "--dataset = "),
             ({"seeds": ()}, "--seeds = "),
             ({"datasets": ("ml100k",)}, "--dataset: .*Did you mean 'ml-100k'"),
-            ({"policies": ("bgd",)}, "--policy: .*expected one of patient"),
+            ({"policies": ("bgd",)}, "--policy: .*expected one of bgt"),
             ({"mechanisms": ("gauss",)}, "--mechanism"),
             ({"mechanisms": ("none",)}, "--policy = 'bgt': expected unlimited"),
             ({"mechanisms": ("gaussian", "none")}, "--mechanism = 'none'"),
@@ -105,8 +105,8 @@ class TestAsked:
         [
             (("bgt", "uniform", "adap"), None, "uniform"),
             (("uniform", "bgt"), None, "uniform"),
-            (("patient", "adap", "uniform"), None, "uniform"),
-            (("patient", "bgt", "adap"), None, "adap"),
+            (("bgt", "adap", "uniform"), None, "uniform"),
+            (("bgt", "unlimited", "adap"), None, "adap"),
             (("unlimited", "bgt", "adap"), None, "adap"),
             (("bgt", "unlimited"), None, "unlimited"),
             (("bgt",), None, None),
@@ -420,7 +420,7 @@ class TestUnlike:
         study = Study(
             datasets=("demo", "synthetic"),
             mechanisms=("gaussian", "laplace"),
-            policies=("patient", "uniform", "unlimited"),
+            policies=("bgt", "uniform", "unlimited"),
             older=True,
         )
         found = study.unlike()

@@ -98,7 +98,8 @@ class Coordinator:
         reward: What the policy is told. ``test``: by how much the RMSE on the test ratings fell
             (as in the paper). ``loss``: by how much the mean training loss fell. Neither is
             accounted for. ``released``: the estimated signal in the noisy aggregate, relative to
-            the first one, at no further charge. ``validation``: by how much the RMSE on the
+            the first one, at no further charge; a policy that plans by forecasts is not told, since
+            it says nothing about the error. ``validation``: by how much the RMSE on the
             clients' validation sets fell, paid for by a share of the round's charge.
         values: The length of the context, where that can be chosen.
         participation: Share of the clients that are invited to a round.
@@ -294,7 +295,7 @@ class Coordinator:
                 return None  # the run reports elsewhere that it diverged
             before, self._last = self._last, now
             return None if before is None else before - now
-        if self.reward == "released":
+        if self.reward == "released" and self.policy.forecast is None:
             aggregate, noise_std = self.engine.seen[:2]
             power = float(aggregate @ aggregate)
             signal = power - len(aggregate) * noise_std**2

@@ -515,10 +515,7 @@ def load_config(
     merge(merged, given)
     merged["preset"] = wanted
     _agree(merged, given)
-    planning, own = merged.setdefault("planning", {}), given.get("planning", {})
-    if wanted == "recommended" and planning.get("constants", "own") != "own":
-        seen = {"context": "released", "reward": "released"}  # it makes no use of forecasts
-        merge(planning, {name: value for name, value in seen.items() if name not in own})
+    planning = merged.setdefault("planning", {})
     if planning.get("context") == "forecast":  # of an earlier release, for the policy patient
         planning["context"] = "none"
     if merged.get("privacy", {}).get("mechanism") == "auto":
