@@ -98,8 +98,8 @@ class Coordinator:
         reward: What the policy is told. ``test``: by how much the RMSE on the test ratings fell
             (as in the paper). ``loss``: by how much the mean training loss fell. Neither is
             accounted for. ``released``: the estimated signal in the noisy aggregate, relative to
-            the first one, at no further charge; a policy that plans by forecasts is not told, since
-            it says nothing about the error. ``validation``: by how much the RMSE on the
+            the first one, at no further charge; a policy that plans by forecasts is not told,
+            since it says nothing about the error. ``validation``: by how much the RMSE on the
             clients' validation sets fell, paid for by a share of the round's charge.
         values: The length of the context, where that can be chosen.
         participation: Share of the clients that are invited to a round.
