@@ -25,7 +25,7 @@ def test_a_loop_learns_and_a_policy_spends_no_more_than_its_budget(name: str) ->
     if (why := missing(name)) is not None:
         pytest.skip(why)
     begins = LOOPS[name](60, 0, 8.0).test().loss
-    for policy, reward in (("bgt", "loss"), ("uniform", "none")):
+    for policy, reward in (("bgt", "loss"), ("bgt-last", "none"), ("uniform", "none")):
         found = play(Cell(name, 100.0, 0, policy, reward, clients=60, rounds=10))
         assert found["test_loss"] < begins
         assert 0.5 < found["spent"] <= 1 + 1e-6
@@ -59,10 +59,10 @@ def test_the_same_cell_is_the_same_run() -> None:
     assert first == second
 
 
-def test_only_the_planner_is_told_rewards() -> None:
+def test_only_the_planner_for_all_rounds_is_told_rewards() -> None:
     cells = cells_of(["logistic"], [1.0], [0], list(POLICIES))
     told = {(cell.policy, cell.reward) for cell in cells}
-    rest = {("uniform", "none"), ("hong", "none"), ("adpml", "none")}
+    rest = {("uniform", "none"), ("hong", "none"), ("adpml", "none"), ("bgt-last", "none")}
     assert told == {("bgt", "loss"), ("bgt", "noisy"), ("bgt", "none")} | rest
 
 

@@ -946,7 +946,7 @@ def test_the_planner_as_a_whole(split: Split, joining: Split, timed: bool, objec
         found.append(charges)
         assert (ledger.epsilon_spent() <= 2000.0 * (1 + 1e-9)).all()
         assert policy.note is not None
-        assert policy.note.startswith("planned for ")
+        assert policy.note.startswith("aimed at ")
         if not timed:
             assert sum(charges) > 0.95 * policy.accountant.capacity(Budget(2000.0, 1e-5))
     assert found[0] == found[1]

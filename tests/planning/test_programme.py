@@ -60,7 +60,7 @@ def worth(
         payments = total**2 / sum(precision**2 for precision, _ in buys)
         known = sum(precision * seen for precision, seen in buys) / total / ratings(at)
         gain = float(made.gain(np.array([total - before]))[0])
-        kept = (1 - 0.1 * made.steps / 3 / max(payments, 1)) * (1 - 0.5 * (1 - known) ** 2)
+        kept = (1 - 0.2 * made.steps / 3 / max(payments, 1)) * (1 - 0.5 * (1 - known) ** 2)
         value += float(weights[at]) * gain * kept
     return value
 
@@ -109,31 +109,32 @@ def test_at_the_end_if_that_is_what_counts(rounds: int, steps: int) -> None:
     assert len(shares) == (1 if steps == 0 else 8)
 
 
-def test_the_more_ratings_are_to_come_the_later() -> None:
+@pytest.mark.parametrize("steps", [0, 3])
+@pytest.mark.parametrize("half", [0.01, 0.1, 0.3, 1.0])
+def test_the_more_ratings_are_to_come_the_later(half: float, steps: int) -> None:
     def middle(growth: float) -> float:
-        shares = best(programme(Made(half=0.1, steps=3), growth=growth))
+        shares = best(programme(Made(half=half, steps=steps), growth=growth))
         return sum(at * share for at, share in shares.items())
 
-    middles = [middle(growth) for growth in (1.0, 2.0, 10.0)]
+    middles = [middle(growth) for growth in (1.0, 2.0, 10.0, 30.0)]
     assert middles == sorted(middles)
     assert middles[-1] > 2 * middles[0]
 
 
-@pytest.mark.parametrize("begins", [35, 50])
+@pytest.mark.parametrize("begins", [7, 13, 35, 42, 50, 63, 70, 88])
 def test_when_people_begin_to_be_served(begins: int) -> None:
     traffic = Objective(traffic=[0] * begins + [1] * (100 - begins))
     assert best(programme(Made(), objective=traffic)) == {begins: 1.0}
-    assert programme(Made(), objective=traffic).wait == begins
+    assert programme(Made(), objective=traffic).plan(0.0) == [(begins, 1.0)]
 
 
-@pytest.mark.parametrize("begins", [13, 42, 63, 70, 88])
-def test_or_about_then(begins: int) -> None:
-    """Not every round is looked at from afar; it is planned anew when the time comes nearer."""
+@pytest.mark.parametrize("stride", [2, 3, 10])
+@pytest.mark.parametrize("begins", [13, 42, 63, 88])
+def test_or_at_the_last_moment_from_which_some_have_paid_by_then(begins: int, stride: int) -> None:
+    """Where it takes several rounds to ask everybody."""
     traffic = Objective(traffic=[0] * begins + [1] * (100 - begins))
-    found = programme(Made(), objective=traffic)
-    assert min(best(found)) >= begins / 2
-    then = worth(Made(), {begins: 1.0}, rounds=100, objective=traffic)
-    assert found.values.max() >= 0.97 * then
+    found = programme(Made(), objective=traffic, stride=stride)
+    assert min(best(found)) == begins - begins % stride
 
 
 def test_it_waits_for_many_who_will_join() -> None:
@@ -252,6 +253,30 @@ def test_offers_add_up(objective: Objective, paid: tuple[Payment, ...]) -> None:
         assert (np.diff(now) > 0).all()
 
 
+def test_a_plan_that_was_made_is_offered_as_one_more_schedule() -> None:
+    made = Made(steps=3, half=0.3)
+    first = programme(made, rounds=20)
+    level = best(first)[0]
+    plan = first.plan(level)
+    assert plan
+    at, share = plan[0]
+    made.learned = made.precision(np.array([level]))
+    paid = (Payment(0, made.learned),)
+    later = programme(made, 1 - level, now=at, rounds=20, paid=paid)
+    before, offers = later.offers(), later.offers(plan)
+    assert set(before.levels) <= set(offers.levels)
+    assert share in offers.levels
+    place = int(np.searchsorted(offers.levels, share))
+    total = float(offers.now[place] + offers.later[place])
+    shares, left = {}, 1.0
+    for then, part in plan:
+        shares[then - at] = left * part
+        left *= 1 - part
+    alone = worth(made, shares, left=1 - level, now=at, rounds=20, paid=paid)
+    assert total + later.nothing == pytest.approx(alone, rel=0.01)
+    assert total >= 0.99 * later.gain  # it was the best, and nothing else is known now
+
+
 def test_gains_grow_while_it_is_paid_and_never_fall_without_growth() -> None:
     found = programme(Made(steps=3), growth=1.0)
     gains = found.gains(found.schedules.shares)
@@ -294,7 +319,11 @@ def test_any_number_of_rounds(rounds: int, objective: Objective) -> None:
     assert found.schedules.shares.sum(axis=1) == pytest.approx(1.0)
     assert found._weights.sum() == pytest.approx(1.0)
     assert found.gain > 0
-    assert 0 <= found.wait < rounds
+    for level in found.offers().levels:
+        plan = found.plan(level)
+        assert all(0 < at < rounds for at, _ in plan)
+        assert bool(plan) == (level < 1)
+        assert [share for _, share in plan[-1:]] == pytest.approx([1.0] * len(plan[-1:]))
     if rounds == 1:
         assert best(found) == {0: 1.0}
     if objective is LAST:
@@ -331,7 +360,8 @@ def test_a_payment_takes_as_many_rounds_as_it_takes_to_ask_everybody(
     assert found._moments[-1] <= max(99 - now, 0)
     assert len(found._moments) == len(np.unique(found._moments))
     assert found._weights.sum() == pytest.approx((100 - now) / 100)
-    assert found.wait % stride == 0
+    for level in found.offers().levels:
+        assert all((at - now) % stride == 0 and at < 100 for at, _ in found.plan(level))
     assert math.isfinite(found.gain)
 
 
@@ -344,6 +374,7 @@ def test_an_agenda_goes_through_plain_data() -> None:
     agenda.pay(3, np.array([0.5, 1.0]), 7.0, 2)
     agenda.expected[3] = (-1.0, 0.02, 1.5)
     agenda.decided = True
+    agenda.plan, agenda.promised = [(7, 0.25), (9, 1.0)], 0.02
     again = Agenda.from_state(agenda.state_dict(), 10, 2)
     assert again == agenda
     assert (again.next, again.until, again.charges) == (5, 5, (0.5, 1.0))
@@ -365,6 +396,14 @@ def test_an_agenda_goes_through_plain_data() -> None:
         ("charges", [1.0, -1.0]),
         ("charges", [1.0, float("inf")]),
         ("charges", []),
+        ("plan", [[-1, 0.5]]),
+        ("plan", [[10**9, 0.5]]),
+        ("plan", [[1.5, 0.5]]),
+        ("plan", [[3, 1.5]]),
+        ("plan", [[3, -0.5]]),
+        ("plan", [[3, float("nan")]]),
+        ("promised", None),
+        ("promised", float("nan")),
         ("decided", 1),
         ("decided", None),
         ("expected", {"3": [1.0]}),

@@ -296,17 +296,36 @@ def test_every_client_of_adap_can_have_a_clip_of_its_own() -> None:
 def test_the_candidates_of_hindsight() -> None:
     found = Hindsight.candidates(10)
     assert set(found) == {
-        "1 flat", "2 flat", "2 growing", "3 flat", "3 growing", "5 flat", "5 growing",
-        "10 flat", "10 growing",
+        "even", "falling", "harmonic", "50 % first", "80 % first", "1 early", "2 early", "3 early",
+        "5 early", "8 early", "3 first", "1 last", "3 last", "3 spread", "3 growing", "10 spread",
+        "10 growing", "30 spread", "30 growing",
     }  # fmt: skip
-    assert found["1 flat"].tolist() == [0.0] * 9 + [1.0]
-    assert np.flatnonzero(found["2 flat"]).tolist() == [4, 9]
+    assert found["even"].tolist() == found["10 spread"].tolist() == [1.0] * 10
+    assert found["1 early"].tolist() == [1.0] + [0.0] * 9
+    assert found["1 last"].tolist() == [0.0] * 9 + [1.0]
+    assert np.flatnonzero(found["3 first"]).tolist() == [0, 1, 2]
+    assert np.flatnonzero(found["3 last"]).tolist() == [7, 8, 9]
+    assert np.flatnonzero(found["2 early"]).tolist() == [0, 2]
     assert np.flatnonzero(found["3 growing"]).tolist() == [3, 6, 9]
-    assert found["10 flat"].tolist() == [1.0] * 10
+    assert found["80 % first"][0] == pytest.approx(0.8)
+    assert found["harmonic"][:3] == pytest.approx([1, 1 / 2, 1 / 3])
     growing = found["10 growing"]
     assert (growing[0], growing[-1]) == pytest.approx((0.1, 1.0))
-    for name, weights in found.items():
-        assert (weights > 0).sum() == int(name.split()[0])
+    assert (np.diff(found["falling"]) < 0).all()
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 10, 30, 100])
+def test_hindsight_loses_no_payment_however_few_rounds_there_are(rounds: int) -> None:
+    """Payments that fall into the same round are added up."""
+    for name, weights in Hindsight.candidates(rounds).items():
+        assert weights.shape == (rounds,)
+        assert (weights >= 0).all()
+        assert weights.sum() > 0
+        count, _, kind = name.partition(" ")
+        if kind in ("early", "first", "last", "spread"):
+            assert weights.sum() == pytest.approx(int(count))
+        if kind in ("spread", "growing", "last"):
+            assert weights[-1] > 0
 
 
 def test_unlimited_has_neither_noise_nor_charge() -> None:

@@ -279,24 +279,26 @@ class BGTPlanner(LevelPolicy):
 
     def _draw(self, programme: Programme, context: Floats, left: float) -> tuple[float, int, Why]:
         """Return the share of what is left that is paid now, as a level, and why."""
-        offers = programme.offers()
+        agenda, promised = self._agenda, programme.promised
+        # What is known about the rounds to come has hardly changed: a plan that was made is kept.
+        kept = not len(self.process) and not programme.joining
+        kept = kept and agenda.holds(self.round, promised)
+        offers = programme.offers(agenda.plan if kept else ())
         factors, usual = self._factors(context, offers.levels)
         predicted, later = factors * offers.now, usual * offers.later
         score = predicted + later
         chance = np.zeros(len(score))
-        chance[score.argmax()] = 1.0
+        best = np.searchsorted(offers.levels, agenda.plan[0][1]) if kept else score.argmax()
+        chance[best] = 1.0
         if len(self.process):  # without rewards there is nothing to learn from other levels
             unit = max(abs(float(score.max())), 1e-12)
             gamma = gamma_growing(len(score), self.round) if self.gamma is None else self.gamma
             chance = probabilities(score / unit, gamma)
         level = self.drawn(chance)
-        agenda, promised = self._agenda, programme.promised
-        # What is known about the rounds to come has hardly changed: a plan that was made is kept.
-        if not len(self.process) and not programme.joining and agenda.holds(self.round, promised):
-            _, share = agenda.plan.pop(0)
-            level = int(np.abs(offers.levels - share).argmin())  # for the report
+        share = float(offers.levels[level])
+        if kept:
+            agenda.plan.pop(0)
         else:
-            share = float(offers.levels[level])
             agenda.plan, agenda.promised = programme.plan(share), promised
         note = f"{share:.0%} of what is left: forecast of an error {promised:.1%} lower"
         if not share:
@@ -327,8 +329,8 @@ class BGTPlanner(LevelPolicy):
         """Decide once whether the budget is worth spending at all."""
         self.abstained = promised < self.worthwhile
         self.note = (
-            f"abstained: spending the rest would lower the error by {promised:.1%}, less than the "
-            f"{self.worthwhile:.1%} that is worth it"
+            f"abstained: spending the rest would lower the error by {promised:.2%}, less than the "
+            f"{self.worthwhile:.2%} that is worth it"
             if self.abstained
             else f"aimed at {_GOALS[self.objective]}: forecast of an error {promised:.1%} "
             "below a client's own"

@@ -220,7 +220,8 @@ class Programme:
     ) -> None:
         self._now = now
         weights = objective.weights(rounds)[now:]
-        self.schedules = _schedules(max(1, -(-(rounds - now) // stride)))
+        begins = int((weights > 0).argmax()) // stride  # people are served from then on
+        self.schedules = _schedules(max(1, -(-(rounds - now) // stride)), begins)
         self._moments = moments = self.schedules.at * stride
         starts = np.minimum(moments.astype(np.int64), len(weights) - 1)
         self._weights = np.add.reduceat(weights, starts)
@@ -301,15 +302,32 @@ class Programme:
             if at > 0
         ]
 
-    def offers(self) -> Offers:
-        """Return the levels that schedules begin with, and what each is worth."""
-        first = self.schedules.shares[:, 0]
+    def offers(self, planned: Sequence[tuple[int, float]] = ()) -> Offers:
+        """Return the levels that schedules begin with, and what each is worth.
+
+        Args:
+            planned: A plan that was made before, of which a payment is due: one more schedule.
+        """
+        schedules, values = self.schedules.shares, self.values
+        if planned:
+            row = self._row(planned)
+            schedules, values = np.vstack([schedules, row]), np.append(values, self._values(row))
+        first = schedules[:, 0]
         levels = np.unique(first)
-        total = np.array([self.values[first == level].max() for level in levels])
+        total = np.array([values[first == level].max() for level in levels])
         shares = np.zeros((len(levels), len(self._weights)))
         shares[:, 0] = levels
         now = self._values(shares)
         return Offers(levels, now - self.nothing, total - now)
+
+    def _row(self, planned: Sequence[tuple[int, float]]) -> Floats:
+        """Return a plan as a schedule, ``[1, moments]``: what :meth:`plan` returns, but now."""
+        row, left = np.zeros((1, len(self._weights))), 1.0
+        for at, share in planned:
+            place = int(np.searchsorted(self._moments, at - self._now))
+            row[0, min(place, len(self._weights) - 1)] += left * share
+            left *= 1.0 - share
+        return row
 
     @property
     def promised(self) -> float:
@@ -326,8 +344,13 @@ class Programme:
 
 
 @lru_cache(maxsize=512)
-def _schedules(rounds: int) -> Schedules:
-    """Return the schedules among which the best is sought, for this many rounds."""
+def _schedules(rounds: int, begins: int) -> Schedules:
+    """Return the schedules among which the best is sought, for this many rounds.
+
+    Args:
+        rounds: The number of rounds that are left.
+        begins: The first of them in which people are served.
+    """
     few = min(rounds, _POINTS // 2)
     moments = np.unique(
         np.concatenate(
@@ -335,10 +358,12 @@ def _schedules(rounds: int) -> Schedules:
                 np.geomspace(1, rounds, few).astype(np.int64) - 1,
                 np.linspace(0, rounds - 1, few).astype(np.int64),
                 np.arange(max(0, rounds - max(_COUNTS)), rounds),
+                [begins],
             ]
         )
     )
-    delays = {0, 1, 2, *(int(rounds * part) for part in (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7))}
+    parts = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
+    delays = {0, 1, 2, begins, *(int(rounds * part) for part in parts)}
     found: dict[bytes, Floats] = {}
 
     def add(at: NDArray[Any], charges: NDArray[Any]) -> None:
