@@ -32,7 +32,7 @@ def test_worth_sharing_at_ten(mechanism: str, most: float) -> None:
     assert result.summary["not_accounted"] == []
     assert result.summary["f1_final"] > result.summary["f1_constant"] - 0.002
     assert 9.5 < result.summary["epsilon_spent_max"] <= 10
-    assert result.summary["planner_note"].startswith("saved for the last rounds")
+    assert result.summary["planner_note"].startswith("aimed at all rounds")
 
 
 def test_worth_sharing_with_nobody_trusted() -> None:
