@@ -772,7 +772,7 @@ class TestForecast:
         played = Coordinator(
             simulation, policy, policy.ledger, trust="secagg", run="run", mark=b""
         )
-        forecast = _Forecast.made_by(played)
+        forecast = _Forecast(played)
         assert forecast is not None
         precision = rounds * forecast.precision(policy.even_charges(rounds))
         (before,) = forecast.gain(np.array([precision]))

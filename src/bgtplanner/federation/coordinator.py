@@ -166,11 +166,11 @@ class Coordinator:
         protection = self.engine.federation.protection
         return protection is not None and protection.of.own_clips
 
-    @property
-    def class_sizes(self) -> NDArray[np.int64]:
-        """The number of clients of each class that can be reached."""
-        classes = self.ledger.budgets.class_of_client[self._present]
-        return np.bincount(classes, minlength=len(self.ledger.budgets.classes))
+    @cached_property
+    def _plans_by_forecast(self) -> bool:
+        """Whether the policy makes use of forecasts, and the learner makes them."""
+        wanted = self.policy.forecasts and self.policy.learns
+        return wanted and _Forecast(self).asked(np.zeros(1)) is not None
 
     def spending(self) -> Spending:
         """Return what every client has spent up to the last round played."""
@@ -188,8 +188,8 @@ class Coordinator:
         inputs = self._inputs(index, invited)
         if not self.over:
             self.policy.present = None if self._present.all() else self._present
-            if self.policy.forecasts and self.policy.learns:
-                self.policy.forecast = _Forecast.made_by(self)
+            if self._plans_by_forecast:
+                self.policy.forecast = _Forecast(self)
             plan = self.policy.ask(
                 self.context.of(self),
                 clients=None if invited.all() else invited,
@@ -427,19 +427,14 @@ class _Forecast:
 
     def gain(self, precision: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the expected relative fall of the error; zeros if nothing is known."""
-        protection = self._of.engine.federation.protection
-        norm = "l2" if protection is None else protection.norm
-        found = self._learner.forecast(self._memory, precision, self._of.policy.clip, norm)
+        found = self.asked(precision)
         return np.zeros(len(precision)) if found is None else found
 
-    @classmethod
-    def made_by(cls, coordinator: Coordinator) -> _Forecast | None:
-        """Return the forecast; None if the learner makes none."""
-        found = cls(coordinator)
-        protection = coordinator.engine.federation.protection
+    def asked(self, precision: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        """Return what the learner says; None if it makes no forecasts."""
+        protection = self._of.engine.federation.protection
         norm = "l2" if protection is None else protection.norm
-        asked = found._learner.forecast(found._memory, np.zeros(1), coordinator.policy.clip, norm)
-        return None if asked is None else found
+        return self._learner.forecast(self._memory, precision, self._of.policy.clip, norm)
 
 
 def _norm_of(seen: Seen) -> float | NDArray[np.float64]:
