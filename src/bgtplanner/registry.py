@@ -53,7 +53,7 @@ class Registry(Mapping[str, T]):
         self.kind = kind
         self._entries: dict[str, Any] = dict(entries or {})
         self._expected, self._fits = expected, fits
-        self._former = dict(former or {})
+        self.former = dict(former or {})
 
     def add(self, name: str, thing: T | str) -> None:
         """Add an object, or its address, under a name that is not taken.
@@ -72,7 +72,7 @@ class Registry(Mapping[str, T]):
             ConfigError: If there is none; lists the names.
         """
         load_plugins()
-        address = self._entries.get(self._former.get(name, name), name)
+        address = self._entries.get(self.former.get(name, name), name)
         if not isinstance(address, str):
             return cast(T, address)
         module, _, attribute = address.partition(":")
@@ -113,7 +113,7 @@ class Registry(Mapping[str, T]):
 
     def __contains__(self, name: object) -> bool:
         load_plugins()
-        return name in self._entries or name in self._former
+        return name in self._entries or name in self.former
 
     def __iter__(self) -> Iterator[str]:
         load_plugins()

@@ -13,6 +13,7 @@ from bgtplanner.errors import TrainingDivergedError
 from bgtplanner.runs import run as runner
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.study import default_policies
 from command_line import Call
 
 
@@ -111,8 +112,10 @@ def test_a_folder_knows_what_was_asked(call: Call, fake: Fake) -> None:
 def test_by_default(call: Call, fake: Fake) -> None:
     done = call()
     assert done.code == 0
-    assert len(fake.configs) == 6 * 5
-    assert "patient" in {config.planning.policy for config in fake.configs}
+    assert len(fake.configs) == 7 * 5
+    assert {config.planning.policy for config in fake.configs} == {
+        *default_policies("recommended", {})
+    }
     (folder,) = Path("runs").iterdir()
     assert folder.name.startswith("compare-")
     assert (folder / "study.json").is_file()
@@ -143,7 +146,7 @@ def test_a_folder_of_a_sweep(call: Call, fake: Fake, command_line: Call) -> None
 @pytest.mark.parametrize(
     ("flags", "policy"),
     [
-        ((), "patient"),
+        ((), "bgt"),
         (("--preset", "paper"), "bgt"),
         (("--set", "model.name=factorization"), "bgt"),
     ],
@@ -154,7 +157,7 @@ def test_the_default_policy_comes_first(
     assert call(*flags, "--seeds", "0", "--out", "g", "--quiet").code == 0
     policies = [config.planning.policy for config in fake.configs]
     assert policies[0] == policy
-    assert len(policies) == len(set(policies)) == (6 if policy == "patient" else 5)
+    assert len(policies) == len(set(policies)) == 7
 
 
 def test_failed_cells(call: Call, fake: Fake) -> None:

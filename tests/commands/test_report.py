@@ -12,6 +12,7 @@ import typer
 from benchmarks.speed.made_runs import make_run, make_study
 
 from bgtplanner.report import live
+from bgtplanner.report.page import pictures_of
 from bgtplanner.runs.study import Study
 from command_line import Call
 
@@ -54,9 +55,12 @@ def test_figures(call: Call, run: Path, tmp_path: Path) -> None:
     written = json.loads(done.out)["figures"]
     assert sorted(written) == sorted(str(path) for path in (tmp_path / "figures").iterdir())
     assert {Path(path).suffix for path in written} == {".svg", ".png"}
-    assert len(written) == 2 * 7
+    names = {picture.name for picture in pictures_of(run)}
+    assert {"rmse", "epsilon", "choices"} <= names
+    assert {Path(path).stem for path in written} == names
+    assert len(written) == 2 * len(names)
     done = call(run, "--figures", tmp_path / "figures")
-    assert done.out == f"Pictures: 7 in {tmp_path}/figures, each as .svg and .png\n"
+    assert done.out == f"Pictures: {len(names)} in {tmp_path}/figures, each as .svg and .png\n"
 
 
 class TestLive:

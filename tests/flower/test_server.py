@@ -372,10 +372,10 @@ def test_a_share_of_those_who_are_there_is_asked(federation: Federation, tmp_pat
     assert [record["asked"] for record in rounds_of(tmp_path / "run")] == [2, 2, 1]
 
 
-def test_the_patient_policy_goes_by_who_is_there(federation: Federation, tmp_path: Path) -> None:
+def test_the_planner_goes_by_who_is_there(federation: Federation, tmp_path: Path) -> None:
     """Three clients, a small budget: forecasts say that it is not worth it, and it withdraws."""
     set_keys(
-        federation, planning__policy="patient", planning__context="forecast",
+        federation, planning__policy="bgt", planning__context="none",
         planning__reward="none", privacy__epsilon=1.0, deployment__clients=10_000,
         federation__rounds=10,
     )  # fmt: skip

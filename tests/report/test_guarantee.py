@@ -108,6 +108,7 @@ class TestNotCovered:
         [
             ("scale", "the scale, which was read off the ratings"),
             ("catalogue", "which items occur in the ratings at all"),
+            ("arrival", "when each client joined, which is when its first rating came"),
         ],
     )
     def test_what_is_taken_as_public_is_said(self, name: str, words: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from bgtplanner import Ratings, load_ratings, resume, simulate
 from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.errors import DataError, RunFolderError
+from bgtplanner.report.guarantee import guarantee, is_sound
 from bgtplanner.runs.config import BEFORE, identifying, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import fingerprint_of, load, ratings_of, split_of
@@ -165,15 +166,22 @@ class TestTime:
         assert stored["rmse_arriving"] == result.summary["rmse_arriving"]
         assert load(shop / "run").rounds == result.rounds
 
-    def test_every_client_takes_part_from_the_first_round(self, shop: Path) -> None:
-        """Whether somebody has rated yet is nobody's business: who takes part does not show it."""
+    def test_a_client_joins_with_its_first_rating(self, shop: Path) -> None:
+        """Who takes part shows who has rated by then, and that is said."""
         with (shop / "ratings.csv").open("a") as file:
             file.write("".join(f"late,{item},3,{1000 + item}\n" for item in range(5)))
-        result = run_it(
-            shop, data__arrival="time", planning__policy="uniform", privacy__epsilon=30.0
-        )
+        even: dict[str, Any] = {"planning__policy": "uniform", "privacy__epsilon": 30.0}
+        result = run_it(shop, data__arrival="time", **even)
+        assert [record["clients"] for record in result.rounds] == [6, 6, 7]
+        assert [record["paid"] for record in result.rounds] == [6, 6, 7]
+        assert result.summary["not_accounted"] == ["catalogue", "arrival"]
+        assert is_sound(result.summary)
+        assert "when each client joined" in " ".join(guarantee(result.summary))
+        shutil.rmtree(shop / "run")
+        result = run_it(shop, **even)
         assert [record["clients"] for record in result.rounds] == [7, 7, 7]
         assert [record["paid"] for record in result.rounds] == [7, 7, 7]
+        assert result.summary["not_accounted"] == ["catalogue"]
 
     def test_resumed(self, shop: Path) -> None:
         whole = run_it(shop, data__arrival="time", data__split="last")

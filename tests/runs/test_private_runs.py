@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bgtplanner import Result, resume, simulate
 from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError
 from bgtplanner.paper.accounting import client_level
+from bgtplanner.planning.schedules import Hindsight
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.report.terminal import target_in_words
 from bgtplanner.runs.config import load_config
@@ -404,7 +405,7 @@ class TestTarget:
             assert result.summary["rounds_run"] <= whole.summary["rounds_run"]
 
     def test_a_run_that_validates_goes_on_as_if_never_interrupted(self, tmp_path: Path) -> None:
-        changes = {"planning__reward": "validation", "planning__policy": "bgt"}
+        changes = {"planning__reward": "validation", "planning__objective": "last"}
         whole = tiny(tmp_path / "whole", **changes)
         with pytest.raises(_PowerCut):
             tiny(tmp_path / "cut", Cut(3), **changes)
@@ -518,12 +519,15 @@ class Searched:
     def finished(self, result: Any) -> None: ...
 
 
-def test_hindsight_is_the_best_of_all_schedules_on_the_test_set() -> None:
+@pytest.mark.parametrize(("objective", "key"), [("served", "rmse_served"), ("last", "rmse_final")])
+def test_hindsight_is_the_best_of_all_schedules_on_the_test_set(objective: str, key: str) -> None:
     seen = Searched()
-    settings = TINY | {"planning.policy": "hindsight"}
+    settings = TINY | {"planning.policy": "hindsight", "planning.objective": objective}
     found = simulate("synthetic", rounds=3, settings=settings, observer=seen)
-    assert seen.names == ["1 flat", "2 flat", "2 growing", "3 flat", "3 growing"]
-    weights = {"planning.options": {"weights": [0.0, 0.0, 1.0]}}
-    once = simulate("synthetic", rounds=3, settings=settings | weights)
-    assert found.summary["rmse_final"] <= once.summary["rmse_final"]
+    every = Hindsight.candidates(3)
+    assert seen.names == list(every)
+    for name in ("even", "1 early", "1 last"):
+        weights = {"planning.options": {"weights": every[name].tolist()}}
+        once = simulate("synthetic", rounds=3, settings=settings | weights)
+        assert found.summary[key] <= once.summary[key]
     assert found.summary["not_accounted"] == ["tuning"]

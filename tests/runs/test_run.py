@@ -285,6 +285,7 @@ class TestFiles:
             "tuning",
             "scale",
             "catalogue",
+            "arrival",
         }
         assert set(summary["not_accounted"]) <= known
 

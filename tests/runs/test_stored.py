@@ -13,16 +13,19 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from bgtplanner.errors import RunFolderError, SchemaError
+from bgtplanner import simulate
+from bgtplanner.errors import ConfigError, RunFolderError, SchemaError
 from bgtplanner.report.page import render
 from bgtplanner.report.view import read_run
 from bgtplanner.runs.execute import read_study, run_study
 from bgtplanner.runs.folder import SCHEMA, RunFolder
-from bgtplanner.runs.run import load
+from bgtplanner.runs.run import load, resume, split_of
 from bgtplanner.runs.statistics import mean_curves, summed_up
 from bgtplanner.runs.study import Study
+from command_line import Call
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -40,21 +43,46 @@ class TestRun:
         assert [record["round"] for record in view.rounds] == [0, 1, 2, 3]
         assert view.summary["rmse_final"] == view.rounds[-1]["rmse"]
 
-    def test_it_is_loaded_or_refused_in_a_sentence(self) -> None:
-        """What models and servers remember may grow; no version makes up what is not there."""
-        said = ""
-        try:
-            result = load(RUN)
-        except RunFolderError as error:
-            said = str(error)
-        if said:
-            assert "checkpoint entry '" in said
-        else:
-            written = json.loads((RUN / "summary.json").read_text())
-            assert {name: result.summary[name] for name in written} == written
-            assert result.summary["neighbours"] == "replace-one"  # the only one there was
-            user, item = result.ratings.user_labels[0], result.ratings.item_labels[0]
-            assert result.predict(user, item).shape == (1,)
+    def test_it_is_loaded(self, tmp_path: Path) -> None:
+        """What a server remembers has grown since, but only training needs it."""
+        result = load(RUN)
+        written = json.loads((RUN / "summary.json").read_text())
+        assert {name: result.summary[name] for name in written} == written
+        assert result.summary["neighbours"] == "replace-one"  # the only one there was
+        user = result.ratings.user_labels[0]
+        split = split_of(RunFolder(RUN).config(), result.ratings)
+        predicted = result.simulation.predict(split.test.user, split.test.item)
+        error = np.sqrt(np.mean((np.asarray(predicted) - split.test.value) ** 2))
+        assert error == pytest.approx(written["rmse_final"], rel=1e-4)
+        assert len(result.recommend(user, top=3)) <= 3
+        with np.load(result.export(tmp_path / "model.npz")) as stored:
+            assert stored["items"].shape[0] == result.ratings.n_items
+
+    def test_it_is_not_resumed(self, tmp_path: Path) -> None:
+        """No version makes up what is not there."""
+        folder = Path(shutil.copytree(RUN, tmp_path / "run"))
+        (folder / "summary.json").unlink()
+        with pytest.raises(RunFolderError, match=r"'memory/clients' is missing .*version"):
+            resume(folder)
+
+    @pytest.mark.parametrize("checkpoint", [True, False])
+    def test_one_of_a_former_policy_is_read_and_not_resumed(
+        self, checkpoint: bool, tmp_path: Path, command_line: Call
+    ) -> None:
+        folder = Path(shutil.copytree(ASSETS / "run-of-0.1", tmp_path / "run"))
+        assert "patient" in render(folder)
+        assert load(folder).summary["policy"] == "patient"
+        (folder / "summary.json").unlink()
+        if not checkpoint:
+            (folder / "checkpoint.npz").unlink()
+        before = {file.name: file.read_bytes() for file in folder.iterdir()}
+        done = command_line("resume", str(folder))
+        assert done.code == 2
+        assert f"{folder}: cannot be resumed; start a new run" in " ".join(done.err.split())
+        assert "bgt with --objective last, or the schedule late" in " ".join(done.err.split())
+        after = {file.name: file.read_bytes() for file in folder.iterdir()}
+        assert {name: after.get(name) for name in before} == before
+        assert "ledger.sqlite" not in after
 
     @pytest.mark.parametrize("schema", [SCHEMA + 1, 99])
     def test_one_of_a_later_version_is_refused(self, schema: int, tmp_path: Path) -> None:
@@ -108,6 +136,24 @@ class TestStudy:
         assert study.settings["privacy.neighbours"] == "replace-one"  # the only one there was
         again = Study.read(folder)
         assert again == study
+
+    def test_nothing_new_is_run_by_a_former_policy(self, tmp_path: Path) -> None:
+        """Neither a cell that is added nor one that was interrupted: it is said before any."""
+        folder = Path(shutil.copytree(STUDY, tmp_path / "study"))
+        study = Study.read(folder)
+        assert study is not None
+        words = "--policy .planning.policy. = 'patient': no longer exists; use bgt with"
+        with pytest.raises(ConfigError, match=words):
+            run_study(replace(study, seeds=(0, 1, 2)), folder)
+        cell = next(cell for cell in study.cells() if cell.policy == "patient")
+        (folder / cell.place / "summary.json").unlink()
+        with pytest.raises(ConfigError, match=words):
+            run_study(study, folder)
+        assert len(read_study(study, folder)) == 5
+        assert not list(folder.rglob("seed-2"))
+        with pytest.raises(ConfigError, match=words):
+            simulate("synthetic", policy="patient", rounds=2, out=tmp_path / "new")
+        assert not (tmp_path / "new").exists()
 
     def test_what_is_added_is_like_what_is_there(self, tmp_path: Path) -> None:
         folder = Path(shutil.copytree(STUDY, tmp_path / "study"))

@@ -156,7 +156,9 @@ class TestAsked:
         study = Study(preset=preset, settings=settings)
         own = load_config(preset=preset, settings=settings).planning.policy
         assert study.policies[0] == own
-        assert set(study.policies) == {own, "bgt", "uniform", "adpml", "adap", "unlimited"}
+        assert set(study.policies) == {
+            own, "bgt", "uniform", "early", "late", "adpml", "adap", "unlimited"
+        }  # fmt: skip
         assert len(study.cells()) == 5 * len(study.policies)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,6 +109,9 @@ class Coordinator:
             client learns from its own.
         seed: Seeds who is invited and who fails.
     """
+
+    everyone_joins: ClassVar[bool] = True
+    """Whether the ledger has as many places as there will be clients, and none to spare."""
 
     def __init__(
         self,
@@ -395,11 +398,12 @@ class _Forecast:
     def pooled(self, after: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return by which factor a payment's precision grows if it is made so much later.
 
-        More clients will have joined by then, as fast as they did so far.
+        More clients will have joined by then, as fast as they did so far. As long as that cannot
+        be told, all who are missing join by the end, or no one if the ledger has spare places.
         """
         of, index = self._of, self._of.engine.next_round
         now, missing = int(of._present.sum()), int((~of._present).sum())
-        rate = missing / max(of.policy.rounds - index, 1)
+        rate = missing / max(of.policy.rounds - index, 1) if of.everyone_joins else 0.0
         if index >= _LONG_ENOUGH:
             rate = (now - of.joined_first) / index
         most = max(sum(len(left) for left in self._left), 1)

@@ -376,7 +376,7 @@ def restored_state(
         if stored is None or stored.shape != leaf.shape or stored.dtype != leaf.dtype:
             raise RunFolderError(
                 f"checkpoint entry '{name}' is missing or of another shape or type: it was "
-                "written for other data or another model"
+                "written for other data, another model or by another version"
             )
         restored.append(jax.device_put(stored, device))
     if "next_round" not in arrays:

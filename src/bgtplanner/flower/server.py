@@ -251,6 +251,7 @@ class DeployedRounds(Coordinator):
     """
 
     engine: Deployment
+    everyone_joins = False  # ``deployment.clients`` is the most that can ever take part
 
     def step(self) -> RoundResult | None:
         """Play one round; None if the budget is used up, or the policy has stopped."""

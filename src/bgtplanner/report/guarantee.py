@@ -20,16 +20,17 @@ _NOT_ACCOUNTED = {
     "tuning": "settings that were chosen on the test ratings",
     "scale": "the scale, which was read off the ratings (give it as data.scale=LOW:HIGH)",
     "catalogue": "which items occur in the ratings at all",
+    "arrival": "when each client joined, which is when its first rating came",
 }
 
-_TAKEN_AS_PUBLIC = frozenset({"scale", "catalogue"})
+_TAKEN_AS_PUBLIC = frozenset({"scale", "catalogue", "arrival"})
 """What is often public, but was read off the ratings here: the guarantee holds if it is."""
 
 
 def is_sound(summary: Mapping[str, Any]) -> bool:
     """Whether the printed epsilon holds for whole clients and for everything that left them.
 
-    The scale and the list of items may have been assumed to be public.
+    The scale, the list of items and when clients joined may have been assumed to be public.
     """
     if summary.get("mechanism", "none") == "none":
         return False

@@ -24,7 +24,7 @@ from bgtplanner.privacy.accountants import Accountant, accountant_named, default
 from bgtplanner.privacy.allowed import UNITS
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.runs.config import Config, identifying
+from bgtplanner.runs.config import Config, check_policy, identifying
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 __all__ = [
@@ -271,6 +271,7 @@ def check_planning(config: Config, n_clients: int, policy: Policy | None = None)
 def policy_of(config: Config, ledger: Ledger) -> Policy:
     """Return the policy that the config names, with its options, spending from a ledger."""
     planning, rounds = config.planning, config.federation.rounds
+    check_policy(planning.policy)
     kind = POLICIES[planning.policy]
     options: dict[str, Any] = {"rounds": rounds, "clip": config.privacy.clip}
     options["seed"] = config.run.seed

@@ -50,6 +50,7 @@ __all__ = [
     "INDIFFERENT",
     "PRESETS",
     "Config",
+    "check_policy",
     "departures",
     "differences",
     "identifying",
@@ -516,6 +517,8 @@ def load_config(
     merged["preset"] = wanted
     _agree(merged, given)
     planning = merged.setdefault("planning", {})
+    if str(planning.get("policy")) in POLICIES.former:  # patient, which was told nothing
+        planning |= {"context": "none", "reward": "none"} | given.get("planning", {})
     if planning.get("context") == "forecast":  # of an earlier release, for the policy patient
         planning["context"] = "none"
     if merged.get("privacy", {}).get("mechanism") == "auto":
@@ -549,6 +552,19 @@ def load_config(
     _check_expansions(config)
     _ = config.privacy.relation  # refuses one that does not go with the trust
     return config
+
+
+def check_policy(name: str) -> None:
+    """Refuse a policy of an earlier release: its runs can be read, but nothing is planned by it.
+
+    Raises:
+        ConfigError: If it is one; says what to use in its place.
+    """
+    if name in POLICIES.former:
+        raise ConfigError(
+            f"{_named('planning.policy')} = {name!r}: no longer exists; use bgt with --objective "
+            f"last, or the schedule {POLICIES.former[name]}"
+        )
 
 
 def _tree(settings: Mapping[str, Any]) -> dict[str, Any]:

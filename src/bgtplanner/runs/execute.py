@@ -23,7 +23,7 @@ from bgtplanner.runs.cells import (
     outcome_of,
     side_by_side,
 )
-from bgtplanner.runs.config import Config, differences
+from bgtplanner.runs.config import Config, check_policy, differences
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.study import Study
 
@@ -94,6 +94,8 @@ def run_study(
     begun = [cell for cell, config in cells.items() if check_settings(cell, config, out)]
     outcomes = _finished(begun, out)
     todo = [cell for cell in cells if cell not in outcomes]
+    for cell in todo:
+        check_policy(cell.policy)
     alone = jobs == 1 and backend == "loky"
     if not alone:
         check_backend(backend)

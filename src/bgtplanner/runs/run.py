@@ -35,7 +35,7 @@ from bgtplanner.runs.assembly import (
     federation_of,
     learner_of,
 )
-from bgtplanner.runs.config import Config, load_config
+from bgtplanner.runs.config import Config, check_policy, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.loop import Run
 from bgtplanner.runs.observers import Observer
@@ -195,7 +195,8 @@ def resume(
         observer: Is told about every round.
 
     Raises:
-        RunFolderError: If the folder, its checkpoint or the ratings do not fit together.
+        RunFolderError: If the folder, its checkpoint or the ratings do not fit together, or if
+            its policy no longer exists.
     """
     with RunFolder.open(path) as folder:
         if folder.deployed:
@@ -204,6 +205,12 @@ def resume(
             )
         given = _given_again(folder, "resume", model, policy)
         config = folder.config()
+        try:
+            check_policy(config.planning.policy)
+        except ConfigError as error:
+            raise RunFolderError(
+                f"{path}: cannot be resumed; start a new run ({error})"
+            ) from error
         _same_model(path, config, model)
         ratings = _ratings_of_folder(path, config, "resume") if ratings is None else ratings
         run = _Run(_with_schedule(config, ratings, observer, given), ratings, observer, given)
@@ -269,7 +276,9 @@ def load(
             f"{path}: has no checkpoint, or the ratings of '{ratings.name}' are not those "
             "it was started with; bring both back, or run it again"
         )
-    run.restore(checkpoint)
+    # What the server remembers is for training alone; earlier versions remembered less.
+    fresh = run.simulation.arrays().items()
+    run.restore({name: of for name, of in fresh if name.startswith("memory/")} | checkpoint)
     done = run.simulation.next_round
     return Result(
         summary=notes.get("facts", {}) if summary is None else summary,

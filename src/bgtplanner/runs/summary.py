@@ -584,6 +584,9 @@ def not_accounted(config: Config, public: Collection[str]) -> list[str]:
         public: Those of ``scale`` and ``catalogue`` that were given and not read off the ratings.
             A neighbouring data set, in which one client rated another item or higher than all
             others, has a visibly different catalogue or scale.
+
+    With ``data.arrival = time`` a client takes part from its first rating on, and whoever sees who
+    takes part sees when that was: ``arrival``.
     """
     protected = config.privacy.mechanism != "none"
     rows = not protected or not UNITS[config.privacy.unit].sound
@@ -597,5 +600,6 @@ def not_accounted(config: Config, public: Collection[str]) -> list[str]:
         "tuning": protected and planning.policy == "hindsight",
         "scale": "scale" not in public,
         "catalogue": "catalogue" not in public,
+        "arrival": config.data.arrival == "time",
     }
     return [name for name, is_so in leaves.items() if is_so]
