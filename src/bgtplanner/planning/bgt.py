@@ -295,6 +295,7 @@ class BGTPlanner(LevelPolicy):
         if not len(self.process) and not programme.joining and agenda.holds(self.round, promised):
             _, share = agenda.plan.pop(0)
             level = int(np.abs(offers.levels - share).argmin())  # for the report
+            chance = np.eye(len(score))[level]
         else:
             share = float(offers.levels[level])
             agenda.plan, agenda.promised = programme.plan(share), promised
