@@ -247,7 +247,7 @@ def _rewards(view: RunView, by_forecast: bool) -> Picture:
             axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
             axes.yaxis.set_minor_formatter(NullFormatter())
         if by_forecast:
-            axes.legend([line.name for line in drawn], **ABOVE)
+            _legend(axes, drawn)
 
     off = [abs(expected - reward) for _, expected, _, reward in chosen if reward is not None]
     error = f"; mean error of the prediction {np.mean(off):.3g}" if off else ""
@@ -263,6 +263,10 @@ def _rewards(view: RunView, by_forecast: bool) -> Picture:
             named=not by_forecast, then=scale,
         ),
     )  # fmt: skip
+
+
+def _legend(axes: Axes, drawn: list[Line]) -> None:
+    axes.legend([line.name for line in drawn], **ABOVE)
 
 
 def _around(low: float, high: float, share: float) -> tuple[float, float]:
@@ -299,7 +303,7 @@ def _forecasts(view: RunView) -> Picture:
         draw=lines(
             drawn, "error below a client's own", total=view.total, limits=limits, percent=True,
             named=False,
-            then=lambda axes: axes.legend([line.name for line in drawn], **ABOVE),
+            then=lambda axes: _legend(axes, drawn),
         ),
     )  # fmt: skip
 
@@ -325,7 +329,7 @@ def _noise(view: RunView) -> Picture:
             axes.yaxis.set_minor_formatter(NullFormatter())
         else:
             axes.set_ylim(0, None)
-        axes.legend([line.name for line in drawn], **ABOVE)
+        _legend(axes, drawn)
 
     share = sum(signal) / sum(value**2 for value in released)
     return Picture(
