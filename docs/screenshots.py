@@ -18,14 +18,14 @@ FIGURES = Path(__file__).parent / "figures"
 COMMAND = Path(sys.executable).parent / "bgtplanner"
 MOST_BYTES = 200_000
 SHOTS = {
-    "report-run": (["run"], "light", 2190),
+    "report-run": (["run"], "light", 2335),
     "report-grid": (
         [
             *("compare", "--mechanism", "gaussian,laplace", "--seeds", "0-3"),
             *("--policy", "bgt,uniform,late,unlimited"),
         ],
         "dark",
-        1300,
+        1250,
     ),
 }
 

@@ -63,14 +63,15 @@ def page(tmp_path: Path) -> Path:
 
 
 def figures(run: Run) -> dict[str, Any]:
-    """Alone .20; with something to gain hindsight has .18 by 5 rounds, the planner .182.
+    """Alone .20; with something to gain hindsight has .18 by 5 payments, the planner .182.
 
-    Differences to uniform are .004, .005 and .006; to ADPML -.01, .00 and .01.
+    Differences to uniform are .004, .005 and .006; to ADPML -.01, .00 and .01. Over all rounds all
+    of them have .01 more; who pays in the last round only has as much as a client alone.
     """
     planner = run.config.planning.policy not in ("fixed", "uniform", "adpml")
     rmse, name = 0.2, run.name.removeprefix("planned ")
     if run.place in (RICH, SPECIAL):
-        rmse = {"5 flat": 0.18, "3 growing": 0.181}.get(name, 0.19)
+        rmse = {"5 early": 0.18, "3 growing": 0.181}.get(name, 0.19)
         if planner:
             rmse = 0.182
         elif name == "uniform":
@@ -83,6 +84,7 @@ def figures(run: Run) -> dict[str, Any]:
         rmse = 0.2 + 0.0001 * run.seed
     return {
         "rmse_final": rmse,
+        "rmse_served": 0.01 + (0.2 if name == "1 last" else rmse),
         "rmse_client_alone": 0.2,
         "rmse_user_mean": 0.21,
         "rmse_features_alone": 0.205,
@@ -125,9 +127,9 @@ def test_the_docs_have_all_parts() -> None:
 def test_all_that_is_asked_for() -> None:
     study = replace(plan.whole(), table=TABLE)
     schedules = len(study.schedules)
-    assert schedules == 17
-    names = 1 + len(study.others) + schedules
-    assert len(study.runs(["planner"])) == (40 * 5 + 4 * 3) * names
+    assert schedules == 19
+    names = 2 + len(study.rivals) + schedules  # the planner, for both objectives
+    assert len(study.runs(["planner"])) == (45 * 5 + 6 * 3) * names
     assert len(study.runs(["table"])) == 6 * 4 * 5
     every = study.runs()
     assert len({run.key for run in every}) == len(every)  # shared, never twice
@@ -157,29 +159,54 @@ def test_the_local_row_is_what_the_preset_does() -> None:
 
 def test_planner_by_hand(tmp_path: Path, study: Study) -> None:
     store = finish(tmp_path / "runs.jsonl", study.runs())
-    rich, poor = findings(study, store)
-    assert rich.worth
-    assert not poor.worth  # .20 is all that hindsight has there
-    assert (rich.schedule, rich.flat, rich.apart) == ("5 flat", 5, True)
-    assert rich.closed == pytest.approx((0.2 - 0.182) / (0.2 - 0.18))
-    difference = rich.less["uniform"]
-    assert difference is not None
-    assert difference.mean == pytest.approx(-0.005)
-    # t(.975, 2) = 4.30265; deviation .001 over root 3.
-    assert difference.half == pytest.approx(4.30265 * 0.001 / 3**0.5, rel=1e-5)
-    assert verdict(difference) == "better"
-    assert verdict(rich.less["adpml"]) == "same"
-    assert rich.misses() == []
-    assert poor.less_alone is not None
-    assert poor.less_alone.mean == pytest.approx(0.0001)
-    assert poor.misses()[0] == "spends 25 % where little is to be gained"
-    assert poor.misses()[1] == "worse than the client alone by 0.0001"
-    first, spent, harm, uniform, *never = counts([rich, poor])
-    assert (first.met, first.cells, first.good) == (1, 1, True)
-    assert (spent.met, spent.cells, spent.good) == (0, 1, False)
-    assert (harm.met, harm.cells, harm.good) == (0, 1, False)
-    assert (uniform.met, uniform.cells) == (1, 2)  # where all are alike, one round is best
-    assert all(one.good for one in never)
+    found = findings(study, store)
+    assert [(one.place, one.objective) for one in found] == [
+        (RICH, "served"), (RICH, "last"), (POOR, "served"), (POOR, "last"),
+    ]  # fmt: skip
+    for rich, more in zip(found[:2], (0.01, 0.0), strict=True):
+        assert rich.worth
+        assert (rich.schedule, rich.apart, rich.spent) == ("5 early", True, 1.0)
+        assert rich.alone == pytest.approx(0.2 + more)
+        assert rich.planner == pytest.approx(0.182 + more)
+        assert rich.hindsight == pytest.approx(0.18 + more)
+        assert rich.closed == pytest.approx((0.2 - 0.182) / (0.2 - 0.18))
+        difference = rich.less["uniform"]
+        assert difference is not None
+        assert difference.mean == pytest.approx(-0.005)
+        # t(.975, 2) = 4.30265; deviation .001 over root 3.
+        assert difference.half == pytest.approx(4.30265 * 0.001 / 3**0.5, rel=1e-5)
+        assert verdict(difference) == "better"
+        assert verdict(rich.less["adpml"]) == "same"
+        assert replace(rich, planner=rich.planner - 1e-9).misses() == []
+    for poor in found[2:]:
+        assert not poor.worth  # .20 is all that hindsight has there
+        assert not poor.apart
+        assert poor.misses() == []
+
+
+def test_misses_in_words(tmp_path: Path, study: Study) -> None:
+    rich, *_ = findings(study, finish(tmp_path / "runs.jsonl", study.runs()))
+    behind = replace(rich, planner=rich.planner + 0.008)
+    assert behind.misses() == ["closes 50 % of the gap"]
+    unsure = replace(rich, planner=rich.hindsight, less={"uniform": None})
+    assert unsure.misses() == ["not significantly better than uniform"]
+    worse = replace(rich, planner=rich.hindsight, less={"uniform": estimate([0.1, 0.1])})
+    assert worse.misses() == [
+        "not significantly better than uniform",
+        "significantly worse than uniform by 0.10000",
+    ]
+    assert worse.misses() == replace(worse, spent=0.0).misses()
+    said = counts([behind, replace(unsure, objective="last"), replace(worse, objective="last")])
+    assert [(one.met, one.cells, one.good) for one in said] == [
+        (0, 1, False),  # closed
+        (1, 1, True),  # better than uniform
+        (1, 1, True),  # never worse than uniform
+        (1, 1, True),  # never worse than adpml
+        (2, 2, True),
+        (0, 2, False),
+        (1, 2, False),
+    ]
+    assert [one.target.split(":")[0] for one in said] == ["served"] * 4 + ["last"] * 3
 
 
 def test_verdicts() -> None:
@@ -233,15 +260,20 @@ def test_tables(tmp_path: Path, study: Study, page: Path) -> None:
         "reached",
     ]
     text = part(page, "cells")
-    rich = row(text, "ML-100K", "secagg, epsilon 10, replace-one")
-    assert rich[:7] == ["3", ".2000", ".1800", "5 flat", ".1820", "90 %", "100 %"]
-    assert rich[7:] == ["-.01800 ± .00000", "5", "+", "="]
-    poor = row(text, "ML-100K", "local, epsilon 0.5")
-    assert poor[5:8] == ["–", "25 %", "+.00010 ± .00025"]
+    where = ("ML-100K", "secagg, epsilon 10, replace-one")
+    last = row(text, "last", *where)
+    assert last == ["3", ".2000", ".1800", "5 early", ".1820", "90 %", "100 %", "+", "="]
+    served = row(text, "served", *where)
+    assert served == ["3", ".2100", ".1900", "5 early", ".1920", "90 %", "100 %", "+", "="]
+    poor = row(text, "served", "ML-100K", "local, epsilon 0.5")
+    assert poor[5:] == ["–", "25 %", "=", "="]
     text = part(page, "targets")
-    assert row(text, "never significantly worse than uniform") == ["2 of 2", "met"]
-    assert row(text, "uniform") == ["1", "1", "0"]
-    assert "* ML-100K, local, epsilon 0.5: spends 25 %" in text
+    for objective in ("served", "last"):
+        assert row(text, f"{objective}: never significantly worse than uniform") == [
+            "2 of 2",
+            "met",
+        ]
+        assert row(text, objective, "uniform") == ["1", "1", "0"]
     text = part(page, "ablation")
     assert row(text, "nothing") == [".1820 ± .0000"]
     assert row(text, "item features") == [".1840 (+.0020 ± .0025)"]
@@ -378,9 +410,11 @@ def test_a_small_real_one(
     assert uniform["budget_share"] == pytest.approx(1.0)
     assert uniform["rounds_paid"] == 2
     assert uniform["not_accounted"] == []
-    single = next(row for row in rows if " 1 flat " in row["key"])
+    single = next(row for row in rows if " 1 early " in row["key"])
     assert single["rounds_paid"] == 1
-    assert row(part(docs, "cells"), "synthetic", "secagg, epsilon 10, replace-one")[0] == "1"
+    for objective in ("served", "last"):
+        where = (objective, "synthetic", "secagg, epsilon 10, replace-one")
+        assert row(part(docs, "cells"), *where)[0] == "1"
     capsys.readouterr()
     assert command.main(words) == 0  # nothing is run twice
     assert f"{len(rows)} runs, 0 of them to do" in capsys.readouterr().out
@@ -390,10 +424,13 @@ def test_a_small_real_one(
 def test_share_of_the_budget() -> None:
     run = plan.quick().runs(["table"])[0]
     capacity = accountant_named("gaussian/gdp").capacity(Budget(10.0, run.config.privacy.delta))
-    spent = play._share(
-        run.config, {"accounting": "gaussian/gdp"}, [{"charge": capacity / 4}, {"charge": 0.0}]
-    )
-    assert spent == pytest.approx(0.25)
+    told = {"accounting": "gaussian/gdp"}
+    rounds = [{"charge": capacity / 4, "paid": 8}, {"charge": 0.0, "paid": 0}]
+    assert play._share(run.config, told, rounds, 8) == pytest.approx(0.25)
+    # Of all clients' budgets: half of them paid in the second round.
+    rounds[1] = {"charge": capacity / 2, "paid": 4}
+    assert play._share(run.config, told, rounds, 8) == pytest.approx(0.5)
     laplace = replace(run, place=run.place._replace(mechanism="laplace", epsilon=2.0))
-    spent = play._share(laplace.config, {"accounting": "laplace/either"}, [{"charge": 0.5}])
+    told = {"accounting": "laplace/either"}
+    spent = play._share(laplace.config, told, [{"charge": 0.5, "paid": 3}], 3)
     assert spent == pytest.approx(0.25)

@@ -287,6 +287,20 @@ def test_the_sum_that_lasts_longer_is_the_one_that_counts(rounds: int) -> None:
     assert policy.share_of(policy.even_charges(rounds)) == pytest.approx([1 / rounds], rel=1e-6)
 
 
+def test_something_is_left_as_long_as_one_sum_has_something_left() -> None:
+    """By squares an even schedule would last longer; two large charges use them up at once."""
+    budget = Budget(10.0, 1e-5)
+    policy = Fixed(
+        budget, 3, rounds=100, accounting="laplace/either", weights=[0.5, 0.5, *[0] * 98]
+    )
+    shares = []
+    while (plan := policy.ask()) is not None:
+        policy.tell(plan)
+        shares.append(float(policy.share_left()[0]))
+    assert shares[0] == pytest.approx(0.5, abs=0.01)
+    assert shares[1] == pytest.approx(0.0, abs=0.01)
+
+
 def test_the_same_round_played_again_is_not_charged_again() -> None:
     ledger = Ledger.in_memory(Budgets.same(Budget(1.0), 2), "laplace/basic")
     policy = Uniform(ledger=ledger, rounds=4)

@@ -92,7 +92,7 @@ class TestFiles:
         assert [path.name for path in written] == ["one.svg", "one.png"]
         svg, png = written[0].read_text(), written[1].read_bytes()
         assert "<text" not in svg, "letters as outlines"
-        assert "#d55e00" in svg.lower()
+        assert look_of("bgt").colour.lower() in svg.lower()
         assert png.startswith(b"\x89PNG")
         assert int.from_bytes(png[16:20], "big") == round(300 * PICTURE.size[0])
 

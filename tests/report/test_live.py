@@ -145,7 +145,7 @@ class TestEvents:
     def test_the_page_follows(self, server: LiveServer, run: Path) -> None:
         assert "Round 2 of 6" in ask(server).text
         finish(run, SHORT)
-        assert "Learning together, 300 clients" in ask(server).text
+        assert "Over 6 rounds of learning together, 300 clients" in ask(server).text
 
     def test_a_reader_who_goes_away(self, server: LiveServer) -> None:
         with asked(server, "/events") as answer:

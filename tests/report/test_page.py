@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from benchmarks.speed import report
 from benchmarks.speed.made_runs import make_run, make_study
+from matplotlib.figure import Figure
 
 from bgtplanner import simulate
 from bgtplanner.errors import RunFolderError
@@ -62,8 +63,8 @@ def test_page_is_whole_and_alone(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     assert outline.loaded == []
     assert outline.tags.count("script") == 1, "our own"
-    assert outline.tags.count("svg") == 7
-    assert len(outline.labels) == 7, "every picture says in words what it shows"
+    assert outline.tags.count("svg") == 8
+    assert len(outline.labels) == 8, "every picture says in words what it shows"
     for key in ("rmse_final", "rmse_constant", "rmse_user_mean", "rmse_client_alone"):
         assert f"{summary[key]:.4f}" in outline.text
     assert "(10, 1e-05)-differential privacy for each whole client" in outline.text
@@ -183,7 +184,10 @@ def ids_of(page: str) -> list[str]:
 
 
 MADE: dict[str, tuple[dict[str, Any], set[str]]] = {
-    "forecast": (SHORT, {"budget", "epsilon", "choices", "forecasts", "noise", "clients"}),
+    "forecast": (
+        SHORT,
+        {"budget", "epsilon", "choices", "rewards", "forecasts", "noise", "clients"},
+    ),
     "bgt": (
         SHORT | {"planning.policy": "bgt", "model.name": "factorization"},
         {"budget", "epsilon", "choices", "rewards", "noise", "clients"},
@@ -203,6 +207,37 @@ class TestKindsOfRuns:
         make_run(tmp_path / "run", settings)
         names = {picture.name for picture in pictures_of(tmp_path / "run")}
         assert names == {"rmse"} | expected
+
+    @pytest.mark.parametrize("objective", ["served", "last"])
+    def test_payments_by_forecast_are_dots(self, tmp_path: Path, objective: str) -> None:
+        """Nothing is claimed about the rounds between payments."""
+        folder = make_run(tmp_path / "run", {"planning.objective": objective})
+        records = list(map(json.loads, (folder / "rounds.jsonl").read_text().splitlines()))
+        paid = [record for record in records if record["charge"] > 0]
+        assert 1 < len(paid) < len(records) / 5
+        pictures = {picture.name: picture for picture in pictures_of(folder)}
+        forecasts = sum(bool(record["why"].get("forecast")) for record in records)
+        for name, labels in (
+            ("rewards", ["predicted", "price"]),
+            ("forecasts", ["forecast, if the plan is followed", "actual"]),
+        ):
+            pictures[name].draw(figure := Figure())
+            (axes,) = figure.axes
+            legend = axes.get_legend()
+            assert legend is not None
+            assert [text.get_text() for text in legend.get_texts()] == labels
+            dots = [line for line in axes.lines if line.get_linestyle() == "None"]
+            assert len(dots) == (2 if name == "rewards" else 1)
+            assert all(line.get_marker() != "None" for line in dots)
+            assert len(dots[0].get_xdata()) <= forecasts
+        assert f"{len(paid)} of 100 rounds were paid for" in pictures["choices"].alt
+        assert "actual" not in pictures["rewards"].title, "no reward is told"
+        assert re.search(r"in the \d+ rounds with a prediction", pictures["rewards"].alt)
+        first, last = (record["why"]["forecast"][0] for record in (paid[0], paid[-1]))
+        assert f"{first:.1%} at first, {last:.1%} at the last payment" in pictures["forecasts"].alt
+        for record in records:
+            if record["why"].get("probability"):
+                assert record["why"]["probability"][record["level"]] == 1.0, "as it was chosen"
 
     def test_ids_are_unique(self, tmp_path: Path) -> None:
         make_run(tmp_path / "run", MADE["bgt"][0])

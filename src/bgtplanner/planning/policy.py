@@ -298,7 +298,8 @@ class LedgerPolicy(Policy):
 
     def share_left(self) -> Floats:
         """Return the share of its budget that the mean client of each class has left."""
-        spent = self._mean_spent()[self._binding] / self._limits[self._binding]
+        # Of two sums, one may be used up: what the other has left can still be paid.
+        spent = (self._mean_spent() / self._limits).min(axis=0)
         return np.asarray(np.maximum(1 - spent, 0.0))
 
     def ask(

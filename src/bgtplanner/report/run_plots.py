@@ -38,6 +38,8 @@ __all__ = ["run_pictures"]
 
 _MOST_CLASSES = 5
 _MOST_NOTES = 5
+_DOTS: Mapping[str, Any] = {"ls": "", "marker": "o", "ms": 5}
+_TICKS: Mapping[str, Any] = {"ls": "", "marker": "_", "ms": 11, "mew": 2, "zorder": 3}
 _SPENT_UP = 1e-3  # share of the budget below which it counts as used up
 
 
@@ -58,7 +60,7 @@ def run_pictures(view: RunView) -> Iterator[Picture]:
     by_forecast = any(_forecast(record) is not None for record in view.rounds)
     yield _drawn_levels(view) if chances and not by_forecast else _choices(view)
     if any(_chosen(record) is not None for record in view.rounds):
-        yield _rewards(view)
+        yield _rewards(view, by_forecast)
     if by_forecast:
         yield _forecasts(view)
     if any(_norms(record) for record in view.rounds):
@@ -210,8 +212,12 @@ def _drawn_levels(view: RunView) -> Picture:
     )
 
 
-def _rewards(view: RunView) -> Picture:
-    """The predicted reward of the chosen level, its price, and the actual reward."""
+def _rewards(view: RunView, by_forecast: bool) -> Picture:
+    """The predicted reward of the chosen level, its price, and the actual reward if there is one.
+
+    By forecast, payments are few and far between: dots, since a line would claim something about
+    the rounds between them.
+    """
     chosen = [
         (step, *found, record.get("reward"))
         for step, record in zip(view.steps, view.rounds, strict=True)
@@ -219,9 +225,11 @@ def _rewards(view: RunView) -> Picture:
     ]
     steps, predicted, price, _ = zip(*chosen, strict=True)
     real = [(step, reward) for step, _, _, reward in chosen if reward is not None]
+    own, other = ({}, {"ls": "--", "lw": 1.5}) if not by_forecast else (_DOTS, _TICKS)
+    shade = VERMILLION if by_forecast else BLUE
     drawn = [
-        Line("predicted", predicted, _colour(view), "predicted-reward", steps),
-        Line("price", price, BLUE, "price", steps, ls="--", lw=1.5),
+        Line("predicted", predicted, _colour(view), "predicted-reward", steps, **own),
+        Line("price", price, shade, "price", steps, **other),
     ]
     if real:
         at, rewards = zip(*real, strict=True)
@@ -230,15 +238,35 @@ def _rewards(view: RunView) -> Picture:
     every = np.array([*predicted, *price, *(reward for _, reward in real)])
     every = every[np.isfinite(every)]
     low, high = np.percentile(every, [2, 98]) if len(every) else (0.0, 1.0)
+    wide = by_forecast and every.min() > 0 and every.max() > 20 * every.min()
+
+    def scale(axes: Axes) -> None:
+        if wide:
+            axes.set_yscale("log")
+            axes.set_ylim(every.min() / 1.5, 1.5 * every.max())
+            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        if by_forecast:
+            _legend(axes, drawn)
+
     off = [abs(expected - reward) for _, expected, _, reward in chosen if reward is not None]
     error = f"; mean error of the prediction {np.mean(off):.3g}" if off else ""
+    actual = "predicted and actual reward" if real else "the predicted reward"
+    rounds = f" in the {len(steps)} rounds with a prediction" if by_forecast else ""
     return Picture(
         name="rewards",
-        title="Why: predicted and actual reward, and the price of the charge",
-        alt=f"Of the chosen level: predicted reward {np.mean(predicted):.3g} on average, "
+        title=f"Why: {actual}, and the price of the charge",
+        alt=f"Of the chosen level{rounds}: predicted reward {np.mean(predicted):.3g} on average, "
         f"price {np.mean(price):.3g}{error}.",
-        draw=lines(drawn, "reward", total=view.total, limits=_around(low, high, 0.12)),
-    )
+        draw=lines(
+            drawn, "reward", total=view.total, limits=None if wide else _around(low, high, 0.12),
+            named=not by_forecast, then=scale,
+        ),
+    )  # fmt: skip
+
+
+def _legend(axes: Axes, drawn: list[Line]) -> None:
+    axes.legend([line.name for line in drawn], **ABOVE)
 
 
 def _around(low: float, high: float, share: float) -> tuple[float, float]:
@@ -257,9 +285,10 @@ def _forecasts(view: RunView) -> Picture:
     alone = view.summary.get("rmse_client_alone")
     came = [1 - rmse / alone for rmse in view.column("rmse")] if alone else []
     drawn = [
-        Line("forecast, if the plan is followed", values, _colour(view), "forecast", steps,
-             ls="", marker="o", ms=5)
-    ]  # fmt: skip
+        Line(
+            "forecast, if the plan is followed", values, _colour(view), "forecast", steps, **_DOTS
+        )
+    ]
     limits = None
     if came:
         drawn.append(Line("actual", came, GREEN, "actual", view.steps, lw=1.4))
@@ -272,9 +301,11 @@ def _forecasts(view: RunView) -> Picture:
         alt=f"Forecast of how far the error falls below a client's own if the plan is followed: "
         f"{values[0]:.1%} at first, {values[-1]:.1%} at the last payment; {last}.",
         draw=lines(
-            drawn, "error below a client's own", total=view.total, limits=limits, percent=True
+            drawn, "error below a client's own", total=view.total, limits=limits, percent=True,
+            named=False,
+            then=lambda axes: _legend(axes, drawn),
         ),
-    )
+    )  # fmt: skip
 
 
 def _noise(view: RunView) -> Picture:
@@ -298,7 +329,7 @@ def _noise(view: RunView) -> Picture:
             axes.yaxis.set_minor_formatter(NullFormatter())
         else:
             axes.set_ylim(0, None)
-        axes.legend([line.name for line in drawn], **ABOVE)
+        _legend(axes, drawn)
 
     share = sum(signal) / sum(value**2 for value in released)
     return Picture(
