@@ -846,4 +846,4 @@ def test_in_a_whole_run_much_budget_helps_and_little_is_left_alone() -> None:
         notes.append(summary["planner_note"].split()[0])
     assert beside_alone[0] < 0.96
     assert 0.98 < beside_alone[1] < 1.005
-    assert notes == ["planned", "abstained:"]
+    assert notes == ["aimed", "abstained:"]
