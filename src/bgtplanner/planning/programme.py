@@ -35,7 +35,6 @@ _STALE = 0.5  # share of a gain that is lost where none of the ratings is known,
 _SETTLING = 0.2  # share of a gain that is lost if all is paid at once by a learner of 3 steps
 _REVISED = 0.3  # by how much a forecast has to change for a new plan
 _COUNTS = (1, 2, 3, 4, 5, 6, 8)  # of payments
-_AT_END = (1, 2, 3)  # the same, in the last rounds: more of them are noisier, and add nothing
 _POINTS = 96  # moments at which a schedule is evaluated, at most
 _SMALLEST = 1e-5  # share of what is left: smaller payments are taken for nothing
 _SHARES = np.geomspace(_SMALLEST, 1.0, 24)
@@ -383,7 +382,7 @@ def _schedules(rounds: int, begins: int) -> Schedules:
             add(spread, 0.8 ** np.arange(count))
             if delay == 0:
                 add(np.arange(count) * rest / count, even)
-    for count in _AT_END:
+    for count in _COUNTS:
         if count <= rounds:
             add(np.arange(rounds - count, rounds), np.ones(count))
     return Schedules(moments.astype(np.float64), np.stack(list(found.values())))
