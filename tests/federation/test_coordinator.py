@@ -48,11 +48,9 @@ TWO = Budgets.per_client([1.0] * 4 + [4.0] * 8, 1e-5)
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-@pytest.fixture(scope="module")
-def split() -> Split:
-    """Everybody has a rating from the start, so that who takes part can be counted."""
-    generator = np.random.default_rng(3)
-    ratings = Ratings.from_arrays(
+def made_ratings(generator: np.random.Generator) -> Ratings:
+    """Six ratings of each client."""
+    return Ratings.from_arrays(
         np.repeat(np.arange(CLIENTS), 6),
         np.concatenate([generator.permutation(ITEMS)[:6] for _ in range(CLIENTS)]),
         generator.integers(1, 6, 6 * CLIENTS),
@@ -60,7 +58,12 @@ def split() -> Split:
         items=range(ITEMS),
         scale=(0, 5),
     )
-    return split_ratings(ratings, seed=3, rounds=ROUNDS)
+
+
+@pytest.fixture(scope="module")
+def split() -> Split:
+    """Everybody has a rating from the start, so that who takes part can be counted."""
+    return split_ratings(made_ratings(np.random.default_rng(3)), seed=3, rounds=ROUNDS)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -791,14 +794,7 @@ def test_precision_is_forecast_as_it_will_be(
 def joining() -> Split:
     """Clients join one after the other: each has its ratings after those of the one before."""
     generator = np.random.default_rng(3)
-    ratings = Ratings.from_arrays(
-        np.repeat(np.arange(CLIENTS), 6),
-        np.concatenate([generator.permutation(ITEMS)[:6] for _ in range(CLIENTS)]),
-        generator.integers(1, 6, 6 * CLIENTS),
-        users=range(CLIENTS),
-        items=range(ITEMS),
-        scale=(0, 5),
-    )
+    ratings = made_ratings(generator)
     times = 10.0 * ratings.user + generator.permutation(len(ratings)) % 30
     timed = replace(ratings, time=times)
     return split_ratings(timed, seed=3, rounds=ROUNDS, initial_share=0.3, arrival="time")

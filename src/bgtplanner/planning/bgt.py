@@ -163,8 +163,7 @@ class BGTPlanner(LevelPolicy):
         prices = self.constrainer.prices()
         price = prices @ costs
         score = predicted / unit + prices @ allowance - price
-        gamma = gamma_growing(number, self.round) if self.gamma is None else self.gamma
-        chance = probabilities(score, gamma)
+        chance = probabilities(score, self._gamma(number))
         level = self.drawn(chance)
         return self.choice(
             level, "drawn by score", charges=self.charges.max(axis=0), predicted=predicted,
@@ -292,8 +291,7 @@ class BGTPlanner(LevelPolicy):
         chance[best] = 1.0
         if len(self.process):  # without rewards there is nothing to learn from other levels
             unit = max(abs(float(score.max())), 1e-12)
-            gamma = gamma_growing(len(score), self.round) if self.gamma is None else self.gamma
-            chance = probabilities(score / unit, gamma)
+            chance = probabilities(score / unit, self._gamma(len(score)))
         level = self.drawn(chance)
         share = float(offers.levels[level])
         if kept:
@@ -310,6 +308,9 @@ class BGTPlanner(LevelPolicy):
             score=score, probability=chance,
         )  # fmt: skip
         return share, level, why._replace(forecast=(promised,))
+
+    def _gamma(self, levels: int) -> float:
+        return gamma_growing(levels, self.round) if self.gamma is None else self.gamma
 
     def _saving(self, until: int) -> str:
         if until < self.rounds:

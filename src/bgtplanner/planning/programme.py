@@ -328,7 +328,7 @@ class Programme:
             left *= 1.0 - share
         return row
 
-    @property
+    @cached_property
     def promised(self) -> float:
         """The relative fall of the error, in the end, if the best schedule is followed."""
         best = self.schedules.shares[int(self.values.argmax())][None]

@@ -522,9 +522,7 @@ def load_config(
     if planning.get("context") == "forecast":  # of an earlier release, for the policy patient
         planning["context"] = "none"
     if merged.get("privacy", {}).get("mechanism") == "auto":
-        merged["privacy"]["mechanism"] = _best_mechanism(
-            merged["privacy"], merged.get("planning", {})
-        )
+        merged["privacy"]["mechanism"] = _best_mechanism(merged["privacy"], planning)
     try:
         config = Config.model_validate(merged)
     except ValidationError as error:
