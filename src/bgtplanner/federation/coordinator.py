@@ -8,6 +8,7 @@ is not charged again.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -21,6 +22,7 @@ from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.simulation import Seen
 from bgtplanner.federation.validation import Validation, rmse_of
+from bgtplanner.models.learner import Learner
 from bgtplanner.models.metrics import Metrics
 from bgtplanner.planning.policy import Plan, Policy
 from bgtplanner.planning.registry import CONTEXTS
@@ -61,6 +63,10 @@ class Engine(Protocol):
 
     def present(self) -> NDArray[np.bool_]:
         """Return which clients can be reached in the next round; who has joined is public."""
+        ...
+
+    def divide(self, split: Mapping[str, float]) -> None:
+        """Ask clients to divide their next uploads so."""
         ...
 
     def withdraw(self) -> None:
@@ -184,7 +190,7 @@ class Coordinator:
             self.joined_first = int(self._present.sum())
         if self.reward == "test" and self._last is None:
             self._last = engine.evaluate().rmse
-        plan, invited = None, self._invited(index)
+        plan, invited, split = None, self._invited(index), self._split()
         inputs = self._inputs(index, invited)
         if not self.over:
             self.policy.present = None if self._present.all() else self._present
@@ -210,7 +216,8 @@ class Coordinator:
                 reward = self._reward(record)
         else:
             terms, late = self._terms(plan, index, reservation)
-            record = engine.step(terms, plan)
+            engine.divide(split)
+            record = replace(engine.step(terms, plan), split=split or None)
             self.ledger.settle(reservation)
             reward = self._reward(record)
         seen = engine.seen
@@ -226,6 +233,13 @@ class Coordinator:
         return record.planned(
             plan, seen, reward=reward, paid=paid, late=late, validated=self.validation.estimate
         )
+
+    def _split(self) -> dict[str, float]:
+        """Return how the next charge is divided between the parts of an upload.
+
+        It is divided as if all that is left were divided so.
+        """
+        return {} if self.over else self.policy.split(_Forecast(self))
 
     def _inputs(self, index: int, asked: NDArray[np.bool_]) -> bytes:
         """Return a fingerprint of all inputs of a round's uploads."""
@@ -432,9 +446,19 @@ class _Forecast:
 
     def asked(self, precision: NDArray[np.float64]) -> NDArray[np.float64] | None:
         """Return what the learner says; None if it makes no forecasts."""
+        return self._learner.forecast(self._memory, precision, self._of.policy.clip, self._norm)
+
+    def split(self) -> dict[str, float]:
+        """Return how what is left is best divided between the parts of an upload."""
+        if type(self._learner).split is Learner.split:
+            return {}
+        precision = self.precision(self.left())
+        return self._learner.split(self._memory, precision, self._of.policy.clip, self._norm)
+
+    @property
+    def _norm(self) -> Literal["l1", "l2"]:
         protection = self._of.engine.federation.protection
-        norm = "l2" if protection is None else protection.norm
-        return self._learner.forecast(self._memory, precision, self._of.policy.clip, norm)
+        return "l2" if protection is None else protection.norm
 
 
 def _norm_of(seen: Seen) -> float | NDArray[np.float64]:

@@ -60,9 +60,10 @@ _Why = Annotated[
     AfterValidator(_reasons),
 ]
 _Kinds = Annotated[dict[Word, Count], Field(description="an object of counts")]
+_Split = Annotated[dict[Word, Share], Field(description="an object of shares")]
 _ALWAYS = ("loss", "clients", "ratings", "seconds")
 _IF_KNOWN = (
-    *("rmse_arriving", "validation_rmse", "validation_upper", "why", "spent"),
+    *("rmse_arriving", "validation_rmse", "validation_upper", "why", "spent", "split"),
     *("asked", "refused", "dropped_by_kind"),
 )
 
@@ -95,6 +96,7 @@ class RoundResult:
         validation_upper: An upper confidence bound on that error.
         why: The policy's reasons.
         spent: Largest sums of each class, in the accountant's ticks.
+        split: How the charge was divided between the parts of an upload, by name.
         asked: How many real machines were asked.
         refused: How many of them refused.
         dropped_by_kind: Number of uploads that were not accepted, by reason.
@@ -125,6 +127,7 @@ class RoundResult:
     validation_upper: Figure | None = None
     why: _Why | None = None
     spent: _Table | None = None
+    split: _Split | None = None
     asked: Count | None = None
     refused: Count | None = None
     dropped_by_kind: _Kinds | None = None

@@ -238,6 +238,12 @@ class Simulation:
             dropped=int(outcome.dropped),
         )
 
+    def divide(self, split: Mapping[str, float]) -> None:
+        """Ask clients to divide their next uploads so; it is sent out with the parameters."""
+        with jax.default_device(self._device):
+            shared = self.federation.model.asking(self._state.shared, split)
+            self._state = self._state._replace(shared=shared)
+
     def withdraw(self) -> None:
         """Return to the initial parameters: those learned since are not worth using."""
         with jax.default_device(self._device):

@@ -85,7 +85,6 @@ def write_example(
         "smallest_charge": f"{even / 100:.2g}",
         "catalogue": catalogue_hash([str(label) for label in ratings.item_labels]),
         "axes": str(model.axes),
-        "taste_share": str(model.taste_share),
         "smallest_noise_multiplier": f"{float(accountant.noise_multiplier(2 * even)):.2g}",
         "low": f"{float(ratings.low)}",
         "high": f"{float(ratings.high)}",

@@ -220,6 +220,11 @@ class Deployment:
         self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
         return self._record(0)
 
+    def divide(self, split: Mapping[str, float]) -> None:
+        """Ask clients to divide their next uploads so; it is sent out with the parameters."""
+        shared = self.federation.model.asking(self._state.shared, split)
+        self._state = self._state._replace(shared=shared)
+
     def withdraw(self) -> None:
         """Return to the initial parameters: those learned since are not worth using."""
         self._state = self._state._replace(shared=self._first)

@@ -10,6 +10,7 @@ static shapes and no loop over clients. A real client runs the same code on its 
 from __future__ import annotations
 
 from dataclasses import asdict, is_dataclass
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import jax
@@ -255,6 +256,28 @@ class Learner(Protocol):
         """
         del memory, precision, clip, norm
         return None
+
+    def split(
+        self, memory: Memory, precision: float, clip: float, norm: Literal["l1", "l2"]
+    ) -> dict[str, float]:
+        """Return how a charge is best divided between the parts of an upload, by forecast.
+
+        These are shares of its squared length, by name. By default an upload has one part, and
+        nothing is divided.
+
+        Args:
+            memory: The server's memory.
+            precision: 1 / noise variance that all that is left of the budget would buy.
+            clip: Length of an upload.
+            norm: Norm of the clip.
+        """
+        del memory, precision, clip, norm
+        return {}
+
+    def asking(self, shared: Shared, split: Mapping[str, float]) -> Shared:
+        """Return the parameters to send out, with what they ask of the next uploads."""
+        del split
+        return shared
 
 
 def _is_learner(found: Any) -> bool:

@@ -27,19 +27,23 @@ answer, but do not use these. If what was told does not stand out from its noise
 no axes any more, and nothing more is paid for them.
 
 One upload holds both: residuals and counts (as in the bias model), and tastes. Each part is scaled
-to a fixed, public share of the upload's squared length, so that one clip bounds all of it. Before
-popularity is known, all of it goes to residuals and counts. How many axes there are and what share
-they get follows from public numbers alone: clients, items, and the noise that the budget allows.
+to a public share of the upload's squared length, so that one clip bounds all of it. The server
+asks for the division with the parameters it sends out. It is planned from what was released
+(:meth:`Tastes.split`); before popularity is known, all of it goes to residuals and counts. How
+many axes there are follows from public numbers alone: clients, items, and the noise that the
+budget allows.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from bgtplanner.errors import ConfigError
@@ -51,7 +55,8 @@ from bgtplanner.models.optimizers import Aggregate, Noise, Server
 __all__ = ["TasteMemory", "Tastes"]
 
 _SHARE = 3  # column of the share of all ratings that an item has; 0 for all: not known yet
-_OWN = 4  # columns of an item before its axes and features
+_ASKS = 4  # column of the share of the next upload that is asked for tastes; the same for all
+_OWN = 5  # columns of an item before its axes and features
 _RATING = 2  # columns of an upload before the axes
 _FLOOR = 0.05  # of popularity, relative to the mean item, in weights
 _RARE = 0.02  # the same in a ranking
@@ -62,6 +67,9 @@ _MOST_AXES = 16
 _ASKED = 0.01  # length of axes to begin with: clients answer, and do not use them yet
 _TOO_NOISY = 2.2  # noise per item over the sampling error: axes are not worth it beyond
 _STANDS_OUT = 1.0  # times the largest singular value that noise alone would have
+_TYPICAL = 0.1  # singular value of the first axis in a typical federation, over the clip
+_UNPLANNED = 0.65  # what tastes get of an upload where nothing is paid
+_DIVISIONS = np.linspace(0.0, 0.9, 19)  # of a charge: what tastes can get of it
 
 
 class TasteMemory(NamedTuple):
@@ -87,8 +95,8 @@ class Tastes(Biases):
 
     Attributes:
         axes: The number of axes of taste; by default as many as the noise allows.
-        taste_share: Share of an upload's squared length that is spent on tastes; by default it
-            follows from the noise.
+        taste_share: Share of an upload's squared length that is spent on tastes, as soon as
+            popularity is known; by default it is planned for each round.
         feature_shrinkage: Ridge weight of a user's leaning towards a feature, in ratings.
         axis_shrinkage: The same for an axis of taste.
         interest_shrinkage: The same for how often a user picks items with a feature.
@@ -125,21 +133,65 @@ class Tastes(Biases):
             within(self, 0, 0.95, "taste_share")
 
     def suited(self, size: Size) -> Self:
-        """Choose the number of axes and their share of an upload, where they were left open.
+        """Choose the number of axes, if it was left open.
 
         What matters is the noise that each item gets, over the error that is there without noise
         because clients are few: ``noise * sqrt(items / clients)``. Constants were chosen on
         held-out parts of training ratings.
         """
         noisy = size.noise * math.sqrt(size.items / max(size.clients, 1))
-        axes, share = self.axes, self.taste_share
+        axes = self.axes
         if axes is None:
             most = 0.5 + math.sqrt(size.clients) / (8 * max(noisy, 0.1))
             axes = 0 if noisy > _TOO_NOISY else min(round(most), _MOST_AXES, size.items // 4)
-        if share is None:
-            # Rounded: clients' policies name it, and other machines have other last bits.
-            share = round(min(max(0.75 - 0.14 * noisy, 0.3), 0.65), 2) if axes else 0.0
-        return replace(self, axes=axes, taste_share=share, implicit=self.implicit or size.implicit)
+        return replace(self, axes=axes, implicit=self.implicit or size.implicit)
+
+    def split(
+        self, memory: TasteMemory, precision: float, clip: float, norm: Literal["l1", "l2"]
+    ) -> dict[str, float]:
+        """Return the division that serves best, if all that is left were divided so."""
+        if not self._axes:
+            return {}
+        known = float(memory.posterior.precision) > 0  # before that, no axes are sent
+        share = self._division(memory, precision, clip, norm) if known else 0.0
+        return {"ratings": 1.0 - share, "tastes": share}
+
+    def _division(
+        self, memory: TasteMemory, precision: float, clip: float, norm: Literal["l1", "l2"]
+    ) -> float:
+        """Return what tastes get of all that is left.
+
+        Ratings and tastes count the same: what a division gains for the ratings, of what they
+        could gain, and the share of the axes that it makes out.
+        """
+        if not self._axes or float(memory.stopped):
+            return 0.0
+        if self.taste_share is not None:
+            return self.taste_share
+        left = precision * (1.0 - _DIVISIONS)
+        gains = memory.posterior.forecast(left, clip, norm, self.count_weight)
+        found = self._found(memory, precision * _DIVISIONS, clip)
+        return float(_DIVISIONS[int((gains / max(float(gains[0]), 1e-12) + found).argmax())])
+
+    def asking(self, shared: Shared, split: Mapping[str, float]) -> Shared:
+        """Return the parameters, with the share of the next upload that tastes are to get."""
+        return shared._replace(items=shared.items.at[:, _ASKS].set(split.get("tastes", 0.0)))
+
+    def _found(self, memory: TasteMemory, precision: Floats, clip: float) -> Floats:
+        """Return the share of the axes that added precision would make out.
+
+        An axis is as strong as what was told about it shows beyond its noise, or as in a typical
+        federation if one so strong could not have been seen yet.
+        """
+        told = np.asarray(memory.told, dtype=np.float64)
+        items, before = len(told), float(memory.precision)
+        strength = (_TYPICAL * clip / np.arange(1, self._axes + 1)) ** 2
+        if before > 0:
+            noise = items / before
+            seen = np.linalg.eigvalsh(told.T @ told)[::-1] / before**2 - noise
+            strength = np.maximum(seen, np.where(strength < 2.0 * noise, strength, 1e-30))
+        total = np.maximum(before + np.asarray(precision), 1e-30)[:, None]
+        return np.asarray((strength / (strength + items / total)).mean(axis=1))
 
     @property
     def steps(self) -> int:
@@ -238,8 +290,9 @@ class Tastes(Biases):
         uploads, share = mean.gradient.items, self._taste_share(shared)
         kept = jnp.sqrt(1.0 - share)
         scaled = noise._replace(std=noise.std / kept, reach=noise.reach / kept)
-        if noise.norm is None:  # uploads have length 1 where no one clips them
+        if noise.norm is None:  # uploads have length 1 where no one clips them, or divides them
             scaled = scaled._replace(clip=1.0, norm="l2")
+            shared = self.asking(shared, {"tastes": _UNPLANNED})
         features = shared.items[:, _OWN + self._axes :]
         rating, posterior = memory.posterior.after(
             shared.items[:, 0],
@@ -254,7 +307,7 @@ class Tastes(Biases):
         even = 1.0 / uploads.shape[0]
         popularity = jnp.where(varied > 0, varied * known + (1.0 - varied) * even, 0.0)
         sent = jnp.concatenate([rating, popularity[:, None]], axis=1)
-        after = Shared(jnp.concatenate([sent, shared.items[:, _OWN:]], axis=1), shared.dense)
+        after = Shared(jnp.concatenate([sent, shared.items[:, _ASKS:]], axis=1), shared.dense)
         memory = memory._replace(posterior=posterior)
         if self._axes:
             after, memory = self._turned(after, memory, uploads[:, _RATING:], noise, share)
@@ -264,14 +317,15 @@ class Tastes(Biases):
         self, memory: TasteMemory, precision: Floats, clip: float, norm: Literal["l1", "l2"]
     ) -> Floats:
         """Return by how much added precision would lower the error of predicted ratings."""
-        share = (self.taste_share or 0.0) if self._axes else 0.0
-        left = 1.0 - share * (1.0 - float(memory.stopped))
+        left = 1.0 - self._division(memory, float(np.max(precision)), clip, norm)
         return memory.posterior.forecast(precision * left, clip, norm, self.count_weight)
 
     def _taste_share(self, shared: Shared) -> Array:
         """Return the share of an upload that tastes get: none as long as no axes are sent."""
         axes = shared.items[:, _OWN : _OWN + self._axes]
-        share = (self.taste_share or 0.0) if self._axes else 0.0
+        share: Array | float | None = self.taste_share
+        if share is None:
+            share = jnp.clip(shared.items[0, _ASKS], 0.0, _DIVISIONS[-1])
         return jnp.where(jnp.abs(axes).max(initial=0.0) > 0, share, 0.0)
 
     def _weight(self, interactions: Interactions) -> Array:

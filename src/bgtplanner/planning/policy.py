@@ -147,6 +147,14 @@ class Policy(Protocol):
         """Return the share of its budget that the mean client per class has left, if known."""
         return np.zeros(0)
 
+    def split(self, forecast: Forecast) -> dict[str, float]:
+        """Return how the next charge is divided between the parts of an upload, by name.
+
+        By default that is left to the learner's forecast for all that is left of the budget. It
+        is asked for before the round is planned.
+        """
+        return forecast.split()
+
     def saw(self, norm: float | Floats) -> None:
         """Take in the norm of the last noisy mean, or of each client's release if visible."""
         del norm

@@ -71,6 +71,9 @@ class Forecast(Protocol):
             precision: Several sums of precision that are added to what is there already.
         """
 
+    def split(self) -> dict[str, float]:
+        """Return how what is left is best divided between the parts of an upload, by name."""
+
 
 class Payment(NamedTuple):
     """A payment that was made: in which round, and which precision it bought."""

@@ -102,12 +102,12 @@ def picked_together(n_items: int) -> Canary:
     from bgtplanner.models.tastes import Tastes
 
     settings: dict[str, Any] = {"mean": _MEAN, "axes": 2, "taste_share": _MOST}
-    items = np.zeros((n_items, 4 + 2 + _FEATURES), dtype=np.float32)
+    items = np.zeros((n_items, 5 + 2 + _FEATURES), dtype=np.float32)
     items[:, 3] = 1.0 / n_items  # all are as popular
-    items[:PICKED, 4] = (0.5, 0.5, -0.5, -0.5)
-    items[:PICKED, 5] = (0.5, -0.5, 0.5, -0.5)
-    items[:PICKED, 6] = 1.0
-    items[PICKED::2, 7] = 1.0
+    items[:PICKED, 5] = (0.5, 0.5, -0.5, -0.5)
+    items[:PICKED, 6] = (0.5, -0.5, 0.5, -0.5)
+    items[:PICKED, 7] = 1.0
+    items[PICKED::2, 8] = 1.0
     return Canary(
         name="tastes",
         model=Tastes(**settings),
