@@ -63,7 +63,7 @@ def with_features(ratings: Ratings) -> Ratings:
 @pytest.mark.parametrize("users", [1, 3])
 @pytest.mark.parametrize(
     ("model", "width", "coordinates"),
-    [(Biases(), 3, 40), (Tastes(axes=2, taste_share=0.4), 8, 80)],
+    [(Biases(), 3, 40), (Tastes(axes=2, taste_share=0.4), 9, 80)],
 )
 def test_alone_as_among_all(users: int, model: Learner, width: int, coordinates: int) -> None:
     ratings = synthetic_ratings(

@@ -611,7 +611,7 @@ def test_features_that_no_catalogue_has_are_refused(
     assert not (taster.file.state / "model.npz").exists()
 
 
-@pytest.mark.parametrize("column", range(6))
+@pytest.mark.parametrize("column", range(7))
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1.1e6, -1e30])
 def test_absurd_parameters_are_refused(
     taster: Client, few: Ratings, column: int, value: float
@@ -634,6 +634,6 @@ def test_features_alone_are_nothing_that_was_learned(taster: Client, few: Rating
     request = taste_request(few, features(2))
     taster.keep(request.model)
     assert taster.recommender().learned
-    request.model.items[:, :6] = 0.0
+    request.model.items[:, :7] = 0.0
     taster.keep(request.model)
     assert not taster.recommender().learned
