@@ -50,6 +50,15 @@ def same_ledgers(out: Path, simulated: Path, files: list[Path]) -> None:
             assert ledger.unsettled == 0
 
 
+def genres(ratings: Ratings) -> str:
+    """A table of these items, with titles and three features."""
+    rows = [
+        f"{name},The {name},{int(number % 2 == 0)},{int(number % 5 < 2)},{int(number % 7 == 0)}"
+        for number, name in enumerate(item_names(ratings))
+    ]
+    return "\n".join(["item,title,war,drama,comedy", *rows]) + "\n"
+
+
 @pytest.mark.parametrize(
     ("users", "mechanism", "accountant"),
     [
@@ -118,24 +127,21 @@ def test_tastes(tmp_path: Path, users: int, features: int) -> None:
         clients=4, items=30, ratings_per_client=24, users_per_client=users, seed=1
     )
     chosen = {"run.seed": 7, "model.name": "tastes"} | ({"tastes.axes": 1} if features else {})
-    file = {"deployment.items": "items.csv" if features else "items.txt"}
     whole = load_config(settings=SETTINGS | chosen | {"deployment.clients": 4})
     pinned = agreed_settings(whole, 30)
     axes = 1 if features else 3
     assert pinned == {"axes": axes, "taste_share": 0.65}
     policy = {"models": ["tastes"], "settings": {"tastes": pinned}}
-    config, files = write_federation(tmp_path, ratings, chosen | file, policy)
-    rows = [
-        f"{name},{int(number % 2 == 0)},{int(number % 5 < 2)},{int(number % 7 == 0)}"
-        for number, name in enumerate(item_names(ratings))
-    ]
-    (tmp_path / "items.csv").write_text("\n".join(["item,war,drama,comedy", *rows]) + "\n")
+    given = genres(ratings) if features else None
+    config, files = write_federation(tmp_path, ratings, chosen, policy, given)
     grid = InProcessGrid(make_client_app(noise=noise_of_simulation(7)), files)
     summary = carry_out(grid, config, tmp_path / "run", poll_seconds=0.0)
     assert (summary["uploads_dropped"], summary["clients_with_last_model"]) == (0, 4)
 
-    table = read_items(tmp_path / "items.csv")
-    catalogue = replace(table, labels=ratings.item_labels.astype(str)) if features else None
+    catalogue = None
+    if features:
+        table = read_items(tmp_path / "items.csv")
+        catalogue = replace(table, labels=ratings.item_labels.astype(str))
     told = {key: value for key, value in (SETTINGS | chosen).items() if key != "data.dataset"}
     del told["run.seed"]
     simulated = simulate(
@@ -145,9 +151,10 @@ def test_tastes(tmp_path: Path, users: int, features: int) -> None:
     same_ledgers(tmp_path / "run", tmp_path / "simulated", files)
     client = Client(load_client(files[0]))
     kept = client._kept()
-    assert kept.items.shape == (30, 4 + axes + features)
+    assert kept.items.shape == (30, 4 + axes)  # features are not sent again and again
     if features:
-        np.testing.assert_array_equal(kept.items[:, 4 + axes :], table.features)
+        shared = client._model_of(kept)[1]
+        np.testing.assert_array_equal(shared.items[:, 4 + axes :], table.features)
     assert np.abs(kept.items[:, 4 : 4 + axes]).max() > 0.01  # axes were found
     assert len(client.recommend(None if users == 1 else "u0", 3)) == 3
 

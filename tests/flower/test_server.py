@@ -19,7 +19,7 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError, DataError, InterruptedRunError, RunFolderError
 from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
-from bgtplanner.flower.messages import TRAIN, upload_record
+from bgtplanner.flower.messages import CATALOGUE, TRAIN, read_status, upload_record
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.report.page import write_report
@@ -59,8 +59,11 @@ def set_keys(federation: Federation, **settings: Any) -> None:
 
 
 def only_in_training(tamper: Tamper) -> Tamper:
+    """What becomes of answers to requests, once clients have the catalogue."""
+
     def tampered(node: int, request: Message, reply: Message) -> Iterable[Message]:
-        return tamper(node, request, reply) if request.metadata.message_type == TRAIN else [reply]
+        asked = request.metadata.message_type == TRAIN and read_status(reply) != "unknown"
+        return tamper(node, request, reply) if asked else [reply]
 
     return tampered
 
@@ -498,8 +501,8 @@ def test_a_catalogue_must_be_said(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"items\.txt: cannot be read"):
         read()
     (tmp_path / "items.txt").write_text("a\nb\n", encoding="utf-8")
-    assert read()[:3] == (("a", "b"), 1.0, 5.0)
-    assert read().features.shape == (2, 0)
+    assert (read().items, read().low, read().high) == (("a", "b"), 1.0, 5.0)
+    assert (read().features.shape, read().titles) == ((2, 0), ())
     for text in ("", "a\na\n", "a\n\nb\n"):
         (tmp_path / "items.txt").write_text(text, encoding="utf-8")
         with pytest.raises(DataError, match="a different item name on every line"):
@@ -529,7 +532,9 @@ def test_items_may_be_a_table_with_features(tmp_path: Path, kind: str) -> None:
         content = TABLE.encode()
         path.write_bytes(gzip.compress(content) if kind == "csv.gz" else content)
     found = read_table(path)
-    assert found[:3] == (("b", "a", "c"), 1.0, 5.0)  # in the order of the table
+    assert (found.items, found.low, found.high) == (("b", "a", "c"), 1.0, 5.0)  # in its order
+    assert found.titles == (() if kind == "parquet" else ("Brazil", "Alien", "Casablanca"))
+    assert sorted(found.names) == ["genres: Drama", "genres: War"]
     assert found.features.dtype == np.float32
     assert sorted(found.features.T.tolist()) == [[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
 
@@ -561,20 +566,23 @@ def test_a_table_of_items_that_cannot_be_used_says_so(
         read_table(path)
 
 
-def test_a_name_of_two_lines_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "items.parquet"
-    pq.write_table(pa.table({"item": ["a\nb", "c"], "new": [0, 1]}), path)
-    with pytest.raises(DataError, match="item 1 cannot be sent; expected one line"):
+def test_a_table_that_cannot_be_sent_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "items.csv"
+    path.write_text(TABLE, encoding="utf-8")
+    monkeypatch.setattr("bgtplanner.flower.messages.MOST_BYTES_OF_A_CATALOGUE", 50)
+    with pytest.raises(DataError, match="cannot be sent to clients: a catalogue that is too long"):
         read_table(path)
 
 
 def test_features_stay_when_the_server_is_restarted(few: Ratings, tmp_path: Path) -> None:
     """The same table goes on with the run, and another one does not."""
     chosen = {"model.name": "tastes", "tastes.axes": 2, "tastes.taste_share": 0.6}
-    chosen |= {"deployment.items": "items.csv", "federation.rounds": 2}
-    federation = write_federation(tmp_path, few, chosen, AGREE_TO_TASTES)
+    chosen |= {"federation.rounds": 2}
     rows = [f"i{label},{int(number % 3 == 0)}" for number, label in enumerate(few.item_labels)]
-    (tmp_path / "items.csv").write_text("\n".join(["item,new", *rows]) + "\n", encoding="utf-8")
+    table = "\n".join(["item,new", *rows]) + "\n"
+    federation = write_federation(tmp_path, few, chosen, AGREE_TO_TASTES, table)
     notes = {finding.what: finding.note for finding in check_server(federation[0])}
     assert notes["model"] == "[settings.tastes] axes = 2, taste_share = 0.6"
     assert notes["catalogue"].startswith("30 items, 1 features, ratings from")
@@ -586,12 +594,12 @@ def test_features_stay_when_the_server_is_restarted(few: Ratings, tmp_path: Path
     grid = InProcessGrid(client_app, federation[1])
     with pytest.raises((KeyboardInterrupt, InterruptedRunError)):
         carry_out(grid, federation[0], tmp_path / "run", poll_seconds=0.0, observer=Stops())
-    table = (tmp_path / "items.csv").read_text(encoding="utf-8")
     (tmp_path / "items.csv").write_text(table.replace(",1\n", ",0\n", 1), encoding="utf-8")
     with pytest.raises(RunFolderError, match="other settings or items"):
         play(federation, grid, tmp_path / "run")
     (tmp_path / "items.csv").write_text(table, encoding="utf-8")
     summary = play(federation, grid, tmp_path / "run")
     assert (summary["rounds_run"], summary["uploads_dropped"]) == (2, 0)
-    kept = Client(load_client(federation[1][0]))._kept()
-    np.testing.assert_array_equal(kept.items[:, 6], np.arange(30) % 3 == 0)
+    client = Client(load_client(federation[1][0]))
+    shared = client._model_of(client._kept())[1]
+    np.testing.assert_array_equal(shared.items[:, 6], np.arange(30) % 3 == 0)

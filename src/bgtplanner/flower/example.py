@@ -128,7 +128,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _write_items(path: Path, ratings: Ratings) -> None:
-    """Write labels, titles and features of the items; a label is its own title if there is none."""
+    """Write labels, titles and features of the items; without titles, labels stand in."""
     known, labels = ratings.catalogue, ratings.item_labels.tolist()
     titles = labels if known is None or known.titles is None else known.titles.tolist()
     names = () if known is None else known.names
