@@ -442,9 +442,9 @@ class Client:
 
     def _read_arrays(self, name: str) -> dict[str, NDArray[Any]] | None:
         try:
-            with (self.file.state / name).open("rb") as file:
-                with np.load(file, allow_pickle=False) as stored:
-                    return dict(stored)
+            content = io.BytesIO((self.file.state / name).read_bytes())
+            with np.load(content, allow_pickle=False) as stored:
+                return dict(stored)
         except Exception:  # missing or damaged: it can be had again
             return None
 
