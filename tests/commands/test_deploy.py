@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import socket
@@ -156,7 +155,12 @@ def test_check_before_joining(deployment: Path, monkeypatch: pytest.MonkeyPatch)
     call("deploy", "enroll", file)
     done = call("deploy", "check", file)
     assert done.exit_code == 0, done.output
-    assert done.output.count("ok ") == 7
+    assert done.output.count("ok ") == 8
+    policy = file.parent / "policy.toml"
+    text = policy.read_text(encoding="utf-8")
+    policy.write_text(text.replace('["tastes"]', '["tastes", "not.installed:Here"]'))
+    assert "FAILED models       not.installed:Here" in call("deploy", "check", file).output
+    policy.write_text(text, encoding="utf-8")
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
@@ -178,7 +182,7 @@ def test_check_of_the_servers_settings(deployment: Path) -> None:
     file = deployment / "server" / "config.toml"
     done = call("deploy", "check", file)
     assert done.exit_code == 0, done.output
-    assert "300 items, no features, ratings from 0 to 5" in done.output
+    assert "300 items, 8 features, titles, ratings from 0 to 5" in done.output
     file.write_text(file.read_text(encoding="utf-8").replace('"local"', '"secagg"'))
     error = call("deploy", "check", file).exception
     assert isinstance(error, ConfigError)
@@ -214,16 +218,20 @@ def test_recommend_on_a_client(deployment: Path) -> None:
     client.enroll()
     items = np.zeros((300, 4), dtype=np.float32)
     items[:, 0] = np.linspace(-0.3, 0.3, 300)
-    names = tuple((deployment / "server" / "items.txt").read_text(encoding="utf-8").split())
+    config = load_config(file=deployment / "server" / "config.toml")
+    catalogue = catalogue_of(config, deployment / "server")
+    names = catalogue.items
+    client.hold(catalogue)
     client.keep(
         SentModel(
-            name="tastes", settings={"axes": 0, "taste_share": 0.0}, low=0.0, high=5.0,
-            catalogue=names, items=items, dense=np.zeros(0, dtype=np.float32),
+            name="tastes", settings={"axes": 0, "taste_share": 0.0}, catalogue=catalogue.digest,
+            items=items, dense=np.zeros(0, dtype=np.float32),
         )
     )  # fmt: skip
     found = json.loads(call("recommend", home, "--client", user, "--top", 3, "--json").output)
     assert len(found["items"]) == 3
     assert all(0 <= entry["predicted"] <= 5 for entry in found["items"])
+    assert all(entry["title"] == f"Item {entry['item']}" for entry in found["items"])
     for flag, value in (("--export", "x.npz"), ("--ratings", "demo"), ("--data-dir", "x")):
         error = call("recommend", home, "--client", user, flag, value).exception
         assert isinstance(error, ConfigError)
@@ -275,10 +283,10 @@ def test_a_federation_as_written_is_answered_by_its_clients(deployment: Path) ->
     assert summary["rounds_run"] == 3
 
 
-def test_the_policy_names_the_catalogue_as_sha256sum_does(written: Path) -> None:
+def test_the_policy_names_the_catalogue_that_the_server_will_send(written: Path) -> None:
     (named,) = tomllib.loads((written / "clients/1/policy.toml").read_text())["catalogues"]
-    content = (written / "server" / "items.txt").read_bytes()
-    assert named == hashlib.sha256(content).hexdigest()
+    config = load_config(file=written / "server" / "config.toml")
+    assert named == catalogue_of(config, written / "server").digest
     checked = call("deploy", "check", written / "server" / "config.toml", "--json")
     notes = {check["what"]: check["note"] for check in json.loads(checked.stdout)["checks"]}
     assert notes["sha256"] == named

@@ -13,7 +13,7 @@ from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request
-from flower.doubles import first_request, write_federation
+from flower.doubles import catalogue_for, first_request, write_federation
 
 
 @pytest.fixture
@@ -39,9 +39,11 @@ def federation(tmp_path: Path, few: Ratings) -> tuple[Path, list[Path]]:
 
 
 @pytest.fixture
-def client(federation: tuple[Path, list[Path]]) -> Client:
-    """One of them."""
-    return Client(load_client(federation[1][0]))
+def client(federation: tuple[Path, list[Path]], few: Ratings) -> Client:
+    """One of them, which has received the catalogue."""
+    client = Client(load_client(federation[1][0]))
+    client.hold(catalogue_for(few))
+    return client
 
 
 @pytest.fixture

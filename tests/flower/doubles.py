@@ -17,9 +17,10 @@ from bgtplanner.federation.protection import KeyedNoise
 from bgtplanner.federation.rounds import Draw
 from bgtplanner.flower.client import Client, NoiseFor
 from bgtplanner.flower.clientfile import ClientFile, load_client
-from bgtplanner.flower.messages import Request, SentModel, catalogue_hash
+from bgtplanner.flower.messages import Request, SentCatalogue, SentModel
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import load_config, to_toml
+from bgtplanner.runs.deployable import catalogue_of
 from bgtplanner.runs.run import split_of
 
 SETTINGS: dict[str, Any] = {
@@ -53,7 +54,7 @@ POLICY: dict[str, Any] = {
 def agreed(ratings: Ratings, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What clients agree to that take part in learning from these ratings."""
     pinned = {
-        "catalogues": [catalogue_hash(item_names(ratings))],
+        "catalogues": [catalogue_for(ratings).digest],
         "scale": [float(ratings.low), float(ratings.high)],
     }
     return POLICY | pinned | dict(changes or {})
@@ -64,16 +65,26 @@ def item_names(ratings: Ratings) -> tuple[str, ...]:
     return tuple(f"i{label}" for label in ratings.item_labels)
 
 
+def catalogue_for(ratings: Ratings, features: Any = None) -> SentCatalogue:
+    """What is public about these items: their names, the scale, and features, if any."""
+    names = item_names(ratings)
+    given = np.zeros((len(names), 0)) if features is None else features
+    return SentCatalogue(
+        items=names,
+        low=float(ratings.low),
+        high=float(ratings.high),
+        features=np.asarray(given, dtype=np.float32),
+        names=tuple(f"feature {number}" for number in range(given.shape[1])),
+    )
+
+
 def first_request(ratings: Ratings, settings: Mapping[str, float]) -> Request:
     """What an honest server asks for in the first round."""
-    names = item_names(ratings)
     model = SentModel(
         name="biases",
         settings=settings,
-        low=ratings.low,
-        high=ratings.high,
-        catalogue=names,
-        items=np.zeros((len(names), 3), dtype=np.float32),
+        catalogue=catalogue_for(ratings).digest,
+        items=np.zeros((ratings.n_items, 3), dtype=np.float32),
         dense=np.zeros(0, dtype=np.float32),
     )
     return Request(
@@ -89,18 +100,17 @@ AGREE_TO_TASTES: dict[str, Any] = {"models": ["tastes"], "settings": {"tastes": 
 """What a policy says in addition, of clients that take part in learning tastes."""
 
 
-def taste_request(ratings: Ratings, features: Any = None) -> Request:
-    """What an honest server asks for once it has found axes; with features of the items, if any.
+def taste_request(ratings: Ratings, catalogue: SentCatalogue | None = None) -> Request:
+    """What an honest server asks for once it has found axes; with another catalogue, if any.
 
     Qualities, popularity and certainty are those of nothing learned; all items are as popular.
     """
-    first, names = first_request(ratings, {}), item_names(ratings)
-    rng, number = np.random.default_rng(0), len(names)
-    axes = np.linalg.qr(rng.normal(size=(number, TASTES["axes"])))[0]
+    first, number = first_request(ratings, {}), ratings.n_items
+    axes = np.linalg.qr(np.random.default_rng(0).normal(size=(number, TASTES["axes"])))[0]
     columns = [np.zeros((number, 3)), np.full((number, 1), 1 / number), axes]
-    columns += [] if features is None else [features]
     items = np.concatenate(columns, axis=1).astype(np.float32)
-    model = replace(first.model, name="tastes", settings=TASTES, items=items)
+    digest = first.model.catalogue if catalogue is None else catalogue.digest
+    model = replace(first.model, name="tastes", settings=TASTES, items=items, catalogue=digest)
     return replace(first, model=model)
 
 
@@ -147,8 +157,10 @@ def write_toml(path: Path, values: Mapping[str, Any]) -> Path:
     return path
 
 
-def write_client(folder: Path, train: Ratings, client: int, policy: Mapping[str, Any]) -> Path:
-    """A client's folder with the ratings that are its own, its ledger made."""
+def write_client(
+    folder: Path, train: Ratings, client: int, policy: Mapping[str, Any], *, holds: bool = True
+) -> Path:
+    """A client's folder with the ratings that are its own, its ledger and its catalogue."""
     folder.mkdir(parents=True)
     own = train.take(train.client == client)
     with (folder / "ratings.csv").open("w", newline="", encoding="utf-8") as file:
@@ -160,6 +172,8 @@ def write_client(folder: Path, train: Ratings, client: int, policy: Mapping[str,
     write_toml(folder / "policy.toml", policy)
     path = write_toml(folder / "client.toml", {"ratings": "ratings.csv"})
     Client(load_client(path)).enroll()
+    if holds:
+        Client(load_client(path)).hold(catalogue_for(train))
     return path
 
 
@@ -168,21 +182,30 @@ def write_federation(
     ratings: Ratings,
     settings: Mapping[str, Any] | None = None,
     policy: Mapping[str, Any] | None = None,
+    items: str | None = None,
 ) -> tuple[Path, list[Path]]:
-    """A server's config and the folders of all clients; returns the config and client files."""
+    """A server's config and the folders of all clients; returns the config and client files.
+
+    The clients have no catalogue yet. Items are a list of names, or the table that is given.
+    """
     chosen = SETTINGS | {
         "data.scale": f"{ratings.low:g}:{ratings.high:g}",
         "deployment.clients": ratings.n_clients,
     }
+    chosen |= {"deployment.items": "items.csv"} if items else {}
     chosen |= dict(settings or {})
     config = load_config(settings=chosen)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
     names = "".join(f"{name}\n" for name in item_names(ratings))
     (folder / "items.txt").write_text(names, encoding="utf-8")
+    (folder / "items.csv").write_text(items or "", encoding="utf-8")
     train = split_of(config, ratings).train
+    pinned = {"catalogues": [catalogue_of(config, folder).digest]} | dict(policy or {})
     files = [
-        write_client(folder / "clients" / str(client), train, client, agreed(ratings, policy))
+        write_client(
+            folder / "clients" / str(client), train, client, agreed(ratings, pinned), holds=False
+        )
         for client in range(ratings.n_clients)
     ]
     return folder / "config.toml", files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,12 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from bgtplanner.data.ratings import Ratings
+from bgtplanner.durable import replace_file
 from bgtplanner.errors import (
     BudgetExceeded,
     ConfigError,
@@ -27,13 +30,26 @@ from bgtplanner.errors import (
 )
 from bgtplanner.federation.answers import Answers
 from bgtplanner.flower import client as module
+from bgtplanner.flower import clientfile
 from bgtplanner.flower.client import Client, client_app, make_client_app
 from bgtplanner.flower.clientfile import load_client
-from bgtplanner.flower.messages import HELLO, KEEP, TRAIN, Request, hello_request
+from bgtplanner.flower.messages import (
+    CATALOGUE,
+    HELLO,
+    KEEP,
+    TRAIN,
+    Request,
+    SentCatalogue,
+    SentModel,
+    hello_request,
+)
+from bgtplanner.models.fedgnn import FedGNN
 from flower.doubles import (
     AGREE_TO_TASTES,
     POLICY,
     agreed,
+    catalogue_for,
+    first_request,
     spent,
     taste_request,
     write_client,
@@ -74,10 +90,7 @@ def send(file: Path, kind: str, content: RecordDict, app: Any = client_app) -> R
         of_model(settings={"mean": 2.0}),
         of_model(settings={"unheard-of": 2.0}),
         of_model(settings={"mean": 0.7, "level_shrinkage": 5.5}),
-        of_model(low=-1.0),
-        of_model(high=50.0),
-        of_model(catalogue=tuple(f"i{number}" for number in reversed(range(30)))),
-        of_model(catalogue=(*(f"i{number}" for number in range(29)), "another")),
+        of_model(catalogue="0" * 64),
         of_model(items=np.zeros((30, 4), dtype=np.float32)),
         of_model(dense=np.zeros(1, dtype=np.float32)),
     ],
@@ -105,7 +118,7 @@ def test_refuses_a_longer_catalogue(
     client: Client, request_of_server: Request, few: Ratings
 ) -> None:
     write_toml(client.file.policy, agreed(few, {"most_items": 29}))
-    with pytest.raises(MessageError, match="catalogue"):
+    with pytest.raises(MessageError, match="most_items"):
         Client(client.file).answer(request_of_server)
 
 
@@ -303,7 +316,7 @@ def test_charge_is_on_the_disk_before_a_rating_is_read(
 
 
 def test_charge_is_on_the_disk_before_noise_is_drawn(
-    federation: tuple[Path, list[Path]], request_of_server: Request
+    federation: tuple[Path, list[Path]], request_of_server: Request, few: Ratings
 ) -> None:
     file, seen = federation[1][0], []
 
@@ -312,7 +325,9 @@ def test_charge_is_on_the_disk_before_noise_is_drawn(
             seen.append(spent(file))
             return np.zeros(shape)
 
-    Client(load_client(file), noise=lambda *_: Watching()).answer(request_of_server)
+    client = Client(load_client(file), noise=lambda *_: Watching())
+    client.hold(catalogue_for(few))
+    client.answer(request_of_server)
     assert seen == [pytest.approx(1.0)]
 
 
@@ -414,13 +429,13 @@ def test_a_budget_can_be_lowered_and_never_raised(
 
 
 def test_items_and_ratings_outside_the_catalogue_are_left_out(
-    client: Client, request_of_server: Request
+    client: Client, few: Ratings
 ) -> None:
-    model = request_of_server.model
-    before, none = client.file.ratings_over(model.catalogue, model.low, model.high)
+    given = catalogue_for(few)
+    before, none = client.file.ratings_over(given.items, given.low, given.high)
     with client.file.ratings.open("a", encoding="utf-8") as table:
         table.write("u0,brand-new,2.0\nu0,i1,99\nsomebody,brand-new,3\n")
-    after, left_out = client.file.ratings_over(model.catalogue, model.low, model.high)
+    after, left_out = client.file.ratings_over(given.items, given.low, given.high)
     assert (none, left_out) == (0, 3)
     assert len(after) == len(before)
     assert (after.n_users, after.n_clients) == (before.n_users + 1, 1)
@@ -542,6 +557,7 @@ def test_a_witness_notices_that_the_whole_folder_comes_from_a_backup(
         file.write(f'witness = "{tmp_path / "heads.txt"}"\n')
     client = Client(load_client(path))
     client.enroll()
+    client.hold(catalogue_for(few))
     client.answer(request_of_server)
     shutil.copytree(client.file.state, tmp_path / "backup")
     client.answer(replace(request_of_server, round=1))
@@ -551,13 +567,93 @@ def test_a_witness_notices_that_the_whole_folder_comes_from_a_backup(
         Client(client.file).answer(replace(request_of_server, round=2))
 
 
-# ---- features, which a server chooses
+# ---- the catalogue, which comes once
+
+
+def test_a_catalogue_is_asked_for_if_the_policy_names_it_and_it_is_not_here(
+    federation: tuple[Path, list[Path]], request_of_server: Request, few: Ratings
+) -> None:
+    file, catalogue = federation[1][0], catalogue_for(few)
+    unknown = {"reply": ConfigRecord({"status": "unknown"})}
+    assert dict(send(file, TRAIN, request_of_server.record())) == unknown
+    assert dict(send(file, KEEP, request_of_server.model.record())) == unknown
+    with pytest.raises(MessageError, match="a catalogue that has not come yet"):
+        Client(load_client(file)).answer(request_of_server)
+    other = of_model(catalogue="0" * 64)(request_of_server)
+    assert dict(send(file, TRAIN, other.record())) == {
+        "reply": ConfigRecord({"status": "refused"})
+    }
+    assert spent(file) == 0
+    assert send(file, CATALOGUE, catalogue.record())["reply"]["status"] == "kept"
+    assert "upload" in send(file, TRAIN, request_of_server.record())
+    assert send(file, KEEP, request_of_server.model.record())["reply"]["status"] == "kept"
+    stored = file.parent / "state" / f"catalogue-{catalogue.digest}.npz"
+    for content in (b"", stored.read_bytes()[:-30], b"nonsense"):  # damaged: it can be had again
+        stored.write_bytes(content)
+        assert dict(send(file, TRAIN, request_of_server.record())) == unknown
+
+
+def test_another_catalogue_than_the_policys_is_not_stored(client: Client, few: Ratings) -> None:
+    catalogue, file = catalogue_for(few), client.file.ratings.parent / "client.toml"
+    before = sorted(client.file.state.iterdir())
+    for other in (
+        replace(catalogue, items=catalogue.items[::-1]),
+        replace(catalogue, titles=tuple(f"The {name}" for name in catalogue.items)),
+        replace(catalogue, high=catalogue.high + 1),
+        catalogue_for(few, features(1)),
+    ):
+        assert send(file, CATALOGUE, other.record())["reply"]["status"] == "refused"
+        with pytest.raises(MessageError, match="a catalogue that the policy does not name"):
+            client.hold(other)
+    assert sorted(client.file.state.iterdir()) == before
+
+
+def test_what_is_stored_under_another_digest_is_not_used(
+    client: Client, request_of_server: Request, few: Ratings
+) -> None:
+    other = catalogue_for(few, features(1))
+    write_toml(client.file.policy, agreed(few, {"catalogues": [other.digest]}))
+    Client(client.file).hold(other)
+    (stored,) = client.file.state.glob("catalogue-*")  # the former one is gone
+    stored.rename(stored.with_name(f"catalogue-{request_of_server.model.catalogue}.npz"))
+    write_toml(client.file.policy, agreed(few))
+    assert Client(client.file).lacks(request_of_server.model)
+
+
+def test_a_catalogue_of_another_scale_than_the_policys_is_refused(
+    client: Client, few: Ratings
+) -> None:
+    other = replace(catalogue_for(few), high=50.0)
+    write_toml(client.file.policy, agreed(few, {"catalogues": [other.digest]}))
+    with pytest.raises(MessageError, match="another scale"):
+        Client(client.file).hold(other)
+
+
+def test_recommends_with_titles_and_features_of_the_catalogue(
+    client: Client, request_of_server: Request, few: Ratings
+) -> None:
+    plain = catalogue_for(few, features(2))
+    catalogue = replace(plain, titles=tuple(f"The {name}" for name in plain.items))
+    write_toml(client.file.policy, agreed(few, {"catalogues": [catalogue.digest]}))
+    titled = Client(client.file)
+    titled.hold(catalogue)
+    titled.keep(of_model(catalogue=catalogue.digest)(request_of_server).model)
+    (block,) = titled.recommender().blocks([0], 3)
+    assert block.bases == ["features"]
+    assert [row.title for row in block.lists[0]] == [f"The {row.item}" for row in block.lists[0]]
 
 
 @pytest.fixture
 def taster(few: Ratings, tmp_path: Path) -> Client:
+    """A client whose policy names whatever catalogue a test makes."""
     policy = agreed(few, AGREE_TO_TASTES | {"most_features": 3})
     return Client(load_client(write_client(tmp_path / "taster", few, 0, policy)))
+
+
+def agreeing(client: Client, few: Ratings, catalogue: SentCatalogue) -> Client:
+    policy = {"most_features": 3, "catalogues": [catalogue.digest]}
+    write_toml(client.file.policy, agreed(few, AGREE_TO_TASTES | policy))
+    return Client(client.file)
 
 
 def features(columns: int, value: float = 1.0) -> Any:
@@ -567,16 +663,20 @@ def features(columns: int, value: float = 1.0) -> Any:
 
 
 @pytest.mark.parametrize("columns", [0, 1, 3])
-def test_features_come_with_the_parameters(taster: Client, few: Ratings, columns: int) -> None:
-    request = taste_request(few, features(columns))
+def test_features_come_with_the_catalogue(taster: Client, few: Ratings, columns: int) -> None:
+    catalogue = catalogue_for(few, features(columns))
+    taster = agreeing(taster, few, catalogue)
+    taster.hold(catalogue)
+    request = taste_request(few, catalogue)
     answer = taster.answer(replace(request, charge=9e3))  # hardly any noise
     assert answer.shape == (30 * (2 + 2),)  # nothing is told about features
     assert np.linalg.norm(answer) == pytest.approx(0.1, rel=0.3)  # one clip over all of it
     with np.load(taster.file.state / "local.npz") as stored:
         assert stored["leaf0"].shape == (1, 3 + 2 + columns)
     ratings = taster._ratings_for(request.model)
-    model = taster._model_of(request.model)[0]
-    local = taster._local(model, request.model, ratings, request.run)
+    model, shared = taster._model_of(request.model)
+    assert shared.items.shape == (30, 6 + columns)
+    local = taster._local(model, shared, request.model, ratings, request.run)
     assert np.asarray(local).any()  # what was kept fits what is asked for next
     assert len(taster.recommend(None, 3)) == 3
 
@@ -596,19 +696,25 @@ def test_features_come_with_the_parameters(taster: Client, few: Ratings, columns
 def test_features_that_no_catalogue_has_are_refused(
     taster: Client, few: Ratings, sent: Any
 ) -> None:
-    request = taste_request(few, sent)
-    for table in (taster.file.ratings.read_text(encoding="utf-8"), "", "nonsense"):
-        taster.file.ratings.write_text(table, encoding="utf-8")
-        with pytest.raises(MessageError):
-            taster.answer(request)
-        with pytest.raises(MessageError):
-            taster.keep(request.model)
+    """Even if the policy names them: they would only make the arithmetic overflow."""
+    catalogue = catalogue_for(few, sent)
+    taster = agreeing(taster, few, catalogue)
+    with pytest.raises(MessageError, match=r"most_features|not finite, or too large"):
+        taster.hold(catalogue)
     file = taster.file.ratings.parent / "client.toml"
-    assert dict(send(file, TRAIN, request.record())) == {
-        "reply": ConfigRecord({"status": "refused"})
-    }
+    assert send(file, CATALOGUE, catalogue.record())["reply"]["status"] == "refused"
+    assert send(file, TRAIN, taste_request(few, catalogue).record())["reply"]["status"] == (
+        "unknown"
+    )
     assert spent(file) == 0
     assert not (taster.file.state / "model.npz").exists()
+
+
+def test_a_server_can_send_no_features_with_its_parameters(taster: Client, few: Ratings) -> None:
+    request = taste_request(few)
+    items = np.concatenate([request.model.items, features(2)], axis=1).astype(np.float32)
+    with pytest.raises(MessageError, match="parameters of another shape"):
+        taster.answer(of_model(items=items)(request))
 
 
 @pytest.mark.parametrize("column", range(7))
@@ -616,7 +722,7 @@ def test_features_that_no_catalogue_has_are_refused(
 def test_absurd_parameters_are_refused(
     taster: Client, few: Ratings, column: int, value: float
 ) -> None:
-    request = taste_request(few, features(1))
+    request = taste_request(few)
     request.model.items[7, column] = value
     with pytest.raises(MessageError, match="not finite, or too large"):
         taster.answer(request)
@@ -631,9 +737,97 @@ def test_other_axes_than_the_policys_are_refused(taster: Client, few: Ratings) -
 
 
 def test_features_alone_are_nothing_that_was_learned(taster: Client, few: Ratings) -> None:
-    request = taste_request(few, features(2))
+    catalogue = catalogue_for(few, features(2))
+    taster = agreeing(taster, few, catalogue)
+    taster.hold(catalogue)
+    request = taste_request(few, catalogue)
     taster.keep(request.model)
     assert taster.recommender().learned
-    request.model.items[:, :7] = 0.0
+    request.model.items[:] = 0.0
     taster.keep(request.model)
     assert not taster.recommender().learned
+
+
+# ---- ratings that arrive, and users who come
+
+
+def test_ratings_count_from_the_next_request_on(
+    client: Client, request_of_server: Request
+) -> None:
+    quiet = replace(request_of_server, charge=4e3)  # hardly any noise
+    client.file.ratings.write_text("user,item,rating\nu0,i1,2.0\n", encoding="utf-8")
+    first = client.answer(quiet).reshape(30, 2)
+    rate(client, "u0,i7,4.0")
+    second = client.answer(replace(quiet, round=1)).reshape(30, 2)
+    assert np.abs(first[7]).max() < 0.01 < np.abs(second[7]).max()
+
+
+@pytest.mark.parametrize("cut", ["u0,i7,4", "u0,i7", "u", "u0,i7,4.0"])
+def test_a_line_that_is_half_written_is_no_rating(
+    client: Client, request_of_server: Request, cut: str, flower_log: pytest.LogCaptureFixture
+) -> None:
+    """As any other client, to the server: the answer is noise, and was paid for."""
+    with client.file.ratings.open("a", encoding="utf-8") as table:
+        table.write(cut)
+    with pytest.raises(DataError):
+        client.file.table()
+    file = client.file.ratings.parent / "client.toml"
+    assert "upload" in send(file, TRAIN, request_of_server.record())
+    assert spent(file) == pytest.approx(1.0)
+    assert "the answer is noise alone" in flower_log.text
+
+
+def test_a_table_that_is_replaced_while_it_is_read_is_read_again(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = client.file.ratings
+    real, times = clientfile.read_table, [2]
+
+    def replaced(path: Path, layout: Any) -> Any:
+        found = real(path, layout)
+        if times[0]:
+            times[0] -= 1
+            replace_file(path, b"user,item,rating\nu0,i%d,2.0\n" % times[0])
+        return found
+
+    monkeypatch.setattr(clientfile, "read_table", replaced)
+    assert client.file.table().item_labels.tolist() == ["i0"]
+    times[0] = 100
+    with pytest.raises(DataError, match="changing all the time"):
+        client.file.table()
+    assert table.exists()
+
+
+def test_users_who_come_to_a_client_take_nothing_from_those_who_were_there(
+    few: Ratings, tmp_path: Path
+) -> None:
+    own = {"dim": 2}
+    policy = agreed(few, {"models": ["fedgnn"], "settings": {"fedgnn": own}})
+    client = Client(load_client(write_client(tmp_path / "home", few, 0, policy)))
+    model = FedGNN(**own)
+    shared, _ = model.initial(jax.random.key(1), 1, 30)
+    sent = SentModel(
+        name="fedgnn", settings=own, catalogue=catalogue_for(few).digest,
+        items=np.asarray(shared.items), dense=np.asarray(shared.dense),
+    )  # fmt: skip
+    request = replace(first_request(few, {}), model=sent)
+
+    def kept() -> tuple[list[str], Any, list[float]]:
+        """Users, their embeddings, and how many steps each has taken."""
+        with np.load(client.file.state / "local.npz") as stored:
+            about = json.loads(bytes(stored["about"]))
+            return about["users"], stored["leaf0"], stored["leaf1"].tolist()
+
+    client.answer(request)
+    users, first, steps = kept()
+    assert (users, steps) == (["u0"], [1.0])
+    text = client.file.ratings.read_text(encoding="utf-8")
+    head, _, rows = text.partition("\n")
+    client.file.ratings.write_text(f"{head}\na-new-one,i3,4.0\n{rows}", encoding="utf-8")
+    client.answer(replace(request, round=1))
+    users, second, steps = kept()
+    assert dict(zip(users, steps, strict=True)) == {"a-new-one": 1.0, "u0": 2.0}
+    moved = np.abs(second[users.index("u0")] - first[0]).max()
+    assert 0 < moved <= 0.0101  # one step of its optimizer
+    client.answer(replace(request, run="another"))  # a new run begins anew
+    assert kept()[2] == [1.0, 1.0]

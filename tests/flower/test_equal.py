@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
+from bgtplanner import registry
 from bgtplanner.data.catalogue import read_items
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
+from bgtplanner.errors import MessageError
+from bgtplanner.federation.client import features_in, first_parameters
+from bgtplanner.flower import client as module
 from bgtplanner.flower.client import Client, client_app, make_client_app
 from bgtplanner.flower.clientfile import load_client
+from bgtplanner.flower.messages import Request
+from bgtplanner.models.learner import Learner, Shared
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployable import agreed_settings
@@ -50,6 +59,15 @@ def same_ledgers(out: Path, simulated: Path, files: list[Path]) -> None:
             assert ledger.unsettled == 0
 
 
+def genres(ratings: Ratings) -> str:
+    """A table of these items, with titles and three features."""
+    rows = [
+        f"{name},The {name},{int(number % 2 == 0)},{int(number % 5 < 2)},{int(number % 7 == 0)}"
+        for number, name in enumerate(item_names(ratings))
+    ]
+    return "\n".join(["item,title,war,drama,comedy", *rows]) + "\n"
+
+
 @pytest.mark.parametrize(
     ("users", "mechanism", "accountant"),
     [
@@ -82,29 +100,78 @@ def test_same_model_and_ledgers(
     assert summary["clients_with_last_model"] == 4
 
 
-@pytest.mark.parametrize("model", ["factorization", "fedgnn"])
-def test_every_model(tmp_path: Path, model: str) -> None:
-    """What clients keep lies in their state folders; settings are words as well as numbers."""
+OWN = "flower.own_learner:Qualities"
+STEPS = {"server.learning_rate": 5.0, "server.momentum": 0.9, "privacy.clip": 0.01}
+LEARNERS: dict[str, dict[str, Any]] = {
+    "factorization": {"factorization.dim": 2, **STEPS},
+    "fedgnn": {"fedgnn.dim": 2, **STEPS},
+    "als": {"model.options": {"dim": 2}},
+    "cmf": {"model.options": {"dim": 2}},
+    OWN: {"model.options": {"mean": 0.6}, **STEPS},
+}
+
+
+@pytest.mark.parametrize("model", LEARNERS)
+def test_every_learner(tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one of somebody's own, which the server's config and the clients' policies name.
+
+    All that differs is where users begin who begin at random, as those of fedgnn do: every client
+    draws that for itself, and here as the simulation does.
+    """
     ratings = synthetic_ratings(clients=4, items=30, ratings_per_client=24, seed=1)
-    chosen = {"run.seed": 7, "model.name": model, "factorization.dim": 2, "fedgnn.dim": 2}
-    chosen |= {"server.learning_rate": 5.0, "server.momentum": 0.9, "privacy.clip": 0.01}
-    own = asdict(getattr(load_config(settings=chosen), model))
-    policy = {"models": [model], "settings": {model: own}}
-    config, files = write_federation(tmp_path, ratings, chosen, policy)
+    chosen = {"model.name": model} | LEARNERS[model]
+    whole = load_config(settings=SETTINGS | chosen | {"deployment.clients": 4})
+    policy = {"models": [model], "settings": {json.dumps(model): agreed_settings(whole, 30)}}
+    table = genres(ratings) if model == "cmf" else None
+    config, files = write_federation(tmp_path, ratings, chosen | {"run.seed": 7}, policy, table)
+
+    def begun(learner: Learner, shared: Shared, own: Ratings, key: Any = None) -> Any:
+        features = features_in(learner, shared.items)
+        start = jax.random.split(jax.random.key(7))[0]
+        everybody = first_parameters(learner, start, ratings.n_users, features)[1]
+        rows = np.array([int(label[1:]) for label in own.user_labels.tolist()])
+        return jax.tree.map(lambda leaf: leaf[rows], everybody)
+
+    monkeypatch.setattr(module, "nothing_kept", begun)
     grid = InProcessGrid(make_client_app(noise=noise_of_simulation(7)), files)
     summary = carry_out(grid, config, tmp_path / "run", poll_seconds=0.0)
     assert (summary["uploads_dropped"], summary["clients_with_last_model"]) == (0, 4)
-    if model == "factorization":  # the users of fedgnn begin where each client has them begin
-        settings = {key: value for key, value in SETTINGS.items() if key != "data.dataset"}
-        settings |= {key: value for key, value in chosen.items() if key != "run.seed"}
-        simulated = simulate(ratings, seed=7, settings=settings, out=tmp_path / "simulated")
-        same_model(tmp_path / "run", simulated)
-        same_ledgers(tmp_path / "run", tmp_path / "simulated", files)
-    else:  # what a client keeps has moved from where it began
+
+    catalogue = None
+    if table is not None:
+        items = read_items(tmp_path / "items.csv")
+        catalogue = replace(items, labels=ratings.item_labels.astype(str))
+    settings = {key: value for key, value in SETTINGS.items() if key != "data.dataset"} | chosen
+    simulated = simulate(
+        replace(ratings, catalogue=catalogue),
+        seed=7,
+        settings=settings,
+        out=tmp_path / "simulated",
+    )
+    same_model(tmp_path / "run", simulated)
+    same_ledgers(tmp_path / "run", tmp_path / "simulated", files)
+    if model == "fedgnn":  # what a client keeps has moved from where it began
         with np.load(files[0].parent / "state" / "local.npz") as stored:
             assert float(stored["leaf1"][0]) == 3  # steps of the optimizer
-    client = Client(load_client(files[0]))
-    assert len(client.recommend(None, 3)) == 3
+    assert len(Client(load_client(files[0])).recommend(None, 3)) == 3
+
+
+def test_a_client_imports_nothing_that_its_policy_does_not_name(
+    client: Client, request_of_server: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported, real = list[str](), registry.importlib.import_module
+
+    def noted(name: str) -> Any:
+        imported.append(name)
+        return real(name)
+
+    monkeypatch.setattr(registry.importlib, "import_module", noted)
+    sent = replace(request_of_server.model, name="somebody.elses:Code")
+    for ask in (lambda: client.answer(replace(request_of_server, model=sent)),
+                lambda: client.keep(sent)):  # fmt: skip
+        with pytest.raises(MessageError, match="a model that the policy does not name"):
+            ask()
+    assert "somebody.elses" not in imported
 
 
 @pytest.mark.parametrize(("users", "features"), [(1, 3), (2, 3), (2, 0)])
@@ -118,24 +185,21 @@ def test_tastes(tmp_path: Path, users: int, features: int) -> None:
         clients=4, items=30, ratings_per_client=24, users_per_client=users, seed=1
     )
     chosen = {"run.seed": 7, "model.name": "tastes"} | ({"tastes.axes": 1} if features else {})
-    file = {"deployment.items": "items.csv" if features else "items.txt"}
     whole = load_config(settings=SETTINGS | chosen | {"deployment.clients": 4})
     pinned = agreed_settings(whole, 30)
     axes = 1 if features else 3
     assert pinned == {"axes": axes, "taste_share": 0.65}
     policy = {"models": ["tastes"], "settings": {"tastes": pinned}}
-    config, files = write_federation(tmp_path, ratings, chosen | file, policy)
-    rows = [
-        f"{name},{int(number % 2 == 0)},{int(number % 5 < 2)},{int(number % 7 == 0)}"
-        for number, name in enumerate(item_names(ratings))
-    ]
-    (tmp_path / "items.csv").write_text("\n".join(["item,war,drama,comedy", *rows]) + "\n")
+    given = genres(ratings) if features else None
+    config, files = write_federation(tmp_path, ratings, chosen, policy, given)
     grid = InProcessGrid(make_client_app(noise=noise_of_simulation(7)), files)
     summary = carry_out(grid, config, tmp_path / "run", poll_seconds=0.0)
     assert (summary["uploads_dropped"], summary["clients_with_last_model"]) == (0, 4)
 
-    table = read_items(tmp_path / "items.csv")
-    catalogue = replace(table, labels=ratings.item_labels.astype(str)) if features else None
+    catalogue = None
+    if features:
+        table = read_items(tmp_path / "items.csv")
+        catalogue = replace(table, labels=ratings.item_labels.astype(str))
     told = {key: value for key, value in (SETTINGS | chosen).items() if key != "data.dataset"}
     del told["run.seed"]
     simulated = simulate(
@@ -145,9 +209,10 @@ def test_tastes(tmp_path: Path, users: int, features: int) -> None:
     same_ledgers(tmp_path / "run", tmp_path / "simulated", files)
     client = Client(load_client(files[0]))
     kept = client._kept()
-    assert kept.items.shape == (30, 4 + axes + features)
+    assert kept.items.shape == (30, 4 + axes)  # features are not sent again and again
     if features:
-        np.testing.assert_array_equal(kept.items[:, 4 + axes :], table.features)
+        shared = client._model_of(kept)[1]
+        np.testing.assert_array_equal(shared.items[:, 4 + axes :], table.features)
     assert np.abs(kept.items[:, 4 : 4 + axes]).max() > 0.01  # axes were found
     assert len(client.recommend(None if users == 1 else "u0", 3)) == 3
 

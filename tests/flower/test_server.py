@@ -13,13 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
+from typer.testing import CliRunner
 
+from bgtplanner.cli import app
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError, DataError, InterruptedRunError, RunFolderError
 from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
-from bgtplanner.flower.messages import TRAIN, upload_record
+from bgtplanner.flower.messages import CATALOGUE, TRAIN, read_status, reply, upload_record
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.report.page import write_report
@@ -59,8 +61,11 @@ def set_keys(federation: Federation, **settings: Any) -> None:
 
 
 def only_in_training(tamper: Tamper) -> Tamper:
+    """What becomes of answers to requests, once clients have the catalogue."""
+
     def tampered(node: int, request: Message, reply: Message) -> Iterable[Message]:
-        return tamper(node, request, reply) if request.metadata.message_type == TRAIN else [reply]
+        asked = request.metadata.message_type == TRAIN and read_status(reply) != "unknown"
+        return tamper(node, request, reply) if asked else [reply]
 
     return tampered
 
@@ -333,6 +338,114 @@ def test_clients_that_come_and_go_and_come_back_elsewhere(
     assert own == pytest.approx([2 * even, 4 * even, 3 * even])
 
 
+def test_the_catalogue_travels_once(federation: Federation, tmp_path: Path) -> None:
+    """Each client gets it when it lacks it: before its first round, or after it was lost."""
+
+    class Losing(InProcessGrid):
+        def get_node_ids(self) -> list[int]:
+            if len(rounds_of(tmp_path / "run")) == 1:
+                for path in federation[1][1].parent.glob("state/catalogue-*"):
+                    path.unlink()
+            return super().get_node_ids()
+
+    grid = Losing(client_app, federation[1])
+    summary = play(federation, grid, tmp_path / "run")
+    sent = [node for node, message in grid.asked if message.metadata.message_type == CATALOGUE]
+    assert sent == [1, 2, 3, 2]
+    assert [record["clients"] for record in rounds_of(tmp_path / "run")] == [3, 3, 3]
+    assert summary["clients_with_last_model"] == 3
+    again = InProcessGrid(client_app, federation[1])  # another run about the same catalogue
+    play(federation, again, tmp_path / "second")
+    assert all(message.metadata.message_type != CATALOGUE for _, message in again.asked)
+
+
+def test_a_client_that_refuses_the_catalogue_refuses(
+    federation: Federation, tmp_path: Path, few: Ratings
+) -> None:
+    """One whose policy names another one, and one that says it lacks it again and again."""
+    set_keys(federation, federation__rounds=2)
+    write_toml(federation[1][0].parent / "policy.toml", agreed(few, {"catalogues": ["0" * 64]}))
+
+    def insisting(node: int, request: Message, answer: Message) -> Iterable[Message]:
+        if node == 2 and request.metadata.message_type == TRAIN:
+            return [Message(reply("unknown"), reply_to=request)]
+        return [answer]
+
+    grid = InProcessGrid(client_app, federation[1], insisting)
+    summary = play(federation, grid, tmp_path / "run")
+    records = rounds_of(tmp_path / "run")
+    assert [(record["clients"], record["refused"]) for record in records] == [(1, 2)] * 2
+    assert summary["clients_with_last_model"] == 2
+    assert (spent(federation[1][0]), spent(federation[1][2]) > 0) == (0, True)
+
+
+def test_who_misses_three_rounds_is_asked_in_every_eighth(
+    federation: Federation, tmp_path: Path
+) -> None:
+    """Client 3 is connected and silent until round 9; nobody waits for it meanwhile."""
+    set_keys(federation, federation__rounds=12, deployment__round_seconds=1.0)
+
+    @only_in_training
+    def silent(node: int, request: Message, reply: Message) -> Iterable[Message]:
+        gone = node == 3 and request.content["plan"]["round"] < 8
+        return [Message(Error(5, "Node Unavailable"), reply_to=request)] if gone else [reply]
+
+    class Stopped(InProcessGrid):
+        """Stopped and started again after the fifth round: the server still knows."""
+
+        def get_node_ids(self) -> list[int]:
+            if len(rounds_of(tmp_path / "run")) == 5:
+                raise Killed
+            return super().get_node_ids()
+
+    with pytest.raises(Killed):
+        play(federation, Stopped(client_app, federation[1], silent), tmp_path / "run")
+    play(federation, InProcessGrid(client_app, federation[1], silent), tmp_path / "run")
+    asked = [record["asked"] for record in rounds_of(tmp_path / "run")]
+    assert asked == [3, 3, 3, 2, 2, 2, 2, 2, 3, 3, 3, 3]
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
+        noted = ledger.spent()[0]
+    assert noted[2] < noted[0]  # what nobody asked for costs nothing
+
+
+def test_who_is_silent_is_asked_if_there_are_too_few_without(
+    federation: Federation, tmp_path: Path
+) -> None:
+    set_keys(federation, federation__rounds=5, deployment__least_clients=3)
+
+    @only_in_training
+    def silent(node: int, request: Message, reply: Message) -> Iterable[Message]:
+        error = Message(Error(5, "Node Unavailable"), reply_to=request)
+        return [error] if node == 3 else [reply]
+
+    play(federation, InProcessGrid(client_app, federation[1], silent), tmp_path / "run")
+    assert [record["asked"] for record in rounds_of(tmp_path / "run")] == [3] * 5
+
+
+def test_a_personal_list_with_titles_on_a_client_of_a_federation(
+    few: Ratings, tmp_path: Path
+) -> None:
+    """From the server's table of items, over the messages, to what a user of a client reads."""
+    chosen = {"model.name": "tastes", "tastes.axes": 2, "tastes.taste_share": 0.6}
+    rows = [f"i{label},The {label}th,{'AB'[label % 2]}" for label in few.item_labels.tolist()]
+    table = "\n".join(["item,title,genre", *rows]) + "\n"
+    federation = write_federation(tmp_path, few, chosen, AGREE_TO_TASTES, table)
+    play(federation, InProcessGrid(client_app, federation[1]), tmp_path / "run")
+    home = federation[1][0].parent
+    done = CliRunner().invoke(app, ["recommend", str(home), "--top", "3", "--json"])
+    assert done.exception is None, done.output
+    (found,) = json.loads(done.output)["users"]
+    rated = (home / "ratings.csv").read_text(encoding="utf-8")
+    assert len(found["items"]) == 3
+    for entry in found["items"]:
+        assert entry["title"] == f"The {entry['item'][1:]}th"
+        assert f"u0,{entry['item']}," not in rated
+        assert few.low <= entry["predicted"] <= few.high
+    assert any(entry["reason"] for entry in found["items"])
+    printed = CliRunner().invoke(app, ["recommend", str(home), "--top", "3"]).output
+    assert all(entry["title"] in printed for entry in found["items"])
+
+
 def test_two_machines_of_one_client_are_asked_once(federation: Federation, tmp_path: Path) -> None:
     set_keys(federation, federation__rounds=1)
     twin = tmp_path / "twin"
@@ -498,8 +611,8 @@ def test_a_catalogue_must_be_said(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"items\.txt: cannot be read"):
         read()
     (tmp_path / "items.txt").write_text("a\nb\n", encoding="utf-8")
-    assert read()[:3] == (("a", "b"), 1.0, 5.0)
-    assert read().features.shape == (2, 0)
+    assert (read().items, read().low, read().high) == (("a", "b"), 1.0, 5.0)
+    assert (read().features.shape, read().titles) == ((2, 0), ())
     for text in ("", "a\na\n", "a\n\nb\n"):
         (tmp_path / "items.txt").write_text(text, encoding="utf-8")
         with pytest.raises(DataError, match="a different item name on every line"):
@@ -529,7 +642,9 @@ def test_items_may_be_a_table_with_features(tmp_path: Path, kind: str) -> None:
         content = TABLE.encode()
         path.write_bytes(gzip.compress(content) if kind == "csv.gz" else content)
     found = read_table(path)
-    assert found[:3] == (("b", "a", "c"), 1.0, 5.0)  # in the order of the table
+    assert (found.items, found.low, found.high) == (("b", "a", "c"), 1.0, 5.0)  # in its order
+    assert found.titles == (() if kind == "parquet" else ("Brazil", "Alien", "Casablanca"))
+    assert sorted(found.names) == ["genres: Drama", "genres: War"]
     assert found.features.dtype == np.float32
     assert sorted(found.features.T.tolist()) == [[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
 
@@ -561,20 +676,23 @@ def test_a_table_of_items_that_cannot_be_used_says_so(
         read_table(path)
 
 
-def test_a_name_of_two_lines_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "items.parquet"
-    pq.write_table(pa.table({"item": ["a\nb", "c"], "new": [0, 1]}), path)
-    with pytest.raises(DataError, match="item 1 cannot be sent; expected one line"):
+def test_a_table_that_cannot_be_sent_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "items.csv"
+    path.write_text(TABLE, encoding="utf-8")
+    monkeypatch.setattr("bgtplanner.flower.messages.MOST_BYTES_OF_A_CATALOGUE", 50)
+    with pytest.raises(DataError, match="cannot be sent to clients: a catalogue that is too long"):
         read_table(path)
 
 
 def test_features_stay_when_the_server_is_restarted(few: Ratings, tmp_path: Path) -> None:
     """The same table goes on with the run, and another one does not."""
     chosen = {"model.name": "tastes", "tastes.axes": 2, "tastes.taste_share": 0.6}
-    chosen |= {"deployment.items": "items.csv", "federation.rounds": 2}
-    federation = write_federation(tmp_path, few, chosen, AGREE_TO_TASTES)
+    chosen |= {"federation.rounds": 2}
     rows = [f"i{label},{int(number % 3 == 0)}" for number, label in enumerate(few.item_labels)]
-    (tmp_path / "items.csv").write_text("\n".join(["item,new", *rows]) + "\n", encoding="utf-8")
+    table = "\n".join(["item,new", *rows]) + "\n"
+    federation = write_federation(tmp_path, few, chosen, AGREE_TO_TASTES, table)
     notes = {finding.what: finding.note for finding in check_server(federation[0])}
     assert notes["model"] == "[settings.tastes] axes = 2, taste_share = 0.6"
     assert notes["catalogue"].startswith("30 items, 1 features, ratings from")
@@ -586,12 +704,12 @@ def test_features_stay_when_the_server_is_restarted(few: Ratings, tmp_path: Path
     grid = InProcessGrid(client_app, federation[1])
     with pytest.raises((KeyboardInterrupt, InterruptedRunError)):
         carry_out(grid, federation[0], tmp_path / "run", poll_seconds=0.0, observer=Stops())
-    table = (tmp_path / "items.csv").read_text(encoding="utf-8")
     (tmp_path / "items.csv").write_text(table.replace(",1\n", ",0\n", 1), encoding="utf-8")
     with pytest.raises(RunFolderError, match="other settings or items"):
         play(federation, grid, tmp_path / "run")
     (tmp_path / "items.csv").write_text(table, encoding="utf-8")
     summary = play(federation, grid, tmp_path / "run")
     assert (summary["rounds_run"], summary["uploads_dropped"]) == (2, 0)
-    kept = Client(load_client(federation[1][0]))._kept()
-    np.testing.assert_array_equal(kept.items[:, 6], np.arange(30) % 3 == 0)
+    client = Client(load_client(federation[1][0]))
+    shared = client._model_of(client._kept())[1]
+    np.testing.assert_array_equal(shared.items[:, 6], np.arange(30) % 3 == 0)

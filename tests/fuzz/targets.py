@@ -19,6 +19,7 @@ from bgtplanner.errors import BGTPlannerError, MessageError
 from bgtplanner.flower.messages import (
     Hello,
     Request,
+    SentCatalogue,
     SentModel,
     hello_request,
     read_hello,
@@ -89,11 +90,20 @@ def _model() -> SentModel:
     return SentModel(
         name="biases",
         settings={"mean": 0.7},
-        low=1.0,
-        high=5.0,
-        catalogue=tuple(f"i{number}" for number in range(30)),
+        catalogue="0" * 64,
         items=np.zeros((30, 3), dtype=np.float32),
         dense=np.zeros(0, dtype=np.float32),
+    )
+
+
+def _catalogue() -> SentCatalogue:
+    return SentCatalogue(
+        items=tuple(f"i{number}" for number in range(30)),
+        low=1.0,
+        high=5.0,
+        features=np.zeros((30, 3), dtype=np.float32),
+        names=("a", "b", "c"),
+        titles=tuple(f"Item {number}" for number in range(30)),
     )
 
 
@@ -130,10 +140,23 @@ def _message(content: RecordDict) -> Message:
     return Message(content, reply_to=Message(RecordDict(), 1, "train"))
 
 
+def _text(data: Bytes) -> str:
+    """The text of a catalogue with some of its letters replaced by others."""
+    small = SentCatalogue(
+        items=("a", "b"), low=1.0, high=5.0, names=("x",), titles=("A", "B"),
+        features=np.zeros((2, 1), dtype=np.float32),
+    )  # fmt: skip
+    letters = list(small.text)
+    for _ in range(1 + data.below(4)):
+        place = data.below(len(letters))
+        letters[place] = data.take(1 + data.below(3)).decode("latin-1")
+    return "".join(letters)
+
+
 def message(data: bytes) -> None:
     """What a server or a client reads from the network is what was agreed, or a `MessageError`."""
     given = Bytes(data)
-    kind = given.below(5)
+    kind = given.below(7)
     request = Request(
         run="r", round=0, accountant="gaussian/gdp", trust="local", unit="client", charge=1.0,
         clip=0.1, model=_model(),
@@ -144,14 +167,18 @@ def message(data: bytes) -> None:
         lambda: upload_record(np.zeros(60)),
         Hello(name="0" * 64, accountant="gaussian/gdp").record,
         hello_request,
+        _catalogue().record,
+        _catalogue().record,
     ][kind]()
-    changed = _changed(content, given)
+    changed = content if kind == 6 else _changed(content, given)
     readers: list[Callable[[], Any]] = [
         lambda: Request.read(changed).digest,
         lambda: SentModel.read(changed),
         lambda: read_upload(_message(changed), 60),
         lambda: read_hello(_message(changed)),
         lambda: read_hello_request(changed),
+        lambda: SentCatalogue.read(changed).digest,
+        lambda: SentCatalogue.parse(_text(given), {"features": np.zeros((2, 1), "f4")}).digest,
     ]
     with suppress(MessageError):
         readers[kind]()

@@ -156,9 +156,7 @@ class Coordinator:
         model = SentModel(
             name="biases",
             settings={},
-            low=1.0,
-            high=5.0,
-            catalogue=("a", "b"),
+            catalogue="0" * 64,
             items=np.frombuffer(state[:24], dtype="<u1").astype(np.float32).reshape(2, 12),
             dense=np.zeros(0, dtype=np.float32),
         )

@@ -16,14 +16,23 @@ from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import BGTPlannerError
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
-from bgtplanner.flower.messages import Request
-from flower.doubles import AGREE_TO_TASTES, agreed, first_request, taste_request, write_client
+from bgtplanner.flower.messages import Request, SentCatalogue
+from flower.doubles import (
+    AGREE_TO_TASTES,
+    agreed,
+    catalogue_for,
+    first_request,
+    taste_request,
+    write_client,
+)
 from games.worlds import (
     DEFENCELESS,
     HOSTILE,
+    Move,
     ReplaysIfNothingChanged,
     both,
-    hostile_features,
+    hostile_axes,
+    hostile_catalogue,
     paid_releases_tell_nothing,
     some_moves,
     tastes_are_not_clipped,
@@ -44,8 +53,16 @@ def few() -> Ratings:
 def home(few: Ratings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A client's folder, to be copied."""
     folder = tmp_path_factory.mktemp("client") / "home"
-    write_client(folder, few, 0, agreed(few, ALLOWED))
+    named = {"catalogues": [catalogue.digest for catalogue in _catalogues(few)[:2]]}
+    write_client(folder, few, 0, agreed(few, ALLOWED | named))
     return folder
+
+
+def _catalogues(few: Ratings) -> list[SentCatalogue]:
+    """Two that the policy names, of which the client has the first, and one that it does not."""
+    first = catalogue_for(few)
+    titles = tuple(f"The {name}" for name in first.items)
+    return [first, replace(first, items=first.items[::-1]), replace(first, titles=titles)]
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +79,9 @@ def told_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("told_nothing")
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_is_learned_that_was_not_paid_for(
-    seed: int, home: Path, honest: Request, tmp_path: Path
+    seed: int, home: Path, honest: Request, few: Ratings, tmp_path: Path
 ) -> None:
-    moves = some_moves(np.random.default_rng(seed), honest, 40)
+    moves = some_moves(np.random.default_rng(seed), honest, 40, _catalogues(few))
     one, other = both(home, tmp_path, Client, moves)
     assert one == other
     assert any(seen and seen[0] == "released" for seen in one)
@@ -73,10 +90,10 @@ def test_nothing_is_learned_that_was_not_paid_for(
 @pytest.mark.usefixtures("told_nothing")
 @pytest.mark.parametrize("kind", DEFENCELESS)
 def test_without_the_defence_the_two_worlds_can_be_told_apart(
-    kind: type[Client], home: Path, honest: Request, tmp_path: Path
+    kind: type[Client], home: Path, honest: Request, few: Ratings, tmp_path: Path
 ) -> None:
     for seed in range(20):
-        moves = some_moves(np.random.default_rng(seed), honest, 40)
+        moves = some_moves(np.random.default_rng(seed), honest, 40, _catalogues(few))
         one, other = both(home, tmp_path / str(seed), kind, moves)
         if one != other:
             return
@@ -111,9 +128,8 @@ def _two_servers(request: Request, trial: int) -> tuple[Request, Request]:
     return first, replace(first, charge=2 * CHARGE)
 
 
-def _catalogue_in_another_order(request: Request, _: int) -> tuple[Request, Request]:
-    model = request.model
-    return request, replace(request, model=replace(model, catalogue=model.catalogue[::-1]))
+def _another_catalogue(request: Request, _: int) -> tuple[Request, Request]:
+    return request, replace(request, model=replace(request.model, catalogue="0" * 64))
 
 
 PATTERNS = (
@@ -122,7 +138,7 @@ PATTERNS = (
     _renamed_run,
     _later_round,
     _two_servers,
-    _catalogue_in_another_order,
+    _another_catalogue,
 )
 RULES = ("gaussian/gdp", "laplace/basic", "privunit/either")
 
@@ -198,16 +214,21 @@ def test_the_client_that_replays_if_nothing_changed_is_read_by_it(
     assert _chance_of(_guesses(home, ReplaysIfNothingChanged, _same_request, asked)) < 1e-9
 
 
-# ---- axes and features, which the server chooses
+# ---- axes, which the server chooses, and features, which whoever wrote the policy has let pass
 
 
 @pytest.fixture(scope="module")
 def home_of_tastes(few: Ratings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a client that agrees to `tastes`, to be copied."""
     folder = tmp_path_factory.mktemp("tastes") / "home"
-    policy = agreed(few, ALLOWED | AGREE_TO_TASTES | {"most_features": 30})
+    named = {"catalogues": [catalogue.digest for catalogue in _hostile(few)]}
+    policy = agreed(few, ALLOWED | AGREE_TO_TASTES | named | {"most_features": 30})
     write_client(folder, few, 0, policy)
     return folder
+
+
+def _hostile(few: Ratings) -> list[SentCatalogue]:
+    return [hostile_catalogue(catalogue_for(few), kind) for kind in HOSTILE]
 
 
 @pytest.mark.usefixtures("told_nothing")
@@ -216,7 +237,9 @@ def test_features_are_no_way_around_the_charge(
     seed: int, home_of_tastes: Path, few: Ratings, tmp_path: Path
 ) -> None:
     """Also where they are not finite, absurd, or of another number: all of that is public."""
-    moves = some_moves(np.random.default_rng(seed), taste_request(few), 30)
+    rng, catalogues = np.random.default_rng(seed), _hostile(few)
+    moves = [Move("hold", catalogue=catalogue) for catalogue in catalogues]
+    moves += some_moves(rng, taste_request(few), 30, catalogues)
     one, other = both(home_of_tastes, tmp_path, Client, moves)
     assert one == other
     assert any(seen and seen[0] == "released" for seen in one)
@@ -237,8 +260,10 @@ def _best_guesses(home: Path, few: Ratings, kind: str) -> int:
     rng = np.random.default_rng(3)
     file = load_client(home / "client.toml")
     table = file.ratings.read_text(encoding="utf-8")
-    request = taste_request(few)
-    model = replace(request.model, items=hostile_features(rng, request.model.items, kind))
+    catalogue = hostile_catalogue(catalogue_for(few), kind)
+    Client(file).hold(catalogue)
+    request = taste_request(few, catalogue)
+    model = replace(request.model, items=hostile_axes(request.model.items))
     tables = (table, table + "u0,i7,1.0\n")
     request = replace(request, model=model)
     behind = []
@@ -270,9 +295,14 @@ def _chance_of_the_best(right: int) -> float:
 def test_hostile_axes_and_features_gain_no_more_than_the_charge_has_bought(
     kind: str, few: Ratings, tmp_path: Path
 ) -> None:
-    policy = agreed(few, AGREE_TO_TASTES)
-    home = write_client(tmp_path / "client", few, 0, policy).parent
+    home = _home_of(few, tmp_path / "client", kind)
     assert _chance_of_the_best(_best_guesses(home, few, kind)) > 1e-6
+
+
+def _home_of(few: Ratings, folder: Path, kind: str) -> Path:
+    digest = hostile_catalogue(catalogue_for(few), kind).digest
+    policy = agreed(few, AGREE_TO_TASTES | {"catalogues": [digest]})
+    return write_client(folder, few, 0, policy, holds=False).parent
 
 
 @pytest.mark.parametrize("broken", [tastes_are_not_clipped, tastes_are_not_noised])
@@ -280,5 +310,5 @@ def test_tastes_that_are_not_protected_are_read(
     broken: Any, few: Ratings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken(monkeypatch)
-    home = write_client(tmp_path / "client", few, 0, agreed(few, AGREE_TO_TASTES)).parent
+    home = _home_of(few, tmp_path / "client", "of one item")
     assert _chance_of_the_best(_best_guesses(home, few, "of one item")) < 1e-6

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,11 +19,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from bgtplanner.errors import BGTPlannerError
 from bgtplanner.federation.answers import Answers
 from bgtplanner.federation.guard import Guard, Release
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
-from bgtplanner.flower.messages import Request
+from bgtplanner.flower.messages import Request, SentCatalogue, SentModel
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import Additive, Mechanism
 
@@ -47,6 +48,7 @@ CHANGES: tuple[Callable[[str], str | None], ...] = (
     lambda table: HEADER,
     lambda table: "",
     lambda table: table + "u0,i2,not a number\n",
+    lambda table: table + "u0,i2,3",  # half of a line, or a whole one
     lambda table: "\x00" * 100,
     lambda table: None,  # the file is gone
     lambda table: HEADER + "".join(f"u0,i{item},{1 + item % 4}.0\n" for item in range(30)),
@@ -58,8 +60,10 @@ class Move:
     """What happens next, in both worlds alike: all of it is public.
 
     Attributes:
-        kind: ``ask``, ``keep``, ``hello``, ``change``, ``lose`` (a kept answer), ``age``.
+        kind: ``ask``, ``keep``, ``hello``, ``hold``, ``change``, ``lose`` (a kept answer),
+            ``forget`` (the catalogues), ``age``.
         request: What is asked for.
+        catalogue: What is to be held.
         crash: The step of the answer at which the machine stops, if it does.
         changes: What the user of each world does.
         seconds: By which the clock jumps.
@@ -67,6 +71,7 @@ class Move:
 
     kind: str
     request: Request | None = None
+    catalogue: SentCatalogue | None = None
     crash: str | None = None
     changes: tuple[int, int] = (0, 0)
     seconds: float = 0.0
@@ -97,6 +102,9 @@ class World:
         elif move.kind == "lose":
             for path in sorted((self.folder / "state" / "answers").glob("*"))[-1:]:
                 path.unlink()
+        elif move.kind == "forget":
+            for path in (self.folder / "state").glob("catalogue-*"):
+                path.unlink()
         elif move.kind == "age":
             self.now += move.seconds
         else:
@@ -116,7 +124,12 @@ class World:
         try:
             if move.kind == "hello":
                 return ("here", client.hello())
+            if move.catalogue is not None:
+                client.hold(move.catalogue)
+                return "kept"
             assert move.request is not None
+            if client.lacks(move.request.model):
+                return "unknown"
             if move.kind == "keep":
                 client.keep(move.request.model)
                 return "kept"
@@ -185,12 +198,21 @@ def both(
 # ---- what a hostile server tries
 
 
-def some_moves(rng: Generator, honest: Request, number: int) -> list[Move]:
-    """Messages in any order, repeated, renamed, altered, with crashes and a jumping clock."""
+def some_moves(
+    rng: Generator, honest: Request, number: int, catalogues: Sequence[SentCatalogue] = ()
+) -> list[Move]:
+    """Messages in any order, repeated, renamed, altered, with crashes and a jumping clock.
+
+    Requests are about any of the catalogues, which come now and then, and are lost now and then.
+    """
     moves: list[Move] = [Move("change", changes=_two(rng)), Move("ask", request=honest)]
     asked: list[Request] = [honest]
     while len(moves) < number:
         dice = rng.random()
+        if catalogues and rng.random() < 0.2:
+            sent = catalogues[int(rng.integers(len(catalogues)))]
+            moves.append(Move("hold", catalogue=sent) if dice < 0.9 else Move("forget"))
+            continue
         if dice < 0.25:
             moves.append(Move("change", changes=_two(rng)))
         elif dice < 0.30:
@@ -204,6 +226,9 @@ def some_moves(rng: Generator, honest: Request, number: int) -> list[Move]:
         else:
             again = rng.random() < 0.6
             request = asked[int(rng.integers(len(asked)))] if again else _request(rng, honest)
+            if catalogues and not again:
+                about = catalogues[int(rng.integers(len(catalogues)))].digest
+                request = replace(request, model=replace(request.model, catalogue=about))
             asked.append(request)
             crash = STEPS[int(rng.integers(len(STEPS)))] if rng.random() < 0.2 else None
             moves.append(Move("ask", request=request, crash=crash))
@@ -222,12 +247,9 @@ def _request(rng: Generator, honest: Request) -> Request:
         items[int(rng.integers(len(items)))] = 10.0 ** float(rng.integers(-3, 30))
     model = replace(model, items=items)
     if model.name == "tastes":
-        model = replace(model, items=hostile_features(rng, model.items))
-    if rng.random() < 0.1:
-        order = tuple(model.catalogue[int(place)] for place in rng.permutation(len(items)))
-        model = replace(model, catalogue=order)
+        model = replace(model, items=hostile_axes(model.items, cut=rng.random() < 0.1))
     if rng.random() < 0.05:
-        model = replace(model, high=model.high + 1)
+        model = replace(model, catalogue="0" * 64)
     if rng.random() < 0.05:
         model = replace(model, settings={"mean": 0.6})
     return replace(
@@ -240,40 +262,35 @@ def _request(rng: Generator, honest: Request) -> Request:
     )
 
 
-HOSTILE = (
-    "as sent",
-    "one for each item",
-    "of one item",
-    "not a number",
-    "huge",
-    "too many",
-    "cut",
-)
+HOSTILE = ("none", "one for each item", "of one item", "not a number", "huge", "too many")
 
 
-def hostile_features(rng: Generator, items: Any, kind: str | None = None, item: int = 7) -> Any:
-    """Parameters of the model `tastes` with axes and features that are meant to single one out.
-
-    The first six columns are the model's own, the last two of which are axes: one is of that item
-    alone, so that tastes are uploaded by those who have rated it.
-    """
-    number, chosen = len(items), kind or HOSTILE[int(rng.integers(len(HOSTILE)))]
-    one = np.zeros((number, 1))
+def hostile_catalogue(honest: SentCatalogue, kind: str, item: int = 7) -> SentCatalogue:
+    """The items with features that are meant to single one out, or to break something."""
+    number = len(honest.items)
+    one = np.zeros((number, 1), dtype=np.float32)
     one[item] = 1.0
     features = {
-        "as sent": items[:, 6:],
+        "none": np.zeros((number, 0)),
         "one for each item": np.eye(number),
         "of one item": one,
         "not a number": one * np.nan,
         "huge": one * 1e30,
         "too many": np.ones((number, number + 1)),
-        "cut": items[:, 6:],
-    }[chosen]
-    own = items[:, :6].copy()
-    own[:, 4:] = one * np.array([1.0, 0.0])
-    if chosen == "cut":
-        return own[:, :5].astype(np.float32)
-    return np.concatenate([own, features], axis=1).astype(np.float32)
+    }[kind].astype(np.float32)
+    names = tuple(str(place) for place in range(features.shape[1]))
+    return replace(honest, features=features, names=names)
+
+
+def hostile_axes(items: Any, item: int = 7, *, cut: bool = False) -> Any:
+    """Parameters of the model `tastes` with an axis of one item alone.
+
+    Tastes are then uploaded by those who have rated it.
+    """
+    own = items.copy()
+    own[:, 4:] = 0.0
+    own[item, 4] = 1.0
+    return own[:, :5] if cut else own
 
 
 # ---- clients with a defence taken away
@@ -344,6 +361,20 @@ class PaysOnlyIfThereIsSomethingToSend(Client):
         return super().answer(request)
 
 
+class AsksForItemsThatItHasRated(Client):
+    """Wants another catalogue if it has rated an item that this one does not have."""
+
+    def lacks(self, sent: SentModel) -> bool:
+        try:
+            return super().lacks(sent) or self.file.ratings_over(*self._known(sent))[1] > 0
+        except BGTPlannerError:
+            return super().lacks(sent)
+
+    def _known(self, sent: SentModel) -> Any:
+        found = self._catalogue_of(sent)
+        return found.items, found.low, found.high
+
+
 class KeepsAnswersByWhatItSent(Client):
     """Keeps answers under the request and its number of ratings."""
 
@@ -356,6 +387,7 @@ DEFENCELESS = (
     ReplaysIfNothingChanged,
     RefusesWithoutRatings,
     PaysOnlyIfThereIsSomethingToSend,
+    AsksForItemsThatItHasRated,
     KeepsAnswersByWhatItSent,
 )
 
@@ -367,7 +399,8 @@ __all__ = [
     "ReplaysIfNothingChanged",
     "World",
     "both",
-    "hostile_features",
+    "hostile_axes",
+    "hostile_catalogue",
     "paid_releases_tell_nothing",
     "some_moves",
     "tastes_are_not_clipped",

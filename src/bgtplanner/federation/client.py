@@ -16,6 +16,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
+from bgtplanner.errors import MessageError
 from bgtplanner.federation.programs import padding_of
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import Explanation, Learner, Local
@@ -31,6 +32,8 @@ __all__ = [
     "ranking_of",
     "train_client",
     "upload_of",
+    "with_features",
+    "without_features",
 ]
 
 _NEVER = np.iinfo(np.int32).max
@@ -81,10 +84,31 @@ def features_in(model: Learner, items: Array) -> Array:
     return items[:, first.items.shape[1] :]
 
 
-def nothing_kept(model: Learner, shared: Shared, ratings: Ratings) -> Local:
-    """Return what a client keeps before its first round."""
-    features = features_in(model, shared.items)
-    return first_parameters(model, jax.random.key(0), ratings.n_users, features)[1]
+def with_features(model: Learner, sent: Shared, features: Array) -> Shared:
+    """Return parameters without features, as they are sent, with the features behind them.
+
+    Raises:
+        MessageError: If they do not have the shape of this model's.
+    """
+    first = first_parameters(model, jax.random.key(0), 1, features)[0]
+    own = first.items.shape[1] - features_in(model, first.items).shape[1]
+    if (sent.items.shape, sent.dense.shape) != ((len(features), own), first.dense.shape):
+        raise MessageError("parameters of another shape than the model's")
+    return sent._replace(items=jnp.concatenate([sent.items, first.items[:, own:]], axis=1))
+
+
+def without_features(model: Learner, shared: Shared) -> Shared:
+    """Return the parameters that are sent: clients have the features already."""
+    own = shared.items.shape[1] - features_in(model, shared.items).shape[1]
+    return shared._replace(items=shared.items[:, :own])
+
+
+def nothing_kept(
+    model: Learner, shared: Shared, ratings: Ratings, key: Array | None = None
+) -> Local:
+    """Return what a client keeps before its first round; random parts of it come from the key."""
+    features, key = features_in(model, shared.items), jax.random.key(0) if key is None else key
+    return first_parameters(model, key, ratings.n_users, features)[1]
 
 
 def train_client(

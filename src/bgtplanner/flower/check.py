@@ -17,6 +17,7 @@ from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 from bgtplanner.errors import BGTPlannerError, ConfigError
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.installed import changed_files, installed_with
+from bgtplanner.models.learner import MODELS
 from bgtplanner.privacy._journal import in_write_ahead_mode, sqlite_warning
 
 __all__ = ["Finding", "check_client"]
@@ -50,7 +51,7 @@ def check_client(
         root_certificates: Certificate of the authority that signed the server's.
     """
     found = [_versions(), _installed(), _programs(), _code(), _modes(client)]
-    found += [_ratings(client), _ledger(client)]
+    found += [_models(client), _ratings(client), _ledger(client)]
     if superlink is not None:
         found.append(_connection(superlink, root_certificates))
     return found
@@ -120,6 +121,17 @@ def _code() -> Finding:
             note = f"{name} would run code that a run brings along; put the folder 'pinned' "
             return Finding("code", False, f"{note}(from deploy init) first on the PATH")
     return Finding("code", True, "only the installed client runs, whatever a run brings along")
+
+
+def _models(client: Client) -> Finding:
+    """Check that the models of the policy are installed here, with the settings that it names."""
+    policy = client.policy
+    for name in policy.models:
+        try:
+            MODELS[name](**policy.settings.get(name, {}))
+        except (BGTPlannerError, TypeError) as error:
+            return Finding("models", False, f"{name}: {error}")
+    return Finding("models", True, ", ".join(policy.models))
 
 
 def _ratings(client: Client) -> Finding:

@@ -6,6 +6,8 @@ messages arrive, in any order and number, and whenever the client is killed and 
 * whether a request is answered, refused or repeated depends on the request, on earlier requests,
   on the policy file, the ledger and the clock, and never on a rating. A client that has no
   ratings, or cannot read them, answers with noise like the others;
+* names, titles and features of the items come once, in a catalogue that the policy file pins by
+  its digest: a server can neither change them on the way nor make up a feature for one item;
 * the charge is on disk before a rating is read, and nothing can leave before that;
 * a request that was answered before is answered with the same bytes, at no further charge, while
   they are kept. After that it is refused: the rounds of a run only go up;
@@ -26,6 +28,7 @@ import fcntl
 import io
 import json
 import logging
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -40,29 +43,31 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
+from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.durable import replace_file
 from bgtplanner.errors import BGTPlannerError, ConfigError, LedgerError, MessageError
 from bgtplanner.federation.answers import Answers
 from bgtplanner.federation.client import (
     coordinates_of,
-    features_in,
     first_parameters,
     nothing_kept,
     predictions_of,
     ranking_of,
     train_client,
+    with_features,
 )
 from bgtplanner.federation.guard import Guard
 from bgtplanner.federation.pacing import Pacing
 from bgtplanner.flower.clientfile import ClientFile, load_client
 from bgtplanner.flower.messages import (
+    CATALOGUE,
     HELLO,
     KEEP,
     Hello,
     Request,
+    SentCatalogue,
     SentModel,
-    catalogue_hash,
     read_hello_request,
     reply,
     upload_record,
@@ -108,6 +113,7 @@ class Client:
         self.policy = file.agreed()
         self._noise = noise
         self._witness = None if file.witness is None else Witness(file.witness)
+        self._held: dict[str, SentCatalogue] = {}
         self._answers = Answers(file.state / "answers", most=self.policy.answers_kept)
         self._pacing = Pacing(file.state / "pace.json", self.policy.requests_per_hour, clock)
 
@@ -156,6 +162,27 @@ class Client:
         self._model_of(sent)
         self._keep(sent)
 
+    def lacks(self, sent: SentModel) -> bool:
+        """Return whether a model is about a catalogue that the policy names and that is not here.
+
+        It depends on the policy and on earlier messages; the server sends the catalogue then.
+        """
+        return sent.catalogue in self.policy.catalogues and self._find(sent.catalogue) is None
+
+    def hold(self, catalogue: SentCatalogue) -> None:
+        """Store a catalogue that the policy names; those that it no longer names are deleted.
+
+        Raises:
+            MessageError: If this client does not agree to it.
+        """
+        self._agree_to(catalogue)
+        text, features = _bytes(catalogue.text.encode()), catalogue.features
+        self._write_arrays(_name_of(catalogue.digest), text=text, features=features)
+        named = {_name_of(digest) for digest in self.policy.catalogues}
+        for path in self.file.state.glob(_name_of("*")):
+            if path.name not in named:
+                path.unlink(missing_ok=True)
+
     # ---- what its owner can ask for
 
     def enroll(self) -> bool:
@@ -203,18 +230,25 @@ class Client:
         """Return all that lists for this client's users are made of.
 
         They are computed here, from the last model that arrived and the current ratings, with
-        titles and features from the client's table of items, if it has one. Nothing is sent.
+        titles and features from the catalogue, or from the client's own table of items if it has
+        one. Nothing is sent.
         """
         sent = self._kept()
         model, shared = self._model_of(sent)
-        ratings = self._ratings_for(sent)
-        local = self._local(model, sent, ratings)
+        catalogue, ratings = self._catalogue_of(sent), self._ratings_for(sent)
+        local = self._local(model, shared, sent, ratings)
         predicted = predictions_of(model, shared, ratings, local)
         scores, why = ranking_of(model, shared, ratings, local)
-        features = features_in(model, shared.items)
+        features = jnp.asarray(catalogue.features)
         first = first_parameters(model, jax.random.key(0), 1, features)[0]
         same = zip(first, shared, strict=True)
-        titled = replace(ratings, catalogue=self.file.catalogue_over(sent.catalogue))
+        known = self.file.catalogue_over(catalogue.items) or Catalogue(
+            labels=np.array(catalogue.items),
+            titles=np.array(catalogue.titles) if catalogue.titles else None,
+            features=catalogue.features,
+            names=catalogue.names,
+        )
+        titled = replace(ratings, catalogue=known)
         return Recommender(
             ratings=titled,
             known=ratings,
@@ -259,15 +293,52 @@ class Client:
         if problem is not None:
             raise MessageError(problem)
 
-    def _model_of(self, sent: SentModel) -> tuple[Learner, Shared]:
-        """Return the model that was sent, if this client agrees to it."""
-        if sent.name not in self.policy.models or len(sent.catalogue) > self.policy.most_items:
-            raise MessageError("a model that the policy does not name, or too long a catalogue")
-        if catalogue_hash(sent.catalogue) not in self.policy.catalogues:
+    def _agree_to(self, catalogue: SentCatalogue) -> None:
+        """Refuse a catalogue that the policy does not allow.
+
+        Whatever its features are, one clip and one noise cover the whole upload. What is refused
+        here would only cost the client time, or make its arithmetic overflow.
+        """
+        if catalogue.digest not in self.policy.catalogues:
             raise MessageError("a catalogue that the policy does not name")
-        if (sent.low, sent.high) != self.policy.scale:
+        if len(catalogue.items) > self.policy.most_items:
+            raise MessageError("more items than most_items")
+        if len(catalogue.names) > self.policy.most_features:
+            raise MessageError("more features than most_features")
+        if not (np.abs(catalogue.features) <= _LARGEST_FEATURE).all():
+            raise MessageError("features that are not finite, or too large")
+        if (catalogue.low, catalogue.high) != self.policy.scale:
             raise MessageError("another scale of ratings than the policy's")
-        kind = MODELS[sent.name]
+
+    def _find(self, digest: str) -> SentCatalogue | None:
+        """Return a stored catalogue; None if it is not here, or damaged: it can be had again."""
+        if digest not in self._held:
+            stored = self._read_arrays(_name_of(digest)) or {}
+            with contextlib.suppress(MessageError, ValueError, KeyError):
+                found = SentCatalogue.parse(bytes(stored["text"]).decode(), stored)
+                if found.digest == digest:
+                    self._held[digest] = found
+        return self._held.get(digest)
+
+    def _catalogue_of(self, sent: SentModel) -> SentCatalogue:
+        """Return the catalogue that a model is about, if this client agrees to it and has it."""
+        if sent.catalogue not in self.policy.catalogues:
+            raise MessageError("a catalogue that the policy does not name")
+        found = self._find(sent.catalogue)
+        if found is None:
+            raise MessageError("a catalogue that has not come yet")
+        self._agree_to(found)
+        return found
+
+    def _model_of(self, sent: SentModel) -> tuple[Learner, Shared]:
+        """Return the model that was sent, if this client agrees to it.
+
+        Nothing is imported that the policy does not name. Parameters that no model here can have
+        are refused; no rating plays a part in it.
+        """
+        if sent.name not in self.policy.models:
+            raise MessageError("a model that the policy does not name")
+        catalogue, kind = self._catalogue_of(sent), MODELS[sent.name]
         model = kind(**self.policy.settings.get(sent.name, {}))
         try:
             same = kind(**sent.settings) == model
@@ -275,27 +346,11 @@ class Client:
             raise MessageError("settings that the model does not have") from error
         if not same:
             raise MessageError("other settings of the model than the policy's")
-        shared = Shared(jnp.asarray(sent.items), jnp.asarray(sent.dense))
-        self._check_parameters(model, shared)
-        return model, shared
-
-    def _check_parameters(self, model: Learner, shared: Shared) -> None:
-        """Refuse parameters that no model here can have.
-
-        Features come with the parameters, and a server may choose them as it likes: whatever they
-        are, one clip and one noise cover the whole upload. What is refused here would only cost
-        the client time, or make its arithmetic overflow. No rating plays a part in it.
-        """
-        features = features_in(model, shared.items)
-        if features.shape[1] > self.policy.most_features:
-            raise MessageError("more features than most_features")
-        key = jax.random.key(0)
-        expected = jax.eval_shape(lambda: first_parameters(model, key, 1, features)[0])
-        if [part.shape for part in shared] != [part.shape for part in expected]:
-            raise MessageError("parameters of another shape than the model's")
-        bounds = [(features, _LARGEST_FEATURE), *((part, _LARGEST_PARAMETER) for part in shared)]
-        if not all((np.abs(np.asarray(part)) <= most).all() for part, most in bounds):
+        parts = sent.items, sent.dense
+        if not all((np.abs(part) <= _LARGEST_PARAMETER).all() for part in parts):
             raise MessageError("parameters that are not finite, or too large")
+        own = Shared(jnp.asarray(sent.items), jnp.asarray(sent.dense))
+        return model, with_features(model, own, jnp.asarray(catalogue.features))
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -317,11 +372,12 @@ class Client:
         """
         try:
             ratings = self._ratings_for(request.model)
-            local = self._local(model, request.model, ratings, request.run)
+            local = self._local(model, shared, request.model, ratings, request.run)
             upload, local = train_client(model, shared, ratings, local)
-            about = _bytes(self._about_local(request.model, ratings, request.run))
+            about = {"run": request.run, "users": _users_of(ratings), **_about(request.model)}
             leaves = enumerate(jax.tree.leaves(local))
-            return upload, {"about": about} | {f"leaf{n}": np.asarray(leaf) for n, leaf in leaves}
+            kept = {f"leaf{n}": np.asarray(leaf) for n, leaf in leaves}
+            return upload, {"about": _bytes(json.dumps(about).encode())} | kept
         except BGTPlannerError as error:
             _log.warning("the answer is noise alone: %s", error)
         except Exception as error:  # its text might name a rating, so it is not even logged
@@ -329,55 +385,53 @@ class Client:
         return np.zeros(coordinates_of(model, shared)), None
 
     def _local(
-        self, model: Learner, sent: SentModel, ratings: Ratings, run: str | None = None
+        self,
+        model: Learner,
+        shared: Shared,
+        sent: SentModel,
+        ratings: Ratings,
+        run: str | None = None,
     ) -> Local:
-        """Return the stored local state, if it belongs to this model, these users and this run."""
-        shared = Shared(jnp.asarray(sent.items), jnp.asarray(sent.dense))
-        first, stored = nothing_kept(model, shared, ratings), self._read_arrays("local.npz") or {}
-        leaves, tree = jax.tree.flatten(first)
-        kept = [stored.get(f"leaf{n}") for n in range(len(leaves))]
-        about = bytes(stored.get("about", b""))
-        if run is None:  # to recommend: the state of the latest run
-            about = about[about.find(b"\n") + 1 :]
-        same = about == self._about_local(sent, ratings, run) and all(
-            mine is not None and mine.shape == leaf.shape and mine.dtype == leaf.dtype
-            for mine, leaf in zip(kept, leaves, strict=True)
-        )
-        return jax.tree.unflatten(tree, [jnp.asarray(mine) for mine in kept]) if same else first
+        """Return the local state of this run, or of the latest one if none is named.
 
-    def _about_local(self, sent: SentModel, ratings: Ratings, run: str | None) -> bytes:
-        users = [str(label) for label in ratings.user_labels.tolist()]
-        parts = [sent.name, dict(sent.settings), catalogue_hash(sent.catalogue), users]
-        about = json.dumps(parts, sort_keys=True).encode()
-        return about if run is None else json.dumps(run).encode() + b"\n" + about
+        A user who is new, or all of them in a new run, begins with what the model begins with.
+        """
+        start = jax.random.key(0 if run is None else secrets.randbits(31))
+        first = nothing_kept(model, shared, ratings, start)
+        stored = self._read_arrays("local.npz") or {}
+        leaves, tree = jax.tree.flatten(first)
+        try:
+            about = json.loads(bytes(stored["about"]))
+            place = {user: row for row, user in enumerate(about.pop("users"))}
+            if run not in (None, about.pop("run")) or about != _about(sent):
+                return first
+            rows = [(row, place[u]) for row, u in enumerate(_users_of(ratings)) if u in place]
+            new, old = np.array(rows, dtype=np.int64).reshape(-1, 2).T
+            known = [leaf.at[new].set(stored[f"leaf{n}"][old]) for n, leaf in enumerate(leaves)]
+        except (KeyError, ValueError, IndexError, TypeError):  # of another version, or damaged
+            return first
+        return jax.tree.unflatten(tree, known)
 
     def _ratings_for(self, sent: SentModel) -> Ratings:
-        ratings, left_out = self.file.ratings_over(sent.catalogue, sent.low, sent.high)
+        catalogue = self._catalogue_of(sent)
+        known = catalogue.items, catalogue.low, catalogue.high
+        ratings, left_out = self.file.ratings_over(*known)
         if left_out:
             _log.info("%d ratings left out: not in this run's catalogue or scale", left_out)
         return ratings
 
     def _keep(self, sent: SentModel) -> None:
-        about = {
-            "name": sent.name,
-            "settings": dict(sent.settings),
-            "low": sent.low,
-            "high": sent.high,
-            "catalogue": sent.catalogue,
-        }
-        text = _bytes(json.dumps(about).encode())
+        text = _bytes(json.dumps(_about(sent)).encode())
         self._write_arrays("model.npz", items=sent.items, dense=sent.dense, about=text)
 
     def _kept(self) -> SentModel:
-        stored = self._read_arrays("model.npz")
-        if stored is None:
-            raise ConfigError(
-                f"{self.file.state}: no model has come yet; this client has not taken part in a "
-                "round"
-            )
-        about = json.loads(bytes(stored["about"]))
-        about["catalogue"] = tuple(about["catalogue"])
-        return SentModel(items=stored["items"], dense=stored["dense"], **about)
+        stored = self._read_arrays("model.npz") or {}
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # missing, or of a past version
+            about: dict[str, Any] = json.loads(bytes(stored.pop("about")))
+            return SentModel(**about, items=stored["items"], dense=stored["dense"])
+        raise ConfigError(
+            f"{self.file.state}: no model has come yet; this client has not taken part in a round"
+        )
 
     def _remembered(self) -> Head | None:
         """Return the ledger's head at the latest release."""
@@ -388,7 +442,8 @@ class Client:
 
     def _read_arrays(self, name: str) -> dict[str, NDArray[Any]] | None:
         try:
-            with np.load(self.file.state / name, allow_pickle=False) as stored:
+            content = io.BytesIO((self.file.state / name).read_bytes())
+            with np.load(content, allow_pickle=False) as stored:
                 return dict(stored)
         except Exception:  # missing or damaged: it can be had again
             return None
@@ -397,6 +452,20 @@ class Client:
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **arrays)
         replace_file(self.file.state / name, buffer.getvalue())
+
+
+def _name_of(digest: str) -> str:
+    """Return the name of the file of a catalogue."""
+    return f"catalogue-{digest}.npz"
+
+
+def _about(sent: SentModel) -> dict[str, Any]:
+    """Return what a model is, without its parameters."""
+    return {"name": sent.name, "settings": dict(sent.settings), "catalogue": sent.catalogue}
+
+
+def _users_of(ratings: Ratings) -> list[str]:
+    return [str(label) for label in ratings.user_labels.tolist()]
 
 
 def _bytes(content: bytes) -> NDArray[np.uint8]:
@@ -441,15 +510,25 @@ def make_client_app(
         return client.hello().record()
 
     def train(client: Client, content: RecordDict) -> RecordDict:
-        return upload_record(client.answer(Request.read(content)))
+        request = Request.read(content)
+        if client.lacks(request.model):
+            return reply("unknown")
+        return upload_record(client.answer(request))
 
     def keep(client: Client, content: RecordDict) -> RecordDict:
-        client.keep(SentModel.read(content))
+        sent = SentModel.read(content)
+        if client.lacks(sent):
+            return reply("unknown")
+        client.keep(sent)
         return reply("kept")
 
-    app.query(HELLO.partition(".")[2])(answering(hello))
+    def hold(client: Client, content: RecordDict) -> RecordDict:
+        client.hold(SentCatalogue.read(content))
+        return reply("kept")
+
     app.train()(answering(train))
-    app.query(KEEP.partition(".")[2])(answering(keep))
+    for kind, handle in ((HELLO, hello), (KEEP, keep), (CATALOGUE, hold)):
+        app.query(kind.partition(".")[2])(answering(handle))
     return app
 
 

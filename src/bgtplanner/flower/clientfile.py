@@ -7,6 +7,8 @@ the client, and nothing that a server sends can change them.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +30,9 @@ from bgtplanner.text import is_sha256
 __all__ = ["ClientFile", "ClientPolicy", "load_client"]
 
 
+_READINGS = 3  # of a table that is replaced while it is read
+
+
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -47,13 +52,14 @@ class ClientPolicy(_File):
         smallest_noise_multiplier: Smallest ratio of noise scale to the sensitivity 2 * clip.
         smallest_clip: A smaller clip is refused.
         largest_clip: A larger clip is refused.
-        models: Names of the models that may be computed.
+        models: Names of the models that may be computed, or ``package.module:Class`` for one that
+            is installed here; no other code is imported, whatever a server names.
         settings: Settings of models, by name; a model that is not listed must have its defaults.
-        catalogues: SHA-256 of every allowed list of items, in its order; see
-            :func:`~bgtplanner.flower.messages.catalogue_hash`.
+        catalogues: SHA-256 of every allowed catalogue: items, titles, features and scale; see
+            :attr:`~bgtplanner.flower.messages.SentCatalogue.digest`.
         scale: Lowest and highest possible rating.
         most_items: Length of the longest allowed catalogue.
-        most_features: The most public features of an item that a server may send.
+        most_features: The most public features that an item may have.
         requests_per_hour: How many new requests are answered per hour.
         answers_kept: How many of the newest answers are kept, to repeat them on request.
     """
@@ -123,8 +129,8 @@ class ClientFile(_File):
         ratings: Table of this client's ratings.
         state: Folder of its ledger, the last model and the newest answers.
         policy: File that says what the client agrees to.
-        items: Table of the items' titles and features, to recommend with; optional, and never
-            needed to take part.
+        items: Table of the items' titles and features, to recommend with in place of those that
+            came with the catalogue; optional, and never needed to take part.
         witness: A file on another disk or host that records every payment. It detects a ledger
             that was replaced by a backup even if the whole state folder was; optional.
         user_column: Column of the table, by name or position; detected by default.
@@ -159,6 +165,9 @@ class ClientFile(_File):
     def table(self) -> Table:
         """Return the client's ratings as they are in the file now.
 
+        Ratings may arrive at any time. A file that is replaced meanwhile is read again; one that
+        someone is still writing to is refused as far as that can be seen.
+
         Raises:
             DataError: If the file cannot be read as ratings; names the line.
         """
@@ -168,7 +177,16 @@ class ClientFile(_File):
             rating=self.rating_column,
             time=self.time_column,
         )
-        table = read_table(self.ratings, layout)
+        for _ in range(_READINGS):
+            before = _version_of(self.ratings)
+            table = read_table(self.ratings, layout)
+            if before == _version_of(self.ratings):
+                break
+        else:
+            raise DataError("is changing all the time; rename a new file to it", path=self.ratings)
+        if _is_cut_off(self.ratings):
+            problem = "ends within a line, as if it were half-written; expected a line break"
+            raise DataError(f"{problem}. Write a new file, and rename it", path=self.ratings)
         if table.rating is None:
             problem = "has no rating column; give one, which is 1 in every row if rows are clicks"
             raise DataError(problem, path=self.ratings)
@@ -230,6 +248,22 @@ def load_client(path: Path | str) -> ClientFile:
     paths = {name: getattr(found, name) for name in names}
     homes = {name: file.parent / path for name, path in paths.items() if path is not None}
     return found.model_copy(update=homes)
+
+
+def _version_of(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes whenever a file is replaced or written to."""
+    with contextlib.suppress(OSError):
+        found = path.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns
+    return None
+
+
+def _is_cut_off(path: Path) -> bool:
+    """Return whether a table ends within a line; a packed one that is cut off cannot be read."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(-1, os.SEEK_END)
+        return not packed and file.read(1) not in (b"\n", b"\r")
 
 
 _Kind = TypeVar("_Kind", bound=_File)

@@ -11,12 +11,13 @@ from string import Template
 import numpy as np
 from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 
+from bgtplanner.data.catalogue import read_items
 from bgtplanner.data.datasets import load_ratings
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users
 from bgtplanner.errors import ConfigError, RunFolderError, StorageError
 from bgtplanner.federation.protection import noise_of_mean
-from bgtplanner.flower.messages import catalogue_hash
+from bgtplanner.flower.messages import SentCatalogue
 from bgtplanner.models.learner import Size
 from bgtplanner.models.tastes import Tastes
 from bgtplanner.privacy.accountants import default_accountant
@@ -83,7 +84,6 @@ def write_example(
         "rule": accountant.name,
         "largest_charge": f"{2 * even:.3g}",
         "smallest_charge": f"{even / 100:.2g}",
-        "catalogue": catalogue_hash([str(label) for label in ratings.item_labels]),
         "axes": str(model.axes),
         "smallest_noise_multiplier": f"{float(accountant.noise_multiplier(2 * even)):.2g}",
         "low": f"{float(ratings.low)}",
@@ -93,14 +93,16 @@ def write_example(
     try:
         if folder.exists() and any(folder.iterdir()):
             raise RunFolderError(f"{folder}: the folder is not empty; choose another one")
+        items = folder / "server" / "items.csv"
+        _write_items(items, ratings)
+        made = SentCatalogue.of(read_items(items), float(ratings.low), float(ratings.high))
+        words["catalogue"] = made.digest
         for name, target in _FILES.items():
             _write(folder / target, _filled(name, words))
         (folder / "certificates.sh").chmod(0o755)
         for name in _PINNED:
             _write(folder / "pinned" / name, _filled("pinned.sh", words))
             (folder / "pinned" / name).chmod(0o755)
-        names = "".join(f"{label}\n" for label in ratings.item_labels)
-        _write(folder / "server" / "items.txt", names)
         dealt = deal_users(ratings, clients, seed=0)
         for client in range(clients):
             home = folder / "clients" / str(client + 1)
@@ -122,6 +124,19 @@ def _filled(name: str, words: dict[str, str]) -> str:
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
+
+
+def _write_items(path: Path, ratings: Ratings) -> None:
+    """Write labels, titles and features of the items; without titles, labels stand in."""
+    known, labels = ratings.catalogue, ratings.item_labels.tolist()
+    titles = labels if known is None or known.titles is None else known.titles.tolist()
+    names = () if known is None else known.names
+    rows = ratings.features.astype(int).tolist() if names else [[]] * len(labels)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["item", "title", *names])
+        writer.writerows([*row, *of] for *row, of in zip(labels, titles, rows, strict=True))
 
 
 def _write_ratings(path: Path, ratings: Ratings, client: int) -> None:

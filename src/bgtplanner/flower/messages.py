@@ -9,7 +9,11 @@ message        from the server                               from the client
 ``HELLO``      the protocol version                          its name, and its accountant
 ``TRAIN``      the model, the plan of a round                its noised upload, or a refusal
 ``KEEP``       the model                                     a confirmation, or a refusal
+``CATALOGUE``  items, titles, features, scale                a confirmation, or a refusal
 =============  ============================================  ==================================
+
+A model names its catalogue by its digest. A client that does not hold that one answers
+``unknown``; the server then sends it, once, and asks again.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -26,29 +30,33 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
+from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.errors import MessageError
 from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE, is_sha256
 
 __all__ = [
+    "CATALOGUE",
     "HELLO",
     "KEEP",
     "TRAIN",
     "Hello",
     "Request",
+    "SentCatalogue",
     "SentModel",
-    "catalogue_hash",
     "hello_request",
     "read_hello",
     "read_hello_request",
+    "read_status",
     "read_upload",
     "reply",
     "upload_record",
 ]
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Increased with every change of the wire format; both sides must have the same version."""
 
 HELLO, TRAIN, KEEP = "query.hello", "train", "query.keep"
+CATALOGUE = "query.catalogue"
 
 _LONGEST_NAME = 200
 
@@ -56,37 +64,123 @@ Floats = NDArray[np.float64]
 Setting = bool | int | float | str
 
 
-def catalogue_hash(items: Sequence[str]) -> str:
-    """Return the SHA-256 of a list of items, in its order, by which a policy identifies it.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SentCatalogue:
+    """All that is public about the items and their ratings: sent once, known by its digest.
 
-    For a file with one name per line it is what `sha256sum` prints.
-
-    Example:
-        >>> catalogue_hash(["Alien", "Brazil"])[:16]
-        '21e55d3c7e5c97b4'
+    Attributes:
+        items: Name of every item, in the order of the rows.
+        low: Raw rating that counts as 0.
+        high: Raw rating that counts as 1.
+        features: Public features of the items, ``[n_items, n_features]``; there may be none.
+        names: Names of the features.
+        titles: Titles of the items, or none.
     """
-    return hashlib.sha256("".join(f"{name}\n" for name in items).encode()).hexdigest()
+
+    items: tuple[str, ...]
+    low: float
+    high: float
+    features: NDArray[np.float32]
+    names: tuple[str, ...] = ()
+    titles: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, table: Catalogue, low: float, high: float) -> SentCatalogue:
+        """Return the catalogue of a table of items, and of a scale."""
+        titles = () if table.titles is None else tuple(table.titles.tolist())
+        items = tuple(table.labels.tolist())
+        return cls(
+            items=items, low=low, high=high, features=table.features, names=table.names,
+            titles=titles,
+        )  # fmt: skip
+
+    @cached_property
+    def text(self) -> str:
+        """Everything but the features, as it is sent and stored."""
+        about = {
+            "items": self.items,
+            "low": float(self.low),
+            "high": float(self.high),
+            "names": self.names,
+            "titles": self.titles,
+        }
+        return json.dumps(about, sort_keys=True, ensure_ascii=False)
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 by which policies and models name it.
+
+        Example:
+            >>> catalogue = SentCatalogue(
+            ...     items=("Alien", "Brazil"), low=1, high=5, features=np.zeros((2, 0), np.float32)
+            ... )
+            >>> catalogue.digest[:16]
+            'f1c8236d3d350627'
+        """
+        about = f"{self.text}\n{self.features.shape}\n".encode()
+        return hashlib.sha256(about + self.features.astype("<f4").tobytes()).hexdigest()
+
+    def record(self) -> RecordDict:
+        """Return the catalogue as it is sent."""
+        about = ConfigRecord({"protocol": PROTOCOL, "text": self.text})
+        features = ArrayRecord({"features": Array(self.features)})
+        return RecordDict({"catalogue": about, "features": features})
+
+    @classmethod
+    def read(cls, content: RecordDict) -> SentCatalogue:
+        """Return the catalogue in a message.
+
+        Raises:
+            MessageError: If it is not a catalogue of this protocol.
+        """
+        about = _config(content, "catalogue", {"protocol": int, "text": str})
+        _unless(about["protocol"] == PROTOCOL, "another protocol")
+        _unless(set(content) == {"catalogue", "features"}, "other records than expected")
+        return cls.parse(about["text"], _arrays(content, "features", {"features": "float32"}))
+
+    @classmethod
+    def parse(cls, text: str, arrays: Mapping[str, NDArray[Any]]) -> SentCatalogue:
+        """Return the catalogue of a text and an array of features.
+
+        Raises:
+            MessageError: If they are not a catalogue.
+        """
+        _unless(len(text) <= MOST_BYTES_OF_A_CATALOGUE, "a catalogue that is too long")
+        about = _json(text, "catalogue")
+        lists, scale = ("items", "names", "titles"), ("low", "high")
+        _unless(set(about) == {*lists, *scale}, "a catalogue with other entries than expected")
+        for name in lists:
+            plain = isinstance(about[name], list) and all(type(e) is str for e in about[name])
+            _unless(plain, f"{name} that are not texts")
+            about[name] = tuple(about[name])
+            _unless(max(map(len, about[name]), default=0) <= LONGEST_LABEL, "too long a name")
+        floats = all(type(about[name]) is float for name in scale)
+        finite = floats and math.isfinite(about["low"]) and math.isfinite(about["high"])
+        _unless(finite and about["low"] < about["high"], "an invalid scale")
+        items, features = about["items"], arrays["features"]
+        different = len(set(items)) == len(items) > 0 and all(items)
+        _unless(different, "a catalogue with empty or repeated names")
+        _unless(len(about["titles"]) in (0, len(items)), "titles of other items")
+        shaped = features.shape == (len(items), len(about["names"]))
+        _unless(shaped and features.dtype == np.float32, "features of another shape")
+        return cls(**about, features=features)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SentModel:
-    """The model as the server sends it.
+    """The model as the server sends it, without what is in the catalogue.
 
     Attributes:
         name: Name of the model, such as ``biases``.
         settings: Settings of the model.
-        low: Raw rating that counts as 0.
-        high: Raw rating that counts as 1.
-        catalogue: Public name of every item, in the order of the rows.
-        items: One row per item.
+        catalogue: Digest of the catalogue.
+        items: One row per item: the model's own columns.
         dense: Everything else, flat.
     """
 
     name: str
     settings: Mapping[str, Setting]
-    low: float
-    high: float
-    catalogue: tuple[str, ...]
+    catalogue: str
     items: NDArray[np.float32]
     dense: NDArray[np.float32]
 
@@ -96,9 +190,7 @@ class SentModel:
             "protocol": PROTOCOL,
             "name": self.name,
             "settings": json.dumps(dict(self.settings), sort_keys=True),
-            "low": float(self.low),
-            "high": float(self.high),
-            "catalogue": "\n".join(self.catalogue),
+            "catalogue": self.catalogue,
         }
         arrays = {"items": Array(self.items), "dense": Array(self.dense)}
         return RecordDict({"model": ConfigRecord(about), "shared": ArrayRecord(arrays)})
@@ -110,39 +202,17 @@ class SentModel:
         Raises:
             MessageError: If it is not a model of this protocol.
         """
-        kinds = {"protocol": int, "name": str, "settings": str, "low": float, "high": float}
-        about = _config(content, "model", kinds | {"catalogue": str})
-        _unless(about["protocol"] == PROTOCOL, "another protocol")
-        low, high = about["low"], about["high"]
-        _unless(math.isfinite(low) and math.isfinite(high) and low < high, "an invalid scale")
-        # Files are limited in bytes, so whatever passes there also passes in characters here.
-        longest = max(len(about["catalogue"]), len(about["settings"]))
-        _unless(longest <= MOST_BYTES_OF_A_CATALOGUE, "a catalogue that is too long")
-        catalogue = tuple(about["catalogue"].split("\n"))
-        _unless(max(map(len, catalogue)) <= LONGEST_LABEL, "an item with too long a name")
-        different = len(set(catalogue)) == len(catalogue) and all(catalogue)
-        _unless(different, "a catalogue with empty or repeated names")
-        try:
-            settings = json.loads(about["settings"])
-        except (ValueError, RecursionError) as error:
-            raise MessageError("settings that cannot be read") from error
-        plain = isinstance(settings, dict) and all(
-            type(value) in (bool, int, float, str) for value in settings.values()
-        )
+        kinds = {"protocol": int, "name": str, "settings": str, "catalogue": str}
+        about = _config(content, "model", kinds)
+        _unless(about.pop("protocol") == PROTOCOL, "another protocol")
+        _unless(is_sha256(about["catalogue"]), "an invalid digest of a catalogue")
+        about["settings"] = settings = _json(about["settings"], "settings")
+        plain = all(type(value) in (bool, int, float, str) for value in settings.values())
         _unless(plain, "settings that are neither numbers nor strings")
         arrays = _arrays(content, "shared", {"items": "float32", "dense": "float32"})
-        items, dense = arrays["items"], arrays["dense"]
-        _unless(items.ndim == 2 and dense.ndim == 1, "parameters of another shape")
-        _unless(len(items) == len(catalogue), "parameters of another shape")
-        return cls(
-            name=about["name"],
-            settings=settings,
-            low=low,
-            high=high,
-            catalogue=catalogue,
-            items=items,
-            dense=dense,
-        )
+        flat = arrays["items"].ndim == 2 and arrays["dense"].ndim == 1
+        _unless(flat, "parameters of another shape")
+        return cls(**about, items=arrays["items"], dense=arrays["dense"])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -207,10 +277,10 @@ class Request:
     def digest(self) -> bytes:
         """Hash of the whole request: equal requests, and only those, have the same."""
         model = self.model
-        about = [self._plan(), model.name, dict(model.settings), model.low, model.high]
+        about = [self._plan(), model.name, dict(model.settings), model.catalogue]
         digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
-        for part in ("\n".join(model.catalogue).encode(), model.items, model.dense):
-            data = part if isinstance(part, bytes) else np.ascontiguousarray(part).tobytes()
+        for part in (model.items, model.dense):
+            data = np.ascontiguousarray(part).tobytes()
             digest.update(len(data).to_bytes(8, "little") + data)
         return digest.digest()
 
@@ -256,9 +326,17 @@ def read_hello(message: Message) -> Hello:
     return Hello(name=name, accountant=about["rule"])
 
 
-def reply(status: Literal["kept", "refused"]) -> RecordDict:
+def reply(status: Literal["kept", "refused", "unknown"]) -> RecordDict:
     """Return an answer of one word. A refusal gives no reason; that is in the client's log."""
     return RecordDict({"reply": ConfigRecord({"status": status})})
+
+
+def read_status(message: Message) -> str | None:
+    """Return the word that a client answered with; None if the answer is something else."""
+    try:
+        return str(_config(_content(message), "reply", {"status": str})["status"])
+    except MessageError:
+        return None
 
 
 def upload_record(upload: Floats) -> RecordDict:
@@ -269,19 +347,31 @@ def upload_record(upload: Floats) -> RecordDict:
 
 
 def read_upload(message: Message, coordinates: int) -> Floats | None:
-    """Return the upload that a client sent; None if it refused.
+    """Return the upload that a client sent; None if it refused, or still has no catalogue.
 
     Raises:
         MessageError: If it is neither, or has another shape, or numbers that are not finite.
     """
     content = _content(message)
     status = _config(content, "reply", {"status": str})["status"]
-    if status == "refused":
+    if status in ("refused", "unknown"):
         return None
     _unless(status == "released" and set(content) == {"reply", "upload"}, "not an upload")
     upload = _arrays(content, "upload", {"upload": "float64"})["upload"]
     _unless(upload.shape == (coordinates,), "an upload of another shape")
     return upload
+
+
+def _json(text: str, what: str) -> dict[str, Any]:
+    """Return an object of JSON that someone else wrote, all of it text that can be written."""
+    try:
+        found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode()  # refuses halves of characters
+    except (ValueError, RecursionError) as error:
+        raise MessageError(f"{what} that cannot be read") from error
+    if not isinstance(found, dict):
+        raise MessageError(f"{what} that cannot be read")
+    return found
 
 
 def _content(message: Message) -> RecordDict:

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple, NoReturn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flwr.app import Message, RecordDict
 from jax import Array
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError, MessageError
-from bgtplanner.federation.client import coordinates_of, first_parameters
+from bgtplanner.federation.client import coordinates_of, first_parameters, without_features
 from bgtplanner.federation.coordinator import Coordinator
 from bgtplanner.federation.protection import Protection, Released, Terms
 from bgtplanner.federation.result import RoundResult
@@ -29,31 +30,27 @@ from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.screening import Limits, Screen
 from bgtplanner.federation.simulation import Seen, restored_state, state_arrays
 from bgtplanner.flower.machines import Machines
-from bgtplanner.flower.messages import KEEP, TRAIN, Request, SentModel, read_upload
+from bgtplanner.flower.messages import (
+    CATALOGUE,
+    KEEP,
+    TRAIN,
+    Request,
+    SentCatalogue,
+    SentModel,
+    read_status,
+    read_upload,
+)
 from bgtplanner.models.learner import settings_of
 from bgtplanner.models.metrics import Metrics
 from bgtplanner.planning.policy import Plan
 from bgtplanner.privacy.accountants import Accountant
 
-__all__ = ["Catalogue", "DeployedRounds", "Deployment", "Pace"]
+__all__ = ["DeployedRounds", "Deployment", "Pace"]
 
 _SEEN = "uploads_seen"  # in a checkpoint: digests of the uploads accepted so far
-
-
-class Catalogue(NamedTuple):
-    """What is public about the ratings.
-
-    Attributes:
-        items: Name of every item.
-        low: Lowest possible rating.
-        high: Highest possible rating.
-        features: Public features of the items, ``[n_items, n_features]``; there may be none.
-    """
-
-    items: tuple[str, ...]
-    low: float
-    high: float
-    features: NDArray[np.float32]
+_MISSED = "rounds_missed"  # in a checkpoint: how many rounds in a row each client has missed
+_MOST_MISSED = 3  # in a row; a client that has missed so many is asked
+_ASKED_AGAIN = 8  # in every eighth round only
 
 
 class Pace(NamedTuple):
@@ -90,7 +87,7 @@ class Deployment:
         self,
         federation: Federation,
         machines: Machines,
-        catalogue: Catalogue,
+        catalogue: SentCatalogue,
         *,
         model: str,
         accountant: Accountant,
@@ -116,6 +113,7 @@ class Deployment:
         self._state = State(shared, (), learner.server_initial(shared, federation.server))
         self._coordinates = coordinates_of(federation.model, shared)
         self._screen = Screen(self.protection.mechanism)
+        self._missed = np.zeros(self.n_clients, dtype=np.int32)
 
     @property
     def state(self) -> State:
@@ -123,11 +121,18 @@ class Deployment:
         return self._state
 
     def present(self) -> NDArray[np.bool_]:
-        """Wait until a round is due and enough clients are connected, and return which are."""
+        """Wait until a round is due and enough clients are connected, and return which are.
+
+        One that is connected and did not answer several times in a row would make everybody wait
+        again. It counts as absent in most rounds, unless there are too few without it.
+        """
         now = time.monotonic()
         time.sleep(max(0.0, self._began + self.pace.pause_seconds - now))
         self._began = time.monotonic()
-        return self.machines.wait_for(self.pace.least_clients, self.pace.wait_seconds)
+        connected = self.machines.wait_for(self.pace.least_clients, self.pace.wait_seconds)
+        silent = (self._missed >= _MOST_MISSED) & (self.next_round % _ASKED_AGAIN != 0)
+        expected = connected & ~silent
+        return expected if expected.sum() >= self.pace.least_clients else connected
 
     def step(self, terms: Terms, plan: Plan) -> RoundResult:
         """Ask all clients that have paid for their uploads, and learn from the usable ones."""
@@ -147,7 +152,10 @@ class Deployment:
             ).record()
             for place in places
         }
-        answers, self.useless = self.machines.exchange(requests, TRAIN, self.pace.round_seconds)
+        answers, self.useless = self._ask(requests, TRAIN)
+        heard = [place for place, answer in answers.items() if answer.has_content()]
+        self._missed[places] += 1
+        self._missed[heard] = 0
         self.asked, self.refused, self.late = len(places), 0, self.useless.pop("late", 0)
         uploads: dict[int, NDArray[np.float64]] = {}
         for place, answer in sorted(answers.items()):
@@ -173,23 +181,43 @@ class Deployment:
             if place not in rejected:
                 total += upload
                 accepted[place] = 1.0
-        heard = terms._replace(granted=jnp.asarray(accepted))
+        used = terms._replace(granted=jnp.asarray(accepted))
         self._state, released = _received(
-            self.federation, self._state, jnp.asarray(total, dtype=jnp.float32), heard
+            self.federation, self._state, jnp.asarray(total, dtype=jnp.float32), used
         )
         gradient = jax.device_get(released.aggregate.gradient)
         aggregate = np.concatenate([np.asarray(part).ravel() for part in gradient])
         self.seen = Seen(aggregate, float(released.noise_std), None)
         return self._record(int(accepted.sum()))
 
+    def _ask(
+        self, contents: Mapping[int, RecordDict], kind: str
+    ) -> tuple[dict[int, Message], Counter[str]]:
+        """Exchange messages; clients that lack the catalogue get it and are asked once more.
+
+        All of it together takes no longer than a round may.
+        """
+        deadline = time.monotonic() + self.pace.round_seconds
+
+        def exchange(some: Mapping[int, RecordDict], what: str) -> Any:
+            return self.machines.exchange(some, what, max(deadline - time.monotonic(), 1.0))
+
+        answers, useless = self.machines.exchange(contents, kind, self.pace.round_seconds)
+        lacking = [place for place, answer in answers.items() if read_status(answer) == "unknown"]
+        if lacking:
+            sent, _ = exchange({place: self.catalogue.record() for place in lacking}, CATALOGUE)
+            holding = [place for place, answer in sent.items() if read_status(answer) == "kept"]
+            again, more = exchange({place: contents[place] for place in holding}, kind)
+            answers = {place: of for place, of in answers.items() if place not in holding} | again
+            useless.update(more)
+        return answers, useless
+
     def _sent(self) -> SentModel:
-        shared = self._state.shared
+        shared = without_features(self.federation.model, self._state.shared)
         return SentModel(
             name=self._model,
             settings=settings_of(self.federation.model),
-            low=self.catalogue.low,
-            high=self.catalogue.high,
-            catalogue=self.catalogue.items,
+            catalogue=self.catalogue.digest,
             items=np.asarray(shared.items, dtype=np.float32),
             dense=np.asarray(shared.dense, dtype=np.float32),
         )
@@ -210,8 +238,8 @@ class Deployment:
         places = np.flatnonzero(self.machines.look())
         sent = self._sent()
         contents = {int(place): sent.record() for place in places}
-        answers, _ = self.machines.exchange(contents, KEEP, self.pace.round_seconds)
-        return sum(answer.has_content() for answer in answers.values())
+        answers, _ = self._ask(contents, KEEP)
+        return sum(read_status(answer) == "kept" for answer in answers.values())
 
     def rest(self) -> RoundResult:
         """Record a round in which nothing is asked of any client."""
@@ -239,12 +267,14 @@ class Deployment:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the whole state as named plain arrays."""
-        return state_arrays(self._state, self.next_round) | {_SEEN: self._screen.seen}
+        own: dict[str, NDArray[Any]] = {_SEEN: self._screen.seen, _MISSED: self._missed}
+        return state_arrays(self._state, self.next_round) | own
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from the result of :meth:`arrays`."""
         self._state, self.next_round = restored_state(arrays, self._state, jax.devices()[0])
         self._screen = Screen(self.protection.mechanism, arrays.get(_SEEN))
+        self._missed = np.array(arrays.get(_MISSED, self._missed))
 
 
 class DeployedRounds(Coordinator):

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ from bgtplanner.runs.canaries import TASTE_WIDTH, Rows, one_rating, picked_toget
 from bgtplanner.runs.doors import Door, Setting, Signs, stated_multiplier
 
 if TYPE_CHECKING:
-    from bgtplanner.flower.messages import Request
+    from bgtplanner.flower.messages import Request, SentCatalogue
 
 __all__ = ["ClientDoor"]
 
@@ -73,7 +73,7 @@ class ClientDoor(Door):
         tastes = setting.uploads == "tastes"
         items = setting.size // TASTE_WIDTH if tastes else _ITEMS * setting.size
         self._canary = (picked_together if tastes else one_rating)(items)
-        self._catalogue = tuple(f"item {index}" for index in range(items))
+        self._items = tuple(f"item {index}" for index in range(items))
         where = _RAM if os.access(_RAM, os.W_OK) else None
         self._folders = tempfile.TemporaryDirectory(prefix="bgtplanner-audit-", dir=where)
         self._made = 0
@@ -163,15 +163,20 @@ class ClientDoor(Door):
 
     # ---- the client
 
+    @cached_property
+    def _catalogue(self) -> SentCatalogue:
+        from bgtplanner.flower.messages import SentCatalogue
+
+        none = np.zeros((len(self._items), 0), dtype=np.float32)
+        return SentCatalogue(items=self._items, low=0.0, high=1.0, features=none)
+
     def _request(self, index: int) -> Request:
         from bgtplanner.flower.messages import Request, SentModel
 
         model = SentModel(
             name=self._canary.name,
             settings=self._canary.settings,
-            low=0.0,
-            high=1.0,
-            catalogue=self._catalogue,
+            catalogue=self._catalogue.digest,
             items=self._canary.items,
             dense=np.zeros(0, dtype=np.float32),
         )
@@ -187,8 +192,6 @@ class ClientDoor(Door):
         )
 
     def _open(self, mark: list[int] | None, epsilon: float = _EPSILON) -> _Desk:
-        from bgtplanner.flower.messages import catalogue_hash
-
         self._made += 1
         home = Path(self._folders.name) / str(self._made)
         home.mkdir()
@@ -202,7 +205,7 @@ class ClientDoor(Door):
             "smallest_noise_multiplier": 1e-9,
             "scale": [0.0, 1.0],
             "models": f'["{self._canary.name}"]',
-            "catalogues": f'["{catalogue_hash(self._catalogue)}"]',
+            "catalogues": f'["{self._catalogue.digest}"]',
             "requests_per_hour": 1e12,
             "answers_kept": _KEPT,
         }
@@ -214,6 +217,7 @@ class ClientDoor(Door):
         (home / "ratings.csv").write_text(_EMPTY, encoding="utf-8")
         desk = _Desk(home, mark)
         desk.client().enroll()
+        desk.client().hold(self._catalogue)
         return desk
 
     @contextmanager

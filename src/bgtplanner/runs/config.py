@@ -404,7 +404,7 @@ class DeploymentSection(_Section):
 
     Attributes:
         items: File of public item names, one per line; or a table (CSV, Parquet) of items with
-            features, which are sent to the clients with the model.
+            titles and features, which every client gets once.
         clients: The most clients that can ever take part.
         least_clients: The fewest clients that must be connected for a round.
         wait_seconds: How long to wait for that many.

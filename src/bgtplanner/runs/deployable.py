@@ -11,16 +11,14 @@ import numpy as np
 from bgtplanner.data.catalogue import read_items
 from bgtplanner.data.datasets import parse_scale
 from bgtplanner.data.tables import item_names
-from bgtplanner.errors import ConfigError, DataError
+from bgtplanner.errors import ConfigError, DataError, MessageError
 from bgtplanner.flower.check import Finding
-from bgtplanner.flower.messages import catalogue_hash
-from bgtplanner.flower.server import Catalogue
+from bgtplanner.flower.messages import SentCatalogue
 from bgtplanner.models.learner import settings_of
 from bgtplanner.privacy.allowed import Choice, check
 from bgtplanner.privacy.quotes import both_readings
 from bgtplanner.runs.assembly import accountant_of, federation_of, promise_of
 from bgtplanner.runs.config import Config, load_config
-from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE
 
 __all__ = ["agreed_settings", "catalogue_of", "check_deployable", "check_server"]
 
@@ -80,6 +78,7 @@ def check_server(config_file: Path) -> list[Finding]:
     privacy, catalogue = config.privacy, catalogue_of(config, config_file.parent)
     number, features = catalogue.features.shape
     with_features = f", {features} features" if features else ", no features"
+    with_features += ", titles" if catalogue.titles else ""
     means = promise_of(config, privacy.epsilon)
     read = both_readings(privacy.epsilon, means["neighbours"], means["epsilon_other_reading"])
     promise = f"{read}; delta {privacy.delta:g}, {accountant_of(config).name}"
@@ -87,11 +86,12 @@ def check_server(config_file: Path) -> list[Finding]:
     settings = agreed_settings(config, number)
     pinned = ", ".join(f"{name} = {json.dumps(value)}" for name, value in settings.items())
     model = config.model.name
+    section = f'[settings."{model}"]' if ":" in model else f"[settings.{model}]"
     return [
         Finding("settings", True, promise),
-        Finding("model", True, f"[settings.{model}] {pinned}" if pinned else f"{model}, defaults"),
+        Finding("model", True, f"{section} {pinned}" if pinned else f"{model}, defaults"),
         Finding("catalogue", True, f"{number} items{with_features}, {scale}"),
-        Finding("sha256", True, catalogue_hash(catalogue.items)),
+        Finding("sha256", True, catalogue.digest),
     ]
 
 
@@ -109,11 +109,11 @@ def agreed_settings(config: Config, n_items: int) -> dict[str, Any]:
     return {key: of for key, of in settings if key not in usual or of != usual[key]}
 
 
-def catalogue_of(config: Config, home: Path) -> Catalogue:
-    """Return what is public about the ratings: the items with their features, and the scale.
+def catalogue_of(config: Config, home: Path) -> SentCatalogue:
+    """Return what is public: the items with their titles and features, and the scale.
 
-    The items are either a list, one name per line, or a table (CSV or Parquet) of their names, of
-    which titles are not needed here, and features.
+    The items are either a list, one name per line, or a table (CSV or Parquet) with their names,
+    titles and features.
 
     Args:
         config: The settings.
@@ -137,16 +137,13 @@ def catalogue_of(config: Config, home: Path) -> Catalogue:
     path = home / items
     if not _is_table(path):
         names = item_names(path)
-        return Catalogue(names, *scale, np.zeros((len(names), 0), dtype=np.float32))
-    table = read_items(path)
-    names = tuple(table.labels.tolist())
-    for row, name in enumerate(names, start=1):
-        if "\n" in name or len(name.encode()) > LONGEST_LABEL:
-            expected = f"expected one line of at most {LONGEST_LABEL} bytes"
-            raise DataError(f"the name of item {row} cannot be sent; {expected}", path=path)
-    if len("\n".join(names).encode()) > MOST_BYTES_OF_A_CATALOGUE:
-        raise DataError(f"has more than {MOST_BYTES_OF_A_CATALOGUE:,} bytes of names", path=path)
-    return Catalogue(names, *scale, table.features)
+        none = np.zeros((len(names), 0), dtype=np.float32)
+        return SentCatalogue(items=names, low=scale[0], high=scale[1], features=none)
+    made = SentCatalogue.of(read_items(path), *scale)
+    try:
+        return SentCatalogue.read(made.record())
+    except MessageError as error:
+        raise DataError(f"cannot be sent to clients: {error}", path=path) from error
 
 
 def _is_table(path: Path) -> bool:

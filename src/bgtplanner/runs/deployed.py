@@ -8,8 +8,6 @@ killed is restarted with the same command.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import logging
 import secrets
 from collections.abc import Mapping
@@ -21,7 +19,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from bgtplanner.errors import BGTPlannerError, ConfigError, RunFolderError
 from bgtplanner.flower.machines import Machines
-from bgtplanner.flower.server import Catalogue, DeployedRounds, Deployment, Pace
+from bgtplanner.flower.messages import SentCatalogue
+from bgtplanner.flower.server import DeployedRounds, Deployment, Pace
 from bgtplanner.runs.assembly import accountant_of, coordinator_of, federation_of
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.deployable import catalogue_of, check_deployable
@@ -70,9 +69,7 @@ def carry_out(
     config = load_config(file=config_file)
     check_deployable(config)
     catalogue = catalogue_of(config, Path(config_file).parent)
-    public = json.dumps([catalogue.items, catalogue.low, catalogue.high]).encode()
-    mark = hashlib.sha256(public + catalogue.features.tobytes()).hexdigest()
-    with _folder_of(Path(out), config, mark, len(catalogue.items)) as folder:
+    with _folder_of(Path(out), config, catalogue.digest, len(catalogue.items)) as folder:
         summary = folder.summary(whole=True)
         if summary is not None:
             return summary
@@ -94,7 +91,7 @@ class _DeployedRun(Run):
     def __init__(
         self,
         config: Config,
-        catalogue: Catalogue,
+        catalogue: SentCatalogue,
         grid: Grid,
         folder: RunFolder,
         noted: Mapping[str, Any],
