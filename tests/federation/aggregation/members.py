@@ -98,6 +98,7 @@ class Members:
         messages, gone = dict.fromkeys(self.request.members, b""), set[int]()
         for step in STEPS:
             if step == until:
+                self.got |= {(step, place): message for place, message in messages.items()}
                 break
             gone |= set((drops or {}).get(step, ()))
             for place, message in messages.items():
