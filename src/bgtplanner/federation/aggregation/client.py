@@ -1,0 +1,421 @@
+"""A client's part in a round.
+
+**What is stored, and when.** Each step first notes that it has begun, then does its work, then
+stores its secrets together with its answer; only then is the answer handed out. So an answer that
+was sent is stored, and asked again with the same bytes the client repeats it, byte for byte. A
+step that has begun and has no answer is never done again: a masked upload cannot be made a second
+time with other values. If the two entries of the store do not fit together, because the process
+was killed between them or one was lost or replaced by an older one, the client takes no further
+part in the round. A store that is set back as a whole is for the caller's ledger to notice.
+
+**Refusals.** Whatever does not fit raises a `MessageError`, and ends the round for this client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NoReturn, Protocol
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from bgtplanner.errors import ConfigError, MessageError
+from bgtplanner.federation.aggregation import keys, masks
+from bgtplanner.federation.aggregation.messages import (
+    Keys,
+    KeysOfNeighbours,
+    Opened,
+    Opening,
+    Parcel,
+    Partners,
+    Request,
+    Share,
+    Shares,
+    SharesForOne,
+    Signature,
+    Survivors,
+    Upload,
+)
+from bgtplanner.federation.aggregation.neighbourhood import Ring
+from bgtplanner.federation.aggregation.roster import Roster
+from bgtplanner.federation.aggregation.wire import (
+    Entry,
+    Message,
+    blob,
+    fixed,
+    many,
+    number,
+    place_form,
+    places_form,
+)
+
+__all__ = ["Client", "Policy", "Store"]
+
+KEYS, SHARES, UPLOAD, SIGN, OPEN = range(1, 6)
+_OVER = 255
+
+
+class Store(Protocol):
+    """Where a client keeps a round: durable when `save` returns. What it holds is secret."""
+
+    def load(self, key: str) -> bytes | None:
+        """Return what was saved last under this key, if anything was."""
+
+    def save(self, key: str, content: bytes) -> None:
+        """Replace what is under this key, as a whole or not at all."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a client insists on.
+
+    Attributes:
+        smallest_group: The fewest clients in a sum that it adds to.
+        colluders: How many others it must be protected from, beside the server.
+    """
+
+    smallest_group: int
+    colluders: int
+
+    def __post_init__(self) -> None:
+        if self.colluders < 0 or self.smallest_group < self.colluders + 2:
+            raise ConfigError(
+                f"a smallest group of {self.smallest_group} and {self.colluders} colluders: at "
+                "least two of a group must be left when its colluders are taken away"
+            )
+
+
+@dataclass(frozen=True)
+class _Answer(Entry):
+    """What a step was asked (a digest) and what it has answered; `place` is the step."""
+
+    place: int = number(OPEN, 1)
+    asked: bytes = fixed(32)
+    answer: bytes = blob(1 << 31)
+
+
+@dataclass(frozen=True)
+class _Held(Entry):
+    """The two shares that a neighbour has dealt to this client."""
+
+    place: int = place_form()
+    of_self: bytes = fixed(keys.SEED)
+    of_masking: bytes = fixed(keys.SEED)
+
+
+@dataclass(frozen=True)
+class _State(Message):
+    """All that a client keeps between two steps; secret."""
+
+    kind = 100
+    self_seed: bytes = fixed(keys.SEED)
+    masking_seed: bytes = fixed(keys.SEED)
+    sealing: bytes = fixed(32)
+    neighbours: tuple[Keys, ...] = many(Keys)
+    held: tuple[_Held, ...] = many(_Held)
+    survivors: frozenset[int] = places_form()
+    answers: tuple[_Answer, ...] = many(_Answer)
+
+    @property
+    def step(self) -> int:
+        return self.answers[-1].place if self.answers else 0
+
+    @property
+    def partners(self) -> frozenset[int]:
+        return frozenset(held.place for held in self.held)
+
+
+class Client:
+    """One client in one round.
+
+    It may be made anew for each step: all that it needs is in its store.
+
+    Args:
+        request: What the server asks for.
+        roster: Who is enrolled.
+        identity: This client's own key.
+        policy: What it insists on.
+        store: Where it keeps the round.
+
+    Raises:
+        MessageError: If the request is not one that it takes part in.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        roster: Roster,
+        identity: Ed25519PrivateKey,
+        policy: Policy,
+        store: Store,
+    ) -> None:
+        self.request, self._roster, self._identity = request, roster, identity
+        self._policy, self._store, self._session = policy, store, request.session
+        self.place = roster.place(keys.public_bytes(identity))
+        name = f"{len(request.run.encode())} {request.run} {request.round}"
+        self._name = hashlib.sha256(name.encode()).hexdigest()[:32]
+        begun = store.load(f"{self._name}-begun")
+        if begun is not None and begun[:-1] != self._session:
+            self._end("this round was asked before, with other parameters")
+        self._check_request()
+        try:
+            self._ring = Ring(request.members, self._session, request.dropouts, request.colluders)
+        except ConfigError as error:
+            self._end(str(error), error)
+        self._neighbours = self._ring.neighbours(self.place)
+
+    def keys(self) -> bytes:
+        """Return this client's fresh keys, signed: the answer to the request."""
+        return self._step(KEYS, b"", self._make_keys)
+
+    def shares(self, message: bytes) -> bytes:
+        """Return the shares of this client's secrets: the answer to `KeysOfNeighbours`."""
+        return self._step(SHARES, message, self._make_shares)
+
+    def upload(self, message: bytes, values: Callable[[], NDArray[np.integer]]) -> bytes:
+        """Return the masked upload: the answer to `SharesForOne`.
+
+        Args:
+            message: The shares that the neighbours have dealt.
+            values: Makes the integers; called once at most, when everything else is in order. It
+                is the place to pay for the round. If it raises, the round is over for this client.
+        """
+        return self._step(UPLOAD, message, lambda state, got: self._mask(state, got, values))
+
+    def sign(self, message: bytes) -> bytes:
+        """Return a witness's signature: the answer to `Survivors`."""
+        return self._step(SIGN, message, self._sign)
+
+    def open(self, message: bytes) -> bytes:
+        """Return what takes the masks off the sum: the answer to `Opening`."""
+        return self._step(OPEN, message, self._open)
+
+    # ---- the order of steps, and what is stored
+
+    def _step(
+        self, step: int, message: bytes, work: Callable[[_State, bytes], tuple[_State, Message]]
+    ) -> bytes:
+        state, asked = self._load(), hashlib.sha256(message).digest()
+        for known in state.answers:
+            if (known.place, known.asked) == (step, asked):
+                return known.answer
+        if step <= state.step:
+            self._end("a step is asked for a second time, with another message")
+        if step != state.step + 1 and (state.step, step) != (UPLOAD, OPEN):
+            self._end("the steps of a round are out of order")
+        self._store.save(f"{self._name}-begun", self._session + bytes([step]))
+        try:
+            state, answer = work(state, message)
+        except MessageError as error:
+            self._end(str(error), error)
+        content = answer.to_bytes()
+        state = replace(state, answers=(*state.answers, _Answer(step, asked, content)))
+        self._store.save(f"{self._name}-state", state.to_bytes())
+        return content
+
+    def _load(self) -> _State:
+        begun, kept = (self._store.load(f"{self._name}-{part}") for part in ("begun", "state"))
+        if begun is None and kept is None:
+            return _State(bytes(16), bytes(16), bytes(32), (), (), frozenset(), ())
+        if begun is None or kept is None:
+            self._end("what was stored of it is lost in part, or a step was begun and not done")
+        state = _State.from_bytes(kept)
+        if state.step != begun[-1]:
+            self._end("it is over for this client, or what was stored of it is not the newest")
+        return state
+
+    def _end(self, why: str, cause: Exception | None = None) -> NoReturn:
+        self._store.save(f"{self._name}-begun", self._session + bytes([_OVER]))
+        raise MessageError(
+            f"round {self.request.round} of secure aggregation: {why}; this client takes no "
+            "further part in the round"
+        ) from cause
+
+    # ---- the steps
+
+    def _check_request(self) -> None:
+        request, policy, members = self.request, self._policy, len(self.request.members)
+        if request.roster != self._roster.digest:
+            self._end("it is for another roster than this client's")
+        if max(request.members, default=0) >= len(self._roster):
+            self._end("a member is not in the roster")
+        if self.place not in request.members:
+            self._end("this client is not one of its members")
+        if members - request.dropouts < policy.smallest_group:
+            self._end(
+                f"of {members} members {request.dropouts} may drop out; this client's smallest "
+                f"group is {policy.smallest_group}"
+            )
+        if request.colluders < policy.colluders:
+            self._end(f"it protects from {request.colluders} colluders, not {policy.colluders}")
+
+    def _make_keys(self, state: _State, _: bytes) -> tuple[_State, Keys]:
+        state = replace(
+            state,
+            self_seed=os.urandom(keys.SEED),
+            masking_seed=os.urandom(keys.SEED),
+            sealing=X25519PrivateKey.generate().private_bytes_raw(),
+        )
+        unsigned = Keys(
+            self._session,
+            self.place,
+            keys.public_bytes(self._sealing(state)),
+            keys.public_bytes(self._masking(state)),
+            keys.commitment(state.self_seed, self._session, self.place),
+            bytes(64),
+        )
+        signature = keys.sign(self._identity, self._session, "keys", unsigned.signed)
+        return state, replace(unsigned, signature=signature)
+
+    def _make_shares(self, state: _State, message: bytes) -> tuple[_State, Shares]:
+        got = KeysOfNeighbours.from_bytes(message)
+        self._check_session(got.session)
+        for neighbour in got.keys:
+            self._check_session(neighbour.session)
+            if neighbour.place not in self._neighbours:
+                raise MessageError("keys of a client that is not a neighbour")
+            self._verify(neighbour.place, neighbour.signature, "keys", neighbour.signed)
+        self._check_enough(len(got.keys), "neighbours with keys")
+        degree, threshold = self._ring.degree, self._ring.threshold
+        of_self = keys.split(state.self_seed, threshold, degree)
+        of_masking = keys.split(state.masking_seed, threshold, degree)
+        sealing, parcels = self._sealing(state), []
+        for other in got.keys:
+            index, ends = self._neighbours.index(other.place), (self.place, other.place)
+            one, two = of_self[index], of_masking[index]
+            sealed = keys.seal(sealing, other.sealing, self._session, ends, one + two)
+            marks = (
+                keys.mark(one, self._session, "self", *ends),
+                keys.mark(two, self._session, "masking", *ends),
+            )
+            parcels.append(Parcel(other.place, sealed, *marks))
+        answer = Shares(self._session, self.place, tuple(parcels))
+        return replace(state, neighbours=got.keys), answer
+
+    def _mask(
+        self, state: _State, message: bytes, values: Callable[[], NDArray[np.integer]]
+    ) -> tuple[_State, Upload]:
+        got = SharesForOne.from_bytes(message)
+        self._check_session(got.session)
+        known = {other.place: other for other in state.neighbours}
+        if got.place != self.place or not {parcel.place for parcel in got.parcels} <= set(known):
+            raise MessageError("shares for another client, or from one whose keys are unknown")
+        sealing, held = self._sealing(state), []
+        for parcel in got.parcels:
+            # A dealer whose shares are wrong is left out, as if it had dropped out: it must not
+            # be able to end the round for its neighbours.
+            with contextlib.suppress(MessageError):
+                held.append(self._unseal(sealing, known[parcel.place].sealing, parcel))
+        state = replace(state, held=tuple(held))
+        self._check_enough(len(held), "neighbours with shares")
+        masking, total = (
+            self._masking(state),
+            masks.mask(
+                keys.self_key(state.self_seed, self._session, self.place), self.request.size
+            ),
+        )
+        for other in sorted(state.partners):
+            key = keys.pair_key(masking, known[other].masking, self._session, self.place, other)
+            pair = masks.mask(key, self.request.size)
+            total = total + pair if self.place < other else total - pair
+        vector = values()
+        masks.check_values(vector, self.request.size)
+        masked = masks.reduced(total + vector.astype(np.uint64), self.request.bits)
+        partners = Partners.bits(self._neighbours, state.partners)
+        signature = keys.sign(self._identity, self._session, "partners", partners)
+        packed = masks.pack(masked, self.request.bits)
+        return state, Upload(self._session, self.place, partners, signature, packed)
+
+    def _unseal(self, sealing: X25519PrivateKey, other: bytes, parcel: Parcel) -> _Held:
+        ends = (parcel.place, self.place)
+        both = keys.unseal(sealing, other, self._session, ends, parcel.sealed)
+        one, two = both[: keys.SEED], both[keys.SEED :]
+        marks = (
+            keys.mark(one, self._session, "self", *ends),
+            keys.mark(two, self._session, "masking", *ends),
+        )
+        if marks != (parcel.self_mark, parcel.masking_mark):
+            raise MessageError("shares that are not those of which the dealer told the server")
+        return _Held(parcel.place, one, two)
+
+    def _sign(self, state: _State, message: bytes) -> tuple[_State, Signature]:
+        got = Survivors.from_bytes(message)
+        self._check_session(got.session)
+        if self.place not in self._ring.witnesses:
+            raise MessageError("this client is not a witness of the round")
+        self._check_survivors(state, got.places)
+        signature = keys.sign(self._identity, self._session, "survivors", message)
+        return replace(state, survivors=got.places), Signature(
+            self._session, self.place, signature
+        )
+
+    def _open(self, state: _State, message: bytes) -> tuple[_State, Opened]:
+        got = Opening.from_bytes(message)
+        self._check_session(got.session)
+        self._check_survivors(state, got.places)
+        if state.survivors and state.survivors != got.places:
+            raise MessageError("other survivors than those that this client has signed")
+        self._check_witnesses(got)
+        self._check_partners(got)
+        shares = tuple(
+            Share(held.place, held.of_self if held.place in got.places else held.of_masking)
+            for held in state.held
+        )
+        answer = Opened(self._session, self.place, state.self_seed, shares)
+        return replace(state, survivors=got.places), answer
+
+    def _check_survivors(self, state: _State, survivors: frozenset[int]) -> None:
+        request, near = self.request, survivors & set(self._neighbours)
+        if not survivors <= request.members:
+            raise MessageError("a survivor is not a member of the round")
+        if self.place not in survivors:
+            raise MessageError("this client is not among the survivors")
+        fewest = max(len(request.members) - request.dropouts, self._policy.smallest_group)
+        if len(survivors) < fewest:
+            raise MessageError(f"{len(survivors)} survivors; at least {fewest} were agreed")
+        if not near <= state.partners:
+            raise MessageError("a survivor with whom this client has not masked its upload")
+        self._check_enough(len(near), "surviving neighbours")
+
+    def _check_witnesses(self, opening: Opening) -> None:
+        """There is one set of survivors that enough witnesses sign, and this is the one."""
+        signed = Survivors(self._session, opening.places).to_bytes()
+        for signature in opening.signatures:
+            self._check_session(signature.session)
+            if signature.place not in self._ring.witnesses & opening.places:
+                raise MessageError("the signature of a client that is not a surviving witness")
+            self._verify(signature.place, signature.signature, "survivors", signed)
+        self._check_enough(len(opening.signatures), "signatures of witnesses")
+
+    def _check_partners(self, opening: Opening) -> None:
+        """A neighbour's self mask is opened only if this client's mask is on its upload, too."""
+        near = opening.places & set(self._neighbours)
+        if {other.place for other in opening.partners} != near:
+            raise MessageError("the partners of other clients than the surviving neighbours")
+        for other in opening.partners:
+            self._verify(other.place, other.signature, "partners", other.partners)
+            if self.place not in other.among(self._ring.neighbours(other.place)):
+                raise MessageError("a surviving neighbour has not masked its upload with this one")
+
+    def _check_session(self, session: bytes) -> None:
+        if session != self._session:
+            raise MessageError("a message of another round, roster or request")
+
+    def _check_enough(self, found: int, what: str) -> None:
+        if found < self._ring.threshold:
+            raise MessageError(f"{found} {what}; at least {self._ring.threshold} are needed")
+
+    def _verify(self, place: int, signature: bytes, label: str, content: bytes) -> None:
+        keys.verify(self._roster.keys[place], signature, self._session, label, content)
+
+    def _sealing(self, state: _State) -> X25519PrivateKey:
+        return X25519PrivateKey.from_private_bytes(state.sealing)
+
+    def _masking(self, state: _State) -> X25519PrivateKey:
+        return keys.masking_key(state.masking_seed, self._session, self.place)

@@ -1,0 +1,220 @@
+"""The messages of a round."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from bgtplanner.errors import ConfigError, MessageError
+from bgtplanner.federation.aggregation.keys import MARK, SEALED, SEED
+from bgtplanner.federation.aggregation.masks import MOST_BITS, MOST_COORDINATES
+from bgtplanner.federation.aggregation.roster import MOST_CLIENTS
+from bgtplanner.federation.aggregation.wire import (
+    Entry,
+    Message,
+    blob,
+    fixed,
+    many,
+    number,
+    place_form,
+    places_form,
+    text,
+)
+
+__all__ = ["Keys", "KeysOfNeighbours", "Opened", "Opening", "Parcel", "Partners", "Request"]
+__all__ += ["Share", "Shares", "SharesForOne", "Signature", "Survivors", "Upload"]
+
+_LONGEST_RUN = 1000
+_MOST_PARTNERS = (MOST_CLIENTS + 7) // 8
+
+
+@dataclass(frozen=True)
+class Request(Message):
+    """What a round is: everything public that its secrets are bound to.
+
+    Attributes:
+        run: The run's name.
+        round: The round's number.
+        roster: The roster's digest.
+        members: The places of the clients that are asked.
+        bits: Sums are modulo 2 to this power.
+        size: How many integers each client has.
+        dropouts: How many members may be missing from the sum.
+        colluders: How many members may be on the server's side.
+        context: A digest of whatever else the round was asked with.
+    """
+
+    kind = 1
+    run: str = text(_LONGEST_RUN)
+    round: int = number((1 << 63) - 1, 8)
+    roster: bytes = fixed(32)
+    members: frozenset[int] = places_form()
+    bits: int = number(MOST_BITS, 1)
+    size: int = number(MOST_COORDINATES)
+    dropouts: int = number(MOST_CLIENTS)
+    colluders: int = number(MOST_CLIENTS)
+    context: bytes = fixed(32)
+
+    def __post_init__(self) -> None:
+        numbers = (
+            0 <= self.round < 1 << 63
+            and 1 <= self.bits <= MOST_BITS
+            and 1 <= self.size <= MOST_COORDINATES
+            and min(self.dropouts, self.colluders) >= 0
+            and len(self.roster) == len(self.context) == 32
+        )
+        if not numbers or not 1 <= len(self.run.encode()) <= _LONGEST_RUN:
+            raise ConfigError(
+                f"a round of secure aggregation with a name of {len(self.run)} letters, number "
+                f"{self.round}, {self.bits} bits, {self.size} coordinates; expected 1 to "
+                f"{_LONGEST_RUN}, at least 0, 1 to {MOST_BITS} and 1 to {MOST_COORDINATES:,}, and "
+                "two digests of 32 bytes"
+            )
+
+    @cached_property
+    def session(self) -> bytes:
+        """What keys, masks, shares and signatures of this round are bound to."""
+        return hashlib.sha256(b"bgtplanner secure aggregation\0" + self.to_bytes()).digest()
+
+
+@dataclass(frozen=True)
+class Keys(Message):
+    """A client's fresh keys: to seal shares, to make pairwise masks, and what binds its seed."""
+
+    kind = 2
+    session: bytes = fixed(32)
+    place: int = place_form()
+    sealing: bytes = fixed(32)
+    masking: bytes = fixed(32)
+    commitment: bytes = fixed(32)
+    signature: bytes = fixed(64)
+
+    @property
+    def signed(self) -> bytes:
+        return self.content()[:-64]
+
+
+@dataclass(frozen=True)
+class KeysOfNeighbours(Message):
+    """The keys of those neighbours that have sent any."""
+
+    kind = 3
+    session: bytes = fixed(32)
+    keys: tuple[Keys, ...] = many(Keys)
+
+
+@dataclass(frozen=True)
+class Parcel(Entry):
+    """Two shares, sealed; `place` is the holder's on the way up, the dealer's on the way down."""
+
+    place: int = place_form()
+    sealed: bytes = fixed(SEALED)
+    self_mark: bytes = fixed(MARK)
+    masking_mark: bytes = fixed(MARK)
+
+
+@dataclass(frozen=True)
+class Shares(Message):
+    """What a client deals to its neighbours."""
+
+    kind = 4
+    session: bytes = fixed(32)
+    place: int = place_form()
+    parcels: tuple[Parcel, ...] = many(Parcel)
+
+
+@dataclass(frozen=True)
+class SharesForOne(Shares):
+    """What a client's neighbours have dealt to it."""
+
+    kind = 5
+
+
+@dataclass(frozen=True)
+class Partners(Entry):
+    """With whom a client has masked its upload: a bit for each of its neighbours, signed."""
+
+    place: int = place_form()
+    partners: bytes = blob(_MOST_PARTNERS)
+    signature: bytes = fixed(64)
+
+    @classmethod
+    def bits(cls, neighbours: tuple[int, ...], partners: Collection[int]) -> bytes:
+        """Return the bits of some of a client's neighbours."""
+        chosen = np.array([place in partners for place in neighbours], np.uint8)
+        return np.packbits(chosen, bitorder="little").tobytes()
+
+    def among(self, neighbours: tuple[int, ...]) -> frozenset[int]:
+        """Return the places of the partners among this client's neighbours."""
+        bits = np.unpackbits(np.frombuffer(self.partners, np.uint8), bitorder="little")
+        chosen = np.flatnonzero(bits).tolist()
+        if len(self.partners) != (len(neighbours) + 7) // 8 or max(chosen, default=0) >= len(
+            neighbours
+        ):
+            raise MessageError("partners that are not neighbours")
+        return frozenset(neighbours[index] for index in chosen)
+
+
+@dataclass(frozen=True)
+class Upload(Message):
+    """A client's masked integers, and with whom they are masked."""
+
+    kind = 6
+    session: bytes = fixed(32)
+    place: int = place_form()
+    partners: bytes = blob(_MOST_PARTNERS)
+    signature: bytes = fixed(64)
+    values: bytes = blob(MOST_COORDINATES * 8)
+
+
+@dataclass(frozen=True)
+class Survivors(Message):
+    """Whose uploads the sum is to have."""
+
+    kind = 7
+    session: bytes = fixed(32)
+    places: frozenset[int] = places_form()
+
+
+@dataclass(frozen=True)
+class Signature(Message):
+    """A witness's signature under a message `Survivors`."""
+
+    kind = 8
+    session: bytes = fixed(32)
+    place: int = place_form()
+    signature: bytes = fixed(64)
+
+
+@dataclass(frozen=True)
+class Opening(Message):
+    """Whose uploads the sum is to have, who has signed it, and the partners of neighbours."""
+
+    kind = 9
+    session: bytes = fixed(32)
+    places: frozenset[int] = places_form()
+    signatures: tuple[Signature, ...] = many(Signature)
+    partners: tuple[Partners, ...] = many(Partners)
+
+
+@dataclass(frozen=True)
+class Share(Entry):
+    """A share that is revealed: of the self mask of who is in the sum, else of the masking key."""
+
+    place: int = place_form()
+    share: bytes = fixed(SEED)
+
+
+@dataclass(frozen=True)
+class Opened(Message):
+    """The seed of a client's own self mask, and one share of each of its partners."""
+
+    kind = 10
+    session: bytes = fixed(32)
+    place: int = place_form()
+    seed: bytes = fixed(SEED)
+    shares: tuple[Share, ...] = many(Share)

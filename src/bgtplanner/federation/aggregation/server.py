@@ -1,0 +1,324 @@
+"""The server's part in a round: it carries messages from client to client, and unmasks the sum.
+
+It is not trusted with any client's integers, but with finishing the round. Members that are late,
+silent or wrong are left out where possible, and it says which; a sum that does not fit is never
+returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from bgtplanner.errors import ConfigError, MessageError
+from bgtplanner.federation.aggregation import keys, masks
+from bgtplanner.federation.aggregation.messages import (
+    Keys,
+    KeysOfNeighbours,
+    Opened,
+    Opening,
+    Parcel,
+    Partners,
+    Request,
+    Shares,
+    SharesForOne,
+    Signature,
+    Survivors,
+    Upload,
+)
+from bgtplanner.federation.aggregation.neighbourhood import Ring
+from bgtplanner.federation.aggregation.roster import Roster
+from bgtplanner.federation.aggregation.wire import Message
+
+__all__ = ["STEPS", "Server", "Sum"]
+
+STEPS = ("keys", "shares", "upload", "sign", "open")
+"""The steps of a round, by the names of the client's methods that answer them."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """What a round came to.
+
+    Attributes:
+        values: The sum of the integers modulo 2^bits.
+        places: Exactly whose integers are in it.
+    """
+
+    values: NDArray[np.uint64]
+    places: frozenset[int]
+
+
+class Server:
+    """The server in one round.
+
+    Ask every place in `waiting` for its answer to the step's message (the first is the request
+    itself), hand the answers to :meth:`receive`, and close the step when nobody else is to be
+    waited for; after the last step, :meth:`finish`.
+
+    Args:
+        request: What the round is.
+        roster: Who is enrolled.
+
+    Attributes:
+        step: The step that answers are taken for; None when all are closed.
+        waiting: Who has been asked and has not answered.
+        failed: Why a member was left out, by its place: silence, or a wrong message.
+    """
+
+    def __init__(self, request: Request, roster: Roster) -> None:
+        if request.roster != roster.digest or max(request.members, default=0) >= len(roster):
+            raise ConfigError("the request names another roster, or members that are not in it")
+        self.request, self._roster, self._session = request, roster, request.session
+        self._ring = Ring(request.members, self._session, request.dropouts, request.colluders)
+        self.step: str | None = STEPS[0]
+        self.waiting = set(request.members)
+        self.failed: dict[int, str] = {}
+        self._keys: dict[int, Keys] = {}
+        self._dealt: dict[int, dict[int, Parcel]] = {}
+        self._uploads: dict[int, tuple[Upload, frozenset[int]]] = {}
+        self._survivors: frozenset[int] = frozenset()
+        self._signatures: dict[int, Signature] = {}
+        self._opened: dict[int, Opened] = {}
+
+    def receive(self, place: int, content: bytes) -> None:
+        """Take a client's answer to the step.
+
+        Args:
+            place: Who sends it, as the connection says.
+            content: The answer.
+
+        Raises:
+            MessageError: If it is wrong, or nobody asked; the round goes on without it.
+        """
+        if place not in self.waiting or self.step is None:
+            raise MessageError(f"client {place} was not asked, or has answered this step already")
+        take: Callable[[int, bytes], None] = getattr(self, f"_take_{self.step}")
+        self.waiting.discard(place)
+        try:
+            take(place, content)
+        except MessageError as error:
+            self.failed[place] = f"{self.step}: {error}"
+            raise
+
+    def close_step(self) -> dict[int, bytes]:
+        """Stop waiting; return what to send to whom in the next step (nothing after the last).
+
+        Raises:
+            MessageError: If too few members are left; the round has failed.
+        """
+        for place in self.waiting:
+            self.failed[place] = f"{self.step}: no answer"
+        closed, self.waiting = self.step, set()
+        if closed is None:
+            raise ConfigError("all steps of this round are closed")
+        later = STEPS.index(closed) + 1
+        self.step = None  # if closing fails, nothing more is taken
+        messages: dict[int, Message] = getattr(self, f"_close_{closed}")()
+        if later < len(STEPS):
+            self.step, self.waiting = STEPS[later], set(messages)
+        return {place: message.to_bytes() for place, message in messages.items()}
+
+    def finish(self) -> Sum:
+        """Return the sum, and who is in it.
+
+        Raises:
+            MessageError: If too few have answered, or a secret is not what was announced.
+        """
+        if self.step is not None or len(self._opened) == 0:
+            raise ConfigError("the round has not come to its last step, or has failed")
+        request, session, size = self.request, self._session, self.request.size
+        total = np.zeros(size, np.uint64)
+        for place in self._survivors:
+            total += masks.unpack(self._uploads[place][0].values, size, request.bits)
+            total -= masks.mask(keys.self_key(self._self_seed(place), session, place), size)
+        for gone, holders in self._masked_with_the_missing().items():
+            masking = self._masking_key(gone)
+            for place in holders:
+                key = keys.pair_key(masking, self._keys[place].masking, session, gone, place)
+                pair = masks.mask(key, size)
+                total = total - pair if place < gone else total + pair
+        return Sum(masks.reduced(total, request.bits), self._survivors)
+
+    # ---- what is taken
+
+    def _take_keys(self, place: int, content: bytes) -> None:
+        got = Keys.from_bytes(content)
+        self._check_sender(got.session, got.place, place)
+        self._verify(place, got.signature, "keys", got.signed)
+        for public in (got.sealing, got.masking):  # refuses keys with which all exchanges are zero
+            keys.pair_key(X25519PrivateKey.generate(), public, self._session, place, place)
+        self._keys[place] = got
+
+    def _take_shares(self, place: int, content: bytes) -> None:
+        got = Shares.from_bytes(content)
+        self._check_sender(got.session, got.place, place)
+        parcels = {parcel.place: parcel for parcel in got.parcels}
+        if set(parcels) != self._near(place, set(self._keys)):
+            raise MessageError("shares for others than the neighbours whose keys were sent")
+        self._dealt[place] = parcels
+
+    def _take_upload(self, place: int, content: bytes) -> None:
+        got = Upload.from_bytes(content)
+        self._check_sender(got.session, got.place, place)
+        masks.unpack(got.values, self.request.size, self.request.bits)
+        self._verify(place, got.signature, "partners", got.partners)
+        partners = Partners(place, got.partners, got.signature).among(self._ring.neighbours(place))
+        if not partners <= self._near(place, set(self._dealt)):
+            raise MessageError("an upload that is masked with a client that has dealt no shares")
+        self._uploads[place] = (got, partners)
+
+    def _take_sign(self, place: int, content: bytes) -> None:
+        got = Signature.from_bytes(content)
+        self._check_sender(got.session, got.place, place)
+        signed = Survivors(self._session, self._survivors).to_bytes()
+        self._verify(place, got.signature, "survivors", signed)
+        self._signatures[place] = got
+
+    def _take_open(self, place: int, content: bytes) -> None:
+        got = Opened.from_bytes(content)
+        self._check_sender(got.session, got.place, place)
+        if keys.commitment(got.seed, self._session, place) != self._keys[place].commitment:
+            raise MessageError("a seed that is not the one it has committed to")
+        if {share.place for share in got.shares} != self._uploads[place][1]:
+            raise MessageError("shares of others than its partners")
+        for share in got.shares:
+            inside, dealt = share.place in self._survivors, self._dealt[share.place][place]
+            kind, expected = (
+                ("self", dealt.self_mark) if inside else ("masking", dealt.masking_mark)
+            )
+            if keys.mark(share.share, self._session, kind, share.place, place) != expected:
+                raise MessageError(f"a wrong share of client {share.place}")
+        self._opened[place] = got
+
+    # ---- what follows from it
+
+    def _close_keys(self) -> dict[int, Message]:
+        self._check_enough(len(self._keys), "have sent keys")
+        here = set(self._keys)
+        return {
+            place: KeysOfNeighbours(
+                self._session, tuple(self._keys[near] for near in sorted(self._near(place, here)))
+            )
+            for place in self._keys
+        }
+
+    def _close_shares(self) -> dict[int, Message]:
+        self._check_enough(len(self._dealt), "have dealt shares")
+        here, messages = set(self._dealt), dict[int, Message]()
+        for place in self._dealt:
+            parcels = tuple(
+                Parcel(dealer, dealt.sealed, dealt.self_mark, dealt.masking_mark)
+                for dealer in sorted(self._near(place, here))
+                for dealt in [self._dealt[dealer][place]]
+            )
+            messages[place] = SharesForOne(self._session, place, parcels)
+        return messages
+
+    def _close_upload(self) -> dict[int, Message]:
+        self._survivors = self._consistent(set(self._uploads))
+        for place in set(self._uploads) - self._survivors:
+            self.failed[place] = "upload: it does not fit together with those of its neighbours"
+        self._check_enough(len(self._survivors), "have sent uploads that fit together")
+        message = Survivors(self._session, self._survivors)
+        return dict.fromkeys(self._ring.witnesses & self._survivors, message)
+
+    def _close_sign(self) -> dict[int, Message]:
+        threshold = self._ring.threshold
+        if len(self._signatures) < threshold:
+            raise MessageError(f"{len(self._signatures)} witnesses signed; {threshold} are needed")
+        signatures = tuple(signature for _, signature in sorted(self._signatures.items()))
+        messages = dict[int, Message]()
+        for place in self._survivors:
+            near = sorted(self._near(place, self._survivors))
+            uploads = [self._uploads[other][0] for other in near]
+            partners = tuple(Partners(one.place, one.partners, one.signature) for one in uploads)
+            messages[place] = Opening(
+                self._session, self._survivors, signatures[:threshold], partners
+            )
+        return messages
+
+    def _close_open(self) -> dict[int, Message]:
+        if not self._opened:
+            raise MessageError("nobody has opened anything")
+        return {}
+
+    def _consistent(self, survivors: set[int]) -> frozenset[int]:
+        """Return those among them whose uploads can be unmasked together.
+
+        Two neighbours must both have masked with each other. Where only one has, one of them is
+        wrong, and nobody can tell which: the one that disagrees with most others has to go.
+        """
+        while True:
+            partners = {place: self._uploads[place][1] for place in survivors}
+            apart = {
+                place: sum(
+                    other not in partners[place] or place not in partners[other]
+                    for other in self._near(place, survivors)
+                )
+                for place in survivors
+            }
+            worst = max(sorted(apart), key=lambda place: apart[place], default=None)
+            if worst is not None and apart[worst] > 0:
+                survivors = survivors - {worst}
+                continue
+            threshold, lost = self._ring.threshold, set[int]()
+            for place in self._dealt:  # whose secrets cannot be opened, alone or as a partner
+                holders = {
+                    other for other in self._near(place, survivors) if place in partners[other]
+                }
+                if len(holders) < threshold:
+                    lost |= (holders | {place}) & survivors
+            if not lost:
+                return frozenset(survivors)
+            survivors = survivors - lost
+
+    def _masked_with_the_missing(self) -> dict[int, set[int]]:
+        found = dict[int, set[int]]()
+        for place in self._survivors:
+            for gone in self._uploads[place][1] - self._survivors:
+                found.setdefault(gone, set()).add(place)
+        return found
+
+    def _self_seed(self, place: int) -> bytes:
+        if place in self._opened:
+            return self._opened[place].seed
+        seed = self._reconstruct(place)
+        if keys.commitment(seed, self._session, place) != self._keys[place].commitment:
+            raise MessageError(f"client {place} has dealt shares of another seed than its own")
+        return seed
+
+    def _masking_key(self, place: int) -> X25519PrivateKey:
+        key = keys.masking_key(self._reconstruct(place), self._session, place)
+        if keys.public_bytes(key) != self._keys[place].masking:
+            raise MessageError(f"client {place} has dealt shares of another key than its own")
+        return key
+
+    def _reconstruct(self, place: int) -> bytes:
+        shares = {
+            index: share.share
+            for index, holder in enumerate(self._ring.neighbours(place))
+            if holder in self._opened
+            for share in self._opened[holder].shares
+            if share.place == place
+        }
+        return keys.combine(shares, self._ring.threshold)
+
+    def _near(self, place: int, here: set[int] | frozenset[int]) -> set[int]:
+        return set(self._ring.neighbours(place)) & here
+
+    def _check_sender(self, session: bytes, said: int, place: int) -> None:
+        if session != self._session or said != place:
+            raise MessageError("a message of another round, or of another client")
+
+    def _check_enough(self, found: int, what: str) -> None:
+        fewest = len(self.request.members) - self.request.dropouts
+        if found < fewest:
+            raise MessageError(f"{found} of {len(self.request.members)} {what}; {fewest} must")
+
+    def _verify(self, place: int, signature: bytes, label: str, content: bytes) -> None:
+        keys.verify(self._roster.keys[place], signature, self._session, label, content)
