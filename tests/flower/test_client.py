@@ -675,7 +675,7 @@ def test_features_come_with_the_catalogue(taster: Client, few: Ratings, columns:
         assert stored["leaf0"].shape == (1, 3 + 2 + columns)
     ratings = taster._ratings_for(request.model)
     model, shared = taster._model_of(request.model)
-    assert shared.items.shape == (30, 6 + columns)
+    assert shared.items.shape == (30, 7 + columns)
     local = taster._local(model, shared, request.model, ratings, request.run)
     assert np.asarray(local).any()  # what was kept fits what is asked for next
     assert len(taster.recommend(None, 3)) == 3

@@ -712,4 +712,4 @@ def test_features_stay_when_the_server_is_restarted(few: Ratings, tmp_path: Path
     assert (summary["rounds_run"], summary["uploads_dropped"]) == (2, 0)
     client = Client(load_client(federation[1][0]))
     shared = client._model_of(client._kept())[1]
-    np.testing.assert_array_equal(shared.items[:, 6], np.arange(30) % 3 == 0)
+    np.testing.assert_array_equal(shared.items[:, 7], np.arange(30) % 3 == 0)

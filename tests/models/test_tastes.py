@@ -103,7 +103,8 @@ def some_shared(axes: int = N_AXES, features: int = N_FEATURES) -> Shared:
     share = draw.dirichlet(np.ones(N_ITEMS))
     turned = np.linalg.qr(draw.normal(size=(N_ITEMS, axes)))[0]
     public = (draw.random((N_ITEMS, features)) < 0.4).astype(float)
-    return Shared(single(np.column_stack([*own, share, turned, public])), jnp.zeros(0))
+    asked = np.zeros(N_ITEMS)
+    return Shared(single(np.column_stack([*own, share, asked, turned, public])), jnp.zeros(0))
 
 
 class Known(NamedTuple):
