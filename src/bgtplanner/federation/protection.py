@@ -117,6 +117,8 @@ def terms_of(
     def single(values: Floats | None) -> Any:
         return None if values is None else jnp.asarray(values, dtype=jnp.float32)
 
+    # To a power of 2, so that rounds are compiled for few numbers of classes.
+    charges = np.pad(charges, (0, (1 << (len(charges) - 1).bit_length()) - len(charges)))
     bounds, scales = _bounds_and_scales(accountant, trust, clip, charges, neighbours)
     return Terms(
         granted=jnp.asarray(granted & (charges > 0)[class_of_client], dtype=jnp.float32),
@@ -133,17 +135,21 @@ def noise_of_mean(
     trust: str,
     clip: float,
     charges: Floats,
-    clients: NDArray[np.int64],
+    clients: NDArray[Any],
     neighbours: Neighbours = "replace-one",
 ) -> float:
-    """Return the standard deviation of the noise on the mean upload for these charges."""
+    """Return the standard deviation of the noise on the mean upload for these charges.
+
+    It is a mean by weight, as in :meth:`Protection.mean`.
+    """
     charges = np.where(charges >= TICK, charges, 0.0)
-    scales = _bounds_and_scales(accountant, trust, clip, charges, neighbours)[1]
+    bounds, scales = _bounds_and_scales(accountant, trust, clip, charges, neighbours)
     number = clients * (charges > 0)
     if not number.any():
         return float("inf")
     mechanism = mechanism_named(accountant.mechanism)
-    return float(mechanism.std_of_sum(number, scales, trust == "secagg") / number.sum())
+    std = mechanism.std_of_sum(number, scales, trust == "secagg")
+    return float(std / (number * bounds / clip).sum())
 
 
 def _bounds_and_scales(
@@ -305,8 +311,13 @@ class Protection:
         return cast(Released, released)
 
     def mean(self, total: Shared, number: Array, terms: Terms) -> Released:
-        """Return the mean upload from the sum of the noised uploads and their number."""
-        count = jnp.maximum(number, 1.0)
+        """Return the mean upload from the sum of the noised uploads and their number.
+
+        An upload with a smaller clip counts as so much less than a whole one. The mean is then as
+        long as if all had the largest clip, whoever took part, and rounds can be added up.
+        """
+        weight = (terms.clip / terms.clip.max())[terms.class_of_client] * terms.granted
+        count = jnp.where(number > 0, weight.sum() if self.common else number, 1.0)
         mean = jax.tree.map(lambda part: part / count, total)
         usage = jnp.full(total.items.shape[0], number)
         return Released(Aggregate(mean, usage), self._std_of_sum(terms) / count, jnp.zeros(()))

@@ -240,8 +240,8 @@ class BGTPlanner(LevelPolicy):
             return None
         nothing = np.zeros(len(self.budgets.classes))
         if now < agenda.until:  # a payment takes several rounds if not all clients are invited
-            charges = np.array(agenda.charges)
-            return Choice(charges, why=Why("the same payment, by other clients"))
+            why = Why("the same payment, by other clients")
+            return Choice(np.array(agenda.charges), why=why, shares=nothing + agenda.share)
         if now < agenda.next:
             return Choice(nothing, why=Why(self._saving(agenda.next)))
         left = np.minimum(left, forecast.left())
@@ -270,11 +270,11 @@ class BGTPlanner(LevelPolicy):
             return Choice(nothing, level, why=why)
         self.keep(context)
         charges = share * left
-        agenda.pay(now, charges, forecast.precision(charges), stride)
+        agenda.pay(now, share, charges, forecast.precision(charges), stride)
         fall = programme.fall(share)
         unsure = float(np.clip(programme.fall(1.0) / fall, 1.0, 1e5))
         agenda.expected[now] = (float(np.log2(share)), fall, unsure)
-        return Choice(charges, level, why=why)
+        return Choice(charges, level, why=why, shares=nothing + share)
 
     def _draw(self, programme: Programme, context: Floats, left: float) -> tuple[float, int, Why]:
         """Return the share of what is left that is paid now, as a level, and why."""

@@ -19,14 +19,27 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.given import Floats, whole
-from bgtplanner.privacy.accountants import Accountant, accountant_named
+from bgtplanner.privacy.accountants import TICK, Accountant, accountant_named
 from bgtplanner.privacy.ledger import Reservation
 from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
 
-__all__ = ["ClientPlan", "Floats", "Noise", "PerClient", "Plan", "Untold", "Why", "noise_of"]
+__all__ = [
+    "ClientPlan",
+    "Floats",
+    "Noise",
+    "PerClient",
+    "Plan",
+    "Untold",
+    "Why",
+    "in_groups",
+    "noise_of",
+]
 
 Mask = NDArray[np.bool_]
 Trust = Literal["local", "secagg"]
+
+_GROUPS = 63  # different charges of a round, at most
+_LEAST = 1 / 256  # of the largest charge: a smaller one would add next to nothing
 
 
 class PerClient(np.ndarray[tuple[int, ...], np.dtype[np.float64]]):
@@ -206,6 +219,30 @@ def noise_of(
     return Noise(bounds, multipliers, scales, scales * mechanism.std_of_scale)
 
 
+def in_groups(charges: Floats, clients: Mask) -> tuple[Floats, NDArray[np.int32]]:
+    """Return a few charges, and the index of the one that each client pays.
+
+    A client pays its own charge, or the next one below it where there are too many different ones.
+    The first is 0, for those who are not among `clients` or would pay next to nothing.
+
+    Example:
+        >>> charges, index = in_groups(np.array([0.5, 0.25, 0.5, 0.5]), np.arange(4) < 3)
+        >>> charges[index].tolist()
+        [0.5, 0.25, 0.5, 0.0]
+    """
+    index = np.zeros(len(charges), dtype=np.int32)
+    most = float(charges[clients].max(initial=0.0))
+    pays = clients & (charges >= max(_LEAST * most, TICK))
+    levels, place = np.unique(charges[pays], return_inverse=True)
+    if len(levels) > _GROUPS:
+        # In bands of equal ratios, everyone pays what the one with the least can pay.
+        bands = np.log(levels / (_LEAST * most)) / -np.log(_LEAST) * (_GROUPS - 1)
+        _, first, band = np.unique(bands.astype(int), return_index=True, return_inverse=True)
+        levels, place = levels[first], band[place]
+    index[pays] = 1 + place
+    return np.append(0.0, levels), index
+
+
 class ClientPlan(NamedTuple):
     """What a plan means for one client.
 
@@ -246,6 +283,8 @@ class Plan:
             carries the noise once, and a client that pays less has a smaller clip.
         neighbours: The neighbouring relation that the noise is for: with ``replace-one`` the
             sensitivity is 2 * clip, with ``replace-special`` (trust ``secagg`` only) it is clip.
+        own_charge: Whether the classes are of charges and not of budgets, since clients of one
+            budget have different amounts left and pay by that.
         own_clip: Each client's clip over that of its class, where a policy gives clients different
             clips (trust ``local`` only). The noise changes by the same factor, so the charge does
             not change.
@@ -263,6 +302,7 @@ class Plan:
     class_of_client: NDArray[np.int32] | None = None
     trust: Trust = "local"
     neighbours: Neighbours = "replace-one"
+    own_charge: bool = False
     own_clip: Floats | None = None
     level: int | None = None
     why: Why = field(default=Why())
@@ -441,6 +481,7 @@ def _mark(plan: Plan) -> str:
         plan.largest_clip,
         None if plan.own_clip is None else plan.own_clip.tobytes(),
         plan.level,
+        *((plan.class_of_client.tobytes(),) if plan.own_charge else ()),  # type: ignore[union-attr]
         np.asarray(plan.charge_by_class, dtype=np.float64).tobytes(),
         paid and (paid.run, paid.round, paid.attempt, paid.number),
         # By identity where possible: a mask of a million clients need not be compared.
