@@ -22,7 +22,7 @@ from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.simulation import Seen
 from bgtplanner.federation.validation import Validation, rmse_of
 from bgtplanner.models.metrics import Metrics
-from bgtplanner.planning.plan import in_groups
+from bgtplanner.planning.plan import GROUPS, in_groups
 from bgtplanner.planning.policy import Plan, Policy
 from bgtplanner.planning.registry import CONTEXTS
 from bgtplanner.privacy._book import Spending
@@ -260,12 +260,18 @@ class Coordinator:
         """Return the terms, and the number of clients that have paid and answer too late."""
         late = reservation.granted & self._late(index)
         answers = reservation.granted & self._answers(index) & ~late
-        own = plan.own_clip
+        own, charges, classes = (
+            plan.own_clip, plan.charge_by_class, self.ledger.budgets.class_of_client
+        )  # fmt: skip
+        if plan.own_charge and plan.class_of_client is not None:
+            # Always as many, so that rounds are compiled once.
+            charges = np.pad(charges, (0, 1 + GROUPS - len(charges)))
+            classes = plan.class_of_client
         if own is None and self._own_clips and self.policy.follows_norms:
             own = np.ones(len(self.ledger))
         terms = terms_of(
-            self.ledger.accountant, self.trust, plan.largest_clip, plan.charge_by_class, answers,
-            plan.class_of_client if plan.own_charge else self.ledger.budgets.class_of_client, own, self.ledger.neighbours,
+            self.ledger.accountant, self.trust, plan.largest_clip, charges, answers, classes, own,
+            self.ledger.neighbours,
         )  # fmt: skip
         return terms, int(late.sum())
 
@@ -410,6 +416,10 @@ class _Forecast:
 
         More clients will have joined by then, as fast as they did so far. As long as that cannot
         be told, all who are missing join by the end, or no one if the ledger has spare places.
+
+        They can pay without the others, too. So what waiting brings is only what paying together
+        does: under ``secagg`` precisions of a and b, in root, give (a + b)^2 and not a^2 + b^2.
+        Of the difference, half is counted here; the other half is that of those who join.
         """
         of, index = self._of, self._of.engine.next_round
         now, missing = int(of._present.sum()), int((~of._present).sum())
@@ -417,7 +427,7 @@ class _Forecast:
         if index >= _LONG_ENOUGH:
             rate = (now - of.joined_first) / index
         coming = np.minimum(rate * after, missing)
-        return np.asarray((1.0 + coming / max(self._there, 1e-9)) ** self._pooling)
+        return np.asarray(1.0 + (self._pooling - 1) * coming / max(self._there, 1e-9))
 
     @cached_property
     def _there(self) -> float:

@@ -117,8 +117,6 @@ def terms_of(
     def single(values: Floats | None) -> Any:
         return None if values is None else jnp.asarray(values, dtype=jnp.float32)
 
-    # To a power of 2, so that rounds are compiled for few numbers of classes.
-    charges = np.pad(charges, (0, (1 << (len(charges) - 1).bit_length()) - len(charges)))
     bounds, scales = _bounds_and_scales(accountant, trust, clip, charges, neighbours)
     return Terms(
         granted=jnp.asarray(granted & (charges > 0)[class_of_client], dtype=jnp.float32),
@@ -148,8 +146,9 @@ def noise_of_mean(
     if not number.any():
         return float("inf")
     mechanism = mechanism_named(accountant.mechanism)
+    weights, scales = _weighed(bounds, scales, trust == "secagg")
     std = mechanism.std_of_sum(number, scales, trust == "secagg")
-    return float(std / (number * bounds / clip).sum())
+    return float(std / (number * weights).sum())
 
 
 def _bounds_and_scales(
@@ -158,6 +157,22 @@ def _bounds_and_scales(
     noise = noise_of(accountant, trust, clip, charges, neighbours)
     # A class that pays nothing releases nothing; its infinite noise must not reach the others.
     return noise.clip, np.where(np.isfinite(noise.scale), noise.scale, 0.0)
+
+
+def _weighed(clip: Any, scale: Any, common: bool) -> tuple[Any, Any]:
+    """Return what an upload of each class counts in a mean, at most 1, and its noise as weighed.
+
+    If the sum is noised once, an upload with a smaller clip is shorter and counts by that. An
+    upload that carries its own noise is weighed by its precision: otherwise those of clients who
+    pay little would drown the others. Classes that pay nothing have no noise, and do not count.
+    """
+    if common:
+        return clip / clip.max(), scale
+    xp = scale.__array_namespace__()
+    noise = xp.where(scale > 0, scale, xp.inf)
+    least = noise.min()
+    weight = xp.where(scale > 0, (least / noise) ** 2, 1.0)
+    return weight, scale * weight
 
 
 class KeyedNoise:
@@ -311,16 +326,34 @@ class Protection:
         return cast(Released, released)
 
     def mean(self, total: Shared, number: Array, terms: Terms) -> Released:
-        """Return the mean upload from the sum of the noised uploads and their number.
+        """Return the mean upload from the sum of the noised uploads, as weighed, and their number.
 
-        An upload with a smaller clip counts as so much less than a whole one. The mean is then as
-        long as if all had the largest clip, whoever took part, and rounds can be added up.
+        It is as long as if all uploads had the largest clip, whoever took part, so that rounds can
+        be added up.
         """
-        weight = (terms.clip / terms.clip.max())[terms.class_of_client] * terms.granted
-        count = jnp.where(number > 0, weight.sum() if self.common else number, 1.0)
+        count = self.count(terms)
         mean = jax.tree.map(lambda part: part / count, total)
         usage = jnp.full(total.items.shape[0], number)
-        return Released(Aggregate(mean, usage), self._std_of_sum(terms) / count, jnp.zeros(()))
+        std = self._std_of_sum(self.weighed(terms)) / count
+        return Released(Aggregate(mean, usage), std, jnp.zeros(()))
+
+    def weights(self, terms: Terms) -> Array:
+        """Return the weights of the uploads of each class in a sum; see :meth:`mean`."""
+        if self.common:
+            return jnp.ones_like(terms.clip)
+        weights: Array = _weighed(terms.clip, terms.scale, False)[0]
+        return weights
+
+    def weighed(self, terms: Terms) -> Terms:
+        """Return the clips and the noise of uploads that were multiplied by their weights."""
+        weights = self.weights(terms)
+        return terms._replace(clip=weights * terms.clip, scale=weights * terms.scale)
+
+    def count(self, terms: Terms) -> Array:
+        """Return the number of uploads that a sum is worth: those that count less are parts."""
+        weights = _weighed(terms.clip, terms.scale, self.common)[0]
+        total: Array = (weights[terms.class_of_client] * terms.granted).sum()
+        return jnp.where(total > 0, total, 1.0)
 
     def validate(self, key: Array, numbers: Array, terms: Terms) -> tuple[Array, Array]:
         """Return the noised mean over clients of a number from 0 to 1, and its noise's deviation.
@@ -363,7 +396,8 @@ class Protection:
         """
         if self.common:
             return terms.clip.max()
-        furthest: Array = (self.limits(terms, coordinates).coordinate * terms.scale).max()
+        limits, scale = self.limits(terms, coordinates), self.weighed(terms).scale
+        furthest: Array = (limits.coordinate * scale).max()
         return furthest
 
     def _std_of_sum(self, terms: Terms) -> Array:
@@ -406,31 +440,40 @@ def release_whole(
         bound = bound * protection.kind.bound_share(1.0 - protection.validation)
     factor = terms.granted * clip_factor(uploads.norm(protection.kind, own), bound)
     uploads = uploads.times(factor)
-    dropped, number = ((~finite) * terms.granted).sum(), terms.granted.sum()
+    dropped = ((~finite) * terms.granted).sum()
     if protection.noise == "per-client":
-        total, number, outside = each_alone(protection, key, uploads, terms)
-        dropped = dropped + outside
+        total, accepted = each_alone(protection, key, uploads, terms)
+        dropped = dropped + (terms.granted - accepted).sum()
+        terms = terms._replace(granted=accepted)
     else:
+        uploads = uploads.times(protection.weights(terms)[terms.class_of_client])
         source, counts = KeyedNoise(key), counts_of(terms)
         total = Shared(
             *protection.kind.released_sum(
-                source, uploads, terms, counts=counts, common=protection.common
+                source, uploads, protection.weighed(terms), counts=counts,
+                common=protection.common,
             )
-        )
+        )  # fmt: skip
     if own is not None:
         own = own * factor[interactions.client_of_user, None]
         own = own + protection.noise_of_users(key, own, interactions, terms)
-    return protection.mean(total, number, terms)._replace(dropped=dropped, own=own)
+    released = protection.mean(total, terms.granted.sum(), terms)
+    return released._replace(dropped=dropped, own=own)
 
 
 def each_alone(
     protection: Protection, key: Array, uploads: Uploads, terms: Terms
-) -> tuple[Shared, Array, Array]:
-    """Add every client's own noise to its upload, screen it, and sum the accepted uploads."""
+) -> tuple[Shared, Array]:
+    """Add every client's own noise to its upload, screen it, and sum the accepted ones by weight.
+
+    Returns:
+        The sum, and 1 for each client whose upload is in it.
+    """
     rows, dense, interactions = uploads
     width, size = rows.shape[1], dense.shape[1]
     coordinates = interactions.n_items * width + size
     limits_by_class, kind = protection.limits(terms, coordinates), protection.kind
+    weights = protection.weights(terms)
 
     def one(total: Array, client: Array) -> tuple[Array, Array]:
         own = rows * (interactions.pair_client == client)[:, None]
@@ -449,11 +492,10 @@ def each_alone(
         norm = kind.root(kind.sizes(noised).sum())
         good = (limits.low <= norm) & (norm <= limits.high)
         good = good & (jnp.abs(noised).max() <= limits.coordinate) & (terms.granted[client] > 0)
-        return total + jnp.where(good, noised, 0.0), good
+        return total + jnp.where(good, weights[of_class] * noised, 0.0), good
 
     total, good = jax.lax.scan(one, jnp.zeros(coordinates), jnp.arange(interactions.n_clients))
-    number = good.sum().astype(jnp.float32)
-    return as_shared(total, interactions.n_items, width), number, terms.granted.sum() - number
+    return as_shared(total, interactions.n_items, width), good.astype(jnp.float32)
 
 
 def counts_of(terms: Terms) -> Array:

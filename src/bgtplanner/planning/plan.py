@@ -24,6 +24,7 @@ from bgtplanner.privacy.ledger import Reservation
 from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
 
 __all__ = [
+    "GROUPS",
     "ClientPlan",
     "Floats",
     "Noise",
@@ -38,7 +39,9 @@ __all__ = [
 Mask = NDArray[np.bool_]
 Trust = Literal["local", "secagg"]
 
-_GROUPS = 63  # different charges of a round, at most
+GROUPS = 63
+"""The most different charges of a round."""
+
 _LEAST = 1 / 256  # of the largest charge: a smaller one would add next to nothing
 
 
@@ -234,9 +237,9 @@ def in_groups(charges: Floats, clients: Mask) -> tuple[Floats, NDArray[np.int32]
     most = float(charges[clients].max(initial=0.0))
     pays = clients & (charges >= max(_LEAST * most, TICK))
     levels, place = np.unique(charges[pays], return_inverse=True)
-    if len(levels) > _GROUPS:
+    if len(levels) > GROUPS:
         # In bands of equal ratios, everyone pays what the one with the least can pay.
-        bands = np.log(levels / (_LEAST * most)) / -np.log(_LEAST) * (_GROUPS - 1)
+        bands = np.log(levels / (_LEAST * most)) / -np.log(_LEAST) * (GROUPS - 1)
         _, first, band = np.unique(bands.astype(int), return_index=True, return_inverse=True)
         levels, place = levels[first], band[place]
     index[pays] = 1 + place

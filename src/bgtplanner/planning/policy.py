@@ -64,8 +64,8 @@ class Choice(NamedTuple):
 
     Attributes:
         charges: Charge per class of budgets; all zero: skip the round.
-        shares: Share of what it has left that each client pays, per class of budgets, where
-            clients of a class have different amounts left; None: all of them pay `charges`.
+        own_charges: What each client pays, where those of a class have different amounts left;
+            None: all of them pay the same, or as much of it as is left.
         level: The level that this is, if there are levels.
         clip: Bound on the norm of an upload, if the policy changes it.
         own_clip: Each client's own bound over `clip`, if they differ (trust ``local`` only).
@@ -77,7 +77,7 @@ class Choice(NamedTuple):
     clip: float | None = None
     own_clip: Floats | None = None
     why: Why = Why()
-    shares: Floats | None = None
+    own_charges: Floats | None = None
 
 
 @runtime_checkable
@@ -294,6 +294,19 @@ class LedgerPolicy(Policy):
         """Return the most that the mean client of each class can still pay; 0 if none."""
         return self.accountant.largest_fitting(self._mean_spent(), self._limits)
 
+    def own_left(self) -> Floats | None:
+        """Return the most that each client can still pay; None if all of a class can the same."""
+        spending = self._spending()
+        return None if spending.alike else spending.left()
+
+    def own_part(self, parts: int) -> Floats | None:
+        """Return the charge that each client can still pay so many times; None as above."""
+        spending = self._spending()
+        if spending.alike:
+            return None
+        rest = np.maximum(spending.limits - spending.sums, 0) // parts
+        return self.accountant.largest_fitting(spending.sums, spending.sums + rest)
+
     def share_of(self, charges: Floats) -> Floats:
         """Return the share of its whole budget that a charge costs each class."""
         adds = self.accountant.sum_ticks(np.maximum(charges, TICK))[self._binding]
@@ -457,8 +470,8 @@ class LedgerPolicy(Policy):
         self, choice: Choice, left: Floats, clients: Mask | None, fingerprint: bytes | None
     ) -> Plan | None:
         wished = np.asarray(choice.charges, dtype=np.float64)
-        if choice.shares is not None and wished.any() and not self._spending().alike:
-            return self._reserve_own(choice, clients, fingerprint)
+        if choice.own_charges is not None:
+            return self._reserve_own(choice, choice.own_charges, clients, fingerprint)
         for _ in range(2):
             charges = np.minimum(wished, left)  # the last charge is capped at what is left
             if not charges.any():  # the policy skips the round, or no invited client can pay
@@ -476,16 +489,15 @@ class LedgerPolicy(Policy):
         return None
 
     def _reserve_own(
-        self, choice: Choice, clients: Mask | None, fingerprint: bytes | None
+        self, choice: Choice, wished: Floats, clients: Mask | None, fingerprint: bytes | None
     ) -> Plan | None:
-        """Reserve each client's share of what it has left itself."""
-        class_of_client = self.budgets.class_of_client
+        """Reserve what each client is to pay itself."""
         invited = np.ones(len(self.budgets), dtype=bool) if clients is None else clients
         for _ in range(2):
-            own = np.minimum(choice.shares, 1.0)[class_of_client] * self._spending().left()
-            charges, index = in_groups(own, invited)
+            charges, index = in_groups(np.minimum(wished, self._spending().left()), invited)
             if not charges.any():
-                return None if clients is None else self._plan(choice, charges[index[:1]], None)
+                over = clients is None and wished.any()
+                return None if over else self._plan(choice, 0.0 * choice.charges, None)
             try:
                 reservation = self.ledger.reserve(
                     np.maximum(charges, TICK)[index], run=self.run, round=self.round,
