@@ -29,7 +29,7 @@ from bgtplanner.federation.client import as_shared, flat_upload
 from bgtplanner.federation.screening import LEAST_SCALE, limits_of
 from bgtplanner.federation.server import Aggregate
 from bgtplanner.models.interactions import Interactions, Shared, Upload
-from bgtplanner.planning.plan import noise_of
+from bgtplanner.planning.plan import noise_of, weights_of
 from bgtplanner.privacy.accountants import TICK, Accountant
 from bgtplanner.privacy.allowed import UNITS, Choice, Unit, check
 from bgtplanner.privacy.mechanisms import (
@@ -146,8 +146,9 @@ def noise_of_mean(
     if not number.any():
         return float("inf")
     mechanism = mechanism_named(accountant.mechanism)
-    weights, scales = _weighed(bounds, scales, trust == "secagg")
-    std = mechanism.std_of_sum(number, scales, trust == "secagg")
+    common = trust == "secagg"
+    weights = weights_of(bounds, scales, common)
+    std = mechanism.std_of_sum(number, scales if common else weights * scales, common)
     return float(std / (number * weights).sum())
 
 
@@ -157,22 +158,6 @@ def _bounds_and_scales(
     noise = noise_of(accountant, trust, clip, charges, neighbours)
     # A class that pays nothing releases nothing; its infinite noise must not reach the others.
     return noise.clip, np.where(np.isfinite(noise.scale), noise.scale, 0.0)
-
-
-def _weighed(clip: Any, scale: Any, common: bool) -> tuple[Any, Any]:
-    """Return what an upload of each class counts in a mean, at most 1, and its noise as weighed.
-
-    If the sum is noised once, an upload with a smaller clip is shorter and counts by that. An
-    upload that carries its own noise is weighed by its precision: otherwise those of clients who
-    pay little would drown the others. Classes that pay nothing have no noise, and do not count.
-    """
-    if common:
-        return clip / clip.max(), scale
-    xp = scale.__array_namespace__()
-    noise = xp.where(scale > 0, scale, xp.inf)
-    least = noise.min()
-    weight = xp.where(scale > 0, (least / noise) ** 2, 1.0)
-    return weight, scale * weight
 
 
 class KeyedNoise:
@@ -341,7 +326,7 @@ class Protection:
         """Return the weights of the uploads of each class in a sum; see :meth:`mean`."""
         if self.common:
             return jnp.ones_like(terms.clip)
-        weights: Array = _weighed(terms.clip, terms.scale, False)[0]
+        weights: Array = weights_of(terms.clip, terms.scale, common=False)
         return weights
 
     def weighed(self, terms: Terms) -> Terms:
@@ -351,7 +336,7 @@ class Protection:
 
     def count(self, terms: Terms) -> Array:
         """Return the number of uploads that a sum is worth: those that count less are parts."""
-        weights = _weighed(terms.clip, terms.scale, self.common)[0]
+        weights = weights_of(terms.clip, terms.scale, self.common)
         total: Array = (weights[terms.class_of_client] * terms.granted).sum()
         return jnp.where(total > 0, total, 1.0)
 

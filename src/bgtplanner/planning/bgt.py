@@ -288,7 +288,7 @@ class BGTPlanner(LevelPolicy):
             return Choice(nothing, level, why=why)
         self.keep(context)
         charges = share * left
-        agenda.pay(now, share, charges, forecast.precision(charges), stride)
+        agenda.pay(now, charges, forecast.precision(charges), stride, share)
         fall = programme.fall(share)
         unsure = float(np.clip(programme.fall(1.0) / fall, 1.0, 1e5))
         agenda.expected[now] = (float(np.log2(share)), fall, unsure)

@@ -34,6 +34,7 @@ __all__ = [
     "Why",
     "in_groups",
     "noise_of",
+    "weights_of",
 ]
 
 Mask = NDArray[np.bool_]
@@ -222,6 +223,25 @@ def noise_of(
     return Noise(bounds, multipliers, scales, scales * mechanism.std_of_scale)
 
 
+def weights_of(clip: Any, scale: Any, common: bool) -> Any:
+    """Return what an upload of each class counts in a mean; that of the class that pays most, 1.
+
+    If the sum is noised once (`common`), an upload with a smaller clip is shorter and counts by
+    that. An upload that carries its own noise counts by its precision: otherwise those of clients
+    who pay little would drown the others.
+
+    Example:
+        >>> weights_of(np.ones(2), np.array([8.0, 2.0]), common=False).tolist()
+        [0.0625, 1.0]
+    """
+    if common:
+        return clip / clip.max()
+    xp = scale.__array_namespace__()
+    noisy = (scale > 0) & xp.isfinite(scale)
+    least = xp.where(noisy, scale, xp.inf).min()
+    return xp.where(noisy, (least / xp.where(noisy, scale, 1.0)) ** 2, 1.0)
+
+
 def in_groups(charges: Floats, clients: Mask) -> tuple[Floats, NDArray[np.int32]]:
     """Return a few charges, and the index of the one that each client pays.
 
@@ -370,6 +390,20 @@ class Plan:
         """
         absent = None if self.trust == "secagg" else np.inf
         return self._each(self.noise_by_class.std, absent, self.own_clip)
+
+    @cached_property
+    def weights(self) -> Floats:
+        """What each client's upload counts in the mean, ``[clients]``: 1, or less if it pays less.
+
+        With trust ``local`` average with these weights. With ``secagg``, where an upload with a
+        smaller clip is shorter already, divide the sum by the sum of the weights. Both estimate
+        the mean of uploads clipped at `largest_clip`. A client that does not take part has 0.
+        """
+        noise = self.noise_by_class
+        each = weights_of(noise.clip, noise.scale, self.trust == "secagg")
+        if self.class_of_client is not None:
+            each = each[self.class_of_client]
+        return np.where(self.participants, each, 0.0)
 
     def of(self, client: int) -> ClientPlan:
         """Return what the plan means for one client, counted from 0, in plain numbers."""

@@ -132,7 +132,9 @@ class Agenda:
     decided: bool = False
     expected: dict[int, tuple[float, float, float]] = field(default_factory=dict)
 
-    def pay(self, now: int, share: float, charges: Floats, precision: float, stride: int) -> None:
+    def pay(
+        self, now: int, charges: Floats, precision: float, stride: int, share: float = 1.0
+    ) -> None:
         """Note a payment, which takes so many rounds."""
         self.paid.append(Payment(now, precision))
         self.share = share
