@@ -411,9 +411,7 @@ class TestLimits:
         upload, terms = nothing(interactions), some_terms(clip=0.5, scale=0.1)
         rows = upload.rows.at[0].set(1e4)  # client 0's
         each = jax.jit(partial(each_alone, protection))
-        total, accepted = each(
-            jax.random.key(0), Uploads(rows, upload.dense, interactions), terms
-        )
+        total, accepted = each(jax.random.key(0), Uploads(rows, upload.dense, interactions), terms)
         assert accepted.tolist() == [0.0] + [1.0] * (N_CLIENTS - 1)
         assert np.abs(np.asarray(total.items)).max() < 100
         everybody, accepted = each(jax.random.key(0), Uploads(*upload, interactions), terms)

@@ -258,8 +258,9 @@ class BGTPlanner(LevelPolicy):
             return None
         nothing = np.zeros(len(self.budgets.classes))
         if now < agenda.until:  # a payment takes several rounds if not all clients are invited
+            charges, own = np.array(agenda.charges), self._own(forecast, agenda.share)
             why = Why("the same payment, by other clients")
-            return Choice(np.array(agenda.charges), why=why, own_charges=self._own(agenda.share))
+            return Choice(charges, why=why, own_charges=own)
         if now < agenda.next:
             return Choice(nothing, why=Why(self._saving(agenda.next)))
         left = np.minimum(left, forecast.left())
@@ -292,9 +293,9 @@ class BGTPlanner(LevelPolicy):
         fall = programme.fall(share)
         unsure = float(np.clip(programme.fall(1.0) / fall, 1.0, 1e5))
         agenda.expected[now] = (float(np.log2(share)), fall, unsure)
-        return Choice(charges, level, why=why, own_charges=self._own(share))
+        return Choice(charges, level, why=why, own_charges=self._own(forecast, share))
 
-    def _own(self, share: float) -> Floats | None:
+    def _own(self, forecast: Forecast, share: float) -> Floats | None:
         """Return this share of what each client has left; None if all of a class have the same.
 
         So those who joined late, or were invited less often, pay more. Under ``secagg`` that also
@@ -302,7 +303,9 @@ class BGTPlanner(LevelPolicy):
         clients is the longest if all are divided between the rounds in the same proportions.
         """
         left = self.own_left()
-        return None if left is None else share * left
+        if left is None:
+            return None
+        return share * np.minimum(left, forecast.left()[self.budgets.class_of_client])
 
     def _draw(self, programme: Programme, context: Floats, left: float) -> tuple[float, int, Why]:
         """Return the share of what is left that is paid now, as a level, and why."""

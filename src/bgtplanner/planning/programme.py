@@ -53,10 +53,13 @@ class Forecast(Protocol):
     def steps(self) -> int: ...
 
     def left(self) -> Floats:
-        """Return the charges with which one round would buy the most precision."""
+        """Return the most that a client of each class of budgets can be asked to pay now."""
 
     def precision(self, charges: Floats) -> float:
-        """Return 1 / noise variance of a round that costs each class of budgets this."""
+        """Return 1 / noise variance of a round that costs each class of budgets this.
+
+        Those who have less left than others of their class pay the same share of it.
+        """
 
     def pooled(self, after: Floats) -> Floats:
         """Return by which factor a payment's precision grows if it is made so many rounds later.
