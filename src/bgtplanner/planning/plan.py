@@ -43,7 +43,7 @@ Trust = Literal["local", "secagg"]
 GROUPS = 63
 """The most different charges of a round."""
 
-_LEAST = 1 / 256  # of the largest charge: a smaller one would add next to nothing
+_LEAST = 1 / 1024  # of the largest charge: a smaller one would add next to nothing
 
 
 class PerClient(np.ndarray[tuple[int, ...], np.dtype[np.float64]]):
