@@ -31,7 +31,7 @@ from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.context import ReleasedContext
 from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan
 from bgtplanner.planning.schedules import Uniform, Unlimited
-from bgtplanner.privacy.accountants import accountant_named
+from bgtplanner.privacy.accountants import TICK, accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 
@@ -204,11 +204,11 @@ class TestPaying:
         assert [one.clients for one in found] == [12, 12, 8, 8, 0]
         assert spent(rounds).tolist() == [1.0] * 4 + [4.0] * 8
         first, third = found[0].seen.noise_std, found[2].seen.noise_std
-        if trust == "local":  # variances of 4 with scale 4 and 8 with scale 2, over 12
-            assert first == pytest.approx((2 * (4 * 16 + 8 * 4)) ** 0.5 / 12, rel=1e-5)
+        if trust == "local":  # precisions of 4 with scale 4 and 8 with scale 2
+            assert first == pytest.approx((4 / (2 * 16) + 8 / (2 * 4)) ** -0.5, rel=1e-5)
             assert third == pytest.approx((2 * 8 * 4) ** 0.5 / 8, rel=1e-5)
-        else:  # of scale 2, once
-            assert first == pytest.approx(2**0.5 * 2 / 12, rel=1e-5)
+        else:  # of scale 2, once; the poor clip to a half and count as much
+            assert first == pytest.approx(2**0.5 * 2 / (4 / 2 + 8), rel=1e-5)
             assert third == pytest.approx(2**0.5 * 2 / 8, rel=1e-5)
 
 
@@ -919,9 +919,9 @@ def test_each_pays_by_what_it_has_left(joining: Split, participation: float, tru
     simulation.step = noted  # type: ignore[method-assign]
     own = 0
     for _ in range(ROUNDS):
-        before, left = ledger.spent(), ledger.left()
+        before, left = TICK * ledger.spent()[0], ledger.left()
         (one,) = played(rounds, 1)
-        paid = (ledger.spent() - before)[0]
+        paid = TICK * ledger.spent()[0] - before
         if one.plan is None or one.plan.skip:
             assert not paid.any()
             continue
