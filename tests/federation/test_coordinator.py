@@ -31,7 +31,7 @@ from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.context import ReleasedContext
 from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan
 from bgtplanner.planning.schedules import Uniform, Unlimited
-from bgtplanner.privacy.accountants import accountant_named
+from bgtplanner.privacy.accountants import TICK, accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 
@@ -204,11 +204,11 @@ class TestPaying:
         assert [one.clients for one in found] == [12, 12, 8, 8, 0]
         assert spent(rounds).tolist() == [1.0] * 4 + [4.0] * 8
         first, third = found[0].seen.noise_std, found[2].seen.noise_std
-        if trust == "local":  # variances of 4 with scale 4 and 8 with scale 2, over 12
-            assert first == pytest.approx((2 * (4 * 16 + 8 * 4)) ** 0.5 / 12, rel=1e-5)
+        if trust == "local":  # precisions of 4 with scale 4 and 8 with scale 2
+            assert first == pytest.approx((4 / (2 * 16) + 8 / (2 * 4)) ** -0.5, rel=1e-5)
             assert third == pytest.approx((2 * 8 * 4) ** 0.5 / 8, rel=1e-5)
-        else:  # of scale 2, once
-            assert first == pytest.approx(2**0.5 * 2 / 12, rel=1e-5)
+        else:  # of scale 2, once; the poor clip to a half and count as much
+            assert first == pytest.approx(2**0.5 * 2 / (4 / 2 + 8), rel=1e-5)
             assert third == pytest.approx(2**0.5 * 2 / 8, rel=1e-5)
 
 
@@ -883,36 +883,68 @@ def test_forecasts_are_of_those_who_have_joined(joining: Split) -> None:
         if index >= 5:
             rate = (there - (first == 0).sum()) / index
         coming = np.minimum(rate * np.array([0.0, 1.0, 5.0]), missing)
-        assert one["pooled"] == pytest.approx(((1 + coming / there) ** 2).tolist())
-        left = np.array(one["left"])
-        std = noise_of_mean(
-            rounds.ledger.accountant, "secagg", 1.0, left / 3,
-            np.array([there]), rounds.ledger.neighbours,
-        )  # fmt: skip
-        assert one["precision"][1] == pytest.approx(1 / std**2, rel=1e-6)
+        # The others have spent as much as there were rounds since they joined.
+        whole = float(rounds.ledger.accountant.capacity(Budget(20.0, 1e-5)))
+        left = whole - 0.1 * (index - first[first <= index])
+        assert one["left"] == pytest.approx([left.max()])
+        assert one["pooled"] == pytest.approx(
+            (1 + coming / np.sqrt(left / whole).sum()).tolist(), rel=1e-6
+        )
+        # Gaussian: lengths are the roots of charges, and the lengths of all uploads add up.
+        assert one["precision"][1] == pytest.approx(np.sqrt(left / 3).sum() ** 2 / 4, rel=1e-6)
 
 
-def test_a_charge_is_forecast_for_those_who_can_pay_it(joining: Split) -> None:
-    """Many who have little left, or few who have much: what buys more precision."""
-    first = first_rounds(joining)
-    early, late = int((first == 0).sum()), int((first == 1).sum())
-    assert early > late > 0
-    whole = float(accountant_named(GAUSSIAN).capacity(Budget(20.0, 1e-5)))
-    for script, best in (([0.1 * whole, 0.0], "all"), ([0.999 * whole, 0.0], "late")):
-        rounds = forecasting(joining, script)
-        played(rounds, 2)
-        (charge,) = forecasts_of(rounds)[1]["left"]
-        if best == "all":
-            assert charge == pytest.approx(whole - script[0], rel=1e-5)
-        else:
-            assert charge == pytest.approx(whole, rel=1e-5)
-        forecast = _Forecast(rounds)
-        much = forecast.precision(np.array([0.99 * whole]))
-        number = noise_of_mean(
-            rounds.ledger.accountant, "secagg", 1.0, np.array([0.99 * whole]),
-            np.array([late]), rounds.ledger.neighbours,
-        )  # fmt: skip
-        assert much == pytest.approx(1 / number**2, rel=1e-6)
+@pytest.mark.parametrize("trust", ["local", "secagg"])
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_each_pays_by_what_it_has_left(joining: Split, participation: float, trust: Any) -> None:
+    """As planned, so booked; and the noise of each is at least what its own charge asks for."""
+    epsilon, accountant = 2000.0, accountant_named(GAUSSIAN)
+    federation = Federation(
+        model=Biases(), server=POSTERIOR, protection=Protection(mechanism="gaussian", trust=trust)
+    )
+    simulation = Simulation(federation, joining, seed=5, device="cpu")
+    ledger = Ledger.in_memory(Budgets.same(Budget(epsilon, 1e-5), CLIENTS), GAUSSIAN)
+    policy = BGTPlanner(ledger=ledger, rounds=ROUNDS, trust=trust, participation=participation)
+    rounds = Coordinator(
+        simulation, policy, ledger, trust=trust, run="run", mark=b"", context="none",
+        reward="none", participation=participation,
+    )  # fmt: skip
+    asked: list[Terms] = []
+    step = simulation.step
+
+    def noted(terms: Terms, plan: Any) -> Any:
+        asked.append(terms)
+        return step(terms, plan)
+
+    simulation.step = noted  # type: ignore[method-assign]
+    own = 0
+    for _ in range(ROUNDS):
+        before, left = TICK * ledger.spent()[0], ledger.left()
+        (one,) = played(rounds, 1)
+        paid = TICK * ledger.spent()[0] - before
+        if one.plan is None or one.plan.skip:
+            assert not paid.any()
+            continue
+        terms, plan = asked[-1], one.plan
+        charges = np.broadcast_to(np.asarray(plan.charge).ravel(), CLIENTS)
+        np.testing.assert_allclose(np.where(plan.participants, charges, 0.0), paid, rtol=1e-9)
+        assert (paid <= left * (1 + 1e-9)).all()
+        who, index = np.flatnonzero(paid), np.asarray(terms.class_of_client)
+        assert np.asarray(terms.granted)[who].all()
+        shares = paid[who] / left[who]
+        np.testing.assert_allclose(shares, shares[0], rtol=1e-6)
+        multiplier = np.asarray(terms.scale)[index] / 2 / np.asarray(terms.clip)[index]
+        np.testing.assert_allclose(accountant.charge(multiplier[who]), paid[who], rtol=1e-5)
+        own += plan.own_charge and len(set(paid[who])) > 1
+        weights = plan.weights[who]
+        assert one.seen.noise_std == pytest.approx(
+            float(np.max(plan.noise_std)) / weights.sum()
+            if trust == "secagg"
+            else float(np.min(plan.noise_std)) / weights.sum() ** 0.5,
+            rel=1e-4,
+        )
+    assert own > 0
+    assert (ledger.epsilon_spent() <= epsilon * (1 + 1e-9)).all()
 
 
 @pytest.mark.parametrize("objective", ["served", "last"])

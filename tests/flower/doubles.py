@@ -107,7 +107,8 @@ def taste_request(ratings: Ratings, catalogue: SentCatalogue | None = None) -> R
     """
     first, number = first_request(ratings, {}), ratings.n_items
     axes = np.linalg.qr(np.random.default_rng(0).normal(size=(number, TASTES["axes"])))[0]
-    columns = [np.zeros((number, 3)), np.full((number, 1), 1 / number), axes]
+    asked = np.zeros((number, 1))
+    columns = [np.zeros((number, 3)), np.full((number, 1), 1 / number), asked, axes]
     items = np.concatenate(columns, axis=1).astype(np.float32)
     digest = first.model.catalogue if catalogue is None else catalogue.digest
     model = replace(first.model, name="tastes", settings=TASTES, items=items, catalogue=digest)

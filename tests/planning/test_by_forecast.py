@@ -306,12 +306,14 @@ def test_clients_that_joined_late_pay_their_own_way() -> None:
         if plan is None:
             break
         assert not plan.participants[~present].any()
+        if at >= 10 and not plan.skip and policy.ledger.left()[:3].any():
+            assert plan.of(7).charge > plan.of(0).charge
         if at == 9:
             assert plan.why.note == "no one who can be reached has any budget left"
         policy.tell(plan)
     spent = policy.ledger.epsilon_spent()
     assert (spent <= BUDGET.epsilon * (1 + 1e-9)).all()
-    assert (spent[3:] > 0).all()
+    assert spent == pytest.approx(BUDGET.epsilon, rel=1e-6)
 
 
 @pytest.mark.parametrize("rewards", [False, True])
@@ -326,11 +328,11 @@ def test_where_a_quarter_is_invited_a_payment_takes_four_rounds(rewards: bool) -
             break
         policy.tell(plan, 0.01 if rewards else None)
         plans.append(plan)
-    first = plans[0].charge_by_class
+    first = plans[0].charge_by_class.max()
     assert first > 0
     for plan in plans[1:4]:
         assert plan.why.note == "the same payment, by other clients"
-        assert plan.charge_by_class == pytest.approx(first)
+        assert plan.charge_by_class.max() == pytest.approx(first)
     spent = policy.ledger.epsilon_spent()
     assert (spent <= BUDGET.epsilon * (1 + 1e-9)).all()
     assert (spent > 0).all()

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.adaptive import Adap
 from bgtplanner.planning.bgt import BGTPlanner
-from bgtplanner.planning.plan import PerClient, Plan, noise_of
+from bgtplanner.planning.plan import GROUPS, PerClient, Plan, in_groups, noise_of
 from bgtplanner.planning.policy import LedgerPolicy
 from bgtplanner.planning.schedules import Fixed, Random, Uniform, Unlimited
 from bgtplanner.privacy.accountants import ACCOUNTANTS, TICK, accountant_named
@@ -508,3 +508,32 @@ def test_noise_by_hand_with_the_safe_number_overspends_nobody() -> None:
         planner.tell(plan)
     limits = [accountant.capacity(Budget(epsilon, 1e-5)) for epsilon in EPSILONS]
     assert (spent <= np.array(limits) * (1 + 1e-9)).all()
+
+
+# ---- charges in groups
+
+
+@pytest.mark.parametrize("number", [1, 5, 63, 64, 2000])
+def test_in_groups_nobody_pays_more_than_its_own_charge(number: int) -> None:
+    generator = np.random.default_rng(number)
+    own = generator.permutation(np.repeat(10.0 ** generator.uniform(-5, 1, number), 2))
+    clients = generator.random(2 * number) < 0.8
+    clients[own.argmax()] = True
+    charges, index = in_groups(own, clients)
+    pays = charges[index]
+    assert len(charges) <= 1 + GROUPS
+    assert charges[0] == 0
+    assert not pays[~clients].any()
+    assert (pays <= own).all()
+    most = own[clients].max()
+    asked = clients & (own >= most / 1024)
+    assert (pays[asked] >= (own if number <= GROUPS else 0.89 * own)[asked]).all()
+    assert not pays[own < most / 1024].any()
+    assert np.array_equal(pays[asked] > 0, own[asked] > 0)
+
+
+def test_without_anybody_there_is_no_charge() -> None:
+    for own, clients in ((np.ones(3), np.zeros(3, bool)), (np.zeros(3), np.ones(3, bool))):
+        charges, index = in_groups(own, clients)
+        assert charges.tolist() == [0.0]
+        assert not index.any()

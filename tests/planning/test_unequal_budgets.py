@@ -73,12 +73,20 @@ def clipped_to(plan: Any, uploads: Floats, order: int) -> Floats:
 
 
 def play(
-    planner: Any, release: Callable[[Floats, Any, int], Floats], *, size: int, order: int = 2
+    planner: Any,
+    release: Callable[[Floats, Any, int], Floats],
+    *,
+    size: int,
+    order: int = 2,
+    invited: Callable[[int], NDArray[np.bool_]] | None = None,
+    context: list[float] | None = None,
 ) -> list[list[float]]:
     """The noise multipliers of all that each client has really sent, round by round."""
     found: list[list[float]] = [[] for _ in range(CLIENTS)]
     generator = np.random.default_rng(5)
-    while (plan := planner.ask()) is not None:
+    while (
+        plan := planner.ask(context, clients=None if invited is None else invited(planner.round))
+    ) is not None:
         uploads = 1e3 * generator.standard_normal((CLIENTS, size))  # all of them are clipped
         clipped = clipped_to(plan, uploads, order)
         with np.errstate(invalid="ignore"):
@@ -211,3 +219,86 @@ def test_who_cannot_pay_beside_others_of_its_class_says_nothing() -> None:
         else:
             sent = released_by_normal(clipped, plan, 0)
             assert np.isfinite(sent).all(axis=1).tolist() == plan.participants.tolist()
+
+
+# ---- coming and going
+
+
+def there(index: int) -> NDArray[np.bool_]:
+    """Two stay, two join in the middle, one comes every third round and one leaves early."""
+    return np.array([True, True, index >= 6, index >= 6, index % 3 == 0, index < 4])
+
+
+@pytest.mark.parametrize("release", LOOPS)
+@pytest.mark.parametrize("objective", ["served", "last"])
+def test_who_joins_late_spends_over_the_rounds_that_are_left(objective: Any, release: Any) -> None:
+    epsilon = 10.0
+    planner = BGTPlanner(
+        Budgets.per_client([epsilon] * CLIENTS, DELTA), rounds=ROUNDS, clip=0.5,
+        objective=objective,
+    )  # fmt: skip
+    found = play(planner, release, size=CLIENTS, invited=there)
+    really = np.array([gaussian_epsilon(multipliers) for multipliers in found])
+    assert (really <= epsilon * (1 + 1e-6)).all()
+    assert really == pytest.approx(planner.ledger.epsilon_spent(), rel=1e-6)
+    assert really[:4] == pytest.approx(epsilon, rel=0.01 if objective == "served" else 0.1)
+    assert [len(multipliers) for multipliers in found] == [12, 12, 6, 6, 4, 4]
+    # Those who joined late have as much to spend in half of the rounds; who comes rarely pays
+    # more each time than those who come always.
+    assert found[2][-1] < found[0][-1]
+    assert found[4][-1] < found[0][9]
+    even = Uniform(Budgets.per_client([epsilon] * CLIENTS, DELTA), rounds=ROUNDS, clip=0.5)
+    play(even, release, size=CLIENTS, invited=there)
+    assert really[4] > even.ledger.epsilon_spent()[4]
+
+
+def test_with_a_context_too() -> None:
+    planner = BGTPlanner(
+        Budgets.per_client([1.0, 10.0, 1.0, 10.0, 10.0, 10.0], DELTA), rounds=ROUNDS, clip=0.5
+    )
+    found = play(planner, released_by_normal, size=CLIENTS, invited=there, context=[1.0, 2.0])
+    really = [gaussian_epsilon(multipliers) for multipliers in found]
+    assert really == pytest.approx(planner.ledger.epsilon_spent(), rel=1e-6)
+    assert found[2][-1] < found[0][-1]  # of two with the same budget
+
+
+@pytest.mark.parametrize("accounting", ["gaussian/gdp", "laplace/either", "laplace/zcdp"])
+def test_what_each_can_pay_so_many_times(accounting: str) -> None:
+    planner = Uniform(Budgets.per_client([3.0] * 3, DELTA), rounds=4, accounting=accounting)
+    ledger = planner.ledger
+    assert planner.own_part(5) is None  # all of them have the same left
+    ledger.reserve([0.05, 0.2, 0.4], run="before", round=0)
+    ledger.reserve(0.1, run="before", round=1, clients=[0])
+    charges = planner.own_part(5)
+    assert charges is not None
+    for index in range(5):
+        assert (charges <= ledger.left() * (1 + 1e-12)).all()
+        assert ledger.reserve(charges, run="five", round=index).granted.all()
+    assert (ledger.left() < 1e-3 * charges).all()
+
+
+def test_a_mean_by_weight_has_the_least_noise() -> None:
+    """Without the weights, those who pay little would drown the others."""
+    budgets = Budgets.per_client([1.0, 10.0, 10.0, 3.0], DELTA)
+    plan = BGTPlanner(budgets, rounds=5).ask(clients=np.array([True, True, False, True]))
+    assert plan is not None
+    assert plan.weights[2] == 0
+    assert plan.weights.max() == 1
+    here = plan.participants
+    std, weights = np.asarray(plan.noise_std)[here, 0], plan.weights[here]
+
+    def noise(weights: Floats) -> float:
+        return float(np.sqrt((weights**2 * std**2).sum()) / weights.sum())
+
+    others = np.random.default_rng(0).uniform(0, 1, (200, 3))
+    assert noise(weights) <= min(map(noise, others))
+    assert noise(weights) < std.min() < noise(np.ones(3))
+
+
+def test_under_secure_aggregation_the_sum_over_the_weights_is_the_mean() -> None:
+    budgets = Budgets.per_client([1.0, 10.0, 10.0, 3.0], DELTA)
+    plan = BGTPlanner(budgets, rounds=5, trust="secagg", clip=0.5).ask()
+    assert plan is not None
+    upload = np.array([3.0, 4.0])
+    clipped = np.tile(upload, (4, 1)) * np.minimum(1.0, plan.clip / 5.0)
+    np.testing.assert_allclose(clipped.sum(axis=0) / plan.weights.sum(), upload / 10)

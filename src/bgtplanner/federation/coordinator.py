@@ -24,9 +24,11 @@ from bgtplanner.federation.simulation import Seen
 from bgtplanner.federation.validation import Validation, rmse_of
 from bgtplanner.models.learner import Learner
 from bgtplanner.models.metrics import Metrics
+from bgtplanner.planning.plan import GROUPS, in_groups
 from bgtplanner.planning.policy import Plan, Policy
 from bgtplanner.planning.registry import CONTEXTS
 from bgtplanner.privacy._book import Spending
+from bgtplanner.privacy.accountants import TICK
 from bgtplanner.privacy.ledger import Ledger, Reservation
 
 __all__ = ["Coordinator", "Engine"]
@@ -258,9 +260,11 @@ class Coordinator:
         """
         fits = plan.own_clip is None or self._own_clips
         ConfigError.unless(fits, "own_clip", "one per client", "none, unless privacy.unit = row")
+        own, charges = plan.own_charge, plan.charge_by_class
         try:
             return self.ledger.reserve(
-                plan.charge_by_class, run=self.run, round=index, by_class=True,
+                np.maximum(charges, TICK)[plan.class_of_client] if own else charges,
+                run=self.run, round=index, by_class=not own,
                 clients=plan.participants & invited, fingerprint=inputs,
             )  # fmt: skip
         except BudgetExceeded:
@@ -270,12 +274,18 @@ class Coordinator:
         """Return the terms, and the number of clients that have paid and answer too late."""
         late = reservation.granted & self._late(index)
         answers = reservation.granted & self._answers(index) & ~late
-        own = plan.own_clip
+        own, charges, classes = (
+            plan.own_clip, plan.charge_by_class, self.ledger.budgets.class_of_client
+        )  # fmt: skip
+        if plan.own_charge and plan.class_of_client is not None:
+            # Always as many, so that rounds are compiled once.
+            charges = np.pad(charges, (0, 1 + GROUPS - len(charges)))
+            classes = plan.class_of_client
         if own is None and self._own_clips and self.policy.follows_norms:
             own = np.ones(len(self.ledger))
         terms = terms_of(
-            self.ledger.accountant, self.trust, plan.largest_clip, plan.charge_by_class, answers,
-            self.ledger.budgets.class_of_client, own, self.ledger.neighbours,
+            self.ledger.accountant, self.trust, plan.largest_clip, charges, answers, classes, own,
+            self.ledger.neighbours,
         )  # fmt: skip
         return terms, int(late.sum())
 
@@ -372,11 +382,11 @@ class _Forecast:
 
     @cached_property
     def _left(self) -> list[NDArray[np.float64]]:
-        """What the clients within reach can still pay, sorted, for each class of budgets."""
+        """What the clients within reach can still pay, for each class of budgets."""
         of, budgets = self._of, self._of.ledger.budgets
         left = of.spending().left()
         return [
-            np.sort(left[of._present & (budgets.class_of_client == index)])
+            left[of._present & (budgets.class_of_client == index)]
             for index in range(len(budgets.classes))
         ]
 
@@ -386,48 +396,60 @@ class _Forecast:
         return self._learner.steps
 
     def left(self) -> NDArray[np.float64]:
-        """Return the charges with which one round would buy the most precision.
-
-        Where all clients have the same left, this is it. Otherwise those who joined late can pay
-        more than the others, but they may be few.
-        """
-        found = np.zeros(len(self._left))
-        for index, left in enumerate(self._left):
-            if len(left):
-                worth = self._able(left, left) ** self._pooling * left**self._power
-                found[index] = left[int(worth.argmax())]
-        return found
+        """Return what the client of each class that has most left can still pay."""
+        return np.array([left.max(initial=0.0) for left in self._left])
 
     def precision(self, charges: NDArray[np.float64]) -> float:
-        """Return 1 / noise variance of the mean upload, summed until everyone was invited."""
+        """Return 1 / noise variance of the mean upload, summed until everyone was invited.
+
+        The charges are those of the clients with most left; each pays the same share of its own.
+        """
         of, share = self._of, self._of.participation
-        pairs = zip(self._left, charges, strict=True)
-        able = np.array([int(self._able(left, charge)) for left, charge in pairs])
-        invited = np.ceil(share * able).astype(np.int64)
+        parts, number = self._parts
+        charges = (charges[:, None] * parts).ravel()
         std = noise_of_mean(
-            of.ledger.accountant, of.trust, of.policy.clip, charges, invited, of.ledger.neighbours
-        )
+            of.ledger.accountant, of.trust, of.policy.clip, charges, share * number,
+            of.ledger.neighbours,
+        )  # fmt: skip
         return float(1.0 / share / std**2)
+
+    @cached_property
+    def _parts(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What clients have left over the most of their class, and how many do, in groups."""
+        groups = [in_groups(left, np.ones(len(left), dtype=bool)) for left in self._left]
+        longest = max(len(values) for values, _ in groups)
+        parts = np.zeros((len(groups), longest))
+        number = np.zeros_like(parts)
+        for row, (values, index) in enumerate(groups):
+            parts[row, : len(values)] = values / max(values[-1], TICK)
+            number[row, : len(values)] = np.bincount(index, minlength=len(values))
+        return parts, number.ravel()
 
     def pooled(self, after: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return by which factor a payment's precision grows if it is made so much later.
 
         More clients will have joined by then, as fast as they did so far. As long as that cannot
         be told, all who are missing join by the end, or no one if the ledger has spare places.
+
+        They can pay without the others, too. So what waiting brings is only what paying together
+        does: under ``secagg`` precisions of a and b, in root, give (a + b)^2 and not a^2 + b^2.
+        Of the difference, half is counted here; the other half is that of those who join.
         """
         of, index = self._of, self._of.engine.next_round
         now, missing = int(of._present.sum()), int((~of._present).sum())
         rate = missing / max(of.policy.rounds - index, 1) if of.everyone_joins else 0.0
         if index >= _LONG_ENOUGH:
             rate = (now - of.joined_first) / index
-        most = max(sum(len(left) for left in self._left), 1)
         coming = np.minimum(rate * after, missing)
-        return np.asarray((1.0 + coming / most) ** self._pooling)
+        return np.asarray(1.0 + (self._pooling - 1) * coming / max(self._there, 1e-9))
 
-    @staticmethod
-    def _able(left: NDArray[np.float64], charge: Any) -> Any:
-        """Return how many of the clients with so much left can pay a charge."""
-        return len(left) - np.searchsorted(left, charge * (1 - 1e-9))
+    @cached_property
+    def _there(self) -> float:
+        """How many clients with a whole budget would buy as much as those within reach."""
+        wholes = map(self._of.ledger.accountant.capacity, self._of.ledger.budgets.classes)
+        pairs = zip(self._left, wholes, strict=True)
+        power = self._power / self._pooling
+        return float(sum(((left / whole) ** power).sum() for left, whole in pairs))
 
     @property
     def _pooling(self) -> int:

@@ -29,7 +29,7 @@ from bgtplanner.federation.client import as_shared, flat_upload
 from bgtplanner.federation.screening import LEAST_SCALE, limits_of
 from bgtplanner.federation.server import Aggregate
 from bgtplanner.models.interactions import Interactions, Shared, Upload
-from bgtplanner.planning.plan import noise_of
+from bgtplanner.planning.plan import noise_of, weights_of
 from bgtplanner.privacy.accountants import TICK, Accountant
 from bgtplanner.privacy.allowed import UNITS, Choice, Unit, check
 from bgtplanner.privacy.mechanisms import (
@@ -133,17 +133,23 @@ def noise_of_mean(
     trust: str,
     clip: float,
     charges: Floats,
-    clients: NDArray[np.int64],
+    clients: NDArray[Any],
     neighbours: Neighbours = "replace-one",
 ) -> float:
-    """Return the standard deviation of the noise on the mean upload for these charges."""
+    """Return the standard deviation of the noise on the mean upload for these charges.
+
+    It is a mean by weight, as in :meth:`Protection.mean`.
+    """
     charges = np.where(charges >= TICK, charges, 0.0)
-    scales = _bounds_and_scales(accountant, trust, clip, charges, neighbours)[1]
+    bounds, scales = _bounds_and_scales(accountant, trust, clip, charges, neighbours)
     number = clients * (charges > 0)
     if not number.any():
         return float("inf")
     mechanism = mechanism_named(accountant.mechanism)
-    return float(mechanism.std_of_sum(number, scales, trust == "secagg") / number.sum())
+    common = trust == "secagg"
+    weights = weights_of(bounds, scales, common)
+    std = mechanism.std_of_sum(number, scales if common else weights * scales, common)
+    return float(std / (number * weights).sum())
 
 
 def _bounds_and_scales(
@@ -305,11 +311,34 @@ class Protection:
         return cast(Released, released)
 
     def mean(self, total: Shared, number: Array, terms: Terms) -> Released:
-        """Return the mean upload from the sum of the noised uploads and their number."""
-        count = jnp.maximum(number, 1.0)
+        """Return the mean upload from the sum of the noised uploads, as weighed, and their number.
+
+        It is as long as if all uploads had the largest clip, whoever took part, so that rounds can
+        be added up.
+        """
+        count = self.count(terms)
         mean = jax.tree.map(lambda part: part / count, total)
         usage = jnp.full(total.items.shape[0], number)
-        return Released(Aggregate(mean, usage), self._std_of_sum(terms) / count, jnp.zeros(()))
+        std = self._std_of_sum(self.weighed(terms)) / count
+        return Released(Aggregate(mean, usage), std, jnp.zeros(()))
+
+    def weights(self, terms: Terms) -> Array:
+        """Return the weights of the uploads of each class in a sum; see :meth:`mean`."""
+        if self.common:
+            return jnp.ones_like(terms.clip)
+        weights: Array = weights_of(terms.clip, terms.scale, common=False)
+        return weights
+
+    def weighed(self, terms: Terms) -> Terms:
+        """Return the clips and the noise of uploads that were multiplied by their weights."""
+        weights = self.weights(terms)
+        return terms._replace(clip=weights * terms.clip, scale=weights * terms.scale)
+
+    def count(self, terms: Terms) -> Array:
+        """Return the number of uploads that a sum is worth: those that count less are parts."""
+        weights = weights_of(terms.clip, terms.scale, self.common)
+        total: Array = (weights[terms.class_of_client] * terms.granted).sum()
+        return jnp.where(total > 0, total, 1.0)
 
     def validate(self, key: Array, numbers: Array, terms: Terms) -> tuple[Array, Array]:
         """Return the noised mean over clients of a number from 0 to 1, and its noise's deviation.
@@ -352,7 +381,8 @@ class Protection:
         """
         if self.common:
             return terms.clip.max()
-        furthest: Array = (self.limits(terms, coordinates).coordinate * terms.scale).max()
+        limits, scale = self.limits(terms, coordinates), self.weighed(terms).scale
+        furthest: Array = (limits.coordinate * scale).max()
         return furthest
 
     def _std_of_sum(self, terms: Terms) -> Array:
@@ -395,31 +425,40 @@ def release_whole(
         bound = bound * protection.kind.bound_share(1.0 - protection.validation)
     factor = terms.granted * clip_factor(uploads.norm(protection.kind, own), bound)
     uploads = uploads.times(factor)
-    dropped, number = ((~finite) * terms.granted).sum(), terms.granted.sum()
+    dropped = ((~finite) * terms.granted).sum()
     if protection.noise == "per-client":
-        total, number, outside = each_alone(protection, key, uploads, terms)
-        dropped = dropped + outside
+        total, accepted = each_alone(protection, key, uploads, terms)
+        dropped = dropped + (terms.granted - accepted).sum()
+        terms = terms._replace(granted=accepted)
     else:
+        uploads = uploads.times(protection.weights(terms)[terms.class_of_client])
         source, counts = KeyedNoise(key), counts_of(terms)
         total = Shared(
             *protection.kind.released_sum(
-                source, uploads, terms, counts=counts, common=protection.common
+                source, uploads, protection.weighed(terms), counts=counts,
+                common=protection.common,
             )
-        )
+        )  # fmt: skip
     if own is not None:
         own = own * factor[interactions.client_of_user, None]
         own = own + protection.noise_of_users(key, own, interactions, terms)
-    return protection.mean(total, number, terms)._replace(dropped=dropped, own=own)
+    released = protection.mean(total, terms.granted.sum(), terms)
+    return released._replace(dropped=dropped, own=own)
 
 
 def each_alone(
     protection: Protection, key: Array, uploads: Uploads, terms: Terms
-) -> tuple[Shared, Array, Array]:
-    """Add every client's own noise to its upload, screen it, and sum the accepted uploads."""
+) -> tuple[Shared, Array]:
+    """Add every client's own noise to its upload, screen it, and sum the accepted ones by weight.
+
+    Returns:
+        The sum, and 1 for each client whose upload is in it.
+    """
     rows, dense, interactions = uploads
     width, size = rows.shape[1], dense.shape[1]
     coordinates = interactions.n_items * width + size
     limits_by_class, kind = protection.limits(terms, coordinates), protection.kind
+    weights = protection.weights(terms)
 
     def one(total: Array, client: Array) -> tuple[Array, Array]:
         own = rows * (interactions.pair_client == client)[:, None]
@@ -438,11 +477,10 @@ def each_alone(
         norm = kind.root(kind.sizes(noised).sum())
         good = (limits.low <= norm) & (norm <= limits.high)
         good = good & (jnp.abs(noised).max() <= limits.coordinate) & (terms.granted[client] > 0)
-        return total + jnp.where(good, noised, 0.0), good
+        return total + jnp.where(good, weights[of_class] * noised, 0.0), good
 
     total, good = jax.lax.scan(one, jnp.zeros(coordinates), jnp.arange(interactions.n_clients))
-    number = good.sum().astype(jnp.float32)
-    return as_shared(total, interactions.n_items, width), number, terms.granted.sum() - number
+    return as_shared(total, interactions.n_items, width), good.astype(jnp.float32)
 
 
 def counts_of(terms: Terms) -> Array:

@@ -81,7 +81,8 @@ class RoundResult:
         clients: How many clients took part.
         ratings: How many training ratings were known; None, like the loss, on real machines.
         charge: What the round cost a client of the class that paid most.
-        charges: What the round cost a client of each class.
+        charges: What the round cost a client of each class of budgets; or, where clients pay by
+            what they have left, the different charges.
         paid: How many clients paid.
         late: How many of them answered too late.
         dropped: How many uploads the server did not accept.

@@ -286,7 +286,7 @@ class Federation:
         mean = sent.aggregate
         if self._sound is not None and terms is not None:
             size = sum(part.size for part in mean.gradient)
-            noise = noise._replace(reach=self._sound.reach(terms, size) / clients)
+            noise = noise._replace(reach=self._sound.reach(terms, size) / self._sound.count(terms))
         return self.model.server_update(state.shared, state.memory, mean, noise, self.server)
 
     def _outcome(

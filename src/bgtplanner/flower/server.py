@@ -175,11 +175,11 @@ class Deployment:
             {place: Limits(*(part[classes[place]] for part in limits)) for place in uploads},
         )
         self.useless.update(rejected.values())
-        total = np.zeros(self._coordinates)
+        total, weights = np.zeros(self._coordinates), np.asarray(self.protection.weights(terms))
         accepted = np.zeros(self.n_clients, dtype=np.float32)
         for place, upload in uploads.items():
             if place not in rejected:
-                total += upload
+                total += weights[classes[place]] * upload
                 accepted[place] = 1.0
         used = terms._replace(granted=jnp.asarray(accepted))
         self._state, released = _received(

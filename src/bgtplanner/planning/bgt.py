@@ -41,6 +41,7 @@ from bgtplanner.planning.policy import Choice
 from bgtplanner.planning.predictor import Predictor
 from bgtplanner.planning.programme import Agenda, Forecast, Programme
 from bgtplanner.planning.schedules import fitted
+from bgtplanner.privacy.accountants import TICK
 
 __all__ = ["BGTPlanner"]
 
@@ -154,7 +155,7 @@ class BGTPlanner(LevelPolicy):
         self.keep(context)
         if self.round < self._tried * self.initial_rounds:
             level = int(self.skip) + self.round // self.initial_rounds
-            return self.choice(level, "trying out every level")
+            return self._by_left(self.choice(level, "trying out every level"))
         number = self.charges.shape[1]
         predicted = self._predict(context[None])[0]
         unit = self._reward_unit()
@@ -165,10 +166,11 @@ class BGTPlanner(LevelPolicy):
         score = predicted / unit + prices @ allowance - price
         chance = probabilities(score, self._gamma(number))
         level = self.drawn(chance)
-        return self.choice(
+        choice = self.choice(
             level, "drawn by score", charges=self.charges.max(axis=0), predicted=predicted,
             price=price * unit, score=score * unit, probability=chance,
         )  # fmt: skip
+        return self._by_left(choice)
 
     def learn(self, plan: Plan, reward: float | None) -> None:
         """Teach the predictor what the round brought."""
@@ -217,12 +219,28 @@ class BGTPlanner(LevelPolicy):
             return len(self.process.length_scales) - 1
         return len(self._latest[0]) if self._latest else super().width()
 
+    def _by_left(self, choice: Choice) -> Choice:
+        """Return the choice with charges in proportion to what each client has left.
+
+        The mean client of a class pays what was chosen.
+        """
+        left = self.own_left()
+        if left is None or not choice.charges.any():
+            return choice
+        rate = choice.charges / np.maximum(self.left(), TICK)
+        return choice._replace(own_charges=rate[self.budgets.class_of_client] * left)
+
     def _by_schedule(self) -> Choice:
         """Charge an even share, or one that grows if the last round is what counts."""
+        rest = self.rounds - self.round
         if self.objective == "served":
-            return Choice(self._even, why=Why("an even share: nothing is known about the rounds"))
-        note = "a growing share: nothing is known about the rounds"
-        return Choice(self._growing[self.round], why=Why(note))
+            why = Why("an even share: nothing is known about the rounds")
+            return Choice(self._even, why=why, own_charges=self.own_part(self.expected(rest)))
+        why = Why("a growing share: nothing is known about the rounds")
+        charges = self._growing[self.round]
+        grown = self.accountant.sum_ticks(self._growing[self.round :, 0])[self._binding]
+        parts = max(1, math.ceil(self.participation * grown.sum() / grown[0] - 1e-9))
+        return Choice(charges, why=why, own_charges=self.own_part(parts))
 
     @cached_property
     def _growing(self) -> Floats:
@@ -240,8 +258,9 @@ class BGTPlanner(LevelPolicy):
             return None
         nothing = np.zeros(len(self.budgets.classes))
         if now < agenda.until:  # a payment takes several rounds if not all clients are invited
-            charges = np.array(agenda.charges)
-            return Choice(charges, why=Why("the same payment, by other clients"))
+            charges, own = np.array(agenda.charges), self._own(forecast, agenda.share)
+            why = Why("the same payment, by other clients")
+            return Choice(charges, why=why, own_charges=own)
         if now < agenda.next:
             return Choice(nothing, why=Why(self._saving(agenda.next)))
         left = np.minimum(left, forecast.left())
@@ -270,11 +289,23 @@ class BGTPlanner(LevelPolicy):
             return Choice(nothing, level, why=why)
         self.keep(context)
         charges = share * left
-        agenda.pay(now, charges, forecast.precision(charges), stride)
+        agenda.pay(now, charges, forecast.precision(charges), stride, share)
         fall = programme.fall(share)
         unsure = float(np.clip(programme.fall(1.0) / fall, 1.0, 1e5))
         agenda.expected[now] = (float(np.log2(share)), fall, unsure)
-        return Choice(charges, level, why=why)
+        return Choice(charges, level, why=why, own_charges=self._own(forecast, share))
+
+    def _own(self, forecast: Forecast, share: float) -> Floats | None:
+        """Return this share of what each client has left; None if all of a class have the same.
+
+        So those who joined late, or were invited less often, pay more. Under ``secagg`` that also
+        buys the most precision: charges of one client add up as lengths do, so the sum over
+        clients is the longest if all are divided between the rounds in the same proportions.
+        """
+        left = self.own_left()
+        if left is None:
+            return None
+        return share * np.minimum(left, forecast.left()[self.budgets.class_of_client])
 
     def _draw(self, programme: Programme, context: Floats, left: float) -> tuple[float, int, Why]:
         """Return the share of what is left that is paid now, as a level, and why."""

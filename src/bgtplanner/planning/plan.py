@@ -19,14 +19,31 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.given import Floats, whole
-from bgtplanner.privacy.accountants import Accountant, accountant_named
+from bgtplanner.privacy.accountants import TICK, Accountant, accountant_named
 from bgtplanner.privacy.ledger import Reservation
 from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
 
-__all__ = ["ClientPlan", "Floats", "Noise", "PerClient", "Plan", "Untold", "Why", "noise_of"]
+__all__ = [
+    "GROUPS",
+    "ClientPlan",
+    "Floats",
+    "Noise",
+    "PerClient",
+    "Plan",
+    "Untold",
+    "Why",
+    "in_groups",
+    "noise_of",
+    "weights_of",
+]
 
 Mask = NDArray[np.bool_]
 Trust = Literal["local", "secagg"]
+
+GROUPS = 63
+"""The most different charges of a round."""
+
+_LEAST = 1 / 1024  # of the largest charge: a smaller one would add next to nothing
 
 
 class PerClient(np.ndarray[tuple[int, ...], np.dtype[np.float64]]):
@@ -206,6 +223,49 @@ def noise_of(
     return Noise(bounds, multipliers, scales, scales * mechanism.std_of_scale)
 
 
+def weights_of(clip: Any, scale: Any, common: bool) -> Any:
+    """Return what an upload of each class counts in a mean; that of the class that pays most, 1.
+
+    If the sum is noised once (`common`), an upload with a smaller clip is shorter and counts by
+    that. An upload that carries its own noise counts by its precision: otherwise those of clients
+    who pay little would drown the others.
+
+    Example:
+        >>> weights_of(np.ones(2), np.array([8.0, 2.0]), common=False).tolist()
+        [0.0625, 1.0]
+    """
+    if common:
+        return clip / clip.max()
+    xp = scale.__array_namespace__()
+    noisy = (scale > 0) & xp.isfinite(scale)
+    least = xp.where(noisy, scale, xp.inf).min()
+    return xp.where(noisy, (least / xp.where(noisy, scale, 1.0)) ** 2, 1.0)
+
+
+def in_groups(charges: Floats, clients: Mask) -> tuple[Floats, NDArray[np.int32]]:
+    """Return a few charges, and the index of the one that each client pays.
+
+    A client pays its own charge, or the next one below it where there are too many different ones.
+    The first is 0, for those who are not among `clients` or would pay next to nothing.
+
+    Example:
+        >>> charges, index = in_groups(np.array([0.5, 0.25, 0.5, 0.5]), np.arange(4) < 3)
+        >>> charges[index].tolist()
+        [0.5, 0.25, 0.5, 0.0]
+    """
+    index = np.zeros(len(charges), dtype=np.int32)
+    most = float(charges[clients].max(initial=0.0))
+    pays = clients & (charges >= max(_LEAST * most, TICK))
+    levels, place = np.unique(charges[pays], return_inverse=True)
+    if len(levels) > GROUPS:
+        # In bands of equal ratios, everyone pays what the one with the least can pay.
+        bands = np.log(levels / (_LEAST * most)) / -np.log(_LEAST) * (GROUPS - 1)
+        _, first, band = np.unique(bands.astype(int), return_index=True, return_inverse=True)
+        levels, place = levels[first], band[place]
+    index[pays] = 1 + place
+    return np.append(0.0, levels), index
+
+
 class ClientPlan(NamedTuple):
     """What a plan means for one client.
 
@@ -246,6 +306,8 @@ class Plan:
             carries the noise once, and a client that pays less has a smaller clip.
         neighbours: The neighbouring relation that the noise is for: with ``replace-one`` the
             sensitivity is 2 * clip, with ``replace-special`` (trust ``secagg`` only) it is clip.
+        own_charge: Whether the classes are of charges and not of budgets, since clients of one
+            budget have different amounts left and pay by that.
         own_clip: Each client's clip over that of its class, where a policy gives clients different
             clips (trust ``local`` only). The noise changes by the same factor, so the charge does
             not change.
@@ -263,6 +325,7 @@ class Plan:
     class_of_client: NDArray[np.int32] | None = None
     trust: Trust = "local"
     neighbours: Neighbours = "replace-one"
+    own_charge: bool = False
     own_clip: Floats | None = None
     level: int | None = None
     why: Why = field(default=Why())
@@ -327,6 +390,20 @@ class Plan:
         """
         absent = None if self.trust == "secagg" else np.inf
         return self._each(self.noise_by_class.std, absent, self.own_clip)
+
+    @cached_property
+    def weights(self) -> Floats:
+        """What each client's upload counts in the mean, ``[clients]``: 1, or less if it pays less.
+
+        With trust ``local`` average with these weights. With ``secagg``, where an upload with a
+        smaller clip is shorter already, divide the sum by the sum of the weights. Both estimate
+        the mean of uploads clipped at `largest_clip`. A client that does not take part has 0.
+        """
+        noise = self.noise_by_class
+        each = weights_of(noise.clip, noise.scale, self.trust == "secagg")
+        if self.class_of_client is not None:
+            each = each[self.class_of_client]
+        return np.where(self.participants, each, 0.0)
 
     def of(self, client: int) -> ClientPlan:
         """Return what the plan means for one client, counted from 0, in plain numbers."""
@@ -441,6 +518,7 @@ def _mark(plan: Plan) -> str:
         plan.largest_clip,
         None if plan.own_clip is None else plan.own_clip.tobytes(),
         plan.level,
+        *((plan.class_of_client.tobytes(),) if plan.own_charge else ()),  # type: ignore[union-attr]
         np.asarray(plan.charge_by_class, dtype=np.float64).tobytes(),
         paid and (paid.run, paid.round, paid.attempt, paid.number),
         # By identity where possible: a mask of a million clients need not be compared.

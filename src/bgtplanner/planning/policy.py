@@ -22,7 +22,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import (
     BGTPlannerError,
@@ -32,7 +32,7 @@ from bgtplanner.errors import (
     LedgerTamperedError,
 )
 from bgtplanner.planning.given import context_of, number, reward_of, whole
-from bgtplanner.planning.plan import Floats, Mask, Plan, Trust, Untold, Why
+from bgtplanner.planning.plan import Floats, Mask, Plan, Trust, Untold, Why, in_groups
 from bgtplanner.planning.programme import Forecast
 from bgtplanner.privacy._book import Spending, Ticks
 from bgtplanner.privacy._journal import Head
@@ -64,6 +64,8 @@ class Choice(NamedTuple):
 
     Attributes:
         charges: Charge per class of budgets; all zero: skip the round.
+        own_charges: What each client pays, where those of a class have different amounts left;
+            None: all of them pay the same, or as much of it as is left.
         level: The level that this is, if there are levels.
         clip: Bound on the norm of an upload, if the policy changes it.
         own_clip: Each client's own bound over `clip`, if they differ (trust ``local`` only).
@@ -75,6 +77,7 @@ class Choice(NamedTuple):
     clip: float | None = None
     own_clip: Floats | None = None
     why: Why = Why()
+    own_charges: Floats | None = None
 
 
 @runtime_checkable
@@ -299,6 +302,19 @@ class LedgerPolicy(Policy):
         """Return the most that the mean client of each class can still pay; 0 if none."""
         return self.accountant.largest_fitting(self._mean_spent(), self._limits)
 
+    def own_left(self) -> Floats | None:
+        """Return the most that each client can still pay; None if all of a class can the same."""
+        spending = self._spending()
+        return None if spending.alike else spending.left()
+
+    def own_part(self, parts: int) -> Floats | None:
+        """Return the charge that each client can still pay so many times; None as above."""
+        spending = self._spending()
+        if spending.alike:
+            return None
+        rest = np.maximum(spending.limits - spending.sums, 0) // parts
+        return self.accountant.largest_fitting(spending.sums, spending.sums + rest)
+
     def share_of(self, charges: Floats) -> Floats:
         """Return the share of its whole budget that a charge costs each class."""
         adds = self.accountant.sum_ticks(np.maximum(charges, TICK))[self._binding]
@@ -462,6 +478,8 @@ class LedgerPolicy(Policy):
         self, choice: Choice, left: Floats, clients: Mask | None, fingerprint: bytes | None
     ) -> Plan | None:
         wished = np.asarray(choice.charges, dtype=np.float64)
+        if choice.own_charges is not None:
+            return self._reserve_own(choice, choice.own_charges, clients, fingerprint)
         for _ in range(2):
             charges = np.minimum(wished, left)  # the last charge is capped at what is left
             if not charges.any():  # the policy skips the round, or no invited client can pay
@@ -478,7 +496,33 @@ class LedgerPolicy(Policy):
             return self._plan(choice, charges, reservation)
         return None
 
-    def _plan(self, choice: Choice, charges: Floats, reservation: Reservation | None) -> Plan:
+    def _reserve_own(
+        self, choice: Choice, wished: Floats, clients: Mask | None, fingerprint: bytes | None
+    ) -> Plan | None:
+        """Reserve what each client is to pay itself."""
+        invited = np.ones(len(self.budgets), dtype=bool) if clients is None else clients
+        for _ in range(2):
+            charges, index = in_groups(np.minimum(wished, self._spending().left()), invited)
+            if not charges.any():
+                over = clients is None and wished.any()
+                return None if over else self._plan(choice, 0.0 * choice.charges, None)
+            try:
+                reservation = self.ledger.reserve(
+                    np.maximum(charges, TICK)[index], run=self.run, round=self.round,
+                    clients=index > 0, fingerprint=fingerprint,
+                )  # fmt: skip
+            except BudgetExceeded:  # others have spent from this ledger in the meantime
+                continue
+            return self._plan(choice, charges, reservation, index)
+        return None
+
+    def _plan(
+        self,
+        choice: Choice,
+        charges: Floats,
+        reservation: Reservation | None,
+        index: NDArray[np.int32] | None = None,
+    ) -> Plan:
         nobody = np.zeros(len(self.budgets), dtype=bool)
         return Plan(
             round=self.round,
@@ -486,9 +530,10 @@ class LedgerPolicy(Policy):
             largest_clip=self.clip if choice.clip is None else choice.clip,
             charge_by_class=charges,
             participants=nobody if reservation is None else reservation.granted,
-            class_of_client=self.budgets.class_of_client,
+            class_of_client=self.budgets.class_of_client if index is None else index,
             trust=self.trust,
             neighbours=self.ledger.neighbours,
+            own_charge=index is not None,
             own_clip=choice.own_clip,
             level=choice.level,
             why=choice.why,

@@ -53,10 +53,13 @@ class Forecast(Protocol):
     def steps(self) -> int: ...
 
     def left(self) -> Floats:
-        """Return the charges with which one round would buy the most precision."""
+        """Return the most that a client of each class of budgets can be asked to pay now."""
 
     def precision(self, charges: Floats) -> float:
-        """Return 1 / noise variance of a round that costs each class of budgets this."""
+        """Return 1 / noise variance of a round that costs each class of budgets this.
+
+        Those who have less left than others of their class pay the same share of it.
+        """
 
     def pooled(self, after: Floats) -> Floats:
         """Return by which factor a payment's precision grows if it is made so many rounds later.
@@ -117,6 +120,7 @@ class Agenda:
         next: The round before which nothing further is decided.
         until: The round before which the last payment is repeated, for clients not invited yet.
         charges: The last payment, for each class of budgets.
+        share: The share of what was left that it was.
         plan: The payments that are to come: rounds, and shares of what is left by then.
         promised: The forecast that the plan was made by.
         decided: Whether it was decided that the budget is worth spending, or not.
@@ -128,14 +132,18 @@ class Agenda:
     next: int = 0
     until: int = 0
     charges: tuple[float, ...] = ()
+    share: float = 1.0
     plan: list[tuple[int, float]] = field(default_factory=list)
     promised: float = 0.0
     decided: bool = False
     expected: dict[int, tuple[float, float, float]] = field(default_factory=dict)
 
-    def pay(self, now: int, charges: Floats, precision: float, stride: int) -> None:
+    def pay(
+        self, now: int, charges: Floats, precision: float, stride: int, share: float = 1.0
+    ) -> None:
         """Note a payment, which takes so many rounds."""
         self.paid.append(Payment(now, precision))
+        self.share = share
         self.charges = tuple(charges.tolist())
         self.until = now + stride
         self.next = max(self.until, self.plan[0][0]) if self.plan else self.until
@@ -152,6 +160,7 @@ class Agenda:
             "next": self.next,
             "until": self.until,
             "charges": list(self.charges),
+            "share": self.share,
             "plan": [list(payment) for payment in self.plan],
             "promised": self.promised,
             "decided": self.decided,
@@ -187,6 +196,7 @@ class Agenda:
             next=whole("state: next", state["next"], 0, most),
             until=whole("state: until", state["until"], 0, most if paid else 0),
             charges=tuple(charges.tolist()),
+            share=number("state: share", state.get("share", 1.0), 0.0, 1.0),
             plan=plan,
             promised=number("state: promised", state["promised"]),
             decided=decided,

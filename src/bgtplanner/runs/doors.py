@@ -340,7 +340,8 @@ class SimulationDoor(Door):
             of_items = of_items.reshape(len(uploads), self._items, self._width)
             upload = Upload(of_items[interactions.pair_client, interactions.pair_item], dense)
             released = protection.release(key, upload, interactions, terms).aggregate
-            number = jnp.maximum(released.usage.max(), 1.0)
+            # The sum again: the mean is by weight, and the canaries are of the first class.
+            number = protection.count(terms) / protection.weights(terms)[0]
             mean = released.gradient
             return number * jnp.concatenate([mean.items.ravel(), mean.dense])
 
