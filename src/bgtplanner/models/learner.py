@@ -9,8 +9,8 @@ static shapes and no loop over clients. A real client runs the same code on its 
 
 from __future__ import annotations
 
-from dataclasses import asdict, is_dataclass
 from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import jax
