@@ -341,4 +341,5 @@ def test_all_that_sums_differ_by_is_in_the_room() -> None:
     assert distance_from_gaussian(4.0, 10**6, size=10**6) < 2.0**-180  # four steps would do
     assert distance_from_gaussian(0.1, 2) > 30  # a fraction of a step would not
     growing = [distance_from_gaussian(1.0, number) for number in (1, 2, 64, 65, 66, 1000)]
-    assert growing[0] == 0 and sorted(growing) == growing
+    assert growing[0] == 0
+    assert sorted(growing) == growing

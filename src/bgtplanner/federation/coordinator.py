@@ -8,6 +8,7 @@ is not charged again.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -26,6 +27,7 @@ from bgtplanner.planning.policy import Plan, Policy
 from bgtplanner.planning.registry import CONTEXTS
 from bgtplanner.privacy._book import Spending
 from bgtplanner.privacy.ledger import Ledger, Reservation
+from bgtplanner.privacy.shares import Tolerance
 
 __all__ = ["Coordinator", "Engine"]
 
@@ -105,6 +107,8 @@ class Coordinator:
         participation: Share of the clients that are invited to a round.
         dropout: Share of the clients that pay and then fail to answer.
         stragglers: Share of the clients that pay and answer too late; mostly the same ones.
+        tolerance: How many clients may drop out or collude under ``secagg``. If more drop out, the
+            sum is not opened: the charge is spent, and nothing is learned.
         stops: Whether the run ends with the budget. Otherwise ratings keep arriving, and each
             client learns from its own.
         seed: Seeds who is invited and who fails.
@@ -128,6 +132,7 @@ class Coordinator:
         participation: float = 1.0,
         dropout: float = 0.0,
         stragglers: float = 0.0,
+        tolerance: Tolerance | None = None,
         stops: bool = False,
         seed: int = 0,
     ) -> None:
@@ -137,6 +142,7 @@ class Coordinator:
         self.reward: RewardKind = reward if policy.learns else "none"
         self.participation, self.dropout, self.seed = participation, dropout, seed
         self.stragglers = stragglers
+        self.tolerance = Tolerance() if tolerance is None else tolerance
         self.stops = stops
         self.over = False
         self._mark = mark
@@ -210,13 +216,14 @@ class Coordinator:
                 reward = self._reward(record)
         else:
             terms, late = self._terms(plan, index, reservation)
-            record = engine.step(terms, plan)
+            record = self._played(terms, plan, int(reservation.granted.sum()))
             self.ledger.settle(reservation)
-            reward = self._reward(record)
+            if not record.aborted or self.reward in ("test", "loss"):
+                reward = self._reward(record)
         seen = engine.seen
         if seen.validation is not None:
             self.validation.saw(*seen.validation)
-        if reservation is not None:
+        if reservation is not None and not record.aborted:
             if seen.noise_std > 0 and np.isfinite(seen.aggregate).all():
                 self.context.released(seen.aggregate, seen.noise_std)
             if self.policy.follows_norms:
@@ -262,8 +269,20 @@ class Coordinator:
         terms = terms_of(
             self.ledger.accountant, self.trust, plan.largest_clip, plan.charge_by_class, answers,
             self.ledger.budgets.class_of_client, own, self.ledger.neighbours,
+            invited=reservation.granted, tolerance=self.tolerance,
         )  # fmt: skip
         return terms, int(late.sum())
+
+    def _played(self, terms: Terms, plan: Plan, invited: int) -> RoundResult:
+        """Play the round, unless too few clients answer for their shares to be the full noise."""
+        if terms.share is None:
+            return self.engine.step(terms, plan)
+        answered = int(terms.granted.sum())
+        if answered < invited - self.tolerance.of(invited)[0]:
+            return replace(self.engine.rest(), aborted=True)
+        record = self.engine.step(terms, plan)
+        together = float(terms.share) * max(record.clients, 1) ** 0.5
+        return replace(record, surplus=max(0.0, together / float(terms.scale.max()) - 1))
 
     def _invited(self, index: int) -> NDArray[np.bool_]:
         """Return the invited clients, out of those that can be reached."""
@@ -391,8 +410,9 @@ class _Forecast:
         able = np.array([int(self._able(left, charge)) for left, charge in pairs])
         invited = np.ceil(share * able).astype(np.int64)
         std = noise_of_mean(
-            of.ledger.accountant, of.trust, of.policy.clip, charges, invited, of.ledger.neighbours
-        )
+            of.ledger.accountant, of.trust, of.policy.clip, charges, invited, of.ledger.neighbours,
+            tolerance=of.tolerance, answering=(1 - of.dropout) * (1 - of.stragglers),
+        )  # fmt: skip
         return float(1.0 / share / std**2)
 
     def pooled(self, after: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,12 +1,12 @@
 """Noise that no one holds alone: each client adds a share of it, in whole steps of a grid.
 
 Under secure aggregation the server sees the sum of what clients send, modulo 2^bits. A client
-bounds its upload, cuts it to the grid towards zero, which increases no norm, and adds *its share* of
-the noise: a normal variate rounded to whole steps (:meth:`ExactNoise.normal_steps`). Some clients
-drop out, and some may tell the server what they added. The shares are so large that those of the
-others are already the full noise, as long as both are no more than stated:
+bounds its upload, cuts it to the grid towards zero, which increases no norm, and adds *its share*
+of the noise: a normal variate rounded to whole steps (:meth:`ExactNoise.normal_steps`). Some
+clients drop out, and some may tell the server what they added. The shares are so large that those
+of the others are already the full noise, as long as both are no more than stated:
 
-    honest = invited - most_dropouts - most_colluders   (at least 1: one's own share is always there)
+    honest = invited - most_dropouts - most_colluders, or 1: one's own share is always there
     share  = full noise / sqrt(honest)
 
 If fewer drop out or collude, the sum carries more noise than was promised: the surplus.
@@ -94,8 +94,9 @@ class Shares:
 
     Example:
         >>> from bgtplanner.privacy.accountants import accountant_named
+        >>> gdp = accountant_named("gaussian/gdp")
         >>> shares = Shares.of(
-        ...     accountant_named("gaussian/gdp"), charge=1.0, clip=0.5, neighbours="replace-special",
+        ...     gdp, 1.0, clip=0.5, neighbours="replace-special",
         ...     invited=100, most_dropouts=10, most_colluders=9,
         ... )
         >>> shares.honest, shares.fewest, shares.bits(size=1682)
@@ -120,15 +121,13 @@ class Shares:
             value = getattr(self, name)
             most = _MOST_CLIENTS if name == "invited" else self.invited - 1
             good = isinstance(value, int | np.integer) and least <= value <= most
-            ConfigError.unless(good, name, value, f"a whole number from {least} to {most}")
+            ConfigError.unless(bool(good), name, value, f"a whole number from {least} to {most}")
         for name in ("scale", "clip"):
             value = getattr(self, name)
             good = isinstance(value, int | float) and 1e-100 <= value <= 1e100
             ConfigError.unless(good, name, value, "a number from 1e-100 to 1e100")
-        most = 2.0 ** (_MOST_BITS - 2) * self.step / self.clip
-        expected = (
-            f"at most {most:.3g}, or more noise: their sum does not fit in {_MOST_BITS} bits"
-        )
+        fewer = 2.0 ** (_MOST_BITS - 2) * self.step / self.clip
+        expected = f"at most {fewer:.3g}, or more noise: sums are of at most {_MOST_BITS} bits"
         ConfigError.unless(self.bits(1) <= _MOST_BITS, "invited", self.invited, expected)
 
     @classmethod
@@ -272,12 +271,16 @@ class Shares:
         expected = f"from {self.fewest} to {self.invited}: the noise is shared by that many"
         ConfigError.unless(fits, "answered", answered, expected)
 
-    def std_of_sum(self, answered: int) -> float:
+    def std_of_sum(self, answered: float) -> float:
         """Return the standard deviation of the noise in a sum of so many clients."""
-        # Rounding to whole steps adds a twelfth of a step to the variance.
-        return self.step * math.sqrt(answered * (self.share**2 + 1 / 12))
+        return math.sqrt(answered) * self.std_of_share
 
-    def surplus(self, answered: int) -> float:
+    @property
+    def std_of_share(self) -> float:
+        """The standard deviation of one client's share; rounding adds 1/12 to its variance."""
+        return self.step * math.sqrt(self.share**2 + 1 / 12)
+
+    def surplus(self, answered: float) -> float:
         """Return by which share this is more than the full noise, which the promise takes."""
         return self.std_of_sum(answered) / self.scale - 1
 
@@ -286,7 +289,7 @@ def distance_from_gaussian(share: int | float, number: int, size: int = 1) -> fl
     """Return how far a sum of rounded shares may be from Gaussian noise.
 
     It is a bound on the logarithm of the ratio of its probabilities to those of a function of
-    Gaussian noise of variance number * share^2, whatever the upload is (``docs/proofs/shares.md``).
+    Gaussian noise of variance number * share^2, whatever the upload (``docs/proofs/shares.md``).
 
     Args:
         share: Standard deviation of a share, in steps.
