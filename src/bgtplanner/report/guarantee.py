@@ -69,9 +69,9 @@ def shared_noise(summary: Mapping[str, Any]) -> list[str]:
     if dropouts is None or colluders is None:  # an older run
         return []
     said = (
-        "Each client adds a share of the noise. The promise holds if, in each round, at most "
-        f"{_of_clients(dropouts)} drop out, and the server learns the shares of at most "
-        f"{_of_clients(colluders)} who collude; if more drop out, the sum is not opened."
+        "Each client adds a share of the noise. The promise holds with at most "
+        f"{_of_clients(dropouts)} dropping out of a round and at most {_of_clients(colluders)} "
+        "colluding with the server; if more drop out, the sum is not opened."
     )
     surplus = summary.get("noise_surplus")
     if surplus:
