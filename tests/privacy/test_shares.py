@@ -88,11 +88,17 @@ def test_the_honest_shares_alone_are_the_full_noise(
     assert math.frexp(made.step)[0] == 0.5
 
 
-def test_one_more_honest_client_than_needed_would_be_too_few_if_the_share_were_smaller() -> None:
-    made = shares()
-    assert made.honest == 15
-    less = (made.honest - 1) * (made.share * made.step) ** 2
-    assert less < made.scale**2  # so the numbers in the promise matter
+@pytest.mark.parametrize("answered", [17, 18, 20])
+@pytest.mark.parametrize("colluding", range(8))
+def test_more_colluders_than_stated_learn_more_than_was_promised(
+    answered: int, colluding: int
+) -> None:
+    """They take away what they have added; what is left hides the upload of another client."""
+    made, sensitivity = shares(20, dropouts=3, colluders=2), 0.5
+    left = (answered - colluding) * (made.share * made.step) ** 2
+    mu, promised = sensitivity / math.sqrt(left), sensitivity / made.scale
+    spare = answered - 17  # clients that might have dropped out and did not
+    assert (mu <= promised) == (colluding <= 2 + spare)
 
 
 def test_a_client_always_counts_on_its_own_share() -> None:

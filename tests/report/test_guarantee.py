@@ -169,8 +169,8 @@ def test_who_may_drop_out_and_collude() -> None:
     (said,) = shared_noise(SHARED | {"noise_surplus": 0.0271, "rounds_aborted": 0})
     assert said == (
         "Each client adds a share of the noise. The promise holds with at most 5 % of the clients "
-        "dropping out of a round and at most 1 client colluding with the server; if more drop out, "
-        "the sum is not opened. The noise was 2.7 % above what that takes."
+        "dropping out of a round and at most 1 client colluding with the server; if more drop "
+        "out, the sum is not opened. The noise was 2.7 % above what that takes."
     )
     assert said in guarantee(SHARED | {"noise_surplus": 0.0271})
     (said,) = shared_noise(SHARED | {"most_dropouts": 3, "rounds_aborted": 2})

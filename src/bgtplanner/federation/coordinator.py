@@ -216,7 +216,7 @@ class Coordinator:
                 reward = self._reward(record)
         else:
             terms, late = self._terms(plan, index, reservation)
-            record = self._played(terms, plan, int(reservation.granted.sum()))
+            record = self._played(terms, plan, reservation)
             self.ledger.settle(reservation)
             if not record.aborted or self.reward in ("test", "loss"):
                 reward = self._reward(record)
@@ -273,11 +273,12 @@ class Coordinator:
         )  # fmt: skip
         return terms, int(late.sum())
 
-    def _played(self, terms: Terms, plan: Plan, invited: int) -> RoundResult:
+    def _played(self, terms: Terms, plan: Plan, reservation: Reservation) -> RoundResult:
         """Play the round, unless too few clients answer for their shares to be the full noise."""
         if terms.share is None:
             return self.engine.step(terms, plan)
-        answered = int(terms.granted.sum())
+        pays = (plan.charge_by_class > 0)[self.ledger.budgets.class_of_client]
+        invited, answered = int((reservation.granted & pays).sum()), int(terms.granted.sum())
         if answered < invited - self.tolerance.of(invited)[0]:
             return replace(self.engine.rest(), aborted=True)
         record = self.engine.step(terms, plan)

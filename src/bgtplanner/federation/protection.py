@@ -174,8 +174,7 @@ def shares_of(
     Only noise that has shares can be added where no one is trusted with it. Other noise is
     simulated as if someone were.
     """
-    divides = trust == "secagg" and mechanism_named(accountant.mechanism).has_shares
-    if not divides or invited < 1 or scales.max(initial=0.0) <= 0:
+    if not _divides(accountant, trust) or invited < 1 or scales.max(initial=0.0) <= 0:
         return None
     dropouts, colluders = (tolerance or Tolerance()).of(invited)
     return Shares(
@@ -185,6 +184,11 @@ def shares_of(
         most_dropouts=dropouts,
         most_colluders=colluders,
     )
+
+
+def _divides(accountant: Accountant, trust: str) -> bool:
+    """Return whether the noise of a sum is drawn in shares."""
+    return trust == "secagg" and mechanism_named(accountant.mechanism).has_shares
 
 
 def noise_of_mean(
@@ -203,14 +207,14 @@ def noise_of_mean(
     Where the noise is drawn in shares, `answering` of the clients are expected to add theirs.
     """
     charges = np.where(charges >= TICK, charges, 0.0)
-    bounds, scales = _bounds_and_scales(accountant, trust, clip, charges, neighbours)
+    scales = _bounds_and_scales(accountant, trust, clip, charges, neighbours)[1]
     number = clients * (charges > 0)
     if not number.any():
         return float("inf")
-    shares = shares_of(accountant, trust, bounds, scales, int(number.sum()), tolerance)
-    if shares is not None:  # not yet on a grid, which depends on the charge
-        answered = max(1.0, answering * shares.invited)
-        return float(shares.scale / np.sqrt(shares.honest * answered))
+    if _divides(accountant, trust):  # not yet on a grid, which depends on the charge
+        invited = int(number.sum())
+        honest = (tolerance or Tolerance()).honest(invited)
+        return float(scales.max() / np.sqrt(honest * max(1.0, answering * invited)))
     mechanism = mechanism_named(accountant.mechanism)
     return float(mechanism.std_of_sum(number, scales, trust == "secagg") / number.sum())
 

@@ -80,6 +80,13 @@ class Tolerance(NamedTuple):
         )
         return min(dropouts, invited - 1), min(colluders, invited - 1)
 
+    def honest(self, invited: int) -> int:
+        """Return how many shares must be the full noise, of those invited.
+
+        A client that is protected has answered and does not collude: its own share is there.
+        """
+        return max(1, invited - sum(self.of(invited)))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
@@ -163,11 +170,8 @@ class Shares:
 
     @property
     def honest(self) -> int:
-        """The number of shares that are already the full noise.
-
-        A client that is protected has answered and does not collude: its own share is there.
-        """
-        return max(1, self.invited - self.most_dropouts - self.most_colluders)
+        """The number of shares that are already the full noise."""
+        return Tolerance(self.most_dropouts, self.most_colluders).honest(self.invited)
 
     @property
     def fewest(self) -> int:
