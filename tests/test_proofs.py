@@ -31,7 +31,8 @@ def test_every_mechanism_and_every_sound_rule_has_a_page() -> None:
     accountants = {
         name.partition("/")[2] for name, accountant in ACCOUNTANTS.items() if accountant.sound
     }
-    assert set(PAGES) == {*MECHANISMS, *accountants, "aggregation", "joint", "index"}
+    others = {"aggregation", "shares", "joint", "index"}
+    assert set(PAGES) == {*MECHANISMS, *accountants, *others}
     contents = (REPOSITORY / "docs" / "index.md").read_text(encoding="utf-8")
     for page in PAGES:
         assert f"proofs/{page}\n" in contents

@@ -183,10 +183,15 @@ def test_check_of_the_servers_settings(deployment: Path) -> None:
     done = call("deploy", "check", file)
     assert done.exit_code == 0, done.output
     assert "300 items, 8 features, titles, ratings from 0 to 5" in done.output
-    file.write_text(file.read_text(encoding="utf-8").replace('"local"', '"secagg"'))
+    local = file.read_text(encoding="utf-8")
+    file.write_text(local.replace('"local"', '"secagg"'))
     error = call("deploy", "check", file).exception
     assert isinstance(error, ConfigError)
     assert error.exit_code == 2
+    assert "only Gaussian noise is drawn in shares" in str(error)
+    summed = local.replace('"local"', '"secagg"').replace("privunit/zcdp", "gaussian/gdp")
+    file.write_text(summed)
+    error = call("deploy", "check", file).exception
     assert "pairwise masks" in str(error)
 
 

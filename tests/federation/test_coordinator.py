@@ -784,7 +784,7 @@ def test_precision_is_forecast_as_it_will_be(
     before = _Forecast(rounds).precision(np.array([0.05]))
     number = round(1 / participation)
     precision = sum(1 / one.seen.noise_std**2 for one in played(rounds, number))
-    assert before == pytest.approx(precision, rel=1e-5)
+    assert before == pytest.approx(precision, rel=1e-3)  # shares are whole steps
 
 
 # ---- who has joined
@@ -999,7 +999,7 @@ def test_noise_is_forecast_as_it_will_be(
         assert one.plan is not None
         assert one.paid == (sizes * (one.plan.charge_by_class > 0)).sum()
         forecast = noise_of_mean(ledger.accountant, trust, 0.5, one.plan.charge_by_class, sizes)
-        assert one.seen.noise_std == pytest.approx(forecast, rel=1e-5)
+        assert one.seen.noise_std == pytest.approx(forecast, rel=1e-3)  # shares are whole steps
 
 
 def test_without_anybody_there_is_nothing_but_noise() -> None:

@@ -81,6 +81,15 @@ def test_what_goes_together(choice: Choice) -> None:
             f"mechanism = 'none': {PROTECTS}",
         ),
         (Choice("gaussian", unit="row", deployed=True), "unit = 'row': expected client"),
+        *(
+            (
+                Choice(mechanism, "secagg", deployed=True),
+                f"mechanism = {mechanism!r}: expected gaussian, with trust = secagg: every client "
+                "adds a share of the noise, so that no one holds all of it, and only Gaussian "
+                "noise is drawn in shares",
+            )
+            for mechanism in ("laplace", "privunit")
+        ),
     ],
 )  # fmt: skip
 def test_what_does_not(choice: Choice, message: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bgtplanner.report.guarantee import guarantee, is_sound
+from bgtplanner.report.guarantee import guarantee, is_sound, shared_noise
 
 SOUND: dict[str, Any] = {
     "mechanism": "gaussian",
@@ -160,3 +160,32 @@ class TestUnsoundRule:
 )
 def test_sound_only_if_all_holds(changes: dict[str, Any], sound: bool) -> None:
     assert is_sound(SOUND | changes) is sound
+
+
+SHARED = SOUND | {"trust": "secagg", "most_dropouts": 0.05, "most_colluders": 1.0}
+
+
+def test_who_may_drop_out_and_collude() -> None:
+    (said,) = shared_noise(SHARED | {"noise_surplus": 0.0271, "rounds_aborted": 0})
+    assert said == (
+        "Each client adds a share of the noise. The promise holds with at most 5 % of the clients "
+        "dropping out of a round and at most 1 client colluding with the server; if more drop "
+        "out, the sum is not opened. The noise was 2.7 % above what that takes."
+    )
+    assert said in guarantee(SHARED | {"noise_surplus": 0.0271})
+    (said,) = shared_noise(SHARED | {"most_dropouts": 3, "rounds_aborted": 2})
+    assert "at most 3 clients dropping out" in said
+    assert said.endswith("Rounds that were paid for and not opened: 2.")
+
+
+def test_noise_that_no_real_federation_can_add_is_named() -> None:
+    laplace = SHARED | {"mechanism": "laplace", "accounting": "laplace/zcdp"}
+    (said,) = shared_noise(laplace)
+    assert "No real federation can add this noise" in said
+    assert "use mechanism gaussian" in said
+    assert said in guarantee(laplace)
+
+
+@pytest.mark.parametrize("changes", [{"trust": "local"}, {"most_dropouts": None}])
+def test_nothing_is_said_of_noise_that_is_not_shared(changes: dict[str, Any]) -> None:
+    assert shared_noise(SHARED | changes) == []

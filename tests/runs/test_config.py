@@ -19,6 +19,7 @@ from bgtplanner.runs.config import (
     PRESETS,
     Config,
     departures,
+    identifying,
     load_config,
     merge,
     parse_assignment,
@@ -253,6 +254,9 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("privacy.delta", 1, "less than 1"),
     ("privacy.clip", 0, "greater than 0"),
     ("federation.dropout", 1, "less than 1"),
+    ("federation.most_dropouts", 1.5, "a share below 1, or a whole number of clients"),
+    ("federation.most_dropouts", -1, "greater than or equal to 0"),
+    ("federation.most_colluders", "auto", "number"),
     ("server.learning_rate", 0, "above 0"),
     ("server.learning_rate", 1e7, "above 0"),
     ("server.momentum", 1, "below 1"),
@@ -632,3 +636,27 @@ class TestDepartures:
     def test_a_model_of_ones_own(self) -> None:
         said = departures(load_config(settings={"model.name": "mine.models:Best"}))
         assert "model.name mine.models:Best instead of tastes" in said
+
+
+@pytest.mark.parametrize(
+    ("settings", "dropouts", "colluders"),
+    [
+        ({}, 0.05, 1),
+        ({"dropout": 0.1, "stragglers": 0.2}, 0.35, 1),
+        ({"dropout": 0.9, "stragglers": 0.9}, 1 - 2**-10, 1),
+        ({"dropout": 0.1, "most_dropouts": 0.02, "most_colluders": 0.1}, 0.02, 0.1),
+        ({"most_dropouts": 3, "most_colluders": 0}, 3, 0),
+    ],
+)
+def test_who_may_drop_out_or_collude(
+    settings: dict[str, Any], dropouts: float, colluders: float
+) -> None:
+    config = load_config(settings={f"federation.{key}": of for key, of in settings.items()})
+    assert config.federation.tolerance == pytest.approx((dropouts, colluders))
+
+
+def test_runs_from_before_shares_of_noise_are_identified_as_they_were() -> None:
+    old = load_config(settings={"federation.most_dropouts": 0, "federation.most_colluders": 0})
+    assert "most_dropouts" not in identifying(old)["federation"]
+    assert "most_colluders" not in identifying(old)["federation"]
+    assert "most_dropouts" in identifying(load_config())["federation"]

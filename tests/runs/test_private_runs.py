@@ -17,6 +17,7 @@ from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.planning.schedules import Hindsight
 from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.report.guarantee import guarantee
 from bgtplanner.report.terminal import target_in_words
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
@@ -51,6 +52,29 @@ def spent(folder: Path) -> NDArray[np.int64]:
 
 
 class TestSummary:
+    @pytest.mark.parametrize("dropout", [0.0, 0.3])
+    def test_under_whom_the_promise_holds(self, dropout: float, tmp_path: Path) -> None:
+        result = tiny(
+            tmp_path / "run",
+            planning__policy="uniform",
+            federation__dropout=dropout,
+            federation__most_dropouts=0.25,
+            federation__most_colluders=2,
+        )
+        summary, rounds = result.summary, result.rounds
+        assert (summary["most_dropouts"], summary["most_colluders"]) == (0.25, 2)
+        aborted = [record.get("aborted") is True for record in rounds]
+        assert summary["rounds_aborted"] == sum(aborted)
+        assert any(aborted) == bool(dropout)
+        assert summary["rounds_paid"] == ROUNDS  # those that were not opened among them
+        opened = [record for record in rounds if not record.get("aborted")]
+        assert all(record["clients"] >= 9 for record in opened)
+        surplus = [(record["clients"] / 7) ** 0.5 - 1 for record in opened]
+        assert summary["noise_surplus"] == pytest.approx(np.mean(surplus), rel=1e-2)
+        said = " ".join(guarantee(load(tmp_path / "run").summary))
+        assert "at most 25 % of the clients dropping out" in said
+        assert "at most 2 clients colluding" in said
+
     @pytest.mark.parametrize("trust", ["local", "secagg"])
     @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
     def test_promised_and_spent(self, mechanism: str, trust: str, tmp_path: Path) -> None:

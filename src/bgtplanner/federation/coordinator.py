@@ -30,6 +30,7 @@ from bgtplanner.planning.registry import CONTEXTS
 from bgtplanner.privacy._book import Spending
 from bgtplanner.privacy.accountants import TICK
 from bgtplanner.privacy.ledger import Ledger, Reservation
+from bgtplanner.privacy.shares import Tolerance
 
 __all__ = ["Coordinator", "Engine"]
 
@@ -113,6 +114,8 @@ class Coordinator:
         participation: Share of the clients that are invited to a round.
         dropout: Share of the clients that pay and then fail to answer.
         stragglers: Share of the clients that pay and answer too late; mostly the same ones.
+        tolerance: How many clients may drop out or collude under ``secagg``. If more drop out, the
+            sum is not opened: the charge is spent, and nothing is learned.
         stops: Whether the run ends with the budget. Otherwise ratings keep arriving, and each
             client learns from its own.
         seed: Seeds who is invited and who fails.
@@ -136,6 +139,7 @@ class Coordinator:
         participation: float = 1.0,
         dropout: float = 0.0,
         stragglers: float = 0.0,
+        tolerance: Tolerance | None = None,
         stops: bool = False,
         seed: int = 0,
     ) -> None:
@@ -145,6 +149,7 @@ class Coordinator:
         self.reward: RewardKind = reward if policy.learns else "none"
         self.participation, self.dropout, self.seed = participation, dropout, seed
         self.stragglers = stragglers
+        self.tolerance = Tolerance() if tolerance is None else tolerance
         self.stops = stops
         self.over = False
         self._mark = mark
@@ -219,13 +224,14 @@ class Coordinator:
         else:
             terms, late = self._terms(plan, index, reservation)
             engine.divide(split)
-            record = replace(engine.step(terms, plan), split=split or None)
+            record = replace(self._played(terms, plan, reservation), split=split or None)
             self.ledger.settle(reservation)
-            reward = self._reward(record)
+            if not record.aborted or self.reward in ("test", "loss"):
+                reward = self._reward(record)
         seen = engine.seen
         if seen.validation is not None:
             self.validation.saw(*seen.validation)
-        if reservation is not None:
+        if reservation is not None and not record.aborted:
             if seen.noise_std > 0 and np.isfinite(seen.aggregate).all():
                 self.context.released(seen.aggregate, seen.noise_std)
             if self.policy.follows_norms:
@@ -274,20 +280,38 @@ class Coordinator:
         """Return the terms, and the number of clients that have paid and answer too late."""
         late = reservation.granted & self._late(index)
         answers = reservation.granted & self._answers(index) & ~late
-        own, charges, classes = (
-            plan.own_clip, plan.charge_by_class, self.ledger.budgets.class_of_client
-        )  # fmt: skip
-        if plan.own_charge and plan.class_of_client is not None:
-            # Always as many, so that rounds are compiled once.
-            charges = np.pad(charges, (0, 1 + GROUPS - len(charges)))
-            classes = plan.class_of_client
+        own, (charges, classes) = plan.own_clip, self._charged(plan)
         if own is None and self._own_clips and self.policy.follows_norms:
             own = np.ones(len(self.ledger))
         terms = terms_of(
             self.ledger.accountant, self.trust, plan.largest_clip, charges, answers, classes, own,
-            self.ledger.neighbours,
+            self.ledger.neighbours, invited=reservation.granted, tolerance=self.tolerance,
         )  # fmt: skip
         return terms, int(late.sum())
+
+    def _charged(self, plan: Plan) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+        """Return the different charges of a plan, and the index of the one that each client pays.
+
+        Where clients have charges of their own, there are always as many, so that rounds are
+        compiled once.
+        """
+        charges = plan.charge_by_class
+        if not plan.own_charge or plan.class_of_client is None:
+            return charges, self.ledger.budgets.class_of_client
+        return np.pad(charges, (0, 1 + GROUPS - len(charges))), plan.class_of_client
+
+    def _played(self, terms: Terms, plan: Plan, reservation: Reservation) -> RoundResult:
+        """Play the round, unless too few clients answer for their shares to be the full noise."""
+        if terms.share is None:
+            return self.engine.step(terms, plan)
+        charges, classes = self._charged(plan)
+        pays = (charges > 0)[classes]
+        invited, answered = int((reservation.granted & pays).sum()), int(terms.granted.sum())
+        if answered < invited - self.tolerance.of(invited)[0]:
+            return replace(self.engine.rest(), aborted=True)
+        record = self.engine.step(terms, plan)
+        together = float(terms.share) * max(record.clients, 1) ** 0.5
+        return replace(record, surplus=max(0.0, together / float(terms.scale.max()) - 1))
 
     def _invited(self, index: int) -> NDArray[np.bool_]:
         """Return the invited clients, out of those that can be reached."""
@@ -409,7 +433,8 @@ class _Forecast:
         charges = (charges[:, None] * parts).ravel()
         std = noise_of_mean(
             of.ledger.accountant, of.trust, of.policy.clip, charges, share * number,
-            of.ledger.neighbours,
+            of.ledger.neighbours, tolerance=of.tolerance,
+            answering=(1 - of.dropout) * (1 - of.stragglers),
         )  # fmt: skip
         return float(1.0 / share / std**2)
 

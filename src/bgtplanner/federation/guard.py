@@ -18,10 +18,12 @@ from bgtplanner.privacy.allowed import UNITS, Choice, check
 from bgtplanner.privacy.ledger import Ledger, Reservation
 from bgtplanner.privacy.mechanisms import Mechanism, mechanism_named
 from bgtplanner.privacy.noise import NoiseSource, SystemNoise
+from bgtplanner.privacy.shares import Shares
 
-__all__ = ["Guard", "Release"]
+__all__ = ["Guard", "Release", "SharedUpload"]
 
 Floats = NDArray[np.float64]
+Words = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +40,19 @@ class Release:
     values: Floats
     reservation: Reservation
     noise_scale: float
+
+
+@dataclass(frozen=True, eq=False)
+class SharedUpload:
+    """One client's upload with its share of the noise, which leaves it only under a mask.
+
+    Attributes:
+        values: Whole numbers below 2^bits; their sum over the clients is modulo 2^bits.
+        reservation: To be settled once the masked values have been sent.
+    """
+
+    values: Words
+    reservation: Reservation
 
 
 class Guard:
@@ -136,10 +151,7 @@ class Guard:
         """
         array = self._checked(uploads)
         index = _checked_groups(groups, len(array))
-        known = reservation.number in self._paid
-        expected = "one that this guard has made and not used yet"
-        ConfigError.unless(known, "reservation", reservation.number, expected)
-        charge = self._paid.pop(reservation.number)
+        charge = self._used(reservation)
         scale = self._scale(charge, clip)
         clipped = self.mechanism.clip(array.reshape(-1, array.shape[-1]), clip)
         clipped = clipped.reshape(array.shape)
@@ -154,7 +166,54 @@ class Guard:
             values[~reservation.granted] = 0.0
         return Release(values, reservation, scale)
 
-    def settle(self, release: Release) -> None:
+    def check_shares(self, shares: Shares, *, charge: float, clip: float) -> None:
+        """Refuse shares that are too small for a charge, or that this guard does not add.
+
+        To be called before the charge is reserved, so that a bad request costs nothing.
+
+        Raises:
+            ConfigError: If the trust, the mechanism, the clip or the shares do not fit.
+        """
+        check = ConfigError.unless
+        check(self.trust == "secagg", "trust", self.trust, "secagg, for a share of the noise")
+        expected = "gaussian: other noise is not drawn in shares"
+        check(self.mechanism.has_shares, "mechanism", self.mechanism.name, expected)
+        check(len(self.ledger) == 1, "clients", len(self.ledger), "1: each adds its own share")
+        check(clip <= shares.clip, "clip", clip, f"at most that of the shares, {shares.clip:g}")
+        least = self._scale(charge, clip)
+        # Classes of budgets have one scale by different products, rounded in the last digit.
+        check(shares.scale >= least * (1 - 1e-12), "scale", shares.scale, f"at least {least:g}")
+
+    def share(
+        self, reservation: Reservation, upload: ArrayLike, *, clip: float, shares: Shares
+    ) -> SharedUpload:
+        """Return one client's upload, bounded and cut to the grid, with its share of the noise.
+
+        It is not private on its own: it must not leave the client except under a mask that hides
+        it in a sum of at least ``shares.fewest`` clients.
+
+        Args:
+            reservation: From :meth:`reserve` of this guard, which pays for this one share.
+            upload: The client's upload, flat, over a fixed public set of coordinates.
+            clip: Bound on its norm.
+            shares: The shares of the round; :meth:`check_shares` says whether they fit.
+
+        Raises:
+            ConfigError: If the shares do not fit, or the reservation is not from this guard or was
+                used before.
+        """
+        charge = self._used(reservation)
+        self.check_shares(shares, charge=charge, clip=clip)
+        return SharedUpload(shares.encode(upload, self._noise, clip=clip), reservation)
+
+    def _used(self, reservation: Reservation) -> float:
+        """Return the charge of a reservation, which pays for one release only."""
+        known = reservation.number in self._paid
+        expected = "one that this guard has made and not used yet"
+        ConfigError.unless(known, "reservation", reservation.number, expected)
+        return self._paid.pop(reservation.number)
+
+    def settle(self, release: Release | SharedUpload) -> None:
         """Record that a release was sent."""
         self.ledger.settle(release.reservation)
 

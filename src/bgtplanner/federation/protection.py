@@ -9,6 +9,8 @@ without ratings, or whose upload is not finite, adds exactly that and is counted
 The server only ever uses sums of uploads, so by default the noise of the sum is drawn directly,
 with exactly its distribution. That is only a matter of speed: ``noise = per-client`` draws every
 client's own noise, on every coordinate of its upload, and lets the server screen each upload.
+Under ``secagg`` Gaussian noise is that of the shares of the clients which answer, on their grid
+(:mod:`bgtplanner.privacy.shares`).
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from bgtplanner.privacy.mechanisms import (
     clip_factor,
     mechanism_named,
 )
+from bgtplanner.privacy.shares import Shares, Tolerance
 
 __all__ = [
     "KeyedNoise",
@@ -50,6 +53,7 @@ __all__ = [
     "each_alone",
     "noise_of_mean",
     "release_whole",
+    "shares_of",
     "terms_of",
 ]
 
@@ -67,6 +71,9 @@ class Terms(NamedTuple):
         parameters: Further parameters that the mechanism derives from each class's charge, if any.
         own: Ratio of each client's own clip and noise to those of its class, if the unit allows
             for that, ``[n_clients]``; None for 1.
+        share: Standard deviation of each client's share of the noise in the sum, if it is drawn in
+            shares; then `scale` is that of the full noise, which the promise takes.
+        step: Step of the grid on which uploads and shares lie, with it.
     """
 
     granted: Array
@@ -75,6 +82,23 @@ class Terms(NamedTuple):
     class_of_client: Array
     parameters: Array | None = None
     own: Array | None = None
+    share: Array | None = None
+    step: Array | None = None
+
+    def as_answered(self) -> Terms:
+        """Return the terms with the noise that the clients which answer add together."""
+        if self.share is None:
+            return self
+        together = self.share * jnp.sqrt(self.granted.sum())
+        return self._replace(scale=jnp.full_like(self.scale, together))
+
+    def cut(self, values: Array) -> Array:
+        """Return values cut towards zero to the grid, which increases no norm."""
+        return values if self.step is None else jnp.trunc(values / self.step) * self.step
+
+    def rounded(self, noised: Array) -> Array:
+        """Return sums on the grid to which noise was added, with the noise in whole steps."""
+        return noised if self.step is None else jnp.rint(noised / self.step) * self.step
 
 
 class Released(NamedTuple):
@@ -106,26 +130,65 @@ def terms_of(
     class_of_client: NDArray[np.int32],
     own: Floats | None = None,
     neighbours: Neighbours = "replace-one",
+    *,
+    invited: NDArray[np.bool_] | None = None,
+    tolerance: Tolerance | None = None,
 ) -> Terms:
     """Return the terms under which a round costs each class its charge.
 
     Under ``secagg`` all clients share the noise in the sum. A class with a smaller charge
     therefore gets a smaller clip, by the ratio of the noise multipliers. The charges are for the
-    neighbouring relation `neighbours`, which sets the sensitivity.
+    neighbouring relation `neighbours`, which sets the sensitivity. The shares are for the clients
+    that were invited, by default those `granted`, and for what is tolerated of them.
     """
 
     def single(values: Floats | None) -> Any:
         return None if values is None else jnp.asarray(values, dtype=jnp.float32)
 
     bounds, scales = _bounds_and_scales(accountant, trust, clip, charges, neighbours)
+    pays = (charges > 0)[class_of_client]
+    number = int(((granted if invited is None else invited) & pays).sum())
+    shares = shares_of(accountant, trust, bounds, scales, number, tolerance)
     return Terms(
-        granted=jnp.asarray(granted & (charges > 0)[class_of_client], dtype=jnp.float32),
+        granted=jnp.asarray(granted & pays, dtype=jnp.float32),
         clip=single(bounds),
         scale=single(scales),
         class_of_client=jnp.asarray(class_of_client),
         parameters=single(mechanism_named(accountant.mechanism).parameters(charges)),
         own=single(own),
+        share=None if shares is None else jnp.float32(shares.std_of_share),
+        step=None if shares is None else jnp.float32(shares.step),
     )
+
+
+def shares_of(
+    accountant: Accountant,
+    trust: str,
+    bounds: Floats,
+    scales: Floats,
+    invited: int,
+    tolerance: Tolerance | None = None,
+) -> Shares | None:
+    """Return the shares of the noise in a round's sum, if it is drawn in shares.
+
+    Only noise that has shares can be added where no one is trusted with it. Other noise is
+    simulated as if someone were.
+    """
+    if not _divides(accountant, trust) or invited < 1 or scales.max(initial=0.0) <= 0:
+        return None
+    dropouts, colluders = (tolerance or Tolerance()).of(invited)
+    return Shares(
+        scale=float(scales.max()),
+        clip=float(bounds.max()),
+        invited=invited,
+        most_dropouts=dropouts,
+        most_colluders=colluders,
+    )
+
+
+def _divides(accountant: Accountant, trust: str) -> bool:
+    """Return whether the noise of a sum is drawn in shares."""
+    return trust == "secagg" and mechanism_named(accountant.mechanism).has_shares
 
 
 def noise_of_mean(
@@ -135,10 +198,14 @@ def noise_of_mean(
     charges: Floats,
     clients: NDArray[Any],
     neighbours: Neighbours = "replace-one",
+    *,
+    tolerance: Tolerance | None = None,
+    answering: float = 1.0,
 ) -> float:
     """Return the standard deviation of the noise on the mean upload for these charges.
 
-    It is a mean by weight, as in :meth:`Protection.mean`.
+    It is a mean by weight, as in :meth:`Protection.mean`. Where the noise is drawn in shares,
+    `answering` of the clients are expected to add theirs.
     """
     charges = np.where(charges >= TICK, charges, 0.0)
     bounds, scales = _bounds_and_scales(accountant, trust, clip, charges, neighbours)
@@ -148,6 +215,12 @@ def noise_of_mean(
     mechanism = mechanism_named(accountant.mechanism)
     common = trust == "secagg"
     weights = weights_of(bounds, scales, common)
+    if _divides(accountant, trust):  # not yet on a grid, which depends on the charge
+        invited = max(1, int(number.sum()))
+        honest = (tolerance or Tolerance()).honest(invited)
+        answers = max(1.0, answering * invited)
+        share = (number * weights).sum() / number.sum()  # what an upload counts, on average
+        return float(scales.max() / np.sqrt(honest * answers) / share)
     std = mechanism.std_of_sum(number, scales if common else weights * scales, common)
     return float(std / (number * weights).sum())
 
@@ -206,6 +279,10 @@ class Uploads(NamedTuple):
         """Return the uploads multiplied by one factor per client."""
         rows = self.rows * factor[self.interactions.pair_client, None]
         return self._replace(rows=rows, dense=self.dense * factor[:, None])
+
+    def cut(self, terms: Terms) -> Uploads:
+        """Return the uploads on the grid of the terms."""
+        return self._replace(rows=terms.cut(self.rows), dense=terms.cut(self.dense))
 
     def plus(self, other: Uploads) -> Uploads:
         """Return the sum of two, client by client."""
@@ -351,11 +428,12 @@ class Protection:
         bound = terms.clip[terms.class_of_client] * self.kind.bound_share(self.validation)
         weight = bound * terms.granted
         centred = 2.0 * jnp.clip(jnp.where(jnp.isfinite(numbers), numbers, 1.0), 0.0, 1.0) - 1.0
-        total = (weight * centred).sum(keepdims=True)
+        total = terms.cut(weight * centred).sum(keepdims=True)
+        scales = terms.as_answered().scale
         noise = self.additive.noise_of_sum(
-            KeyedNoise(key), [(0, 1), (1,)], terms.scale, counts_of(terms), self.common
+            KeyedNoise(key), [(0, 1), (1,)], scales, counts_of(terms), self.common
         )
-        noisy = total + noise[1]
+        noisy = terms.rounded(total + noise[1])
         whole = jnp.maximum(2.0 * weight.sum(), 1e-30)
         return 0.5 + noisy[0] / whole, self._std_of_sum(terms) / whole
 
@@ -386,7 +464,8 @@ class Protection:
         return furthest
 
     def _std_of_sum(self, terms: Terms) -> Array:
-        std: Array = self.kind.std_of_sum(counts_of(terms), terms.scale, self.common)
+        scales = terms.as_answered().scale
+        std: Array = self.kind.std_of_sum(counts_of(terms), scales, self.common)
         return std
 
     @property
@@ -424,7 +503,7 @@ def release_whole(
     if protection.validation:
         bound = bound * protection.kind.bound_share(1.0 - protection.validation)
     factor = terms.granted * clip_factor(uploads.norm(protection.kind, own), bound)
-    uploads = uploads.times(factor)
+    uploads = uploads.times(factor).cut(terms)
     dropped = ((~finite) * terms.granted).sum()
     if protection.noise == "per-client":
         total, accepted = each_alone(protection, key, uploads, terms)
@@ -433,12 +512,11 @@ def release_whole(
     else:
         uploads = uploads.times(protection.weights(terms)[terms.class_of_client])
         source, counts = KeyedNoise(key), counts_of(terms)
-        total = Shared(
-            *protection.kind.released_sum(
-                source, uploads, protection.weighed(terms), counts=counts,
-                common=protection.common,
-            )
+        parts = protection.kind.released_sum(
+            source, uploads, protection.weighed(terms).as_answered(), counts=counts,
+            common=protection.common,
         )  # fmt: skip
+        total = Shared(*map(terms.rounded, parts))
     if own is not None:
         own = own * factor[interactions.client_of_user, None]
         own = own + protection.noise_of_users(key, own, interactions, terms)

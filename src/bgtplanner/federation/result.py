@@ -64,7 +64,7 @@ _Split = Annotated[dict[Word, Share], Field(description="an object of shares")]
 _ALWAYS = ("loss", "clients", "ratings", "seconds")
 _IF_KNOWN = (
     *("rmse_arriving", "validation_rmse", "validation_upper", "why", "spent", "split"),
-    *("asked", "refused", "dropped_by_kind"),
+    *("asked", "refused", "dropped_by_kind", "aborted", "surplus"),
 )
 
 
@@ -101,6 +101,10 @@ class RoundResult:
         asked: How many real machines were asked.
         refused: How many of them refused.
         dropped_by_kind: Number of uploads that were not accepted, by reason.
+        aborted: True if more clients dropped out than was stated, so that the sum was not opened:
+            the charge is spent, and nothing was learned.
+        surplus: By which share the noise was above that of the promise, because fewer clients
+            dropped out or collude than it allows for, where each adds a share of the noise.
         seconds: Duration of the round.
         plan: The policy's plan; None once the budget is used up.
         seen: What the server saw.
@@ -132,6 +136,8 @@ class RoundResult:
     asked: Count | None = None
     refused: Count | None = None
     dropped_by_kind: _Kinds | None = None
+    aborted: bool | None = None
+    surplus: AtLeast0 | None = None
     seconds: AtLeast0 = 0.0
     plan: Plan | None = field(default=None, compare=False, repr=False)
     seen: Seen | None = field(default=None, compare=False, repr=False)

@@ -26,6 +26,11 @@ _SECAGG = (
     "Flower's SecAgg+ is tied to its old workflow, so nothing here would hide single uploads"
 )
 
+_SHARED = (
+    "gaussian, with trust = secagg: every client adds a share of the noise, so that no one holds "
+    "all of it, and only Gaussian noise is drawn in shares"
+)
+
 _LOCAL = (
     "replace-one, with trust = local: the server sees each upload with its sender, so that what "
     "has to be hidden is what it says, and not only whether there is one"
@@ -137,6 +142,8 @@ def _table(choice: Choice) -> Iterator[tuple[str, bool, str]]:
     if choice.deployed:
         protects = choice.mechanism != "none"
         yield "mechanism", protects, "one that protects: real clients release nothing unprotected"
+        divides = choice.mechanism in MECHANISMS and MECHANISMS[choice.mechanism].has_shares
+        yield "mechanism", divides or not summed, _SHARED
         yield "trust", local, _SECAGG
         yield "unit", choice.unit == "client", "client"
     yield "trust", local or summed, "local or secagg"

@@ -126,6 +126,8 @@ class Mechanism:
         units: The units it can be used with; None for all.
         validates: Whether a second, small release can share a round's charge, as
             :meth:`bound_share` says.
+        has_shares: Whether clients can draw the noise of a sum in shares
+            (:mod:`bgtplanner.privacy.shares`), so that no one has to be trusted with all of it.
 
     Example:
         >>> gaussian = mechanism_named("gaussian")
@@ -147,6 +149,7 @@ class Mechanism:
     trusts: ClassVar[tuple[str, ...]] = ("local", "secagg")
     units: ClassVar[tuple[str, ...] | None] = None
     validates: ClassVar[bool] = False
+    has_shares: ClassVar[bool] = False
 
     # ---- bound
 
@@ -397,7 +400,7 @@ class Gaussian(Additive):
 
     __slots__ = ()
     name, order, accountant = "gaussian", 2, "gaussian/gdp"
-    pure, validates = False, True
+    pure, validates, has_shares = False, True, True
 
     def bound_share(self, of_charge: float) -> float:
         return float(np.sqrt(of_charge))

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from bgtplanner.privacy.accountants import ACCOUNTANTS
+from bgtplanner.privacy.mechanisms import MECHANISMS
 from bgtplanner.privacy.quotes import both_readings
 
-__all__ = ["guarantee", "is_sound", "not_covered", "readings_of"]
+__all__ = ["guarantee", "is_sound", "not_covered", "readings_of", "shared_noise"]
 
 _NOT_ACCOUNTED = {
     "item-ids": "which items each client rated",
@@ -54,6 +55,39 @@ def readings_of(summary: Mapping[str, Any]) -> str | None:
     return neighbours and both_readings(summary["epsilon"], neighbours, other)
 
 
+def shared_noise(summary: Mapping[str, Any]) -> list[str]:
+    """Sentences on who may drop out or collude where clients share the noise in a sum."""
+    if summary.get("trust") != "secagg":
+        return []
+    mechanism = MECHANISMS.get(summary["mechanism"])
+    if mechanism is None or not mechanism.has_shares:
+        return [
+            "No real federation can add this noise under secure aggregation, since someone would "
+            "have to be trusted with all of it: use mechanism gaussian, or trust local."
+        ]
+    dropouts, colluders = summary.get("most_dropouts"), summary.get("most_colluders")
+    if dropouts is None or colluders is None:  # an older run
+        return []
+    said = (
+        "Each client adds a share of the noise. The promise holds with at most "
+        f"{_of_clients(dropouts)} dropping out of a round and at most {_of_clients(colluders)} "
+        "colluding with the server; if more drop out, the sum is not opened."
+    )
+    surplus = summary.get("noise_surplus")
+    if surplus:
+        said += f" The noise was {100 * surplus:.2g} % above what that takes."
+    if summary.get("rounds_aborted"):
+        said += f" Rounds that were paid for and not opened: {summary['rounds_aborted']}."
+    return [said]
+
+
+def _of_clients(number: float) -> str:
+    """A share of the clients, or a number of them, in words."""
+    if 0 < number < 1:
+        return f"{100 * number:g} % of the clients"
+    return "1 client" if number == 1 else f"{number:g} clients"
+
+
 def _adds_up(summary: Mapping[str, Any]) -> bool:
     accountant = ACCOUNTANTS.get(summary["accounting"])
     return accountant is not None and accountant.sound
@@ -78,7 +112,7 @@ def guarantee(summary: Mapping[str, Any]) -> list[str]:
             f"over the whole run, against a server that sees {seen} ({summary['accounting']})"
             f"{secret}."
         )
-        lines += means + not_covered(summary)
+        lines += means + shared_noise(summary) + not_covered(summary)
         spent = summary.get("epsilon_spent_max")
         said = "an unknown part" if spent is None else f"{spent:.3g}"
         lines.append(f"Spent at most {said} of this epsilon, in {summary['rounds_paid']} rounds.")
@@ -103,4 +137,4 @@ def guarantee(summary: Mapping[str, Any]) -> list[str]:
             f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy of the uploads alone"
             f"{secret}."
         )
-    return lines + means + not_covered(summary)
+    return lines + means + shared_noise(summary) + not_covered(summary)

@@ -127,8 +127,10 @@ def _whole_noise(config: Config, clients: int) -> float:
     budgets, accountant = budgets_of(config, clients), accountant_of(config)
     charges = np.array([accountant.capacity(budget) for budget in budgets.classes])
     numbers = np.bincount(budgets.class_of_client, minlength=len(charges))
-    privacy = config.privacy
-    mean = noise_of_mean(accountant, privacy.trust, 1.0, charges, numbers, privacy.relation)
+    privacy, tolerance = config.privacy, config.federation.tolerance
+    mean = noise_of_mean(
+        accountant, privacy.trust, 1.0, charges, numbers, privacy.relation, tolerance=tolerance
+    )
     return mean * int(numbers.sum())
 
 
@@ -250,6 +252,7 @@ def coordinator_of(
         participation=config.federation.participation,
         dropout=config.federation.dropout,
         stragglers=config.federation.stragglers,
+        tolerance=config.federation.tolerance,
         stops=config.federation.after_budget == "stop",
         seed=config.run.seed,
     )

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -41,6 +42,7 @@ from bgtplanner.planning.registry import POLICIES
 from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.allowed import UNITS, best_mechanism, neighbours_of
 from bgtplanner.privacy.mechanisms import MECHANISMS, Additive, Neighbours
+from bgtplanner.privacy.shares import Tolerance
 from bgtplanner.registry import Registry
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
@@ -94,6 +96,8 @@ BEFORE = {
     "data.leave_last": 1,
     "data.arrival": "random",
     "synthetic.choosy": 0.0,
+    "federation.most_dropouts": 0.0,
+    "federation.most_colluders": 0.0,
     "planning.objective": "last",
     "planning.traffic": None,
     "privacy.neighbours": "replace-one",
@@ -230,6 +234,19 @@ class ModelSection(_Section):
         return found if self.options else {k: v for k, v in found.items() if k != "options"}
 
 
+def _share_or_number(value: float) -> float:
+    """Return a share below 1, or a whole number of clients."""
+    if value >= 1 and value != int(value):
+        raise PydanticCustomError("clients", "a share below 1, or a whole number of clients")
+    return value
+
+
+_Tolerated = Annotated[
+    float, Field(ge=0, le=10_000_000), AfterValidator(_share_or_number)
+]  # fmt: skip
+_ALWAYS_TOLERATED = 0.05  # share of the clients; some always drop out of a real round
+
+
 class FederationSection(_Section):
     """How long the run is, and who takes part.
 
@@ -238,6 +255,14 @@ class FederationSection(_Section):
         participation: Share of the clients that are invited to a round, drawn anew each time.
         dropout: Share of the clients that pay and then fail to answer.
         stragglers: Share of the clients that pay and answer too late; mostly the same ones.
+        most_dropouts: The most clients that may fail to answer in a round, in which each adds a
+            share of the noise (trust ``secagg``): a share of those invited, or, from 1 on, a
+            number. If more do, the sum is not opened: the charge is spent, and nothing is learned.
+            ``auto``: 5 %, and as many as `dropout` and `stragglers` say.
+        most_colluders: The most clients that may tell others what they added to the sum, given in
+            the same way. Every client knows its own share, so that 1 is the least that protects
+            clients from one another. Whoever does not drop out or collude adds to the noise: its
+            variance is larger by a factor of up to n / (n - most_dropouts - most_colluders).
         after_budget: What to do when the budget is spent: ``stop``, or ``rest``: nothing is
             uploaded any more, but ratings keep arriving and each client learns from its own.
     """
@@ -246,7 +271,17 @@ class FederationSection(_Section):
     participation: float = Field(default=1.0, gt=0, le=1)
     dropout: float = Field(default=0.0, ge=0, lt=1)
     stragglers: float = Field(default=0.0, ge=0, lt=1)
+    most_dropouts: _Tolerated | Literal["auto"] = "auto"
+    most_colluders: _Tolerated = 1.0
     after_budget: Literal["rest", "stop"] = "rest"
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """How many clients may drop out of a round or collude, for its promise to hold."""
+        if self.most_dropouts == "auto":
+            failing = _ALWAYS_TOLERATED + self.dropout + self.stragglers
+            return Tolerance(min(failing, 1 - 2**-10), self.most_colluders)
+        return Tolerance(self.most_dropouts, self.most_colluders)
 
 
 def _traffic(value: Any) -> Any:

@@ -27,6 +27,7 @@ from bgtplanner.privacy._book import Spending
 from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.allowed import UNITS
 from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.runs.assembly import accountant_of, budgets_of, expansion_of, promise_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import SCHEMA
@@ -274,6 +275,7 @@ def summarise(
         **facts,
         **dict.fromkeys(("trust", "unit", "accounting", "epsilon", "delta")),
         **dict.fromkeys(("neighbours", "epsilon_other_reading")),
+        **dict.fromkeys(("most_dropouts", "most_colluders", "noise_surplus", "rounds_aborted")),
         "rounds_run": len(records),
         **_target(config, records),
         "objective": config.planning.objective,
@@ -489,6 +491,26 @@ def promised(
         "delta": privacy.delta,
         **promise_of(config, max(epsilons)),
         "rounds_paid": sum(record.get("charge", 0) > 0 for record in records),
+        **_shared_noise(config, records),
+    }
+
+
+def _shared_noise(config: Config, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Under which drop-outs and colluders the promise holds, if clients share the noise.
+
+    Also by which share the noise was above what that takes, in the mean over the rounds that were
+    opened, and how many were not.
+    """
+    privacy = config.privacy
+    if privacy.trust != "secagg" or not mechanism_named(privacy.mechanism).has_shares:
+        return {}
+    tolerance = config.federation.tolerance
+    surplus = [record["surplus"] for record in records if record.get("surplus") is not None]
+    return {
+        "most_dropouts": tolerance.dropouts,
+        "most_colluders": tolerance.colluders,
+        "noise_surplus": statistics.fmean(surplus) if surplus else None,
+        "rounds_aborted": sum(record.get("aborted") is True for record in records),
     }
 
 

@@ -1,0 +1,342 @@
+"""Noise that no one holds alone: each client adds a share of it, in whole steps of a grid.
+
+Under secure aggregation the server sees the sum of what clients send, modulo 2^bits. A client
+bounds its upload, cuts it to the grid towards zero, which increases no norm, and adds *its share*
+of the noise: a normal variate rounded to whole steps (:meth:`ExactNoise.normal_steps`). Some
+clients drop out, and some may tell the server what they added. The shares are so large that those
+of the others are already the full noise, as long as both are no more than stated:
+
+    honest = invited - most_dropouts - most_colluders, or 1: one's own share is always there
+    share  = full noise / sqrt(honest)
+
+If fewer drop out or collude, the sum carries more noise than was promised: the surplus.
+
+A sum of rounded normal variates is not a rounded normal variate. It is so close to one that every
+statement about Gaussian noise still holds, for noise that is larger by a factor of 1 + 2^-40: the
+shares have that much to spare (``docs/proofs/shares.md``). Laplace noise has no such shares here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bgtplanner.errors import ConfigError
+from bgtplanner.privacy.accountants import Accountant
+from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
+from bgtplanner.privacy.noise import ExactNoise, NoiseSource
+
+__all__ = ["ROOM", "Shares", "Tolerance", "distance_from_gaussian", "sum_of_shares"]
+
+Floats = NDArray[np.float64]
+Steps = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+ROOM = 2.0**-40
+"""By how much, relative to itself, the noise is larger than one Gaussian's would have to be."""
+
+_FINEST = 2**10  # steps of a share, times the square root of the clients
+_WRAPS = 40  # a sum wraps with a probability of at most 2^-40
+_MOST_BITS = 62  # so that no sum of two numbers overflows 64 bits
+_MOST_CLIENTS = 2**31
+_LEAST_MU = 2.0**-22  # of a charge of one tick, the smallest there is
+
+
+class Tolerance(NamedTuple):
+    """How many clients may fail, and how many may be false, for a promise to hold.
+
+    Each is a whole number of clients, or, below 1, a share of those that were invited.
+
+    Attributes:
+        dropouts: The most clients that fail to answer. If more do, the sum is not opened.
+        colluders: The most clients that tell the server, or whoever attacks, what they added.
+            Every client knows its own share, so that 1 protects clients from one another.
+    """
+
+    dropouts: float = 0.0
+    colluders: float = 0.0
+
+    def of(self, invited: int) -> tuple[int, int]:
+        """Return both as numbers of clients, out of those invited.
+
+        Example:
+            >>> Tolerance(dropouts=0.05, colluders=1).of(943)
+            (47, 1)
+        """
+        for name, value in self._asdict().items():
+            good = math.isfinite(value) and value >= 0 and (value < 1 or value == int(value))
+            expected = "a share below 1, or a whole number of clients"
+            ConfigError.unless(good, f"most_{name}", value, expected)
+        # A share of 0.29 of 100 clients is 29 of them, although its double is a little smaller.
+        dropouts, colluders = (
+            int(invited * value * (1 + 1e-12)) if value < 1 else int(value) for value in self
+        )
+        return min(dropouts, invited - 1), min(colluders, invited - 1)
+
+    def honest(self, invited: int) -> int:
+        """Return how many shares must be the full noise, of those invited.
+
+        A client that is protected has answered and does not collude: its own share is there.
+        """
+        return max(1, invited - sum(self.of(invited)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """The shares of the noise in one round's sum; all clients of the round have the same.
+
+    Attributes:
+        scale: Standard deviation of the full noise, which the promise takes.
+        clip: The largest bound on the norm (L2) of an upload.
+        invited: How many clients are asked, and add a share.
+        most_dropouts: How many of them may fail to answer.
+        most_colluders: How many of the others may tell what they added.
+
+    Example:
+        >>> from bgtplanner.privacy.accountants import accountant_named
+        >>> gdp = accountant_named("gaussian/gdp")
+        >>> shares = Shares.of(
+        ...     gdp, 1.0, clip=0.5, neighbours="replace-special",
+        ...     invited=100, most_dropouts=10, most_colluders=9,
+        ... )
+        >>> shares.honest, shares.fewest, shares.bits(size=1682)
+        (81, 90, 25)
+        >>> round(shares.std_of_sum(100), 4), round(shares.surplus(100), 4)
+        (0.5556, 0.1111)
+        >>> from bgtplanner.privacy.noise import SystemNoise
+        >>> sent = [shares.encode([0.25, -0.25], SystemNoise()) for _ in range(95)]
+        >>> total = np.bitwise_and(np.sum(sent, axis=0, dtype=np.uint64), shares.mask(size=2))
+        >>> shares.decode(total, answered=95).shape
+        (2,)
+    """
+
+    scale: float
+    clip: float
+    invited: int
+    most_dropouts: int = 0
+    most_colluders: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("invited", 1), ("most_dropouts", 0), ("most_colluders", 0)):
+            value = getattr(self, name)
+            most = _MOST_CLIENTS if name == "invited" else self.invited - 1
+            good = isinstance(value, int | np.integer) and least <= value <= most
+            ConfigError.unless(bool(good), name, value, f"a whole number from {least} to {most}")
+        for name in ("scale", "clip"):
+            value = getattr(self, name)
+            good = isinstance(value, int | float) and 1e-100 <= value <= 1e100
+            ConfigError.unless(good, name, value, "a number from 1e-100 to 1e100")
+        fewer = 2.0 ** (_MOST_BITS - 2) * self.step / self.clip
+        expected = f"at most {fewer:.3g}, or more noise: sums are of at most {_MOST_BITS} bits"
+        ConfigError.unless(self.bits(1) <= _MOST_BITS, "invited", self.invited, expected)
+
+    @classmethod
+    def of(
+        cls,
+        accountant: Accountant,
+        charge: float,
+        clip: float,
+        neighbours: Neighbours,
+        *,
+        invited: int,
+        most_dropouts: int = 0,
+        most_colluders: int = 0,
+    ) -> Self:
+        """Return the shares with which a round costs each client this charge.
+
+        Raises:
+            ConfigError: If the accountant is for noise that has no shares.
+        """
+        mechanism = mechanism_named(accountant.mechanism)
+        expected = "gaussian: its noise can be drawn in shares, by clients of whom none holds all"
+        ConfigError.unless(mechanism.has_shares, "mechanism", mechanism.name, expected)
+        multiplier = accountant.noise_multiplier(charge)
+        return cls(
+            scale=float(mechanism.scale(multiplier, clip, neighbours)),
+            clip=float(clip),
+            invited=invited,
+            most_dropouts=most_dropouts,
+            most_colluders=most_colluders,
+        )
+
+    # ---- sizes
+
+    @property
+    def honest(self) -> int:
+        """The number of shares that are already the full noise."""
+        return Tolerance(self.most_dropouts, self.most_colluders).honest(self.invited)
+
+    @property
+    def fewest(self) -> int:
+        """The fewest answers with which the sum may be opened."""
+        return self.invited - self.most_dropouts
+
+    @cached_property
+    def step(self) -> float:
+        """The step of the grid, a power of two.
+
+        It is so fine that cutting all uploads moves the sum by less than a thousandth of the noise
+        of as many shares, and so coarse that few bits are sent.
+        """
+        finest = _FINEST * math.sqrt(self.honest) * math.sqrt(self.invited)
+        return math.ldexp(1.0, math.frexp(self.scale / finest)[1] - 1)
+
+    @cached_property
+    def share(self) -> int:
+        """The standard deviation of a share in whole steps, rounded up."""
+        # A product of floats may be half a unit in the last place too small; the next is not.
+        full = Fraction(float(np.nextafter(self.scale, np.inf))) * (1 + Fraction(ROOM))
+        squared = (full / Fraction(self.step)) ** 2 / self.honest
+        share = math.isqrt(math.ceil(squared) - 1) + 1
+        # All that a sum of shares differs by from Gaussian noise has to fit into the room.
+        far = distance_from_gaussian(share, self.invited, size=2**62)
+        fits = 2 * math.sqrt(2 * math.pi) * far <= _LEAST_MU * ROOM / 2
+        ConfigError.unless(fits, "share", share, "more steps")
+        return share
+
+    def bits(self, size: int) -> int:
+        """Return the bits of a sum of `size` coordinates, which wraps with probability 2^-40.
+
+        Honest uploads stay within their bounds. Their noise exceeds t deviations with a
+        probability of at most exp(-t^2 / 2), and rounding moves each share by half a step.
+        """
+        number = max(int(size), 1)
+        tail = math.sqrt(2 * math.log(2) * (_WRAPS + math.log2(number)))
+        noise = math.ceil(tail * self.share * math.sqrt(self.invited) * (1 + 1e-9)) + 1
+        uploads = self.invited * math.floor(Fraction(self.clip) / Fraction(self.step))
+        return (uploads + noise + self.invited).bit_length() + 1
+
+    def mask(self, size: int) -> np.uint64:
+        """Return 2^bits - 1: sums are taken modulo 2^bits."""
+        return np.uint64(2 ** self.bits(size) - 1)
+
+    # ---- one client
+
+    def encode(
+        self, upload: ArrayLike, source: NoiseSource, *, clip: float | None = None
+    ) -> Words:
+        """Return what one client sends, before it is masked: whole numbers below 2^bits.
+
+        Args:
+            upload: The upload, flat; one that is not finite counts as zero.
+            source: Where the client's share comes from; a seeded one is for simulations only.
+            clip: The client's own bound, if it is below that of the round.
+        """
+        bound = self.clip if clip is None else float(clip)
+        expected = f"a number above 0, at most {self.clip:g}"
+        ConfigError.unless(0 < bound <= self.clip, "clip", bound, expected)
+        flat = np.asarray(upload, dtype=np.float64)
+        ConfigError.unless(flat.ndim == 1, "upload", flat.shape, "one axis")
+        bounded = mechanism_named("gaussian").clip(flat[None], bound)[0]
+        whole = np.trunc(bounded / self.step).astype(np.int64)
+        sent = (whole + self.draw(source, len(flat))).astype(np.uint64)  # modulo 2^64
+        return np.asarray(sent & self.mask(len(flat)))
+
+    def draw(self, source: NoiseSource, size: int) -> Steps:
+        """Draw one client's share of the noise, in whole steps."""
+        if isinstance(source, ExactNoise):
+            return source.normal_steps(self.share, (size,))
+        return np.asarray(np.rint(self.share * source.normal((size,))), dtype=np.int64)
+
+    # ---- the sum
+
+    def decode(self, total: ArrayLike, answered: int) -> Floats:
+        """Return the sum of uploads, with its noise, from the sum modulo 2^bits.
+
+        Args:
+            total: The sum of what clients sent, flat.
+            answered: How many clients it is of.
+
+        Raises:
+            ConfigError: If they are fewer than the promise allows for, or more than were invited.
+        """
+        self.check_answers(answered)
+        words = np.asarray(total, dtype=np.uint64)
+        ConfigError.unless(words.ndim == 1, "total", words.shape, "one axis")
+        # Shifted to the top, the sign bit is where that of a 64-bit integer is.
+        unused = 64 - self.bits(len(words))
+        signed = (words << np.uint64(unused)).view(np.int64) >> np.int64(unused)
+        return np.asarray(signed * self.step, dtype=np.float64)
+
+    def check_answers(self, answered: int) -> None:
+        """Refuse a sum of too few clients: it would carry less noise than was promised.
+
+        Raises:
+            ConfigError: If it is outside what was agreed.
+        """
+        fits = self.fewest <= answered <= self.invited
+        expected = f"from {self.fewest} to {self.invited}: the noise is shared by that many"
+        ConfigError.unless(fits, "answered", answered, expected)
+
+    def std_of_sum(self, answered: float) -> float:
+        """Return the standard deviation of the noise in a sum of so many clients."""
+        return math.sqrt(answered) * self.std_of_share
+
+    @property
+    def std_of_share(self) -> float:
+        """The standard deviation of one client's share; rounding adds 1/12 to its variance."""
+        return self.step * math.sqrt(self.share**2 + 1 / 12)
+
+    def surplus(self, answered: float) -> float:
+        """Return by which share this is more than the full noise, which the promise takes."""
+        return self.std_of_sum(answered) / self.scale - 1
+
+
+def distance_from_gaussian(share: int | float, number: int, size: int = 1) -> float:
+    """Return how far a sum of rounded shares may be from Gaussian noise.
+
+    It is a bound on the logarithm of the ratio of its probabilities to those of a function of
+    Gaussian noise of variance number * share^2, whatever the upload (``docs/proofs/shares.md``).
+
+    Args:
+        share: Standard deviation of a share, in steps.
+        number: How many shares are added.
+        size: The number of coordinates.
+    """
+    total = 0.0
+    for index in range(1, min(number, 64)):
+        total -= math.log1p(-_uneven(share, index))
+    # The larger the index, the smaller its term.
+    total -= max(0, number - 64) * math.log1p(-_uneven(share, 64))
+    return size * total
+
+
+def _uneven(share: float, index: int) -> float:
+    """Return by how much at most the density of a normal variate modulo 1 differs from 1."""
+    ratio = math.exp(-2 * math.pi**2 * share**2 * index / (index + 1))
+    # The powers 1, 4, 9, ... are no more than 1, 2, 3, ...; a share is never so small that this
+    # reaches 1.
+    return min(2 * ratio / (1 - ratio), 1 - 2**-53) if ratio < 1 else 1 - 2**-53
+
+
+def sum_of_shares(
+    shares: Shares,
+    uploads: ArrayLike,
+    sources: Sequence[NoiseSource],
+    *,
+    clips: ArrayLike | None = None,
+) -> Words:
+    """Return the sum, modulo 2^bits, of what clients send: the reference for every transport.
+
+    Args:
+        shares: The shares of the round.
+        uploads: The uploads of the clients that answer, ``[answered, size]``.
+        sources: A source of noise for each of them.
+        clips: Each client's own bound, if they differ.
+    """
+    rows = np.asarray(uploads, dtype=np.float64)
+    fits = rows.ndim == 2 and len(rows) == len(sources)
+    ConfigError.unless(fits, "uploads", rows.shape, f"{len(sources)} rows, one per source")
+    shares.check_answers(len(rows))
+    bounds = np.broadcast_to(shares.clip if clips is None else np.asarray(clips), len(rows))
+    total = np.zeros(rows.shape[1], dtype=np.uint64)
+    for row, source, bound in zip(rows, sources, bounds, strict=True):
+        total += shares.encode(row, source, clip=float(bound))  # modulo 2^64, a multiple
+    return np.asarray(total & shares.mask(rows.shape[1]))

@@ -1,0 +1,324 @@
+"""Shares of noise in a simulation and on a client: what a deployment would add, and no less."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.split import Split, split_ratings
+from bgtplanner.errors import BudgetExceeded, ConfigError
+from bgtplanner.federation.coordinator import Coordinator, _Forecast
+from bgtplanner.federation.guard import Guard
+from bgtplanner.federation.protection import Protection, Released, noise_of_mean, terms_of
+from bgtplanner.federation.result import RoundResult
+from bgtplanner.federation.rounds import Federation
+from bgtplanner.federation.server import Server
+from bgtplanner.federation.simulation import Simulation
+from bgtplanner.models.factorization import Factorization
+from bgtplanner.models.learner import Interactions, Upload
+from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan
+from bgtplanner.privacy.accountants import accountant_named
+from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.privacy.noise import ExactNoise
+from bgtplanner.privacy.shares import Shares, Tolerance, sum_of_shares
+from small_federation import N_CLIENTS, QUICK, WIDTH, some_interactions
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+Floats = NDArray[np.float64]
+GDP = accountant_named("gaussian/gdp")
+PROTECTION = Protection(mechanism="gaussian", trust="secagg")
+CHARGE, CLIP, MANY = 0.25, 0.5, 4000
+EVERYBODY, ONE_CLASS = np.ones(N_CLIENTS, bool), np.zeros(N_CLIENTS, np.int32)
+
+
+def seeded(seed: int) -> ExactNoise:
+    return ExactNoise(np.random.default_rng(seed).bytes)
+
+
+def terms(answers: Any = EVERYBODY, tolerance: Tolerance | None = None, **more: Any) -> Any:
+    return terms_of(
+        GDP, "secagg", CLIP, np.array([CHARGE]), np.asarray(answers, bool), ONE_CLASS,
+        neighbours="replace-special", invited=EVERYBODY, tolerance=tolerance, **more,
+    )  # fmt: skip
+
+
+def shares_of_six(tolerance: Tolerance) -> Shares:
+    dropouts, colluders = tolerance.of(N_CLIENTS)
+    return Shares.of(
+        GDP, CHARGE, CLIP, "replace-special",
+        invited=N_CLIENTS, most_dropouts=dropouts, most_colluders=colluders,
+    )  # fmt: skip
+
+
+def nothing(interactions: Interactions) -> Upload:
+    return Upload(
+        jnp.zeros((len(interactions.pair_item), WIDTH)), jnp.zeros((interactions.n_clients, 3))
+    )
+
+
+def released(upload: Upload, interactions: Interactions, given: Any) -> tuple[Floats, Released]:
+    program = jax.jit(PROTECTION.release, compiler_options=QUICK)
+    found = program(jax.random.key(0), upload, interactions, given)
+    parts = [np.asarray(part, float).ravel() for part in found.aggregate.gradient]
+    return np.concatenate(parts), found
+
+
+@pytest.mark.parametrize(
+    ("answers", "tolerance"),
+    [
+        ([1, 1, 1, 1, 1, 1], Tolerance()),
+        ([1, 1, 1, 1, 1, 1], Tolerance(2, 1)),
+        ([1, 0, 1, 1, 0, 1], Tolerance(2, 1)),
+    ],
+)
+def test_the_sum_carries_the_shares_of_those_who_answer(
+    answers: list[int], tolerance: Tolerance
+) -> None:
+    interactions, number = some_interactions(MANY), sum(answers)
+    given = terms(answers, tolerance)
+    mean, found = released(nothing(interactions), interactions, given)
+    shares = shares_of_six(tolerance)
+    assert float(given.scale[0]) == pytest.approx(shares.scale)  # what the promise takes
+    assert float(found.noise_std) * number == pytest.approx(shares.std_of_sum(number), rel=1e-5)
+    assert np.std(mean * number) == pytest.approx(shares.std_of_sum(number), rel=0.03)
+    steps = mean * number / shares.step
+    np.testing.assert_allclose(steps, np.rint(steps), atol=1e-2)  # in whole steps
+    surplus = math.sqrt(number / shares.honest) - 1
+    assert shares.surplus(number) == pytest.approx(surplus, abs=1e-3)
+
+
+def test_uploads_are_cut_to_the_grid_as_a_client_cuts_them() -> None:
+    interactions = some_interactions()
+    random = np.random.default_rng(1)
+    dense = random.normal(0, 0.05, (N_CLIENTS, 3))
+    upload = nothing(interactions)._replace(dense=jnp.asarray(dense, jnp.float32))
+    given = terms()._replace(share=jnp.float32(0.0))
+    mean, _ = released(upload, interactions, given)
+    shares = shares_of_six(Tolerance())
+    whole = np.trunc(np.asarray(dense, np.float32).astype(float) / shares.step).sum(axis=0)
+    np.testing.assert_allclose(mean[-3:] * N_CLIENTS / shares.step, whole, atol=1e-2)
+    uncut = (dense / shares.step).sum(axis=0)
+    assert (np.abs(whole - uncut) > 0.1).any()
+
+
+def test_the_reference_sum_has_the_noise_that_is_simulated() -> None:
+    """What clients add from seeds of their own, as integers: a deployment ends with the same."""
+    shares = shares_of_six(Tolerance(2, 1))
+    uploads = np.random.default_rng(0).normal(0, 0.02, (5, MANY))
+    total = sum_of_shares(shares, uploads, [seeded(index) for index in range(5)])
+    one_by_one = np.zeros(MANY, dtype=np.uint64)
+    for index in (3, 0, 4, 1, 2):  # in any order, and reduced after each
+        one_by_one += shares.encode(uploads[index], seeded(index))
+        one_by_one &= shares.mask(MANY)
+    assert np.array_equal(total, one_by_one)
+    noise = shares.decode(total, 5) - uploads.sum(axis=0)
+    given = terms([1, 1, 1, 1, 1, 0], Tolerance(2, 1)).as_answered()
+    assert np.std(noise) == pytest.approx(float(given.scale[0]), rel=0.05)
+
+
+def test_a_class_that_does_not_pay_adds_no_share() -> None:
+    classes = np.array([0, 0, 0, 0, 1, 1], np.int32)
+    found = terms_of(
+        GDP, "secagg", CLIP, np.array([CHARGE, 0.0]), EVERYBODY, classes,
+        neighbours="replace-special",
+    )  # fmt: skip
+    shares = Shares.of(GDP, CHARGE, CLIP, "replace-special", invited=4)
+    assert float(found.share) == pytest.approx(shares.std_of_share)
+    assert np.asarray(found.granted).tolist() == [1, 1, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("accountant", "trust"), [("laplace/basic", "secagg"), ("gaussian/gdp", "local")]
+)
+def test_other_noise_is_not_drawn_in_shares(accountant: str, trust: str) -> None:
+    given = terms_of(
+        accountant_named(accountant), trust, CLIP, np.array([CHARGE]), EVERYBODY, ONE_CLASS,
+        tolerance=Tolerance(2, 1),
+    )  # fmt: skip
+    assert given.share is None
+    assert given.step is None
+    assert given.as_answered() is given
+
+
+@pytest.mark.parametrize("answering", [1.0, 0.5])
+def test_forecasts_expect_the_noise_of_those_who_answer(answering: float) -> None:
+    sizes, charges = np.array([100]), np.array([CHARGE])
+    plain = noise_of_mean(GDP, "secagg", CLIP, charges, sizes)
+    found = noise_of_mean(
+        GDP, "secagg", CLIP, charges, sizes, tolerance=Tolerance(0.55, 5), answering=answering
+    )
+    assert found == pytest.approx(plain * math.sqrt(100 / 40 / answering))
+    assert noise_of_mean(GDP, "secagg", CLIP, charges, sizes, tolerance=Tolerance()) == plain
+
+
+# ---- rounds
+
+CLIENTS, ITEMS, ROUNDS = 12, 8, 6
+
+
+@pytest.fixture(scope="module")
+def split() -> Split:
+    random = np.random.default_rng(3)
+    ratings = Ratings.from_arrays(
+        np.repeat(np.arange(CLIENTS), 6),
+        np.concatenate([random.permutation(ITEMS)[:6] for _ in range(CLIENTS)]),
+        random.integers(1, 6, 6 * CLIENTS),
+        users=range(CLIENTS), items=range(ITEMS), scale=(0, 5),
+    )  # fmt: skip
+    return split_ratings(ratings, seed=3, rounds=ROUNDS)
+
+
+@dataclass(kw_only=True, eq=False)
+class Even(LedgerPolicy):
+    """The same charge in every round; remembers what it was told."""
+
+    rounds: int = ROUNDS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.rewards: list[float | None] = []
+
+    def choose(self, context: Floats, left: Floats) -> Choice | None:
+        del context, left
+        return Choice(np.array([0.1]))
+
+    def learn(self, plan: Plan, reward: float | None) -> None:
+        del plan
+        self.rewards.append(reward)
+
+
+def coordinator(split: Split, accountant: str = "gaussian/gdp", **options: Any) -> Coordinator:
+    mechanism: Any = accountant.split("/")[0]
+    federation = Federation(
+        model=Factorization(dim=0),
+        server=Server(optimizer="sgd", aggregation="clients", item_prior=0.0),
+        protection=Protection(mechanism=mechanism, trust="secagg"),
+    )
+    simulation = Simulation(federation, split, seed=5, device="cpu")
+    ledger = Ledger.in_memory(Budgets.same(Budget(20.0, 1e-5), CLIENTS), accountant)
+    policy = Even(ledger=ledger, trust="secagg")
+    return Coordinator(
+        simulation, policy, ledger, trust="secagg", run="run", mark=b"", **options
+    )  # fmt: skip
+
+
+def items(rounds: Coordinator) -> Any:
+    return rounds.engine.arrays()["shared/items"]
+
+
+def played(rounds: Coordinator) -> RoundResult:
+    found = rounds.step()
+    assert found is not None
+    return found
+
+
+def test_a_round_that_too_many_drop_out_of_is_paid_for_and_not_opened(split: Split) -> None:
+    rounds = coordinator(split, dropout=0.3, tolerance=Tolerance(3))
+    opened = []
+    for number in range(1, ROUNDS + 1):
+        before, signals = items(rounds).copy(), [rounds.state_dict()["first_signal"]]
+        record = played(rounds)
+        spent = rounds.ledger.spending("run", rounds.engine.next_round).sums
+        assert float(spent[0].max()) * 2.0**-44 == pytest.approx(0.1 * number, rel=1e-6)
+        assert record.paid == CLIENTS
+        assert record.charge == pytest.approx(0.1)
+        opened.append(record.aborted is None)
+        if record.aborted:
+            assert np.array_equal(items(rounds), before)
+            assert record.clients == 0
+            assert record.released_norm is None
+            assert record.surplus is None
+            assert rounds.policy.rewards[-1] is None  # type: ignore[attr-defined]
+            assert rounds.state_dict()["first_signal"] in signals
+            assert record.as_json()["aborted"] is True
+        else:
+            assert record.clients >= CLIENTS - 3
+            assert not np.array_equal(items(rounds), before)
+            expected = math.sqrt(record.clients / 9) - 1
+            assert record.surplus == pytest.approx(expected, abs=2e-3)
+            assert "aborted" not in record.as_json()
+            assert rounds.policy.rewards[-1] is not None  # type: ignore[attr-defined]
+    assert True in opened
+    assert False in opened
+
+
+def test_without_dropouts_every_round_is_opened(split: Split) -> None:
+    record = played(coordinator(split, tolerance=Tolerance(3, 1)))
+    assert record.aborted is None
+    assert record.surplus == pytest.approx(math.sqrt(12 / 8) - 1, abs=2e-3)
+
+
+def test_laplace_noise_is_simulated_as_if_someone_added_it(split: Split) -> None:
+    record = played(coordinator(split, "laplace/basic", dropout=0.9, tolerance=Tolerance()))
+    assert record.aborted is None
+    assert record.surplus is None
+
+
+def test_a_forecast_knows_what_is_tolerated(split: Split) -> None:
+    plain, tolerant = coordinator(split), coordinator(split, tolerance=Tolerance(3, 3))
+    precision = [_Forecast(one).precision(np.array([1.0])) for one in (plain, tolerant)]
+    assert precision[0] == pytest.approx(2 * precision[1])
+
+
+# ---- one client
+
+
+def guard(epsilon: float = 9.0, *, trust: str = "secagg", **options: Any) -> Guard:
+    rule = options.pop("accountant", "gaussian/gdp")
+    clients = options.pop("clients", 1)
+    ledger = Ledger.in_memory(
+        Budgets.same(Budget(epsilon, 1e-5), clients), rule,
+        neighbours="replace-special" if trust == "secagg" else "replace-one",
+    )  # fmt: skip
+    return Guard(ledger, trust=trust, **options)
+
+
+def test_a_client_adds_its_share_and_pays_for_it() -> None:
+    shares, upload = shares_of_six(Tolerance(2, 1)), np.array([0.3, -4.0, 0.0])
+    door = guard(noise=seeded(7))
+    door.check_shares(shares, charge=CHARGE, clip=CLIP)
+    reservation = door.reserve(CHARGE, run="a", round=0)
+    sent = door.share(reservation, upload, clip=CLIP, shares=shares)
+    assert np.array_equal(sent.values, shares.encode(upload, seeded(7)))
+    assert sent.values.dtype == np.uint64
+    assert door.ledger.epsilon_spent()[0] > 0
+    door.settle(sent)
+    with pytest.raises(ConfigError, match="not used yet"):
+        door.share(reservation, upload, clip=CLIP, shares=shares)
+    with pytest.raises(BudgetExceeded):
+        guard(0.01).reserve(CHARGE, run="a", round=0)
+
+
+@pytest.mark.parametrize(
+    ("door", "changes", "said"),
+    [
+        ({}, {"charge": 0.2}, "scale = "),  # a smaller charge takes more noise
+        ({}, {"clip": 0.6}, "clip = 0.6"),
+        ({"trust": "local"}, {}, "trust = 'local': expected secagg"),
+        ({"accountant": "laplace/basic"}, {}, "mechanism = 'laplace': expected gaussian"),
+        ({"clients": 2}, {}, "clients = 2: expected 1"),
+    ],
+)
+def test_shares_that_do_not_fit_are_refused(
+    door: dict[str, Any], changes: dict[str, float], said: str
+) -> None:
+    asked = {"charge": CHARGE, "clip": CLIP} | changes
+    with pytest.raises(ConfigError, match=said):
+        guard(**door).check_shares(shares_of_six(Tolerance()), **asked)
+
+
+def test_shares_are_checked_again_when_they_are_added() -> None:
+    door = guard()
+    reservation = door.reserve(0.2, run="a", round=0)
+    with pytest.raises(ConfigError, match="scale"):
+        door.share(reservation, [0.1], clip=CLIP, shares=shares_of_six(Tolerance()))
