@@ -303,6 +303,7 @@ def test_a_client_adds_its_share_and_pays_for_it() -> None:
     ("door", "changes", "said"),
     [
         ({}, {"charge": 0.2}, "scale = "),  # a smaller charge takes more noise
+        ({}, {"charge": CHARGE * (1 - 1e-12)}, "scale = "),  # not even a little
         ({}, {"clip": 0.6}, "clip = 0.6"),
         ({"trust": "local"}, {}, "trust = 'local': expected secagg"),
         ({"accountant": "laplace/basic"}, {}, "mechanism = 'laplace': expected gaussian"),

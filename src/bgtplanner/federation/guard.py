@@ -181,8 +181,7 @@ class Guard:
         check(len(self.ledger) == 1, "clients", len(self.ledger), "1: each adds its own share")
         check(clip <= shares.clip, "clip", clip, f"at most that of the shares, {shares.clip:g}")
         least = self._scale(charge, clip)
-        # Classes of budgets have one scale by different products, rounded in the last digit.
-        check(shares.scale >= least * (1 - 1e-12), "scale", shares.scale, f"at least {least:g}")
+        check(shares.scale >= least, "scale", shares.scale, f"at least {least!r}")
 
     def share(
         self, reservation: Reservation, upload: ArrayLike, *, clip: float, shares: Shares
