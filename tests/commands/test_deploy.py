@@ -221,7 +221,7 @@ def test_recommend_on_a_client(deployment: Path) -> None:
     user = client.file.table().user[0]
     assert isinstance(call("recommend", home, "--client", user).exception, ConfigError)
     client.enroll()
-    items = np.zeros((300, 4), dtype=np.float32)
+    items = np.zeros((300, 5), dtype=np.float32)
     items[:, 0] = np.linspace(-0.3, 0.3, 300)
     config = load_config(file=deployment / "server" / "config.toml")
     catalogue = catalogue_of(config, deployment / "server")
@@ -229,7 +229,7 @@ def test_recommend_on_a_client(deployment: Path) -> None:
     client.hold(catalogue)
     client.keep(
         SentModel(
-            name="tastes", settings={"axes": 0, "taste_share": 0.0}, catalogue=catalogue.digest,
+            name="tastes", settings={"axes": 0}, catalogue=catalogue.digest,
             items=items, dense=np.zeros(0, dtype=np.float32),
         )
     )  # fmt: skip

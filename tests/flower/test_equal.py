@@ -209,10 +209,10 @@ def test_tastes(tmp_path: Path, users: int, features: int) -> None:
     same_ledgers(tmp_path / "run", tmp_path / "simulated", files)
     client = Client(load_client(files[0]))
     kept = client._kept()
-    assert kept.items.shape == (30, 4 + axes)  # features are not sent again and again
+    assert kept.items.shape == (30, 5 + axes)  # features are not sent again and again
     if features:
         shared = client._model_of(kept)[1]
-        np.testing.assert_array_equal(shared.items[:, 4 + axes :], table.features)
+        np.testing.assert_array_equal(shared.items[:, 5 + axes :], table.features)
     assert np.abs(kept.items[:, 4 : 4 + axes]).max() > 0.01  # axes were found
     assert len(client.recommend(None if users == 1 else "u0", 3)) == 3
 

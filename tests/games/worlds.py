@@ -288,9 +288,9 @@ def hostile_axes(items: Any, item: int = 7, *, cut: bool = False) -> Any:
     Tastes are then uploaded by those who have rated it.
     """
     own = items.copy()
-    own[:, 4:] = 0.0
-    own[item, 4] = 1.0
-    return own[:, :5] if cut else own
+    own[:, 5:] = 0.0
+    own[item, 5] = 1.0
+    return own[:, :6] if cut else own
 
 
 # ---- clients with a defence taken away

@@ -32,8 +32,8 @@ def test_the_two_clients_differ_in_tastes_and_in_nothing_else() -> None:
     apart = np.linalg.norm(ahead - behind)
     assert apart == pytest.approx(np.sqrt(2 * 0.95), abs=1e-5)  # orthogonal, all of the share
     assert sorted(item for _, item, _ in canary.ahead) == sorted(i for _, i, _ in canary.behind)
-    assert canary.items.shape == (7, 8)
-    assert canary.items[:, 6:].any(axis=0).all()  # features are sent
+    assert canary.items.shape == (7, 9)
+    assert canary.items[:, 7:].any(axis=0).all()  # features are sent
 
 
 def test_dimensions_are_those_of_whole_items() -> None:

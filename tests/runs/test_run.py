@@ -770,7 +770,7 @@ class TestParticipation:
         clients = [record["clients"] for record in learned.rounds]
         played = [count for count in clients if count]  # the others were skipped
         assert max(played) == 10
-        assert min(played) >= 2  # some have no rating yet, others have spent their budget
+        assert min(played) >= 1  # some have no rating yet, others have spent their budget
         assert [record["paid"] for record in learned.rounds if record["paid"]][:3] == [10] * 3
         assert len({record["loss"] for record in learned.rounds}) == ROUNDS
 

@@ -214,9 +214,10 @@ class Deployment:
 
     def _sent(self) -> SentModel:
         shared = without_features(self.federation.model, self._state.shared)
+        chosen = settings_of(self.federation.model)  # what is left open, clients leave open, too
         return SentModel(
             name=self._model,
-            settings=settings_of(self.federation.model),
+            settings={name: value for name, value in chosen.items() if value is not None},
             catalogue=self.catalogue.digest,
             items=np.asarray(shared.items, dtype=np.float32),
             dense=np.asarray(shared.dense, dtype=np.float32),

@@ -165,10 +165,14 @@ class ClientDoor(Door):
 
     @cached_property
     def _catalogue(self) -> SentCatalogue:
+        import jax.numpy as jnp
+
+        from bgtplanner.federation.client import features_in
         from bgtplanner.flower.messages import SentCatalogue
 
-        none = np.zeros((len(self._items), 0), dtype=np.float32)
-        return SentCatalogue(items=self._items, low=0.0, high=1.0, features=none)
+        features = np.asarray(features_in(self._canary.model, jnp.asarray(self._canary.items)))
+        names = tuple(f"feature {index}" for index in range(features.shape[1]))
+        return SentCatalogue(items=self._items, low=0.0, high=1.0, features=features, names=names)
 
     def _request(self, index: int) -> Request:
         from bgtplanner.flower.messages import Request, SentModel
@@ -177,7 +181,7 @@ class ClientDoor(Door):
             name=self._canary.name,
             settings=self._canary.settings,
             catalogue=self._catalogue.digest,
-            items=self._canary.items,
+            items=self._canary.items[:, : -self._catalogue.features.shape[1] or None],
             dense=np.zeros(0, dtype=np.float32),
         )
         return Request(
