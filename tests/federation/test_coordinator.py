@@ -941,7 +941,7 @@ def test_each_pays_by_what_it_has_left(joining: Split, participation: float, tru
             float(np.max(plan.noise_std)) / weights.sum()
             if trust == "secagg"
             else float(np.min(plan.noise_std)) / weights.sum() ** 0.5,
-            rel=1e-4,
+            rel=1e-3,  # shares are whole steps
         )
     assert own > 0
     assert (ledger.epsilon_spent() <= epsilon * (1 + 1e-9)).all()

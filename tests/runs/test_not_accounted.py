@@ -70,7 +70,8 @@ class TestNeighbours:
         assert result.summary["not_accounted"] == [*BOTH]
         assert result.summary["simulated_noise"] is True
         assert is_sound(result.summary)
-        promise, readings, public, *_ = guarantee(result.summary)
+        promise, readings, shares, public, *_ = guarantee(result.summary)
+        assert shares.startswith("Each client adds a share of the noise. The promise holds with ")
         assert "its noise comes from a seed" in promise
         assert readings.startswith("Neighbours: epsilon 10 (replace-special); 24.4 if one client")
         assert public.startswith("This assumes that what was read off the ratings is public: ")

@@ -112,6 +112,8 @@ class TestStudy:
         written = json.loads((STUDY / "comparison.json").read_text())
         written["request"]["settings"] |= {
             "data.items": "none",
+            "federation.most_dropouts": 0.0,
+            "federation.most_colluders": 0.0,
             "planning.objective": "last",
             "privacy.neighbours": "replace-one",
         }

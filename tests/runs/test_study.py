@@ -347,6 +347,8 @@ class TestFolder:
             seeds=(0, 2),
             settings={
                 "data.items": "none",
+                "federation.most_dropouts": 0.0,
+                "federation.most_colluders": 0.0,
                 "planning.objective": "last",
                 "privacy.neighbours": "replace-one",
                 "federation.rounds": 2,
@@ -370,6 +372,8 @@ class TestFolder:
             preset="paper",
             settings={
                 "data.items": "none",
+                "federation.most_dropouts": 0.0,
+                "federation.most_colluders": 0.0,
                 "planning.objective": "last",
                 "privacy.neighbours": "replace-one",
                 "run.device": "cpu",
