@@ -197,12 +197,14 @@ class Coordinator:
             self.joined_first = int(self._present.sum())
         if self.reward == "test" and self._last is None:
             self._last = engine.evaluate().rmse
-        plan, invited, split = None, self._invited(index), self._split()
+        plan, invited, forecast = None, self._invited(index), _Forecast(self)
         inputs = self._inputs(index, invited)
         if not self.over:
             self.policy.present = None if self._present.all() else self._present
             if self._plans_by_forecast:
-                self.policy.forecast = _Forecast(self)
+                self.policy.forecast = forecast
+            if forecast.divides:
+                forecast.left()  # before the policy reserves some of it
             plan = self.policy.ask(
                 self.context.of(self),
                 clients=None if invited.all() else invited,
@@ -223,6 +225,7 @@ class Coordinator:
                 reward = self._reward(record)
         else:
             terms, late = self._terms(plan, index, reservation)
+            split = self.policy.split(forecast)
             engine.divide(split)
             record = replace(self._played(terms, plan, reservation), split=split or None)
             self.ledger.settle(reservation)
@@ -241,13 +244,6 @@ class Coordinator:
         return record.planned(
             plan, seen, reward=reward, paid=paid, late=late, validated=self.validation.estimate
         )
-
-    def _split(self) -> dict[str, float]:
-        """Return how the next charge is divided between the parts of an upload.
-
-        It is divided as if all that is left were divided so.
-        """
-        return {} if self.over else self.policy.split(_Forecast(self))
 
     def _inputs(self, index: int, asked: NDArray[np.bool_]) -> bytes:
         """Return a fingerprint of all inputs of a round's uploads."""
@@ -419,6 +415,11 @@ class _Forecast:
         """In how many paid rounds the learner learns best."""
         return self._learner.steps
 
+    @property
+    def divides(self) -> bool:
+        """Whether the learner's uploads have parts between which a charge is divided."""
+        return type(self._learner).split is not Learner.split
+
     def left(self) -> NDArray[np.float64]:
         """Return what the client of each class that has most left can still pay."""
         return np.array([left.max(initial=0.0) for left in self._left])
@@ -497,7 +498,7 @@ class _Forecast:
 
     def split(self) -> dict[str, float]:
         """Return how what is left is best divided between the parts of an upload."""
-        if type(self._learner).split is Learner.split:
+        if not self.divides:
             return {}
         precision = self.precision(self.left())
         return self._learner.split(self._memory, precision, self._of.policy.clip, self._norm)

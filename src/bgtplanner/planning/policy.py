@@ -153,8 +153,8 @@ class Policy(Protocol):
     def split(self, forecast: Forecast) -> dict[str, float]:
         """Return how the next charge is divided between the parts of an upload, by name.
 
-        By default that is left to the learner's forecast for all that is left of the budget. It
-        is asked for before the round is planned.
+        By default that is left to the learner's forecast for all that was left of the budget
+        before the round. It is asked for in paid rounds only.
         """
         return forecast.split()
 
