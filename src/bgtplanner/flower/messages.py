@@ -10,6 +10,8 @@ message        from the server                               from the client
 ``TRAIN``      the model, the plan of a round                its noised upload, or a refusal
 ``KEEP``       the model                                     a confirmation, or a refusal
 ``CATALOGUE``  items, titles, features, scale                a confirmation, or a refusal
+``SUM``        a step of secure aggregation, and in the      its answer to the step, or a refusal
+               step of the upload the model and the plan
 =============  ============================================  ==================================
 
 A model names its catalogue by its digest. A client that does not hold that one answers
@@ -38,25 +40,29 @@ __all__ = [
     "CATALOGUE",
     "HELLO",
     "KEEP",
+    "SUM",
     "TRAIN",
     "Hello",
     "Request",
     "SentCatalogue",
     "SentModel",
+    "SumStep",
     "hello_request",
     "read_hello",
     "read_hello_request",
     "read_status",
+    "read_step",
     "read_upload",
     "reply",
+    "step_record",
     "upload_record",
 ]
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Increased with every change of the wire format; both sides must have the same version."""
 
 HELLO, TRAIN, KEEP = "query.hello", "train", "query.keep"
-CATALOGUE = "query.catalogue"
+CATALOGUE, SUM = "query.catalogue", "query.sum"
 
 _LONGEST_NAME = 200
 
@@ -214,6 +220,16 @@ class SentModel:
         _unless(flat, "parameters of another shape")
         return cls(**about, items=arrays["items"], dense=arrays["dense"])
 
+    @cached_property
+    def digest(self) -> bytes:
+        """Hash of the whole model: equal models, and only those, have the same."""
+        about = [self.name, dict(self.settings), self.catalogue, self.items.shape]
+        digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+        for part in (self.items, self.dense):
+            data = np.ascontiguousarray(part).tobytes()
+            digest.update(len(data).to_bytes(8, "little") + data)
+        return digest.digest()
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Request:
@@ -276,13 +292,73 @@ class Request:
     @cached_property
     def digest(self) -> bytes:
         """Hash of the whole request: equal requests, and only those, have the same."""
-        model = self.model
-        about = [self._plan(), model.name, dict(model.settings), model.catalogue]
-        digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
-        for part in (model.items, model.dense):
-            data = np.ascontiguousarray(part).tobytes()
-            digest.update(len(data).to_bytes(8, "little") + data)
-        return digest.digest()
+        plan = json.dumps(self._plan(), sort_keys=True).encode()
+        return hashlib.sha256(self.model.digest + plan).digest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumStep:
+    """A step of secure aggregation.
+
+    Attributes:
+        step: Its name; see :data:`bgtplanner.federation.aggregation.server.STEPS`.
+        round: The round of secure aggregation, as bytes.
+        message: What the step is about, as bytes; empty in the first.
+        catalogue: Digest of the catalogue, which a client has to hold from the first step on.
+        scale: Scale of the full noise in the sum.
+        largest_clip: The largest clip of a member.
+        request: The model and the plan, in the step of the upload only.
+    """
+
+    step: str
+    round: bytes
+    message: bytes
+    catalogue: str
+    scale: float
+    largest_clip: float
+    request: Request | None = None
+
+    def record(self) -> RecordDict:
+        """Return the step as it is sent."""
+        content = RecordDict({}) if self.request is None else self.request.record()
+        about: dict[str, Any] = {"protocol": PROTOCOL}
+        about |= {name: getattr(self, name) for name in _STEP}
+        content["sum"] = ConfigRecord(about)
+        return content
+
+    @classmethod
+    def read(cls, content: RecordDict) -> SumStep:
+        """Return the step in a message.
+
+        Raises:
+            MessageError: If it is not a step of this protocol.
+        """
+        about = _config(content, "sum", {"protocol": int, **_STEP})
+        _unless(about.pop("protocol") == PROTOCOL, "another protocol")
+        _unless(is_sha256(about["catalogue"]), "an invalid digest of a catalogue")
+        for name in ("scale", "largest_clip"):
+            _unless(math.isfinite(about[name]) and about[name] > 0, f"an invalid {name}")
+        request = None
+        if about["step"] == "upload":
+            rest = {name: record for name, record in content.items() if name != "sum"}
+            request = Request.read(RecordDict(rest))
+            _unless(request.model.catalogue == about["catalogue"], "two catalogues")
+        else:
+            _unless(set(content) == {"sum"}, "other records than expected")
+        return cls(**about, request=request)
+
+    @staticmethod
+    def context(model: SentModel, plan: Request, scale: float, largest_clip: float) -> bytes:
+        """Return the digest of all that the members of a round have in common."""
+        common = [plan.run, plan.round, plan.accountant, plan.trust, plan.unit]
+        about = json.dumps([*common, scale, largest_clip]).encode()
+        return hashlib.sha256(model.digest + about).digest()
+
+
+_STEP: dict[str, type] = {
+    **{"step": str, "round": bytes, "message": bytes, "catalogue": str},
+    **{"scale": float, "largest_clip": float},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,6 +413,25 @@ def read_status(message: Message) -> str | None:
         return str(_config(_content(message), "reply", {"status": str})["status"])
     except MessageError:
         return None
+
+
+def step_record(answer: bytes) -> RecordDict:
+    """Return the answer to a step of secure aggregation as it is sent."""
+    about: dict[str, Any] = {"status": "answered", "answer": answer}
+    return RecordDict({"reply": ConfigRecord(about)})
+
+
+def read_step(message: Message) -> bytes | None:
+    """Return a client's answer to a step; None if it refused.
+
+    Raises:
+        MessageError: If it is neither.
+    """
+    if read_status(message) in ("refused", "unknown"):
+        return None
+    about = _config(_content(message), "reply", {"status": str, "answer": bytes})
+    _unless(about["status"] == "answered", "not an answer to a step")
+    return bytes(about["answer"])
 
 
 def upload_record(upload: Floats) -> RecordDict:
