@@ -306,6 +306,8 @@ class Coordinator:
         if answered < invited - self.tolerance.of(invited)[0]:
             return replace(self.engine.rest(), aborted=True)
         record = self.engine.step(terms, plan)
+        if record.aborted:
+            return record
         together = float(terms.share) * max(record.clients, 1) ** 0.5
         return replace(record, surplus=max(0.0, together / float(terms.scale.max()) - 1))
 

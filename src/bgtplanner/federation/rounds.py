@@ -323,8 +323,8 @@ class Federation:
             ConfigError: If uploads are not protected client by client.
         """
         protection = self.protection
-        if protection is None or (protection.trust, protection.unit) != ("local", "client"):
-            raise ConfigError(f"protection = {protection}: expected trust local, unit client")
+        if protection is None or protection.unit != "client":
+            raise ConfigError(f"protection = {protection}: expected one of unit client")
         return self.summed(state, total, terms)
 
     def summed(self, state: State, total: Array, terms: Terms) -> tuple[State, Released]:

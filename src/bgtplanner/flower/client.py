@@ -47,6 +47,10 @@ from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.durable import replace_file
 from bgtplanner.errors import BGTPlannerError, ConfigError, LedgerError, MessageError
+from bgtplanner.federation.aggregation.client import Client as Member
+from bgtplanner.federation.aggregation.keys import public_bytes
+from bgtplanner.federation.aggregation.messages import Request as SumRequest
+from bgtplanner.federation.aggregation.server import STEPS
 from bgtplanner.federation.answers import Answers
 from bgtplanner.federation.client import (
     coordinates_of,
@@ -57,29 +61,34 @@ from bgtplanner.federation.client import (
     train_client,
     with_features,
 )
-from bgtplanner.federation.guard import Guard
+from bgtplanner.federation.guard import Guard, SharedUpload
 from bgtplanner.federation.pacing import Pacing
 from bgtplanner.flower.clientfile import ClientFile, load_client
 from bgtplanner.flower.messages import (
     CATALOGUE,
     HELLO,
     KEEP,
+    SUM,
     Hello,
     Request,
     SentCatalogue,
     SentModel,
+    SumStep,
     read_hello_request,
     reply,
+    step_record,
     upload_record,
 )
+from bgtplanner.flower.sums import RoundStore, identity_in, new_identity
 from bgtplanner.models.interactions import Shared
 from bgtplanner.models.learner import MODELS, Learner, Local
 from bgtplanner.models.recommending import Recommender, note_of, pairs_of
 from bgtplanner.privacy._journal import Head
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.allowed import Choice, allows
-from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.privacy.ledger import Ledger, Reservation
 from bgtplanner.privacy.noise import NoiseSource
+from bgtplanner.privacy.shares import Shares
 from bgtplanner.privacy.witness import Witness
 
 __all__ = ["Client", "client_app", "make_client_app"]
@@ -120,9 +129,14 @@ class Client:
     # ---- what the server can ask for
 
     def hello(self) -> Hello:
-        """Return the client's name, which belongs to its ledger and not to the machine."""
+        """Return the client's name, which belongs to its ledger and not to the machine.
+
+        Under secure aggregation, clients are known by their identity keys.
+        """
         with self.open_ledger() as ledger:
             name = ledger.fingerprint(b"bgtplanner client").hex()
+            if self.policy.secagg is not None:
+                name = public_bytes(identity_in(self.file.identity)).hex()
             return Hello(name=name, accountant=ledger.accountant.name)
 
     def answer(self, request: Request) -> NDArray[np.float64]:
@@ -141,33 +155,109 @@ class Client:
                 return known
             if not self._pacing.take():
                 raise MessageError("more requests than requests_per_hour")
-            noise = None if self._noise is None else self._noise(self.file, request)
-            guard = Guard(ledger, trust="local", unit="client", noise=noise)
-            reservation = guard.reserve(
-                request.charge, run=request.run, round=request.round, rising=True
-            )
-            replace_file(self.file.state / "head", str(ledger.head).encode())
-            upload, kept = self._train(model, shared, request)
+            guard, reservation = self._pay(ledger, request)
+            upload = self._trained(model, shared, request)
             released = guard.protect(reservation, upload[None], clip=request.clip)
             vector = np.ascontiguousarray(released.values[0])
             self._answers.keep(request.digest, reservation.number, vector)
-            if kept is not None:
-                self._write_arrays("local.npz", **kept)
-            self._keep(request.model)
             guard.settle(released)
             return vector
+
+    def step(self, asked: SumStep) -> bytes:
+        """Return the answer to a step of secure aggregation.
+
+        Raises:
+            MessageError: If this client does not agree to it; then the round is over for it.
+            BudgetExceeded: If the ledger cannot pay; likewise.
+        """
+        group = self.policy.secagg
+        if group is None:
+            raise MessageError("a step of secure aggregation, which the policy does not name")
+        if asked.step not in STEPS:
+            raise MessageError("an unknown step of secure aggregation")
+        request = SumRequest.from_bytes(asked.round)
+        with self._alone(), self.open_ledger() as ledger:
+            member = Member(
+                request, self.file.roster(self.policy), identity_in(self.file.identity),
+                group.insists, RoundStore(self.file.state / "sums"),
+            )  # fmt: skip
+            if asked.step == "keys":
+                if not member.begun and not self._pacing.take():
+                    raise MessageError("more requests than requests_per_hour")
+                return member.keys()
+            if asked.step != "upload":
+                answer: bytes = getattr(member, asked.step)(asked.message)
+                return answer
+            paid: list[tuple[Guard, SharedUpload]] = []
+            masked = member.upload(
+                asked.message, lambda: self._share(ledger, asked, request, paid)
+            )
+            for guard, released in paid:  # none if the answer is a repeated one
+                guard.settle(released)
+            return masked
+
+    def _share(
+        self,
+        ledger: Ledger,
+        asked: SumStep,
+        agreed: SumRequest,
+        paid: list[tuple[Guard, SharedUpload]],
+    ) -> NDArray[np.uint64]:
+        """Pay, train, and return the upload on its grid, with this client's share of the noise."""
+        request = asked.request
+        if request is None or (request.run, request.round) != (agreed.run, agreed.round):
+            raise MessageError("an upload to another round")
+        self._agree(request)
+        model, shared = self._model_of(request.model)
+        context = SumStep.context(request.model, request, asked.scale, asked.largest_clip)
+        shares = Shares(
+            scale=asked.scale,
+            clip=asked.largest_clip,
+            invited=len(agreed.members),
+            most_dropouts=agreed.dropouts,
+            most_colluders=agreed.colluders,
+        )
+        size = coordinates_of(model, shared)
+        if (context, size, shares.bits(size)) != (agreed.context, agreed.size, agreed.bits):
+            raise MessageError("another upload than the round was begun for")
+        Guard(ledger, trust="secagg").check_shares(
+            shares, charge=request.charge, clip=request.clip
+        )
+        guard, reservation = self._pay(ledger, request)
+        upload = self._trained(model, shared, request)
+        released = guard.share(reservation, upload, clip=request.clip, shares=shares)
+        paid.append((guard, released))
+        return released.values
+
+    def _pay(self, ledger: Ledger, request: Request) -> tuple[Guard, Reservation]:
+        """Book the charge of a request, durably, before a rating is read."""
+        noise = None if self._noise is None else self._noise(self.file, request)
+        guard = Guard(ledger, trust=self.policy.trust, unit="client", noise=noise)
+        reservation = guard.reserve(
+            request.charge, run=request.run, round=request.round, rising=True
+        )
+        replace_file(self.file.state / "head", str(ledger.head).encode())
+        return guard, reservation
+
+    def _trained(self, model: Learner, shared: Shared, request: Request) -> NDArray[np.float64]:
+        """Return the unprotected upload, after storing what the client keeps of the round."""
+        upload, kept = self._train(model, shared, request)
+        if kept is not None:
+            self._write_arrays("local.npz", **kept)
+        self._keep(request.model)
+        return upload
 
     def keep(self, sent: SentModel) -> None:
         """Store the last model of a run, to recommend with. Nothing is released."""
         self._model_of(sent)
         self._keep(sent)
 
-    def lacks(self, sent: SentModel) -> bool:
-        """Return whether a model is about a catalogue that the policy names and that is not here.
+    def lacks(self, digest: str) -> bool:
+        """Return whether a catalogue is one that the policy names and that is not here.
 
         It depends on the policy and on earlier messages; the server sends the catalogue then.
         """
-        return sent.catalogue in self.policy.catalogues and self._find(sent.catalogue) is None
+        return digest in self.policy.catalogues and self._find(digest) is None
 
     def hold(self, catalogue: SentCatalogue) -> None:
         """Store a catalogue that the policy names; those that it no longer names are deleted.
@@ -201,6 +291,8 @@ class Client:
             )
         self.file.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._pacing.start()
+        if not self.file.identity.exists():
+            new_identity(self.file.identity)
         Ledger.create(
             self.file.ledger,
             self.policy.budgets,
@@ -288,8 +380,15 @@ class Client:
         """Refuse what the policy does not allow, even if the ledger could pay."""
         problem = self.policy.objection(request.accountant, request.charge, request.clip)
         mechanism = accountant_named(self.policy.rule).mechanism
-        if not allows(Choice(mechanism, request.trust, request.unit, deployed=True)):
-            problem = "another trust or unit than local and client"
+        choice = Choice(
+            mechanism,
+            request.trust,
+            request.unit,
+            deployed=True,
+            neighbours=self.policy.neighbours,
+        )
+        if request.trust != self.policy.trust or not allows(choice):
+            problem = "another trust or unit than the policy's"
         if problem is not None:
             raise MessageError(problem)
 
@@ -511,13 +610,19 @@ def make_client_app(
 
     def train(client: Client, content: RecordDict) -> RecordDict:
         request = Request.read(content)
-        if client.lacks(request.model):
+        if client.lacks(request.model.catalogue):
             return reply("unknown")
         return upload_record(client.answer(request))
 
+    def step(client: Client, content: RecordDict) -> RecordDict:
+        asked = SumStep.read(content)
+        if client.lacks(asked.catalogue):
+            return reply("unknown")
+        return step_record(client.step(asked))
+
     def keep(client: Client, content: RecordDict) -> RecordDict:
         sent = SentModel.read(content)
-        if client.lacks(sent):
+        if client.lacks(sent.catalogue):
             return reply("unknown")
         client.keep(sent)
         return reply("kept")
@@ -527,7 +632,7 @@ def make_client_app(
         return reply("kept")
 
     app.train()(answering(train))
-    for kind, handle in ((HELLO, hello), (KEEP, keep), (CATALOGUE, hold)):
+    for kind, handle in ((HELLO, hello), (KEEP, keep), (CATALOGUE, hold), (SUM, step)):
         app.query(kind.partition(".")[2])(answering(handle))
     return app
 

@@ -12,7 +12,7 @@ import os
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -21,8 +21,10 @@ from bgtplanner.data.catalogue import Catalogue, read_items
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.tables import Table, TableFormat, read_table
 from bgtplanner.errors import ConfigError, DataError, quoted
+from bgtplanner.federation.aggregation.client import Policy
+from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.privacy.accountants import accountant_named
-from bgtplanner.privacy.allowed import neighbours_of
+from bgtplanner.privacy.allowed import Choice, check, neighbours_of
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.mechanisms import Neighbours
 from bgtplanner.text import is_sha256
@@ -37,6 +39,25 @@ class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+class SumPolicy(_File):
+    """What a client insists on under secure aggregation.
+
+    Attributes:
+        roster: File with the names and the keys of all clients; relative to the policy file.
+        smallest_group: The fewest clients in a sum that it adds to.
+        colluders: How many of them it must be protected from, beside the server.
+    """
+
+    roster: Path
+    smallest_group: int = Field(ge=2)
+    colluders: int = Field(default=1, ge=0)
+
+    @property
+    def insists(self) -> Policy:
+        """The same, as the protocol has it."""
+        return Policy(smallest_group=self.smallest_group, colluders=self.colluders)
+
+
 class ClientPolicy(_File):
     """What a client agrees to, whatever a server asks for.
 
@@ -45,8 +66,8 @@ class ClientPolicy(_File):
         delta: Delta of that budget.
         rule: Accountant of the client's ledger; a server that uses another one is refused.
         neighbours: The neighbouring relation that the budget is a promise about, and that the
-            client scales its noise for. It is ``replace-one``, one client's data against any
-            other: the server sees each upload, and local privacy means no less.
+            client scales its noise for. Without `secagg` it is ``replace-one``, one client's data
+            against any other: the server sees each upload, and local privacy means no less.
         largest_charge: Largest charge of one round, in the accountant's currency.
         smallest_charge: Smallest charge of one round; it bounds the total number of answers.
         smallest_noise_multiplier: Smallest ratio of noise scale to the sensitivity 2 * clip.
@@ -62,6 +83,8 @@ class ClientPolicy(_File):
         most_features: The most public features that an item may have.
         requests_per_hour: How many new requests are answered per hour.
         answers_kept: How many of the newest answers are kept, to repeat them on request.
+        secagg: For a client that adds to sums only, under secure aggregation: with whom. Others
+            noise each upload on their own.
     """
 
     epsilon: float
@@ -81,6 +104,7 @@ class ClientPolicy(_File):
     most_features: int = Field(default=1024, ge=0)
     requests_per_hour: float = Field(default=60.0, gt=0)
     answers_kept: int = Field(default=16, ge=1, le=10_000)
+    secagg: SumPolicy | None = None
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
@@ -89,7 +113,10 @@ class ClientPolicy(_File):
         except ConfigError as error:
             raise ConfigError(str(error).replace("accounting", "rule", 1)) from error
         ConfigError.unless(rule.sound, "rule", self.rule, "a sound accountant, like gaussian/gdp")
-        neighbours_of("local", self.neighbours)  # the server sees each upload of a client
+        neighbours_of(self.trust, self.neighbours)
+        check(Choice(rule.mechanism, self.trust, deployed=True, neighbours=self.neighbours))
+        if self.secagg is not None:
+            self.secagg.insists  # noqa: B018 - refuses numbers that do not fit together
         rule.limit_ticks(Budget(self.epsilon, self.delta))  # says what a budget must be
         ordered = self.smallest_charge <= self.largest_charge
         expected = f"at most largest_charge = {self.largest_charge:g}"
@@ -101,6 +128,11 @@ class ClientPolicy(_File):
             expected = "SHA-256 as 64 hexadecimal digits"
             ConfigError.unless(is_sha256(text), "catalogues", text, expected)
         return self
+
+    @property
+    def trust(self) -> Literal["local", "secagg"]:
+        """Whom this client trusts: no one, or sums of enough others."""
+        return "local" if self.secagg is None else "secagg"
 
     @property
     def budgets(self) -> Budgets:
@@ -153,6 +185,21 @@ class ClientFile(_File):
     def ledger(self) -> Path:
         """The client's only ledger, for all runs there will ever be."""
         return self.state / "ledger.sqlite"
+
+    @property
+    def identity(self) -> Path:
+        """The client's identity key, for secure aggregation."""
+        return self.state / "identity"
+
+    def roster(self, policy: ClientPolicy) -> Roster:
+        """Return the clients that this one adds up with.
+
+        Raises:
+            ConfigError: If the policy names none, or the file is not a roster.
+        """
+        if policy.secagg is None:
+            raise ConfigError(f"{self.policy}: secagg is missing; expected a roster")
+        return Roster.read(self.policy.parent / policy.secagg.roster)
 
     def agreed(self) -> ClientPolicy:
         """Return what the client agrees to.

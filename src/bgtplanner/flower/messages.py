@@ -356,8 +356,12 @@ class SumStep:
 
 
 _STEP: dict[str, type] = {
-    **{"step": str, "round": bytes, "message": bytes, "catalogue": str},
-    **{"scale": float, "largest_clip": float},
+    "step": str,
+    "round": bytes,
+    "message": bytes,
+    "catalogue": str,
+    "scale": float,
+    "largest_clip": float,
 }
 
 

@@ -7,6 +7,7 @@ lies between: a round trip to clients that may be slow, gone, wrong or hostile.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -22,6 +23,9 @@ from jax import Array
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError, MessageError
+from bgtplanner.federation.aggregation.messages import Request as SumRequest
+from bgtplanner.federation.aggregation.roster import Roster
+from bgtplanner.federation.aggregation.server import Server as SumServer
 from bgtplanner.federation.client import coordinates_of, first_parameters, without_features
 from bgtplanner.federation.coordinator import Coordinator
 from bgtplanner.federation.protection import Protection, Released, Terms
@@ -33,19 +37,27 @@ from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import (
     CATALOGUE,
     KEEP,
+    SUM,
     TRAIN,
     Request,
     SentCatalogue,
     SentModel,
+    SumStep,
     read_status,
+    read_step,
     read_upload,
 )
 from bgtplanner.models.learner import settings_of
 from bgtplanner.models.metrics import Metrics
+from bgtplanner.planning.plan import noise_of
 from bgtplanner.planning.policy import Plan
 from bgtplanner.privacy.accountants import Accountant
+from bgtplanner.privacy.mechanisms import Neighbours
+from bgtplanner.privacy.shares import Shares, Tolerance
 
-__all__ = ["DeployedRounds", "Deployment", "Pace"]
+__all__ = ["DeployedRounds", "Deployment", "Group", "Pace"]
+
+_log = logging.getLogger("flwr")  # what `flwr log` shows
 
 _SEEN = "uploads_seen"  # in a checkpoint: digests of the uploads accepted so far
 _MISSED = "rounds_missed"  # in a checkpoint: how many rounds in a row each client has missed
@@ -69,6 +81,20 @@ class Pace(NamedTuple):
     pause_seconds: float = 0.0
 
 
+class Group(NamedTuple):
+    """With whom sums are made under secure aggregation.
+
+    Attributes:
+        roster: All clients, in the order of their places.
+        tolerance: How many of a round may drop out, or collude.
+        neighbours: The neighbouring relation for which the noise is scaled.
+    """
+
+    roster: Roster
+    tolerance: Tolerance
+    neighbours: Neighbours
+
+
 class Deployment:
     """A federation on real machines, stepped round by round.
 
@@ -81,6 +107,7 @@ class Deployment:
         run: Name of the run, which stays the same when the server is restarted.
         pace: How long to wait for clients.
         seed: Seed of the initial parameters.
+        group: With whom sums are made, if the trust is ``secagg``.
     """
 
     def __init__(
@@ -94,12 +121,13 @@ class Deployment:
         run: str,
         pace: Pace,
         seed: int = 0,
+        group: Group | None = None,
     ) -> None:
         if federation.protection is None:
             raise ConfigError("privacy.mechanism = none: expected one; real clients need privacy")
         self.federation, self.machines, self.catalogue = federation, machines, catalogue
         self.protection: Protection = federation.protection
-        self.run, self.pace = run, pace
+        self.run, self.pace, self.group = run, pace, group
         self.n_clients, self.n_items = machines.places, len(catalogue.items)
         self.next_round = 0
         self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
@@ -136,27 +164,49 @@ class Deployment:
 
     def step(self, terms: Terms, plan: Plan) -> RoundResult:
         """Ask all clients that have paid for their uploads, and learn from the usable ones."""
-        index, places = self.next_round, np.flatnonzero(np.asarray(terms.granted) > 0)
-        classes = np.asarray(terms.class_of_client)
-        sent = self._sent()
+        places = np.flatnonzero(np.asarray(terms.granted) > 0)
+        self.asked, self.refused, self.late, self.useless = len(places), 0, 0, Counter()
+        if self.group is not None:
+            found = self._added_up(places, terms, plan, self.group)
+        else:
+            found = self._each_alone(places, terms, plan)
+        if found is None:
+            return replace(self._record(0), aborted=True)
+        total, accepted = found
+        used = terms._replace(granted=jnp.asarray(accepted))
+        self._state, released = _received(
+            self.federation, self._state, jnp.asarray(total, dtype=jnp.float32), used
+        )
+        gradient = jax.device_get(released.aggregate.gradient)
+        aggregate = np.concatenate([np.asarray(part).ravel() for part in gradient])
+        self.seen = Seen(aggregate, float(released.noise_std), None)
+        return self._record(int(accepted.sum()))
+
+    def _request(self, charge: float, clip: float, sent: SentModel) -> Request:
+        return Request(
+            run=self.run,
+            round=self.next_round,
+            accountant=self._rule.name,
+            trust=self.protection.trust,
+            unit=self.protection.unit,
+            charge=float(charge),
+            clip=float(clip),
+            model=sent,
+        )
+
+    def _each_alone(
+        self, places: NDArray[np.int64], terms: Terms, plan: Plan
+    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """Return the sum of the uploads that could be used, by weight, and whose they are."""
+        classes, sent = np.asarray(terms.class_of_client), self._sent()
         requests = {
-            int(place): Request(
-                run=self.run,
-                round=index,
-                accountant=self._rule.name,
-                trust=self.protection.trust,
-                unit=self.protection.unit,
-                charge=float(plan.charge_by_class[classes[place]]),
-                clip=plan.largest_clip,
-                model=sent,
+            int(place): self._request(
+                plan.charge_by_class[classes[place]], plan.largest_clip, sent
             ).record()
             for place in places
         }
-        answers, self.useless = self._ask(requests, TRAIN)
-        heard = [place for place, answer in answers.items() if answer.has_content()]
-        self._missed[places] += 1
-        self._missed[heard] = 0
-        self.asked, self.refused, self.late = len(places), 0, self.useless.pop("late", 0)
+        answers = self._heard(requests, TRAIN)
+        self.late = self.useless.pop("late", 0)
         uploads: dict[int, NDArray[np.float64]] = {}
         for place, answer in sorted(answers.items()):
             try:
@@ -181,14 +231,77 @@ class Deployment:
             if place not in rejected:
                 total += weights[classes[place]] * upload
                 accepted[place] = 1.0
-        used = terms._replace(granted=jnp.asarray(accepted))
-        self._state, released = _received(
-            self.federation, self._state, jnp.asarray(total, dtype=jnp.float32), used
-        )
-        gradient = jax.device_get(released.aggregate.gradient)
-        aggregate = np.concatenate([np.asarray(part).ravel() for part in gradient])
-        self.seen = Seen(aggregate, float(released.noise_std), None)
-        return self._record(int(accepted.sum()))
+        return total, accepted
+
+    def _added_up(
+        self, places: NDArray[np.int64], terms: Terms, plan: Plan, group: Group
+    ) -> tuple[NDArray[np.float64], NDArray[np.float32]] | None:
+        """Return the sum of the uploads, and who is in it; None if it could not be opened.
+
+        The server never sees an upload. Whatever goes wrong, the charge stays spent.
+        """
+        classes, sent = np.asarray(terms.class_of_client), self._sent()
+        charges = np.asarray(plan.charge_by_class, dtype=np.float64)
+        noise = noise_of(self._rule, "secagg", plan.largest_clip, charges, group.neighbours)
+        dropouts, colluders = group.tolerance.of(len(places))
+        scale = float(noise.scale[charges > 0].max())
+        largest = float(noise.clip.max())
+        shares = Shares(
+            scale=scale, clip=largest, invited=len(places),
+            most_dropouts=dropouts, most_colluders=colluders,
+        )  # fmt: skip
+        requests = {
+            int(place): self._request(charges[classes[place]], noise.clip[classes[place]], sent)
+            for place in places
+        }
+        context = SumStep.context(sent, next(iter(requests.values())), scale, largest)
+        agreed = SumRequest(
+            run=self.run, round=self.next_round, roster=group.roster.digest,
+            members=frozenset(requests), bits=shares.bits(self._coordinates),
+            size=self._coordinates, dropouts=dropouts, colluders=colluders, context=context,
+        )  # fmt: skip
+        summing, messages = SumServer(agreed, group.roster), dict.fromkeys(requests, b"")
+        try:
+            while summing.step is not None:
+                steps = {
+                    place: SumStep(
+                        step=summing.step, round=agreed.to_bytes(), message=message,
+                        catalogue=sent.catalogue, scale=scale, largest_clip=largest,
+                        request=requests[place] if summing.step == "upload" else None,
+                    ).record()
+                    for place, message in messages.items()
+                }  # fmt: skip
+                for place, answer in sorted(self._heard(steps, SUM).items()):
+                    self._take(summing, place, answer)
+                messages = summing.close_step()
+            found = summing.finish()
+        except MessageError as error:
+            _log.warning("a sum was not opened: %s", error)
+            return None
+        self.late = self.useless.pop("late", 0)
+        accepted = np.zeros(self.n_clients, dtype=np.float32)
+        accepted[list(found.places)] = 1.0
+        return shares.decode(found.values, len(found.places)), accepted
+
+    def _take(self, summing: SumServer, place: int, answer: Message) -> None:
+        """Hand a client's answer to a step over; one that cannot be used is counted."""
+        try:
+            said = read_step(answer)
+            if said is None:
+                self.refused += 1
+            else:
+                summing.receive(place, said)
+        except MessageError:
+            self.useless["error" if answer.has_error() else "malformed"] += 1
+
+    def _heard(self, contents: Mapping[int, RecordDict], kind: str) -> dict[int, Message]:
+        """Return the answers to some messages, and note who did not answer."""
+        answers, useless = self._ask(contents, kind)
+        self.useless.update(useless)
+        heard = [place for place, answer in answers.items() if answer.has_content()]
+        self._missed[list(contents)] += 1
+        self._missed[heard] = 0
+        return answers
 
     def _ask(
         self, contents: Mapping[int, RecordDict], kind: str

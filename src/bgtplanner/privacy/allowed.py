@@ -21,10 +21,6 @@ from bgtplanner.registry import Registry
 
 __all__ = ["UNITS", "Choice", "Unit", "allows", "best_mechanism", "check", "neighbours_of"]
 
-_SECAGG = (
-    "local. Secure aggregation would take pairwise masks that survive clients dropping out; "
-    "Flower's SecAgg+ is tied to its old workflow, so nothing here would hide single uploads"
-)
 
 _SHARED = (
     "gaussian, with trust = secagg: every client adds a share of the noise, so that no one holds "
@@ -144,7 +140,6 @@ def _table(choice: Choice) -> Iterator[tuple[str, bool, str]]:
         yield "mechanism", protects, "one that protects: real clients release nothing unprotected"
         divides = choice.mechanism in MECHANISMS and MECHANISMS[choice.mechanism].has_shares
         yield "mechanism", divides or not summed, _SHARED
-        yield "trust", local, _SECAGG
         yield "unit", choice.unit == "client", "client"
     yield "trust", local or summed, "local or secagg"
     for fits, expected in _neighbours_fit(choice.neighbours, choice.trust):

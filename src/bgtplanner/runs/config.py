@@ -441,6 +441,7 @@ class DeploymentSection(_Section):
         items: File of public item names, one per line; or a table (CSV, Parquet) of items with
             titles and features, which every client gets once.
         clients: The most clients that can ever take part.
+        roster: File with the names and the keys of all clients, for `privacy.trust = secagg`.
         least_clients: The fewest clients that must be connected for a round.
         wait_seconds: How long to wait for that many.
         round_seconds: How long a client may take to answer.
@@ -449,6 +450,7 @@ class DeploymentSection(_Section):
 
     items: str | None = None
     clients: int = Field(default=100, ge=1, le=10_000_000)
+    roster: str | None = None
     least_clients: int = Field(default=1, ge=1)
     wait_seconds: float = Field(default=3600.0, ge=0)
     round_seconds: float = Field(default=600.0, gt=0)

@@ -12,8 +12,10 @@ from bgtplanner.data.catalogue import read_items
 from bgtplanner.data.datasets import parse_scale
 from bgtplanner.data.tables import item_names
 from bgtplanner.errors import ConfigError, DataError, MessageError
+from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.check import Finding
 from bgtplanner.flower.messages import SentCatalogue
+from bgtplanner.flower.server import Group
 from bgtplanner.models.learner import settings_of
 from bgtplanner.privacy.allowed import Choice, check
 from bgtplanner.privacy.quotes import both_readings
@@ -27,6 +29,22 @@ _ZIPPED = ".gz"
 _DELIMITERS = (b",", b"\t", b";", b"|")
 
 
+def group_of(config: Config, folder: Path) -> Group | None:
+    """Return with whom sums are made; None if every client noises its own upload.
+
+    Raises:
+        ConfigError: If the roster has another number of clients than the settings.
+    """
+    settings = config.deployment
+    if settings.roster is None:
+        return None
+    roster = Roster.read(folder / settings.roster)
+    expected = f"{len(roster)}, as in {settings.roster}"
+    fits = settings.clients == len(roster)
+    ConfigError.unless(fits, "deployment.clients", settings.clients, expected)
+    return Group(roster, config.federation.tolerance, config.privacy.relation)
+
+
 def check_deployable(config: Config) -> None:
     """Refuse settings that make no sense on real machines, or would release something unpaid.
 
@@ -34,10 +52,18 @@ def check_deployable(config: Config) -> None:
         ConfigError: Naming the key, its value, and what is possible.
     """
     privacy, planning, federation = config.privacy, config.planning, config.federation
-    choice = Choice(privacy.mechanism, privacy.trust, privacy.unit, deployed=True)
-    check(choice, "privacy.")  # with local trust, the relation is always replace-one
+    choice = Choice(
+        privacy.mechanism, privacy.trust, privacy.unit, deployed=True, neighbours=privacy.relation
+    )
+    check(choice, "privacy.")
     learns, made_up = config.learns, "0: real clients need no simulated failures"
     for name, value, fits, expected in (
+        (
+            "deployment.roster",
+            config.deployment.roster,
+            (config.deployment.roster is None) == (privacy.trust == "local"),
+            "a roster with privacy.trust = secagg, and none without",
+        ),
         ("privacy.budgets", privacy.budgets, privacy.budgets is None, "none: one epsilon for all"),
         ("model.pseudo_items", config.model.pseudo_items, not config.model.pseudo_items, "0"),
         ("model.expansions", config.model.expansions, not config.model.expansions, "0"),

@@ -8,6 +8,7 @@ killed is restarted with the same command.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import secrets
 from collections.abc import Mapping
@@ -18,12 +19,13 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from bgtplanner.errors import BGTPlannerError, ConfigError, RunFolderError
+from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import SentCatalogue
-from bgtplanner.flower.server import DeployedRounds, Deployment, Pace
+from bgtplanner.flower.server import DeployedRounds, Deployment, Group, Pace
 from bgtplanner.runs.assembly import accountant_of, coordinator_of, federation_of
 from bgtplanner.runs.config import Config, load_config
-from bgtplanner.runs.deployable import catalogue_of, check_deployable
+from bgtplanner.runs.deployable import catalogue_of, check_deployable, group_of
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.loop import Run
 from bgtplanner.runs.observers import RoundObserver
@@ -69,12 +71,13 @@ def carry_out(
     config = load_config(file=config_file)
     check_deployable(config)
     catalogue = catalogue_of(config, Path(config_file).parent)
+    group = group_of(config, Path(config_file).parent)
     with _folder_of(Path(out), config, catalogue.digest, len(catalogue.items)) as folder:
         summary = folder.summary(whole=True)
         if summary is not None:
             return summary
         noted = folder.clients() or {"run": secrets.token_hex(16), "clients": []}
-        run = _DeployedRun(config, catalogue, grid, folder, noted, observer, poll_seconds)
+        run = _DeployedRun(config, catalogue, group, grid, folder, noted, observer, poll_seconds)
         with contextlib.closing(run):
             checkpoint = folder.checkpoint()
             if checkpoint is not None:
@@ -92,6 +95,7 @@ class _DeployedRun(Run):
         self,
         config: Config,
         catalogue: SentCatalogue,
+        group: Group | None,
         grid: Grid,
         folder: RunFolder,
         noted: Mapping[str, Any],
@@ -103,7 +107,7 @@ class _DeployedRun(Run):
             grid,
             places=settings.clients,
             accountant=accountant.name,
-            known=noted["clients"],
+            known=noted["clients"] if group is None else _names_in(group.roster),
             save=lambda clients: folder.write_clients({"run": noted["run"], "clients": clients}),
             seconds=min(settings.round_seconds, _HELLO_SECONDS),
             poll_seconds=poll_seconds,
@@ -117,6 +121,7 @@ class _DeployedRun(Run):
             run=noted["run"],
             pace=Pace(*(getattr(settings, name) for name in Pace._fields)),
             seed=config.run.seed,
+            group=group,
         )
         super().__init__(config, deployment, observer)
         self.checkpoint_every = 1  # clients have paid for every round, so none is played twice
@@ -160,6 +165,11 @@ class _Progress:
             dropped,
             record["charge"],
         )
+
+
+def _names_in(roster: Roster) -> list[str]:
+    """Return the hashes by which the machines of a roster's clients are known, in its order."""
+    return [hashlib.sha256(key.hex().encode()).hexdigest() for key in roster.keys]
 
 
 def _facts(config: Config, clients: int, items: int) -> dict[str, Any]:

@@ -170,6 +170,11 @@ class Client:
             self._end(str(error), error)
         self._neighbours = self._ring.neighbours(self.place)
 
+    @property
+    def begun(self) -> bool:
+        """Whether this client has taken a step of the round already."""
+        return self._store.load(f"{self._name}-begun") is not None
+
     def keys(self) -> bytes:
         """Return this client's fresh keys, signed: the answer to the request."""
         return self._step(KEYS, b"", self._make_keys)
