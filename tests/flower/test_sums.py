@@ -1,0 +1,64 @@
+"""Secure aggregation over Flower: sums that the server can open, and uploads that it cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.synthetic import synthetic_ratings
+from bgtplanner.federation.aggregation.keys import public_bytes
+from bgtplanner.federation.aggregation.roster import Roster
+from bgtplanner.flower.client import client_app
+from bgtplanner.flower.clientfile import load_client
+from bgtplanner.flower.sums import identity_in
+from bgtplanner.runs.deployed import carry_out
+from flower.doubles import spent, write_federation
+from flower.in_process import InProcessGrid
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+CLIENTS = 8
+GROUP: dict[str, Any] = {"roster": "../../roster.txt", "smallest_group": 4, "colluders": 1}
+SUMMED = {
+    "privacy.trust": "secagg",
+    "privacy.noise": "sum",
+    "deployment.roster": "roster.txt",
+    "run.seed": 7,
+}
+
+
+@pytest.fixture(scope="module")
+def few() -> Ratings:
+    return synthetic_ratings(clients=CLIENTS, items=30, ratings_per_client=12, seed=1)
+
+
+def federation(
+    folder: Path, ratings: Ratings, settings: dict[str, Any] | None = None
+) -> tuple[Path, list[Path]]:
+    policy = {"secagg": GROUP, "neighbours": "replace-special"}
+    config, files = write_federation(folder, ratings, SUMMED | (settings or {}), policy)
+    keys = [public_bytes(identity_in(load_client(file).identity)) for file in files]
+    names = tuple(f"client {place}" for place in range(len(keys)))
+    Roster(names, tuple(keys)).write(folder / "roster.txt")
+    return config, files
+
+
+def rounds_of(run: Path) -> list[dict[str, Any]]:
+    lines = (run / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_sums_are_opened_and_paid_for(tmp_path: Path, few: Ratings) -> None:
+    config, files = federation(tmp_path, few)
+    summary = carry_out(InProcessGrid(client_app, files), config, tmp_path / "run", poll_seconds=0)
+    records = rounds_of(tmp_path / "run")
+    assert [(one["asked"], one["clients"], one["refused"]) for one in records] == [(8, 8, 0)] * 3
+    assert not any(one.get("aborted") for one in records)
+    total = sum(one["charge"] for one in records)
+    assert [spent(file) for file in files] == pytest.approx([total] * CLIENTS)
+    assert summary["clients_with_last_model"] == CLIENTS
+    assert all(0 < one["surplus"] < 0.1 for one in records)
