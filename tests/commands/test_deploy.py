@@ -192,7 +192,7 @@ def test_check_of_the_servers_settings(deployment: Path) -> None:
     summed = local.replace('"local"', '"secagg"').replace("privunit/zcdp", "gaussian/gdp")
     file.write_text(summed)
     error = call("deploy", "check", file).exception
-    assert "pairwise masks" in str(error)
+    assert "deployment.roster = None: expected a roster" in str(error)
 
 
 def test_a_ledger_that_cannot_be_written_is_found(deployment: Path) -> None:

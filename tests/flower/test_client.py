@@ -617,7 +617,7 @@ def test_what_is_stored_under_another_digest_is_not_used(
     (stored,) = client.file.state.glob("catalogue-*")  # the former one is gone
     stored.rename(stored.with_name(f"catalogue-{request_of_server.model.catalogue}.npz"))
     write_toml(client.file.policy, agreed(few))
-    assert Client(client.file).lacks(request_of_server.model)
+    assert Client(client.file).lacks(request_of_server.model.catalogue)
 
 
 def test_a_catalogue_of_another_scale_than_the_policys_is_refused(

@@ -531,9 +531,9 @@ def test_what_flower_calls(
     server_app(grid, Context(1, 1, {}, RecordDict(), paths))
     assert "round 3/3: 3 asked, 3 used, 0 refused" in flower_log.text
     set_keys(federation, privacy__trust="secagg", privacy__noise="sum")
-    with pytest.raises(ConfigError, match="pairwise masks"):
+    with pytest.raises(ConfigError, match="expected a roster"):
         server_app(grid, Context(1, 1, {}, RecordDict(), paths))
-    assert "error: privacy.trust" in flower_log.text
+    assert "error: deployment.roster" in flower_log.text
     with pytest.raises(ConfigError, match="config: expected a path"):
         server_app(grid, Context(1, 1, {}, RecordDict(), {}))
 
@@ -576,7 +576,7 @@ def test_a_folder_of_another_run_is_left_alone(federation: Federation, tmp_path:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"privacy.trust": "secagg"}, "privacy.trust = 'secagg': expected local. Secure"),
+        ({"privacy.trust": "secagg"}, "deployment.roster = None: expected a roster"),
         ({"privacy.unit": "row", "privacy.noise": "sum"}, "privacy.unit = 'row'"),
         ({"privacy.mechanism": "none"}, "privacy.mechanism = 'none'"),
         ({"privacy.accounting": "authors"}, "privacy.accounting = 'gaussian/authors'"),
