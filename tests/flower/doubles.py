@@ -146,6 +146,50 @@ def noise_of_simulation(seed: int) -> NoiseFor:
     return noise
 
 
+class SimulatedSum(SimulatedNoise):
+    """One client's share, if it is all the noise that a simulation draws for a sum.
+
+    Args:
+        key: Key of the simulation's noise in the round.
+        request: The round's request, for the shapes of its parameters.
+        clients: How many clients add up.
+    """
+
+    def __init__(self, key: Any, request: Request, clients: int) -> None:
+        super().__init__(key)
+        self.request, self.clients = request, clients
+
+    def normal(self, shape: tuple[int, ...]) -> Any:
+        items, dense = len(self.request.model.items), self.request.model.dense.size
+        rows, rest = KeyedNoise(self.key).split(2)
+        width = (shape[0] - dense) // items
+        parts = rows.normal((items, width)), rest.normal((dense,))
+        flat = np.concatenate([np.asarray(part, dtype=np.float64).ravel() for part in parts])
+        return np.sqrt(self.clients) * flat  # a share is smaller than the sum's noise by this
+
+
+class NoNoise(KeyedNoise):
+    """Zeros, for the clients whose shares another one adds."""
+
+    def normal(self, shape: tuple[int, ...]) -> Any:
+        return np.zeros(shape)
+
+
+def sum_of_simulation(seed: int, clients: int, adds: int = 0) -> NoiseFor:
+    """The noise of a simulated sum, all of it from the client with this number.
+
+    A simulation draws the noise of the sum, and not every client's share of it.
+    """
+
+    def noise(file: ClientFile, request: Request) -> KeyedNoise:
+        run = jax.random.split(jax.random.key(seed))[1]
+        key = jax.random.fold_in(jax.random.fold_in(run, request.round), Draw.NOISE)
+        own = int(file.ratings.parent.name) == adds
+        return SimulatedSum(key, request, clients) if own else NoNoise(key)
+
+    return noise
+
+
 def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key} = {_toml(of)}" for key, of in value.items()) + "}"

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -16,56 +15,19 @@ from bgtplanner.data.catalogue import read_items
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import MessageError
-from bgtplanner.federation.client import features_in, first_parameters
-from bgtplanner.flower import client as module
 from bgtplanner.flower.client import Client, client_app, make_client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request
-from bgtplanner.models.learner import Learner, Shared
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployable import agreed_settings
 from bgtplanner.runs.deployed import carry_out
-from bgtplanner.runs.run import Result, simulate
-from flower.doubles import SETTINGS, item_names, noise_of_simulation, write_federation
+from bgtplanner.runs.run import simulate
+from flower.doubles import SETTINGS, noise_of_simulation, write_federation
+from flower.equality import LEARNERS, begin_as_simulated, genres, same_ledgers, same_model
 from flower.in_process import InProcessGrid
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
-
-
-def same_model(out: Path, simulated: Result) -> None:
-    """Whether a deployed run has the shared parameters and the server's memory of a simulated one.
-
-    Within what single precision leaves: one adds up in another order than the other.
-    """
-    with np.load(out / "checkpoint.npz") as stored:
-        ours = dict(stored)
-    theirs = simulated.simulation.arrays()
-    assert np.abs(theirs["shared/items"]).max() > 0.01
-    for name in sorted(name for name in theirs if name.startswith(("shared", "memory"))):
-        size = max(np.abs(theirs[name]).max(initial=0.0), 1e-6)
-        np.testing.assert_allclose(ours[name], theirs[name], rtol=0, atol=1e-4 * size)
-
-
-def same_ledgers(out: Path, simulated: Path, files: list[Path]) -> None:
-    """Whether server and clients of a deployed run have spent what a simulated one has."""
-    with Ledger.open(simulated / "ledger.sqlite", read_only=True) as ledger:
-        expected = ledger.spent()
-    with Ledger.open(out / "ledger.sqlite", read_only=True) as ledger:
-        np.testing.assert_array_equal(ledger.spent(), expected)
-    for place, file in enumerate(files):
-        with Ledger.open(file.parent / "state" / "ledger.sqlite", read_only=True) as ledger:
-            np.testing.assert_array_equal(ledger.spent()[:, 0], expected[:, place])
-            assert ledger.unsettled == 0
-
-
-def genres(ratings: Ratings) -> str:
-    """A table of these items, with titles and three features."""
-    rows = [
-        f"{name},The {name},{int(number % 2 == 0)},{int(number % 5 < 2)},{int(number % 7 == 0)}"
-        for number, name in enumerate(item_names(ratings))
-    ]
-    return "\n".join(["item,title,war,drama,comedy", *rows]) + "\n"
 
 
 @pytest.mark.parametrize(
@@ -100,17 +62,6 @@ def test_same_model_and_ledgers(
     assert summary["clients_with_last_model"] == 4
 
 
-OWN = "flower.own_learner:Qualities"
-STEPS = {"server.learning_rate": 5.0, "server.momentum": 0.9, "privacy.clip": 0.01}
-LEARNERS: dict[str, dict[str, Any]] = {
-    "factorization": {"factorization.dim": 2, **STEPS},
-    "fedgnn": {"fedgnn.dim": 2, **STEPS},
-    "als": {"model.options": {"dim": 2}},
-    "cmf": {"model.options": {"dim": 2}},
-    OWN: {"model.options": {"mean": 0.6}, **STEPS},
-}
-
-
 @pytest.mark.parametrize("model", LEARNERS)
 def test_every_learner(tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one of somebody's own, which the server's config and the clients' policies name.
@@ -125,14 +76,7 @@ def test_every_learner(tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPat
     table = genres(ratings) if model == "cmf" else None
     config, files = write_federation(tmp_path, ratings, chosen | {"run.seed": 7}, policy, table)
 
-    def begun(learner: Learner, shared: Shared, own: Ratings, key: Any = None) -> Any:
-        features = features_in(learner, shared.items)
-        start = jax.random.split(jax.random.key(7))[0]
-        everybody = first_parameters(learner, start, ratings.n_users, features)[1]
-        rows = np.array([int(label[1:]) for label in own.user_labels.tolist()])
-        return jax.tree.map(lambda leaf: leaf[rows], everybody)
-
-    monkeypatch.setattr(module, "nothing_kept", begun)
+    begin_as_simulated(monkeypatch, ratings, seed=7)
     grid = InProcessGrid(make_client_app(noise=noise_of_simulation(7)), files)
     summary = carry_out(grid, config, tmp_path / "run", poll_seconds=0.0)
     assert (summary["uploads_dropped"], summary["clients_with_last_model"]) == (0, 4)

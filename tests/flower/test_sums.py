@@ -12,11 +12,15 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.federation.aggregation.keys import public_bytes
 from bgtplanner.federation.aggregation.roster import Roster
-from bgtplanner.flower.client import client_app
+from bgtplanner.flower.client import client_app, make_client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.sums import identity_in
+from bgtplanner.runs.config import load_config
+from bgtplanner.runs.deployable import agreed_settings
 from bgtplanner.runs.deployed import carry_out
-from flower.doubles import spent, write_federation
+from bgtplanner.runs.run import simulate
+from flower.doubles import SETTINGS, spent, sum_of_simulation, write_federation
+from flower.equality import LEARNERS, begin_as_simulated, same_ledgers, same_model
 from flower.in_process import InProcessGrid
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -37,10 +41,13 @@ def few() -> Ratings:
 
 
 def federation(
-    folder: Path, ratings: Ratings, settings: dict[str, Any] | None = None
+    folder: Path,
+    ratings: Ratings,
+    settings: dict[str, Any] | None = None,
+    policy: dict[str, Any] | None = None,
 ) -> tuple[Path, list[Path]]:
-    policy = {"secagg": GROUP, "neighbours": "replace-special"}
-    config, files = write_federation(folder, ratings, SUMMED | (settings or {}), policy)
+    agreed = {"neighbours": "replace-special", **(policy or {}), "secagg": GROUP}
+    config, files = write_federation(folder, ratings, SUMMED | (settings or {}), agreed)
     keys = [public_bytes(identity_in(load_client(file).identity)) for file in files]
     names = tuple(f"client {place}" for place in range(len(keys)))
     Roster(names, tuple(keys)).write(folder / "roster.txt")
@@ -62,3 +69,32 @@ def test_sums_are_opened_and_paid_for(tmp_path: Path, few: Ratings) -> None:
     assert [spent(file) for file in files] == pytest.approx([total] * CLIENTS)
     assert summary["clients_with_last_model"] == CLIENTS
     assert all(0 < one["surplus"] < 0.1 for one in records)
+
+
+@pytest.mark.parametrize(
+    ("model", "epsilon"),
+    [("biases", 10.0), ("biases", 5000.0), ("tastes", 5000.0), ("factorization", 5000.0),
+     ("fedgnn", 5000.0)],
+)  # fmt: skip
+def test_the_same_model_as_a_simulation(
+    tmp_path: Path, few: Ratings, model: str, epsilon: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With masks, shares and sums, and one client's share being all of the simulation's noise."""
+    chosen: dict[str, Any] = {"model.name": model, "privacy.epsilon": epsilon}
+    chosen |= LEARNERS.get(model, {})
+    chosen |= {"tastes.axes": 1} if model == "tastes" else {}
+    whole = load_config(settings=SETTINGS | SUMMED | chosen | {"deployment.clients": CLIENTS})
+    settings = {model: agreed_settings(whole, few.n_items)}
+    policy = {"models": [model], "settings": settings, "epsilon": epsilon}
+    config, files = federation(tmp_path, few, chosen, policy)
+    begin_as_simulated(monkeypatch, few, seed=7)
+    app = make_client_app(noise=sum_of_simulation(7, CLIENTS))
+    carry_out(InProcessGrid(app, files), config, tmp_path / "run", poll_seconds=0)
+    told = {key: value for key, value in (SETTINGS | SUMMED | chosen).items()
+            if key not in ("data.dataset", "run.seed", "deployment.roster")}  # fmt: skip
+    simulated = simulate(few, seed=7, settings=told, out=tmp_path / "simulated")
+    same_model(tmp_path / "run", simulated)
+    same_ledgers(tmp_path / "run", tmp_path / "simulated", files)
+    ours, theirs = rounds_of(tmp_path / "run"), rounds_of(tmp_path / "simulated")
+    for name in ("charge", "clients", "surplus"):
+        assert [one[name] for one in ours] == pytest.approx([one[name] for one in theirs])
