@@ -61,7 +61,7 @@ from bgtplanner.federation.client import (
     train_client,
     with_features,
 )
-from bgtplanner.federation.guard import Guard, SharedUpload
+from bgtplanner.federation.guard import Guard, Release, SharedUpload
 from bgtplanner.federation.pacing import Pacing
 from bgtplanner.flower.clientfile import ClientFile, load_client
 from bgtplanner.flower.messages import (
@@ -156,11 +156,11 @@ class Client:
             if not self._pacing.take():
                 raise MessageError("more requests than requests_per_hour")
             guard, reservation = self._pay(ledger, request)
-            upload = self._trained(model, shared, request)
+            upload, kept = self._train(model, shared, request)
             released = guard.protect(reservation, upload[None], clip=request.clip)
             vector = np.ascontiguousarray(released.values[0])
             self._answers.keep(request.digest, reservation.number, vector)
-            guard.settle(released)
+            self._done(guard, released, request, kept)
             return vector
 
     def step(self, asked: SumStep) -> bytes:
@@ -188,12 +188,12 @@ class Client:
             if asked.step != "upload":
                 answer: bytes = getattr(member, asked.step)(asked.message)
                 return answer
-            paid: list[tuple[Guard, SharedUpload]] = []
+            paid: list[Callable[[], None]] = []
             masked = member.upload(
                 asked.message, lambda: self._share(ledger, asked, request, paid)
             )
-            for guard, released in paid:  # none if the answer is a repeated one
-                guard.settle(released)
+            for done in paid:  # none if the answer is a repeated one
+                done()
             return masked
 
     def _share(
@@ -201,9 +201,12 @@ class Client:
         ledger: Ledger,
         asked: SumStep,
         agreed: SumRequest,
-        paid: list[tuple[Guard, SharedUpload]],
+        paid: list[Callable[[], None]],
     ) -> NDArray[np.uint64]:
-        """Pay, train, and return the upload on its grid, with this client's share of the noise."""
+        """Pay, train, and return the upload on its grid, with this client's share of the noise.
+
+        What is to be done once the masked upload is stored is added to `paid`.
+        """
         request = asked.request
         if request is None or (request.run, request.round) != (agreed.run, agreed.round):
             raise MessageError("an upload to another round")
@@ -224,9 +227,9 @@ class Client:
             shares, charge=request.charge, clip=request.clip
         )
         guard, reservation = self._pay(ledger, request)
-        upload = self._trained(model, shared, request)
+        upload, kept = self._train(model, shared, request)
         released = guard.share(reservation, upload, clip=request.clip, shares=shares)
-        paid.append((guard, released))
+        paid.append(lambda: self._done(guard, released, request, kept))
         return released.values
 
     def _pay(self, ledger: Ledger, request: Request) -> tuple[Guard, Reservation]:
@@ -239,13 +242,21 @@ class Client:
         replace_file(self.file.state / "head", str(ledger.head).encode())
         return guard, reservation
 
-    def _trained(self, model: Learner, shared: Shared, request: Request) -> NDArray[np.float64]:
-        """Return the unprotected upload, after storing what the client keeps of the round."""
-        upload, kept = self._train(model, shared, request)
+    def _done(
+        self,
+        guard: Guard,
+        released: Release | SharedUpload,
+        request: Request,
+        kept: dict[str, NDArray[Any]] | None,
+    ) -> None:
+        """Store what the client keeps of a round, and settle it.
+
+        Its answer is on disk by now: a client that is killed here repeats what it has paid for.
+        """
         if kept is not None:
             self._write_arrays("local.npz", **kept)
         self._keep(request.model)
-        return upload
+        guard.settle(released)
 
     def keep(self, sent: SentModel) -> None:
         """Store the last model of a run, to recommend with. Nothing is released."""
