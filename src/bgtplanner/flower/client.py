@@ -147,6 +147,8 @@ class Client:
             BudgetExceeded: If the ledger cannot pay.
             StaleRoundError: If the round is over, and its answer is not kept.
         """
+        if self.policy.secagg is not None:  # its noise is for a sum, and its place among others
+            raise MessageError("an upload outside of a sum, which is all that the policy names")
         self._agree(request)
         model, shared = self._model_of(request.model)
         with self._alone(), self.open_ledger() as ledger:
@@ -182,8 +184,8 @@ class Client:
                 group.insists, RoundStore(self.file.state / "sums"),
             )  # fmt: skip
             if asked.step == "keys":
-                if not member.begun and not self._pacing.take():
-                    raise MessageError("more requests than requests_per_hour")
+                if not member.begun:
+                    self._begin(ledger, request)
                 return member.keys()
             if asked.step != "upload":
                 answer: bytes = getattr(member, asked.step)(asked.message)
@@ -195,6 +197,14 @@ class Client:
             for done in paid:  # none if the answer is a repeated one
                 done()
             return masked
+
+    def _begin(self, ledger: Ledger, agreed: SumRequest) -> None:
+        """Refuse a round that was paid for before and is forgotten, or one more than allowed."""
+        newest = ledger.newest_round(agreed.run)
+        if newest is not None and agreed.round <= newest:
+            raise MessageError("a round that is over")
+        if not self._pacing.take():
+            raise MessageError("more requests than requests_per_hour")
 
     def _share(
         self,
