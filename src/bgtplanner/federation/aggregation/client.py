@@ -319,18 +319,17 @@ class Client:
                 held.append(self._unseal(sealing, known[parcel.place].sealing, parcel))
         state = replace(state, held=tuple(held))
         self._check_enough(len(held), "neighbours with shares")
-        masking, total = (
-            self._masking(state),
-            masks.mask(
-                keys.self_key(state.self_seed, self._session, self.place), self.request.size
-            ),
-        )
-        for other in sorted(state.partners):
-            key = keys.pair_key(masking, known[other].masking, self._session, self.place, other)
-            pair = masks.mask(key, self.request.size)
+        masking, pairs = self._masking(state), dict[int, bytes]()
+        for other in state.partners:
+            theirs = known[other].masking
+            pairs[other] = keys.pair_key(masking, theirs, self._session, self.place, other)
+        vector, size = values(), self.request.size
+        masks.check_values(vector, size)
+        # Masks come after that: until then the size is only what the server says.
+        total = masks.mask(keys.self_key(state.self_seed, self._session, self.place), size)
+        for other, key in pairs.items():
+            pair = masks.mask(key, size)
             total = total + pair if self.place < other else total - pair
-        vector = values()
-        masks.check_values(vector, self.request.size)
         masked = masks.reduced(total + vector.astype(np.uint64), self.request.bits)
         partners = Partners.bits(self._neighbours, state.partners)
         signature = keys.sign(self._identity, self._session, "partners", partners)
