@@ -40,7 +40,10 @@ class RoundStore:
         self._forget(key)
 
     def _forget(self, key: str) -> None:
-        files = [path for path in self._folder.iterdir() if not path.name.startswith(".")]
+        files = list(self._folder.iterdir())
+        for left in [path for path in files if path.name.startswith(".")]:
+            left.unlink()  # by a process that was killed; it holds secrets
+            files.remove(left)
         names = {path.name.partition("-")[0] for path in files} - {key.partition("-")[0]}
         if len(names) < _ROUNDS_KEPT:
             return
