@@ -18,18 +18,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import MessageError
 from bgtplanner.federation.aggregation import masks
 from bgtplanner.federation.aggregation.client import Client as Member
 from bgtplanner.federation.aggregation.messages import Survivors, Upload
-from bgtplanner.federation.aggregation.server import Server
+from bgtplanner.federation.aggregation.roster import Roster
+from bgtplanner.federation.aggregation.server import STEPS, Server
 from bgtplanner.federation.guard import Guard
 from bgtplanner.flower import sums
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request, SumStep
 from bgtplanner.privacy.ledger import Reservation
-from flower.doubles import write_toml
+from flower.doubles import agreed, catalogue_for, first_request, write_client, write_toml
 from games import summing
 from games.summing import (
     CHARGE,
@@ -44,6 +47,14 @@ from games.summing import (
     plan_of,
     stand_in,
     write_summing,
+)
+from games.worlds import (
+    DEFENCELESS_IN_SUMS,
+    Move,
+    Sums,
+    both,
+    paid_releases_tell_nothing,
+    some_moves,
 )
 
 Patch = pytest.MonkeyPatch
@@ -522,3 +533,64 @@ def test_a_request_for_huge_masks_is_refused_before_they_are_made(
     table.play(asked, until="upload")
     monkeypatch.setattr(masks, "mask", lambda *_: pytest.fail("masks were made"))
     assert table.refuses(0, asked.step("upload", table.got[0, "upload"]))
+
+
+# ---- two worlds, which differ in what the user has rated
+
+
+ALLOWED = {"smallest_charge": 1e-6, "largest_charge": 5.0, "requests_per_hour": 1000.0}
+
+
+@pytest.fixture(scope="module")
+def few() -> Ratings:
+    return synthetic_ratings(clients=3, items=30, ratings_per_client=20, seed=1)
+
+
+@pytest.fixture(scope="module")
+def rated(few: Ratings, memory: Path) -> Path:
+    """The folder of a client with ratings and a model, to be copied."""
+    agrees = {
+        "neighbours": "replace-special",
+        "secagg": POLICY["secagg"] | {"roster": "roster.txt"},
+    }
+    file = write_client(memory / "rated", few, 0, agreed(few, ALLOWED | agrees))
+    (file.parent / "state" / "identity").write_text(summing.identity(0).private_bytes_raw().hex())
+    shutil.copy(memory / "template" / "roster.txt", file.parent)
+    return file.parent
+
+
+def _moves(seed: int, few: Ratings, roster: Roster) -> list[Move]:
+    honest, first = replace(first_request(few, {}), trust="secagg"), catalogue_for(few)
+    sums_of = Sums(lambda plan: asked_for(roster, plan, size=60))
+    return some_moves(np.random.default_rng(seed), honest, MOVES, [first], sums_of)
+
+
+GAMES, MOVES = 8, 60
+
+
+@pytest.mark.usefixtures("compiled_once")
+def test_nothing_is_learned_from_sums_that_was_not_paid_for(
+    few: Ratings, rated: Path, memory: Path, monkeypatch: Patch
+) -> None:
+    paid_releases_tell_nothing(monkeypatch)
+    steps: set[str] = set()
+    for seed in range(GAMES):
+        moves = _moves(seed, few, Roster.read(rated / "roster.txt"))
+        one, other = both(rated, memory / "worlds", Client, moves)
+        assert one == other, f"game {seed}"
+        steps |= {seen[1] for seen in one if seen and seen[0] == "answered"}
+    assert steps == set(STEPS)
+
+
+@pytest.mark.usefixtures("compiled_once")
+@pytest.mark.parametrize("kind", DEFENCELESS_IN_SUMS)
+def test_without_the_defence_sums_tell_the_two_worlds_apart(
+    kind: type[Client], few: Ratings, rated: Path, memory: Path, monkeypatch: Patch
+) -> None:
+    paid_releases_tell_nothing(monkeypatch)
+    for seed in range(GAMES):
+        moves = _moves(seed, few, Roster.read(rated / "roster.txt"))
+        one, other = both(rated, memory / "worlds", kind, moves)
+        if one != other:
+            return
+    pytest.fail("the server has learned nothing: the game cannot be won")

@@ -9,24 +9,39 @@ equal, bit for bit, whatever the server does.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from Crypto.Protocol import SecretSharing
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from bgtplanner.errors import BGTPlannerError
+from bgtplanner.errors import BGTPlannerError, MessageError
+from bgtplanner.federation.aggregation import client as member_module
+from bgtplanner.federation.aggregation import keys
+from bgtplanner.federation.aggregation.client import Client as Member
+from bgtplanner.federation.aggregation.client import Policy
+from bgtplanner.federation.aggregation.messages import Request as SumRequest
+from bgtplanner.federation.aggregation.roster import Roster
+from bgtplanner.federation.aggregation.server import STEPS as STEPS_OF_A_SUM
+from bgtplanner.federation.aggregation.server import Server
 from bgtplanner.federation.answers import Answers
-from bgtplanner.federation.guard import Guard, Release
+from bgtplanner.federation.guard import Guard, Release, SharedUpload
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
-from bgtplanner.flower.messages import Request, SentCatalogue, SentModel
+from bgtplanner.flower.messages import Request, SentCatalogue, SumStep
+from bgtplanner.flower.sums import RoundStore
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import Additive, Mechanism
+from federation.aggregation.members import Memory, identity
+from games.summing import Asked
 
 Generator = np.random.Generator
 HEADER = "user,item,rating\n"
@@ -60,9 +75,11 @@ class Move:
     """What happens next, in both worlds alike: all of it is public.
 
     Attributes:
-        kind: ``ask``, ``keep``, ``hello``, ``hold``, ``change``, ``lose`` (a kept answer),
-            ``forget`` (the catalogues), ``age``.
+        kind: ``ask``, ``sum``, ``keep``, ``hello``, ``hold``, ``change``, ``lose`` (what was kept
+            last), ``copy`` and ``restore`` (the rounds of sums), ``forget`` (the catalogues),
+            ``age``.
         request: What is asked for.
+        step: Which step of a sum is asked for, how; see :class:`Step`.
         catalogue: What is to be held.
         crash: The step of the answer at which the machine stops, if it does.
         changes: What the user of each world does.
@@ -71,13 +88,73 @@ class Move:
 
     kind: str
     request: Request | None = None
+    step: Step | None = None
     catalogue: SentCatalogue | None = None
     crash: str | None = None
     changes: tuple[int, int] = (0, 0)
     seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class Step:
+    """A step of a sum that is asked for.
+
+    Attributes:
+        name: Its name.
+        asked: The round, as the server tells of it.
+        message: ``next``: the one that fits. ``last``: that of the step before. ``cut``,
+            ``none``: a part of it.
+    """
+
+    name: str
+    asked: Asked
+    message: str = "next"
+
+
 STEPS = ("reserve", "upload", "protect", "answers", "model", "settle", None)
+STOPS_IN_SUMS = ("reserve", "upload", "share", "begun", "state", "model", "settle")
+
+
+class Accomplices:
+    """The other members of a round, all of them on the server's side, and the server itself.
+
+    The client that is attacked has the first place in the roster.
+    """
+
+    def __init__(self, agreed: SumRequest, roster: Roster) -> None:
+        self.roster, self.agreed = roster, agreed
+        self.messages = {"keys": dict.fromkeys(agreed.members, b"")}
+        self.heard: dict[str, bytes] = {}
+        self.stores = [Memory() for _ in roster.names]
+        self.server: Server | None = None
+        with contextlib.suppress(BGTPlannerError):  # a round that there cannot be
+            self.server = Server(agreed, roster)
+
+    def message(self, step: str) -> bytes:
+        """What the client is sent at a step, once all steps before are closed."""
+        while self.server is not None and self.server.step and step not in self.messages:
+            self._close(self.server, self.server.step)
+        return self.messages.get(step, {}).get(0, b"")
+
+    def _close(self, server: Server, step: str) -> None:
+        with contextlib.suppress(BGTPlannerError):
+            for place, message in self.messages[step].items():
+                answer = self._answer(place, step, message) if place else self.heard.get(step)
+                with contextlib.suppress(MessageError):
+                    server.receive(place, b"" if answer is None else answer)
+            following = server.close_step()
+            if server.step is not None:
+                self.messages[server.step] = following
+
+    def _answer(self, place: int, step: str, message: bytes) -> bytes:
+        agrees = Policy(smallest_group=2, colluders=0)
+        member = Member(self.agreed, self.roster, identity(place), agrees, self.stores[place])
+        if step == "keys":
+            return member.keys()
+        if step == "upload":
+            return member.upload(message, lambda: np.arange(self.agreed.size))
+        answer: bytes = getattr(member, step)(message)
+        return answer
 
 
 @dataclass
@@ -88,6 +165,7 @@ class World:
     kind: type[Client] = Client
     seen: list[Any] = field(default_factory=list)
     now: float = 1e9
+    sums: dict[bytes, Accomplices] = field(default_factory=dict)
 
     def play(self, moves: list[Move], side: int) -> list[Any]:
         for move in moves:
@@ -100,8 +178,15 @@ class World:
         if move.kind == "change":
             self._change(CHANGES[move.changes[side]])
         elif move.kind == "lose":
-            for path in sorted((self.folder / "state" / "answers").glob("*"))[-1:]:
-                path.unlink()
+            for folder in ("answers", "sums"):
+                for path in sorted((self.folder / "state" / folder).glob("*"))[-1:]:
+                    path.unlink()
+        elif move.kind in ("copy", "restore"):
+            own, copy = (self.folder / "state" / name for name in ("sums", "copy of sums"))
+            one, other = (own, copy) if move.kind == "copy" else (copy, own)
+            if one.exists():
+                shutil.rmtree(other, ignore_errors=True)
+                shutil.copytree(one, other)
         elif move.kind == "forget":
             for path in (self.folder / "state").glob("catalogue-*"):
                 path.unlink()
@@ -127,8 +212,10 @@ class World:
             if move.catalogue is not None:
                 client.hold(move.catalogue)
                 return "kept"
+            if move.step is not None:
+                return self._step(client, move.step, move.crash)
             assert move.request is not None
-            if client.lacks(move.request.model):
+            if client.lacks(move.request.model.catalogue):
                 return "unknown"
             if move.kind == "keep":
                 client.keep(move.request.model)
@@ -141,6 +228,27 @@ class World:
         except Exception:  # as the client app does: one word, whatever the reason
             return "refused"
 
+    def _step(self, client: Client, step: Step, crash: str | None) -> Any:
+        agreed = step.asked.agreed
+        if agreed.session not in self.sums:
+            roster = Roster.read(self.folder / "roster.txt")
+            self.sums[agreed.session] = Accomplices(agreed, roster)
+        others, place = self.sums[agreed.session], STEPS_OF_A_SUM.index(step.name)
+        last = STEPS_OF_A_SUM[max(place - 1, 0)]
+        message = {
+            "next": lambda: others.message(step.name),
+            "last": lambda: others.message(last),
+            "cut": lambda: others.message(step.name)[:-1],
+            "none": lambda: b"",
+        }[step.message]()
+        asked = step.asked.step(step.name, message)
+        if client.lacks(asked.catalogue):
+            return "unknown"
+        with _stopping(crash):
+            answer = client.step(asked)
+        others.heard.setdefault(step.name, answer)
+        return ("answered", step.name, hashlib.sha256(answer).hexdigest())
+
 
 class _stopping:
     """The machine stops at a step of an answer, before that step is done."""
@@ -152,6 +260,9 @@ class _stopping:
         "answers": (Answers, "keep"),
         "model": (Client, "_keep"),
         "settle": (Guard, "settle"),
+        "share": (Guard, "share"),
+        "begun": (RoundStore, "save"),
+        "state": (RoundStore, "save"),
     }
 
     def __init__(self, step: str | None) -> None:
@@ -160,9 +271,13 @@ class _stopping:
 
     def __enter__(self) -> None:
         if self.step is not None:
+            real = getattr(*self.PLACES[self.step])
 
-            def stop(*_: Any, **__: Any) -> None:
-                raise Crash
+            def stop(*given: Any, **options: Any) -> None:
+                if self.step in ("begun", "state") and not given[1].endswith(self.step):
+                    real(*given, **options)
+                else:
+                    raise Crash
 
             self.patch.setattr(*self.PLACES[self.step], stop)
 
@@ -172,14 +287,42 @@ class _stopping:
 
 def paid_releases_tell_nothing(patch: pytest.MonkeyPatch) -> None:
     """Replace what was paid for by numbers that go by the reservation alone."""
-    protect = Guard.protect
+    protect, share = Guard.protect, Guard.share
 
     def told_nothing(self: Guard, reservation: Any, uploads: Any, **options: Any) -> Release:
         release = protect(self, reservation, uploads, **options)
         made_up = np.random.default_rng(reservation.number).normal(size=release.values.shape)
         return replace(release, values=made_up)
 
+    def shares_nothing(self: Guard, reservation: Any, upload: Any, **options: Any) -> SharedUpload:
+        shared, numbers = share(self, reservation, upload, **options), len(upload)
+        made_up = np.random.default_rng(reservation.number).integers(2**20, size=numbers)
+        return replace(shared, values=made_up.astype(np.uint64))
+
     patch.setattr(Guard, "protect", told_nothing)
+    patch.setattr(Guard, "share", shares_nothing)
+
+
+@contextlib.contextmanager
+def keys_by_number() -> Iterator[None]:
+    """Keys, seeds and shares of sums are those of a seed, in the order in which they are made.
+
+    A world in which one more is made, or one fewer, has others from there on.
+    """
+    patch, rng = pytest.MonkeyPatch(), np.random.default_rng(0)
+    made = SimpleNamespace(urandom=rng.bytes)
+    private = SimpleNamespace(
+        generate=lambda: X25519PrivateKey.from_private_bytes(rng.bytes(32)),
+        from_private_bytes=X25519PrivateKey.from_private_bytes,
+    )
+    patch.setattr(keys, "os", made)
+    patch.setattr(member_module, "os", made)
+    patch.setattr(member_module, "X25519PrivateKey", private)
+    patch.setattr(SecretSharing, "rng", rng.bytes)
+    try:
+        yield
+    finally:
+        patch.undo()
 
 
 def both(
@@ -190,7 +333,8 @@ def both(
     for side in (0, 1):
         folder = to / f"world {side}"
         shutil.copytree(home, folder)
-        transcripts.append(World(folder, kind).play(moves, side))
+        with keys_by_number():
+            transcripts.append(World(folder, kind).play(moves, side))
         shutil.rmtree(folder)
     return transcripts[0], transcripts[1]
 
@@ -199,21 +343,29 @@ def both(
 
 
 def some_moves(
-    rng: Generator, honest: Request, number: int, catalogues: Sequence[SentCatalogue] = ()
+    rng: Generator,
+    honest: Request,
+    number: int,
+    catalogues: Sequence[SentCatalogue] = (),
+    sums: Sums | None = None,
 ) -> list[Move]:
     """Messages in any order, repeated, renamed, altered, with crashes and a jumping clock.
 
     Requests are about any of the catalogues, which come now and then, and are lost now and then.
+    With `sums`, most of them are steps of sums.
     """
     moves: list[Move] = [Move("change", changes=_two(rng)), Move("ask", request=honest)]
     asked: list[Request] = [honest]
     while len(moves) < number:
         dice = rng.random()
-        if catalogues and rng.random() < 0.2:
+        if catalogues and rng.random() < (0.2 if sums is None else 0.05):
             sent = catalogues[int(rng.integers(len(catalogues)))]
             moves.append(Move("hold", catalogue=sent) if dice < 0.9 else Move("forget"))
             continue
-        if dice < 0.25:
+        if sums is not None and rng.random() < 0.65:
+            moves.append(sums.move(rng, honest))
+            continue
+        if dice < (0.25 if sums is None else 0.6):
             moves.append(Move("change", changes=_two(rng)))
         elif dice < 0.30:
             moves.append(Move("lose"))
@@ -233,6 +385,56 @@ def some_moves(
             crash = STEPS[int(rng.integers(len(STEPS)))] if rng.random() < 0.2 else None
             moves.append(Move("ask", request=request, crash=crash))
     return moves
+
+
+@dataclass
+class Sums:
+    """What a server tries with sums: several rounds at once, mostly a step further in one.
+
+    Attributes:
+        begin: Makes a round of a plan.
+        rounds: Those that it has begun, and how many of their steps it has asked for.
+    """
+
+    begin: Callable[[Request], Asked]
+    rounds: list[tuple[Asked, int]] = field(default_factory=list)
+
+    def move(self, rng: Generator, honest: Request) -> Move:
+        dice = rng.random()
+        if dice < 0.03:
+            return Move("copy" if rng.random() < 0.7 else "restore")
+        chosen = len(self.rounds) - 1 - int(rng.integers(3))  # one of the newest
+        over = chosen < 0 or (self.rounds[chosen][1] > len(STEPS_OF_A_SUM) and dice < 0.9)
+        if dice < 0.15 or over:
+            self.rounds.append((self._another(rng, honest), 0))
+            chosen = len(self.rounds) - 1
+        asked, done = self.rounds[chosen]
+        done = int(rng.integers(len(STEPS_OF_A_SUM))) if rng.random() < 0.05 else done
+        if rng.random() < 0.2:  # what was asked before
+            done = max(0, done - 1)
+        name = STEPS_OF_A_SUM[min(done, len(STEPS_OF_A_SUM) - 1)]
+        self.rounds[chosen] = (asked, done + 1)
+        if rng.random() < 0.05:  # what was agreed does not change, what is asked for does
+            asked = replace(asked, plan=_request(rng, asked.plan), scale=asked.scale * 1.5)
+        crash = None
+        if rng.random() < 0.07:
+            crash = STOPS_IN_SUMS[int(rng.integers(len(STOPS_IN_SUMS)))]
+        message = str(rng.choice(["next", "last", "cut", "none"], p=[0.97, 0.01, 0.01, 0.01]))
+        return Move("sum", step=Step(name, asked, message), crash=crash)
+
+    def _another(self, rng: Generator, honest: Request) -> Asked:
+        """A round, mostly one that the client agrees to, or one that was begun in another way."""
+        if self.rounds and rng.random() < 0.1:
+            asked = self.rounds[int(rng.integers(len(self.rounds)))][0]
+            changes: list[dict[str, Any]] = [
+                {"dropouts": 0}, {"colluders": 2, "dropouts": 0}, {"roster": bytes(32)},
+                {"members": frozenset({0, 1, 2, 3}), "dropouts": 0}, {"members": frozenset({0})},
+            ]  # fmt: skip
+            return asked.sealed(**changes[int(rng.integers(len(changes)))])
+        plan = replace(honest, run=str(rng.choice(["first", "second"])), round=len(self.rounds))
+        if rng.random() < 0.2:
+            plan = _request(rng, plan)
+        return self.begin(replace(plan, charge=min(plan.charge, 5.0)))
 
 
 def _two(rng: Generator) -> tuple[int, int]:
@@ -350,6 +552,11 @@ class RefusesWithoutRatings(Client):
         self.file.table()
         return super().answer(request)
 
+    def step(self, asked: SumStep) -> bytes:
+        if asked.step == "upload":
+            self.file.table()
+        return super().step(asked)
+
 
 class PaysOnlyIfThereIsSomethingToSend(Client):
     """Takes a rest if none of its ratings is in the catalogue: nothing would be learned."""
@@ -360,19 +567,24 @@ class PaysOnlyIfThereIsSomethingToSend(Client):
             return np.zeros(60)
         return super().answer(request)
 
+    def _share(self, ledger: Any, asked: SumStep, agreed: Any, paid: Any) -> Any:
+        assert asked.request is not None
+        model, shared = self._model_of(asked.request.model)
+        if not self._train(model, shared, asked.request)[0].any():
+            return np.zeros(agreed.size, dtype=np.uint64)
+        return super()._share(ledger, asked, agreed, paid)
+
 
 class AsksForItemsThatItHasRated(Client):
     """Wants another catalogue if it has rated an item that this one does not have."""
 
-    def lacks(self, sent: SentModel) -> bool:
+    def lacks(self, digest: str) -> bool:
+        found = self._find(digest)
         try:
-            return super().lacks(sent) or self.file.ratings_over(*self._known(sent))[1] > 0
+            known = None if found is None else (found.items, found.low, found.high)
+            return super().lacks(digest) or bool(known and self.file.ratings_over(*known)[1])
         except BGTPlannerError:
-            return super().lacks(sent)
-
-    def _known(self, sent: SentModel) -> Any:
-        found = self._catalogue_of(sent)
-        return found.items, found.low, found.high
+            return super().lacks(digest)
 
 
 class KeepsAnswersByWhatItSent(Client):
@@ -382,6 +594,37 @@ class KeepsAnswersByWhatItSent(Client):
         ratings = len(self.file.table().rating) if self.file.ratings.exists() else 0
         return super().answer(replace(request, run=f"{request.run} {ratings}"))
 
+
+class OpensOnlyWhatItHasAddedTo(Client):
+    """Takes no further part in a sum if it had nothing to add: nothing of its own would be lost."""
+
+    def step(self, asked: SumStep) -> bytes:
+        if asked.step in ("sign", "open"):
+            self.file.table()
+        return super().step(asked)
+
+
+class RepeatsOnlyWhatIsStillTrue(Client):
+    """Repeats an upload only if it would still be the same."""
+
+    made: ClassVar[dict[tuple[str, bytes], bytes]] = {}
+
+    def step(self, asked: SumStep) -> bytes:
+        if asked.step == "upload":
+            now = self.file.ratings.read_bytes() if self.file.ratings.exists() else b""
+            key = (str(self.file.state), asked.round)
+            if self.made.setdefault(key, now) != now:
+                raise MessageError("ratings have changed")
+        return super().step(asked)
+
+
+DEFENCELESS_IN_SUMS = (
+    RefusesWithoutRatings,
+    PaysOnlyIfThereIsSomethingToSend,
+    AsksForItemsThatItHasRated,
+    OpensOnlyWhatItHasAddedTo,
+    RepeatsOnlyWhatIsStillTrue,
+)
 
 DEFENCELESS = (
     ReplaysIfNothingChanged,
@@ -393,10 +636,12 @@ DEFENCELESS = (
 
 __all__ = [
     "DEFENCELESS",
+    "DEFENCELESS_IN_SUMS",
     "HOSTILE",
     "Move",
     "RefusesWithoutRatings",
     "ReplaysIfNothingChanged",
+    "Sums",
     "World",
     "both",
     "hostile_axes",
