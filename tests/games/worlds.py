@@ -596,7 +596,7 @@ class KeepsAnswersByWhatItSent(Client):
 
 
 class OpensOnlyWhatItHasAddedTo(Client):
-    """Takes no further part in a sum if it had nothing to add: nothing of its own would be lost."""
+    """Takes no further part in a sum if it had nothing to add."""
 
     def step(self, asked: SumStep) -> bytes:
         if asked.step in ("sign", "open"):
