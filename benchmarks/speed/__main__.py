@@ -17,13 +17,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.speed import memory, scaling
+from benchmarks.speed import memory, scaling, sums
 from benchmarks.speed import round as rounds
 from benchmarks.speed.child import available_cpus, measure
 
 QUESTIONS = (
     *("round", "memory", "scaling", "ledger"),
-    *("planner", "context", "report", "flower"),
+    *("planner", "context", "report", "flower", "sums"),
 )
 
 
@@ -252,7 +252,7 @@ def measure_report(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
 
 
 def measure_flower(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
-    """Question 7."""
+    """Question 8."""
     section = Section(
         "A round of 100 clients with the payload of ML-100K, by who carries it",
         *("carried by", "ms a round", "ratio", "first round, s"),
@@ -274,6 +274,30 @@ def measure_flower(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
     return section, results
 
 
+def measure_sums(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
+    """Question 9."""
+    section = Section(
+        "What a round of secure aggregation costs, 3,364 numbers in an upload",
+        *("", "clients", "kB up", "kB down", "ms a client", "ms of the server, a client"),
+    )
+    results = []
+    for clients in sums.CLIENTS:
+        for way, what in sums.WHAT.items():
+            with tempfile.TemporaryDirectory() as folder:
+                where = ("--folder", folder, "--way", way, "--clients", clients)
+                result = progress(f"sums: {what}, {clients:,}", "sums", *where)
+            results.append(result)
+            section.add(
+                what,
+                f"{clients:,}",
+                f"{result['bytes_up'] / 1e3:.1f}",
+                f"{result['bytes_down'] / 1e3:.1f}",
+                f"{1e3 * result['client_seconds']:.0f}",
+                f"{1e3 * result['server_seconds'] / clients:.0f}",
+            )
+    return section, results
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
     parser.add_argument("--only", choices=QUESTIONS, help="answer one of the questions")
@@ -291,6 +315,7 @@ def main() -> int:
         "context": measure_context,
         "report": measure_report,
         "flower": measure_flower,
+        "sums": measure_sums,
     }
     chosen = [given.only] if given.only else QUESTIONS
     machine = {

@@ -29,7 +29,7 @@ from bgtplanner.runs.assembly import federation_of
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployable import agreed_settings, catalogue_of, check_deployable
 from bgtplanner.runs.deployed import carry_out
-from flower.in_process import InProcessGrid
+from bgtplanner.flower.in_process import InProcessGrid
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 

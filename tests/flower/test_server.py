@@ -38,7 +38,7 @@ from flower.doubles import (
     write_federation,
     write_toml,
 )
-from flower.in_process import InProcessGrid, Tamper
+from bgtplanner.flower.in_process import InProcessGrid, Tamper
 from flower.test_messages import bad_uploads
 
 pytestmark = pytest.mark.usefixtures("compiled_once")

@@ -21,7 +21,7 @@ from bgtplanner.runs.deployed import carry_out
 from bgtplanner.runs.run import simulate
 from flower.doubles import SETTINGS, spent, sum_of_simulation, write_federation
 from flower.equality import LEARNERS, begin_as_simulated, same_ledgers, same_model
-from flower.in_process import InProcessGrid
+from bgtplanner.flower.in_process import InProcessGrid
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
