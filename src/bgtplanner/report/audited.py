@@ -51,10 +51,10 @@ def _group(found: Mapping[str, Any]) -> list[str]:
     """Return who made the sums, and how often each part was run, if there was a group."""
     if found["members"] is None:
         return []
-    drop, tell = (_number(found[name], "client") for name in ("dropouts", "colluders"))
-    attacked = (
-        f"of {found['members']} clients: {drop} dropped out, {tell} told the attacker their part"
-    )
+    gone, tell = (found[name] or "none" for name in ("dropouts", "colluders"))
+    sent = "it had" if tell == 1 else "they had"
+    who = f"of {found['members']} clients, {gone} dropped out"
+    attacked = f"{who}; {tell} told the attacker what {sent} sent"
     parts = [f"  {part['releases']:>9,} {part['what']}" for part in found["parts"]]
     return [attacked, *parts]
 
