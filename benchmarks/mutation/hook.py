@@ -33,8 +33,10 @@ class Loader(importlib.machinery.SourceFileLoader):
     """Compiles the source with the fault in it; nothing of it is cached."""
 
     fault: dict[str, Any]
+    finder: Finder
 
     def get_code(self, _: str) -> CodeType:
+        self.finder.used = True
         source = Path(self.path).read_bytes()
         text = self.fault["text"].encode()
         source = source[: self.fault["start"]] + text + source[self.fault["end"] :]
@@ -44,6 +46,7 @@ class Loader(importlib.machinery.SourceFileLoader):
 class Finder(importlib.abc.MetaPathFinder):
     def __init__(self, fault: dict[str, Any]) -> None:
         self.fault = fault
+        self.used = False  # whether the module was imported, with the fault in it
 
     def find_spec(
         self, name: str, _path: object = None, _target: ModuleType | None = None
@@ -51,7 +54,7 @@ class Finder(importlib.abc.MetaPathFinder):
         if name != self.fault["module"]:
             return None
         loader = Loader(name, self.fault["path"])
-        loader.fault = self.fault
+        loader.fault, loader.finder = self.fault, self
         return importlib.util.spec_from_file_location(name, self.fault["path"], loader=loader)
 
 

@@ -144,9 +144,8 @@ class _Trial:
         files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
         chosen = _Chosen(tests, self.baseline.seconds, finder, self.notes)
         status = int(pytest.main([*child.QUIET, "-x", *files], plugins=[chosen]))
-        loader = getattr(sys.modules.get(module), "__loader__", None)
-        # Where the module breaks while it is imported, it is not there any more.
-        if status in (0, _FAILED) and not isinstance(loader, hook.Loader):
+        # Where the module breaks while it is imported, it was used and is not there any more.
+        if status in (0, _FAILED) and not finder.used:
             return _NOT_LOADED
         return status
 

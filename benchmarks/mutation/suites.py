@@ -33,6 +33,7 @@ SUITES = (
             "tests/oracles/test_dp_accounting.py",
             "tests/paper",
             "tests/federation/test_protection.py",
+            "tests/federation/test_shared_noise.py",
             "tests/federation/test_poisoning.py",
         ),
     ),
@@ -47,6 +48,7 @@ SUITES = (
         ),
         (
             "tests/federation/test_guard.py",
+            "tests/federation/test_shared_noise.py",
             "tests/federation/test_answers.py",
             "tests/federation/test_pacing.py",
             "tests/federation/test_client.py",
@@ -57,6 +59,16 @@ SUITES = (
             "tests/flower/test_pinned.py",
             "tests/games",
             "tests/fuzz",
+        ),
+    ),
+    Suite(
+        "aggregation",
+        ("src/bgtplanner/federation/aggregation/*.py",),
+        (
+            "tests/federation/aggregation",
+            "tests/games/test_aggregation_attacks.py",
+            "tests/games/test_aggregation_schedules.py",
+            "tests/runs/test_audit_masks.py",
         ),
     ),
 )

@@ -10,6 +10,7 @@ import pytest
 
 from bgtplanner.commands import audit
 from bgtplanner.privacy.mechanisms import Additive
+from bgtplanner.runs import groupdoor
 from command_line import Call
 
 
@@ -47,7 +48,7 @@ def test_a_raw_upload_at_epsilon_ten(command_line: Call, monkeypatch: pytest.Mon
     assert code == 1
     found = json.loads(out)
     assert found["verdict"] == "refuted"
-    assert {"name", "p_value", "risk", "refuted", "measured", "stated", "fault"} == set(
+    assert {"name", "p_value", "risk", "part", "refuted", "measured", "stated", "fault"} == set(
         found["checks"][0]
     )
 
@@ -74,6 +75,21 @@ def test_canaries_that_can_never_show_it(command_line: Call) -> None:
     assert "no number of releases is enough" in narrow(out)
 
 
+def test_sums_of_clients_and_a_server(command_line: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groupdoor, "_TIMES", 1)
+    code, out, err = command_line(
+        "audit", "--trust", "secagg", "--dropouts", 0, "--releases", 1000, "--opened", 20,
+        "--seed", 0,
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    text = narrow(out)
+    assert "trust secagg, unit client, path client, 1 round 1,020 releases" in text
+    assert "of 3 clients, none dropped out; 1 told the attacker what it had sent" in text
+    assert "1,000 sums of shares, without masks 20 masked and opened, no drop-outs" in text
+    assert text.count("size of the noise as stated") == 2
+    assert "less noise as stated paid for as stated verdict HOLDS" in text
+
+
 def test_every_verdict_has_an_exit_code() -> None:
     assert audit.EXIT_CODES == {"holds": 0, "refuted": 1, "inconclusive": 3}
 
@@ -83,7 +99,7 @@ def test_every_verdict_has_an_exit_code() -> None:
     [
         (["--trust", "x"], "--trust = 'x'"),
         (["--unit", "x"], "--unit = 'x'"),
-        (["--path", "x"], "--path = 'x': expected guard or simulation or client"),
+        (["--path", "x"], "--path = 'x': expected auto or guard or simulation or client"),
         (["--mechanism", "none"], "--mechanism = 'none'"),
         (["--releases", "3"], "--releases = 3"),
         (["--epsilon", "0"], "--epsilon = 0.0"),
@@ -94,6 +110,9 @@ def test_every_verdict_has_an_exit_code() -> None:
         (["--uploads", "best"], "--uploads = 'best': expected worst or tastes"),
         (["--path", "simulation", "--beside", "0"], "epsilon = 0.0"),
         (["--path", "client", "--rounds", "2"], "--rounds = 2"),
+        (["--opened", "40"], "--opened = 40: expected none, except with --path client and"),
+        (["--trust", "secagg", "--colluders", "-1"], "--colluders = -1: expected a whole number"),
+        (["--trust", "secagg", "--opened", "3"], "--opened = 3: expected at least 20"),
         (["--mechanism", "privunit", "--trust", "secagg"], "--mechanism = 'privunit'"),
     ],
 )

@@ -210,6 +210,8 @@ def test_a_client_that_tells_without_noise_is_refuted(
         mechanism="gaussian", trust="local", unit="client", accountant=accountant,
         budget=Budget(1.0, 1e-5), rounds=1, blocks=1, size=2, canaries=1,
     )  # fmt: skip
-    checks = {check.name: check.p_value for check in ClientDoor(setting).games()}
+    door = ClientDoor(setting)
+    checks = {check.name: check.p_value for check in door.games()}
+    door.close()
     assert checks[name] < 5e-4  # below the risk of a check at the default confidence
     assert [other for other in checks if checks[other] < 5e-4] == [name]

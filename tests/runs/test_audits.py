@@ -52,8 +52,8 @@ def test_the_guard_keeps_its_promise(mechanism: Any, trust: Any, seed: int | Non
     # Without a seed it must not fail once in a hundred runs of this test.
     confidence, releases = (0.99, 100_000) if seed is not None else (1 - 1e-9, 40_000)
     found = audit(
-        mechanism=mechanism, trust=trust, releases=releases, seed=seed, dimensions=3,
-        confidence=confidence,
+        mechanism=mechanism, trust=trust, path="guard", releases=releases, seed=seed,
+        dimensions=3, confidence=confidence,
     )  # fmt: skip
     assert found.verdict == "holds"
     assert found.faults == []
@@ -249,8 +249,9 @@ def test_a_broken_guard_is_refuted(
 ) -> None:  # fmt: skip
     broken(monkeypatch)
     found = audit(
-        mechanism=mechanism, trust=trust, epsilon=epsilon, releases=10_000, seed=0, dimensions=4
-    )
+        mechanism=mechanism, trust=trust, path="guard", epsilon=epsilon, releases=10_000, seed=0,
+        dimensions=4,
+    )  # fmt: skip
     assert found.verdict == "refuted"
     assert fault in found.faults
 
@@ -266,7 +267,8 @@ def test_a_client_that_cannot_pay_must_not_be_heard(
     trust: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused_are_heard(monkeypatch)
-    assert audit(trust=trust, epsilon=4.0, releases=4000, seed=0).faults == [ABSENT]
+    found = audit(trust=trust, path="guard", epsilon=4.0, releases=4000, seed=0)
+    assert found.faults == [ABSENT]
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
@@ -303,7 +305,9 @@ def test_the_bound_itself_is_above_the_claim(
     broken: Any, mechanism: Any, trust: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken(monkeypatch)
-    found = audit(mechanism=mechanism, trust=trust, releases=50_000, seed=0, dimensions=8)
+    found = audit(
+        mechanism=mechanism, trust=trust, path="guard", releases=50_000, seed=0, dimensions=8
+    )
     assert found.epsilon_lower > 1.2
 
 
@@ -350,7 +354,7 @@ def test_all_risks_together_are_the_risk_that_was_stated(
     real = audits._concluded
 
     def recorded(*args: Any) -> Any:
-        seen.append(args[4])
+        seen.append(args[5])
         return real(*args)
 
     monkeypatch.setattr(audits, "_concluded", recorded)
@@ -433,7 +437,6 @@ def test_senseless_arguments_are_refused() -> None:
     with refused("--unit = 'row': expected client, with --path simulation"):
         audit(unit="row", path="simulation")
     for options, said in (
-        ({"trust": "secagg"}, "--trust = 'secagg': expected local"),
         ({"unit": "row"}, "--unit = 'row': expected client"),
         ({"rounds": 2}, "--rounds = 2: expected 1"),
         ({"beside": 2.0}, "--beside = 2.0: expected None"),

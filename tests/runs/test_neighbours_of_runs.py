@@ -242,7 +242,7 @@ def test_a_sensitivity_of_c_that_is_claimed_as_replace_one_is_caught(
 
     monkeypatch.setattr(doors.Ledger, "in_memory", weaker)
     found = audit(
-        mechanism=mechanism, trust="secagg", neighbours="replace-one", epsilon=2.0,
+        mechanism=mechanism, trust="secagg", neighbours="replace-one", path="guard", epsilon=2.0,
         releases=40_000, seed=0, dimensions=4,
     )  # fmt: skip
     assert found.verdict == "refuted"
@@ -258,7 +258,10 @@ def test_the_other_reading_holds_against_the_attack_for_the_other_relation() -> 
     gdp = accountant_named("gaussian/gdp")
     other = gdp.other_promise(Budget(1.0, 1e-5), "replace-special")
     assert other is not None
-    sold = audit(trust="secagg", neighbours="replace-one", epsilon=other, releases=40_000, seed=0)
+    sold = audit(
+        trust="secagg", neighbours="replace-one", path="guard", epsilon=other, releases=40_000,
+        seed=0,
+    )  # fmt: skip
     assert sold.verdict == "holds"
     assert 1.0 < sold.epsilon_lower <= other
 

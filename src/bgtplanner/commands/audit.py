@@ -25,7 +25,7 @@ _KNOWN = {
     "trust": ("local", "secagg"),
     "neighbours": ("auto", "replace-special", "replace-one"),
     "unit": ("client", "row"),
-    "path": ("guard", "simulation", "client"),
+    "path": ("auto", "guard", "simulation", "client"),
     "uploads": ("worst", "tastes"),
 }
 
@@ -38,13 +38,21 @@ def audit(
     ] = "auto",
     unit: Annotated[str, typer.Option(help="client | row")] = "client",
     path: Annotated[
-        str, typer.Option(help="What to attack: guard | simulation | client (its folder).")
-    ] = "guard",
+        str,
+        typer.Option(
+            help="What to attack: guard | simulation | client (folders, and with trust secagg a "
+            "server); auto: client with trust secagg if there is such a client, else guard."
+        ),
+    ] = "auto",
     epsilon: Annotated[float, typer.Option(help="The budget to audit.")] = 1.0,
     delta: Annotated[float, typer.Option(help="Its delta.")] = 1e-5,
     rounds: Annotated[int, typer.Option(help="Rounds that it is spread over.")] = 1,
     releases: Annotated[
-        int | None, typer.Option(help="Number of releases; default 200,000, with path client 300.")
+        int | None,
+        typer.Option(
+            help="Number of releases; default 200,000, with path client 300, and under secagg "
+            "20,000 sums without masks."
+        ),
     ] = None,
     blocks: Annotated[int, typer.Option(help="With unit row: blocks per upload.")] = 32,
     canaries: Annotated[
@@ -56,6 +64,18 @@ def audit(
     uploads: Annotated[
         str, typer.Option(help="What is told apart: worst (case) | tastes (of that model).")
     ] = "worst",
+    dropouts: Annotated[
+        int | None,
+        typer.Option(help="With path client and trust secagg: clients that drop out; default 1."),
+    ] = None,
+    colluders: Annotated[
+        int | None,
+        typer.Option(help="Likewise: clients that tell what they have sent; default 1."),
+    ] = None,
+    opened: Annotated[
+        int | None,
+        typer.Option(help="Likewise: sums that are masked and opened; default 80."),
+    ] = None,
     confidence: Annotated[
         float, typer.Option(help="Probability that an honest client is not refuted.")
     ] = 0.99,
@@ -69,7 +89,12 @@ def audit(
     Exit codes: 0 if the claim holds, 1 if it is refuted, 3 if the audit is inconclusive: so few
     releases could not have refuted it.
 
+    With trust secagg and Gaussian noise, a group of clients and a server make sums through masks,
+    shares and drop-outs. The attacker sees the sums, and what colluding clients have sent.
+
     Example: `bgtplanner audit --mechanism gaussian --epsilon 1`
+
+    Example: `bgtplanner audit --trust secagg --dropouts 1 --colluders 1`
     """
     asked: dict[str, Any] = {**locals()}
     del asked["as_json"]
@@ -77,7 +102,7 @@ def audit(
 
     for name, known in _KNOWN.items():
         ConfigError.unless(asked[name] in known, f"--{name}", asked[name], " or ".join(known))
-    if path != "guard":
+    if path in ("client", "simulation"):
         (need_flower if path == "client" else need_simulator)()
     from bgtplanner.report.audited import audit_view
     from bgtplanner.runs.audits import audit as attack

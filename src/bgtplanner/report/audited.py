@@ -33,7 +33,7 @@ def audit_view(console: Console, found: Mapping[str, Any]) -> None:
         ("expected", f"about {found['epsilon_expected']:.3f}, if everything is as stated"),
         ("from guesses alone", f"epsilon >= {found['epsilon_lower_any']:.3f}, for any noise"),
         ("they could show", f"epsilon {found['epsilon_largest']:.2f}, if none had been wrong"),
-        *((check["name"], _checked(check)) for check in found["checks"]),
+        *_checks(found),
         ("verdict", verdict),
         *(("", reason) for reason in reasons),
     ]
@@ -41,9 +41,32 @@ def audit_view(console: Console, found: Mapping[str, Any]) -> None:
         f"{found['mechanism']}, trust {found['trust']}, unit {found['unit']}, "
         f"path {found['path']}, {_number(found['rounds'], 'round')}",
         f"{found['releases']:,} releases of neighbouring inputs{together}",
+        *_group(found),
     ]
     text = "\n".join([*head, *(f"{name:<20}{said}" for name, said in lines)])
     console.print(text, highlight=False, markup=False)
+
+
+def _group(found: Mapping[str, Any]) -> list[str]:
+    """Return who made the sums, and how often each part was run, if there was a group."""
+    if found["members"] is None:
+        return []
+    gone, tell = (found[name] or "none" for name in ("dropouts", "colluders"))
+    sent = "it had" if tell == 1 else "they had"
+    who = f"of {found['members']} clients, {gone} dropped out"
+    attacked = f"{who}; {tell} told the attacker what {sent} sent"
+    parts = [f"  {part['releases']:>9,} {part['what']}" for part in found["parts"]]
+    return [attacked, *parts]
+
+
+def _checks(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the lines of the checks, under the part that they are about if there are several."""
+    lines, several = list[tuple[str, str]](), len(found["parts"]) > 1
+    for part in found["parts"]:
+        lines += [("checked", part["what"])] * several
+        own = (check for check in found["checks"] if check["part"] == part["what"])
+        lines += [(check["name"], _checked(check)) for check in own]
+    return lines
 
 
 def _verdict(found: Mapping[str, Any]) -> list[str]:
@@ -72,7 +95,7 @@ def _verdict(found: Mapping[str, Any]) -> list[str]:
 def _checked(check: Mapping[str, Any]) -> str:
     """Return the result of a check, with its figures if it is more than yes or no."""
     word = "REFUTED" if check["refuted"] else "as stated"
-    if check["name"] in ("paid for", "last bits"):
+    if check["name"] in ("paid for", "last bits", "less noise"):
         return word
     size = check["name"] == "size of the noise"
     ratio = f"{check['measured']:.3f} of it, " if size else ""

@@ -2,11 +2,15 @@
 
 Three paths are attacked: ``guard`` (ledger, clip, noise and grid of a client), ``simulation`` (the
 same inside the compiled rounds) and ``client`` (a client folder on a disk that is asked again and
-again while its ratings change). Each is attacked in two ways. *Guesses* about which of two
-neighbouring inputs was released bound epsilon from below, whatever the mechanism is; how much they
-can show is limited by the number of releases. *Checks* compare the releases with the mechanism
-that the claim rests on, and need only a few. Together, they refute honest code with probability at
-most 1 - confidence.
+again while its ratings change; under secure aggregation, a group of them and a server). Each is
+attacked in two ways. *Guesses* about which of two neighbouring inputs was released bound epsilon
+from below, whatever the mechanism is; how much they can show is limited by the number of releases.
+*Checks* compare the releases with the mechanism that the claim rests on, and need only a few.
+Together, they refute honest code with probability at most 1 - confidence.
+
+A group of clients takes far longer than the sums of their shares without the masks. So most sums
+are of that kind, and some are masked and opened; each of these parts has its own guesses and
+checks, since a fault in the few must not be lost among the many.
 """
 
 from __future__ import annotations
@@ -37,8 +41,17 @@ from bgtplanner.privacy.noisecheck import Check, NoiseWatch, at_least
 from bgtplanner.runs.canaries import taste_size
 from bgtplanner.runs.clientdoor import ClientDoor
 from bgtplanner.runs.doors import Door, GuardDoor, Setting, SimulationDoor, Stated
+from bgtplanner.runs.groupdoor import (
+    AFTER,
+    BEFORE,
+    Group,
+    MachinesDoor,
+    SharesDoor,
+    check_group,
+    members_of,
+)
 
-__all__ = ["PATHS", "RELEASES", "UPLOADS", "Audit", "audit"]
+__all__ = ["OPENED", "PATHS", "RELEASES", "SUMS", "UPLOADS", "Audit", "audit"]
 
 Floats = NDArray[np.float64]
 Progress = Callable[[float], None]
@@ -52,12 +65,20 @@ UPLOADS = ("worst", "tastes")
 RELEASES = {"guard": 200_000, "simulation": 200_000, "client": 300}
 """Default numbers of releases: they take seconds and suffice for a claim of 10 (client: 3)."""
 
+SUMS = 20_000
+"""With path ``client`` under secagg, the default number of sums of shares without masks."""
+
+OPENED = 80
+"""With path ``client`` under secagg, the default number of sums that are masked and opened."""
+
 _DOORS: dict[str, Callable[[Setting], Door]] = {
     "guard": GuardDoor,
     "simulation": SimulationDoor,
     "client": ClientDoor,
 }
 _FEWEST = {"guard": 1000, "simulation": 1000, "client": 40}
+_FEWEST_OPENED = 20
+_EFFORT = 300  # a sum that clients mask and a server opens takes as long as so many without
 _PILOT = 100_000  # the most releases that choose the test; otherwise one in ten
 _NUMBERS = 4_000_000  # numbers in memory at a time
 _BATCH = 25_000  # trials at a time
@@ -87,8 +108,13 @@ class Audit:
         epsilon_expected: About what `epsilon_lower` is if the code does exactly what it states.
         releases_needed: The number of releases from which `epsilon_largest` exceeds the claim;
             None if no number is enough.
+        parts: What the releases are, each with their number; there are several where real machines
+            make sums. `epsilon_largest` is that of the part with the most of them.
+        members: The clients of a group on real machines; None on other paths.
+        dropouts: How many of them drop out.
+        colluders: How many of them tell the attacker what they have sent.
         checks: The comparisons with the stated mechanism, each with its p-value, its share of the
-            risk, and whether it is refuted.
+            risk, the part it is about, and whether it is refuted.
         verdict: ``refuted``: a bound is above the claim, or a check failed. ``inconclusive``:
             nothing is refuted, but guesses could not have shown as much as is claimed. ``holds``:
             they could have, and did not.
@@ -116,6 +142,10 @@ class Audit:
     epsilon_largest: float
     epsilon_expected: float
     releases_needed: int | None
+    parts: tuple[dict[str, Any], ...]
+    members: int | None
+    dropouts: int | None
+    colluders: int | None
     checks: tuple[dict[str, Any], ...]
     verdict: Literal["holds", "refuted", "inconclusive"]
 
@@ -126,14 +156,23 @@ class Audit:
 
     def to_json(self) -> dict[str, Any]:
         """Return the audit as plain values."""
-        return asdict(self) | {"checks": list(self.checks)}
+        return asdict(self) | {"checks": list(self.checks), "parts": list(self.parts)}
 
 
 class _Risks(NamedTuple):
-    """Shares of the risk: of the guesses, and of each other bound and check."""
+    """Shares of the risk: of the guesses of a part, and of each other bound and check."""
 
     any: float
     each: float
+
+
+class _Part(NamedTuple):
+    """Some of the releases: through which door, how many, and how long each takes."""
+
+    what: str
+    door: Door
+    releases: int
+    effort: int = 1
 
 
 def audit(
@@ -142,7 +181,7 @@ def audit(
     trust: Literal["local", "secagg"] = "local",
     neighbours: Literal["auto", "replace-special", "replace-one"] = "auto",
     unit: Literal["client", "row"] = "client",
-    path: Literal["guard", "simulation", "client"] = "guard",
+    path: Literal["auto", "guard", "simulation", "client"] = "auto",
     epsilon: float = 1.0,
     delta: float = 1e-5,
     rounds: int = 1,
@@ -152,6 +191,9 @@ def audit(
     canaries: int = 1,
     beside: float | None = None,
     uploads: Literal["worst", "tastes"] = "worst",
+    dropouts: int | None = None,
+    colluders: int | None = None,
+    opened: int | None = None,
     confidence: float = 0.99,
     seed: int | None = None,
     on_progress: Progress | None = None,
@@ -168,11 +210,14 @@ def audit(
         trust: ``local`` or ``secagg``.
         neighbours: The relation that the claim is about; ``auto``: the one of the trust.
         unit: ``client`` or ``row``.
-        path: ``guard``, ``simulation``, or ``client``, which needs the extra `flower`.
+        path: ``guard``, ``simulation``, or ``client``, which needs the extra `flower`; ``auto``:
+            client for Gaussian noise under secagg where the rest of the setting exists on real
+            machines, otherwise guard.
         epsilon: The budget to audit; with ``path = client``, what one request may cost.
         delta: Its delta.
         rounds: Rounds that the budget is spread over.
-        releases: Number of trials, half of them per neighbour; see :data:`RELEASES`.
+        releases: Number of trials, half of them per neighbour; see :data:`RELEASES`. With path
+            ``client`` under secagg, the number of sums without masks; see :data:`SUMS`.
         blocks: Blocks of an upload, with unit ``row``.
         dimensions: Coordinates of an upload, or of a block.
         canaries: Under secagg, the number of clients per sum to guess about, with a bound that
@@ -180,6 +225,9 @@ def audit(
         beside: With ``path = simulation``, the budget of the other clients of the same rounds.
         uploads: ``worst``: as above. ``tastes``: those of the model of that name, with axes and
             features, of two clients that differ in which items go together and in nothing else.
+        dropouts: With path ``client`` under secagg, how many of the group drop out; default 1.
+        colluders: Likewise, how many tell the attacker what they have sent; default 1.
+        opened: Likewise, how many sums clients mask and the server opens; see :data:`OPENED`.
         confidence: Probability with which honest code is not refuted.
         seed: For a repeatable audit; by default the noise is secret, as on a client.
         on_progress: Called with the share that is done.
@@ -188,9 +236,16 @@ def audit(
         ConfigError: If this cannot be audited, naming the flag.
         MissingExtraError: If the path needs an extra that is not installed.
     """
-    ConfigError.unless(path in PATHS, "--path", path, " or ".join(PATHS))
-    number = RELEASES[path] if releases is None else releases
-    fewest, many, tastes = _FEWEST[path], canaries > 1, uploads == "tastes"
+    known = ("auto", *PATHS)
+    ConfigError.unless(path in known, "--path", path, " or ".join(PATHS))
+    many, tastes = canaries > 1, uploads == "tastes"
+    summed = trust == "secagg" and path in ("auto", "client")
+    if path == "auto":
+        there = mechanism == "gaussian" and unit == "client" and rounds == 1
+        summed = summed and there and not many and beside is None
+        path = "client" if summed else "guard"
+    number = (SUMS if summed else RELEASES[path]) if releases is None else releases
+    fewest = _FEWEST["guard" if summed else path]
     alone = "1, unless --trust is secagg: one client has one budget"
     for fits, name, value, wanted in (
         (number >= fewest, "releases", number, f"at least {fewest:,}"),
@@ -207,6 +262,9 @@ def audit(
         (not tastes or unit == "client", "unit", unit, "client, with --uploads tastes"),
     ):
         ConfigError.unless(fits, f"--{name}", value, wanted)
+    only = "none, except with --path client and --trust secagg"
+    for name, given in (("dropouts", dropouts), ("colluders", colluders), ("opened", opened)):
+        ConfigError.unless(summed or given is None, f"--{name}", given, only)
     setting = Setting(
         mechanism=mechanism,
         trust=trust,
@@ -220,40 +278,80 @@ def audit(
         beside=None if beside is None else Budget(beside, delta),
         neighbours=neighbours_of(trust, neighbours, "--neighbours"),
         uploads=uploads,
+        dropouts=1 if dropouts is None else dropouts,
+        colluders=1 if colluders is None else colluders,
     )
-    return _attacked(setting, path, number, confidence, seed, on_progress or (lambda _: None))
+    if summed:
+        parts = _sums(setting, number, OPENED if opened is None else opened)
+    else:
+        parts = [_Part("releases", _DOORS[path](setting), number)]
+    try:
+        return _attacked(setting, path, parts, confidence, seed, on_progress or (lambda _: None))
+    finally:
+        for part in parts:
+            part.door.close()
+
+
+def _sums(setting: Setting, releases: int, opened: int) -> list[_Part]:
+    """Return the parts of an audit of sums: those of shares, and those that machines make."""
+    check_group(setting)
+    expected = f"at least {_FEWEST_OPENED}"
+    ConfigError.unless(opened >= _FEWEST_OPENED, "--opened", opened, expected)
+    shares = _Part("sums of shares, without masks", SharesDoor(setting), releases)
+    group = Group(setting)
+    made = "masked and opened"
+    if not setting.dropouts:
+        made = f"{made}, no drop-outs"
+        return [shares, _Part(made, MachinesDoor(group, (), last=True), opened, _EFFORT)]
+    before, after = MachinesDoor(group, BEFORE, last=False), MachinesDoor(group, AFTER, last=True)
+    return [
+        shares,
+        _Part(f"{made}, drop-outs before the upload", before, opened - opened // 2, _EFFORT),
+        _Part(f"{made}, drop-outs after the upload", after, opened // 2, _EFFORT),
+    ]
 
 
 def _attacked(
     setting: Setting,
     path: str,
-    releases: int,
+    parts: list[_Part],
     confidence: float,
     seed: int | None,
     on_progress: Progress,
 ) -> Audit:
-    door = _DOORS[path](setting)
-    is_client = isinstance(door, ClientDoor)
-    checks = 3 + door.stated.on_grid + (3 if is_client else 1)
     half = (1 - confidence) / 2
-    risks = _Risks(half, half / (checks + (setting.mechanism == "gaussian")))
-    seen = _Seen(setting, door.stated, _expects(setting, door.stated, releases, risks))
-    done = 0
-    for batch, (trials, choosing) in enumerate(_batches(setting, door, releases)):
-        signs = _signs(setting, trials, batch, seed)
-        marks = [None if seed is None else [seed, batch, side] for side in (0, 1)]
-        values = [door.release(signs[side], mark=mark) for side, mark in enumerate(marks)]
-        seen.look(values, signs, choosing=choosing)
-        done += 2 * trials * setting.canaries
-        on_progress(min(1.0, done / releases) * 0.95)
-    games = door.games()  # for a client, these include one that cannot pay
-    if not is_client:
-        seen.absent(door, releases, seed)
+    risks = _Risks(half / len(parts), half / sum(map(_n_checks, parts)))
+    done, effort = 0.0, sum(part.effort * part.releases for part in parts) / 0.95
+    seen, games = list[_Seen](), list[list[Check]]()
+    for place, part in enumerate(parts):
+        door, expects = part.door, _expects(setting, part, risks)
+        found = _Seen(setting, door.stated, expects)
+        # A seed is never used twice, so that no part repeats the noise of another.
+        seeds = None if seed is None else [seed] + [place] * (place > 0)
+        for batch, (trials, choosing) in enumerate(_batches(setting, door, part.releases)):
+            signs = _signs(setting, trials, batch, seeds)
+            marks = [None if seeds is None else [*seeds, batch, side] for side in (0, 1)]
+            values = [door.release(signs[side], mark=mark) for side, mark in enumerate(marks)]
+            found.look(values, signs, choosing=choosing)
+            done += part.effort * 2 * trials * setting.canaries
+            on_progress(min(0.95, done / effort))
+        games.append(door.games())  # for a client, these include one that cannot pay
+        if door.can_be_absent:
+            found.absent(door, part.releases, seed)
+        seen.append(found)
     on_progress(1.0)
-    return _concluded(setting, path, seen, games, risks, confidence)
+    return _concluded(setting, path, parts, seen, games, risks, confidence)
 
 
-def _expects(setting: Setting, stated: Stated, releases: int, risks: _Risks) -> Expected:
+def _n_checks(part: _Part) -> int:
+    """Return how many bounds and checks there are beside the guesses of a part."""
+    door = part.door
+    is_gaussian = door.setting.mechanism == "gaussian"
+    return 3 + door.stated.on_grid + door.can_be_absent + door.n_games + is_gaussian
+
+
+def _expects(setting: Setting, part: _Part, risks: _Risks) -> Expected:
+    stated, releases = part.door.stated, part.releases
     losses = np.array([setting.charge]) if stated.cap is not None else stated.losses
     return expected(
         setting.mechanism,
@@ -267,7 +365,8 @@ def _expects(setting: Setting, stated: Stated, releases: int, risks: _Risks) -> 
 
 def _batches(setting: Setting, door: Door, releases: int) -> Iterator[tuple[int, bool]]:
     """Yield how many trials of either input to make, and whether they choose the test."""
-    most = max(2, min(_BATCH, _NUMBERS // max(door.numbers_per_trial, 1)))
+    limit = door.most_trials or _BATCH
+    most = max(2, min(limit, _NUMBERS // max(door.numbers_per_trial, 1)))
     trials = -(-releases // (2 * setting.canaries))
     pilot = max(1, min(-(-trials // 10), _PILOT // (2 * setting.canaries)))
     for part, choosing in ((pilot, True), (trials - pilot, False)):
@@ -275,12 +374,14 @@ def _batches(setting: Setting, door: Door, releases: int) -> Iterator[tuple[int,
             yield min(most, part - start), choosing
 
 
-def _signs(setting: Setting, trials: int, batch: int, seed: int | None) -> tuple[Floats, Floats]:
+def _signs(
+    setting: Setting, trials: int, batch: int, seed: list[int] | None
+) -> tuple[Floats, Floats]:
     """Return which way the uploads of either input point; for canaries, by the toss of a coin."""
     other = 0.0 if setting.against_nothing else -1.0
     if setting.canaries == 1:
         return np.ones((trials, 1)), np.full((trials, 1), other)
-    coins = np.random.default_rng(None if seed is None else [seed, batch, 2])
+    coins = np.random.default_rng(None if seed is None else [*seed, batch, 2])
     shape = (2, trials, setting.canaries)
     first, second = np.where(coins.integers(0, 2, shape) > 0, 1.0, other)
     return first, second
@@ -375,9 +476,10 @@ class _Seen:
 
     def absent(self, door: Door, releases: int, seed: int | None) -> None:
         """Count releases that reveal clients which do not take part."""
+        seeds = None if seed is None else [seed]
         trials = max(50, min(_ABSENT, releases // 10) // (2 * self.setting.canaries))
         apart = self.stated.ahead - self.stated.behind
-        for side, signs in enumerate(_signs(self.setting, trials, 10**6, seed)):
+        for side, signs in enumerate(_signs(self.setting, trials, 10**6, seeds)):
             mark = None if seed is None else [seed, 10**6, side]
             values = door.release(signs, mark=mark, absent=True)
             along = values @ apart.T * np.where(signs > 0, 1.0, -1.0)
@@ -418,23 +520,18 @@ def _complement(stated: Stated) -> Floats:
 def _concluded(
     setting: Setting,
     path: str,
-    seen: _Seen,
-    games: list[Check],
+    parts: list[_Part],
+    seen: list[_Seen],
+    games: list[list[Check]],
     risks: _Risks,
     confidence: float,
 ) -> Audit:
-    guesses, delta, claim = seen.guesses, setting.budget.delta, setting.budget.epsilon
-    if guesses is None:  # cannot be: there is always a second batch
-        raise ConfigError("--releases: expected more")
-    if setting.canaries > 1:
-        number, made = guesses.releases, guesses.correct + guesses.wrong
-        any_bound = one_run_bound(number, made, guesses.correct, delta=delta, risk=risks.any)
-        largest = one_run_bound(number, number, number, delta=delta, risk=risks.any)
-    else:
-        any_bound = guesses.bound(risks.any)
-        largest = largest_epsilon(guesses.releases, delta=delta, confidence=1 - risks.any)
-    is_gaussian = setting.mechanism == "gaussian"
-    gaussian = seen.moments.bound(delta, risks.each) if is_gaussian else None
+    delta, claim = setting.budget.delta, setting.budget.epsilon
+    bounds = [_bounds(setting, one, risks) for one in seen]
+    any_bound, largest = max(one.any for one in bounds), max(one.largest for one in bounds)
+    gaussian = None
+    if setting.mechanism == "gaussian":
+        gaussian = max(one.moments.bound(delta, risks.each) for one in seen)
     lower = max(any_bound, gaussian or 0.0)
     real = claim
     if setting.unit == "row":
@@ -442,10 +539,13 @@ def _concluded(
         multipliers = [multiplier] * setting.rounds
         real = client_level(setting.mechanism, multipliers, setting.blocks, delta).epsilon
     checks = tuple(
-        check._asdict() | {"risk": risks.each, "refuted": check.p_value <= risks.each}
-        for check in [*seen.checks(), *games]
+        check._asdict()
+        | {"risk": risks.each, "part": part.what, "refuted": check.p_value <= risks.each}
+        for part, one, played in zip(parts, seen, games, strict=True)
+        for check in [*one.checks(), *played]
     )
     refuted = lower > claim or any(check["refuted"] for check in checks)
+    summed = path == "client" and setting.trust == "secagg"
     return Audit(
         mechanism=setting.mechanism,
         trust=setting.trust,
@@ -459,7 +559,7 @@ def _concluded(
         uploads=setting.uploads,
         beside=None if setting.beside is None else setting.beside.epsilon,
         delta=delta,
-        releases=seen.releases,
+        releases=sum(one.releases for one in seen),
         confidence=confidence,
         claimed_epsilon=claim,
         client_level_epsilon=real,
@@ -467,10 +567,42 @@ def _concluded(
         epsilon_lower_any=any_bound,
         epsilon_lower_gaussian=gaussian,
         epsilon_largest=largest,
-        epsilon_expected=max(seen.expects.epsilon, seen.expects.epsilon_gaussian),
+        epsilon_expected=max(
+            max(one.expects.epsilon, one.expects.epsilon_gaussian) for one in seen
+        ),
         releases_needed=_needed(setting, risks),
+        parts=tuple(
+            {"what": part.what, "releases": one.releases}
+            for part, one in zip(parts, seen, strict=True)
+        ),
+        members=members_of(setting) if summed else None,
+        dropouts=setting.dropouts if summed else None,
+        colluders=setting.colluders if summed else None,
         checks=checks,
         verdict="refuted" if refuted else "inconclusive" if largest < claim else "holds",
+    )
+
+
+class _Bounds(NamedTuple):
+    """What guesses have shown, and the most that they could have."""
+
+    any: float
+    largest: float
+
+
+def _bounds(setting: Setting, seen: _Seen, risks: _Risks) -> _Bounds:
+    guesses, delta = seen.guesses, setting.budget.delta
+    if guesses is None:  # cannot be: there is always a second batch
+        raise ConfigError("--releases: expected more")
+    if setting.canaries > 1:
+        number, made = guesses.releases, guesses.correct + guesses.wrong
+        return _Bounds(
+            one_run_bound(number, made, guesses.correct, delta=delta, risk=risks.any),
+            one_run_bound(number, number, number, delta=delta, risk=risks.any),
+        )
+    return _Bounds(
+        guesses.bound(risks.any),
+        largest_epsilon(guesses.releases, delta=delta, confidence=1 - risks.any),
     )
 
 

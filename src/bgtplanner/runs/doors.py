@@ -26,7 +26,8 @@ from bgtplanner.privacy.noisecheck import Check
 from bgtplanner.privacy.privunit import Cap, cap_of
 from bgtplanner.runs.canaries import PICKED, TASTE_WIDTH, picked_together
 
-__all__ = ["Door", "GuardDoor", "Setting", "SimulationDoor", "Stated", "stated_multiplier"]
+__all__ = ["Door", "GuardDoor", "Setting", "SimulationDoor", "Stated", "directions", "pointing"]
+__all__ += ["stated_multiplier"]
 
 Floats = NDArray[np.float64]
 Signs = NDArray[np.float64]
@@ -43,6 +44,7 @@ class Setting:
     `size` is the number of coordinates of an upload, or of a block; each canary has its own.
     `neighbours` is the relation that the claim is about.
     `uploads` says whether they are made up or those of the model ``tastes``.
+    `dropouts` and `colluders` are how many of a group do, on real machines under ``secagg``.
     """
 
     mechanism: Literal["gaussian", "laplace", "privunit"]
@@ -56,6 +58,9 @@ class Setting:
     canaries: int
     beside: Budget | None = None
     neighbours: Neighbours = "replace-one"
+    uploads: Literal["worst", "tastes"] = "worst"
+    dropouts: int = 0
+    colluders: int = 0
 
     @property
     def against_nothing(self) -> bool:
@@ -66,8 +71,6 @@ class Setting:
     def sensitivity(self) -> float:
         """How far two neighbouring uploads within a clip of 1 can be apart, by definition."""
         return 1.0 if self.against_nothing else 2.0
-
-    uploads: Literal["worst", "tastes"] = "worst"
 
     @property
     def charge(self) -> float:
@@ -117,11 +120,17 @@ class Door:
         setting: What is audited.
         stated: What the door claims to do.
         numbers_per_trial: How many numbers one trial takes in memory.
+        most_trials: How many to ask for at a time, if they are slow: progress is shown in between.
+        can_be_absent: Whether trials can be asked for without the audited clients.
+        n_games: How many checks :meth:`games` returns.
     """
 
     setting: Setting
     stated: Stated
     numbers_per_trial: int
+    most_trials: int | None = None
+    can_be_absent: bool = True
+    n_games: int = 0
 
     def release(self, signs: Signs, *, mark: list[int] | None, absent: bool = False) -> Floats:
         """Return the releases of new trials, ``[releases per trial, trials, coordinates]``.
@@ -137,6 +146,9 @@ class Door:
     def games(self) -> list[Check]:
         """Return what else an attacker can try; nothing, unless the door can be asked again."""
         return []
+
+    def close(self) -> None:
+        """Remove whatever was made to release through."""
 
     def _states(
         self, ahead: Floats, behind: Floats, bound: float, scale: float, *, on_grid: bool
@@ -166,7 +178,7 @@ def stated_multiplier(mechanism: str, charge: float) -> float:
     return 1 / charge if mechanism == "laplace" else 0.5 / float(cap_of(charge).strength)
 
 
-def _ways(setting: Setting, active: list[int]) -> tuple[Floats, Floats]:
+def directions(setting: Setting, active: list[int]) -> tuple[Floats, Floats]:
     """Return the uploads that are ahead and behind, before they are made longer than the clip."""
     along = _along(setting, active)
     ahead, behind = along, -along
@@ -175,7 +187,7 @@ def _ways(setting: Setting, active: list[int]) -> tuple[Floats, Floats]:
     return ahead, behind * (not setting.against_nothing)
 
 
-def _pointing(ways: tuple[Any, Any], signs: Any) -> Any:
+def pointing(ways: tuple[Any, Any], signs: Any) -> Any:
     """Return uploads that are longer than the clip and point as the signs say; 0 for nothing."""
     ahead, behind = ways
     return _LOUD * ((signs[..., None] > 0) * ahead + (signs[..., None] < 0) * behind)
@@ -201,7 +213,7 @@ class GuardDoor(Door):
         ConfigError.unless(fits, "--beside", setting.beside and setting.beside.epsilon, expected)
         self.setting = setting
         half = max(1, (setting.size + 1) // 2)
-        self._ways = _ways(setting, list(range(half)))
+        self._ways = directions(setting, list(range(half)))
         scale = setting.sensitivity * stated_multiplier(setting.mechanism, setting.charge)
         self.stated = self._states(*self._ways, 1.0, scale, on_grid=True)
         # Under secagg, another client is in the sum.
@@ -214,7 +226,7 @@ class GuardDoor(Door):
         blocks = setting.blocks  # 1, unless the unit is a row
         uploads = np.zeros((trials, self._members, blocks, setting.size))
         known = signs.shape[1]
-        uploads[:, :known] = _pointing(self._ways, signs)[:, :, None, :]
+        uploads[:, :known] = pointing(self._ways, signs)[:, :, None, :]
         members = uploads.reshape(trials * self._members, blocks, setting.size)
         poor = np.zeros((trials, self._members), dtype=np.int32)
         poor[:, :known] = absent
@@ -260,7 +272,7 @@ class SimulationDoor(Door):
         self._items = (setting.size - self._dense) // self._width
         rated = max(1, self._items - 1) if one else self._items
         half = list(range((rated + 1) // 2)) + list(range(self._items, setting.size))[:1]
-        self._ways = _ways(setting, half)
+        self._ways = directions(setting, half)
         mine = stated_multiplier(mechanism, setting.charge)
         others = stated_multiplier(mechanism, setting.charge_beside)
         # The highest charge sets the noise of a sum; a lower charge means a smaller clip.
@@ -335,7 +347,7 @@ class SimulationDoor(Door):
         others = jnp.zeros((2, setting.size)).at[1].set(30.0)  # the last one does not take part
 
         def one(key: Any, signs: Any, terms: Any) -> Any:
-            uploads = jnp.concatenate([_pointing((ways[0], ways[1]), signs), others])
+            uploads = jnp.concatenate([pointing((ways[0], ways[1]), signs), others])
             of_items, dense = jnp.split(uploads, [self._items * self._width], axis=1)
             of_items = of_items.reshape(len(uploads), self._items, self._width)
             upload = Upload(of_items[interactions.pair_client, interactions.pair_item], dense)
