@@ -1,4 +1,9 @@
-"""Secure aggregation over twenty SuperNodes on this machine, with TLS and node keys. Minutes."""
+"""Secure aggregation over twenty SuperNodes on this machine, with TLS and node keys. Minutes.
+
+Twenty processes start for every step of a round. Flower gives up on one that has not said within
+30 s that it is alive; on a machine of few cores, which no federation would have for all of its
+clients, they take turns for longer than that, so here they have ten minutes.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +29,12 @@ pytestmark = pytest.mark.deploy
 NODES = 20
 ROUNDS = 2
 
+_PATIENT = """
+import flwr.common.constant
+
+flwr.common.constant.HEARTBEAT_DEFAULT_INTERVAL = 600
+"""
+
 
 class Many:
     """A federation as `deploy init` writes it, on as many SuperNodes as it has clients."""
@@ -40,6 +51,10 @@ class Many:
         # As in the guide: only the installed client runs, whatever a run brings along.
         path = f"{self.home}/pinned{os.pathsep}{BIN}{os.pathsep}{os.environ['PATH']}"
         self.loopback.environment["PATH"] = path
+        (folder / "patience").mkdir()
+        (folder / "patience" / "sitecustomize.py").write_text(_PATIENT, encoding="utf-8")
+        places = [f"{folder}/patience", *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.loopback.environment["PYTHONPATH"] = os.pathsep.join(places)
 
     def _change(self, name: str, old: str, new: str) -> None:
         file = self.home / "server" / name
