@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from bgtplanner.cli import app
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.example import write_example
 from bgtplanner.privacy.ledger import Ledger
 from flower.doubles import spent
-from flower.loopback import BIN, Loopback
+from flower.loopback import Loopback
 from processes import PATIENCE
 
 pytestmark = pytest.mark.deploy
@@ -48,9 +50,6 @@ class Many:
         self._change("config.toml", "rounds = 3", f"rounds = {ROUNDS}")
         self._change("config.toml", "least_clients = 18", f"least_clients = {NODES}")
         self._change("config.toml", "round_seconds = 300.0", f"round_seconds = {PATIENCE}")
-        # As in the guide: only the installed client runs, whatever a run brings along.
-        path = f"{self.home}/pinned{os.pathsep}{BIN}{os.pathsep}{os.environ['PATH']}"
-        self.loopback.environment["PATH"] = path
         (folder / "patience").mkdir()
         (folder / "patience" / "sitecustomize.py").write_text(_PATIENT, encoding="utf-8")
         places = [f"{folder}/patience", *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -63,7 +62,10 @@ class Many:
         file.write_text(text.replace(old, new), encoding="utf-8")
 
     def call(self, *words: object) -> str:
-        return self.loopback.call("bgtplanner", *map(str, words)).stdout
+        """In this process, since a new one takes seconds."""
+        done = CliRunner().invoke(app, [str(word) for word in words])
+        assert done.exit_code == 0, done.output
+        return done.stdout
 
     def enroll(self) -> Roster:
         lines = [self.call("deploy", "enroll", file) for file in self.files]
@@ -77,6 +79,9 @@ class Many:
     def run(self) -> Path:
         """Start everything, and return the run folder once the run has ended."""
         self.loopback.start_link()
+        # As in the guide: only the installed client runs, whatever a run brings along.
+        path = self.loopback.environment["PATH"]
+        self.loopback.environment["PATH"] = f"{self.home}/pinned{os.pathsep}{path}"
         for number, file in enumerate(self.files, start=1):
             self.loopback.register(number)
             self.loopback.start_node(number, file, key=number)
