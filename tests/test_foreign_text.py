@@ -304,7 +304,7 @@ def test_while_it_runs(labelled: Path, command_line: Call) -> None:
 def test_a_deployment(tmp_path: Path, command_line: Call) -> None:
     pytest.importorskip("flwr")
     home = tmp_path / "\x1b[31m[x]"
-    shown(command_line("deploy", "init", home, "--clients", 2))
+    shown(command_line("deploy", "init", home, "--clients", 3))
     shown(command_line("deploy", "enroll", home / "clients" / "1" / "client.toml"))
     shown(command_line("deploy", "check", home / "clients" / "1" / "client.toml"))
     (home / "server" / "items.txt").write_text("\x1b[2J\n\x1b[2J\n")

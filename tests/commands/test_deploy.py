@@ -1,7 +1,8 @@
-"""`deploy init`, `deploy enroll`, `deploy check`, and `recommend` on a client."""
+"""`deploy init`, `enroll`, `roster`, `check`, and `recommend` on a client."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import socket
@@ -19,6 +20,8 @@ from typer.testing import CliRunner
 
 from bgtplanner.cli import app
 from bgtplanner.errors import ConfigError, LedgerError, MissingExtraError, RunFolderError
+from bgtplanner.federation.aggregation.neighbourhood import degree_and_threshold
+from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower import check, example
 from bgtplanner.flower.check import check_client
 from bgtplanner.flower.client import Client, client_app
@@ -47,7 +50,7 @@ def few_packages(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("home") / "deployment"
-    done = call("deploy", "init", folder, "--clients", 3, "--address", "localhost:8443")
+    done = call("deploy", "init", folder, "--clients", 6, "--address", "localhost:8443")
     assert done.exception is None, done.output
     return folder
 
@@ -55,6 +58,27 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def deployment(written: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(written, tmp_path / "deployment"))
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Path:
+    """A federation in which no one but oneself is trusted."""
+    done = call("deploy", "init", tmp_path / "local", "--clients", 3, "--trust", "local")
+    assert done.exception is None, done.output
+    return tmp_path / "local"
+
+
+def enroll_all(deployment: Path) -> Roster:
+    """As the guide has it: lines, a roster, and a copy of it for everybody."""
+    files = sorted((deployment / "clients").glob("*/client.toml"))
+    lines = [call("deploy", "enroll", file).stdout for file in files]
+    (deployment / "enrolled.txt").write_text("".join(lines), encoding="utf-8")
+    home = deployment / "server" / "roster.txt"
+    done = call("deploy", "roster", home, deployment / "enrolled.txt")
+    assert done.exception is None, done.output
+    for file in files:
+        shutil.copy(home, file.parent)
+    return Roster.read(home)
 
 
 def test_init_writes_a_federation_that_can_run(written: Path) -> None:
@@ -72,7 +96,7 @@ def test_init_writes_a_federation_that_can_run(written: Path) -> None:
         "config": str(written / "server" / "config.toml"),
         "out": str(written / "server" / "run"),
     }
-    for number in (1, 2, 3):
+    for number in range(1, 7):
         client = Client(load_client(written / "clients" / str(number) / "client.toml"))
         assert client.policy.epsilon == config.privacy.epsilon
         assert len(client.file.table().rating) > 1000
@@ -122,6 +146,9 @@ def test_init_never_writes_over_something(deployment: Path) -> None:
     ("arguments", "problem"),
     [
         (["--clients", "0"], "--clients = 0"),
+        (["--clients", "2"], "--clients = 2: expected from 3 to 300, with --trust secagg"),
+        (["--clients", "0", "--trust", "local"], "--clients = 0: expected from 1"),
+        (["--trust", "nobody"], "--trust = 'nobody': expected secagg or local"),
         (["--clients", "301"], "--clients = 301"),
         (["--address", "nowhere"], "--address = 'nowhere'"),
         (["--address", "here:99999"], "--address"),
@@ -136,13 +163,79 @@ def test_init_says_what_is_wrong(tmp_path: Path, arguments: list[str], problem: 
     assert isinstance(call("deploy", "init", "").exception, ConfigError)
 
 
-def test_enroll_makes_one_ledger_and_leaves_it(deployment: Path) -> None:
+def test_enroll_makes_one_ledger_and_one_identity_and_leaves_both(deployment: Path) -> None:
     file = deployment / "clients" / "1" / "client.toml"
-    assert json.loads(call("deploy", "enroll", file, "--json").output)["made"] is True
-    ledger = file.parent / "state" / "ledger.sqlite"
-    before = ledger.read_bytes()
-    assert "left as it is" in call("deploy", "enroll", file).output
-    assert ledger.read_bytes() == before
+    made = json.loads(call("deploy", "enroll", file, "--json").output)
+    assert (made["made"], made["made_identity"], made["name"]) == (True, True, "1")
+    state = file.parent / "state"
+    assert stat.S_IMODE((state / "identity").stat().st_mode) == 0o600
+    before = [(state / name).read_bytes() for name in ("ledger.sqlite", "identity")]
+    done = call("deploy", "enroll", file, "--name", "library of Ghent")
+    assert done.stderr.count("left as it is") == 2
+    assert done.stdout == f"{made['key']} library of Ghent\n"
+    assert [(state / name).read_bytes() for name in ("ledger.sqlite", "identity")] == before
+
+
+def test_a_client_of_an_earlier_version_gets_an_identity(deployment: Path) -> None:
+    file = deployment / "clients" / "1" / "client.toml"
+    first = json.loads(call("deploy", "enroll", file, "--json").output)["key"]
+    ledger = (file.parent / "state" / "ledger.sqlite").read_bytes()
+    (file.parent / "state" / "identity").unlink()
+    done = call("deploy", "enroll", file)
+    assert f"left as it is: {file.parent}/state/ledger.sqlite" in done.stderr
+    assert f"Created: {file.parent}/state/identity" in done.stderr
+    assert len(done.stdout.split()[0]) == 64
+    assert first not in done.stdout
+    assert (file.parent / "state" / "ledger.sqlite").read_bytes() == ledger
+
+
+def test_a_roster_is_collected_once(tmp_path: Path) -> None:
+    one, two, three = ("1" * 64, "2" * 64, "3" * 64)
+    (tmp_path / "lines").write_text(f"{one} ann\n\n{two} the library\n", encoding="utf-8")
+    home = tmp_path / "roster.txt"
+    done = call("deploy", "roster", home, tmp_path / "lines", "--json")
+    said = json.loads(done.output)
+    assert (said["clients"], said["added"]) == (2, 2)
+    assert said["digest"] == hashlib.sha256(home.read_bytes()).hexdigest()
+    assert Roster.read(home).names == ("ann", "the library")
+    before = home.stat().st_mtime_ns, home.read_bytes()
+    assert json.loads(call("deploy", "roster", home, tmp_path / "lines", "--json").output) == (
+        said | {"added": 0}
+    )
+    assert said["digest"] in call("deploy", "roster", home).output
+    assert (home.stat().st_mtime_ns, home.read_bytes()) == before
+    done = call("deploy", "roster", home, "--add", f"{three} carl", "--add", f"{one} ann")
+    assert "3 clients, 1 of them new" in done.output
+    assert Roster.read(home).names == ("ann", "the library", "carl")
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (f"{'4' * 64} ann", "'ann' is in the roster already, with another key"),
+        (f"{'1' * 64} anna", "this key is in the roster already, as 'ann'"),
+        (f"{'A' * 64} carl", "64 hexadecimal digits"),
+        ("carl", "64 hexadecimal digits"),
+        ("4" * 64, "expected 1 to 256 bytes of visible text"),
+        (f"{'4' * 64} a\x1b[2J", "expected 1 to 256 bytes of visible text"),
+    ],
+)
+def test_a_line_that_does_not_fit_changes_nothing(tmp_path: Path, line: str, problem: str) -> None:
+    home = tmp_path / "roster.txt"
+    call("deploy", "roster", home, "--add", f"{'1' * 64} ann")
+    before = home.read_bytes()
+    (tmp_path / "lines").write_text(f"{'5' * 64} bob\n{line}\n", encoding="utf-8")
+    error = call("deploy", "roster", home, tmp_path / "lines").exception
+    assert isinstance(error, ConfigError)
+    assert problem in str(error)
+    assert home.read_bytes() == before
+
+
+def test_a_roster_of_nobody_or_of_no_file(tmp_path: Path) -> None:
+    for words in ([], [tmp_path / "nothing"], [tmp_path]):
+        error = call("deploy", "roster", tmp_path / "roster.txt", *words).exception
+        assert isinstance(error, ConfigError)
+        assert not (tmp_path / "roster.txt").exists()
 
 
 def test_check_before_joining(deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,11 +244,13 @@ def test_check_before_joining(deployment: Path, monkeypatch: pytest.MonkeyPatch)
     file = deployment / "clients" / "1" / "client.toml"
     done = call("deploy", "check", file)
     assert done.exit_code == 1
-    assert "FAILED ledger" in done.output
-    call("deploy", "enroll", file)
+    for what in ("ledger", "identity", "roster"):
+        assert f"FAILED {what}" in done.output
+    roster = enroll_all(deployment)
     done = call("deploy", "check", file)
     assert done.exit_code == 0, done.output
-    assert done.output.count("ok ") == 8
+    assert done.output.count("ok ") == 10
+    assert f"6 clients, this one as '1'; digest {roster.digest.hex()}" in done.output
     policy = file.parent / "policy.toml"
     text = policy.read_text(encoding="utf-8")
     policy.write_text(text.replace('["tastes"]', '["tastes", "not.installed:Here"]'))
@@ -178,21 +273,81 @@ def test_check_before_joining(deployment: Path, monkeypatch: pytest.MonkeyPatch)
     assert isinstance(error, ConfigError)
 
 
+def test_check_looks_at_identity_and_roster(deployment: Path) -> None:
+    roster, home = enroll_all(deployment), deployment / "clients" / "1"
+    client = Client(load_client(home / "client.toml"))
+
+    def failed() -> dict[str, str]:
+        return {
+            found.what: found.note
+            for found in check_client(client)
+            if not found.well and found.what in ("identity", "roster", "file modes")
+        }
+
+    assert failed() == {}
+    (home / "state" / "identity").chmod(0o640)
+    assert "chmod 600" in failed()["identity"]
+    (home / "state" / "identity").chmod(0o600)
+    (home / "roster.txt").chmod(0o664)
+    assert "others may change it" in failed()["file modes"]
+    (home / "roster.txt").chmod(0o644)
+    Roster(roster.names[1:], roster.keys[1:]).write(home / "roster.txt")
+    assert "not in the roster" in failed()["roster"]
+    Roster(roster.names[:3], roster.keys[:3]).write(home / "roster.txt")
+    assert "fewer than smallest_group = 4" in failed()["roster"]
+    (home / "roster.txt").write_text("no roster", encoding="utf-8")
+    assert "no roster" in failed()["roster"]
+
+
 def test_check_of_the_servers_settings(deployment: Path) -> None:
     file = deployment / "server" / "config.toml"
     done = call("deploy", "check", file)
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 1, "there is no roster yet"
     assert "300 items, 8 features, titles, ratings from 0 to 5" in done.output
-    local = file.read_text(encoding="utf-8")
-    file.write_text(local.replace('"local"', '"secagg"'))
+    assert "FAILED roster" in done.output
+    assert "bgtplanner deploy roster" in done.output
+    roster = enroll_all(deployment)
+    done = call("deploy", "check", file)
+    assert done.exit_code == 0, done.output
+    assert f"6 clients; digest {roster.digest.hex()}" in done.output
+    assert "of 6 clients 1 may drop out and 1 collude; if all answer, the noise is 22%" in (
+        done.output
+    )
+    assert "smallest_group at most 4, colluders at most 1" in done.output
+    text = file.read_text(encoding="utf-8")
+    for old, new, problem in (
+        ("least_clients = 5", "least_clients = 4", "FAILED sums"),
+        ("most_dropouts = 1", "most_dropouts = 2", "FAILED roster       federation.most_dropouts"),
+        ("\nclients = 6", "\nclients = 7", "deployment.clients = 7: expected 6"),
+    ):
+        file.write_text(text.replace(old, new), encoding="utf-8")
+        done = call("deploy", "check", file)
+        assert done.exit_code == 1
+        assert problem in done.output
+    for old, new, problem in (
+        ('"secagg"', '"local"', "deployment.roster = 'roster.txt': expected a roster with"),
+        ('"gaussian/gdp"', '"laplace/basic"', "only Gaussian noise is drawn in shares"),
+        ('roster = "roster.txt"', "", "deployment.roster = None: expected a roster"),
+    ):
+        file.write_text(text.replace(old, new), encoding="utf-8")
+        error = call("deploy", "check", file).exception
+        assert isinstance(error, ConfigError)
+        assert error.exit_code == 2
+        assert problem in str(error)
+
+
+def test_check_where_no_one_is_trusted(local: Path) -> None:
+    file = local / "server" / "config.toml"
+    done = call("deploy", "check", file)
+    assert done.exit_code == 0, done.output
+    assert "roster" not in done.output
+    assert "replace-one" in done.output
+    client = Client(load_client(local / "clients" / "1" / "client.toml"))
+    assert (client.policy.trust, client.policy.neighbours) == ("local", "replace-one")
+    assert not {found.what for found in check_client(client)} & {"identity", "roster"}
+    file.write_text(file.read_text(encoding="utf-8").replace('"local"', '"secagg"'))
     error = call("deploy", "check", file).exception
-    assert isinstance(error, ConfigError)
-    assert error.exit_code == 2
     assert "only Gaussian noise is drawn in shares" in str(error)
-    summed = local.replace('"local"', '"secagg"').replace("privunit/zcdp", "gaussian/gdp")
-    file.write_text(summed)
-    error = call("deploy", "check", file).exception
-    assert "deployment.roster = None: expected a roster" in str(error)
 
 
 def test_a_ledger_that_cannot_be_written_is_found(deployment: Path) -> None:
@@ -275,17 +430,51 @@ def test_a_lost_ledger_is_not_made_anew(deployment: Path) -> None:
 # ---- what an operator can rely on
 
 
-def test_a_federation_as_written_is_answered_by_its_clients(deployment: Path) -> None:
-    files = sorted((deployment / "clients").glob("*/client.toml"))
-    for file in files:
-        Client(load_client(file)).enroll()
-    config = deployment / "server" / "config.toml"
-    summary = carry_out(
-        InProcessGrid(client_app, files), config, deployment / "run", poll_seconds=0.0
-    )
-    lines = (deployment / "run" / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["refused"] for line in lines] == [0, 0, 0]
-    assert summary["rounds_run"] == 3
+def run_in_process(folder: Path, online: int | None = None) -> list[dict[str, Any]]:
+    """Run a federation as it was written; what became of its rounds."""
+    files = sorted((folder / "clients").glob("*/client.toml"))
+    grid = InProcessGrid(client_app, files)
+    grid.online = set(sorted(grid.online)[:online])
+    carry_out(grid, folder / "server" / "config.toml", folder / "run", poll_seconds=0.0)
+    lines = (folder / "run" / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("clients", [6, 5])
+def test_a_federation_as_written_is_answered_by_its_clients(
+    deployment: Path, clients: int
+) -> None:
+    enroll_all(deployment)
+    records = run_in_process(deployment, clients)
+    assert [(one["clients"], one["refused"]) for one in records] == [(clients, 0)] * 3
+    assert not any(one.get("aborted") for one in records)
+    home = deployment / "clients" / "1"
+    user = load_client(home / "client.toml").table().user[0]
+    found = json.loads(call("recommend", home, "--client", user, "--top", 3, "--json").output)
+    assert [entry["title"] for entry in found["items"]] == [
+        f"Item {entry['item']}" for entry in found["items"]
+    ]
+
+
+def test_one_where_no_one_is_trusted_likewise(local: Path) -> None:
+    for file in (local / "clients").glob("*/client.toml"):
+        call("deploy", "enroll", file)
+    assert [(one["clients"], one["refused"]) for one in run_in_process(local)] == [(3, 0)] * 3
+
+
+@pytest.mark.parametrize("clients", [3, 4, 5, 6, 7, 10, 20, 50])
+def test_numbers_that_fit_together_are_written(clients: int, tmp_path: Path) -> None:
+    example.write_example(tmp_path / "home", clients=clients, address="localhost:8443")
+    config = load_config(file=tmp_path / "home/server/config.toml")
+    policy = load_client(tmp_path / "home/clients/1/client.toml").agreed()
+    least = config.deployment.least_clients
+    dropouts, colluders = config.federation.tolerance.of(least)
+    degree_and_threshold(least, dropouts, colluders)  # raises if no sum can be made of so few
+    assert policy.secagg is not None
+    assert policy.secagg.smallest_group == least - dropouts
+    assert policy.secagg.colluders == colluders == 1
+    assert dropouts >= 1 or clients < 5, "one client may fail"
+    assert least < clients or clients < 6, "one client may be gone"
 
 
 def test_the_policy_names_the_catalogue_that_the_server_will_send(written: Path) -> None:
@@ -297,18 +486,21 @@ def test_the_policy_names_the_catalogue_that_the_server_will_send(written: Path)
     assert notes["sha256"] == named
 
 
-@pytest.mark.parametrize("epsilon", [10.0, 1000.0])
+@pytest.mark.parametrize(
+    ("trust", "epsilon", "axes"),
+    [("local", 10.0, 0), ("local", 1000.0, 1), ("secagg", 10.0, 0), ("secagg", 1000.0, 1)],
+)
 def test_the_policy_names_the_settings_that_the_server_will_choose(
-    epsilon: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trust: str, epsilon: float, axes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(example, "_EPSILON", epsilon)
-    example.write_example(tmp_path / "home", clients=3, address="localhost:8443")
+    example.write_example(tmp_path / "home", clients=3, address="localhost:8443", trust=trust)
     policy = load_client(tmp_path / "home/clients/1/client.toml").agreed()
     config = load_config(file=tmp_path / "home/server/config.toml")
     assert policy.models == (config.model.name,)
     model = federation_of(config, 300, clients=3).model
     assert Tastes(**policy.settings["tastes"]) == model
-    assert policy.settings["tastes"]["axes"] == (0 if epsilon == 10 else 1)
+    assert policy.settings["tastes"]["axes"] == axes
     checked = call("deploy", "check", tmp_path / "home/server/config.toml").output
     for name, value in agreed_settings(config, 300).items():
         assert f"{name} = {value}" in checked

@@ -22,10 +22,10 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text(encodin
 @pytest.mark.deploy
 def test_the_guide_on_one_machine(tmp_path: Path) -> None:
     blocks = re.findall(r"```bash\n(.*?)```", GUIDE, re.S)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     script = "set -eu\n" + "\n".join(blocks).replace("8443", str(free_port()))
-    ports = {number: free_port() for number in (1, 2, 3)}
-    script = script.replace("910$n", "$((n == 1 ? {} : n == 2 ? {} : {}))".format(*ports.values()))
+    ports = " ".join(str(free_port()) for _ in range(6))
+    script = f"ports=({ports})\n" + script.replace("910$n", "${ports[n - 1]}")
     home = Path(sys.executable).parent
     process = subprocess.Popen(
         ["bash", "-c", script], cwd=tmp_path, start_new_session=True, text=True,
@@ -33,7 +33,7 @@ def test_the_guide_on_one_machine(tmp_path: Path) -> None:
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:
-        output, _ = process.communicate(timeout=PATIENCE)
+        output, _ = process.communicate(timeout=3 * PATIENCE)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -41,9 +41,11 @@ def test_the_guide_on_one_machine(tmp_path: Path) -> None:
     summary = json.loads(
         (tmp_path / "deployment" / "server" / "run" / "summary.json").read_text(encoding="utf-8")
     )
-    assert (summary["clients"], summary["rounds_run"], summary["uploads_dropped"]) == (3, 3, 0)
-    assert "round 3/3: 3 asked, 3 used, 0 refused" in output
+    assert (summary["clients"], summary["rounds_run"], summary["uploads_dropped"]) == (6, 3, 0)
+    assert (summary["trust"], summary["rounds_aborted"]) == ("secagg", 0)
+    assert "round 3/3: 6 asked, 6 used, 0 refused" in output
     assert "epsilon 0 of 10 spent" in output
+    assert len(re.findall(r"^.*\bItem \d+", output, re.M)) == 5, "a list with titles"
 
 
 def test_keys_and_files_that_the_guide_names_are_there() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,12 @@ def test_what_came_is_neither_unpacked_nor_loaded(monkeypatch: pytest.MonkeyPatc
     assert run_clientapp.install_from_fab(b"no app at all", skip_prompt=True) is None
     load = run_clientapp.get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
     assert load("publisher/app", "1.0.0", "hash") is client_app
+
+
+def test_a_process_says_that_it_is_alive_before_it_imports_the_client() -> None:
+    """Flower gives it 30 s for that, which importing JAX takes on a small machine."""
+    code = "import sys, bgtplanner.flower.pinned; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_another_flower_is_not_run_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Commands for a federation on real machines: `deploy init|enroll|check|sbom`."""
+"""Commands for a federation on real machines: `deploy init|enroll|roster|check|sbom`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from bgtplanner.commands.options import Json, answer, local_client, need_flower, print_json
+from bgtplanner.commands.options import Json, answer, local_client, need_flower, print_json, say
 from bgtplanner.errors import ConfigError, StorageError
 
 __all__ = ["deploy_app"]
 
 deploy_app = typer.Typer(
     help="Set up a federation on real machines, over Flower.\n\n"
-    "Example: `bgtplanner deploy init deployment --clients 3`",
+    "Example: `bgtplanner deploy init deployment --clients 6`",
     no_args_is_help=True,
 )
 
@@ -29,7 +29,14 @@ AnyPath = Annotated[
 @deploy_app.command("init")
 def init(
     folder: Annotated[str, typer.Argument(help="Folder to create.")],
-    clients: Annotated[int, typer.Option(help="Number of clients.")] = 3,
+    clients: Annotated[int, typer.Option(help="Number of clients.")] = 6,
+    trust: Annotated[
+        str,
+        typer.Option(
+            help="secagg: the server sees only sums of uploads, with little noise | local: every "
+            "upload carries its full noise, and no one else is trusted"
+        ),
+    ] = "secagg",
     address: Annotated[
         str, typer.Option(help="HOST:PORT at which clients will reach the server.")
     ] = "127.0.0.1:8443",
@@ -37,32 +44,94 @@ def init(
 ) -> None:
     """Write an app folder, a server, clients with made-up ratings, certificates and services.
 
-    Example: `bgtplanner deploy init deployment --clients 3`
+    Example: `bgtplanner deploy init deployment --clients 6`
     """
     need_flower()
     from bgtplanner.flower.example import write_example
 
     ConfigError.unless(folder != "", "FOLDER", folder, "a path")
-    write_example(Path(folder), clients=clients, address=address)
+    write_example(Path(folder), clients=clients, address=address, trust=trust)
     answer(
         as_json,
-        {"folder": str(Path(folder).absolute()), "clients": clients},
+        {"folder": str(Path(folder).absolute()), "clients": clients, "trust": trust},
         f"Written: {folder}. docs/deployment.md has the next steps; the first is",
         f"  cd {folder} && ./certificates.sh localhost 127.0.0.1 {clients}",
     )
 
 
 @deploy_app.command("enroll")
-def enroll(client_file: ClientPath, as_json: Json = False) -> None:
-    """Create a new client's ledger, once. A client that was moved keeps its old ledger.
+def enroll(
+    client_file: ClientPath,
+    name: Annotated[
+        str | None, typer.Option(help="The client's name in the roster; default: its folder's.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Create a new client's ledger and identity, once, and print its line for the roster.
 
-    Example: `bgtplanner deploy enroll clients/1/client.toml`
+    What exists is left as it is, and the line is printed again. A client that was moved keeps its
+    old ledger. The line is public; it must come to whoever keeps the roster unchanged.
+
+    Example: `bgtplanner deploy enroll clients/1/client.toml >> enrolled.txt`
     """
     client = local_client(client_file)
+    from bgtplanner.federation.aggregation.keys import public_bytes
+    from bgtplanner.federation.aggregation.roster import Roster
+    from bgtplanner.flower.sums import identity_in, new_identity
+
+    known = client.file.identity.exists()
     made = client.enroll()
-    path = str(client.file.ledger)
-    said = f"{'Created' if made else 'Exists already, left as it is'}: {path}"
-    answer(as_json, {"ledger": path, "made": made}, said)
+    if not client.file.identity.exists():  # enrolled by a version before 0.2, or lost
+        new_identity(client.file.identity)
+    key = public_bytes(identity_in(client.file.identity))
+    name = Path(client_file).absolute().parent.name if name is None else name
+    line = Roster((name,), (key,)).to_text().splitlines()[1]
+    if as_json:
+        ledger, identity = str(client.file.ledger), str(client.file.identity)
+        print_json(
+            {"ledger": ledger, "made": made, "identity": identity, "made_identity": not known}
+            | {"key": key.hex(), "name": name}
+        )
+        return
+    for path, new in ((client.file.ledger, made), (client.file.identity, not known)):
+        say(f"{'Created' if new else 'Exists already, left as it is'}: {path}", err=True)
+    say(line)
+
+
+@deploy_app.command("roster")
+def roster(
+    roster_file: Annotated[Path, typer.Argument(help="The roster; created if it is not there.")],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[LINES_FILE]...", help="Files of lines from deploy enroll."),
+    ] = None,
+    add: Annotated[
+        list[str] | None,
+        typer.Option(metavar="'KEY NAME'", help="One such line; may be given several times."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Collect the clients' lines in a roster, and print its digest.
+
+    Clients that are in it already stay where they are. Copy the file to the server and to every
+    client, by a way that the server does not control, and compare the digest with each of them,
+    by telephone for example: whoever can change rosters can invent clients.
+
+    Example: `bgtplanner deploy roster server/roster.txt enrolled.txt`
+    """
+    need_flower()
+    from bgtplanner.flower.enrolling import collect, lines_in
+
+    lines = [line for file in files or () for line in lines_in(file)]
+    lines += [(f"--add {line!r}", line) for line in add or ()]
+    made, added = collect(roster_file, lines)
+    digest = made.digest.hex()
+    answer(
+        as_json,
+        {"roster": str(roster_file), "clients": len(made), "added": added, "digest": digest},
+        f"{roster_file}: {len(made)} clients, {added} of them new",
+        f"digest {digest}",
+    )
 
 
 @deploy_app.command("check")
@@ -76,7 +145,7 @@ def check(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check that a client is ready to join: ratings, ledger, file modes, versions, connection.
+    """Check that a client is ready to join: ratings, ledger, roster, file modes, versions.
 
     Or check that a server's settings can run on real machines. The exit code is 1 if a check
     fails, and 2 if a setting cannot be used.

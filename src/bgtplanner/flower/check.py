@@ -15,8 +15,10 @@ from typing import NamedTuple
 from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 
 from bgtplanner.errors import BGTPlannerError, ConfigError
+from bgtplanner.federation.aggregation.keys import public_bytes
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.installed import changed_files, installed_with
+from bgtplanner.flower.sums import identity_in
 from bgtplanner.models.learner import MODELS
 from bgtplanner.privacy._journal import in_write_ahead_mode, sqlite_warning
 
@@ -52,6 +54,8 @@ def check_client(
     """
     found = [_versions(), _installed(), _programs(), _code(), _modes(client)]
     found += [_models(client), _ratings(client), _ledger(client)]
+    if client.policy.secagg is not None:
+        found += [_identity(client), _roster(client)]
     if superlink is not None:
         found.append(_connection(superlink, root_certificates))
     return found
@@ -84,6 +88,8 @@ def _modes(client: Client) -> Finding:
     file = client.file
     secret = [file.ratings, file.state]
     fixed = [file.policy, file.policy.parent, file.ratings.parent]
+    if client.policy.secagg is not None:  # whoever changes the roster can invent clients
+        fixed.append(file.policy.parent / client.policy.secagg.roster)
     for paths, forbidden, fault in (
         (secret, stat.S_IRWXO, "others may read or change it: chmod o-rwx"),
         (fixed, stat.S_IWGRP | stat.S_IWOTH, "others may change it: chmod go-w"),
@@ -164,6 +170,33 @@ def _ledger(client: Client) -> Finding:
     if warning is not None:
         return Finding("ledger", False, f"{warning}; {note}")
     return Finding("ledger", left > 0, note)
+
+
+def _identity(client: Client) -> Finding:
+    """Check that the client has a key of its own that no one else on this machine can read."""
+    path = client.file.identity
+    try:
+        key = public_bytes(identity_in(path)).hex()
+        if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            return Finding("identity", False, f"{path}: others may read it: chmod 600")
+    except (BGTPlannerError, OSError) as error:
+        return Finding("identity", False, str(error))
+    return Finding("identity", True, f"public key {key}")
+
+
+def _roster(client: Client) -> Finding:
+    """Check with whom this client would add up; the digest is to be compared with the others'."""
+    group = client.policy.secagg
+    try:
+        roster = client.file.roster(client.policy)
+        own = roster.names[roster.place(public_bytes(identity_in(client.file.identity)))]
+    except BGTPlannerError as error:
+        return Finding("roster", False, str(error))
+    note = f"{len(roster)} clients, this one as {own!r}; digest {roster.digest.hex()}"
+    if group is not None and len(roster) < group.smallest_group:
+        note = f"{note}; fewer than smallest_group = {group.smallest_group}, so no sum is joined"
+        return Finding("roster", False, note)
+    return Finding("roster", True, note)
 
 
 def _connection(superlink: str, root_certificates: Path | None) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from importlib import resources
 from pathlib import Path
@@ -21,11 +22,15 @@ from bgtplanner.flower.messages import SentCatalogue
 from bgtplanner.models.learner import Size
 from bgtplanner.models.tastes import Tastes
 from bgtplanner.privacy.accountants import default_accountant
+from bgtplanner.privacy.allowed import best_mechanism, neighbours_of
 from bgtplanner.privacy.budget import Budget
+from bgtplanner.privacy.shares import Tolerance
 
 __all__ = ["write_example"]
 
 _EPSILON, _DELTA, _ROUNDS = 10.0, 1e-5, 3
+_COLLUDERS = 1  # the least that protects clients from one another
+_FEWEST = {"secagg": _COLLUDERS + 2, "local": 1}  # a sum of two is each other's secret
 
 _FILES = {
     "app.toml": "app/pyproject.toml",
@@ -43,42 +48,69 @@ _PINNED = tuple(sorted(set(TASK_TYPE_TO_COMMAND.values())))
 
 
 def write_example(
-    folder: Path, *, clients: int, address: str, ratings: Ratings | None = None
+    folder: Path,
+    *,
+    clients: int,
+    address: str,
+    trust: str = "secagg",
+    ratings: Ratings | None = None,
 ) -> None:
     """Write all files of a federation, with made-up ratings for the clients.
+
+    Under secure aggregation the rosters are missing: they hold the clients' keys, which enrolling
+    makes.
 
     Args:
         folder: Must not exist, or be empty: nothing is overwritten.
         clients: Number of clients, among whom the users are divided.
         address: HOST:PORT at which clients reach the server.
+        trust: ``secagg``: the server sees sums only; ``local``: no one but oneself is trusted.
         ratings: The ratings to divide; by default the built-in demo data.
 
     Raises:
-        ConfigError: If the address, the number or the path is not usable.
+        ConfigError: If the address, the number, the trust or the path is not usable.
         RunFolderError: If the folder is not empty.
         StorageError: If the files cannot be written.
     """
     host, colon, port = address.rpartition(":")
     fits = bool(host) and colon == ":" and port.isdigit() and 0 < int(port) < 2**16
     ConfigError.unless(fits, "--address", address, "HOST:PORT, such as 127.0.0.1:8443")
+    ConfigError.unless(trust in _FEWEST, "--trust", trust, " or ".join(_FEWEST))
     ratings = load_ratings("demo") if ratings is None else ratings
-    within = 1 <= clients <= ratings.n_users
-    ConfigError.unless(within, "--clients", clients, f"from 1 to {ratings.n_users}")
+    within = _FEWEST[trust] <= clients <= ratings.n_users
+    expected = f"from {_FEWEST[trust]} to {ratings.n_users}, with --trust {trust}"
+    ConfigError.unless(within, "--clients", clients, expected)
     folder = folder.absolute()
     if any(letter in str(folder) for letter in "\"'$\\\n "):
         raise ConfigError(f"FOLDER = {str(folder)!r}: expected a path without quotes and spaces")
-    accountant = default_accountant("privunit")  # the preset's mechanism under local trust
+    accountant = default_accountant(best_mechanism(trust, "client", validates=False))
     budget = Budget(_EPSILON, _DELTA)
     even, whole = accountant.even_charge(budget, _ROUNDS), np.array([accountant.capacity(budget)])
-    noise = clients * noise_of_mean(accountant, "local", 1.0, whole, np.array([clients]))
+    dropouts = _dropouts(clients)
+    noise = clients * noise_of_mean(
+        accountant,
+        trust,
+        1.0,
+        whole,
+        np.array([clients]),
+        neighbours_of(trust),
+        tolerance=Tolerance(dropouts, _COLLUDERS),
+    )
     model = Tastes().suited(Size(clients, ratings.n_items, noise))  # as the server will choose it
+    summed = trust == "secagg"
+    least = max(clients - dropouts, 2 * dropouts + _COLLUDERS + 2) if summed else clients
     words = {
+        "trust": trust,
         "folder": str(folder),
         "bin": str(Path(sys.executable).parent),
         "address": address,
         "host": host,
         "port": port,
         "clients": str(clients),
+        "least_clients": str(least),
+        "smallest_group": str(least - dropouts),
+        "dropouts": str(dropouts),
+        "colluders": str(_COLLUDERS),
         "rounds": str(_ROUNDS),
         "epsilon": str(_EPSILON),
         "rule": accountant.name,
@@ -114,11 +146,24 @@ def write_example(
         raise StorageError(f"{folder}: cannot be written: {error.strerror}") from error
 
 
+def _dropouts(clients: int) -> int:
+    """Return how many clients may fail in a round: one, or a tenth, if there are enough.
+
+    Twice as many and the colluders must be fewer than the other members; see
+    :func:`bgtplanner.federation.aggregation.neighbourhood.degree_and_threshold`.
+    """
+    return max(0, min(max(1, clients // 10), (clients - _COLLUDERS - 2) // 2))
+
+
 def _filled(name: str, words: dict[str, str]) -> str:
+    """Return a template with its words; lines marked with another trust are left out."""
     file = resources.files("bgtplanner.flower") / "templates" / name
     text = file.read_text(encoding="utf-8")
-    # The script for certificates is copied as it is: it has dollar signs of its own.
-    return text if name == "certificates.sh" else Template(text).substitute(words)
+    if name == "certificates.sh":  # copied as it is: it has dollar signs of its own
+        return text
+    other = "local" if words.get("trust") == "secagg" else "secagg"
+    text = re.sub(rf"^@{other}\b.*\n", "", text, flags=re.M)
+    return Template(re.sub(r"^@\w+ ?", "", text, flags=re.M)).substitute(words)
 
 
 def _write(path: Path, text: str) -> None:

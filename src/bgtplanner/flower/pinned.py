@@ -16,8 +16,6 @@ from flwr.clientapp import ClientApp
 from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
 from flwr.supernode.runtime import run_clientapp
 
-from bgtplanner.flower.client import client_app
-
 __all__ = ["main", "pin"]
 
 
@@ -32,7 +30,7 @@ def pin() -> None:
         """Write neither a run's code nor its dependencies to this machine's disk."""
 
     def ours(*_: Any, **__: Any) -> Callable[..., ClientApp]:
-        return lambda *_, **__: client_app
+        return _installed
 
     replaced = {
         "install_from_fab": nothing,
@@ -42,6 +40,17 @@ def pin() -> None:
     for name, replacement in replaced.items():
         getattr(run_clientapp, name)  # raises if there is nothing to replace
         setattr(run_clientapp, name, replacement)
+
+
+def _installed(*_: Any, **__: Any) -> ClientApp:
+    """Return our client, whichever a run names.
+
+    It is imported here, when the process has already told the SuperNode that it is alive: Flower
+    gives up on one that takes 30 s for that, and JAX takes its time on a busy or a small machine.
+    """
+    from bgtplanner.flower.client import client_app
+
+    return client_app
 
 
 def main() -> None:

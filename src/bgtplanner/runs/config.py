@@ -440,11 +440,13 @@ class DeploymentSection(_Section):
     Attributes:
         items: File of public item names, one per line; or a table (CSV, Parquet) of items with
             titles and features, which every client gets once.
-        clients: The most clients that can ever take part.
-        roster: File with the names and the keys of all clients, for `privacy.trust = secagg`.
+        clients: The most clients that can ever take part; as many as in the roster, if any.
+        roster: File with the keys and the names of all clients, for `privacy.trust = secagg`;
+            relative to the file of these settings. `bgtplanner deploy roster` makes it, and every
+            client has the same one.
         least_clients: The fewest clients that must be connected for a round.
         wait_seconds: How long to wait for that many.
-        round_seconds: How long a client may take to answer.
+        round_seconds: How long a client may take to answer; under `secagg`, each of five times.
         pause_seconds: Pause between two rounds.
     """
 

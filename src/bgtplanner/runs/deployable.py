@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from bgtplanner.data.catalogue import read_items
 from bgtplanner.data.datasets import parse_scale
 from bgtplanner.data.tables import item_names
 from bgtplanner.errors import ConfigError, DataError, MessageError
+from bgtplanner.federation.aggregation.neighbourhood import degree_and_threshold
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.check import Finding
 from bgtplanner.flower.messages import SentCatalogue
@@ -33,16 +35,38 @@ def group_of(config: Config, folder: Path) -> Group | None:
     """Return with whom sums are made; None if every client noises its own upload.
 
     Raises:
-        ConfigError: If the roster has another number of clients than the settings.
+        ConfigError: If the roster has another number of clients than the settings, or no sum of
+            so few can be made.
     """
     settings = config.deployment
     if settings.roster is None:
         return None
-    roster = Roster.read(folder / settings.roster)
+    path = folder / settings.roster
+    if not path.exists():
+        advice = "collect the lines of 'bgtplanner deploy enroll' with 'bgtplanner deploy roster'"
+        raise ConfigError(f"{path}: no such file; {advice}")
+    roster = Roster.read(path)
     expected = f"{len(roster)}, as in {settings.roster}"
     fits = settings.clients == len(roster)
     ConfigError.unless(fits, "deployment.clients", settings.clients, expected)
-    return Group(roster, config.federation.tolerance, config.privacy.relation)
+    group = Group(roster, config.federation.tolerance, config.privacy.relation)
+    _check_sum(group, _asked(config, len(roster)))
+    return group
+
+
+def _asked(config: Config, connected: int) -> int:
+    """Return how many clients are asked in a round, of those connected."""
+    return max(1, round(config.federation.participation * connected))
+
+
+def _check_sum(group: Group, members: int) -> None:
+    """Refuse a number of clients of which no sum can be made, with these settings."""
+    try:
+        degree_and_threshold(members, *group.tolerance.of(members))
+    except ConfigError as error:
+        raise ConfigError(
+            f"federation.most_dropouts, federation.most_colluders: {error}"
+        ) from error
 
 
 def check_deployable(config: Config) -> None:
@@ -118,7 +142,36 @@ def check_server(config_file: Path) -> list[Finding]:
         Finding("model", True, f"{section} {pinned}" if pinned else f"{model}, defaults"),
         Finding("catalogue", True, f"{number} items{with_features}, {scale}"),
         Finding("sha256", True, catalogue.digest),
+        *_check_group(config, config_file.parent),
     ]
+
+
+def _check_group(config: Config, folder: Path) -> list[Finding]:
+    """Check with whom sums are made, what a round bears, and what policies may insist on."""
+    try:
+        group = group_of(config, folder)
+    except ConfigError as error:
+        return [Finding("roster", False, str(error))]
+    if group is None:
+        return []
+    roster, least = group.roster, config.deployment.least_clients
+    known = Finding("roster", True, f"{len(roster)} clients; digest {roster.digest.hex()}")
+    asked, fewest = _asked(config, len(roster)), _asked(config, least)
+    dropouts, colluders = group.tolerance.of(asked)
+    surplus = math.sqrt(asked / group.tolerance.honest(asked)) - 1
+    note = (
+        f"of {asked} clients {dropouts} may drop out and {colluders} collude; if all answer, the "
+        f"noise is {surplus:.0%} above what is promised"
+    )
+    try:
+        _check_sum(group, fewest)
+    except ConfigError as error:
+        return [known, Finding("sums", False, f"deployment.least_clients = {least}: {error}")]
+    dropouts, colluders = group.tolerance.of(fewest)
+    note += (
+        f"; policies: smallest_group at most {fewest - dropouts}, colluders at most {colluders}"
+    )
+    return [known, Finding("sums", True, note)]
 
 
 def agreed_settings(config: Config, n_items: int) -> dict[str, Any]:

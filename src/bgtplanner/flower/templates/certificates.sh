@@ -1,6 +1,6 @@
 #!/bin/sh
 # A certificate authority, the server's certificate, and a key for each client.
-# Usage: ./certificates.sh HOSTNAME IP CLIENTS     (such as: localhost 127.0.0.1 3)
+# Usage: ./certificates.sh HOSTNAME IP CLIENTS     (such as: localhost 127.0.0.1 6)
 set -eu
 cd "$(dirname "$0")"
 umask 077
