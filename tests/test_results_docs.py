@@ -28,8 +28,6 @@ from benchmarks.results.store import Store
 from benchmarks.results.study import counts, findings, verdict
 from benchmarks.results.tables import TITLES, excess
 
-from bgtplanner.privacy.accountants import accountant_named
-from bgtplanner.privacy.budget import Budget
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.statistics import estimate
 
@@ -94,7 +92,7 @@ def figures(run: Run) -> dict[str, Any]:
         "recall_at_10": 0.1,
         "overlap": 1.25,
         "twins": 0.015,
-        "budget_share": 1.0 if run.place == RICH else 0.25,
+        "epsilon_spent_max": run.place.epsilon * (1.0 if run.place == RICH else 0.25),
         "seconds": 2.0,
         "code": "other",
     }
@@ -407,7 +405,7 @@ def test_a_small_real_one(
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert len(rows) == len(one.runs())
     uniform = next(row for row in rows if " uniform " in row["key"])
-    assert uniform["budget_share"] == pytest.approx(1.0)
+    assert uniform["epsilon_spent_max"] == pytest.approx(10.0)
     assert uniform["rounds_paid"] == 2
     assert uniform["not_accounted"] == []
     single = next(row for row in rows if " 1 early " in row["key"])
@@ -419,18 +417,3 @@ def test_a_small_real_one(
     assert command.main(words) == 0  # nothing is run twice
     assert f"{len(rows)} runs, 0 of them to do" in capsys.readouterr().out
     assert len(path.read_text(encoding="utf-8").splitlines()) == len(rows)
-
-
-def test_share_of_the_budget() -> None:
-    run = plan.quick().runs(["table"])[0]
-    capacity = accountant_named("gaussian/gdp").capacity(Budget(10.0, run.config.privacy.delta))
-    told = {"accounting": "gaussian/gdp"}
-    rounds = [{"charge": capacity / 4, "paid": 8}, {"charge": 0.0, "paid": 0}]
-    assert play._share(run.config, told, rounds, 8) == pytest.approx(0.25)
-    # Of all clients' budgets: half of them paid in the second round.
-    rounds[1] = {"charge": capacity / 2, "paid": 4}
-    assert play._share(run.config, told, rounds, 8) == pytest.approx(0.5)
-    laplace = replace(run, place=run.place._replace(mechanism="laplace", epsilon=2.0))
-    told = {"accounting": "laplace/either"}
-    spent = play._share(laplace.config, told, [{"charge": 0.5, "paid": 3}], 3)
-    assert spent == pytest.approx(0.25)

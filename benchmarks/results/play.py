@@ -22,8 +22,6 @@ from typing import Any, NamedTuple
 from benchmarks.results.plan import Run
 from benchmarks.results.store import fingerprint
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.privacy.accountants import accountant_named
-from bgtplanner.privacy.budget import Budget
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.run import execute, ratings_of
 
@@ -64,32 +62,15 @@ def play(run: Run) -> dict[str, Any]:
     begun = time.perf_counter()
     config = run.config
     ratings = _ratings(_DataOf(config))
-    result = execute(config, ratings=ratings)
-    summary = result.summary
+    summary = execute(config, ratings=ratings).summary
     return {
         "key": run.key,
         "mark": run.mark,
         "code": fingerprint(),
         **{name: summary[name] for name in FIGURES if summary.get(name) is not None},
         "note": summary.get("note") or summary.get("planner_note"),
-        "budget_share": _share(config, summary, result.rounds, ratings.n_clients),
         "seconds": time.perf_counter() - begun,
     }
-
-
-def _share(
-    config: Config, summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]], clients: int
-) -> float:
-    """Of all clients' budgets: all that they paid over the capacity; over epsilon for Laplace."""
-    privacy = config.privacy
-    if privacy.mechanism == "none":
-        return 0.0
-    capacity = privacy.epsilon
-    if privacy.mechanism == "gaussian":
-        budget = Budget(privacy.epsilon, privacy.delta)
-        capacity = accountant_named(summary["accounting"]).capacity(budget)
-    paid = sum(record["charge"] * record["paid"] for record in rounds)
-    return float(paid / (capacity * clients))
 
 
 class _DataOf:

@@ -42,7 +42,7 @@ class Finding:
         hindsight: Of the best fixed schedule, chosen on the test set.
         schedule: That schedule's name.
         uniform: Mean error of an even schedule.
-        spent: Share of the budget that the planner spent, mean over seeds.
+        spent: Epsilon of the client that paid the planner most, over its budget; mean over seeds.
         less: The planner's error minus that of each rival, paired.
     """
 
@@ -112,7 +112,7 @@ def _finding(study: Study, store: Store, cell: Cell, objective: str) -> Finding 
         return statistics.fmean(errors[name].values())
 
     alone = figure(planner, "rmse_client_alone") if objective == "last" else errors[_ALONE]
-    spent = figure(planner, "budget_share")
+    spent = figure(planner, "epsilon_spent_max")
     best = min(study.schedules, key=mean)
     return Finding(
         place=cell.place,
@@ -123,7 +123,7 @@ def _finding(study: Study, store: Store, cell: Cell, objective: str) -> Finding 
         hindsight=mean(best),
         schedule=best,
         uniform=mean("uniform"),
-        spent=statistics.fmean(spent[seed] for seed in seeds),
+        spent=statistics.fmean(spent[seed] for seed in seeds) / cell.place.epsilon,
         less={name: paired(errors[planner], errors[name]) for name in study.rivals},
     )
 

@@ -251,7 +251,7 @@ def ablation_table(study: Study, store: Store) -> str | None:
 
 
 def constants_table(study: Study, store: Store) -> str | None:
-    """RMSE of the paper's planner in all its forms, beside an even schedule."""
+    """What people are served by the paper's planner in all its forms, and by even payments."""
     rows = [["data", "guarantee", "uniform", *CONSTANTS.values()]]
     for place in study.sound:
         column = (place, study.seeds)
@@ -261,7 +261,7 @@ def constants_table(study: Study, store: Store) -> str | None:
             rows.append([dataset_name(place.dataset), place.guarantee, *shown])
     if len(rows) == 1:
         return None
-    text = "RMSE after the last round, mean over seeds ± half the 95 % interval:"
+    text = "RMSE of all rounds, mean over seeds ± half the 95 % interval:"
     return "\n\n".join([*_unfinished(study, store, "constants"), text, table(rows)])
 
 
@@ -280,7 +280,7 @@ def _planned(
     study: Study, store: Store, column: tuple[Place, tuple[int, ...]], name: str
 ) -> dict[int, float]:
     place, seeds = column
-    return store.figures([study.planned(place, name, seed) for seed in seeds], "rmse_final")
+    return store.figures([study.planned(place, name, seed) for seed in seeds], "rmse_served")
 
 
 def rivals_table(study: Study, store: Store) -> str | None:

@@ -14,7 +14,7 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from bgtplanner.errors import BudgetExceeded, ConfigError, StaleRoundError
-from bgtplanner.federation.guard import Guard, Release
+from bgtplanner.federation.guard import Guard, Release, SharedUpload
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.noise import SeededNoise
@@ -336,4 +336,13 @@ def test_a_release_cannot_be_changed_and_equals_itself_alone() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         found.values = np.zeros((3, 2))  # type: ignore[misc]
     assert found != Release(found.values, found.reservation, found.noise_scale)
+    assert len({found, dataclasses.replace(found)}) == 2
+
+
+def test_a_shared_upload_cannot_be_changed_and_equals_itself_alone() -> None:
+    reservation = Guard(ledger_of([9.0])).reserve(0.5, run="a", round=0)
+    found = SharedUpload(np.zeros(2, dtype=np.uint64), reservation)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.values = np.ones(2, dtype=np.uint64)  # type: ignore[misc]
+    assert found != SharedUpload(found.values, found.reservation)
     assert len({found, dataclasses.replace(found)}) == 2

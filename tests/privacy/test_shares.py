@@ -88,6 +88,23 @@ def test_the_honest_shares_alone_are_the_full_noise(
     assert math.frexp(made.step)[0] == 0.5
 
 
+@given(numbers, st.floats(1e-3, 1e3))
+def test_a_share_is_no_larger_than_it_has_to_be(who: tuple[int, int, int], scale: float) -> None:
+    made = shares(*who, scale=scale, clip=1e-3)
+    wanted = Fraction(math.nextafter(scale, math.inf)) * (1 + Fraction(ROOM))
+    squared = (wanted / Fraction(made.step)) ** 2 / made.honest
+    assert (made.share - 1) ** 2 < squared <= made.share**2
+
+
+def test_the_room_is_rounded_up_to_a_whole_step() -> None:
+    assert shares(1, 0, 0, scale=1.0).step == 2.0**-10
+    assert shares(1, 0, 0, scale=1.0).share == 2**10 + 1  # 2^10, and the room
+    # Without the next double, this scale with its room would be a little below 2^11 steps.
+    scale = 1 - 2.0**-40
+    assert shares(1, 0, 0, scale=scale).step == 2.0**-11
+    assert shares(1, 0, 0, scale=scale).share == 2**11 + 1
+
+
 @pytest.mark.parametrize("answered", [17, 18, 20])
 @pytest.mark.parametrize("colluding", range(8))
 def test_more_colluders_than_stated_learn_more_than_was_promised(
@@ -117,8 +134,24 @@ def test_no_sum_of_bounded_uploads_wraps(who: tuple[int, int, int], size: int) -
     assert made.bits(size) <= 62
 
 
+@given(numbers, st.integers(1, 100_000), st.floats(1e-3, 1e3))
+def test_no_bit_is_sent_that_is_not_needed(
+    who: tuple[int, int, int], size: int, clip: float
+) -> None:
+    made = shares(*who, clip=clip)
+    largest = made.invited * (made.clip / made.step)
+    tail = math.sqrt(2 * (40 * math.log(2) + math.log(size)))
+    noise = tail * made.share * math.sqrt(made.invited)
+    assert largest + noise * (1 + 1e-8) + made.invited + 3 >= 2.0 ** (made.bits(size) - 2)
+
+
+def test_an_upload_of_nothing_has_the_bits_of_one_coordinate() -> None:
+    assert [shares().bits(size) for size in (-1, 0)] == [shares().bits(1)] * 2
+
+
 def test_too_many_clients_with_too_little_noise_are_refused() -> None:
-    with pytest.raises(ConfigError, match="invited = 1000000: expected at most"):
+    said = "invited = 1000000: expected at most 1, or more noise: sums are of at most 62 bits"
+    with pytest.raises(ConfigError, match=f"^{said}$"):
         shares(10**6, 0, 0, scale=1e-9, clip=1.0)
 
 
@@ -152,6 +185,15 @@ def test_shares_of_clients_and_numbers(
     given_: tuple[float, float], invited: int, wanted: tuple[int, int]
 ) -> None:
     assert Tolerance(*given_).of(invited) == wanted
+
+
+def test_by_default_everyone_answers_and_no_one_colludes() -> None:
+    assert Tolerance() == (0.0, 0.0)
+    made = Shares(scale=1.0, clip=1.0, invited=7)
+    assert (made.most_dropouts, made.most_colluders, made.honest) == (0, 0, 7)
+    assert Shares.of(GDP, 1.0, 1.0, "replace-one", invited=7) == Shares(
+        scale=2 * float(GDP.noise_multiplier(1.0)), clip=1.0, invited=7
+    )
 
 
 @pytest.mark.parametrize("bad", [-0.1, 1.5, math.inf, math.nan])
@@ -346,6 +388,9 @@ def test_all_that_sums_differ_by_is_in_the_room() -> None:
         assert distance_from_gaussian(made.share, invited, size=2**62) < 2.0**-66
     assert distance_from_gaussian(4.0, 10**6, size=10**6) < 2.0**-180  # four steps would do
     assert distance_from_gaussian(0.1, 2) > 30  # a fraction of a step would not
+    one = distance_from_gaussian(1.0, 5)
+    assert one == distance_from_gaussian(1.0, 5, size=1) > 0
+    assert distance_from_gaussian(1.0, 5, size=3) == pytest.approx(3 * one)
     growing = [distance_from_gaussian(1.0, number) for number in (1, 2, 64, 65, 66, 1000)]
     assert growing[0] == 0
     assert sorted(growing) == growing
