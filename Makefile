@@ -14,7 +14,7 @@ help:
 	@echo "make coverage all tests, and what none of them reaches"
 	@echo "make test-long    10,000 schedules of crashes and losses, on simulated machines"
 	@echo "make fuzz         look for bytes that break a reader of messages, ledgers or run folders"
-	@echo "make test-deploy  the same federation on real Flower processes; about ten minutes"
+	@echo "make test-deploy  the same federation on real Flower processes, up to twenty clients; up to an hour"
 	@echo "make lint     ruff check and format check      make format   rewrite in our format"
 	@echo "make bench    speed, memory and the planner's regret; half an hour at first (installs torch)"
 	@echo "make mutation  how many small faults in the privacy code the tests notice; hours (JOBS=16)"
