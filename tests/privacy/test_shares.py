@@ -170,6 +170,15 @@ def test_what_is_refused(bad: dict[str, float], said: str) -> None:
         shares(**bad)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["scale", "clip"])
+def test_scales_and_clips_that_doubles_hold(name: str) -> None:
+    for size in (1e-100, 1e100):
+        Shares(scale=size, clip=size, invited=2)
+    for size in (0.99e-100, 1.01e100):
+        with pytest.raises(ConfigError, match=f"^{name} = .*: expected a number from 1e-100 to"):
+            Shares(**{"scale": 1.0, "clip": 1.0, "invited": 2, name: size})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("given_", "invited", "wanted"),
     [
@@ -380,6 +389,21 @@ def test_fractions_of_shares_say_as_little_about_the_sum_as_is_claimed(
         density = normal * np.exp(-0.5 * ((away @ inverse) * away).sum(axis=1)).sum()
         worst = max(worst, abs(math.log(density)))
     assert worst <= bound * (1 + 1e-9) + 1e-12
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8])
+@pytest.mark.parametrize("number", [1, 2, 63, 64, 65])
+def test_the_bound_is_that_of_the_proof(share: float, number: int) -> None:
+    ratios = [
+        math.exp(-2 * math.pi**2 * share**2 * index / (index + 1)) for index in range(1, number)
+    ]
+    wanted = -sum(math.log(1 - 2 * ratio / (1 - ratio)) for ratio in ratios)
+    assert distance_from_gaussian(share, number) == pytest.approx(wanted, rel=1e-9)
+    # Of more than that, the rest counts as the largest of it.
+    more = -math.log(1 - 2 * (last := math.exp(-2 * math.pi**2 * share**2 * 64 / 65)) / (1 - last))
+    assert distance_from_gaussian(share, 100) - distance_from_gaussian(share, 64) == pytest.approx(
+        36 * more, rel=1e-9
+    )
 
 
 def test_all_that_sums_differ_by_is_in_the_room() -> None:
