@@ -14,7 +14,7 @@ help:
 	@echo "make coverage all tests, and what none of them reaches"
 	@echo "make test-long    10,000 schedules of crashes and losses, on simulated machines"
 	@echo "make fuzz         look for bytes that break a reader of messages, ledgers or run folders"
-	@echo "make test-deploy  the same federation on real Flower processes; about ten minutes"
+	@echo "make test-deploy  the same federation on real Flower processes, up to twenty clients; up to an hour"
 	@echo "make lint     ruff check and format check      make format   rewrite in our format"
 	@echo "make bench    speed, memory and the planner's regret; half an hour at first (installs torch)"
 	@echo "make mutation  how many small faults in the privacy code the tests notice; hours (JOBS=16)"
@@ -66,7 +66,7 @@ coverage: setup
 # The same federation under 10,000 schedules of stops, losses and delays; about ten minutes.
 test-long: setup
 	BGTPLANNER_SCHEDULES=10000 $(BIN)/pytest -n 2 tests/games/test_schedules.py \
-	  tests/games/test_aggregation_schedules.py
+	  tests/games/test_aggregation_schedules.py tests/games/test_summing_schedules.py
 
 $(VENV)/.fuzz: $(VENV)/.ready
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --group fuzz

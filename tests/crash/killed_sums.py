@@ -1,9 +1,9 @@
 """Kill a client with kill -9 at every write of every step of a sum, and ask it again.
 
-Usage: python killed_sums.py FOLDER CLIENT STEP...
+Usage: python killed_sums.py FOLDER
 
 A process of its own, which forks for every question: no thread may be running. Prints what became
-of the client, as JSON, for each write at which it was killed.
+of the client, as JSON, for each write at which it was killed, and of one that pays too late.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bgtplanner.errors import BGTPlannerError
 from bgtplanner.federation.aggregation.messages import Request as SumRequest
 from bgtplanner.federation.aggregation.neighbourhood import Ring
+from bgtplanner.federation.aggregation.server import STEPS
 from bgtplanner.federation.guard import Guard
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.messages import Request, SumStep
@@ -41,9 +42,6 @@ class PaysAfterwards(Client):
         guard._paid[-1] = request.charge
         guard.settle = lambda _: Client._pay(self, ledger, request)  # type: ignore[method-assign]
         return guard, SimpleNamespace(number=-1)
-
-
-KINDS: dict[str, type[Client]] = {"Client": Client, "PaysAfterwards": PaysAfterwards}
 
 
 class Writes:
@@ -131,8 +129,9 @@ def killed(table: Table, place: int, step: SumStep, stop_at: int) -> dict[str, A
     }
 
 
-def main(home: Path, kind: str, steps: Sequence[str]) -> None:
-    table, found = Table(write_summing(home), KINDS[kind]), list[dict[str, Any]]()
+def kills(home: Path, kind: type[Client], steps: Sequence[str]) -> list[dict[str, Any]]:
+    """What becomes of a client of some kind, for each write of these steps."""
+    table, found = Table(write_summing(home), kind), list[dict[str, Any]]()
     with stand_in():
         table.play(table.round(ROUND - 1))
         asked = table.round(ROUND)
@@ -149,12 +148,17 @@ def main(home: Path, kind: str, steps: Sequence[str]) -> None:
                 found.append(killed(table, place, step, stop_at))
             shutil.rmtree(folder)
             shutil.copytree(copy, folder)
-    print(json.dumps(found))
+    return found
 
 
 def ring_of(agreed: SumRequest) -> Ring:
     return Ring(agreed.members, agreed.session, agreed.dropouts, agreed.colluders)
 
 
+def main(home: Path) -> None:
+    late = kills(home / "late", PaysAfterwards, ["upload"])
+    print(json.dumps({"Client": kills(home / "real", Client, STEPS), "PaysAfterwards": late}))
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    main(Path(sys.argv[1]))

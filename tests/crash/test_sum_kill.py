@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,20 +22,18 @@ from processes import PATIENCE
 SCRIPT = Path(__file__).with_name("killed_sums.py")
 
 
-@pytest.fixture
-def home() -> Iterator[Path]:
-    """A folder in memory, if there is one: a killed process leaves there what it has written."""
+@pytest.fixture(scope="module")
+def kills() -> dict[str, list[dict[str, Any]]]:
+    """What became of clients that were killed, for each write at which they were.
+
+    In memory, if there is such a folder: a killed process leaves there what it has written.
+    """
     memory = Path("/dev/shm")
     with TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
-        yield Path(folder) / "home"
-
-
-def kills(home: Path, kind: str, *steps: str) -> list[dict[str, Any]]:
-    """What became of a client that was killed, for each write at which it was."""
-    command = [sys.executable, str(SCRIPT), str(home), kind, *steps]
-    done = subprocess.run(command, check=False, capture_output=True, timeout=PATIENCE)
+        command = [sys.executable, str(SCRIPT), folder]
+        done = subprocess.run(command, check=False, capture_output=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr[-3000:].decode()
-    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, list[dict[str, Any]]] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
@@ -56,8 +53,10 @@ def check(found: list[dict[str, Any]]) -> None:
         assert one["next"] != "refused", f"{where}: it takes no part in the next round"
 
 
-def test_a_client_killed_at_any_write_of_a_sum_says_one_thing_or_nothing(home: Path) -> None:
-    found = kills(home, "Client", *STEPS)
+def test_a_client_killed_at_any_write_of_a_sum_says_one_thing_or_nothing(
+    kills: dict[str, Any],
+) -> None:
+    found = kills["Client"]
     check(found)
     for step in STEPS:
         refused = {one["answers"][0] == "refused" for one in found if one["step"] == step}
@@ -65,6 +64,6 @@ def test_a_client_killed_at_any_write_of_a_sum_says_one_thing_or_nothing(home: P
     assert {one["local"] for one in found if one["step"] == "upload"} == {0, 1}
 
 
-def test_a_client_that_pays_once_its_upload_is_stored_is_caught(home: Path) -> None:
+def test_a_client_that_pays_once_its_upload_is_stored_is_caught(kills: dict[str, Any]) -> None:
     with pytest.raises(AssertionError, match="was not paid for"):
-        check(kills(home, "PaysAfterwards", "upload"))
+        check(kills["PaysAfterwards"])

@@ -6,9 +6,14 @@ the tests; ``make fuzz`` gives them to atheris, which looks for bytes that reach
 
 from __future__ import annotations
 
+import atexit
 import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -16,19 +21,25 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.supercore.task_identity import TaskIdentity
 
 from bgtplanner.errors import BGTPlannerError, MessageError
+from bgtplanner.federation.aggregation.server import STEPS, Server
 from bgtplanner.flower.messages import (
     Hello,
     Request,
     SentCatalogue,
     SentModel,
+    SumStep,
     hello_request,
     read_hello,
     read_hello_request,
+    read_step,
     read_upload,
+    step_record,
     upload_record,
 )
 from bgtplanner.privacy._book import Payment
 from bgtplanner.privacy._journal import pack
+from federation.aggregation.members import Members, Memory
+from games.summing import Table, stand_in, write_summing
 
 __all__ = ["TARGETS"]
 
@@ -202,5 +213,90 @@ def ledger_row(data: bytes) -> None:
         payment.over(number, np.zeros(number, dtype=np.int32))
 
 
-TARGETS: Mapping[str, Callable[[bytes], None]] = {"message": message, "ledger_row": ledger_row}
+def _edited(content: bytes, data: Bytes) -> bytes:
+    """Bytes that were right, with some of them replaced, added and taken away."""
+    for _ in range(data.below(4)):
+        place = int.from_bytes(data.take(2), "little") % (len(content) + 1)
+        deed, part = data.below(4), data.take(1 + data.below(8))
+        if deed == 0:
+            content = content[:place] + part + content[place + len(part) :]
+        elif deed == 1:
+            content = content[:place] + part + content[place:]
+        elif deed == 2:
+            content = content[:place] + content[place + len(part) :]
+        else:
+            content = content[:place]
+    return content
+
+
+@cache
+def _round(step: str) -> tuple[Members, Server]:
+    """Members of a round that are asked for a step next, and the server that asks."""
+    members = Members(5)
+    return members, members.play(until=step)
+
+
+@cache
+def _clients() -> tuple[Table, dict[str, dict[Path, bytes]]]:
+    """Clients on files, and what one of them has stored before each step."""
+    folder = TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    table, stored = Table(write_summing(Path(folder.name))), {}
+    with stand_in():
+        for step in STEPS:
+            table.play(table.round(), until=step)
+            stored[step] = {path: path.read_bytes() for path in table.sums(0).glob("*")}
+    return table, stored
+
+
+def sum_member(data: bytes) -> None:
+    """A member answers a message of the server's, and the server takes an answer, or refuses."""
+    given = Bytes(data)
+    step = STEPS[given.below(len(STEPS))]
+    members, asking = _round(step)
+    place = min(place for name, place in members.got if name == step)
+    stores, members.stores[place] = members.stores[place], Memory(members.stores[place])
+    try:
+        answer = b""
+        with suppress(MessageError):
+            answer = members.answer(step, place, _edited(members.got[step, place], given))
+        with suppress(MessageError):
+            deepcopy(asking).receive(place, _edited(answer, given))
+    finally:
+        members.stores[place] = stores
+
+
+def sum_step(data: bytes) -> None:
+    """A step of a sum is what was agreed, and a client answers it or refuses."""
+    given = Bytes(data)
+    step, kind = STEPS[given.below(len(STEPS))], given.below(4)
+    table, stored = _clients()
+    for path in table.sums(0).glob("*"):
+        path.unlink()
+    for path, content in stored[step].items():
+        path.write_bytes(content)
+    asked = table.round().step(step, table.got.get((0, step), b""))
+    content = asked.record()
+    if kind == 0:
+        content = _changed(content, given)
+    elif kind < 3:
+        entry = ["round", "message"][kind - 1]
+        about = dict(content.pop("sum"))
+        content["sum"] = ConfigRecord(about | {entry: _edited(about[entry], given)})
+    else:
+        said = _message(_changed(step_record(given.rest()), given))
+        with suppress(MessageError):
+            read_step(said)
+    with suppress(MessageError):
+        asked = SumStep.read(content)
+        with stand_in(), suppress(BGTPlannerError):
+            table.client(0).step(asked)
+
+
+TARGETS: Mapping[str, Callable[[bytes], None]] = {
+    "message": message,
+    "ledger_row": ledger_row,
+    "sum_member": sum_member,
+    "sum_step": sum_step,
+}
 """By the name of the folder with their corpus."""

@@ -25,6 +25,7 @@ from bgtplanner.errors import BGTPlannerError
 from bgtplanner.federation import answers, pacing
 from bgtplanner.federation.guard import Guard
 from bgtplanner.flower import client as module
+from bgtplanner.flower import sums
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request, SentModel
@@ -289,31 +290,43 @@ class Federation:
 
 
 @contextlib.contextmanager
-def simulated(federation: Federation) -> Iterator[None]:
-    """All writes of clients go to disks that may stop; the model is a stand-in."""
+def writing_to(disk_of: Callable[[Path], Disk | None]) -> Iterator[None]:
+    """All writes of clients go to disks that may stop."""
     patch = pytest.MonkeyPatch()
     real = Journal.writing
 
     def replace_file(target: Path, content: bytes) -> None:
-        disk = federation.disk_of(target)
+        disk = disk_of(target)
         assert disk is not None
         disk.replace_file(target, content)
 
     def writing(self: Journal) -> Any:
-        disk = federation.disk_of(self.path)
+        disk = disk_of(self.path)
         return real(self) if disk is None else disk.writing(self, real)
+
+    for home in (module, answers, pacing, sums):
+        patch.setattr(home, "replace_file", replace_file)
+    patch.setattr(Journal, "writing", writing)
+    try:
+        yield
+    finally:
+        patch.undo()
+
+
+@contextlib.contextmanager
+def simulated(federation: Federation) -> Iterator[None]:
+    """Disks may stop, and the model is a stand-in."""
+    patch = pytest.MonkeyPatch()
 
     def upload(self: Client, *_: Any) -> Any:
         digest = hashlib.sha256(str(self.file.ratings).encode()).digest()
         return np.frombuffer(digest[:SIZE], "i1"), None
 
-    for home in (module, answers, pacing):
-        patch.setattr(home, "replace_file", replace_file)
-    patch.setattr(Journal, "writing", writing)
     patch.setattr(Client, "_model_of", lambda *_: (None, None))
     patch.setattr(Client, "_train", upload)
     try:
-        yield
+        with writing_to(federation.disk_of):
+            yield
     finally:
         patch.undo()
 

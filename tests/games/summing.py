@@ -196,14 +196,23 @@ class Table:
         return self.kind(load_client(self.home / str(place) / "client.toml"), clock=lambda: 1e9)
 
     def step(self, place: int, asked: SumStep) -> bytes:
-        with self._noted(place):
+        with self.noting(place):
             answer = self.client(place).step(asked)
-        session = SumRequest.from_bytes(asked.round).session
-        self.sent.setdefault((place, asked.step, session), []).append(answer)
+        self.heard(place, asked, answer)
         return answer
 
+    def heard(self, place: int, asked: SumStep, answer: bytes) -> None:
+        """Note what has left a client."""
+        session = SumRequest.from_bytes(asked.round).session
+        self.sent.setdefault((place, asked.step, session), []).append(answer)
+
+    def newest(self, place: int) -> Any:
+        """What a client has put into a sum last."""
+        return self.put[place, max(number for who, number in self.put if who == place)]
+
     @contextlib.contextmanager
-    def _noted(self, place: int) -> Iterator[None]:
+    def noting(self, place: int) -> Iterator[None]:
+        """Note what a client puts into a sum meanwhile."""
         patch, real = pytest.MonkeyPatch(), Guard.share
 
         def share(guard: Guard, *args: Any, **options: Any) -> SharedUpload:
@@ -261,8 +270,7 @@ class Table:
             found = self.play(asked, **options).finish()
         except MessageError:
             return False
-        newest = {place: max(n for who, n in self.put if who == place) for place in found.places}
-        plain = sum(self.put[item] for item in newest.items())
+        plain = sum(self.newest(place) for place in found.places)
         modulus = 1 << asked.agreed.bits
         assert found.values.tolist() == [int(value) % modulus for value in plain]
         return True

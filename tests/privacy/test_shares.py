@@ -99,6 +99,8 @@ def test_a_share_is_no_larger_than_it_has_to_be(who: tuple[int, int, int], scale
 def test_the_room_is_rounded_up_to_a_whole_step() -> None:
     assert shares(1, 0, 0, scale=1.0).step == 2.0**-10
     assert shares(1, 0, 0, scale=1.0).share == 2**10 + 1  # 2^10, and the room
+    # Exactly as many steps as the room takes, but for the last digits.
+    assert shares(1, 0, 0, scale=1025 * 2.0**-10 * (1 - 2.0**-39)).share == 1025
     # Without the next double, this scale with its room would be a little below 2^11 steps.
     scale = 1 - 2.0**-40
     assert shares(1, 0, 0, scale=scale).step == 2.0**-11
@@ -134,15 +136,14 @@ def test_no_sum_of_bounded_uploads_wraps(who: tuple[int, int, int], size: int) -
     assert made.bits(size) <= 62
 
 
-@given(numbers, st.integers(1, 100_000), st.floats(1e-3, 1e3))
-def test_no_bit_is_sent_that_is_not_needed(
-    who: tuple[int, int, int], size: int, clip: float
-) -> None:
-    made = shares(*who, clip=clip)
-    largest = made.invited * (made.clip / made.step)
-    tail = math.sqrt(2 * (40 * math.log(2) + math.log(size)))
-    noise = tail * made.share * math.sqrt(made.invited)
-    assert largest + noise * (1 + 1e-8) + made.invited + 3 >= 2.0 ** (made.bits(size) - 2)
+@pytest.mark.parametrize("clip", [1e-3, 0.5, 40.0])
+def test_no_bit_is_sent_that_is_not_needed(clip: float) -> None:
+    for invited, size in itertools.product(range(1, 120), (1, 50_000)):
+        made = shares(invited, 0, 0, clip=clip)
+        largest = invited * (clip / made.step)
+        tail = math.sqrt(2 * (40 * math.log(2) + math.log(size)))
+        noise = tail * made.share * math.sqrt(invited)
+        assert largest + noise * (1 + 1e-8) + invited + 3 >= 2.0 ** (made.bits(size) - 2)
 
 
 def test_an_upload_of_nothing_has_the_bits_of_one_coordinate() -> None:
@@ -168,6 +169,15 @@ def test_too_many_clients_with_too_little_noise_are_refused() -> None:
 def test_what_is_refused(bad: dict[str, float], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         shares(**bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["scale", "clip"])
+def test_scales_and_clips_that_doubles_hold(name: str) -> None:
+    for size in (1e-100, 1e100):
+        Shares(scale=size, clip=size, invited=2)
+    for size in (0.99e-100, 1.01e100):
+        with pytest.raises(ConfigError, match=f"^{name} = .*: expected a number from 1e-100 to"):
+            Shares(**{"scale": 1.0, "clip": 1.0, "invited": 2, name: size})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -380,6 +390,21 @@ def test_fractions_of_shares_say_as_little_about_the_sum_as_is_claimed(
         density = normal * np.exp(-0.5 * ((away @ inverse) * away).sum(axis=1)).sum()
         worst = max(worst, abs(math.log(density)))
     assert worst <= bound * (1 + 1e-9) + 1e-12
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8])
+@pytest.mark.parametrize("number", [1, 2, 63, 64, 65])
+def test_the_bound_is_that_of_the_proof(share: float, number: int) -> None:
+    ratios = [
+        math.exp(-2 * math.pi**2 * share**2 * index / (index + 1)) for index in range(1, number)
+    ]
+    wanted = -sum(math.log(1 - 2 * ratio / (1 - ratio)) for ratio in ratios)
+    assert distance_from_gaussian(share, number) == pytest.approx(wanted, rel=1e-9)
+    # Of more than that, the rest counts as the largest of it.
+    more = -math.log(1 - 2 * (last := math.exp(-2 * math.pi**2 * share**2 * 64 / 65)) / (1 - last))
+    assert distance_from_gaussian(share, 100) - distance_from_gaussian(share, 64) == pytest.approx(
+        36 * more, rel=1e-9
+    )
 
 
 def test_all_that_sums_differ_by_is_in_the_room() -> None:

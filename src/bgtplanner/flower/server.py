@@ -7,6 +7,7 @@ lies between: a round trip to clients that may be slow, gone, wrong or hostile.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import Counter
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError, MessageError
 from bgtplanner.federation.aggregation.messages import Request as SumRequest
+from bgtplanner.federation.aggregation.neighbourhood import degree_and_threshold
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.federation.aggregation.server import Server as SumServer
 from bgtplanner.federation.client import coordinates_of, first_parameters, without_features
@@ -94,6 +96,20 @@ class Group(NamedTuple):
     tolerance: Tolerance
     neighbours: Neighbours
 
+    @property
+    def fewest(self) -> int:
+        """The fewest clients that can make a sum, with what is tolerated of so many.
+
+        Raises:
+            ConfigError: If all of them together cannot.
+        """
+        for number in range(2, len(self.roster)):
+            with contextlib.suppress(ConfigError):
+                degree_and_threshold(number, *self.tolerance.of(number))
+                return number
+        degree_and_threshold(len(self.roster), *self.tolerance.of(len(self.roster)))
+        return len(self.roster)
+
 
 class Deployment:
     """A federation on real machines, stepped round by round.
@@ -142,6 +158,7 @@ class Deployment:
         self._coordinates = coordinates_of(federation.model, shared)
         self._screen = Screen(self.protection.mechanism)
         self._missed = np.zeros(self.n_clients, dtype=np.int32)
+        self._fewest = max(pace.least_clients, 0 if group is None else group.fewest)
 
     @property
     def state(self) -> State:
@@ -157,10 +174,10 @@ class Deployment:
         now = time.monotonic()
         time.sleep(max(0.0, self._began + self.pace.pause_seconds - now))
         self._began = time.monotonic()
-        connected = self.machines.wait_for(self.pace.least_clients, self.pace.wait_seconds)
+        connected = self.machines.wait_for(self._fewest, self.pace.wait_seconds)
         silent = (self._missed >= _MOST_MISSED) & (self.next_round % _ASKED_AGAIN != 0)
         expected = connected & ~silent
-        return expected if expected.sum() >= self.pace.least_clients else connected
+        return expected if expected.sum() >= self._fewest else connected
 
     def step(self, terms: Terms, plan: Plan) -> RoundResult:
         """Ask all clients that have paid for their uploads, and learn from the usable ones."""
@@ -260,7 +277,12 @@ class Deployment:
             members=frozenset(requests), bits=shares.bits(self._coordinates),
             size=self._coordinates, dropouts=dropouts, colluders=colluders, context=context,
         )  # fmt: skip
-        summing, messages = SumServer(agreed, group.roster), dict.fromkeys(requests, b"")
+        messages = dict.fromkeys(requests, b"")
+        try:
+            summing = SumServer(agreed, group.roster)
+        except ConfigError as error:  # too few clients can pay for what is tolerated of them
+            _log.warning("nobody is asked for a sum: %s", error)
+            return None
         try:
             while summing.step is not None:
                 steps = {
@@ -278,7 +300,8 @@ class Deployment:
         except MessageError as error:
             _log.warning("a sum was not opened: %s", error)
             return None
-        self.late = self.useless.pop("late", 0)
+        finally:
+            self.late = self.useless.pop("late", 0)
         accepted = np.zeros(self.n_clients, dtype=np.float32)
         accepted[list(found.places)] = 1.0
         return shares.decode(found.values, len(found.places)), accepted
