@@ -566,10 +566,10 @@ def test_a_folder_of_another_run_is_left_alone(federation: Federation, tmp_path:
     grid = InProcessGrid(client_app, federation[1])
     play(federation, grid, tmp_path / "run")
     set_keys(federation, federation__rounds=4)
-    with pytest.raises(RunFolderError, match="other settings or items"):
+    with pytest.raises(RunFolderError, match="other settings, items or clients"):
         play(federation, grid, tmp_path / "run")
     runner.simulate("demo", rounds=1, out=tmp_path / "simulated")
-    with pytest.raises(RunFolderError, match="other settings or items"):
+    with pytest.raises(RunFolderError, match="other settings, items or clients"):
         play(federation, grid, tmp_path / "simulated")
 
 
@@ -705,7 +705,7 @@ def test_features_stay_when_the_server_is_restarted(few: Ratings, tmp_path: Path
     with pytest.raises((KeyboardInterrupt, InterruptedRunError)):
         carry_out(grid, federation[0], tmp_path / "run", poll_seconds=0.0, observer=Stops())
     (tmp_path / "items.csv").write_text(table.replace(",1\n", ",0\n", 1), encoding="utf-8")
-    with pytest.raises(RunFolderError, match="other settings or items"):
+    with pytest.raises(RunFolderError, match="other settings, items or clients"):
         play(federation, grid, tmp_path / "run")
     (tmp_path / "items.csv").write_text(table, encoding="utf-8")
     summary = play(federation, grid, tmp_path / "run")

@@ -10,6 +10,7 @@ import pytest
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
+from bgtplanner.errors import RunFolderError
 from bgtplanner.federation.aggregation.keys import public_bytes
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.client import client_app, make_client_app
@@ -98,3 +99,14 @@ def test_the_same_model_as_a_simulation(
     ours, theirs = rounds_of(tmp_path / "run"), rounds_of(tmp_path / "simulated")
     for name in ("charge", "clients", "surplus"):
         assert [one[name] for one in ours] == pytest.approx([one[name] for one in theirs])
+
+
+def test_a_run_goes_on_with_its_own_roster_only(tmp_path: Path, few: Ratings) -> None:
+    """In another order of the clients, the server's ledger would be about others."""
+    config, files = federation(tmp_path, few)
+    grid = InProcessGrid(client_app, files)
+    carry_out(grid, config, tmp_path / "run", poll_seconds=0)
+    known = Roster.read(tmp_path / "roster.txt")
+    Roster(known.names[::-1], known.keys[::-1]).write(tmp_path / "roster.txt")
+    with pytest.raises(RunFolderError, match="other settings, items or clients"):
+        carry_out(grid, config, tmp_path / "run", poll_seconds=0)

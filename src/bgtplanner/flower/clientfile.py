@@ -70,7 +70,8 @@ class ClientPolicy(_File):
             against any other: the server sees each upload, and local privacy means no less.
         largest_charge: Largest charge of one round, in the accountant's currency.
         smallest_charge: Smallest charge of one round; it bounds the total number of answers.
-        smallest_noise_multiplier: Smallest ratio of noise scale to the sensitivity 2 * clip.
+        smallest_noise_multiplier: Smallest ratio of the noise scale to the sensitivity, which
+            is the clip, or twice the clip for ``replace-one``.
         smallest_clip: A smaller clip is refused.
         largest_clip: A larger clip is refused.
         models: Names of the models that may be computed, or ``package.module:Class`` for one that

@@ -72,7 +72,10 @@ def carry_out(
     check_deployable(config)
     catalogue = catalogue_of(config, Path(config_file).parent)
     group = group_of(config, Path(config_file).parent)
-    with _folder_of(Path(out), config, catalogue.digest, len(catalogue.items)) as folder:
+    mark = catalogue.digest
+    if group is not None:  # places are those of the roster, in the server's ledger as well
+        mark = hashlib.sha256(bytes.fromhex(mark) + group.roster.digest).hexdigest()
+    with _folder_of(Path(out), config, mark, len(catalogue.items)) as folder:
         summary = folder.summary(whole=True)
         if summary is not None:
             return summary
@@ -194,8 +197,8 @@ def _folder_of(path: Path, config: Config, mark: str, items: int) -> RunFolder:
     try:
         if not folder.deployed or folder.config() != config or folder.notes()["data"] != mark:
             raise RunFolderError(
-                f"{path}: holds a run with other settings or items; choose another folder (out), "
-                "or use the settings that the run was started with"
+                f"{path}: holds a run with other settings, items or clients; choose another "
+                "folder (out), or use the settings that the run was started with"
             )
     except BaseException:
         folder.close()

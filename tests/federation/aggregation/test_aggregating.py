@@ -330,6 +330,24 @@ def test_the_same_message_is_answered_with_the_same_bytes() -> None:
         assert members.answer(step, place, members.got[step, place]) == answer
 
 
+def test_nothing_stored_takes_a_mask_off_once_the_sum_is_open() -> None:
+    """Whoever steals a client's files later and has its masked uploads learns nothing by them."""
+    members = Members(5)
+    members.play(until="open")
+    states = [members.client(place)._load() for place in range(5)]
+    for place, state in enumerate(states):
+        secrets = [state.masking_seed, state.sealing, *(one.of_masking for one in state.held)]
+        secrets = [secret for secret in secrets if any(secret)]
+        assert len(secrets) == 2 + 4
+        stored = members.stores[place]
+        assert all(any(secret in of for of in stored.values()) for secret in secrets)
+        answer = members.answer("open", place, members.got["open", place])
+        assert not any(secret in of for of in stored.values() for secret in secrets)
+        assert members.answer("open", place, members.got["open", place]) == answer
+        upload = members.answer("upload", place, members.got["upload", place])
+        assert upload == members.sent["upload", place]
+
+
 def test_an_upload_that_was_begun_and_not_stored_is_never_made_again() -> None:
     class PowerCut(Exception):
         pass

@@ -4,9 +4,10 @@
 stores its secrets together with its answer; only then is the answer handed out. So an answer that
 was sent is stored, and asked again with the same bytes the client repeats it, byte for byte. A
 step that has begun and has no answer is never done again: a masked upload cannot be made a second
-time with other values. If the two entries of the store do not fit together, because the process
-was killed between them or one was lost or replaced by an older one, the client takes no further
-part in the round. A store that is set back as a whole is for the caller's ledger to notice.
+time with other values. The last step erases the secrets of the round. If the two entries of the
+store do not fit together, because the process was killed between them or one was lost or replaced
+by an older one, the client takes no further part in the round. A store that is set back as a whole
+is for the caller's ledger to notice.
 
 **Refusals.** Whatever does not fit raises a `MessageError`, and ends the round for this client.
 """
@@ -131,6 +132,12 @@ class _State(Message):
         return frozenset(held.place for held in self.held)
 
 
+def _nothing(answers: tuple[_Answer, ...] = ()) -> _State:
+    """Return a state without secrets."""
+    none = bytes(keys.SEED)
+    return _State(none, none, bytes(32), (), (), frozenset(), answers)
+
+
 class Client:
     """One client in one round.
 
@@ -227,7 +234,7 @@ class Client:
     def _load(self) -> _State:
         begun, kept = (self._store.load(f"{self._name}-{part}") for part in ("begun", "state"))
         if begun is None and kept is None:
-            return _State(bytes(16), bytes(16), bytes(32), (), (), frozenset(), ())
+            return _nothing()
         if begun is None or kept is None:
             self._end("what was stored of it is lost in part, or a step was begun and not done")
         state = _State.from_bytes(kept)
@@ -372,7 +379,9 @@ class Client:
             for held in state.held
         )
         answer = Opened(self._session, self.place, state.self_seed, shares)
-        return replace(state, survivors=got.places), answer
+        # The last step needs no secret after it: whoever takes the store later finds none.
+        over = _nothing(state.answers)
+        return replace(over, survivors=got.places), answer
 
     def _check_survivors(self, state: _State, survivors: frozenset[int]) -> None:
         request, near = self.request, survivors & set(self._neighbours)
