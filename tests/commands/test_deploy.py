@@ -23,13 +23,13 @@ from bgtplanner.flower import check, example
 from bgtplanner.flower.check import check_client
 from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
+from bgtplanner.flower.in_process import InProcessGrid
 from bgtplanner.flower.messages import SentModel
 from bgtplanner.models.tastes import Tastes
 from bgtplanner.runs.assembly import federation_of
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployable import agreed_settings, catalogue_of, check_deployable
 from bgtplanner.runs.deployed import carry_out
-from bgtplanner.flower.in_process import InProcessGrid
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 

@@ -17,6 +17,7 @@ from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import MessageError
 from bgtplanner.flower.client import Client, client_app, make_client_app
 from bgtplanner.flower.clientfile import load_client
+from bgtplanner.flower.in_process import InProcessGrid
 from bgtplanner.flower.messages import Request
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import load_config
@@ -25,7 +26,6 @@ from bgtplanner.runs.deployed import carry_out
 from bgtplanner.runs.run import simulate
 from flower.doubles import SETTINGS, noise_of_simulation, write_federation
 from flower.equality import LEARNERS, begin_as_simulated, genres, same_ledgers, same_model
-from bgtplanner.flower.in_process import InProcessGrid
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 

@@ -21,6 +21,7 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError, DataError, InterruptedRunError, RunFolderError
 from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
+from bgtplanner.flower.in_process import InProcessGrid, Tamper
 from bgtplanner.flower.messages import CATALOGUE, TRAIN, read_status, reply, upload_record
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.ledger import Ledger
@@ -38,7 +39,6 @@ from flower.doubles import (
     write_federation,
     write_toml,
 )
-from bgtplanner.flower.in_process import InProcessGrid, Tamper
 from flower.test_messages import bad_uploads
 
 pytestmark = pytest.mark.usefixtures("compiled_once")

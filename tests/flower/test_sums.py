@@ -14,6 +14,7 @@ from bgtplanner.federation.aggregation.keys import public_bytes
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.client import client_app, make_client_app
 from bgtplanner.flower.clientfile import load_client
+from bgtplanner.flower.in_process import InProcessGrid
 from bgtplanner.flower.sums import identity_in
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployable import agreed_settings
@@ -21,7 +22,6 @@ from bgtplanner.runs.deployed import carry_out
 from bgtplanner.runs.run import simulate
 from flower.doubles import SETTINGS, spent, sum_of_simulation, write_federation
 from flower.equality import LEARNERS, begin_as_simulated, same_ledgers, same_model
-from bgtplanner.flower.in_process import InProcessGrid
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
