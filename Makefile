@@ -63,7 +63,7 @@ pytest: setup
 coverage: setup
 	$(PYTEST) --cov --cov-report=term
 
-# The same federation under 10,000 schedules of stops, losses and delays; about ten minutes.
+# The same federations under 10,000 schedules of stops, losses and delays; about twenty minutes.
 test-long: setup
 	BGTPLANNER_SCHEDULES=10000 $(BIN)/pytest -n 2 tests/games/test_schedules.py \
 	  tests/games/test_aggregation_schedules.py tests/games/test_summing_schedules.py

@@ -14,11 +14,13 @@ from flwr.app import ConfigRecord, Context, RecordDict
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError, LedgerError, MessageError
+from bgtplanner.federation.aggregation.client import Client as Member
 from bgtplanner.flower.client import Client, _file_of
 from bgtplanner.flower.clientfile import load_client
-from bgtplanner.flower.messages import HELLO, KEEP, TRAIN, Request, hello_request
+from bgtplanner.flower.messages import HELLO, KEEP, SUM, TRAIN, Request, hello_request
 from flower.doubles import agreed, spent, write_toml
 from flower.test_client import of_model, rate, send
+from games.summing import Table, stand_in, write_summing
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -122,6 +124,40 @@ def test_no_other_process_answers_meanwhile(
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def test_no_other_process_takes_a_step_of_a_sum_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table(write_summing(tmp_path))
+    asked, locked = table.round(), list[str]()
+
+    def noted(real: Any) -> Any:
+        def call(member: Member, step: int, *rest: Any) -> Any:
+            home = member._store._folder.parent  # type: ignore[attr-defined]
+            with (home / "lock").open("ab") as file, pytest.raises(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked.append(home.parent.name)
+            return real(member, step, *rest)
+
+        return call
+
+    with stand_in():
+        monkeypatch.setattr(Member, "_step", noted(Member._step))
+        table.play(asked)
+    assert locked.count("0") in (4, 5)  # of which one is a witness's
+    with (table.state(0) / "lock").open("ab") as file:  # and afterwards whoever comes
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_what_a_client_keeps_of_sums_is_its_own(tmp_path: Path) -> None:
+    table = Table(write_summing(tmp_path))
+    with stand_in():
+        table.play(table.round())
+    assert stat.S_IMODE(table.sums(0).stat().st_mode) == 0o700
+    assert {path.name.partition("-")[2] for path in table.sums(0).iterdir()} == {"begun", "state"}
+    with table.client(0).open_ledger() as ledger:
+        assert (ledger.unsettled, ledger.newest_round("run")) == (0, 0)
+
+
 # ---- what it agrees to
 
 
@@ -201,3 +237,17 @@ def test_the_owner_reads_how_many_ratings_were_left_out(
     rate(client, "u0,brand-new,2.0")
     client.answer(replace(request_of_server, round=1))
     assert said_in(flower_log) == ["1 ratings left out: not in this run's catalogue or scale"]
+
+
+def test_the_owner_reads_why_a_step_of_a_sum_was_refused(
+    tmp_path: Path, flower_log: pytest.LogCaptureFixture
+) -> None:
+    table = Table(write_summing(tmp_path))
+    file, asked = tmp_path / "0" / "client.toml", table.round(colluders=0)
+    with stand_in():
+        reply = send(file, SUM, asked.step("keys").record())
+        plain = send(file, TRAIN, asked.plan.record())
+    assert dict(reply) == dict(plain) == {"reply": ConfigRecord({"status": "refused"})}
+    sum_refused, plain_refused = said_in(flower_log)
+    assert sum_refused.startswith("refused: round 0 of secure aggregation: it protects from 0")
+    assert plain_refused.startswith("refused: an upload outside of a sum")

@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
+from bgtplanner.errors import ConfigError, InterruptedRunError
 from bgtplanner.federation.aggregation import keys
 from bgtplanner.federation.aggregation.client import Client as Member
 from bgtplanner.federation.aggregation.messages import Opened
@@ -46,6 +47,7 @@ from bgtplanner.planning.policy import Plan
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.noise import SeededNoise
 from bgtplanner.privacy.shares import Shares, Tolerance
+from federation.aggregation.members import identity, roster_of
 from games.machines import Disk, Stop, writing_to
 from games.summing import (
     CHARGE,
@@ -294,6 +296,25 @@ def test_too_few_that_can_pay_abort_the_round_and_not_the_run(memory: Path, gran
     with federation(memory) as summing:
         assert summing.step(granted).aborted
         assert summing.step().clients == CLIENTS
+
+
+def test_a_server_waits_for_as_many_as_can_make_a_sum(memory: Path) -> None:
+    with federation(memory) as summing:
+        deployment = summing.deployment
+        deployment.pace = deployment.pace._replace(wait_seconds=0.0)
+        assert deployment.present().all()
+        summing.network.online.remove(3)
+        with pytest.raises(InterruptedRunError, match="4 clients are connected"):
+            deployment.present()
+
+
+def test_what_can_never_make_a_sum_is_refused_before_a_run() -> None:
+    roster = roster_of([identity(place) for place in range(9)])
+    assert Group(roster, Tolerance(1, 1), "replace-special").fewest == 5
+    assert Group(roster, Tolerance(0, 0), "replace-special").fewest == 2
+    assert Group(roster, Tolerance(0.2, 1), "replace-special").fewest == 3
+    with pytest.raises(ConfigError, match="9 members, of whom 5 may drop out"):
+        Group(roster, Tolerance(5, 1), "replace-special").fewest  # noqa: B018
 
 
 def lying(step: str, place: int, answer: bytes) -> bytes:
