@@ -565,7 +565,7 @@ def _moves(seed: int, few: Ratings, roster: Roster) -> list[Move]:
     return some_moves(np.random.default_rng(seed), honest, MOVES, [first], sums_of)
 
 
-GAMES, MOVES = 6, 60
+GAMES, MOVES = 5, 60
 
 
 @pytest.mark.usefixtures("compiled_once")
