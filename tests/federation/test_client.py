@@ -24,7 +24,7 @@ from bgtplanner.federation.client import (
     train_client,
     upload_of,
 )
-from bgtplanner.federation.protection import Protection, terms_of
+from bgtplanner.federation.protection import terms_of
 from bgtplanner.federation.rounds import Federation, Heldout, State
 from bgtplanner.federation.server import Server
 from bgtplanner.models.bias import Biases
@@ -104,16 +104,15 @@ def test_flat_and_back() -> None:
     assert shared.dense.tolist() == [20.0, 21.0, 22.0]
 
 
-def test_a_server_learns_from_single_uploads_only_with_local_trust() -> None:
+def test_a_server_learns_only_from_uploads_that_are_protected() -> None:
     accountant = accountant_named("gaussian/gdp")
-    protection = Protection(mechanism="gaussian", trust="secagg")
     server = Server(optimizer="posterior")
-    federation = Federation(model=Biases(), server=server, protection=protection)
+    federation = Federation(model=Biases(), server=server)
     shared = Biases().initial(jax.random.key(0), 1, 10)[0]
     state = State(shared, (), Biases().server_initial(shared, server))
     everybody, classes = np.ones(3, dtype=bool), np.zeros(3, dtype=np.int32)
     terms = terms_of(accountant, "local", 0.1, np.array([1.0]), everybody, classes)
-    with pytest.raises(ConfigError, match="trust local, unit client"):
+    with pytest.raises(ConfigError, match="of unit client"):
         federation.received(state, jax.numpy.zeros(20), terms)
 
 

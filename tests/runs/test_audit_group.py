@@ -220,11 +220,11 @@ class WithoutLedger(Client):
 class SilentWithoutRatings(Client):
     """Refuses to upload what its ratings do not allow for."""
 
-    def _trained(self, model: Any, shared: Any, request: Any) -> Any:
-        upload = super()._trained(model, shared, request)
+    def _train(self, model: Any, shared: Any, request: Any) -> Any:
+        upload, kept = super()._train(model, shared, request)
         if not upload.any():
             raise MessageError("no ratings")
-        return upload
+        return upload, kept
 
 
 class Forgetful(RoundStore):
