@@ -7,7 +7,9 @@ client. All values are scaled to [0, 1].
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Self
@@ -15,8 +17,9 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bgtplanner.arguments import in_words, refuse_unless
 from bgtplanner.data.catalogue import Catalogue, as_label
-from bgtplanner.errors import ConfigError, DataError
+from bgtplanner.errors import ConfigError, DataError, quoted
 
 __all__ = ["Duplicates", "Ratings", "Scale"]
 
@@ -24,6 +27,8 @@ IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
 
 _WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # integers that are written as they are read
+
+_NO_LABELS = (list, tuple, dict, set, frozenset, np.ndarray)
 
 Scale = Literal["max", "minmax"] | tuple[float, float]
 """How raw values become [0, 1]: ``max`` divides by the largest value, ``minmax`` maps the smallest
@@ -156,6 +161,8 @@ class Ratings:
         ConfigError.unless(
             unknown in ("error", "leave-out"), "unknown", unknown, "error or leave-out"
         )
+        fits = isinstance(catalogue, Catalogue)
+        refuse_unless(fits, "catalogue", catalogue, "a Catalogue; see Catalogue.from_frame")
         whole = self.item_labels.dtype.kind in "iuf" and all(
             map(_WHOLE.fullmatch, catalogue.labels)
         )
@@ -194,7 +201,11 @@ class Ratings:
 
     def to_raw(self, value: ArrayLike) -> NDArray[np.float64]:
         """Convert scaled values, such as predictions, back to the scale of the source."""
-        return np.asarray(value, dtype=np.float64) * (self.high - self.low) + self.low
+        try:
+            scaled = np.asarray(value, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise DataError(f"value = {in_words(value)}: expected numbers from 0 to 1") from error
+        return scaled * (self.high - self.low) + self.low
 
     @classmethod
     def from_arrays(
@@ -234,13 +245,22 @@ class Ratings:
                 label is missing from `users` or `items`, or a duplicate is found under
                 ``duplicates="error"``.
         """
-        raw = np.ones(np.shape(user)[:1]) if value is None else _as_float(value, "value")
+        refuse_unless(isinstance(name, str), "name", name, "text")
+        raw = np.ones(len(_column(user, "user"))) if value is None else _as_float(value, "value")
+        scale = _as_scale(scale)
         given, notes = value is None or not isinstance(scale, str), tuple[str, ...]()
         if value is None:
-            fits = isinstance(scale, str) or tuple(scale) == (0, 1)
+            fits = isinstance(scale, str) or scale == (0, 1)
             ConfigError.unless(fits, "scale", scale, "nothing, or 0 and 1, as there are no values")
-        alike = len(raw) > 1 and raw[0] > 0 and bool((raw == raw[0]).all())
-        implicit = value is None or (alike and not given)
+        alike = len(raw) > 1 and bool((raw == raw[0]).all())
+        implicit = value is None or (alike and not given and raw[0] > 0)
+        if alike and not implicit:
+            if not given:
+                raise DataError(
+                    f"all {len(raw):,} values are the same and not above 0, so that there is "
+                    "nothing to learn; give values that differ, or bounds with scale=(low, high)"
+                )
+            notes = ("All ratings have the same value: there is nothing to learn from them.",)
         if implicit:
             why = "There is no rating column" if value is None else "All ratings are the same"
             notes = (f"{why}: each row counts as a click (implicit feedback), with the value 1.",)
@@ -319,24 +339,50 @@ class Ratings:
             try:
                 columns[argument] = None if name is None else frame[name]
             except (KeyError, IndexError, TypeError, ValueError) as error:
-                known = getattr(frame, "column_names", None)
-                known = list(getattr(frame, "columns", frame)) if known is None else known
+                known = getattr(frame, "column_names", getattr(frame, "columns", None))
+                if known is None and not isinstance(frame, Mapping):
+                    raise DataError(
+                        f"frame = {in_words(frame)}: expected a table with named columns, such as "
+                        "a DataFrame or a dict of lists"
+                    ) from error
+                known = list(frame if known is None else known)
                 clicks = "; for clicks without ratings: value=None" * (argument == "value")
                 raise DataError(
                     f"{argument}={name!r}: no such column; the frame has {known}{clicks}"
                 ) from error
             except Exception as error:  # frame libraries have errors of their own
                 raise DataError(f"{argument}={name!r}: no such column") from error
+        known = inspect.signature(cls.from_arrays).parameters
+        for option in options:
+            if option not in known:
+                raise ConfigError(f"{option}: not an option; expected one of {', '.join(known)}")
         return cls.from_arrays(**columns, **options)
 
 
-def _as_float(column: ArrayLike, name: str) -> NDArray[np.float64]:
+def _column(column: ArrayLike, name: str) -> NDArray[Any]:
+    """A column as an array; entries that a masked array or a frame lacks are missing."""
     try:
-        array = np.asarray(column, dtype=np.float64)
+        array = np.asarray(column)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{name} must be numbers") from error
+        raise DataError(f"{name}: expected one label or number per rating, in a list") from error
     if array.ndim != 1:
-        raise DataError(f"{name} must be one-dimensional, has shape {array.shape}")
+        what = in_words(column) if array.ndim == 0 else f"shape {array.shape}"
+        raise DataError(f"{name} = {what}: expected a list or array with one entry per rating")
+    if np.ma.is_masked(column):
+        raise DataError(f"{name} must not hold masked entries; leave these ratings out")
+    return array
+
+
+def _as_float(column: ArrayLike, name: str) -> NDArray[np.float64]:
+    given = _column(column, name)
+    if given.dtype == object:
+        given = np.array([np.nan if _is_missing(of) else of for of in given.tolist()])
+    if given.dtype.kind == "c":
+        raise DataError(f"{name} must be numbers")
+    try:
+        array = given.astype(np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"{name} must be numbers") from error
     bad = np.flatnonzero(~np.isfinite(array))
     if bad.size:
         raise DataError(
@@ -348,23 +394,57 @@ def _as_float(column: ArrayLike, name: str) -> NDArray[np.float64]:
 def _index_labels(
     column: ArrayLike, known: ArrayLike | None, name: str, length: int
 ) -> tuple[NDArray[Any], IntArray]:
-    array = np.asarray(column)
-    if array.ndim != 1 or len(array) != length:
-        raise DataError(f"{name} has shape {array.shape}, value has {length} entries")
-    if array.dtype == object:
-        if any(label is None or label != label for label in array.tolist()):  # None and NaN
-            raise DataError(f"{name} must not hold missing labels")
-        array = array.astype(str)
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise DataError(f"{name} must not hold NaN or infinity")
+    array = _labels(column, name)
+    if len(array) != length:
+        raise DataError(f"{name} has {len(array)} entries, and {length} were expected, as many as "
+                        "there are ratings")  # fmt: skip
     if known is None:
         labels, index = np.unique(array, return_inverse=True)
         return labels, index.astype(np.int32)
-    labels = np.unique(np.asarray(known))
+    labels = np.unique(_labels(known, f"{name}s"))
     index = np.minimum(np.searchsorted(labels, array), max(len(labels) - 1, 0))
     if len(array) and not (len(labels) and np.array_equal(labels[index], array)):
         raise DataError(f"{name} holds labels that are not among the given {name}s")
     return labels, index.astype(np.int32)
+
+
+def _labels(column: ArrayLike, name: str) -> NDArray[Any]:
+    """A column of labels, each of them a number or text."""
+    array = _column(column, name)
+    if array.dtype == object:
+        if any(isinstance(label, _NO_LABELS) for label in array.tolist()):
+            raise DataError(f"{name} must hold labels: whole numbers or text")
+        missing = [_is_missing(label) for label in array.tolist()]
+        if any(missing):
+            row = missing.index(True) + 1
+            raise DataError(f"{name} must not hold missing labels; the first is in row {row}")
+        array = array.astype(str)
+    if array.dtype.kind not in "biufUSMm":
+        raise DataError(f"{name} must hold labels: whole numbers or text")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise DataError(f"{name} must not hold NaN or infinity")
+    return array
+
+
+def _is_missing(label: Any) -> bool:
+    """Whether it is None, a NaN, or the missing value of a library of frames."""
+    missing = label is None or type(label).__name__ in ("NAType", "NaTType")
+    return missing or (isinstance(label, float | np.floating) and bool(np.isnan(label)))
+
+
+def _as_scale(scale: Any) -> Scale:
+    """The scale with its bounds as a pair of numbers."""
+    if isinstance(scale, str) and scale in ("max", "minmax"):
+        return "max" if scale == "max" else "minmax"
+    try:
+        low, high = (float(bound) for bound in scale)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(
+            f"scale={quoted(scale)}: expected 'max', 'minmax' or two numbers (low, high)"
+        ) from error
+    if not (np.isfinite(low) and np.isfinite(high) and low < high):
+        raise ConfigError(f"scale=({low:g}, {high:g}): needs finite bounds with low < high")
+    return low, high
 
 
 def _bounds(raw: NDArray[np.float64], scale: Scale) -> tuple[float, float]:
@@ -378,15 +458,7 @@ def _bounds(raw: NDArray[np.float64], scale: Scale) -> tuple[float, float]:
         if high / 2 - low / 2 > 1e300:
             raise DataError("the values are too far apart to be scaled; are they ratings?")
         return low, high
-    try:
-        low, high = (float(bound) for bound in scale)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"scale={scale!r}: expected 'max', 'minmax' or two numbers (low, high)"
-        ) from error
-    if not (np.isfinite(low) and np.isfinite(high) and low < high):
-        raise ConfigError(f"scale=({low:g}, {high:g}): needs finite bounds with low < high")
-    return low, high
+    return scale
 
 
 def _resolve_duplicates(
