@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from bgtplanner.privacy.budget import Budget, Budgets
     from bgtplanner.privacy.ledger import Ledger
     from bgtplanner.report.study import compare
-    from bgtplanner.runs.run import resume, simulate
+    from bgtplanner.runs.run import load, resume, simulate
+    from bgtplanner.runs.statistics import Comparison, load_study
     from bgtplanner.runs.summary import Result
 
 __version__ = "0.2.0"
@@ -30,6 +31,7 @@ __all__ = [
     "Budget",
     "Budgets",
     "Catalogue",
+    "Comparison",
     "Learner",
     "Ledger",
     "Plan",
@@ -38,7 +40,9 @@ __all__ = [
     "Result",
     "compare",
     "errors",
+    "load",
     "load_ratings",
+    "load_study",
     "resume",
     "simulate",
 ]
@@ -48,6 +52,7 @@ _HOMES = {
     "Budget": "bgtplanner.privacy.budget",
     "Budgets": "bgtplanner.privacy.budget",
     "Catalogue": "bgtplanner.data.catalogue",
+    "Comparison": "bgtplanner.runs.statistics",
     "Learner": "bgtplanner.models.learner",
     "Ledger": "bgtplanner.privacy.ledger",
     "Plan": "bgtplanner.planning.policy",
@@ -55,7 +60,9 @@ _HOMES = {
     "Ratings": "bgtplanner.data.ratings",
     "Result": "bgtplanner.runs.summary",
     "compare": "bgtplanner.report.study",
+    "load": "bgtplanner.runs.run",
     "load_ratings": "bgtplanner.data.datasets",
+    "load_study": "bgtplanner.runs.statistics",
     "resume": "bgtplanner.runs.run",
     "simulate": "bgtplanner.runs.run",
 }

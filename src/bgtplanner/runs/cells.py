@@ -17,8 +17,10 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import (
     BGTPlannerError,
     ConfigError,
@@ -27,6 +29,8 @@ from bgtplanner.errors import (
     RunFolderError,
 )
 from bgtplanner.models.metrics import METRICS
+from bgtplanner.planning.policy import Policy
+from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs import run as runner
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.contents import OF_EVERY_RUN
@@ -37,6 +41,7 @@ from bgtplanner.runs.observers import Observer
 __all__ = [
     "BACKENDS",
     "Cell",
+    "Objects",
     "Outcome",
     "Tell",
     "check_backend",
@@ -98,19 +103,42 @@ class Outcome:
     seconds: float = 0.0
 
 
+class Objects(NamedTuple):
+    """Objects that were given in Python in place of names, for all cells of a study.
+
+    Attributes:
+        ratings: By the name under which the study has them.
+        given: The model.
+        policies: Classes, which other processes may not be able to import.
+    """
+
+    ratings: Mapping[str, Ratings] = MappingProxyType({})
+    given: runner.Given = runner.Given()
+    policies: tuple[type[Policy], ...] = ()
+
+
 def one_by_one(
-    todo: Sequence[Cell], cells: Mapping[Cell, Config], out: Path, tell: Tell | None
+    todo: Sequence[Cell],
+    cells: Mapping[Cell, Config],
+    out: Path,
+    tell: Tell | None,
+    objects: Objects,
 ) -> Generator[Outcome, None, None]:
     """Run cells in this process, until one is interrupted."""
     for cell in todo:
-        outcome = _run_cell(cell, cells[cell], out / cell.place, _CellView(cell, tell))
+        outcome = _run_cell(cell, cells[cell], out / cell.place, _CellView(cell, tell), objects)
         yield outcome
         if outcome.interrupted:
             return
 
 
 def side_by_side(
-    todo: Sequence[Cell], cells: Mapping[Cell, Config], out: Path, backend: str, jobs: int
+    todo: Sequence[Cell],
+    cells: Mapping[Cell, Config],
+    out: Path,
+    backend: str,
+    jobs: int,
+    objects: Objects,
 ) -> Generator[Outcome, None, None]:
     """Run cells in other processes, which learn of a request to stop through a file.
 
@@ -129,7 +157,7 @@ def side_by_side(
         try:
             left = list(todo)
             while left and not stop.is_set():
-                yield from _in_a_pool(left, cells, out, flag, backend, jobs, stop)
+                yield from _in_a_pool(left, cells, out, flag, backend, jobs, stop, objects)
         finally:
             stop.set()
             watcher.join()
@@ -144,6 +172,7 @@ def _in_a_pool(
     backend: str,
     jobs: int,
     stop: threading.Event,
+    objects: Objects,
 ) -> Iterator[Outcome]:
     """Run cells from `left` until there are none, or until the pool breaks."""
     import joblib
@@ -156,7 +185,10 @@ def _in_a_pool(
             cell = left.pop(0)
             running[cell] = None
             place = out.absolute() / cell.place
-            yield joblib.delayed(_run_elsewhere)(cell, cells[cell], place, flag, threads)
+            own = objects._replace(
+                ratings={of: it for of, it in objects.ratings.items() if of == cell.dataset}
+            )
+            yield joblib.delayed(_run_elsewhere)(cell, cells[cell], place, flag, threads, own)
 
     own = {"inner_max_num_threads": threads} if backend == "loky" else {}
     with joblib.parallel_config(backend, n_jobs=jobs, **own):
@@ -223,21 +255,34 @@ def _cluster(backend: str, jobs: int) -> Iterator[None]:
         yield
 
 
-def _run_elsewhere(cell: Cell, config: Config, place: Path, flag: Path, threads: int) -> Outcome:
+def _run_elsewhere(
+    cell: Cell, config: Config, place: Path, flag: Path, threads: int, objects: Objects
+) -> Outcome:
     """Run a cell in another process, with its share of the cores."""
     for name in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)  # JAX reads the first one when it starts
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    return _run_cell(cell, config, place, _CellView(cell, flag=flag))
+    for policy in objects.policies:
+        POLICIES.named(policy)  # here, too
+    return _run_cell(cell, config, place, _CellView(cell, flag=flag), objects)
 
 
-def _run_cell(cell: Cell, config: Config, place: Path, view: _CellView) -> Outcome:
+def _run_cell(
+    cell: Cell, config: Config, place: Path, view: _CellView, objects: Objects
+) -> Outcome:
     begun = time.perf_counter()
+    own: dict[str, Any] = {}
+    if cell.dataset in objects.ratings:
+        own["ratings"] = objects.ratings[cell.dataset]
     try:
         if (place / "config.toml").exists():
-            runner.resume(place, observer=view)
+            if objects.given.model is not None:
+                own["model"] = objects.given.model
+            runner.resume(place, observer=view, **own)
         else:
-            runner.execute(config, out=place, observer=view)
+            if objects.given.model is not None:
+                own["given"] = objects.given
+            runner.execute(config, out=place, observer=view, **own)
         outcome = outcome_of(cell, place)
     except (InterruptedRunError, KeyboardInterrupt):
         return Outcome(cell=cell, interrupted=True)
