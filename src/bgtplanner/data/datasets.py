@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bgtplanner.arguments import as_path, as_whole, refuse_unless
 from bgtplanner.data.catalogue import Catalogue, ItemsFormat, read_items
@@ -468,11 +469,16 @@ def _read(info: Dataset, paths: Sequence[Path], duplicates: Duplicates) -> Ratin
         )
     except DataError as error:
         raise DataError(str(error), path=paths[0]) from error
-    if table.user_labels is not None:
-        ratings = replace(ratings, user_labels=table.user_labels[ratings.user_labels])
-    if table.item_labels is not None:
-        ratings = replace(ratings, item_labels=table.item_labels[ratings.item_labels])
-    return ratings
+    return replace(
+        ratings,
+        user_labels=_named(ratings.user_labels, table.user_labels),
+        item_labels=_named(ratings.item_labels, table.item_labels),
+    )
+
+
+def _named(labels: NDArray[Any], names: NDArray[np.str_] | None) -> NDArray[Any]:
+    """The names of ids in a table, or the ids if they have none, in the width of any number."""
+    return labels.astype(np.int64) if names is None else names[labels]
 
 
 def data_folders(data_dir: Path | str | None = None) -> list[Path]:
