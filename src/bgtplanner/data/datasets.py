@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from bgtplanner.caches import user_cache, with_home
 from bgtplanner.data.catalogue import Catalogue, ItemsFormat, read_items
 from bgtplanner.data.ratings import Duplicates, Ratings, Scale
 from bgtplanner.data.split import deal_users, merge_users
@@ -35,7 +36,6 @@ __all__ = [
     "find_files",
     "load_ratings",
     "parse_scale",
-    "with_home",
     "with_items",
 ]
 
@@ -484,8 +484,7 @@ def data_folders(data_dir: Path | str | None = None) -> list[Path]:
             raise ConfigError(f"--data-dir: {folders[0]} is not a folder; give one that exists")
     if from_environment := os.environ.get("BGTPLANNER_DATA"):
         folders.append(with_home(from_environment))
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return [*folders, with_home(cache) / "bgtplanner"]
+    return [*folders, user_cache()]
 
 
 def find_files(name: str, data_dir: Path | str | None = None) -> list[Path]:
@@ -524,11 +523,3 @@ def existing_file(path: Path) -> Path | None:
         except PermissionError:  # reading it will say so, with its name
             return candidate
     return None
-
-
-def with_home(path: Path | str) -> Path:
-    """The path with ``~`` expanded, if the system knows the home folder."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        return Path(path)

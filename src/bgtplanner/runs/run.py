@@ -20,6 +20,7 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, Within, deal_users, split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError, DataError, RunFolderError, TrainingDivergedError
+from bgtplanner.federation.programs import keep_programs
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.learner import MODELS, Learner
@@ -159,6 +160,7 @@ def execute(
     """Run what the config says, from the first round; `given` has objects in place of names."""
     if out is not None:
         RunFolder(Path(out)).check_free(overwrite)  # before minutes are spent on loading
+    keep_programs()
     given = given or Given()
     given = given._replace(model=learner_of(config) if given.model is None else given.model)
     ratings = ratings_of(config) if ratings is None else ratings
@@ -198,6 +200,7 @@ def resume(
         RunFolderError: If the folder, its checkpoint or the ratings do not fit together, or if
             its policy no longer exists.
     """
+    keep_programs()
     with RunFolder.open(path) as folder:
         if folder.deployed:
             raise RunFolderError(
@@ -250,6 +253,7 @@ def load(
     Raises:
         RunFolderError: If the run is not finished, or was started with other ratings.
     """
+    keep_programs()
     folder = RunFolder(Path(path))
     notes, summary = folder.notes(), folder.summary(whole=True)
     if summary is None and not unfinished:
@@ -453,6 +457,7 @@ class _Run(Run):
             device=config.run.device,
             validation=config.planning.validation_share if config.validates else 0.0,
         )
+        simulation.on_compiling = getattr(observer, "compiling", None)
         super().__init__(config, simulation, observer)
         self.ranks = _LISTS in shown(config.preset)
         self._ranked_in = set(rounds_to_rank(config.federation.rounds))

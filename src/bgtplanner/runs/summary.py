@@ -410,7 +410,7 @@ def ranking_of(simulation: Simulation, split: Split) -> dict[str, Any]:
     """
     train, test = split.train, split.test
     beside = rankings(train)
-    released = simulation.explain(np.zeros(1)).popularity
+    released = simulation.popularity()
     if released is not None and np.ptp(released) > 0:  # nothing released ranks nothing
         beside["popularity_released"] = the_same_for_all(released)
     found: dict[str, Any] = dict(ranked(simulation.rank, train, test))
