@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from bgtplanner.runs.deployed import carry_out
 from bgtplanner.runs.run import simulate
 from flower.doubles import SETTINGS, spent, sum_of_simulation, write_federation
 from flower.equality import LEARNERS, begin_as_simulated, same_ledgers, same_model
+from games.summing import Table, write_summing
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -110,3 +113,29 @@ def test_a_run_goes_on_with_its_own_roster_only(tmp_path: Path, few: Ratings) ->
     Roster(known.names[::-1], known.keys[::-1]).write(tmp_path / "roster.txt")
     with pytest.raises(RunFolderError, match="other settings, items or clients"):
         carry_out(grid, config, tmp_path / "run", poll_seconds=0)
+
+
+_WITHOUT_A_MODEL = """
+import sys
+from pathlib import Path
+from bgtplanner.flower.client import Client
+from bgtplanner.flower.clientfile import load_client
+from bgtplanner.flower.messages import HelloRequest, SumStep
+
+def client():
+    return Client(load_client(Path(sys.argv[1])))
+
+client().hello(HelloRequest("run"))
+kind = {"round": bytes.fromhex(sys.argv[2]), "catalogue": "0" * 64}
+asked = {**kind, "scale": 1.0, "largest_clip": 0.1}
+client().step(SumStep(step="keys", message=b"", **asked))
+sys.exit("jax" in sys.modules)
+"""
+
+
+def test_steps_that_need_no_model_need_no_jax(tmp_path: Path) -> None:
+    """Flower starts a process for each of them, and JAX is almost half of what that takes."""
+    table = Table(write_summing(tmp_path / "group"))
+    file, agreed = tmp_path / "group" / "0" / "client.toml", table.round().agreed
+    command = [sys.executable, "-c", _WITHOUT_A_MODEL, str(file), agreed.to_bytes().hex()]
+    assert subprocess.run(command, check=False).returncode == 0
