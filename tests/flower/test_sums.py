@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bgtplanner.data.ratings import Ratings
@@ -102,6 +103,42 @@ def test_the_same_model_as_a_simulation(
     ours, theirs = rounds_of(tmp_path / "run"), rounds_of(tmp_path / "simulated")
     for name in ("charge", "clients", "surplus"):
         assert [one[name] for one in ours] == pytest.approx([one[name] for one in theirs])
+
+
+class Comings:
+    """What happens between the rounds: someone comes, a user rates, someone goes in mid-round."""
+
+    def __init__(self, grid: InProcessGrid, late: int, gone: int) -> None:
+        self.grid, self.late, self.gone = grid, late, gone
+        grid.online.discard(late)
+
+    def round(self, record: dict[str, Any], total: int) -> None:
+        del total
+        if record["round"] == 0:
+            self.grid.online.add(self.late)
+            with (self.grid.files[1].parent / "ratings.csv").open("a") as table:
+                table.write("somebody new,i3,4.0\n")
+        else:
+            self.grid.tamper = lambda node, asked, answer: [answer] * (node != self.gone)
+
+
+def test_clients_come_late_and_go_and_users_come_and_rate(tmp_path: Path, few: Ratings) -> None:
+    """Nobody is waited for; each pays for the rounds that it was asked in, and for no other."""
+    settings = {"deployment.round_seconds": 0.05, "federation.most_dropouts": 1}
+    config, files = federation(tmp_path, few, settings)
+    grid = InProcessGrid(client_app, files)
+    comings = Comings(grid, late=CLIENTS, gone=2)
+    carry_out(grid, config, tmp_path / "run", observer=comings, poll_seconds=0)
+    records = rounds_of(tmp_path / "run")
+    assert [one["asked"] for one in records] == [CLIENTS - 1, CLIENTS, CLIENTS]
+    assert [one["clients"] for one in records] == [CLIENTS - 1, CLIENTS, CLIENTS - 1]
+    assert not any(one.get("aborted") for one in records)
+    charges = [one["charge"] for one in records]
+    assert spent(files[0]) == pytest.approx(sum(charges))
+    assert spent(files[1]) == pytest.approx(sum(charges[:2]))  # it had not come to its upload
+    assert 0 < spent(files[-1]) <= spent(files[0])
+    with np.load(files[0].parent / "state" / "local.npz") as stored:
+        assert "somebody new" in json.loads(bytes(stored["about"]))["users"]
 
 
 def test_a_run_goes_on_with_its_own_roster_only(tmp_path: Path, few: Ratings) -> None:
