@@ -61,16 +61,21 @@ def test_the_site(processes: Processes, tmp_path: Path) -> None:
 
 
 class TestReference:
+    @pytest.mark.parametrize("page", reference.PAGES)
+    def test_the_pages_are_those_of_the_code(self, page: str) -> None:
+        text = (DOCS / page).read_text(encoding="utf-8")
+        assert text == reference.written(page, text), "run `make docs-output`"
+
     def test_every_command_with_its_flags(self) -> None:
         page = reference.commands_page()
         seen = 0
         for path, command in reference.commands():
             name = " ".join(("bgtplanner", *path))
             assert f"# {name}\n" in page
-            part = page.split(f"# {name}\n", 1)[1].split("\n```\n")[0]
+            part = page.split(f"# {name}\n", 1)[1].split("\n## ")[0]
             for option in command.params:
                 if option.param_type_name == "option":
-                    assert option.opts[0] in part, f"{name} {option.opts[0]}"
+                    assert f"`{option.opts[0]}" in part, f"{name} {option.opts[0]}"
                     seen += 1
         assert seen > 80
 
