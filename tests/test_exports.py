@@ -20,6 +20,7 @@ PUBLIC = [
     "Budget",
     "Budgets",
     "Catalogue",
+    "Comparison",
     "Learner",
     "Ledger",
     "Plan",
@@ -28,7 +29,9 @@ PUBLIC = [
     "Result",
     "compare",
     "errors",
+    "load",
     "load_ratings",
+    "load_study",
     "resume",
     "simulate",
 ]
@@ -89,7 +92,7 @@ load_ratings("demo")
 with_ratings = sorted(sys.modules)
 sys.modules["jax"] = None  # as if it were not installed
 missing = {}
-for name in ("compare", "simulate", "resume", "Result", "Learner"):
+for name in ("compare", "simulate", "resume", "load", "Result", "Learner"):
     try:
         getattr(bgtplanner, name)
     except bgtplanner.errors.MissingExtraError as error:
@@ -116,7 +119,7 @@ def test_importing_is_cheap_and_says_what_is_missing() -> None:
     }
     assert not heavy & set(bare)
     assert not heavy & set(with_ratings)
-    assert set(missing) == {"compare", "simulate", "resume", "Result", "Learner"}
+    assert set(missing) == {"compare", "simulate", "resume", "load", "Result", "Learner"}
     for name, message in missing.items():
         assert f"bgtplanner.{name}" in message
         assert "pip install 'bgtplanner[sim]'" in message

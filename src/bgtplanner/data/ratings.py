@@ -21,12 +21,14 @@ from bgtplanner.arguments import in_words, refuse_unless
 from bgtplanner.data.catalogue import Catalogue, as_label
 from bgtplanner.errors import ConfigError, DataError, quoted
 
-__all__ = ["Duplicates", "Ratings", "Scale"]
+__all__ = ["Duplicates", "Ratings", "Scale", "pieces"]
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
 
 _WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # integers that are written as they are read
+
+_SMALL_TABLE, _PIECE = 1 << 16, 1 << 20  # entries
 
 _NO_LABELS = (list, tuple, dict, set, frozenset, np.ndarray)
 
@@ -271,13 +273,14 @@ class Ratings:
         if when is not None and len(when) != len(raw):
             raise DataError(f"time has {len(when)} entries, value has {len(raw)}")
         low, high = _bounds(raw, scale)
-        outside = np.flatnonzero((raw < low) | (raw > high))
+        outside = np.flatnonzero(~((raw >= low) & (raw <= high)))
         if outside.size:
             raise DataError(
                 f"{outside.size} of {len(raw)} values lie outside the scale [{low:g}, {high:g}], "
                 f"the first in row {outside[0] + 1}"
             )
-        scaled = (raw - low) / (high - low) if high > low else np.zeros_like(raw)
+        scaled = raw - low
+        scaled /= (high - low) or 1.0
 
         client_of_user = np.arange(len(user_labels), dtype=np.int32)
         if client is not None:
@@ -286,13 +289,16 @@ class Ratings:
         keep, scaled = _resolve_duplicates(
             user_index, item_index, scaled, when, len(item_labels), duplicates
         )
-        user_index, item_index, scaled = user_index[keep], item_index[keep], scaled[keep]
-        when = None if when is None else when[keep]
-        order = np.lexsort((item_index, user_index, client_of_user[user_index]))
+        if keep is not None:
+            user_index, item_index, scaled = user_index[keep], item_index[keep], scaled[keep]
+            when = None if when is None else when[keep]
+        small = scaled.astype(np.float32)
+        del raw, scaled, keep, outside  # eight bytes per rating each
+        order = _in_order(client_of_user, user_index, item_index, len(item_labels))
         return cls(
             user=user_index[order],
             item=item_index[order],
-            value=scaled[order].astype(np.float32),
+            value=small[order],
             time=None if when is None else when[order],
             client_of_user=client_of_user,
             n_items=len(item_labels),
@@ -380,7 +386,7 @@ def _as_float(column: ArrayLike, name: str) -> NDArray[np.float64]:
     if given.dtype.kind == "c":
         raise DataError(f"{name} must be numbers")
     try:
-        array = given.astype(np.float64)
+        array = given.astype(np.float64, copy=False)
     except (TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{name} must be numbers") from error
     bad = np.flatnonzero(~np.isfinite(array))
@@ -399,13 +405,38 @@ def _index_labels(
         raise DataError(f"{name} has {len(array)} entries, and {length} were expected, as many as "
                         "there are ratings")  # fmt: skip
     if known is None:
-        labels, index = np.unique(array, return_inverse=True)
-        return labels, index.astype(np.int32)
+        return _distinct(array)
     labels = np.unique(_labels(known, f"{name}s"))
     index = np.minimum(np.searchsorted(labels, array), max(len(labels) - 1, 0))
     if len(array) and not (len(labels) and np.array_equal(labels[index], array)):
         raise DataError(f"{name} holds labels that are not among the given {name}s")
     return labels, index.astype(np.int32)
+
+
+def _distinct(array: NDArray[Any]) -> tuple[NDArray[Any], IntArray]:
+    """The distinct labels in order, and which of them each entry is.
+
+    Whole numbers that lie close together are looked up in a table: sorting a hundred million of
+    them would take ten times as long, and gigabytes.
+    """
+    if array.dtype.kind in "iu" and len(array):
+        low, high = int(array.min()), int(array.max())
+        if high - low <= 2 * len(array) + _SMALL_TABLE:
+            there = np.zeros(high - low + 1, dtype=bool)
+            for some in pieces(len(array)):
+                there[array[some].astype(np.int64) - low] = True
+            place = np.cumsum(there, dtype=np.int32) - 1
+            index = np.empty(len(array), dtype=np.int32)
+            for some in pieces(len(array)):
+                index[some] = place[array[some].astype(np.int64) - low]
+            return (np.flatnonzero(there) + low).astype(array.dtype), index
+    labels, found = np.unique(array, return_inverse=True)
+    return labels, found.astype(np.int32)
+
+
+def pieces(length: int) -> list[slice]:
+    """Consecutive parts of an array, small enough for copies of one to cost no memory."""
+    return [slice(start, start + _PIECE) for start in range(0, length, _PIECE)]
 
 
 def _labels(column: ArrayLike, name: str) -> NDArray[Any]:
@@ -468,24 +499,59 @@ def _resolve_duplicates(
     time: NDArray[np.float64] | None,
     n_items: int,
     rule: Duplicates,
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The rows to keep, in their order, and the values (changed only by the rule 'mean')."""
+) -> tuple[NDArray[np.bool_] | None, NDArray[np.float64]]:
+    """The rows to keep, and the values (changed only by the rule 'mean').
+
+    None stands for all rows, without duplicates: as it is nearly always.
+    """
     if rule not in ("last", "first", "mean", "error"):
         raise ConfigError(f"duplicates={rule!r}: expected 'last', 'first', 'mean' or 'error'")
-    pair = user.astype(np.int64) * n_items + item
-    order = np.argsort(pair, kind="stable") if time is None else np.lexsort((time, pair))
-    ordered = pair[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(pair) else order
-    if len(starts) == len(pair):
-        return np.arange(len(pair)), value
+    pair = _pair_keys(user, item, n_items)
+    pair.sort()  # in its place
+    repeated = np.unique(pair[1:][pair[1:] == pair[:-1]])
+    if not len(repeated):
+        return None, value
+    found = []
+    for some in pieces(len(pair)):
+        keys = _pair_keys(user[some], item[some], n_items)
+        at = np.minimum(np.searchsorted(repeated, keys), len(repeated) - 1)
+        found.append(np.flatnonzero(repeated[at] == keys) + some.start)
+    rows = np.concatenate(found)
+    pair = _pair_keys(user[rows], item[rows], n_items)
+    order = np.argsort(pair, kind="stable") if time is None else np.lexsort((time[rows], pair))
+    rows, pair = rows[order], pair[order]
+    starts = np.flatnonzero(np.r_[True, pair[1:] != pair[:-1]])
+    ends = np.r_[starts[1:], len(rows)]
     if rule == "error":
-        raise DataError(f"{len(pair) - len(starts)} ratings repeat a user-item pair")
+        raise DataError(f"{len(rows) - len(starts)} ratings repeat a user-item pair")
     if rule == "mean":
-        sums = np.add.reduceat(value[order], starts)
+        sums = np.add.reduceat(value[rows], starts)
         value = value.copy()
-        value[order[starts]] = sums / np.diff(np.r_[starts, len(pair)])
-    keep = order[starts] if rule != "last" else order[np.r_[starts[1:], len(pair)] - 1]
-    return np.sort(keep), value
+        value[rows[starts]] = sums / (ends - starts)
+    keep = np.ones(len(value), dtype=bool)
+    keep[rows] = False
+    keep[rows[ends - 1 if rule == "last" else starts]] = True
+    return keep, value
+
+
+def _in_order(
+    client_of_user: IntArray, user: IntArray, item: IntArray, n_items: int
+) -> NDArray[np.int64] | slice:
+    """What sorts ratings without duplicates by client, then user, then item."""
+    if (client_of_user[1:] < client_of_user[:-1]).any():
+        rank = np.empty_like(client_of_user)
+        rank[np.argsort(client_of_user, kind="stable")] = np.arange(len(rank))
+        user = rank[user]
+    keys = _pair_keys(user, item, n_items)
+    return slice(None) if (keys[1:] > keys[:-1]).all() else np.argsort(keys)
+
+
+def _pair_keys(user: NDArray[Any], item: IntArray, n_items: int) -> NDArray[np.int64]:
+    """A number for each pair, in the order of users, and then of items."""
+    keys = user.astype(np.int64)
+    keys *= n_items
+    keys += item
+    return keys
 
 
 def _clients_of_users(client: IntArray, user: IntArray, n_users: int) -> IntArray:

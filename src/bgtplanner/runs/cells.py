@@ -6,11 +6,14 @@ An error in a cell is the outcome of that cell, and does not affect the others.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib
 import importlib.util
 import itertools
+import json
 import os
+import secrets
 import signal
 import threading
 import time
@@ -41,6 +44,7 @@ from bgtplanner.runs.observers import Observer
 __all__ = [
     "BACKENDS",
     "Cell",
+    "LatestData",
     "Objects",
     "Outcome",
     "Tell",
@@ -117,6 +121,31 @@ class Objects(NamedTuple):
     policies: tuple[type[Policy], ...] = ()
 
 
+class LatestData:
+    """The data of the latest cell, which most often are those of the next one, too.
+
+    Reading and splitting them, and scoring what needs no training, takes as long as the rounds of
+    a small cell. Files are not read again, so it must not outlive a study.
+    """
+
+    def __init__(self) -> None:
+        self._said: str | None = None
+        self._data: runner.Prepared | None = None
+
+    def of(self, config: Config, ratings: Ratings | None = None) -> runner.Prepared:
+        """The ratings that a config names, or those given in their place, split as it says."""
+        settings = [config.data.model_dump(mode="json"), config.synthetic.model_dump(mode="json")]
+        said = json.dumps([*settings, config.run.seed, config.federation.rounds], sort_keys=True)
+        if self._data is None or said != self._said:
+            self._data = None  # first of all: two large data sets may not fit
+            found = runner.ratings_of(config) if ratings is None else ratings
+            self._data, self._said = runner.Prepared(config, found), said
+        return self._data
+
+
+_data_of_studies: dict[str, LatestData] = {}  # in a process that runs cells of others
+
+
 def one_by_one(
     todo: Sequence[Cell],
     cells: Mapping[Cell, Config],
@@ -125,8 +154,10 @@ def one_by_one(
     objects: Objects,
 ) -> Generator[Outcome, None, None]:
     """Run cells in this process, until one is interrupted."""
+    data = LatestData()
     for cell in todo:
-        outcome = _run_cell(cell, cells[cell], out / cell.place, _CellView(cell, tell), objects)
+        view = _CellView(cell, tell)
+        outcome = _run_cell(cell, cells[cell], out / cell.place, view, data, objects)
         yield outcome
         if outcome.interrupted:
             return
@@ -177,7 +208,7 @@ def _in_a_pool(
     """Run cells from `left` until there are none, or until the pool breaks."""
     import joblib
 
-    threads = max(1, len(os.sched_getaffinity(0)) // jobs)
+    threads, study = max(1, len(os.sched_getaffinity(0)) // jobs), secrets.token_hex(8)
     running: dict[Cell, None] = {}
 
     def tasks() -> Iterator[Any]:
@@ -185,10 +216,12 @@ def _in_a_pool(
             cell = left.pop(0)
             running[cell] = None
             place = out.absolute() / cell.place
-            own = objects._replace(
+            mine = objects._replace(
                 ratings={of: it for of, it in objects.ratings.items() if of == cell.dataset}
             )
-            yield joblib.delayed(_run_elsewhere)(cell, cells[cell], place, flag, threads, own)
+            yield joblib.delayed(_run_elsewhere)(
+                cell, cells[cell], place, flag, threads, study, mine
+            )
 
     own = {"inner_max_num_threads": threads} if backend == "loky" else {}
     with joblib.parallel_config(backend, n_jobs=jobs, **own):
@@ -256,33 +289,39 @@ def _cluster(backend: str, jobs: int) -> Iterator[None]:
 
 
 def _run_elsewhere(
-    cell: Cell, config: Config, place: Path, flag: Path, threads: int, objects: Objects
+    cell: Cell, config: Config, place: Path, flag: Path, threads: int, study: str, objects: Objects
 ) -> Outcome:
-    """Run a cell in another process, with its share of the cores."""
+    """Run a cell in another process, with its share of the cores.
+
+    The process lives on for the next cells, and for those of other studies.
+    """
     for name in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)  # JAX reads the first one when it starts
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     for policy in objects.policies:
         POLICIES.named(policy)  # here, too
-    return _run_cell(cell, config, place, _CellView(cell, flag=flag), objects)
+    if study not in _data_of_studies:
+        _data_of_studies.clear()
+    data = _data_of_studies.setdefault(study, LatestData())
+    return _run_cell(cell, config, place, _CellView(cell, flag=flag), data, objects)
 
 
 def _run_cell(
-    cell: Cell, config: Config, place: Path, view: _CellView, objects: Objects
+    cell: Cell,
+    config: Config,
+    place: Path,
+    view: _CellView,
+    data: LatestData,
+    objects: Objects,
 ) -> Outcome:
     begun = time.perf_counter()
-    own: dict[str, Any] = {}
-    if cell.dataset in objects.ratings:
-        own["ratings"] = objects.ratings[cell.dataset]
+    ratings, model = objects.ratings.get(cell.dataset), objects.given.model
     try:
         if (place / "config.toml").exists():
-            if objects.given.model is not None:
-                own["model"] = objects.given.model
-            runner.resume(place, observer=view, **own)
+            runner.resume(place, ratings=ratings, model=model, observer=view)
         else:
-            if objects.given.model is not None:
-                own["given"] = objects.given
-            runner.execute(config, out=place, observer=view, **own)
+            share = functools.partial(data.of, ratings=ratings)
+            runner.execute(config, data=share, given=objects.given, out=place, observer=view)
         outcome = outcome_of(cell, place)
     except (InterruptedRunError, KeyboardInterrupt):
         return Outcome(cell=cell, interrupted=True)
