@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ import bgtplanner
 from bgtplanner import errors
 from bgtplanner.errors import BGTPlannerError, ConfigError, DataError, InputError
 
+ROOT = Path(__file__).parents[1]
 PUBLIC = [
     "BGTPlanner",
     "Budget",
@@ -81,6 +83,29 @@ class TestNames:
         monkeypatch.setitem(bgtplanner._HOMES, "broken", "bgtplanner.no_such_module")
         with pytest.raises(ModuleNotFoundError, match="no_such_module"):
             _ = bgtplanner.broken
+
+
+class TestStability:
+    def test_every_public_name_has_a_label(self) -> None:
+        labels = bgtplanner.STABILITY
+        assert [name for name in labels if "." not in name] == PUBLIC
+        assert set(labels.values()) == {"stable", "provisional", "experimental"}
+        for name in labels:
+            assert "." not in name or importlib.import_module(name).__doc__
+
+    def test_the_reference_has_the_same(self) -> None:
+        page = (ROOT / "docs/reference/python.md").read_text()
+        rows = re.findall(r"^\| `([\w.]+)` \| (\w+) \| (.+) \|$", page, re.M)
+        assert {name: label for name, label, _ in rows} == bgtplanner.STABILITY
+        for name, _, meaning in rows:
+            thing = getattr(bgtplanner, name, None) or importlib.import_module(name)
+            first = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+            assert meaning == first.replace("``", "`"), name
+
+    def test_version_and_citation(self) -> None:
+        cited = (ROOT / "CITATION.cff").read_text()
+        assert f"\nversion: {bgtplanner.__version__}\n" in cited
+        assert "The bgtplanner developers" in cited
 
 
 IMPORTS = """
