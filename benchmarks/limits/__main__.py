@@ -2,7 +2,7 @@
 
     python -m benchmarks.limits --plan                    say how much there is to run, and stop
     python -m benchmarks.limits --run --jobs 16           run what is missing
-    python -m benchmarks.limits --run --real              the real sets
+    python -m benchmarks.limits --run --real              the real sets; --real ml-100k for one
     python -m benchmarks.limits                           write the table and draw the picture
 
 Finished runs are kept in `benchmarks/limits/runs.jsonl`, one on a line, and never run again unless
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", action="store_true", help="run what is missing")
     parser.add_argument("--plan", action="store_true", help="only say what would be run")
     parser.add_argument("--clients", default=",".join(map(str, CLIENTS)), help="default all")
-    parser.add_argument("--real", action="store_true", help="the real sets in place of made-up")
+    parser.add_argument("--real", nargs="?", const=",".join(REAL), help="real sets; default all")
     parser.add_argument("--epsilons", default=",".join(f"{one:g}" for one in EPSILONS))
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)), help="default %(default)s")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
@@ -99,7 +99,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--clients, --epsilons and --seeds are numbers with commas, such as 30,100")
     if given.jobs < 1:
         parser.error(f"--jobs {given.jobs}: at least 1")
-    services: list[int | str] = [*REAL] if given.real else [*counts]
+    services: list[int | str] = [*counts]
+    if given.real is not None:
+        services = given.real.split(",")
+        if unknown := [name for name in services if name not in REAL]:
+            parser.error(f"--real {unknown[0]}: expected some of {', '.join(REAL)}")
     runs = cells(services, epsilons, seeds, given.device)
     left = store.missing(runs)
     guess = sum(map(seconds, pieces(left, given.jobs))) / given.jobs / 60

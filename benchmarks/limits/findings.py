@@ -41,11 +41,14 @@ _OVER = {"served": "a client alone", "last": "a client alone", "lists": "popular
 
 
 def gain(store: Store, service: int | str, epsilon: float, what: str) -> Estimate | None:
-    """The mean gain over seeds, in percent."""
-    runs = [cell(service, epsilon, seed) for seed in SEEDS]
-    found = [GAINS[what].of(store.get(run)) for run in runs]
+    """The mean gain over seeds, in percent; None if one of them has none.
+
+    Where nothing was released with some seed, the mean of the others would be of the lucky ones.
+    """
+    rows = [store.get(cell(service, epsilon, seed)) for seed in SEEDS]
+    found = [GAINS[what].of(row) for row in rows if row is not None]
     known = [value for value in found if value is not None]
-    return estimate(known) if known else None
+    return estimate(known) if known and len(known) == len(found) else None
 
 
 def as_markdown(store: Store) -> str:
@@ -86,6 +89,11 @@ def write_picture(store: Store, path: Path) -> None:
     write_whole(path, as_file(picture))
 
 
+def _short(clients: float, _: object = None) -> str:
+    """A number of clients that fits under an axis."""
+    return f"{clients / 1000:g}k" if clients >= 1000 else f"{clients:g}"
+
+
 def draw(store: Store, figure: Figure) -> None:
     """Fill a figure: one panel for each gain, one line for each epsilon."""
     from matplotlib.ticker import FuncFormatter
@@ -103,15 +111,24 @@ def draw(store: Store, figure: Figure) -> None:
                 list(line), list(line.values()), color=colour, marker=mark, markersize=4,
                 label=f"epsilon {epsilon:g}",
             )  # fmt: skip
-            real = {n: gain(store, name, epsilon, what) for name, (_, n) in REAL.items()}
-            points = {n: found.mean for n, found in real.items() if found is not None}
+            beside = {n: gain(store, name, epsilon, what) for name, (_, n) in REAL.items()}
+            points = {n: found.mean for n, found in beside.items() if found is not None}
             axes.plot(
                 list(points), list(points.values()), color=colour, marker=mark, markersize=6,
                 markerfacecolor="none", linestyle="none",
             )  # fmt: skip
+        for name, (title, clients) in REAL.items():
+            real = {epsilon: gain(store, name, epsilon, what) for epsilon in EPSILONS}
+            top = max((found.mean for found in real.values() if found is not None), default=None)
+            if top is not None:
+                axes.annotate(
+                    title, (clients, top), (0, 6), textcoords="offset points", fontsize=7,
+                    ha={"ml-100k": "right", "filmtrust": "left"}.get(name, "center"),
+                )  # fmt: skip
+        axes.margins(y=0.09)
         axes.set_xscale("log")
         axes.set_xlabel("clients")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.xaxis.set_major_formatter(FuncFormatter(_short))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
         axes.set_title(f"{figures.title}\nover {_OVER[what]}", fontsize=9)
     handles, labels = panels[0].get_legend_handles_labels()

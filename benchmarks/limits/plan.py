@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 from benchmarks.results.plan import Place, Run
 
@@ -29,6 +30,7 @@ _SECONDS_PER_CLIENT = 0.003  # of a run on one core
 _REAL_SECONDS = {"ml-100k": 10.0, "filmtrust": 5.0, "ml-1m-users": 100.0}
 
 
+@cache
 def cell(service: int | str, epsilon: float, seed: int, device: str = "auto") -> Run:
     """The run of a made-up service with so many clients, or of a real set.
 
