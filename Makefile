@@ -25,17 +25,24 @@ help:
 
 setup: $(VENV)/.ready
 
-# Remade from nothing when what it is made of changes: no left-overs, no surprises.
-$(VENV)/.ready: pyproject.toml constraints.txt
-	@echo "setting up $(VENV) (once; about a minute)"
+# What a run and its report need, and nothing else. Remade from nothing when what it is made of
+# changes: no left-overs, no surprises.
+$(VENV)/.run: pyproject.toml constraints.txt
+	@echo "setting up $(VENV) for the first run (once; about a minute)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[sim,report]'
+	@touch $@
+
+# The other extras and the tools of development, added to the same environment.
+$(VENV)/.ready: $(VENV)/.run
+	@echo "adding the tools of development to $(VENV) (once; a minute or two)"
 	@$(PIP) install --quiet --quiet --upgrade --constraint constraints.txt pip
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[all]' --group dev
 	@touch $@
 
-run: setup
+run: $(VENV)/.run
 	@$(BIN)/bgtplanner run --out $(RUN_DIR) --overwrite
 
 test: lint types contract pytest wheel
