@@ -197,11 +197,13 @@ class TestThePage:
             page.write_parts(docs / "not there", {"ledger": section}, "python -m somewhere")
 
     def test_changes_of_code_are_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        said = {"rev-parse": "abc1234", "status": ""}
+        said = {"log": "abc1234 def5678", "status": ""}
         monkeypatch.setattr(page, "_git", lambda *words: said[words[0]])
         assert page.commit() == "abc1234"
         said["status"] = " M src/bgtplanner/errors.py"
         assert page.commit() == "abc1234 with changes"
+        said["log"] += " 9876fed"
+        assert page.commit() == "abc1234 (def5678 merged with 9876fed) with changes"
         monkeypatch.setattr(page, "_git", lambda *_: None)
         assert page.commit() == "unknown"
 
