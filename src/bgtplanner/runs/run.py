@@ -36,7 +36,9 @@ from bgtplanner.runs.assembly import (
     learner_of,
 )
 from bgtplanner.runs.config import Config, check_policy, load_config
+from bgtplanner.runs.examples import example_users, examples_of, number_of_examples
 from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.gains import gains_of
 from bgtplanner.runs.loop import Run
 from bgtplanner.runs.observers import Observer
 from bgtplanner.runs.summary import (
@@ -482,27 +484,34 @@ class _Run(Run):
         if self.observer is not None:
             self.observer.started(self.config, self.split, self.simulation.next_round)
         seconds = self.carry_out(folder)
-        spending = None
+        spending, budgets, test = None, None, self.split.test
+        predicted = np.asarray(self.simulation.predict(test.user, test.item))
         if self.planned is not None:
-            ledger, test = self.planned.ledger, self.split.test
+            ledger = self.planned.ledger
             spending = spending_of(self.config, ledger, self.split, self.records)
             spending["planner_note"] = self.planned.policy.note
             if len(ledger.budgets.classes) > 1:
-                predicted = self.simulation.predict(test.user, test.item)
+                budgets = ledger.budgets
                 spending["classes"] = classes_of(ledger, test, predicted)
         summary = summarise(self.config, self.facts, self.records, seconds, spending)
         summary |= ranking_of(self.simulation, self.split)
         goal, number = self.config.planning.goal, len(self.records)
+        summary["learned"] = self.simulation.learned
+        summary["gains"] = gains_of(self.split, predicted, number - 1, budgets)
         alone = alone_served(goal, self.split, number, summary["rmse_client_alone"])
-        lists = lists_served(goal, self.records, summary.get(_LISTS))
+        served = lists_served(goal, self.records, summary.get(_LISTS))
         result = Result(
-            summary=summary | {f"{_LISTS}_served": lists, "rmse_client_alone_served": alone},
+            summary=summary | {f"{_LISTS}_served": served, "rmse_client_alone_served": alone},
             rounds=self.records,
             ratings=self.ratings,
             folder=None if folder is None else folder.path,
             simulation=self.simulation,
         )
         if folder is not None:
+            users = example_users(self.ratings, number_of_examples(self.config))
+            lists = examples_of(self.ratings, self.simulation, users, len(test))
+            if lists is not None:
+                folder.write_examples(lists)
             folder.write_summary(result.summary)
         if self.observer is not None:
             self.observer.finished(result)
