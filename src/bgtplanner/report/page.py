@@ -179,11 +179,11 @@ def _who(view: RunView) -> Sheet | None:
     every = [group for by in ("ratings", "budget") for group in view.gains(by)]
     lose = [of["name"] for of in every if of["high"] is not None and of["high"] < 0]
     unsure = [of["name"] for of in every if of["low"] is not None and of["low"] <= 0 <= of["high"]]
-    said = f"These groups lose: {', '.join(lose)}. " if lose else "No group loses. "
+    said = f"These groups lose: {', '.join(lose)}. " if lose else "No group clearly loses. "
     if unsure:
-        said += (
-            f"Zero is inside the interval, so that it cannot be told, for: {', '.join(unsure)}. "
-        )
+        said += f"Whether these gain cannot be told: {', '.join(unsure)}. "
+    if nothing_learned(view.summary):
+        said += "Nothing came from others: whatever is gained is each client's own doing. "
     return Sheet(
         title=f"Error in the last round, {unit}, together and alone",
         columns=("clients with", "clients", "together", "alone", "gain", "95 %", "better off"),
@@ -218,9 +218,10 @@ def _examples(view: RunView) -> dict[str, Any] | None:
     if view.examples is not None and view.examples["lists"]:
         own = view.config.run.examples is not None
         because = "run.examples asks for them" if own else "everybody can get these data"
-        return dict(view.examples) | {"because": because}
+        said = any(item["reason"] for of in view.examples["lists"] for item in of["items"])
+        return dict(view.examples) | {"because": because, "reasons": said}
     if number_of_examples(view.config) == 0:
-        return {"lists": [], "note": None, "because": ""}
+        return {"lists": []}
     return None
 
 

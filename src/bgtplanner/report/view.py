@@ -202,6 +202,7 @@ class RunView:
                 and not metric.sums
             ]
             worse = metric.sums and known is not None and known[0] > known[1] > 0
+            worse = worse or nothing_learned(summary)
             title = f"{title} (RMSE)" if metric.sums and raw is None else title
             figure = raw or metric.in_words(value)
             tiles.append(Tile(title, figure, " · ".join(beside), warn=bool(worse)))
