@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bgtplanner.runs.run import resume, simulate
     from bgtplanner.runs.summary import Result
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "BGTPlanner",
     "Budget",

@@ -24,6 +24,7 @@ from bgtplanner.report.outcome import (
     Scores,
     about_scores,
     error_in_words,
+    nothing_learned,
     scores_of,
     target_in_words,
     unit_of,

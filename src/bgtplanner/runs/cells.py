@@ -10,7 +10,9 @@ import hashlib
 import importlib
 import importlib.util
 import itertools
+import json
 import os
+import secrets
 import signal
 import threading
 import time
@@ -37,6 +39,7 @@ from bgtplanner.runs.observers import Observer
 __all__ = [
     "BACKENDS",
     "Cell",
+    "LatestData",
     "Outcome",
     "Tell",
     "check_backend",
@@ -98,12 +101,37 @@ class Outcome:
     seconds: float = 0.0
 
 
+class LatestData:
+    """The data of the latest cell, which most often are those of the next one, too.
+
+    Reading and splitting them, and scoring what needs no training, takes as long as the rounds of
+    a small cell. Files are not read again, so it must not outlive a study.
+    """
+
+    def __init__(self) -> None:
+        self._said: str | None = None
+        self._data: runner.Prepared | None = None
+
+    def of(self, config: Config) -> runner.Prepared:
+        """The ratings that a config names, split as it says."""
+        settings = [config.data.model_dump(mode="json"), config.synthetic.model_dump(mode="json")]
+        said = json.dumps([*settings, config.run.seed, config.federation.rounds], sort_keys=True)
+        if self._data is None or said != self._said:
+            self._data = None  # first of all: two large data sets may not fit
+            self._data, self._said = runner.Prepared(config, runner.ratings_of(config)), said
+        return self._data
+
+
+_data_of_studies: dict[str, LatestData] = {}  # in a process that runs cells of others
+
+
 def one_by_one(
     todo: Sequence[Cell], cells: Mapping[Cell, Config], out: Path, tell: Tell | None
 ) -> Generator[Outcome, None, None]:
     """Run cells in this process, until one is interrupted."""
+    data = LatestData()
     for cell in todo:
-        outcome = _run_cell(cell, cells[cell], out / cell.place, _CellView(cell, tell))
+        outcome = _run_cell(cell, cells[cell], out / cell.place, _CellView(cell, tell), data)
         yield outcome
         if outcome.interrupted:
             return
@@ -148,7 +176,7 @@ def _in_a_pool(
     """Run cells from `left` until there are none, or until the pool breaks."""
     import joblib
 
-    threads = max(1, len(os.sched_getaffinity(0)) // jobs)
+    threads, study = max(1, len(os.sched_getaffinity(0)) // jobs), secrets.token_hex(8)
     running: dict[Cell, None] = {}
 
     def tasks() -> Iterator[Any]:
@@ -156,7 +184,7 @@ def _in_a_pool(
             cell = left.pop(0)
             running[cell] = None
             place = out.absolute() / cell.place
-            yield joblib.delayed(_run_elsewhere)(cell, cells[cell], place, flag, threads)
+            yield joblib.delayed(_run_elsewhere)(cell, cells[cell], place, flag, threads, study)
 
     own = {"inner_max_num_threads": threads} if backend == "loky" else {}
     with joblib.parallel_config(backend, n_jobs=jobs, **own):
@@ -223,21 +251,31 @@ def _cluster(backend: str, jobs: int) -> Iterator[None]:
         yield
 
 
-def _run_elsewhere(cell: Cell, config: Config, place: Path, flag: Path, threads: int) -> Outcome:
-    """Run a cell in another process, with its share of the cores."""
+def _run_elsewhere(
+    cell: Cell, config: Config, place: Path, flag: Path, threads: int, study: str
+) -> Outcome:
+    """Run a cell in another process, with its share of the cores.
+
+    The process lives on for the next cells, and for those of other studies.
+    """
     for name in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)  # JAX reads the first one when it starts
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    return _run_cell(cell, config, place, _CellView(cell, flag=flag))
+    if study not in _data_of_studies:
+        _data_of_studies.clear()
+    data = _data_of_studies.setdefault(study, LatestData())
+    return _run_cell(cell, config, place, _CellView(cell, flag=flag), data)
 
 
-def _run_cell(cell: Cell, config: Config, place: Path, view: _CellView) -> Outcome:
+def _run_cell(
+    cell: Cell, config: Config, place: Path, view: _CellView, data: LatestData
+) -> Outcome:
     begun = time.perf_counter()
     try:
         if (place / "config.toml").exists():
             runner.resume(place, observer=view)
         else:
-            runner.execute(config, out=place, observer=view)
+            runner.execute(config, data=data.of, out=place, observer=view)
         outcome = outcome_of(cell, place)
     except (InterruptedRunError, KeyboardInterrupt):
         return Outcome(cell=cell, interrupted=True)

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,11 +20,12 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, Within, deal_users, split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError, DataError, RunFolderError, TrainingDivergedError
+from bgtplanner.federation.programs import keep_programs
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.learner import MODELS, Learner
 from bgtplanner.models.metrics import METRICS, lists_of, shown
-from bgtplanner.models.references import references
+from bgtplanner.models.references import References, references
 from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.planning.schedules import Hindsight
@@ -44,11 +45,13 @@ from bgtplanner.runs.observers import Observer
 from bgtplanner.runs.summary import (
     Result,
     about_ratings,
-    alone_served,
+    alone_by_round,
+    as_served,
     classes_of,
     facts_of,
     lists_served,
     ranking_of,
+    rankings_beside,
     rounds_to_rank,
     spending_of,
     summarise,
@@ -57,6 +60,7 @@ from bgtplanner.runs.summary import (
 __all__ = [
     "Given",
     "Observer",
+    "Prepared",
     "Result",
     "execute",
     "fingerprint_of",
@@ -83,6 +87,39 @@ class Given(NamedTuple):
     model: Learner | None = None
     policy: Policy | None = None
     names: tuple[str, ...] = ()
+
+
+class Prepared:
+    """Ratings as runs use them, and what can be said of them without any training.
+
+    Runs whose settings differ in the model, the mechanism or the policy can share it: it only
+    depends on the data, the seed and the number of rounds.
+    """
+
+    def __init__(self, config: Config, ratings: Ratings) -> None:
+        self.ratings, self.split = ratings, split_of(config, ratings)
+        self._alone: dict[int, list[float] | None] = {}
+
+    @functools.cached_property
+    def mark(self) -> str:
+        """A hash of all that a run is trained and tested on."""
+        return fingerprint_of(self.split)
+
+    @functools.cached_property
+    def references(self) -> References:
+        """The scores of what needs no one else."""
+        return references(self.split.train, self.split.test)
+
+    @functools.cached_property
+    def rankings(self) -> dict[str, float]:
+        """The scores of the rankings that need no model."""
+        return rankings_beside(self.split)
+
+    def alone(self, rounds: int, last: float | None) -> list[float] | None:
+        """The error of a client alone after each of so many rounds; `last` is that of the end."""
+        if rounds not in self._alone:
+            self._alone[rounds] = alone_by_round(self.split, rounds, last)
+        return self._alone[rounds]
 
 
 def simulate(
@@ -153,26 +190,50 @@ def execute(
     config: Config,
     *,
     ratings: Ratings | None = None,
+    data: Callable[[Config], Prepared] | None = None,
     given: Given | None = None,
     out: Path | str | None = None,
     overwrite: bool = False,
     observer: Observer | None = None,
+    lists: bool = True,
 ) -> Result:
-    """Run what the config says, from the first round; `given` has objects in place of names."""
+    """Run what the config says, from the first round.
+
+    Args:
+        config: The settings.
+        ratings: The ratings, if not those that the config names.
+        data: Instead of them, returns what runs with the same data, seed and number of rounds
+            share.
+        given: Objects in place of names.
+        out: Run folder to write; by default nothing is written.
+        overwrite: Whether to replace a run in that folder.
+        observer: Is told about every round.
+        lists: Whether to score the lists that users would be shown, too.
+    """
     if out is not None:
         RunFolder(Path(out)).check_free(overwrite)  # before minutes are spent on loading
+    keep_programs()
     given = given or Given()
     given = given._replace(model=learner_of(config) if given.model is None else given.model)
-    ratings = ratings_of(config) if ratings is None else ratings
-    run = _Run(_with_schedule(config, ratings, observer, given), ratings, observer, given)
+    if data is not None:
+        prepared = data(config)
+    else:
+        prepared = Prepared(config, ratings_of(config) if ratings is None else ratings)
+    run = _Run(_with_schedule(config, prepared, observer, given), prepared, observer, given)
+    run.lists = lists
     if out is None:
         run.open_ledger(None)
         return run.train()
-    mark = fingerprint_of(run.split)
     if run.config.privacy.mechanism != "none":
-        check_planning(run.config, ratings.n_clients, given.policy)  # before there is a folder
+        clients = prepared.ratings.n_clients
+        check_planning(run.config, clients, given.policy)  # before there is a folder
     with RunFolder.create(
-        out, config, fingerprint=mark, facts=run.facts, overwrite=overwrite, given=given.names
+        out,
+        config,
+        fingerprint=prepared.mark,
+        facts=run.facts,
+        overwrite=overwrite,
+        given=given.names,
     ) as folder:
         run.open_ledger(folder)
         with contextlib.closing(run):
@@ -200,6 +261,7 @@ def resume(
         RunFolderError: If the folder, its checkpoint or the ratings do not fit together, or if
             its policy no longer exists.
     """
+    keep_programs()
     with RunFolder.open(path) as folder:
         if folder.deployed:
             raise RunFolderError(
@@ -215,8 +277,9 @@ def resume(
             ) from error
         _same_model(path, config, model)
         ratings = _ratings_of_folder(path, config, "resume") if ratings is None else ratings
-        run = _Run(_with_schedule(config, ratings, observer, given), ratings, observer, given)
-        if fingerprint_of(run.split) != folder.notes().get("data"):
+        data = Prepared(config, ratings)
+        run = _Run(_with_schedule(config, data, observer, given), data, observer, given)
+        if data.mark != folder.notes().get("data"):
             raise RunFolderError(
                 f"{path}: the ratings of '{config.data.dataset}' are not those it was started "
                 "with; bring them back, or start a new run"
@@ -252,6 +315,7 @@ def load(
     Raises:
         RunFolderError: If the run is not finished, or was started with other ratings.
     """
+    keep_programs()
     folder = RunFolder(Path(path))
     notes, summary = folder.notes(), folder.summary(whole=True)
     if summary is None and not unfinished:
@@ -272,8 +336,9 @@ def load(
         )
     if not isinstance(ratings, Ratings):
         ratings = _ratings_of_folder(path, _moved(config, ratings, data_dir), "load")
-    run = _Run(config, ratings, None, given)
-    if fingerprint_of(run.split) != notes.get("data") or checkpoint is None:
+    data = Prepared(config, ratings)
+    run = _Run(config, data, None, given)
+    if data.mark != notes.get("data") or checkpoint is None:
         raise RunFolderError(
             f"{path}: has no checkpoint, or the ratings of '{ratings.name}' are not those "
             "it was started with; bring both back, or run it again"
@@ -340,7 +405,7 @@ def _ratings_of_folder(path: Path | str, config: Config, call: str) -> Ratings:
 
 
 def _with_schedule(
-    config: Config, ratings: Ratings, observer: Observer | None, given: Given
+    config: Config, prepared: Prepared, observer: Observer | None, given: Given
 ) -> Config:
     """The config, for ``hindsight`` with the schedule that is best on the test set."""
     if config.planning.policy != "hindsight" or "weights" in config.planning.options:
@@ -353,8 +418,8 @@ def _with_schedule(
         options = config.planning.options | {"weights": weights.tolist()}
         planning = config.planning.model_copy(update={"options": options})
         tried = config.model_copy(update={"planning": planning})
-        run = _Run(tried, ratings, None, given)
-        run.ranks = False
+        run = _Run(tried, prepared, None, given)
+        run.lists = False
         run.open_ledger(None)
         run.carry_out()
         error = config.planning.goal.of([record["rmse"] for record in run.records])
@@ -438,10 +503,11 @@ class _Run(Run):
     observer: Observer | None
 
     def __init__(
-        self, config: Config, ratings: Ratings, observer: Observer | None, given: Given
+        self, config: Config, prepared: Prepared, observer: Observer | None, given: Given
     ) -> None:
-        self.ratings, self.given = ratings, given
-        self.split = split_of(config, ratings)
+        self.prepared, self.given = prepared, given
+        ratings, self.split = prepared.ratings, prepared.split
+        self.lists = True
         simulation = Simulation(
             federation_of(
                 config,
@@ -455,23 +521,24 @@ class _Run(Run):
             device=config.run.device,
             validation=config.planning.validation_share if config.validates else 0.0,
         )
+        simulation.on_compiling = getattr(observer, "compiling", None)
         super().__init__(config, simulation, observer)
-        self.ranks = _LISTS in shown(config.preset)
-        self._ranked_in = set(rounds_to_rank(config.federation.rounds))
+        ranks = _LISTS in shown(config.preset)
+        self._ranked_in = set(rounds_to_rank(config.federation.rounds) if ranks else ())
 
     @functools.cached_property
     def facts(self) -> dict[str, Any]:
         """What is known before the first round; computed only if it is needed."""
-        beside = references(self.split.train, self.split.test)
-        return facts_of(self.config, about_ratings(self.ratings), beside)
+        about = about_ratings(self.prepared.ratings)
+        return facts_of(self.config, about, self.prepared.references)
 
     def open_ledger(self, folder: RunFolder | None) -> None:
         """Open the ledger and make the coordinator, unless there is no mechanism."""
         if self.config.privacy.mechanism != "none":
             path = None if folder is None else folder.path / "ledger.sqlite"
-            mark = fingerprint_of(self.split)
-            policy = self.given.policy
-            self.planned = coordinator_of(self.config, self.simulation, mark, path, policy=policy)
+            self.planned = coordinator_of(
+                self.config, self.simulation, self.prepared.mark, path, policy=self.given.policy
+            )
 
     def step(self) -> RoundResult | None:
         if self.planned is not None:
@@ -485,31 +552,35 @@ class _Run(Run):
             self.observer.started(self.config, self.split, self.simulation.next_round)
         seconds = self.carry_out(folder)
         spending, budgets, test = None, None, self.split.test
-        predicted = np.asarray(self.simulation.predict(test.user, test.item))
         if self.planned is not None:
             ledger = self.planned.ledger
             spending = spending_of(self.config, ledger, self.split, self.records)
             spending["planner_note"] = self.planned.policy.note
             if len(ledger.budgets.classes) > 1:
                 budgets = ledger.budgets
+                predicted = self.simulation.predict(test.user, test.item)
                 spending["classes"] = classes_of(ledger, test, predicted)
         summary = summarise(self.config, self.facts, self.records, seconds, spending)
-        summary |= ranking_of(self.simulation, self.split)
         goal, number = self.config.planning.goal, len(self.records)
         summary["learned"] = self.simulation.learned
-        summary["gains"] = gains_of(self.split, predicted, number - 1, budgets)
-        alone = alone_served(goal, self.split, number, summary["rmse_client_alone"])
+        if self.lists:
+            summary |= ranking_of(self.simulation, self.split, self.prepared.rankings)
+            predicted = self.simulation.predict(test.user, test.item)
+            summary["gains"] = gains_of(self.split, predicted, number - 1, budgets)
+        curve = self.prepared.alone(number, summary["rmse_client_alone"])
+        alone = None if curve is None else as_served(goal, curve)
         served = lists_served(goal, self.records, summary.get(_LISTS))
         result = Result(
             summary=summary | {f"{_LISTS}_served": served, "rmse_client_alone_served": alone},
             rounds=self.records,
-            ratings=self.ratings,
+            ratings=self.prepared.ratings,
             folder=None if folder is None else folder.path,
             simulation=self.simulation,
         )
         if folder is not None:
-            users = example_users(self.ratings, number_of_examples(self.config))
-            lists = examples_of(self.ratings, self.simulation, users, len(test))
+            ratings = self.prepared.ratings
+            users = example_users(ratings, number_of_examples(self.config) if self.lists else 0)
+            lists = examples_of(ratings, self.simulation, users, len(test))
             if lists is not None:
                 folder.write_examples(lists)
             folder.write_summary(result.summary)
@@ -519,7 +590,7 @@ class _Run(Run):
 
     def measured(self, index: int) -> dict[str, float]:
         """The NDCG@10 of the lists after some of the rounds, if it is shown."""
-        if not self.ranks or index not in self._ranked_in:
+        if not self.lists or index not in self._ranked_in:
             return {}
         lists = lists_of(self.simulation.rank, self.split.train, self.split.test)
         value = float(METRICS[_LISTS].of(lists))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from bgtplanner.errors import RunFolderError
 from bgtplanner.models.metrics import of_ratings, shown
@@ -74,7 +74,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     if number < 2:
         return Estimate(seeds=number, mean=mean)
     std = statistics.stdev(values)
-    half = float(student.ppf(0.975, number - 1)) * std / math.sqrt(number)
+    half = float(stdtrit(number - 1, 0.975)) * std / math.sqrt(number)
     return Estimate(seeds=number, mean=mean, std=std, low=mean - half, high=mean + half)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -37,7 +37,7 @@ __all__ = [
     "CLIENT_LEVEL_DELTA",
     "Result",
     "about_ratings",
-    "alone_served",
+    "alone_by_round",
     "as_served",
     "classes_of",
     "facts_of",
@@ -47,6 +47,7 @@ __all__ = [
     "not_accounted",
     "promised",
     "ranking_of",
+    "rankings_beside",
     "reaches_target",
     "readings",
     "rounds_to_rank",
@@ -382,8 +383,8 @@ def lists_served(
     return as_served(goal, every.tolist())
 
 
-def alone_served(goal: Objective, split: Split, rounds: int, last: float | None) -> float | None:
-    """The error of a client alone, as people would have been served with it over the rounds.
+def alone_by_round(split: Split, rounds: int, last: float | None) -> list[float] | None:
+    """The error of a client alone after each round.
 
     It is computed in a few rounds, from the ratings known by then, and changes evenly between
     them; None if `last`, that of all ratings, is not known.
@@ -400,25 +401,35 @@ def alone_served(goal: Objective, split: Split, rounds: int, last: float | None)
     if not known.all():
         last = references(train.take(known), test).client_alone.rmse
     every = np.interp(np.arange(rounds), [*places, rounds - 1], [*values, last])
-    return as_served(goal, every.tolist())
+    return [float(value) for value in every]
 
 
-def ranking_of(simulation: Simulation, split: Split) -> dict[str, Any]:
+def rankings_beside(split: Split) -> dict[str, float]:
+    """The scores of the rankings that need no model."""
+    return _of_lists(rankings(split.train), split)
+
+
+def ranking_of(
+    simulation: Simulation, split: Split, beside: Mapping[str, float]
+) -> dict[str, Any]:
     """The scores of the lists that users would be shown, and of the rankings beside them.
 
     A score that cannot be computed, since no one has a relevant item, is None.
     """
-    train, test = split.train, split.test
-    beside = rankings(train)
-    released = simulation.explain(np.zeros(1)).popularity
+    found = {**ranked(simulation.rank, split.train, split.test), **beside}
+    released = simulation.popularity()
     if released is not None and np.ptp(released) > 0:  # nothing released ranks nothing
-        beside["popularity_released"] = the_same_for_all(released)
-    found: dict[str, Any] = dict(ranked(simulation.rank, train, test))
-    for name, rank in beside.items():
-        scores = ranked(rank, train, test, beside=True)
-        found |= {f"{figure}_{name}": value for figure, value in scores.items()}
+        found |= _of_lists({"popularity_released": the_same_for_all(released)}, split)
     known = {name: value if math.isfinite(value) else None for name, value in found.items()}
-    return {**known, "users_ranked": len(drawn_users(test.n_users))}
+    return {**known, "users_ranked": len(drawn_users(split.test.n_users))}
+
+
+def _of_lists(every: Mapping[str, Callable[[Any], Any]], split: Split) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, rank in every.items():
+        scores = ranked(rank, split.train, split.test, beside=True)
+        found |= {f"{figure}_{name}": value for figure, value in scores.items()}
+    return found
 
 
 def reaches_target(config: Config, record: Mapping[str, Any]) -> bool:
