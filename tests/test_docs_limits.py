@@ -99,6 +99,32 @@ class TestPages:
         assert known is not None
         assert f"the error is {known.mean:.1f} % lower" in text
 
+    def test_what_is_read_from_the_picture(self, store: Store) -> None:
+        text = " ".join(PAGE.read_text(encoding="utf-8").split())
+
+        def means(service: int | str, what: str) -> list[float]:
+            found = [gain(store, service, epsilon, what) for epsilon in EPSILONS]
+            return [one.mean for one in found if one is not None]
+
+        ends = {
+            name: f"{min(means(name, 'served')):.1f} to {max(means(name, 'served')):.1f} %"
+            for name in ("filmtrust", "ml-100k")
+        }
+        assert f"gains {ends['filmtrust']} where MovieLens gains {ends['ml-100k']}" in text
+        lists = means("ml-100k", "lists")
+        made = [value for clients in CLIENTS for value in means(clients, "lists")]
+        assert f"{min(lists):.0f} to {max(lists):.0f} % over what is popular" in text
+        assert f"are at {min(made):.0f} to {max(made):.0f} %" in text
+        most = means(100_000, "served")
+        assert f"{most[1]:.1f} % lower at epsilon 1, and {most[4]:.1f} % at 20" in text
+        for clients, epsilon in ((100, 10.0), (300, 3.0), (1000, 1.0), (3000, 0.5)):
+            found = gain(store, clients, epsilon, "served")
+            assert found is not None
+            assert found.half is not None
+            assert found.mean - found.half > 0
+        worst = min(value for clients in CLIENTS for value in means(clients, "served"))
+        assert f"a loss of up to {-worst:.1f} %" in text
+
     def test_the_picture_is_drawn_without_running(self, tmp_path: Path) -> None:
         picture, page = tmp_path / "limits.svg", tmp_path / "page.md"
         assert command.main(["--picture", str(picture), "--page", str(page)]) == 0
