@@ -63,6 +63,10 @@ class RunProgress:
         """Print which schedule is tried."""
         self._say(f"hindsight: trying schedule {number} of {total} ({name} rounds)")
 
+    def compiling(self) -> None:
+        """Say why nothing moves."""
+        self._say("compiling: the first round takes the longest")
+
     def _say(self, *parts: str | tuple[str, str]) -> None:
         if self.verbosity >= 0:
             self.console.print(words(*parts), highlight=False)
