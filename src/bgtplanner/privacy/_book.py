@@ -487,6 +487,11 @@ class Book:
         self._charge(payment, decision.adds if known else None)
         self.head = Head(row.number, row.hash)
 
+    def settled(self, row: Row) -> None:
+        """Note that a reservation was settled by this process, once that is on the disk."""
+        self.unsettled = max(0, self.unsettled - 1)
+        self.head = Head(row.number, row.hash)
+
     # ---- rows
 
     def read(self, row: Row) -> None:

@@ -425,7 +425,7 @@ def ranking_of(
 
 
 def _of_lists(every: Mapping[str, Callable[[Any], Any]], split: Split) -> dict[str, float]:
-    found = {}
+    found: dict[str, float] = {}
     for name, rank in every.items():
         scores = ranked(rank, split.train, split.test, beside=True)
         found |= {f"{figure}_{name}": value for figure, value in scores.items()}
