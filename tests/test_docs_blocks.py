@@ -40,8 +40,10 @@ ELSEWHERE = {
     "docs/deployment.md": "minutes, by tests/flower/test_guide.py",
     "docs/paper.md": "hours, by make paper",
     "docs/results.md": "hours, by make results",
-    "docs/notebooks/compare.md": "minutes, by tests/test_docs_site.py",
-    "docs/notebooks/own-policy.md": "minutes, by tests/test_docs_site.py",
+    **{
+        f"docs/notebooks/{path.name}": "minutes, by tests/test_docs_site.py"
+        for path in (DOCS / "notebooks").glob("*.md")
+    },
 }
 """Pages whose blocks are written, or run, by something else; what they name is checked here."""
 

@@ -1,5 +1,8 @@
 """Paste what commands print into the pages that show it: `make docs-output`.
 
+The pages of the reference that are made from the code are written as well; `--reference` writes
+only these, which takes seconds.
+
 All commands of a page are run in order in one empty folder, as a reader would, at 80 columns.
 """
 
@@ -12,7 +15,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from writing.blocks import Block, Command, blocks_of, commands_of, pages
+from writing.blocks import DOCS, Block, Command, blocks_of, commands_of, pages
+from writing.reference import PAGES, written
 
 __all__ = ["main", "shown_outputs"]
 
@@ -51,7 +55,12 @@ def _printed(command: Command, folder: str) -> str:
 
 def main() -> None:
     """Run, paste, say which page changed."""
-    for page in pages():
+    for name in PAGES:
+        page = DOCS / name
+        text = page.read_text(encoding="utf-8")
+        page.write_text(written(name, text), encoding="utf-8")
+        print(f"{page}: made from the code")
+    for page in [] if "--reference" in sys.argv[1:] else pages():
         text = page.read_text(encoding="utf-8")
         found = list(shown_outputs(text))
         if all(block is None for _, block in found):

@@ -29,7 +29,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """Runs that take no time; those with a budget of 13 fail."""
     configs: list[Config] = []
 
-    def execute(config: Config, *, out: Path, observer: Any, data: Any = None) -> None:
+    def execute(config: Config, *, out: Path, **_: Any) -> None:
         configs.append(config)
         if config.privacy.epsilon == 13:
             raise TrainingDivergedError("training diverged in round 3")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -38,7 +39,12 @@ __all__ = ["resume", "run"]
 Track = Annotated[
     list[str] | None, typer.Option(help="Also log to: tensorboard | mlflow. Repeatable.")
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a line for every round.")]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="Print a line for every round, and all details at the end."
+    ),
+]
 
 
 def run(
@@ -205,7 +211,7 @@ def _view(as_json: bool, verbose: bool, quiet: bool) -> RunProgress:
 def _in_a_line(summary: Mapping[str, Any]) -> str:
     """What was planned for, in a few words."""
     from bgtplanner.models.metrics import METRICS, shown
-    from bgtplanner.report.terminal import is_served, planned_key
+    from bgtplanner.report.outcome import is_served, planned_key
 
     named = [name for name in ("rmse", "ndcg_at_10") if name in shown(summary["preset"])]
     figures = {name: summary.get(planned_key(summary, name)) for name in named}
@@ -224,6 +230,16 @@ def _show_result(result: Result, as_json: bool, view: RunProgress) -> None:
         say(f"{_in_a_line(result.summary)}  {result.folder}")
     elif result.folder is not None:
         try:
-            say(f"Report: {report_writer()(result.folder)}")
+            say(f"Report: {report_writer()(result.folder)}", *_next(result, page=True))
         except MissingExtraError as error:
-            say(f"Results: {result.folder}/summary.json ({error})")
+            say(f"Results: {result.folder}/summary.json ({error})", *_next(result, page=False))
+
+
+def _next(result: Result, page: bool) -> list[str]:
+    """What to do now: two commands, in two lines."""
+    from bgtplanner.runs.examples import example_users
+
+    folder, user = shlex.quote(str(result.folder)), example_users(result.ratings, 1)
+    ways = [f"bgtplanner report {folder} --open"] if page else []
+    ways += [f"bgtplanner recommend {folder} --user {shlex.quote(str(of))}" for of in user]
+    return [f"{'Next: ' if not place else '      '}{way}" for place, way in enumerate(ways)]

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import linprog
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.given import Floats, floats, number
@@ -151,6 +150,8 @@ def solve_programme(rewards: ArrayLike, costs: ArrayLike, allowance: ArrayLike) 
     ConfigError.unless(fits, "costs", cost.shape, f"({len(limit)}, {levels})")
     finite = all(bool(np.isfinite(values).all()) for values in (predicted, cost, limit))
     ConfigError.unless(finite, "rewards", "NaN", "finite numbers")
+    from scipy.optimize import linprog  # takes long to import, and few plans solve a programme
+
     found = linprog(
         -predicted.ravel() / contexts,
         A_ub=np.tile(cost, contexts) / contexts,

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import lapack
-from scipy.optimize import minimize
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.given import Floats, floats, whole
@@ -335,6 +334,8 @@ class Predictor:
         limits = [_LENGTHS] * rows.shape[1] + [_FORGETTING, _NOISES]
         bounds = np.log(limits)
         now = np.r_[self._lengths, max(self.forgetting, _FORGETTING[0]), self.noise]
+        from scipy.optimize import minimize  # takes long to import, and short runs do not fit
+
         found = minimize(
             _negative_likelihood,
             np.clip(np.log(now), bounds[:, 0], bounds[:, 1]),

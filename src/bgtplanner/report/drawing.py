@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -134,6 +135,7 @@ class Picture:
         size: In inches.
         group: Heading under which it is shown, if there are several.
         view: Metric that it shows, if the reader can switch metrics.
+        note: What to know about its axes.
     """
 
     name: str
@@ -143,6 +145,7 @@ class Picture:
     size: tuple[float, float] = WIDE
     group: str = ""
     view: str = ""
+    note: str = ""
 
 
 # Placeholder colours, which a page replaces by its own.
@@ -177,7 +180,12 @@ def _svg(picture: Picture, ink: str, line: str, **style: Any) -> str:
     with mpl.rc_context(_style(ink, line) | style):
         buffer = io.StringIO()
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        _drawn(picture).savefig(buffer, format="svg", transparent=True, metadata=metadata)
+        figure = _drawn(picture)
+        FigureCanvasSVG(figure)  # so that text is measured as it is drawn
+        if (engine := figure.get_layout_engine()) is not None:
+            engine.execute(figure)  # left to savefig, it would take another drawing
+            figure.set_layout_engine(None)
+        figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
     text = visible(buffer.getvalue(), keep="\n")
     return text[text.index("<svg") :]
 
