@@ -131,15 +131,15 @@ class Simulation:
         self._device = pick_device(device)
         self._split = split
         with jax.default_device(self._device):
-            self._interactions = Interactions.of(split.train, split.arrival)
-            test = split.test
-            self._heldout = Heldout(*map(jnp.asarray, (test.user, test.item, test.value)))
+            self._interactions = Interactions.laid_out(split.train, split.arrival)
+            self._heldout = Heldout.of(split.test, self._interactions)
             self._arriving = _Arriving.of(split) if split.in_order else None
             self._aside: ValidationSet | None = None
             if aside is not None:
                 kept = aside.train
                 arrays = (kept.user, kept.item, kept.value, aside.arrival)
-                self._aside = ValidationSet(*map(jnp.asarray, arrays))
+                parts = self._interactions.parts_of(kept.user)
+                self._aside = ValidationSet(*map(jnp.asarray, arrays), parts)
             self._first_key, self._key = jax.random.split(jax.random.key(seed))
             # Each round reuses the memory of the old state, so that parameters are never held
             # twice. Copied first, since a model may use one array in two places.

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from bgtplanner.models.interactions import Interactions
+from bgtplanner.models.interactions import Interactions, Parts
 
 __all__ = ["WORST", "Validation", "ValidationSet", "errors_of_clients", "rmse_of"]
 
@@ -27,12 +27,16 @@ _SURE = 3.0  # standard deviations: a run compares with its target a hundred tim
 
 
 class ValidationSet(NamedTuple):
-    """User, item, value and first round of the ratings that clients set aside to validate on."""
+    """User, item, value and first round of the ratings that clients set aside to validate on.
+
+    They may be divided into the chunks of the training ratings.
+    """
 
     user: Array
     item: Array
     value: Array
     arrival: Array
+    parts: Parts | None = None
 
 
 def errors_of_clients(
