@@ -67,7 +67,8 @@ def made_up(size: Size, seed: int = 0) -> Ratings:
     ends = np.cumsum(popularity / popularity.sum())
     table = np.searchsorted(ends, (np.arange(_FINE) + 0.5) / _FINE).astype(np.int32)
     item = np.minimum(table[(at * _FINE).astype(np.int64) % _FINE], size.items - 1)
-    value = generator.integers(1, 6, len(user), dtype=np.int8).astype(np.float32) / 5
+    value = generator.integers(1, 6, len(user), dtype=np.int8).astype(np.float32)
+    value /= 5
     features = (generator.random((size.items, FEATURES)) < 0.15).astype(np.float32)
     labels = np.arange(size.items).astype(str)
     names = tuple(f"feature {number}" for number in range(FEATURES))
@@ -115,7 +116,7 @@ def best_of(play: Callable[[], Any]) -> tuple[float, float]:
     wall, processor = [], []
     for _ in range(TURNS):
         begun, spent = time.perf_counter(), time.process_time()
-        jax.block_until_ready(play())
+        jax.block_until_ready(play())  # type: ignore[no-untyped-call]
         wall.append(time.perf_counter() - begun)
         processor.append(time.process_time() - spent)
     return min(wall), min(processor)
@@ -135,11 +136,9 @@ def round_of(name: str, size: Size, interactions: Interactions) -> dict[str, Any
         model=model, server=server, protection=Protection(mechanism="gaussian", trust="secagg")
     )
     nothing = jnp.zeros(0, jnp.int32)
-    held = [nothing, nothing, jnp.zeros(0)]
+    heldout = Heldout(nothing, nothing, jnp.zeros(0))
     if hasattr(interactions, "parts_of"):
-        heldout = Heldout(*held, interactions.parts_of(np.zeros(0, np.int32)))
-    else:
-        heldout = Heldout(*held)
+        heldout = heldout._replace(parts=interactions.parts_of(np.zeros(0, np.int32)))
     state = jax.jit(federation.initial)(jax.random.key(0), interactions)
     state = jax.tree.map(lambda leaf: jnp.array(leaf, dtype=leaf.dtype), state)
     shared = model.asking(state.shared, {"tastes": 0.5})

@@ -89,10 +89,10 @@ class Play:
     def rounds(self, interactions: Interactions, number: int = 3) -> tuple[State, Any, Any]:
         """Return the state and the outcome after some rounds and a rest."""
         federation, parts = self.federation, interactions.parts_of(self.asked[0])
-        asked = [jnp.asarray(part) for part in self.asked]
-        heldout, aside = Heldout(*asked, parts), None
+        user, item, value = (jnp.asarray(part) for part in self.asked)
+        heldout, aside = Heldout(user, item, value, parts), None
         if federation.protection is not None and federation.protection.validation:
-            aside = ValidationSet(*asked, jnp.zeros(2 * USERS, jnp.int32), parts)
+            aside = ValidationSet(user, item, value, jnp.zeros(2 * USERS, jnp.int32), parts)
         play = jax.jit(partial(federation.round), compiler_options=QUICK)
         state, key = federation.initial(jax.random.key(0), interactions), jax.random.key(1)
         for index in range(number):

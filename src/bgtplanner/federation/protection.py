@@ -324,7 +324,7 @@ class ClippedSum(NamedTuple):
 
     def total(self) -> tuple[Array, Array]:
         """Return the item rows, and the dense part."""
-        return tuple(self.of_all)
+        return self.of_all.items, self.of_all.dense
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,8 +71,8 @@ class Heldout(NamedTuple):
     @classmethod
     def of(cls, ratings: Ratings, interactions: Interactions) -> Heldout:
         """Return these ratings, divided as the training ratings are."""
-        arrays = map(jnp.asarray, (ratings.user, ratings.item, ratings.value))
-        return cls(*arrays, interactions.parts_of(ratings.user))
+        user, item, value = map(jnp.asarray, (ratings.user, ratings.item, ratings.value))
+        return cls(user, item, value, interactions.parts_of(ratings.user))
 
 
 class Shown(NamedTuple):
@@ -203,6 +203,9 @@ def by_chunk(
         there = members < interactions.n_clients
         pairs = []
         for each in asked:
+            if not each.user.size:
+                pairs.append((each.user, each.item))
+                continue
             which = cast(Parts, each.parts).members[number]
             user = layout.place_of_user[each.user[which]] - number * most_users
             pairs.append((jnp.clip(user, 0, most_users - 1), each.item[which]))
@@ -219,7 +222,8 @@ def by_chunk(
     sums, stacked = jax.lax.scan(one, nothing, jnp.arange(layout.chunks, dtype=jnp.int32))
 
     def placed(leaf: Array, place: Array) -> Array:
-        return leaf.reshape(-1, *leaf.shape[2:])[place]
+        whole = leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
+        return whole[place] if place.size else whole[:0]
 
     return Computed(
         jax.tree.map(lambda leaf: placed(leaf, layout.place_of_user), stacked.local),
@@ -317,7 +321,9 @@ class Federation:
 
         # 5. The server steps, and all clients receive the new parameters to predict with.
         shared, memory = self._stepped(state, sent, takes_part.sum(), terms)
-        asked = [heldout] if aside is None else [heldout, aside]
+        asked: list[Heldout | ValidationSet] = [heldout]
+        if aside is not None:
+            asked.append(aside)
         served = self._served(shared, local, interactions, asked)
         validation = None
         if self._sound is not None and terms is not None and aside is not None:

@@ -137,9 +137,7 @@ class Simulation:
             self._aside: ValidationSet | None = None
             if aside is not None:
                 kept = aside.train
-                arrays = (kept.user, kept.item, kept.value, aside.arrival)
-                parts = self._interactions.parts_of(kept.user)
-                self._aside = ValidationSet(*map(jnp.asarray, arrays), parts)
+                self._aside = ValidationSet.of(kept, aside.arrival, self._interactions)
             self._first_key, self._key = jax.random.split(jax.random.key(seed))
             # Each round reuses the memory of the old state, so that parameters are never held
             # twice. Copied first, since a model may use one array in two places.

@@ -325,12 +325,17 @@ class Interactions:
         size = 1 if self.layout is None else self.layout.block
         return values.reshape(values.shape[0] // size, size, *values.shape[1:])
 
-    def products_by_user(self, left: Array, right: Array) -> Array:
-        """Return each user's sum of outer products of two rows per edge, ``[n_users, w, v]``."""
-        of_blocks = jnp.einsum(
-            "nba,nbc->nac", self._blocks(left), self._blocks(right), precision="highest"
-        )
-        return self._over_blocks(of_blocks)
+    def squares_by_user(self, rows: Array) -> Array:
+        """Return each user's sum of outer products of rows per edge, ``[n_users, w, w]``.
+
+        Without a layout it is computed column by column, because an outer product for every edge
+        would need `w` times the memory.
+        """
+        if self.layout is None:
+            columns = range(rows.shape[1])
+            return jnp.stack([self.sum_by_user(rows[:, a, None] * rows) for a in columns], axis=1)
+        blocks = self._blocks(rows)
+        return self._over_blocks(jnp.einsum("nba,nbc->nac", blocks, blocks, precision="highest"))
 
     def _over_blocks(self, values: Array) -> Array:
         """Return the sum of a quantity of the blocks over each user."""
@@ -411,7 +416,7 @@ def _laid_out(
     run = np.zeros(ratings.n_users, dtype=np.int64)
     run[by_client] = np.cumsum(of_users[by_client]) - of_users[by_client]
     to = (first_block * block - run).astype(kind)[ratings.user]
-    to += np.arange(len(ratings), dtype=kind)
+    np.add(to, np.arange(len(ratings), dtype=kind), out=to)
 
     def filled(values: Any, fill: int, kind: Any = np.int32) -> Array:
         made = np.full(size, fill, dtype=kind)
@@ -559,7 +564,8 @@ def ridge(
         squares = jnp.diagonal(normal, axis1=1, axis2=2)
 
         def product(direction: Array) -> Array:
-            return (normal * direction[:, None, :]).sum(2)
+            moved: Array = jnp.einsum("uab,ub->ua", normal, direction, precision="highest")
+            return moved
 
     else:
         squares = interactions.sum_by_user(known * features) + penalty
@@ -594,18 +600,10 @@ def ridge(
 def normal_equations(features: Array, shrinkage: list[float], interactions: Interactions) -> Array:
     """Return ``X'X + diag(shrinkage)`` of every user's ridge regression.
 
-    Its shape is ``[n_users, width, width]``. Without a layout it is computed column by column,
-    because an outer product for every edge would need `width` times the memory.
+    Its shape is ``[n_users, width, width]``.
     """
-    known = interactions.present[:, None] * features
-    penalty = jnp.diag(jnp.array(shrinkage))
-    if interactions.layout is not None:
-        return interactions.products_by_user(known, features) + penalty
-    columns = [
-        interactions.sum_by_user(known[:, column, None] * features)
-        for column in range(features.shape[1])
-    ]
-    return jnp.stack(columns, axis=1) + penalty
+    known = interactions.present[:, None] * features  # the mask is 0 or 1, and so is its square
+    return interactions.squares_by_user(known) + jnp.diag(jnp.array(shrinkage))
 
 
 def solved_systems(normal: Array, right: Array) -> Array:
@@ -616,7 +614,8 @@ def solved_systems(normal: Array, right: Array) -> Array:
     """
     width = right.shape[1]
     if width > _UNROLLED:
-        return jnp.linalg.solve(normal, right[..., None])[..., 0]
+        solution: Array = jnp.linalg.solve(normal, right[..., None])[..., 0]
+        return solution
     rows = [[normal[:, a, b] for b in range(width)] + [right[:, a]] for a in range(width)]
     for pivot in range(width):
         inverse = 1.0 / rows[pivot][pivot]
