@@ -135,6 +135,7 @@ class Picture:
         size: In inches.
         group: Heading under which it is shown, if there are several.
         view: Metric that it shows, if the reader can switch metrics.
+        note: What to know about its axes.
     """
 
     name: str
@@ -144,6 +145,7 @@ class Picture:
     size: tuple[float, float] = WIDE
     group: str = ""
     view: str = ""
+    note: str = ""
 
 
 # Placeholder colours, which a page replaces by its own.

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from bgtplanner.errors import BGTPlannerError
-from bgtplanner.models.metrics import shown
+from bgtplanner.report.outcome import scores_of
 from bgtplanner.report.study import headline, sheets
-from bgtplanner.report.terminal import score_rows
 from bgtplanner.report.view import RunView, read_run
 from bgtplanner.runs.statistics import Comparison, mean_curves
 from bgtplanner.runs.summary import Result
@@ -22,9 +21,11 @@ __all__ = ["run_as_html", "study_as_html"]
 def run_as_html(result: Result) -> str:
     """The headline of a run, its scores beside the references, and its error by round."""
     view = _view_of(result)
-    rows = score_rows(view.summary) if view.finished and view.scored else []
-    labels = [metric.label for metric in shown(view.config.preset).values()]
-    table = _table(["", *labels], [[name, *figures] for name, figures, _ in rows])
+    table = ""
+    if view.finished and view.scored:
+        scores = scores_of(view.summary)
+        rows = [[name, *figures] for name, figures, _ in scores.rows]
+        table = _table(["", *scores.labels], rows)
     with contextlib.suppress(ModuleNotFoundError):  # without the extra `report`: no picture
         from bgtplanner.report.run_plots import run_pictures
 

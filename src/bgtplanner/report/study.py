@@ -26,8 +26,8 @@ from bgtplanner.models.metrics import METRICS
 from bgtplanner.models.references import REFERENCES
 from bgtplanner.paper.table2 import NAMES
 from bgtplanner.planning.policy import Policy
+from bgtplanner.report.outcome import planned_key
 from bgtplanner.report.screen import words
-from bgtplanner.report.terminal import planned_key
 from bgtplanner.report.view import Tile
 from bgtplanner.runs.cells import Cell, Objects, Outcome, folder_name, metric_of
 from bgtplanner.runs.execute import StudyObserver, run_study

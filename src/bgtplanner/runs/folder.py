@@ -8,6 +8,7 @@
     checkpoint.npz    the whole state after some round (plain arrays, no pickle)
     ledger.sqlite     who has spent how much; written before anything is released
     summary.json      the result, once the run is done
+    examples.json     the lists of a few users, for the report of a simulation
     clients.json      for a run on real machines: its name, and a hash of each client's name
     ratings.npz       the ratings, only in what :meth:`Result.save` writes
     report.html       the report, once it was requested
@@ -50,6 +51,7 @@ from bgtplanner.runs.assembly import accountant_of, promise_of
 from bgtplanner.runs.config import BEFORE, Config, load_config, to_toml
 from bgtplanner.runs.contents import (
     CLIENTS,
+    EXAMPLES,
     NOTES,
     check_ticks,
     needed_of_rounds,
@@ -69,6 +71,7 @@ _OWN = (
     "rounds.jsonl",
     "checkpoint.npz",
     "summary.json",
+    "examples.json",
     "report.html",
     "ledger.sqlite",
     "ledger.sqlite-journal",
@@ -327,6 +330,17 @@ class RunFolder:
         """Write ``summary.json``: the run is done."""
         text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
         self._write("summary.json", text.encode())
+
+    def write_examples(self, examples: Mapping[str, Any]) -> None:
+        """Write ``examples.json``, which the report shows."""
+        self._write("examples.json", json.dumps(examples, indent=2, allow_nan=False).encode())
+
+    def examples(self) -> dict[str, Any] | None:
+        """The lists that the report shows, or None if there are none."""
+        found = self._read_json("examples.json")
+        if found is not None:
+            EXAMPLES.check(self.path / "examples.json", found, ["lists"])
+        return found
 
     def write_clients(self, clients: Mapping[str, Any]) -> None:
         """Write ``clients.json``, the places of clients in the ledger, before any charge."""

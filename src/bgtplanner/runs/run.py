@@ -39,7 +39,9 @@ from bgtplanner.runs.assembly import (
     learner_of,
 )
 from bgtplanner.runs.config import Config, check_policy, load_config
+from bgtplanner.runs.examples import example_users, examples_of, number_of_examples
 from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.gains import gains_of
 from bgtplanner.runs.loop import Run
 from bgtplanner.runs.observers import Observer
 from bgtplanner.runs.saving import found_again, saved_ratings
@@ -602,23 +604,27 @@ class _Run(Run):
         if self.observer is not None:
             self.observer.started(self.config, self.split, self.simulation.next_round)
         seconds = self.carry_out(folder)
-        spending = None
+        spending, budgets, test = None, None, self.split.test
         if self.planned is not None:
-            ledger, test = self.planned.ledger, self.split.test
+            ledger = self.planned.ledger
             spending = spending_of(self.config, ledger, self.split, self.records)
             spending["planner_note"] = self.planned.policy.note
             if len(ledger.budgets.classes) > 1:
+                budgets = ledger.budgets
                 predicted = self.simulation.predict(test.user, test.item)
                 spending["classes"] = classes_of(ledger, test, predicted)
         summary = summarise(self.config, self.facts, self.records, seconds, spending)
+        goal, number = self.config.planning.goal, len(self.records)
+        summary["learned"] = self.simulation.learned
         if self.lists:
             summary |= ranking_of(self.simulation, self.split, self.prepared.rankings)
-        goal, number = self.config.planning.goal, len(self.records)
+            predicted = self.simulation.predict(test.user, test.item)
+            summary["gains"] = gains_of(self.split, predicted, number - 1, budgets)
         curve = self.prepared.alone(number, summary["rmse_client_alone"])
         alone = None if curve is None else as_served(goal, curve)
-        lists = lists_served(goal, self.records, summary.get(_LISTS))
+        served = lists_served(goal, self.records, summary.get(_LISTS))
         result = Result(
-            summary=summary | {f"{_LISTS}_served": lists, "rmse_client_alone_served": alone},
+            summary=summary | {f"{_LISTS}_served": served, "rmse_client_alone_served": alone},
             rounds=self.records,
             ratings=self.prepared.ratings,
             folder=None if folder is None else folder.path,
@@ -627,6 +633,11 @@ class _Run(Run):
             given=self.given.names,
         )
         if folder is not None:
+            ratings = self.prepared.ratings
+            users = example_users(ratings, number_of_examples(self.config) if self.lists else 0)
+            lists = examples_of(ratings, self.simulation, users, len(test))
+            if lists is not None:
+                folder.write_examples(lists)
             folder.write_summary(result.summary)
         if self.observer is not None:
             self.observer.finished(result)
