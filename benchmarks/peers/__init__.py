@@ -2,15 +2,17 @@
 
     make bench                              this and the quick half of benchmarks.speed
     python -m benchmarks.peers              a few minutes
-    python -m benchmarks.peers --long       more turns; Flower's engine with all clients
-    python -m benchmarks.peers --only rounds
+    python -m benchmarks.peers --long       more turns; all clients of slow peers as well
+    python -m benchmarks.peers --only rounds-1m
 
-1. ``rounds``: the task of ``task.py`` in pfl-research, on Flower's simulation engine, in torch
-   with `vmap` over padded clients, in torch on flat arrays, and in ours, at the sizes of MovieLens
-   100K and 1M. The sum of clipped uploads before noise is compared with a plain NumPy loop in
-   double precision; who differs by more than rounding is not timed. All sides are in one process
-   and take turns. Ours is timed over whole rounds of `Simulation.step`, which do more than the
-   others: they solve for the users twice and take the server's step.
+1. ``rounds-100k``, ``rounds-1m``: the task of ``task.py`` in pfl-research, on Flower's simulation
+   engine, in torch with `vmap` over padded clients, in torch on flat arrays, and in ours, at the
+   sizes of MovieLens 100K and 1M. The sum of clipped uploads before noise is compared with a plain
+   NumPy loop in double precision; who differs by more than rounding is not timed. All sides are in
+   one process and take turns. What pfl-research and Flower's engine take grows with the number of
+   clients; in the quick form they have a part of them, drawn at random, and what a client more
+   takes is added for each of the others. Ours is timed over whole rounds of `Simulation.step`,
+   which do more than the others: they solve for the users twice and take the server's step.
    Target at the size of ML-1M: at least 20, 200 and 5 times as fast as pfl-research, Flower's
    engine and the vmapped version. The flat version has no target; it is the fastest that we could
    write in torch.

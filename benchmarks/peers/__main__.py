@@ -1,7 +1,7 @@
 """Compare with peers, print the tables, write them into the page, and say what was missed.
 
 python -m benchmarks.peers --plan              say what would be measured, and for how long
-python -m benchmarks.peers                     a few turns; part of the clients on Flower
+python -m benchmarks.peers                     a few turns; slow peers have a part
 python -m benchmarks.peers --long              more turns, all clients
 python -m benchmarks.peers --only reading      one question
 """
@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -39,7 +40,7 @@ class Form(NamedTuple):
     """How long the measurements are.
 
     Attributes:
-        rounds: For each size: turns, rounds of ours in a turn, clients on Flower's engine.
+        rounds: For each size: turns, rounds of ours in a turn, clients of slow peers.
         turns_of_reading: How often each file is read.
         ranking: Size and turns of the lists.
     """
@@ -49,60 +50,60 @@ class Form(NamedTuple):
     ranking: tuple[str, int]
 
 
-QUICK = Form({"ML-100K": (3, 20, 100), "ML-1M": (3, 5, 100)}, 3, ("ML-100K", 5))
+QUICK = Form({"ML-100K": (5, 20, 100), "ML-1M": (5, 5, 200)}, 3, ("ML-100K", 5))
 LONG = Form({"ML-100K": (7, 20, ALL), "ML-1M": (5, 10, ALL)}, 7, ("ML-1M", 5))
 
 Answer = tuple[Section, list[dict[str, Any]]]
 
 
-def measure_rounds(progress: Progress, form: Form) -> Answer:
-    """Question 1."""
+SIZE_OF = {"rounds-100k": "ML-100K", "rounds-1m": "ML-1M"}
+
+
+def measure_rounds(progress: Progress, form: Form, size: str) -> Answer:
+    """Questions 1 and 2."""
     section = Section(
-        "A private round of the factorization model, against the same in other hands",
-        *("size", "who", "ms a round", "ours, ms", "times as long as ours", "target"),
+        f"A private round of the factorization model at the size of {size}",
+        *("who", "ms a round", "ours, ms", "times as long as ours", "target"),
     )
     absent = missing()
     chosen = [name for name in PEERS if name not in absent]
-    results = []
-    for size, (turns, rounds, of_flower) in form.rounds.items():
-        result = progress(
-            f"rounds: {size}",
-            "rounds",
-            *("--size", size, "--turns", turns, "--rounds", rounds),
-            *("--of-flower", of_flower, "--peers", ",".join(chosen)),
+    turns, rounds, part = form.rounds[size]
+    result = progress(
+        f"rounds: {size}",
+        "rounds",
+        *("--size", size, "--turns", turns, "--rounds", rounds),
+        *("--part", part, "--peers", ",".join(chosen)),
+    )
+    ours = 1e3 * median(result["seconds"]["ours"])
+    furthest = max(result["apart"].values())
+    section.notes.append(
+        f"{result['clients']:,} clients, {result['items']:,} items, {result['ratings']:,} ratings."
+        f" Sums before noise are equal within {furthest:.0e} of their length."
+    )
+    for name in chosen:
+        found, peer = result["peers"][name], PEERS[name]
+        target = peer.target if size == TARGET_SIZE else None
+        scaled = found["scaled"] > 1
+        section.add(
+            peer.what + (" (a part, scaled up)" if scaled else ""),
+            f"{1e3 * median(result['seconds'][name]):,.0f}",
+            f"{ours:,.1f}",
+            with_quartiles(found, digits=about_ratio(found["ratio"])),
+            "" if target is None else f">= {target:.0f}",
+            met=None if target is None else found["ratio"] >= target,
         )
-        results.append(result)
-        ours = 1e3 * median(result["seconds"]["ours"])
-        for name in chosen:
-            found, peer = result["peers"][name], PEERS[name]
-            target = peer.target if size == TARGET_SIZE else None
-            section.add(
-                size,
-                peer.what + (" *" if found["scaled"] > 1 else ""),
-                f"{1e3 * median(result['seconds'][name]):,.0f}",
-                f"{ours:,.1f}",
-                with_quartiles(found, digits=about_ratio(found["ratio"])),
-                "" if target is None else f">= {target:.0f}",
-                met=None if target is None else found["ratio"] >= target,
+        if scaled:
+            number = round(result["clients"] / found["scaled"])
+            section.notes.append(
+                f"{peer.what} had {number:,} of the {result['clients']:,} clients, and a quarter "
+                "of these; the difference says what each of the others would take."
             )
-        for name, found in result["peers"].items():
-            if found["scaled"] > 1:
-                number = round(result["clients"] / found["scaled"])
-                section.notes.append(
-                    f"\\* {PEERS[name].what}, {size}: {number:,} of the {result['clients']:,} "
-                    f"clients were run, and the time is scaled up by {found['scaled']:.1f}."
-                )
-        furthest = max(result["apart"].values())
-        section.notes.append(
-            f"{size}: {result['clients']:,} clients, {result['items']:,} items, "
-            f"{result['ratings']:,} ratings; sums before noise are equal within {furthest:.0e}."
-        )
-    section.notes += [f"Not installed, and left out: {package}." for package in _once(absent)]
-    return section, results
+    section.notes += [f"Not installed, and left out: {package}." for package in absent.values()]
+    return section, [result]
 
 
 def measure_reading(progress: Progress, form: Form) -> Answer:
-    """Question 2."""
+    """Question 3."""
     section = Section(
         "Reading a million ratings into arrays",
         *("file", "ours, ms", "pandas, ms", "over ours", "polars, ms", "over ours"),
@@ -118,7 +119,7 @@ def measure_reading(progress: Progress, form: Form) -> Answer:
 
 
 def measure_ranking(progress: Progress, form: Form) -> Answer:
-    """Question 3."""
+    """Question 4."""
     section = Section(
         "From scores to lists of ten and their NDCG, against LensKit",
         *("size", "LensKit, ms", "ours, ms", "times as long as ours"),
@@ -153,9 +154,10 @@ class Question(NamedTuple):
 
 
 QUESTIONS = {
-    "rounds": Question(measure_rounds, (), (120, 900)),
-    "reading": Question(measure_reading, ("pandas", "polars"), (30, 60)),
-    "ranking": Question(measure_ranking, ("lenskit",), (20, 120)),
+    "rounds-100k": Question(partial(measure_rounds, size="ML-100K"), (), (45, 120)),
+    "rounds-1m": Question(partial(measure_rounds, size="ML-1M"), (), (75, 600)),
+    "reading": Question(measure_reading, ("pandas", "polars"), (25, 50)),
+    "ranking": Question(measure_ranking, ("lenskit",), (20, 90)),
 }
 
 
@@ -163,10 +165,6 @@ def plan(*, long: bool, only: str | None = None) -> dict[str, float]:
     """Return the questions that are asked, and about how many seconds each takes."""
     names = QUESTIONS if only is None else [only]
     return {name: QUESTIONS[name].seconds[long] for name in names}
-
-
-def _once(packages: dict[str, str]) -> list[str]:
-    return list(dict.fromkeys(packages.values()))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -186,7 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
     console = Console()
     asked = plan(long=given.long, only=given.only)
     minutes = sum(asked.values()) / 60
-    console.print(f"{', '.join(asked)}: about {minutes:.0f} minutes on two cores")
+    console.print(f"{', '.join(asked)}: about {minutes:.1f} min on two cores")
     for peer, package in missing().items():
         console.print(f"{PEERS[peer].what}: left out, since {package} is not installed")
     if given.plan:

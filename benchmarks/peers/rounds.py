@@ -28,8 +28,8 @@ class Side(Protocol):
     def sum(self) -> NDArray[Any]:
         """Return the sum of clipped uploads before noise."""
 
-    def round(self) -> None:
-        """Do all of it, with noise."""
+    def round(self, clients: int | None = None) -> None:
+        """Do all of it, with noise; a slow one may do it for some of its clients."""
 
 
 class Peer(NamedTuple):
@@ -39,17 +39,19 @@ class Peer(NamedTuple):
         what: What it is, in words.
         package: The module that must be there.
         target: How many times faster ours should be at the size of ML-1M, if anything was asked.
+        slow: Whether its time grows with the number of clients and is long, so that a part of them
+            is measured.
     """
 
     what: str
     package: str
     target: float | None = None
+    slow: bool = False
 
 
 PEERS = {
-    "pfl": Peer("pfl-research, its federated averaging", "pfl", 20.0),
-    "pfl-gradients": Peer("pfl-research, an algorithm that returns gradients", "pfl", 20.0),
-    "flower": Peer("Flower's simulation engine (Ray)", "ray", 200.0),
+    "pfl": Peer("pfl-research", "pfl", 20.0, slow=True),
+    "flower": Peer("Flower's simulation engine (Ray)", "ray", 200.0, slow=True),
     "vmap": Peer("torch, `vmap` over padded clients", "torch", 5.0),
     "flat": Peer("torch, flat arrays, derived by hand", "torch"),
 }
@@ -65,15 +67,15 @@ def missing() -> dict[str, str]:
     }
 
 
-def side_of(name: str, task: Task) -> Side:
-    """Return a peer that runs in this process."""
+def side_of(name: str, task: Task, chosen: list[int]) -> Side:
+    """Return a peer that runs in this process; a slow one does the part of the chosen clients."""
     if name in ("vmap", "flat"):
         from benchmarks.peers.torch_sides import Flat, Vmapped
 
         return Vmapped(task) if name == "vmap" else Flat(task)
     from benchmarks.peers.pfl_side import Pfl
 
-    return Pfl(task, averaging=name == "pfl")
+    return Pfl(task, chosen)
 
 
 def check_equal(name: str, found: NDArray[Any], expected: NDArray[Any]) -> float:
@@ -91,7 +93,7 @@ def check_equal(name: str, found: NDArray[Any], expected: NDArray[Any]) -> float
 
 
 def compare(
-    ratings: Ratings, turns: int, rounds: int, of_flower: int, folder: Path, peers: list[str]
+    ratings: Ratings, turns: int, rounds: int, part: int, folder: Path, peers: list[str]
 ) -> dict[str, Any]:
     """Check all sides, then time them by turns.
 
@@ -99,32 +101,38 @@ def compare(
         ratings: The ratings, whose users are the clients.
         turns: How often each side is timed.
         rounds: Rounds of ours in a turn; the others do one.
-        of_flower: How many of the clients Flower's engine has; its time is scaled up to all.
+        part: How many of the clients slow peers have. What each further client takes, from a
+            quarter of them to all of them, is what those take that they do not have.
         folder: Where files may be written.
         peers: Names of those to compare with.
     """
+    import numpy as np
+
     from benchmarks.peers.ours import Ours
     from benchmarks.peers.task import Task
 
     task = Task.of(ratings)
-    whole = task.sum()
     ours = Ours(task, ratings)
-    sides = {name: side_of(name, task) for name in peers if name != "flower"}
-    distances = {"ours": check_equal("ours", ours.sum(), whole)}
+    number = min(part, task.clients)
+    few = number // 4  # what a round takes anyway is not scaled up: see by_turns
+    draw = np.random.default_rng(0)
+    chosen = sorted(draw.choice(task.clients, number, replace=False).tolist())
+    expected = {False: task.sum(), True: task.sum(chosen)}
+    scale = {name: task.clients / number if PEERS[name].slow else 1.0 for name in peers}
+    sides = {name: side_of(name, task, chosen) for name in peers if name != "flower"}
+    distances = {"ours": check_equal("ours", ours.sum(), expected[False])}
     use_threads(1)
     for name, side in sides.items():
-        distances[name] = check_equal(name, side.sum(), whole)
+        distances[name] = check_equal(name, side.sum(), expected[PEERS[name].slow])
     # What pfl does for a client is too small to divide between threads.
     threads = {
-        name: 1 if name.startswith("pfl") else faster_thread_count(side)
-        for name, side in sides.items()
+        name: 1 if name == "pfl" else faster_thread_count(side) for name, side in sides.items()
     }
     seconds: dict[str, list[float]] = {name: [] for name in ("ours", *peers)}
-    scale = dict.fromkeys(peers, 1.0)
 
     def play(flower: Side | None = None) -> None:
         if flower is not None:
-            distances["flower"] = check_equal("flower", flower.sum(), task.sum(chosen))
+            distances["flower"] = check_equal("flower", flower.sum(), expected[True])
             flower.round()
         by_turns(ours, sides | ({} if flower is None else {"flower": flower}))
 
@@ -141,16 +149,16 @@ def compare(
                     use_threads(threads[name])
                 with stopwatch() as taken:
                     side.round()
-                seconds[name].append(taken[0] * scale[name])
+                seconds[name].append(taken[0])
+                if scale[name] > 1:
+                    with stopwatch() as of_few:
+                        side.round(few)
+                    taken_by_one = max(taken[0] - of_few[0], 0.0) / (number - few)
+                    seconds[name][-1] += taken_by_one * (task.clients - number)
 
     if "flower" in peers:
-        import numpy as np
-
         from benchmarks.peers.flower_side import with_flower
 
-        number = min(of_flower, task.clients)
-        chosen = np.random.default_rng(0).choice(task.clients, number, replace=False).tolist()
-        scale["flower"] = task.clients / number
         with_flower(task, chosen, folder, play)
     else:
         play()
@@ -196,7 +204,7 @@ def main() -> None:
     parser.add_argument("--size", required=True)
     parser.add_argument("--turns", type=int, required=True)
     parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--of-flower", type=int, required=True)
+    parser.add_argument("--part", type=int, required=True)
     parser.add_argument("--peers", required=True, help="names with commas between")
     given = parser.parse_args()
     stay_on(min(2, available_cpus()))
@@ -213,7 +221,7 @@ def main() -> None:
             ratings,
             given.turns,
             given.rounds,
-            given.of_flower,
+            given.part,
             Path(folder),
             [name for name in given.peers.split(",") if name],
         )

@@ -96,19 +96,23 @@ class Task:
         slope[0] = 1.0  # of the item's own bias
         return item, -error[:, None] * slope / max(len(item), 1)
 
-    def upload(self, client: int) -> NDArray[np.float32]:
-        """Return the clipped upload of a client, as long as there are items."""
+    def clipped(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the items of a client, and its clipped gradient with respect to their rows."""
         item, gradient = self.gradient(client)
         norm = float(np.linalg.norm(gradient))
+        return item, gradient * min(1.0, self.clip / max(norm, 1e-30))
+
+    def upload(self, client: int) -> NDArray[np.float32]:
+        """Return the clipped upload of a client, as long as there are items."""
         found = np.zeros(self.rows.shape, dtype=np.float32)
-        np.add.at(found, item, gradient * min(1.0, self.clip / max(norm, 1e-30)))
+        np.add.at(found, *self.clipped(client))
         return found
 
     def sum(self, clients: Iterable[int] | None = None) -> NDArray[np.float64]:
         """Return the sum of clipped uploads before noise, of all clients or of some."""
         total = np.zeros(self.rows.shape)
         for client in range(self.clients) if clients is None else clients:
-            total += self.upload(client)
+            np.add.at(total, *self.clipped(client))
         return total
 
     def save(self, path: Path) -> None:

@@ -308,7 +308,7 @@ def main(arguments: list[str] | None = None) -> int:
     console = Console()
     asked = plan(long=given.long, only=given.only)
     expected = sum(question.seconds for question in asked.values()) / 60
-    console.print(f"{', '.join(asked)}: about {expected:.0f} minutes on two cores")
+    console.print(f"{', '.join(asked)}: about {expected:.1f} min on two cores")
     if given.plan:
         return 0
     sections, measurements = {}, {}

@@ -101,12 +101,17 @@ def processor() -> str:
 
 
 def commit() -> str:
-    """Return the commit that is checked out, and whether anything but pages was changed since."""
-    head = _git("rev-parse", "--short", "HEAD")
-    if head is None:
+    """Return the commit that is checked out, and whether anything but pages was changed since.
+
+    A merge is named with its parents: one that was made to measure is found nowhere else.
+    """
+    said = _git("log", "-1", "--format=%h %p")
+    if said is None:
         return "unknown"
+    head, *parents = said.split()
+    name = f"{head} ({' merged with '.join(parents)})" if len(parents) > 1 else head
     changed = _git("status", "--porcelain", "--", ".", ":!docs", ":!build")
-    return f"{head} with changes" if changed else head
+    return f"{name} with changes" if changed else name
 
 
 def _git(*words: str) -> str | None:

@@ -344,7 +344,7 @@ class TestPicture:
 
 class TestFunction:
     def test_compare(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def execute(config: Config, *, out: Path, observer: Any, data: Any = None) -> None:
+        def execute(config: Config, *, out: Path, **_: Any) -> None:
             assert config.privacy.epsilon == 4.0
             with RunFolder.create(out, config, fingerprint="x") as folder:
                 folder.write_summary(summary_of(config.planning.policy, config.run.seed))

@@ -57,7 +57,7 @@ PACKAGES = {"dask": "distributed", "ray": "ray"}
 
 def compared(folder: Path, name: str, script: str, *flags: str) -> dict[str, Any]:
     """Return the summaries of all cells after `compare` has run by way of a script."""
-    out, program = folder / name, folder / f"{name}.py"
+    out, program = folder / name, folder / f"compare_{name}.py"
     program.write_text(script, encoding="utf-8")
     settings = os.environ | compiled.quick_environment() | {"RAY_USAGE_STATS_ENABLED": "0"}
     with Processes() as processes:

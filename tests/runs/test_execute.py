@@ -70,7 +70,7 @@ class Fake:
         self.ran: list[tuple[str, int]] = []
         self.fails: dict[str, Exception] = {}
 
-    def execute(self, config: Config, *, out: Path, observer: Any, data: Any = None) -> None:
+    def execute(self, config: Config, *, out: Path, observer: Any, **_: Any) -> None:
         policy = config.planning.policy
         self.ran.append((policy, config.run.seed))
         with RunFolder.create(out, config, fingerprint="x") as folder:
@@ -85,7 +85,7 @@ class Fake:
             folder.write_summary(summary_of(cell))
             observer.round({"round": 0}, 1)
 
-    def resume(self, path: Path, *, observer: Any) -> None:
+    def resume(self, path: Path, *, observer: Any, **_: Any) -> None:
         config = RunFolder(path).config()
         (path / "config.toml").unlink()
         self.execute(config, out=path, observer=observer)

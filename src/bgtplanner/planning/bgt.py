@@ -184,7 +184,8 @@ class BGTPlanner(LevelPolicy):
             expected = float(self._position[level]), usual, 1 / usual
         position, usual, unsure = expected
         reward = min(max(reward, -_LARGEST), _LARGEST)
-        inputs = np.append(position, context)
+        inputs = np.empty(1 + len(context))
+        inputs[0], inputs[1:] = position, context
         self.process.observe(inputs, time=plan.round, reward=reward / usual, doubt=unsure**2)
 
     def state_dict(self) -> dict[str, Any]:

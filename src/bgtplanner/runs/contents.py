@@ -182,6 +182,8 @@ NOTES = Contents(
         "data": Word,
         "deployed": bool,
         "given": _Words,
+        "saved": bool,
+        "began_in": _Words,
         "versions": Annotated[dict[str, Word], Field(description="a table of text")],
         "facts": dict[str, Any],
     }

@@ -10,6 +10,7 @@
     summary.json      the result, once the run is done
     examples.json     the lists of a few users, for the report of a simulation
     clients.json      for a run on real machines: its name, and a hash of each client's name
+    ratings.npz       the ratings, only in what :meth:`Result.save` writes
     report.html       the report, once it was requested
     .lock             locked while a process writes here
 
@@ -60,7 +61,7 @@ from bgtplanner.runs.contents import (
 )
 from bgtplanner.text import MOST_BYTES_OF_ROUNDS, MOST_BYTES_OF_SETTINGS, read_bytes, visible
 
-__all__ = ["SCHEMA", "RunFolder", "write_whole"]
+__all__ = ["SCHEMA", "RunFolder", "data_paths", "write_whole"]
 
 SCHEMA = 1
 """Version of the layout of the folder. Never raise it without a migration."""
@@ -77,6 +78,7 @@ _OWN = (
     "ledger.sqlite-wal",
     "ledger.sqlite-shm",
     "clients.json",
+    "ratings.npz",
     ".lock",
 )
 
@@ -106,6 +108,16 @@ class RunFolder:
         return self._note("deployed") is True
 
     @property
+    def saved(self) -> bool:
+        """Whether it is a result that was saved from Python, without a ledger."""
+        return self._note("saved") is True
+
+    @property
+    def began_in(self) -> tuple[str, ...]:
+        """Where a run began whose settings have relative paths: absolute, and from the folder."""
+        return tuple(self._note("began_in") or ())
+
+    @property
     def given(self) -> tuple[str, ...]:
         """What was given as objects in Python, and must be given again to resume."""
         return tuple(self._note("given") or ())
@@ -127,6 +139,7 @@ class RunFolder:
         overwrite: bool = False,
         deployed: bool = False,
         given: Sequence[str] = (),
+        saved: bool = False,
     ) -> Self:
         """Start a new run folder and lock it.
 
@@ -152,6 +165,10 @@ class RunFolder:
             }
             notes |= {"deployed": True} if deployed else {}
             notes |= {"given": list(given)} if given else {}
+            notes |= {"saved": True} if saved else {}
+            if not saved and _has_relative_paths(config):
+                here = Path.cwd()
+                notes["began_in"] = [str(here), os.path.relpath(here, folder.path.absolute())]
             folder._write("config.toml", to_toml(config, notes).encode())
         except BaseException:
             folder.close()
@@ -489,3 +506,18 @@ def _disk_errors(path: Path) -> Iterator[None]:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         then = "'bgtplanner resume'" if full else "choose another folder with --out"
         raise StorageError.of(path, error, then) from error
+
+
+def _has_relative_paths(config: Config) -> bool:
+    """Whether the data are named by a path that only works in the folder where a run begins."""
+    return any(not Path(path).expanduser().is_absolute() for path in data_paths(config).values())
+
+
+def data_paths(config: Config) -> dict[str, str]:
+    """The paths under which a config has its data, by the key of its section."""
+    data = config.data
+    kind, colon, path = data.dataset.partition(":")
+    found = {"dataset": path} if colon and kind in ("csv", "parquet") else {}
+    if data.items not in ("auto", "none"):
+        found["items"] = data.items
+    return found | ({"data_dir": data.data_dir} if data.data_dir else {})
