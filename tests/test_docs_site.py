@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
+from benchmarks.limits.findings import stored
 from benchmarks.limits.plan import SEEDS, cell
 from benchmarks.paper.page import body_of
-from benchmarks.results.store import Store
 
 DOCS = Path(__file__).parents[1] / "docs"
 sys.path.insert(0, str(DOCS))
@@ -240,12 +240,12 @@ class TestFiguresAgree:
         self.quoted("best of LensKit and Surprise, without privacy", best, places=[1, 3])
 
     def test_the_readme_quotes_what_was_served(self) -> None:
-        store = Store(DOCS.parent / "benchmarks" / "limits" / "runs.jsonl")
+        rows = stored(DOCS.parent / "benchmarks" / "limits" / "runs.jsonl")
         labels = {"**ours, epsilon 10** (the default)": 10.0, "ours, epsilon 1": 1.0}
         for label, epsilon in labels.items():
-            runs = [cell("ml-100k", epsilon, seed) for seed in SEEDS]
+            runs = [rows[cell("ml-100k", epsilon, seed).key] for seed in SEEDS]
             rmse, ndcg = (
-                statistics.fmean(store.figures(runs, name).values())
+                statistics.fmean(run[name] for run in runs)
                 for name in ("rmse_served", "ndcg_at_10_served")
             )
             self.quoted(label, [5 * rmse, ndcg], places=[0, 2])

@@ -14,7 +14,7 @@ from benchmarks.peers import ranking, reading, rounds
 from benchmarks.peers.ours import Ours
 from benchmarks.peers.task import Task, apart
 from benchmarks.speed import __main__ as speed
-from benchmarks.speed import page
+from benchmarks.speed import child, page
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import split_ratings
@@ -84,6 +84,26 @@ class TestEqualSums:
         assert rounds.check_equal(name, side.sum(), task.sum(chosen)) < rounds.TOLERANCE
         side.round()
         assert rounds.check_equal(name, side.sum(), task.sum(chosen)) < rounds.TOLERANCE
+
+    def test_what_a_round_takes_anyway_is_not_scaled_up(
+        self, ratings: Ratings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A round of 10 s and 1 s a client, on a clock of its own; 8 of 30 clients are there."""
+        clock = [0.0]
+
+        class Slow:
+            def __init__(self, task: Task, chosen: list[int]) -> None:
+                self.sum, self.number = lambda: task.sum(chosen), len(chosen)
+
+            def round(self, clients: int | None = None) -> None:
+                clock[0] += 10.0 + (clients or self.number)
+
+        monkeypatch.setattr(rounds, "side_of", lambda _, task, chosen: Slow(task, chosen))
+        monkeypatch.setattr(child.time, "perf_counter", lambda: clock[0])
+        monkeypatch.setattr(Ours, "round", lambda _: clock.__setitem__(0, clock[0] + 2.0))
+        found = rounds.compare(ratings, 3, 5, 8, tmp_path, ["pfl"])
+        assert found["seconds"] == {"ours": [2.0] * 3, "pfl": [40.0] * 3}
+        assert found["peers"]["pfl"]["ratio"] == 20.0
 
     def test_another_sum_is_not_timed(self, task: Task) -> None:
         with pytest.raises(SystemExit, match="not the same task"):

@@ -10,9 +10,9 @@
    sizes of MovieLens 100K and 1M. The sum of clipped uploads before noise is compared with a plain
    NumPy loop in double precision; who differs by more than rounding is not timed. All sides are in
    one process and take turns. What pfl-research and Flower's engine take grows with the number of
-   clients; in the quick form they have a part of them, drawn at random, and their time is scaled
-   up. Ours is timed over whole rounds of `Simulation.step`, which do more than the others: they
-   solve for the users twice and take the server's step.
+   clients; in the quick form they have a part of them, drawn at random, and what a client more
+   takes is added for each of the others. Ours is timed over whole rounds of `Simulation.step`,
+   which do more than the others: they solve for the users twice and take the server's step.
    Target at the size of ML-1M: at least 20, 200 and 5 times as fast as pfl-research, Flower's
    engine and the vmapped version. The flat version has no target; it is the fastest that we could
    write in torch.

@@ -95,8 +95,8 @@ def measure_rounds(progress: Progress, form: Form, size: str) -> Answer:
         if scaled:
             number = round(result["clients"] / found["scaled"])
             section.notes.append(
-                f"{peer.what} had {number:,} of the {result['clients']:,} clients; its time is "
-                f"multiplied by {found['scaled']:.1f}."
+                f"{peer.what} had {number:,} of the {result['clients']:,} clients, and a quarter "
+                "of these; the difference says what each of the others would take."
             )
     section.notes += [f"Not installed, and left out: {package}." for package in absent.values()]
     return section, [result]

@@ -34,18 +34,18 @@ class Flower:
         while len(list(grid.get_node_ids())) < len(chosen):
             time.sleep(0.1)
 
-    def total(self) -> NDArray[np.float64]:
+    def total(self, clients: int | None = None) -> NDArray[np.float64]:
         from flwr.app import Array, ArrayRecord, Message, RecordDict
 
         sent = ArrayRecord({"items": Array(self.task.rows)})
         messages = [
             Message(RecordDict({"rows": sent}), dst_node_id=node, message_type="train")
-            for node in self.grid.get_node_ids()
+            for node in list(self.grid.get_node_ids())[:clients]
         ]
         replies = list(self.grid.send_and_receive(messages))
         errors = [reply.error.reason for reply in replies if reply.has_error()]
-        if errors or len(replies) != len(self.chosen):
-            raise RuntimeError(f"{len(replies)} of {len(self.chosen)} answered; {errors[:1]}")
+        if errors or len(replies) != len(messages):
+            raise RuntimeError(f"{len(replies)} of {len(messages)} answered; {errors[:1]}")
         found = np.zeros(self.task.rows.shape)
         for reply in replies:
             found += reply.content["upload"]["items"].numpy()
@@ -54,8 +54,8 @@ class Flower:
     def sum(self) -> NDArray[np.float64]:
         return self.total()
 
-    def round(self) -> None:
-        total = self.total()
+    def round(self, clients: int | None = None) -> None:
+        total = self.total(clients)
         total += self.task.noise_std * self.noise.standard_normal(total.shape)
 
 

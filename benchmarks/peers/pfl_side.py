@@ -8,6 +8,7 @@ gradient itself was slower: it allocates what federated averaging reuses.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -105,10 +106,9 @@ class Pfl:
             postprocessors=[CentrallyAppliedPrivacyMechanism(mechanism)],
         )
 
-    def _gathered(self, backend: SimulatedBackend) -> Tensor:
-        work = backend.async_gather_results(
-            self.model, self.algorithm, central_context=self.context
-        )
+    def _gathered(self, backend: SimulatedBackend, clients: int | None = None) -> Tensor:
+        context = replace(self.context, cohort_size=clients or len(self.clients))
+        work = backend.async_gather_results(self.model, self.algorithm, central_context=context)
         statistics, _ = asyncio.run(work)
         found: Tensor = statistics["items"]
         return found
@@ -116,5 +116,5 @@ class Pfl:
     def sum(self) -> NDArray[Any]:
         return -self._gathered(self.clipping).detach().numpy()
 
-    def round(self) -> None:
-        self._gathered(self.noising)
+    def round(self, clients: int | None = None) -> None:
+        self._gathered(self.noising, clients)

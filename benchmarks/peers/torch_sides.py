@@ -71,7 +71,8 @@ class Vmapped:
     def sum(self) -> NDArray[Any]:
         return self.total().numpy()
 
-    def round(self) -> None:
+    def round(self, clients: int | None = None) -> None:
+        del clients  # always all of them
         total = self.total()
         total += self.task.noise_std * torch.randn_like(total)
 
@@ -111,6 +112,7 @@ class Flat:
     def sum(self) -> NDArray[Any]:
         return self.total().numpy()
 
-    def round(self) -> None:
+    def round(self, clients: int | None = None) -> None:
+        del clients  # always all of them
         total = self.total()
         total += self.task.noise_std * torch.randn_like(total)

@@ -119,7 +119,10 @@ def test_ready_made_with_another_preset(call: Call, ran: list[Config]) -> None:
             "--figure budget: privacy.epsilon: also given by --set",
         ),
         (("--vary", "privacy.clip=1", "--preset", "best"), "--preset = 'best'"),
-        (("--vary", "privacy.clip=1", "--jobs", "0"), "--jobs = 0: expected at least 1"),
+        (
+            ("--vary", "privacy.clip=1", "--jobs", "0"),
+            "--jobs = 0: expected a whole number, at least 1",
+        ),
     ],
 )
 def test_mistakes_name_the_flag(call: Call, flags: tuple[str, ...], message: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -130,6 +131,8 @@ def run(
         return
     view = _view(as_json, verbose, quiet)
     _need_device()
+    if not as_json and not quiet:
+        _import_meanwhile()
     folder = new_folder(chosen.data.dataset) if out is None else Path(out)
     with _watching(view, track, folder) as observer:
         result = execute(chosen, out=folder, overwrite=overwrite, observer=observer)
@@ -190,6 +193,16 @@ def _need_device() -> None:
             f"JAX_PLATFORMS = {chosen!r}: JAX finds no such device; unset it, or install a JAX "
             "that supports it"
         ) from error
+
+
+def _import_meanwhile() -> None:
+    """Import what draws the page while the first round is compiled: there is time enough."""
+
+    def page() -> None:
+        with contextlib.suppress(Exception):  # said when the page is due
+            report_writer()
+
+    threading.Thread(target=page, daemon=True).start()
 
 
 def new_folder(dataset: str) -> Path:

@@ -64,7 +64,7 @@ def relation_in_words(summary: Mapping[str, Any]) -> str | None:
     neighbours, other = summary.get("neighbours"), summary.get("epsilon_other_reading")
     if not neighbours:
         return None
-    said = f"epsilon {summary['epsilon']:g} bounds what can be told if {_ABOUT[neighbours]} "
+    said = f"Epsilon {summary['epsilon']:g} bounds what can be told if {_ABOUT[neighbours]} "
     if other is None:
         return f"{said}({neighbours})"
     name, means = next((name, of) for name, of in _ABOUT.items() if name != neighbours)
@@ -137,7 +137,7 @@ def guarantee(summary: Mapping[str, Any]) -> list[str]:
     )
     seen = "only the sum of all uploads" if summary["trust"] == "secagg" else "every upload"
     lines, read = [], relation_in_words(summary)
-    means = [] if read is None else [f"Its {read}."]
+    means = [] if read is None else [f"{read}."]
     if is_sound(summary):
         lines.append(
             f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy for each whole client, "

@@ -231,7 +231,8 @@ class RunView:
             if summary["not_accounted"]:
                 given.append(f"{' and '.join(summary['not_accounted'])} were public")
             rest = f"if {' and '.join(given)}" if given else "over the whole run"
-            rest = f"at δ {summary['delta']:g}, to each whole client, {rest}"
+            about = f" ({of})" if (of := summary.get("neighbours")) else ""
+            rest = f"at δ {summary['delta']:g}, to each whole client{about}, {rest}"
             return [tile, Tile("Guaranteed", value, rest)]
         rest = "see below what is not covered"
         if summary["not_accounted"]:
