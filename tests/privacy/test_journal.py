@@ -136,7 +136,14 @@ def test_rows_in_memory_may_be_those_of_another(tmp_path: Path) -> None:
     assert (kept.key, list(kept.rows()), kept.durable) == (KEY, [FIRST], False)
     again = Journal.from_state(json.loads(json.dumps(kept.state_dict())))
     assert (again.key, list(again.rows())) == (KEY, [FIRST])
-    for state in ({}, kept.state_dict() | {"rows": [[0, "open"]]}, {"rows": []}):
+    odd = FIRST._replace(run="a\nb\0ü", round=2**63 - 1)
+    again = Journal.from_state(json.loads(json.dumps(Journal.in_memory([odd]).state_dict())))
+    assert list(again.rows()) == [odd]
+    row = kept.state_dict()["rows"][0]
+    wrong = [[*row[:place], value, *row[place + 1 :]] for place, value in
+             ((2, "\ud800"), (1, "\ud800"), (3, 2**63), (3, -1), (0, 1))]  # fmt: skip
+    others = [kept.state_dict() | {"rows": [line]} for line in ([0, "open"], *wrong)]
+    for state in ({}, *others, {"rows": []}):
         message = "the state cannot be read: edited, damaged, or not that of a ledger"
         with says(LedgerTamperedError, message):
             Journal.from_state(state)

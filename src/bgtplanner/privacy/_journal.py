@@ -238,8 +238,10 @@ class Journal:
                 if int(place) != number:
                     raise ValueError("rows are missing, or out of order")
                 said = (str(kind), str(run), int(round_), base64.b64decode(payload, validate=True))
-                if not -(2**63) <= said[2] < 2**63 or not said[1].isprintable():
-                    raise ValueError("no row of a ledger")
+                for text in said[:2]:
+                    text.encode()  # no text at all with half a surrogate pair
+                if not 0 <= said[2] < 2**63:
+                    raise ValueError("no round of a ledger")
                 rows.append(Row(number, *said, bytes.fromhex(digest)))
             return cls.in_memory(rows, base64.b64decode(state["key"], validate=True))
         except (KeyError, TypeError, ValueError, OverflowError, sqlite3.Error) as error:
