@@ -104,13 +104,15 @@ wheel: setup
 
 # pfl-research asks for an older dp-accounting than ours, and uses none of it in what is compared.
 # The wheel with its extras on another Python: make wheel-extras PYTHON=python3.13 EXTRAS=all
+# CONSTRAINTS= installs the newest of everything, as pip and pipx do by default.
 EXTRAS ?= all
+CONSTRAINTS ?= --constraint constraints.txt
 wheel-extras:
 	rm -rf build/wheel && mkdir -p build/wheel
 	$(PYTHON) -m venv --clear build/extras
 	build/extras/bin/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
 	build/extras/bin/python -m pip --disable-pip-version-check install --quiet --quiet \
-	  --constraint constraints.txt "$$(ls build/wheel/*.whl)[$(EXTRAS)]"
+	  $(CONSTRAINTS) "$$(ls build/wheel/*.whl)[$(EXTRAS)]"
 	build/extras/bin/bgtplanner --version
 	build/extras/bin/python -m bgtplanner run --rounds 3 --out build/extras/run
 

@@ -128,6 +128,13 @@ class TestHelp:
         assert extras.startswith("extras: ")
         assert "sim" in extras.partition(" (not")[0]
 
+    def test_only_typer_is_asked_about_click(self) -> None:
+        """Typer from 0.2x on has a click of its own, and does not install the package."""
+        assert issubclass(typer.BadParameter, cli._Refused)
+        package = Path(bgtplanner.__file__).parent
+        for file in package.rglob("*.py"):
+            assert not re.search(r"^\s*(import|from) click\b", file.read_text(), re.M), file
+
     def test_commands_in_the_order_of_use(self, call: Call) -> None:
         text = without_codes(call("--help").out)
         words = [word for word in text.split() if word in ("run", "recommend", "report")]

@@ -10,9 +10,8 @@ import contextlib
 import io
 import os
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
-import click
 import typer
 
 import bgtplanner
@@ -21,6 +20,9 @@ from bgtplanner.commands import audit, data, deploy, privacy, recommend, report,
 from bgtplanner.commands.options import say
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
 from bgtplanner.text import visible
+
+# What click raises, by way of typer: newer ones bring their own click and do not install it.
+_Refused: Any = next(of for of in typer.BadParameter.__mro__ if of.__name__ == "ClickException")
 
 app = typer.Typer(
     name="bgtplanner",
@@ -80,7 +82,7 @@ def main() -> NoReturn:
         code = app(prog_name="bgtplanner", standalone_mode=False)
         if code == 130:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
-    except click.ClickException as error:
+    except _Refused as error:
         vars(error)["message"] = visible(error.message, keep="\n")  # it quotes what was typed
         error.show()
         code = error.exit_code
@@ -90,7 +92,7 @@ def main() -> NoReturn:
     except BGTPlannerError as error:
         say(f"error: {error}", err=True)
         code = error.exit_code
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         say("interrupted", err=True)
         code = 1
     except BrokenPipeError:  # the reader went away, as `| head` does

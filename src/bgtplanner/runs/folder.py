@@ -308,7 +308,16 @@ class RunFolder:
 
     def checkpoint(self) -> dict[str, NDArray[Any]] | None:
         """The last checkpoint, or None if there is none yet."""
-        file = self.path / "checkpoint.npz"
+        return self.arrays("checkpoint.npz", "a checkpoint")
+
+    def arrays(self, name: str, what: str) -> dict[str, NDArray[Any]] | None:
+        """The arrays of an archive, or None if it is not there.
+
+        Args:
+            name: Of the file.
+            what: What it should be, for errors.
+        """
+        file = self.path / name
         try:
             with file.open("rb") as handle:
                 with zipfile.ZipFile(handle) as archive:
@@ -321,9 +330,9 @@ class RunFolder:
         except FileNotFoundError:
             return None
         except Exception as error:  # a damaged file makes the reader fail in many ways
-            raise RunFolderError(f"{file}: damaged, or not a checkpoint ({error})") from error
+            raise RunFolderError(f"{file}: damaged, or not {what} ({error})") from error
         if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-            raise RunFolderError(f"{file}: not a checkpoint: it does not hold arrays only")
+            raise RunFolderError(f"{file}: not {what}: it does not hold arrays only")
         return arrays
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:

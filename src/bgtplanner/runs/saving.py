@@ -7,7 +7,6 @@ once: of two copies, each would grant what the other has already spent.
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -87,20 +86,13 @@ def saved_ratings(folder: RunFolder) -> Ratings | None:
     Raises:
         RunFolderError: If the file cannot be read.
     """
-    file = folder.path / _FILE
-    try:
-        with file.open("rb") as handle:
-            with zipfile.ZipFile(handle) as archive:
-                # Ours are not compressed; a compressed one could expand without limit.
-                if any(entry.compress_type for entry in archive.infolist()):
-                    raise ValueError("it is compressed")
-            handle.seek(0)
-            with np.load(handle, allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}
-        return _ratings(arrays, json.loads(str(arrays.pop("about"))))
-    except FileNotFoundError:
+    arrays = folder.arrays(_FILE, "saved ratings")
+    if arrays is None:
         return None
-    except Exception as error:  # a damaged file makes the reader fail in many ways
+    try:
+        return _ratings(arrays, json.loads(str(arrays.pop("about"))))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        file = folder.path / _FILE
         raise RunFolderError(f"{file}: damaged, or not saved ratings ({error})") from error
 
 
