@@ -273,6 +273,13 @@ class TestRun:
         assert text.index("as served 0") < text.index("factorization, last round")
         assert max(map(len, text.splitlines())) <= 80
 
+    def test_compiling_is_said_once(self) -> None:
+        target = console()
+        view = RunProgress(target)
+        for _ in range(3):
+            view.compiling()
+        assert text_of(target) == "compiling: the first round takes the longest\n"
+
     def test_going_on(self) -> None:
         target = console()
         view = RunProgress(target)

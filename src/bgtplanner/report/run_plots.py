@@ -26,6 +26,8 @@ from bgtplanner.report.drawing import (
     YELLOW,
     Line,
     Picture,
+    around,
+    around_alone,
     lines,
     look_of,
     mark_series,
@@ -42,7 +44,6 @@ _MOST_CLASSES = 5
 _MOST_NOTES = 5
 _DOTS: Mapping[str, Any] = {"ls": "", "marker": "o", "ms": 5}
 _TICKS: Mapping[str, Any] = {"ls": "", "marker": "_", "ms": 11, "mew": 2, "zorder": 3}
-_BELOW, _ABOVE = 0.8, 1.1  # what an axis of errors covers at least, in errors of a client alone
 _LEAST_GAIN = 0.05  # what an axis of gains covers at least
 _SPENT_UP = 1e-3  # share of the budget below which it counts as used up
 
@@ -94,7 +95,7 @@ def _curve(view: RunView, key: str) -> Picture:
         drawn.append(Line("mean, as served", served, _colour(view), "served", **style))
         said = f"mean over all rounds, as served, {served:.4f}; {said or 'no references'}"
     unit = unit_of(summary) if metric.unit == "ratings" else ""
-    span, note = _spanned([*values, *beside.values()], beside.get("client_alone"))
+    span, note = around_alone([*values, *beside.values()], beside.get("client_alone"))
 
     def scale(axes: Axes) -> None:
         if unit:
@@ -124,17 +125,6 @@ def _two_scales(summary: Mapping[str, Any], value: float) -> str:
     return f"{value:.2f} · {on_the_scale(summary, value, unit=False)}"
 
 
-def _spanned(values: list[float], alone: float | None) -> tuple[tuple[float, float] | None, str]:
-    """Limits that show small changes as small ones: wide, around a client alone."""
-    if not alone:
-        return None, ""
-    low, high = min(*values, _BELOW * alone), max(*values, _ABOVE * alone)
-    return _around(low, high, 0.04), (
-        f"The axis does not start at zero. It always has room from {1 - _BELOW:.0%} below a "
-        f"client alone to {_ABOVE - 1:.0%} above, so that a small change looks small."
-    )
-
-
 def _gain_picture(view: RunView, by: str) -> Picture:
     """The gain of each group over its clients alone, with intervals."""
     groups = [group for group in view.gains(by) if group["gain"] is not None]
@@ -152,7 +142,7 @@ def _gain_picture(view: RunView, by: str) -> Picture:
         axes.set_ylim(-0.6, len(groups) - 0.4)
         low = min(-_LEAST_GAIN / 5, *(group["low"] for group in groups))
         high = max(_LEAST_GAIN, *(group["high"] for group in groups))
-        axes.set_xlim(*_around(low, high, 0.05))
+        axes.set_xlim(*around(low, high, 0.05))
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
         axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axes.set_xlabel("error below a client alone; dashed: no gain")
@@ -346,7 +336,7 @@ def _rewards(view: RunView, by_forecast: bool) -> Picture:
         alt=f"Of the chosen level{rounds}: predicted reward {np.mean(predicted):.3g} on average, "
         f"price {np.mean(price):.3g}{error}.",
         draw=lines(
-            drawn, "reward", total=view.total, limits=None if wide else _around(low, high, 0.12),
+            drawn, "reward", total=view.total, limits=None if wide else around(low, high, 0.12),
             named=not by_forecast, then=scale,
         ),
     )  # fmt: skip
@@ -354,11 +344,6 @@ def _rewards(view: RunView, by_forecast: bool) -> Picture:
 
 def _legend(axes: Axes, drawn: list[Line]) -> None:
     axes.legend([line.name for line in drawn], **ABOVE)
-
-
-def _around(low: float, high: float, share: float) -> tuple[float, float]:
-    room = share * (high - low or 1)
-    return low - room, high + room
 
 
 def _forecasts(view: RunView) -> Picture:
@@ -380,7 +365,7 @@ def _forecasts(view: RunView) -> Picture:
     if came:
         drawn.append(Line("actual", came, GREEN, "actual", view.steps, lw=1.4))
         low = min(0.0, *values, float(np.percentile(came, 5)))
-        limits = _around(low, max(_LEAST_GAIN, *values, *came), 0.06)
+        limits = around(low, max(_LEAST_GAIN, *values, *came), 0.06)
     last = f"it came to {came[-1]:.1%}" if came else "the actual value is not known"
     return Picture(
         name="forecasts",

@@ -14,7 +14,7 @@ from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
@@ -26,7 +26,7 @@ from bgtplanner.models.metrics import METRICS
 from bgtplanner.models.references import REFERENCES
 from bgtplanner.paper.table2 import NAMES
 from bgtplanner.planning.policy import Policy
-from bgtplanner.report.outcome import planned_key
+from bgtplanner.report.outcome import on_the_scale, planned_key
 from bgtplanner.report.screen import words
 from bgtplanner.report.view import Tile
 from bgtplanner.runs.cells import Cell, Objects, Outcome, folder_name, metric_of
@@ -51,6 +51,7 @@ __all__ = [
     "markdown",
     "need_pictures",
     "picture",
+    "scale_of",
     "sheets",
     "short_key",
     "tables",
@@ -219,14 +220,19 @@ class Sheet:
         self.groups.setdefault(place or group_name(row.dataset, row.mechanism), []).append(cells)
 
 
-def sheets(found: Comparison) -> Iterator[Sheet]:
-    """The tables of a study, in order: for a sweep, one per variation."""
+def sheets(found: Comparison, *, planned: bool = False) -> Iterator[Sheet]:
+    """The tables of a study, in order: for a sweep, one per variation.
+
+    With `planned`, only those that have the error by which policies are compared.
+    """
     pairs = [  # 80 columns have room for two metrics
         keys[number : number + 2]
         for _, group in groupby(found.reported, when)
         for keys in [list(group)]
         for number in range(0, len(keys), 2)
     ]
+    if planned:
+        pairs = [keys for keys in pairs if found.error in keys] or pairs[:1]
     for variation, keys in product(found.study.variations or (Variation(),), pairs):
         yield _means(found, variation, keys)
     if found.study.variations:
@@ -387,7 +393,7 @@ def headline(found: Comparison) -> str:
             return f"Effect of {keys}: no cell is finished yet."
         error, row = min(best.values(), key=lambda entry: entry[0])
         at = ", ".join(f"{key} = {in_words(value)}" for key, value in row.varied.items())
-        how = f"RMSE {error:.4f}{_as_served(found)}"
+        how = f"RMSE {error:.4f}{_as_served(found)}{_raw(found, row, error)}"
         said = f"the lowest error, {how}, is that of {row.policy} at {at}."
         return f"Effect of {keys}: {said}"
     contested = [name for name, rows in groups.items() if len(rows) > 1]
@@ -398,7 +404,7 @@ def headline(found: Comparison) -> str:
         error, row = best[contested[0]]
         return (
             f"{row.policy} has the lowest mean error of {len(groups[contested[0]])} policies on "
-            f"{contested[0]}: RMSE {error:.4f}{_as_served(found)}"
+            f"{contested[0]}: RMSE {error:.4f}{_as_served(found)}{_raw(found, row, error)}"
             f"{_below_alone(found, row, error)}."
         )
     wins = Counter(best[name][1].policy for name in contested).most_common()
@@ -406,6 +412,17 @@ def headline(found: Comparison) -> str:
     rest = f" ({others})" if others else ""
     policy, times = wins[0]
     return f"{policy} has the lowest mean error in {times} of {len(contested)} settings{rest}."
+
+
+def scale_of(found: Comparison, dataset: str) -> Mapping[str, Any]:
+    """The scale of a data set's ratings, under ``scale``, as a summary has it."""
+    every = (of.summary for of in found.outcomes if of.cell.dataset == dataset and of.summary)
+    return next(({"scale": summary.get("scale")} for summary in every), {})
+
+
+def _raw(found: Comparison, row: Row, error: float) -> str:
+    raw = on_the_scale(scale_of(found, row.dataset), error)
+    return "" if raw is None else f" ({raw})"
 
 
 def _as_served(found: Comparison) -> str:
@@ -451,18 +468,10 @@ def tiles(found: Comparison, cells: int) -> list[Tile]:
     return tiles
 
 
-def tables(found: Comparison) -> Iterator[Table]:
+def tables(found: Comparison, *, planned: bool = False) -> Iterator[Group]:
     """The sheets as tables for a terminal, at most 80 columns wide: long headings are broken."""
-    for sheet in sheets(found):
-        table = Table(
-            title=words(sheet.title),
-            caption=words(sheet.note),
-            box=None,
-            pad_edge=False,
-            header_style="bold",
-            title_justify="left",
-            caption_justify="left",
-        )
+    for sheet in sheets(found, planned=planned):
+        table = Table(box=None, pad_edge=False, header_style="bold")
         for number, head in enumerate(sheet.columns):
             table.add_column(
                 words(head.replace("_", "_\n"), keep="\n"),
@@ -476,7 +485,8 @@ def tables(found: Comparison) -> Iterator[Table]:
             for row in rows:
                 first = words(f"  {cut(row[0], _WIDEST - 2)}")
                 table.add_row(first, *(words(cell) for cell in row[1:]))
-        yield table
+        # Not as parts of the table, which may be narrow: they would be broken to its width.
+        yield Group(words((sheet.title, "italic")), table, words((sheet.note, "dim italic")))
 
 
 def cut(name: str, most: int = _LONGEST) -> str:

@@ -59,14 +59,17 @@ class RunProgress:
         self._preset = ""
         self._begun = 0.0
         self._first = 0
+        self._told = False
 
     def searching(self, name: str, number: int, total: int) -> None:
         """Print which schedule is tried."""
         self._say(f"hindsight: trying schedule {number} of {total} ({name} rounds)")
 
     def compiling(self) -> None:
-        """Say why nothing moves."""
-        self._say("compiling: the first round takes the longest")
+        """Say why nothing moves, once; a live table has a word for it."""
+        if not self._told and self._live is None:
+            self._say("compiling: the first round takes the longest")
+        self._told = True
 
     def _say(self, *parts: str | tuple[str, str]) -> None:
         if self.verbosity >= 0:

@@ -9,12 +9,13 @@ person has not rated. So lists are shown by these rules.
   Those of your own data are shown only if you ask for them with ``run.examples``.
 * The users are the first, the middle and the last one in the order of their labels, and so on:
   they are chosen without looking at a rating.
-* A line has a title, a predicted rating and a reason, no rating, and no label of an item unless
-  there are no titles.
+* A line has a title, a predicted rating and a reason. It has no rating and no figure that was
+  computed from the ratings of the person, and no label of an item unless there are no titles.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,12 +30,26 @@ from bgtplanner.models.metrics import ranked_at_once
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.recommending import recommendations_of, recommender_of
 
-__all__ = ["TOP", "example_users", "examples_of", "number_of_examples"]
+__all__ = ["TOP", "example_users", "examples_of", "number_of_examples", "without_figures"]
 
 TOP = 5
 """How many items each list has."""
 
 _DEFAULT = 3
+_HIGHER = re.compile(r"[\d.e+-]+ (?:stars|points) above your mean")
+_OFTEN = re.compile(r"(?:more than )?[\d.e+-]+ times as often as ")
+
+
+def without_figures(reason: str) -> str:
+    """A reason without how much and how often: that is a statistic of the person.
+
+    Example:
+        >>> without_figures("you rate Drama 0.2 stars above your mean")
+        'you rate Drama above your mean'
+        >>> without_figures("popular; you pick Action 1.6 times as often as others")
+        'popular; you pick Action more often than others'
+    """
+    return _OFTEN.sub("more often than ", _HIGHER.sub("above your mean", reason))
 
 
 def number_of_examples(config: Config) -> int:
@@ -88,8 +103,10 @@ def examples_of(
         return None
     lists: dict[Any, list[dict[str, Any]]] = {user: [] for user in users}
     for row in found.rows:
-        line = {"title": str(row.item) if row.title is None else row.title}
-        lists[row.user].append(line | {"predicted": row.predicted, "reason": row.reason})
+        title = str(row.item) if row.title is None else row.title
+        reason = None if row.reason is None else without_figures(row.reason)
+        line = {"title": title, "predicted": row.predicted, "reason": reason}
+        lists[row.user].append(line)
     return {
         "note": found.note,
         "lists": [{"user": str(user), "items": lines} for user, lines in lists.items() if lines],
