@@ -130,6 +130,17 @@ class TestPages:
             assert found is not None
             assert found.half is not None
             assert found.mean - found.half > 0
+        for clients, epsilon, wasted in (
+            (30, 3.0, False), (100, 1.0, False), (30, 10.0, True), (100, 3.0, True),
+            (300, 0.5, True), (300, 1.0, True), (1000, 0.5, True),
+        ):  # fmt: skip
+            found = gain(rows, clients, epsilon, "served")
+            assert found is not None
+            assert found.half is not None
+            assert found.mean - found.half < 0  # no gain
+            runs = [rows[cell(clients, epsilon, seed).key] for seed in SEEDS]
+            spent = [run["epsilon_spent_max"] / epsilon for run in runs]
+            assert min(spent) > 0.99 if wasted else max(spent) < 0.23
         worst = min(value for clients in CLIENTS for value in means(clients, "served"))
         assert f"a loss of up to {-worst:.1f} %" in text
 

@@ -193,8 +193,9 @@ class TestThePage:
         assert "| three | 1 |  |  |" in body
         assert "In a hurry." in body
         assert all(body_of(text, name) == "old" for name in NAMES if name != "ledger")
-        page.write_parts(docs, {"ledger": section}, "python -m somewhere")
-        assert docs.read_text(encoding="utf-8") == text
+        page.write_parts(docs, {"ledger": section}, "python -m elsewhere")
+        again = docs.read_text(encoding="utf-8")
+        assert again.count("elsewhere") == again.count("| one |") == 1
         assert before.splitlines()[0] == text.splitlines()[0]
         assert text.endswith("The end.")
 
@@ -203,12 +204,16 @@ class TestThePage:
     ) -> None:
         monkeypatch.setattr(page, "commit", lambda: "abc1234")
         monkeypatch.setattr(page, "processor", lambda: "Some CPU")
+        monkeypatch.setattr(page.os, "getloadavg", lambda: (99.4, 0.0, 0.0))
         page.write_parts(docs, {"round": section}, "python -m somewhere --long")
         first = body_of(docs.read_text(encoding="utf-8"), "round").splitlines()[0]
         assert re.search(
             r"commit abc1234, \d{4}-\d\d-\d\d, by `python -m somewhere --long`", first
         )
         assert re.search(r"on \d+ CPUs? \(Some CPU\), Python 3\.\d+", first)
+        assert first.endswith("Other work ran beside it (load 99).")
+        monkeypatch.setattr(page.os, "getloadavg", lambda: (1.0, 0.0, 0.0))
+        assert "Other work" not in page.measured_by("python -m somewhere")
 
     def test_a_page_without_a_place_is_refused(self, docs: Path, section: page.Section) -> None:
         with pytest.raises(SystemExit, match="one place for 'nothing'"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import time
@@ -126,9 +127,11 @@ def measured_by(command: str) -> str:
     """Return the sentence that stands over a table: what was measured, where, when and how."""
     about = machine()
     cpus = f"{about['cpus']} CPU{'s' if about['cpus'] > 1 else ''}"
+    load = os.getloadavg()[0]
+    busy = f" Other work ran beside it (load {load:.0f})." if load > about["cpus"] + 1 else ""
     return (
         f"Measured at commit {commit()}, {datetime.now(UTC):%Y-%m-%d}, by `{command}` on {cpus} "
-        f"({about['processor']}), Python {about['python']}."
+        f"({about['processor']}), Python {about['python']}.{busy}"
     )
 
 

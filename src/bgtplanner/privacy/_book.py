@@ -365,8 +365,10 @@ def _class_ticks(charge: ArrayLike, classes: int) -> Ticks:
     expected = f"one number for each of {classes} classes"
     ConfigError.unless(array.shape == (classes,), "charge", array.shape, expected)
     asked = array != 0
-    ticks = np.where(asked, to_ticks(np.where(asked, array, 1.0)), 0)
-    return ticks if not asked.all() or (ticks != ticks[0]).any() else np.asarray(ticks[0])
+    if not asked.all():
+        return np.where(asked, to_ticks(np.where(asked, array, 1.0)), 0)
+    ticks = to_ticks(array)
+    return ticks if (ticks != ticks[0]).any() else np.asarray(ticks[0])
 
 
 def _mask(clients: ArrayLike, n_clients: int) -> Mask:
