@@ -1,6 +1,6 @@
 """Take the two pictures of the report that the documentation shows.
 
-python docs/screenshots.py      from the repository; needs Debian's chromium, takes a minute or two
+python docs/screenshots.py [NAME]   from the repository; needs Debian's chromium, takes minutes
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ FIGURES = Path(__file__).parent / "figures"
 COMMAND = Path(sys.executable).parent / "bgtplanner"
 MOST_BYTES = 200_000
 SHOTS = {
-    "report-run": (["run"], "light", 2335),
+    "report-run": (["run"], "light", 2780),
     "report-grid": (
         [
             *("compare", "--mechanism", "gaussian,laplace", "--seeds", "0-3"),
             *("--policy", "bgt,uniform,late,unlimited"),
         ],
         "dark",
-        1250,
+        1330,
     ),
 }
 
@@ -35,7 +35,8 @@ def main() -> None:
     browser_path = shutil.which("chromium") or shutil.which("google-chrome")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
-        for name, (arguments, scheme, height) in SHOTS.items():
+        for name in sys.argv[1:] or SHOTS:
+            arguments, scheme, height = SHOTS[name]
             out = Path(folder) / name
             subprocess.run([COMMAND, *arguments, "--out", out, "--quiet"], check=True)
             subprocess.run([COMMAND, "report", out], check=True)

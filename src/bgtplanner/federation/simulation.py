@@ -448,7 +448,7 @@ def _scores(
     first: bool,
     heldout: Heldout,
 ) -> dict[str, Any]:
-    user, item, value = heldout
+    user, item, value, _ = heldout
     return tally(_predict(federation, state, interactions, last, first, user, item), value)
 
 
