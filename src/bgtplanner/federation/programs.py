@@ -3,9 +3,9 @@
 Compiling is most of what a short run waits for. So there are few programs; small data get them in
 a form that is compiled sooner and runs longer; and they are kept in the user's cache folder.
 
-A process keeps every program that it has compiled, too, and each of them holds memory maps: about
-a thousand per run. Linux lets a process have 65,530 maps (``vm.max_map_count``). Beyond that the
-compiler dies of a segmentation fault, and so does a process that compares a hundred settings.
+A process keeps every program that it has compiled, too, and each of them holds memory maps: one to
+a few hundred per run. Linux lets a process have 65,530 maps (``vm.max_map_count``). Beyond that the
+compiler dies of a segmentation fault, and so would a process that compares hundreds of settings.
 """
 
 from __future__ import annotations
@@ -257,8 +257,8 @@ def let_programs_go(most: int | None = None) -> bool:
     compiled again, and compute the same bits.
 
     Args:
-        most: How many maps are allowed. By default a quarter of what the kernel allows: a dozen
-            runs of different shapes, whose programs fit into one or two gigabytes.
+        most: How many maps are allowed. By default a quarter of what the kernel allows: dozens
+            of runs of different shapes, whose programs fit into one or two gigabytes.
     """
     if memory_maps() <= (map_limit() // 4 if most is None else most):
         return False
