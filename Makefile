@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUN_DIR ?= runs/demo
 JOBS ?= 1
 
-.PHONY: help setup run test test-long test-deploy fuzz lint format types contract pytest coverage wheel bench mutation paper paper-quick results docs docs-output clean
+.PHONY: help setup run test test-long test-deploy fuzz lint format types contract pytest coverage wheel wheel-extras bench mutation paper paper-quick results docs docs-output clean
 
 help:
 	@echo "make run      set up, train on the embedded data, say where the results are"
@@ -101,6 +101,17 @@ wheel: setup
 	build/bare/bin/python -m pip --disable-pip-version-check install --quiet --quiet \
 	  --constraint constraints.txt build/wheel/*.whl
 	build/bare/bin/python tests/bare_install.py
+
+# The wheel with its extras on another Python: make wheel-extras PYTHON=python3.13 EXTRAS=all
+EXTRAS ?= all
+wheel-extras:
+	rm -rf build/wheel && mkdir -p build/wheel
+	$(PYTHON) -m venv --clear build/extras
+	build/extras/bin/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	build/extras/bin/python -m pip --disable-pip-version-check install --quiet --quiet \
+	  --constraint constraints.txt "$$(ls build/wheel/*.whl)[$(EXTRAS)]"
+	build/extras/bin/bgtplanner --version
+	build/extras/bin/python -m bgtplanner run --rounds 3 --out build/extras/run
 
 # pfl-research asks for an older dp-accounting than ours, and uses none of it in what is compared.
 $(VENV)/.bench: $(VENV)/.ready

@@ -55,15 +55,16 @@ def run_all(left: Sequence[Run], store: Store, jobs: int, minutes: float | None)
     return done == len(left)
 
 
-def write(store: Store, page: Path, picture: Path) -> None:
+def write(results: Path, page: Path, picture: Path) -> None:
     """Write the table into the page, and draw the picture, from what has been run."""
-    from benchmarks.limits.findings import as_markdown, write_picture
+    from benchmarks.limits.findings import as_markdown, stored, write_picture
     from benchmarks.paper.page import put
     from bgtplanner.runs.folder import write_whole
 
-    write_picture(store, picture)
+    rows = stored(results)
+    write_picture(rows, picture)
     if page.exists():
-        write_whole(page, put(page.read_text(encoding="utf-8"), _PART, as_markdown(store)))
+        write_whole(page, put(page.read_text(encoding="utf-8"), _PART, as_markdown(rows)))
     print(f"{page}, {picture}")
 
 
@@ -87,9 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, default=_PAGE)
     parser.add_argument("--picture", type=Path, default=_PICTURE)
     given = parser.parse_args(arguments)
-    store = Store(given.results)
     if not (given.run or given.plan):
-        write(store, given.page, given.picture)
+        write(given.results, given.page, given.picture)
         return 0
     try:
         counts = [int(one) for one in given.clients.split(",")]
@@ -105,6 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if unknown := [name for name in services if name not in REAL]:
             parser.error(f"--real {unknown[0]}: expected some of {', '.join(REAL)}")
     runs = cells(services, epsilons, seeds, given.device)
+    store = Store(given.results)
     left = store.missing(runs)
     guess = sum(map(seconds, pieces(left, given.jobs))) / given.jobs / 60
     print(

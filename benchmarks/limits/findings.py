@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.limits.plan import CLIENTS, EPSILONS, REAL, SEEDS, cell
 from benchmarks.paper.table import NOTHING, table
-from benchmarks.results.store import Store
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.statistics import Estimate, estimate
 
@@ -24,9 +24,9 @@ class Figures(NamedTuple):
     theirs: str
     higher: bool
 
-    def of(self, row: dict[str, Any] | None) -> float | None:
+    def of(self, row: Mapping[str, Any]) -> float | None:
         """The gain in percent; None if one of both is not known."""
-        if row is None or not row.get(self.theirs) or row.get(self.ours) is None:
+        if not row.get(self.theirs) or row.get(self.ours) is None:
             return None
         share = float(row[self.ours]) / float(row[self.theirs]) - 1
         return 100 * (share if self.higher else -share)
@@ -40,29 +40,43 @@ GAINS = {
 _OVER = {"served": "a client alone", "last": "a client alone", "lists": "popularity as released"}
 
 
-def gain(store: Store, service: int | str, epsilon: float, what: str) -> Estimate | None:
+Rows = Mapping[str, dict[str, Any]]
+"""What came of runs, by their keys."""
+
+
+def stored(path: Path) -> dict[str, dict[str, Any]]:
+    """Read what came of all runs; of those with the same key, the newest.
+
+    Figures stay on the page when a setting is added that makes no difference to them. Whether they
+    are of the present settings is for `--plan` to say.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return {row["key"]: row for row in map(json.loads, lines)}
+
+
+def gain(rows: Rows, service: int | str, epsilon: float, what: str) -> Estimate | None:
     """The mean gain over seeds, in percent; None if one of them has none.
 
     Where nothing was released with some seed, the mean of the others would be of the lucky ones.
     """
-    rows = [store.get(cell(service, epsilon, seed)) for seed in SEEDS]
-    found = [GAINS[what].of(row) for row in rows if row is not None]
+    keys = [cell(service, epsilon, seed).key for seed in SEEDS]
+    found = [GAINS[what].of(rows[key]) for key in keys if key in rows]
     known = [value for value in found if value is not None]
     return estimate(known) if known and len(known) == len(found) else None
 
 
-def as_markdown(store: Store) -> str:
+def as_markdown(rows: Rows) -> str:
     """The table of all gains."""
     parts = []
     for what, figures in GAINS.items():
-        rows = [["clients", *(f"epsilon {epsilon:g}" for epsilon in EPSILONS)]]
+        lines = [["clients", *(f"epsilon {epsilon:g}" for epsilon in EPSILONS)]]
         named: dict[int | str, str] = {clients: f"{clients:,}" for clients in CLIENTS}
         named |= {name: f"{clients:,}: {title}" for name, (title, clients) in REAL.items()}
         for service, title in named.items():
-            shown = [gain(store, service, epsilon, what) for epsilon in EPSILONS]
+            shown = [gain(rows, service, epsilon, what) for epsilon in EPSILONS]
             if any(shown):
-                rows.append([title, *map(_text, shown)])
-        parts += [f"{figures.title}, gain over {_OVER[what]} in percent:", table(rows)]
+                lines.append([title, *map(_text, shown)])
+        parts += [f"{figures.title}, gain over {_OVER[what]} in percent:", table(lines)]
     return "\n\n".join(parts)
 
 
@@ -74,7 +88,7 @@ def _text(found: Estimate | None) -> str:
     return f"{found.mean:+.1f}{half}".replace("-", "−")
 
 
-def write_picture(store: Store, path: Path) -> None:
+def write_picture(rows: Rows, path: Path) -> None:
     """Draw the picture of all gains."""
     from bgtplanner.report.drawing import Picture, as_file
 
@@ -82,7 +96,7 @@ def write_picture(store: Store, path: Path) -> None:
         name=path.stem,
         title="Gain by the number of clients",
         alt="gain over a client alone and over popularity, by the number of clients and epsilon",
-        draw=lambda figure: draw(store, figure),
+        draw=lambda figure: draw(rows, figure),
         size=(8.4, 3.4),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +108,7 @@ def _short(clients: float, _: object = None) -> str:
     return f"{clients / 1000:g}k" if clients >= 1000 else f"{clients:g}"
 
 
-def draw(store: Store, figure: Figure) -> None:
+def draw(rows: Rows, figure: Figure) -> None:
     """Fill a figure: one panel for each gain, one line for each epsilon."""
     from matplotlib.ticker import FuncFormatter
 
@@ -105,20 +119,20 @@ def draw(store: Store, figure: Figure) -> None:
     for axes, (what, figures) in zip(panels, GAINS.items(), strict=True):
         axes.axhline(0, color=GREY, linewidth=0.8)
         for epsilon, colour, mark in zip(EPSILONS, shades(BLUE, 5), marks, strict=True):
-            known = {n: gain(store, n, epsilon, what) for n in CLIENTS}
+            known = {n: gain(rows, n, epsilon, what) for n in CLIENTS}
             line = {n: found.mean for n, found in known.items() if found is not None}
             axes.plot(
                 list(line), list(line.values()), color=colour, marker=mark, markersize=4,
                 label=f"epsilon {epsilon:g}",
             )  # fmt: skip
-            beside = {n: gain(store, name, epsilon, what) for name, (_, n) in REAL.items()}
+            beside = {n: gain(rows, name, epsilon, what) for name, (_, n) in REAL.items()}
             points = {n: found.mean for n, found in beside.items() if found is not None}
             axes.plot(
                 list(points), list(points.values()), color=colour, marker=mark, markersize=6,
                 markerfacecolor="none", linestyle="none",
             )  # fmt: skip
         for name, (title, clients) in REAL.items():
-            real = {epsilon: gain(store, name, epsilon, what) for epsilon in EPSILONS}
+            real = {epsilon: gain(rows, name, epsilon, what) for epsilon in EPSILONS}
             top = max((found.mean for found in real.values() if found is not None), default=None)
             if top is not None:
                 axes.annotate(

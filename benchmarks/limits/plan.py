@@ -2,7 +2,7 @@
 
 The services are made up, so that they differ in the number of their clients only. Their people
 have eight tastes, pick what suits them, and rate 50 of 2,000 items on average: between FilmTrust,
-where it is 24 of 2,071, and ML-100K, where it is 106 of 1,682. Items have categories, which tell
+where it is 21 of 1,957, and ML-100K, where it is 106 of 1,682. Items have categories, which tell
 half of what there is to know about them. The real sets are run beside them.
 """
 
@@ -20,7 +20,7 @@ SEEDS = (0, 1, 2)
 MADE = {"items": 2000, "ratings_per_client": 50, "dim": 8, "choosy": 1.0}
 REAL = {
     "ml-100k": ("ML-100K", 943),
-    "filmtrust": ("FilmTrust", 1508),
+    "filmtrust": ("FilmTrust", 874),
     "ml-1m-users": ("ML-1M", 6040),
 }
 """Names of the real sets, and how many clients they have: one for each user."""

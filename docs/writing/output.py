@@ -18,7 +18,10 @@ from pathlib import Path
 from writing.blocks import DOCS, Block, Command, blocks_of, commands_of, pages
 from writing.reference import PAGES, written
 
-__all__ = ["main", "shown_outputs"]
+__all__ = ["SOMETIMES", "main", "shown_outputs"]
+
+SOMETIMES = "compiling: "
+"""How a line begins that is only printed where no programs are kept from an earlier run."""
 
 _ENVIRONMENT = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
@@ -50,7 +53,8 @@ def _printed(command: Command, folder: str) -> str:
     )
     if done.returncode != command.exit_code:
         raise SystemExit(f"{' '.join(command.words)}: exit code {done.returncode}\n{done.stderr}")
-    return "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    return "".join(f"{line}\n" for line in lines if not line.startswith(SOMETIMES))
 
 
 def main() -> None:

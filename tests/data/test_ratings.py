@@ -125,6 +125,28 @@ class TestFromArrays:
         with pytest.raises(DataError, match="expected a table with named columns"):
             Ratings.from_frame(frame)
 
+    def test_a_lazy_frame(self) -> None:
+        class Lazy(dict[str, Any]):
+            def collect(self) -> None: ...
+
+        with pytest.raises(DataError, match="frame = a Lazy: has no columns yet; collect it"):
+            Ratings.from_frame(Lazy())
+
+    def test_a_frame_with_errors_of_its_own(self) -> None:
+        class Frame:
+            columns = ("who", "what")
+
+            def __getitem__(self, name: str) -> None:
+                raise RuntimeError(name)
+
+        with pytest.raises(DataError, match=r"no such column; the frame has \['who', 'what'\]"):
+            Ratings.from_frame(Frame())
+
+    def test_a_structured_array(self) -> None:
+        table = np.array([(1, 2, 3.0), (2, 2, 4.0)], dtype="i8,i8,f8")
+        table.dtype.names = ("user", "item", "rating")
+        assert len(Ratings.from_frame(table)) == 2
+
     def test_unknown_option_of_a_frame(self) -> None:
         with pytest.raises(ConfigError, match="colour: not an option; expected one of user, item"):
             Ratings.from_frame({"user": [1], "item": [1], "rating": [1]}, colour=3)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Message
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
@@ -19,6 +21,7 @@ from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.client import client_app, make_client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.in_process import InProcessGrid
+from bgtplanner.flower.messages import HELLO, read_hello
 from bgtplanner.flower.sums import identity_in
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployable import agreed_settings
@@ -106,27 +109,37 @@ def test_the_same_model_as_a_simulation(
 
 
 class Comings:
-    """What happens between the rounds: someone comes, a user rates, someone goes in mid-round."""
+    """What happens between the rounds: someone comes, a user rates, someone goes in mid-round.
+
+    All the time there is one machine more, which says that it is the first client.
+    """
 
     def __init__(self, grid: InProcessGrid, late: int, gone: int) -> None:
-        self.grid, self.late, self.gone = grid, late, gone
+        self.grid, self.late, self.gone, self.left = grid, late, gone, False
         grid.online.discard(late)
+        grid.tamper = self.tamper
 
     def round(self, record: dict[str, Any], total: int) -> None:
         del total
-        if record["round"] == 0:
-            self.grid.online.add(self.late)
+        self.grid.online.add(self.late)
+        self.left = record["round"] == 1
+        if not record["round"]:
             with (self.grid.files[1].parent / "ratings.csv").open("a") as table:
                 table.write("somebody new,i3,4.0\n")
-        else:
-            self.grid.tamper = lambda node, asked, answer: [answer] * (node != self.gone)
+
+    def tamper(self, node: int, asked: Message, answer: Message) -> list[Message]:
+        if node > CLIENTS and asked.metadata.message_type == HELLO:
+            key = public_bytes(identity_in(load_client(self.grid.files[1]).identity))
+            hello = replace(read_hello(answer), name=key.hex())
+            return [Message(hello.record(), reply_to=asked)]
+        return [answer] * (not self.left or node != self.gone)
 
 
 def test_clients_come_late_and_go_and_users_come_and_rate(tmp_path: Path, few: Ratings) -> None:
     """Nobody is waited for; each pays for the rounds that it was asked in, and for no other."""
     settings = {"deployment.round_seconds": 0.05, "federation.most_dropouts": 1}
     config, files = federation(tmp_path, few, settings)
-    grid = InProcessGrid(client_app, files)
+    grid = InProcessGrid(client_app, [*files, files[1]])
     comings = Comings(grid, late=CLIENTS, gone=2)
     carry_out(grid, config, tmp_path / "run", observer=comings, poll_seconds=0)
     records = rounds_of(tmp_path / "run")
@@ -139,6 +152,8 @@ def test_clients_come_late_and_go_and_users_come_and_rate(tmp_path: Path, few: R
     assert 0 < spent(files[-1]) <= spent(files[0])
     with np.load(files[0].parent / "state" / "local.npz") as stored:
         assert "somebody new" in json.loads(bytes(stored["about"]))["users"]
+    asked = {node for node, sent in grid.asked if sent.metadata.message_type != HELLO}
+    assert asked == set(range(1, CLIENTS + 1))
 
 
 def test_a_run_goes_on_with_its_own_roster_only(tmp_path: Path, few: Ratings) -> None:

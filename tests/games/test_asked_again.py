@@ -22,7 +22,6 @@ from bgtplanner.errors import MessageError
 from bgtplanner.federation.aggregation import client as member_module
 from bgtplanner.federation.aggregation import masks
 from bgtplanner.federation.aggregation.client import Client as Member
-from bgtplanner.federation.aggregation.client import Store
 from bgtplanner.federation.aggregation.server import STEPS, Server
 from bgtplanner.federation.pacing import Pacing
 from bgtplanner.flower import client as module
@@ -40,6 +39,7 @@ from games.summing import (
     stand_in,
     write_summing,
 )
+from games.test_aggregation_attacks import KeepsRequestsApart
 from games.test_summing_clients import PaysOnceAddsTwice
 
 Patch = pytest.MonkeyPatch
@@ -57,26 +57,6 @@ def _unpaid(table: Table) -> bool:
 # ---- a round with other parameters
 
 
-class _Apart:
-    """A store in which every request has a place of its own, whichever round it is for."""
-
-    def __init__(self, store: Store, session: bytes) -> None:
-        self._store, self._mark = store, session.hex()[:16]
-
-    def load(self, key: str) -> bytes | None:
-        return self._store.load(self._mark + key)
-
-    def save(self, key: str, content: bytes) -> None:
-        self._store.save(self._mark + key, content)
-
-
-class TakesItForAnotherRound(Member):
-    """Does not see that a round was asked before, with other parameters."""
-
-    def __init__(self, request: Any, roster: Any, identity: Any, policy: Any, store: Any) -> None:
-        super().__init__(request, roster, identity, policy, _Apart(store, request.session))
-
-
 def _with_other_parameters(table: Table) -> bool:
     """Whether the sum of a round is opened a second time, about another model."""
     asked = table.round()
@@ -88,7 +68,7 @@ def _with_other_parameters(table: Table) -> bool:
 
 @pytest.mark.parametrize(
     ("member", "kind"),
-    [(Member, Client), (TakesItForAnotherRound, Client), (Member, PaysOnceAddsTwice)],
+    [(Member, Client), (KeepsRequestsApart, Client), (Member, PaysOnceAddsTwice)],
 )
 def test_a_round_is_opened_once_whatever_its_parameters(
     table: Table, member: type[Member], kind: type[Client], monkeypatch: Patch
@@ -102,7 +82,7 @@ def test_a_round_is_opened_once_whatever_its_parameters(
 def test_without_either_a_round_is_paid_once_and_opened_twice(
     table: Table, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(module, "Member", TakesItForAnotherRound)
+    monkeypatch.setattr(module, "Member", KeepsRequestsApart)
     assert _with_other_parameters(replace(table, kind=PaysOnceAddsTwice))
 
 

@@ -36,4 +36,4 @@ def test_once(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> Non
     compiled = [text for text in caplog.messages if text.startswith("Compiling jit(round)")]
     assert len(compiled) == 1
     programs = [text.split()[1] for text in caplog.messages if text.startswith("Compiling jit(")]
-    assert len(programs) <= 7, programs
+    assert len(programs) <= 8, programs  # one of them predicts, for who gains and who loses

@@ -70,7 +70,7 @@ class Fake:
         self.ran: list[tuple[str, int]] = []
         self.fails: dict[str, Exception] = {}
 
-    def execute(self, config: Config, *, out: Path, observer: Any, data: Any = None) -> None:
+    def execute(self, config: Config, *, out: Path, observer: Any, **_: Any) -> None:
         policy = config.planning.policy
         self.ran.append((policy, config.run.seed))
         with RunFolder.create(out, config, fingerprint="x") as folder:
@@ -85,7 +85,7 @@ class Fake:
             folder.write_summary(summary_of(cell))
             observer.round({"round": 0}, 1)
 
-    def resume(self, path: Path, *, observer: Any) -> None:
+    def resume(self, path: Path, *, observer: Any, **_: Any) -> None:
         config = RunFolder(path).config()
         (path / "config.toml").unlink()
         self.execute(config, out=path, observer=observer)
@@ -508,7 +508,8 @@ class TestData:
         cell, config = next(iter(study.cells().items()))
         for number, token in enumerate("aab"):
             place = tmp_path / str(number)
-            cells_module._run_elsewhere(cell, config, place, tmp_path / ".stop", 1, token)
+            stop, none = tmp_path / ".stop", cells_module.Objects()
+            cells_module._run_elsewhere(cell, config, place, stop, 1, token, none)
             seen.append(cells_module._data_of_studies[token].of(config))
         assert seen[0] is seen[1]
         assert seen[1] is not seen[2]
@@ -527,7 +528,8 @@ def test_workers_take_their_share_of_the_cores(
     for name in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.setenv(name, "7")  # put back afterwards
     cell, config = next(iter(request_of().cells().items()))
-    outcome = cells_module._run_elsewhere(cell, config, tmp_path / "x", tmp_path / ".stop", 3, "a")
+    place, stop, none = tmp_path / "x", tmp_path / ".stop", cells_module.Objects()
+    outcome = cells_module._run_elsewhere(cell, config, place, stop, 3, "a", none)
     assert outcome.summary
     assert (os.environ["NPROC"], os.environ["OMP_NUM_THREADS"]) == ("3", "3")
 

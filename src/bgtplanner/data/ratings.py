@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Self
@@ -341,28 +341,38 @@ class Ratings:
         """
         named = {"user": user, "item": item, "value": value, "time": time, "client": client}
         columns: dict[str, Any] = {}
+        known = _columns_of(frame)
         for argument, name in named.items():
             try:
                 columns[argument] = None if name is None else frame[name]
-            except (KeyError, IndexError, TypeError, ValueError) as error:
-                known = getattr(frame, "column_names", getattr(frame, "columns", None))
-                if known is None and not isinstance(frame, Mapping):
-                    raise DataError(
-                        f"frame = {in_words(frame)}: expected a table with named columns, such as "
-                        "a DataFrame or a dict of lists"
-                    ) from error
-                known = list(frame if known is None else known)
-                clicks = "; for clicks without ratings: value=None" * (argument == "value")
-                raise DataError(
-                    f"{argument}={name!r}: no such column; the frame has {known}{clicks}"
-                ) from error
             except Exception as error:  # frame libraries have errors of their own
-                raise DataError(f"{argument}={name!r}: no such column") from error
-        known = inspect.signature(cls.from_arrays).parameters
+                clicks = "; for clicks without ratings: value=None" * (argument == "value")
+                there = f"; the frame has {known}" * bool(known or isinstance(frame, Mapping))
+                raise DataError(f"{argument}={name!r}: no such column{there}{clicks}") from error
+        known = list(inspect.signature(cls.from_arrays).parameters)
         for option in options:
             if option not in known:
                 raise ConfigError(f"{option}: not an option; expected one of {', '.join(known)}")
         return cls.from_arrays(**columns, **options)
+
+
+def _columns_of(frame: Any) -> list[Any]:
+    """The names of the columns of a frame."""
+    if hasattr(frame, "collect"):  # lazy ones of Polars, those of Spark
+        raise DataError(f"frame = {in_words(frame)}: has no columns yet; collect it first")
+    for name in ("column_names", "columns"):  # Arrow's columns are not their names
+        if (known := getattr(frame, name, None)) is not None:
+            return list(known)
+    if isinstance(frame, Mapping):
+        return list(frame)
+    if isinstance(names := getattr(getattr(frame, "dtype", None), "names", None), tuple):
+        return list(names)  # a structured array of NumPy
+    if hasattr(frame, "__getitem__") and not isinstance(frame, Sequence | np.ndarray):
+        return []  # it may have columns all the same
+    raise DataError(
+        f"frame = {in_words(frame)}: expected a table with named columns, such as a DataFrame or "
+        "a dict of lists"
+    )
 
 
 def _column(column: ArrayLike, name: str) -> NDArray[Any]:

@@ -45,13 +45,16 @@ from bgtplanner.privacy.mechanisms import (
 from bgtplanner.privacy.shares import Shares, Tolerance
 
 __all__ = [
+    "ClippedSum",
     "KeyedNoise",
     "Protection",
     "Released",
     "Terms",
     "Uploads",
+    "clipped_sum",
     "each_alone",
     "noise_of_mean",
+    "release_sum",
     "release_whole",
     "shares_of",
     "terms_of",
@@ -266,9 +269,7 @@ class Uploads(NamedTuple):
     def norm(self, mechanism: Mechanism, own: Array | None = None) -> Array:
         """Return the norm of each client's upload, as the mechanism measures it."""
         size, interactions = mechanism.sizes, self.interactions
-        total = jax.ops.segment_sum(
-            size(self.rows).sum(1), interactions.pair_client, interactions.n_clients
-        )
+        total = interactions.sum_pairs(size(self.rows).sum(1))
         total = total + size(self.dense).sum(1)
         if own is not None:
             total = total + _by_client(size(own).sum(1), interactions)
@@ -277,7 +278,7 @@ class Uploads(NamedTuple):
 
     def times(self, factor: Array) -> Uploads:
         """Return the uploads multiplied by one factor per client."""
-        rows = self.rows * factor[self.interactions.pair_client, None]
+        rows = self.rows * self.interactions.of_clients(factor)[:, None]
         return self._replace(rows=rows, dense=self.dense * factor[:, None])
 
     def cut(self, terms: Terms) -> Uploads:
@@ -291,9 +292,7 @@ class Uploads(NamedTuple):
     def inner(self, other: Uploads) -> tuple[Array, Array]:
         """Return each client's inner products over rows and over the dense part, separately."""
         rows = (self.rows * other.rows).sum(1)
-        of_rows = jax.ops.segment_sum(
-            rows, self.interactions.pair_client, self.interactions.n_clients
-        )
+        of_rows = self.interactions.sum_pairs(rows)
         return of_rows, (self.dense * other.dense).sum(1)
 
     def normal(self, sources: Sequence[KeyedNoise]) -> Uploads:
@@ -304,16 +303,28 @@ class Uploads(NamedTuple):
 
     def total(self) -> tuple[Array, Array]:
         """Return the sum over the clients: the item rows, and the dense part."""
-        items = jax.ops.segment_sum(
-            self.rows, self.interactions.pair_item, self.interactions.n_items
-        )
-        return items, self.dense.sum(0)
+        return self.interactions.sum_by_item(self.rows), self.dense.sum(0)
 
     def covered(self, weight: Array) -> tuple[Array, Array]:
         """Return, for each coordinate, the sum of the weights of the clients that have it."""
-        interactions, of_pair = self.interactions, weight[self.interactions.pair_client]
-        of_items = jax.ops.segment_sum(of_pair, interactions.pair_item, interactions.n_items)
+        of_items = self.interactions.sum_by_item(self.interactions.of_clients(weight))
         return of_items[:, None], weight.sum()
+
+
+class ClippedSum(NamedTuple):
+    """The sum of clipped uploads, for mechanisms that add noise to it.
+
+    Attributes:
+        of_all: The sum.
+        dropped: Number of uploads that were not finite.
+    """
+
+    of_all: Shared
+    dropped: Array
+
+    def total(self) -> tuple[Array, Array]:
+        """Return the item rows, and the dense part."""
+        return self.of_all.items, self.of_all.dense
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,6 +358,12 @@ class Protection:
     def of(self) -> Unit:
         """The unit of protection."""
         return UNITS[self.unit]
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether it needs only the sum of clipped uploads, which is made in any order."""
+        whole = self.of.release == "bgtplanner.federation.protection:release_whole"
+        return whole and self.noise == "sum" and isinstance(self.kind, Additive)
 
     @property
     def norm(self) -> Literal["l1", "l2"]:
@@ -491,37 +508,73 @@ def release_whole(
     whether a client rated an item, or anything at all. The users' embeddings are part of the
     upload: there is one clip over all of it, and one charge.
     """
-    finite = _finite(upload, interactions)
-    if own is not None:
-        finite = finite & (
-            _by_client((~jnp.isfinite(own)).any(1).astype(jnp.int32), interactions) <= 0
-        )
-        own = jnp.where(finite[interactions.client_of_user, None], own, 0.0)
-    rows = jnp.where(finite[interactions.pair_client, None], upload.rows, 0.0)
-    uploads = Uploads(rows, jnp.where(finite[:, None], upload.dense, 0.0), interactions)
-    bound = terms.clip[terms.class_of_client]
-    if protection.validation:
-        bound = bound * protection.kind.bound_share(1.0 - protection.validation)
-    factor = terms.granted * clip_factor(uploads.norm(protection.kind, own), bound)
-    uploads = uploads.times(factor).cut(terms)
-    dropped = ((~finite) * terms.granted).sum()
+    uploads, dropped, factor, own = _clipped(protection, upload, interactions, terms, own)
     if protection.noise == "per-client":
         total, accepted = each_alone(protection, key, uploads, terms)
         dropped = dropped + (terms.granted - accepted).sum()
         terms = terms._replace(granted=accepted)
     else:
         uploads = uploads.times(protection.weights(terms)[terms.class_of_client])
-        source, counts = KeyedNoise(key), counts_of(terms)
-        parts = protection.kind.released_sum(
-            source, uploads, protection.weighed(terms).as_answered(), counts=counts,
-            common=protection.common,
-        )  # fmt: skip
-        total = Shared(*map(terms.rounded, parts))
+        total = _noised(protection, key, uploads, terms)
     if own is not None:
         own = own * factor[interactions.client_of_user, None]
         own = own + protection.noise_of_users(key, own, interactions, terms)
     released = protection.mean(total, terms.granted.sum(), terms)
     return released._replace(dropped=dropped, own=own)
+
+
+def clipped_sum(
+    protection: Protection, upload: Upload, interactions: Interactions, terms: Terms
+) -> ClippedSum:
+    """Return the sum of some clients' uploads, clipped and not yet noised.
+
+    It does not leave the simulation: :func:`release_sum` adds up those of all clients, and noises.
+    """
+    uploads, dropped, _, _ = _clipped(protection, upload, interactions, terms, None)
+    weights = protection.weights(terms)[terms.class_of_client]
+    return ClippedSum(Shared(*uploads.times(weights).total()), dropped)
+
+
+def release_sum(protection: Protection, key: Array, clipped: ClippedSum, terms: Terms) -> Released:
+    """Release what :func:`release_whole` does, from the clipped sum of all clients."""
+    total = _noised(protection, key, clipped, terms)
+    released = protection.mean(total, terms.granted.sum(), terms)
+    return released._replace(dropped=clipped.dropped)
+
+
+def _clipped(
+    protection: Protection,
+    upload: Upload,
+    interactions: Interactions,
+    terms: Terms,
+    own: Array | None,
+) -> tuple[Uploads, Array, Array, Array | None]:
+    """Return clipped uploads, how many were not finite, each client's factor, and finite `own`."""
+    finite = _finite(upload, interactions)
+    if own is not None:
+        finite = finite & (
+            _by_client((~jnp.isfinite(own)).any(1).astype(jnp.int32), interactions) <= 0
+        )
+        own = jnp.where(finite[interactions.client_of_user, None], own, 0.0)
+    rows = jnp.where(interactions.of_clients(finite)[:, None], upload.rows, 0.0)
+    uploads = Uploads(rows, jnp.where(finite[:, None], upload.dense, 0.0), interactions)
+    bound = terms.clip[terms.class_of_client]
+    if protection.validation:
+        bound = bound * protection.kind.bound_share(1.0 - protection.validation)
+    factor = terms.granted * clip_factor(uploads.norm(protection.kind, own), bound)
+    dropped = ((~finite) * terms.granted).sum()
+    return uploads.times(factor).cut(terms), dropped, factor, own
+
+
+def _noised(
+    protection: Protection, key: Array, uploads: Uploads | ClippedSum, terms: Terms
+) -> Shared:
+    """Return the sum of weighed uploads with its noise."""
+    weighed = protection.weighed(terms).as_answered()
+    parts = protection.kind.released_sum(
+        KeyedNoise(key), uploads, weighed, counts=counts_of(terms), common=protection.common
+    )
+    return Shared(*map(terms.rounded, parts))
 
 
 def each_alone(
@@ -567,8 +620,7 @@ def counts_of(terms: Terms) -> Array:
 
 
 def _finite(upload: Upload, interactions: Interactions) -> Array:
-    bad = (~jnp.isfinite(upload.rows)).any(1).astype(jnp.int32)
-    bad = jax.ops.segment_max(bad, interactions.pair_client, interactions.n_clients)
+    bad = interactions.sum_pairs((~jnp.isfinite(upload.rows)).any(1).astype(jnp.int32))
     return (bad <= 0) & jnp.isfinite(upload.dense).all(1)
 
 

@@ -9,6 +9,7 @@ FedSGD.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol, cast
@@ -20,10 +21,16 @@ from jax import Array
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.client import as_shared, first_parameters
-from bgtplanner.federation.protection import Protection, Released, Terms
-from bgtplanner.federation.server import Aggregate, ExtraRows, aggregate
+from bgtplanner.federation.protection import (
+    Protection,
+    Released,
+    Terms,
+    clipped_sum,
+    release_sum,
+)
+from bgtplanner.federation.server import Aggregate, ExtraRows, aggregate, sums_of
 from bgtplanner.federation.validation import ValidationSet, errors_of_clients
-from bgtplanner.models.interactions import Interactions, Shared, Upload, where_users
+from bgtplanner.models.interactions import Interactions, Parts, Shared, Upload, where_users
 from bgtplanner.models.learner import Learner, Local
 from bgtplanner.models.metrics import tally
 from bgtplanner.models.optimizers import Memory, Noise, Server
@@ -54,11 +61,18 @@ class State(NamedTuple):
 
 
 class Heldout(NamedTuple):
-    """Ratings that no client trains on."""
+    """Ratings that no client trains on; they may be divided into the chunks of the others."""
 
     user: Array
     item: Array
     value: Array
+    parts: Parts | None = None
+
+    @classmethod
+    def of(cls, ratings: Ratings, interactions: Interactions) -> Heldout:
+        """Return these ratings, divided as the training ratings are."""
+        user, item, value = map(jnp.asarray, (ratings.user, ratings.item, ratings.value))
+        return cls(user, item, value, interactions.parts_of(ratings.user))
 
 
 class Shown(NamedTuple):
@@ -137,6 +151,91 @@ class Extras(Protocol):
         """
 
 
+class Part(NamedTuple):
+    """Some clients, as a federation of their own.
+
+    Attributes:
+        interactions: Their training ratings.
+        local: What they keep.
+        clients: Further arrays with an entry per client; 0 for a client that is not there.
+        asked: User and item of each list of pairs to predict.
+    """
+
+    interactions: Interactions
+    local: Local
+    clients: tuple[Array, ...] = ()
+    asked: Sequence[tuple[Array, Array]] = ()
+
+
+class Computed(NamedTuple):
+    """What is computed for some clients.
+
+    Attributes:
+        local: What they keep.
+        of_clients: A tree of arrays with an entry per client.
+        answers: An array for each list of pairs that was asked for.
+        sums: A tree of arrays that are added up over all clients.
+    """
+
+    local: Local
+    of_clients: Any = ()
+    answers: Sequence[Array] = ()
+    sums: Any = ()
+
+
+def by_chunk(
+    compute: Callable[[Part], Computed],
+    interactions: Interactions,
+    local: Local,
+    *,
+    clients: tuple[Array, ...] = (),
+    asked: Sequence[Heldout | ValidationSet] = (),
+) -> Computed:
+    """Return what is computed for all clients, chunk by chunk, so that memory is bounded."""
+    layout = interactions.layout
+    if layout is None or layout.chunks == 1 or any(each.parts is None for each in asked):
+        pairs = [(each.user, each.item) for each in asked]
+        return compute(Part(interactions, local, clients, pairs))
+    most_users = layout.users.shape[1]
+
+    def of_chunk(number: Array) -> Computed:
+        users, members = layout.users[number], layout.clients[number]
+        there = members < interactions.n_clients
+        pairs = []
+        for each in asked:
+            if not each.user.size:
+                pairs.append((each.user, each.item))
+                continue
+            which = cast(Parts, each.parts).members[number]
+            user = layout.place_of_user[each.user[which]] - number * most_users
+            pairs.append((jnp.clip(user, 0, most_users - 1), each.item[which]))
+        own = jax.tree.map(lambda leaf: leaf[users], local)
+        of_clients = tuple(jnp.where(there, part[members], 0) for part in clients)
+        return compute(Part(interactions.chunk(number), own, of_clients, pairs))
+
+    def one(sums: Any, number: Array) -> tuple[Any, Computed]:
+        done = of_chunk(number)
+        return jax.tree.map(jnp.add, sums, done.sums), done._replace(sums=())
+
+    shapes = jax.eval_shape(of_chunk, jnp.int32(0)).sums
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    sums, stacked = jax.lax.scan(one, nothing, jnp.arange(layout.chunks, dtype=jnp.int32))
+
+    def placed(leaf: Array, place: Array) -> Array:
+        whole = leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
+        return whole[place] if place.size else whole[:0]
+
+    return Computed(
+        jax.tree.map(lambda leaf: placed(leaf, layout.place_of_user), stacked.local),
+        jax.tree.map(lambda leaf: placed(leaf, layout.place_of_client), stacked.of_clients),
+        [
+            placed(leaf, cast(Parts, each.parts).place)
+            for leaf, each in zip(stacked.answers, asked, strict=True)
+        ],
+        sums,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Federation:
     """Everything that is constant over a run: the model, the server, and who takes part.
@@ -200,31 +299,39 @@ class Federation:
         drawn = self._takes_part(jax.random.fold_in(keys, Draw.WHO), interactions.n_clients)
         takes_part = drawn if terms is None else terms.granted
         of_users = takes_part[interactions.client_of_user] > 0
+        noise_key = jax.random.fold_in(keys, Draw.NOISE)
 
         # 3. Clients fit their local state to the parameters they were sent, and train.
-        local = self.model.personalise(state.shared, state.local, interactions)
-        trained = self.model.train(state.shared, local, interactions)
-
         # 4. They protect and upload.
-        extra, own = None, None
-        if self.extras is not None:
-            extra = self.extras.rows(key, index, trained.upload, interactions)
-            own = self.extras.own(self.model, local) if shows else None
-        noise_key = jax.random.fold_in(keys, Draw.NOISE)
-        sent = self._sent(noise_key, trained.upload, interactions, terms, takes_part, extra, own)
+        if self._adds_up(interactions):
+            local, losses, sent = self._summed_by_chunk(
+                noise_key, state, interactions, terms, takes_part
+            )
+        else:
+            local = self.model.personalise(state.shared, state.local, interactions)
+            trained = self.model.train(state.shared, local, interactions)
+            extra, own = None, None
+            if self.extras is not None:
+                extra = self.extras.rows(key, index, trained.upload, interactions)
+                own = self.extras.own(self.model, local) if shows else None
+            sent = self._sent(
+                noise_key, trained.upload, interactions, terms, takes_part, extra, own
+            )
+            local, losses = where_users(of_users, trained.local, local), trained.loss
 
         # 5. The server steps, and all clients receive the new parameters to predict with.
         shared, memory = self._stepped(state, sent, takes_part.sum(), terms)
-        local = where_users(of_users, trained.local, local)
-        local = self.model.personalise(shared, local, interactions)
+        asked: list[Heldout | ValidationSet] = [heldout]
+        if aside is not None:
+            asked.append(aside)
+        served = self._served(shared, local, interactions, asked)
         validation = None
         if self._sound is not None and terms is not None and aside is not None:
-            predicted = self.model.predict(shared, local, interactions, aside.user, aside.item)
-            errors = errors_of_clients(predicted, aside, interactions, index)
+            errors = errors_of_clients(served.answers[1], aside, interactions, index)
             draw = jax.random.fold_in(keys, Draw.VALIDATION)
             validation = self._sound.validate(draw, errors, terms)
-        after = State(shared, local, memory)
-        outcome = self._outcome(after, interactions, heldout, trained.loss, takes_part)
+        after = State(shared, served.local, memory)
+        outcome = self._outcome(served.answers[0], interactions, heldout, losses, takes_part)
         if self._sound is not None:  # a client without a rating uploads as well: noise, or zeros
             outcome = outcome._replace(clients=takes_part.sum())
         return after, outcome._replace(
@@ -241,13 +348,80 @@ class Federation:
     ) -> tuple[State, Outcome]:
         """Compute a round in which nothing leaves any client: only local state is updated."""
         interactions = interactions.at(index)
-        local = self.model.personalise(state.shared, state.local, interactions)
-        trained = self.model.train(state.shared, local, interactions)
-        after = state._replace(local=trained.local)
-        outcome = self._outcome(
-            after, interactions, heldout, trained.loss, jnp.ones(interactions.n_clients)
-        )
+        model, shared = self.model, state.shared
+
+        def alone(part: Part) -> Computed:
+            local = model.personalise(shared, part.local, part.interactions)
+            trained = model.train(shared, local, part.interactions)
+            predicted = [
+                model.predict(shared, trained.local, part.interactions, *pairs)
+                for pairs in part.asked
+            ]
+            return Computed(trained.local, trained.loss, predicted)
+
+        done = by_chunk(alone, interactions, state.local, asked=[heldout])
+        after = state._replace(local=done.local)
+        everyone = jnp.ones(interactions.n_clients)
+        outcome = self._outcome(done.answers[0], interactions, heldout, done.of_clients, everyone)
         return after, outcome._replace(clients=jnp.zeros(()))
+
+    def _adds_up(self, interactions: Interactions) -> bool:
+        """Return whether the uploads of one chunk can be forgotten before those of the next."""
+        adds_up = self.protection is None or self.protection.adds_up
+        return interactions.chunks > 1 and self.extras is None and adds_up
+
+    def _summed_by_chunk(
+        self,
+        key: Array,
+        state: State,
+        interactions: Interactions,
+        terms: Terms | None,
+        takes_part: Array,
+    ) -> tuple[Local, Array, Released]:
+        """Return what clients keep, their losses, and what the server sees of the uploads."""
+        model, shared, protection = self.model, state.shared, self.protection
+        how: Any = "clients" if model.plain_mean else self.server.aggregation
+
+        def trained(part: Part) -> Computed:
+            known, (here, of_class) = part.interactions, part.clients
+            local = model.personalise(shared, part.local, known)
+            found = model.train(shared, local, known)
+            sums: Any
+            if protection is None or terms is None:
+                sums = sums_of(found.upload, known, here, how)
+            else:
+                own = terms._replace(granted=here, class_of_client=of_class)
+                sums = clipped_sum(protection, found.upload, known, own)
+            kept = where_users(here[known.client_of_user] > 0, found.local, local)
+            return Computed(kept, found.loss, sums=sums)
+
+        classes = jnp.zeros(interactions.n_clients, jnp.int32)
+        classes = classes if terms is None else terms.class_of_client
+        done = by_chunk(trained, interactions, state.local, clients=(takes_part, classes))
+        if protection is None or terms is None:
+            sent = Released(done.sums.mean(how), jnp.zeros(()), jnp.zeros(()))
+        else:
+            sent = release_sum(protection, key, done.sums, terms)
+        return done.local, done.of_clients, sent
+
+    def _served(
+        self,
+        shared: Shared,
+        local: Local,
+        interactions: Interactions,
+        asked: Sequence[Heldout | ValidationSet],
+    ) -> Computed:
+        """Return local state that fits these parameters, and predictions of what is asked for."""
+        model = self.model
+
+        def fitted(part: Part) -> Computed:
+            local = model.personalise(shared, part.local, part.interactions)
+            predicted = [
+                model.predict(shared, local, part.interactions, *pairs) for pairs in part.asked
+            ]
+            return Computed(local, answers=predicted)
+
+        return by_chunk(fitted, interactions, local, asked=asked)
 
     def _sent(
         self,
@@ -291,16 +465,13 @@ class Federation:
 
     def _outcome(
         self,
-        after: State,
+        predicted: Array,
         interactions: Interactions,
         heldout: Heldout,
         losses: Array,
         takes_part: Array,
     ) -> Outcome:
         """Return the outcome of a round, except for what was released in it."""
-        predicted = self.model.predict(
-            after.shared, after.local, interactions, heldout.user, heldout.item
-        )
         active = takes_part * (interactions.ratings_of_clients > 0)
         return Outcome(
             scores=tally(predicted, heldout.value),

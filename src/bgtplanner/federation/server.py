@@ -11,7 +11,7 @@ from jax import Array
 from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.optimizers import Aggregate, Server
 
-__all__ = ["Aggregate", "ExtraRows", "Server", "aggregate"]
+__all__ = ["Aggregate", "ExtraRows", "Server", "Sums", "aggregate", "sums_of"]
 
 
 class ExtraRows(NamedTuple):
@@ -24,6 +24,27 @@ class ExtraRows(NamedTuple):
 
     item: Array
     rows: Array
+
+
+class Sums(NamedTuple):
+    """Weighted sums of uploads: those of several groups of clients can be added up.
+
+    Attributes:
+        total: Sum of the uploads, each times its weight.
+        usage: How many uploaded ratings each item row is made from.
+        weight: Sum of the weights.
+    """
+
+    total: Shared
+    usage: Array
+    weight: Array
+
+    def mean(self, how: Literal["item-usage", "ratings", "clients"]) -> Aggregate:
+        """Return the mean; see :func:`aggregate`."""
+        total = jnp.maximum(self.weight, 1.0)
+        per_row = jnp.maximum(self.usage, 1.0)[:, None] if how == "item-usage" else total
+        gradient = Shared(self.total.items / per_row, self.total.dense / total)
+        return Aggregate(gradient, self.usage)
 
 
 def aggregate(
@@ -45,16 +66,27 @@ def aggregate(
             paper's step 5, FedGNN).
         extra: Further rows.
     """
+    return sums_of(upload, interactions, takes_part, how, extra).mean(how)
+
+
+def sums_of(
+    upload: Upload,
+    interactions: Interactions,
+    takes_part: Array,
+    how: Literal["item-usage", "ratings", "clients"],
+    extra: ExtraRows | None = None,
+) -> Sums:
+    """Return the sums that :func:`aggregate` divides."""
     uploaded = interactions.ratings_of_clients
     active = takes_part * (uploaded > 0)
     if extra is not None:
         uploaded = uploaded + (extra.item >= 0).sum(1)
     weight = active if how == "clients" else active * uploaded
 
-    rows = upload.rows * weight[interactions.pair_client, None]
-    items = jax.ops.segment_sum(rows, interactions.pair_item, interactions.n_items)
+    rows = upload.rows * interactions.of_clients(weight)[:, None]
+    items = interactions.sum_by_item(rows)
     usage = jax.ops.segment_sum(
-        interactions.present * active[interactions.client_of_user[interactions.user]],
+        interactions.present * interactions.of_users(active[interactions.client_of_user]),
         interactions.item,
         interactions.n_items,
     )
@@ -63,7 +95,5 @@ def aggregate(
         target = jnp.where(extra.item < 0, interactions.n_items, extra.item)
         items = items.at[target].add(extra.rows * weight[:, None, None], mode="drop")
         usage = usage.at[target].add(active[:, None], mode="drop")
-    total = jnp.maximum(weight.sum(), 1.0)
-    per_row = jnp.maximum(usage, 1.0)[:, None] if how == "item-usage" else total
-    dense = (upload.dense * weight[:, None]).sum(0) / total
-    return Aggregate(Shared(items / per_row, dense), usage)
+    dense = (upload.dense * weight[:, None]).sum(0)
+    return Sums(Shared(items, dense), usage, weight.sum())

@@ -136,15 +136,13 @@ class Simulation:
         self._device = pick_device(device)
         self._split, self._small = split, len(split.train) <= FEW_RATINGS
         with jax.default_device(self._device):
-            self._interactions = Interactions.of(split.train, split.arrival)
-            test = split.test
-            self._heldout = Heldout(*jax.device_put((test.user, test.item, test.value)))
+            self._interactions = Interactions.laid_out(split.train, split.arrival)
+            self._heldout = Heldout.of(split.test, self._interactions)
             self._arriving = _Arriving.of(split) if split.in_order else None
             self._aside: ValidationSet | None = None
             if aside is not None:
-                kept = aside.train
-                arrays = (kept.user, kept.item, kept.value, aside.arrival)
-                self._aside = ValidationSet(*jax.device_put(arrays))
+                kept, late = aside.train, aside.arrival
+                self._aside = ValidationSet.of(kept, late, self._interactions)
         self._key, self._state = self._begun()
 
     @cached_property

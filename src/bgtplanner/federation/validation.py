@@ -12,9 +12,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
-from bgtplanner.models.interactions import Interactions
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.models.interactions import Interactions, Parts
 
 __all__ = ["WORST", "Validation", "ValidationSet", "errors_of_clients", "rmse_of"]
 
@@ -27,12 +30,24 @@ _SURE = 3.0  # standard deviations: a run compares with its target a hundred tim
 
 
 class ValidationSet(NamedTuple):
-    """User, item, value and first round of the ratings that clients set aside to validate on."""
+    """User, item, value and first round of the ratings that clients set aside to validate on.
+
+    They may be divided into the chunks of the training ratings.
+    """
 
     user: Array
     item: Array
     value: Array
     arrival: Array
+    parts: Parts | None = None
+
+    @classmethod
+    def of(
+        cls, ratings: Ratings, arrival: NDArray[np.int32], interactions: Interactions
+    ) -> ValidationSet:
+        """Return these ratings, divided as the training ratings are."""
+        user, item, value = map(jnp.asarray, (ratings.user, ratings.item, ratings.value))
+        return cls(user, item, value, jnp.asarray(arrival), interactions.parts_of(ratings.user))
 
 
 def errors_of_clients(

@@ -222,7 +222,7 @@ class Als(Learner):
         users = local[:, local.shape[1] - self.dim :]
         leanings = local[:, 1 : local.shape[1] - self.dim]
         rows = shared.items[interactions.item]
-        public = (rows[:, _HEAD + self.dim :] * leanings[interactions.user]).sum(1)
+        public = (rows[:, _HEAD + self.dim :] * interactions.of_users(leanings)).sum(1)
         length = jnp.linalg.norm(users, axis=1, keepdims=True)
         active = (interactions.sum_by_user(interactions.present) > 0)[:, None]
         if self.ranks:
@@ -232,29 +232,27 @@ class Als(Learner):
             dense = [(x * length)[:, :, None] * x[:, None, :]]
             crossed = (leanings[:, :, None] * x[:, None, :]).reshape(len(users), -1)
         else:
-            left = interactions.value - self.mean - local[interactions.user, 0] - public
+            left = interactions.value - self.mean - interactions.of_users(local[:, 0]) - public
             fits = jnp.minimum(self.max_norm / jnp.maximum(length, _LEAST), 1.0)
             x = jnp.concatenate([active, self.factor_weight * fits * users], axis=1)
             dense, crossed = [x[:, :, None] * x[:, None, :]], jnp.zeros((len(users), 0))
         squares = dense[0][:, *_triangle(self.width)]
         columns = [jnp.full((left.shape[0], 1), self.count_weight)]
-        columns += [left[:, None] * x[interactions.user]]
+        columns += [left[:, None] * interactions.of_users(x)]
         if self.gramian == "items":
-            columns += [self.gramian_weight * squares[interactions.user]]
+            columns += [self.gramian_weight * interactions.of_users(squares)]
         uploaded = jnp.concatenate(columns, axis=1)
         uploaded = uploaded * (interactions.present * rows[:, 0])[:, None]
-        if not interactions.one_user_each:
-            pairs = interactions.pair_item.shape[0]
-            uploaded = jax.ops.segment_sum(uploaded, interactions.pair, pairs)
+        uploaded = interactions.sum_by_pair(uploaded)
         whole = self.gramian_weight * jnp.concatenate([squares, crossed], axis=1)
         once = jnp.concatenate([_MEAN_WEIGHT * active, whole * active], axis=1)
         once = jax.ops.segment_sum(once, interactions.client_of_user, interactions.n_clients)
-        by_client = jax.ops.segment_sum(
-            (uploaded**2).sum(1), interactions.pair_client, interactions.n_clients
-        )
+        by_client = interactions.sum_pairs((uploaded**2).sum(1))
         norm = jnp.sqrt(by_client + (once**2).sum(1))
         factor = jnp.where(norm > 0, 1.0 / jnp.maximum(norm, _LEAST), 0.0)
-        upload = Upload(uploaded * factor[interactions.pair_client, None], once * factor[:, None])
+        upload = Upload(
+            uploaded * interactions.of_clients(factor)[:, None], once * factor[:, None]
+        )
         return Statistics(upload, self._loss(shared, local, interactions), local)
 
     def predict(

@@ -61,6 +61,7 @@ Floats = NDArray[np.float64]
 COUNT_WEIGHT = 0.1
 """The weight of one rating's count in an upload, beside a residual of about 0.2."""
 
+_QUALITY = 2  # column of the quality in what users respond to
 _SWEEPS = 4  # between the users and the items of a client with several users
 _SPREAD = 0.1  # prior standard deviation of the qualities
 _SPREAD_ITEMS = 20.0  # how many items that prior weighs as much as
@@ -124,14 +125,14 @@ class Biases(Learner):
     def personalise(self, shared: Shared, local: Local, interactions: Interactions) -> Local:
         """Solve for all users' levels and responses: ``(X'X + diag(shrinkage)) w = X'y``."""
         del local
-        table, item = self.table(shared), interactions.item
-        solved = ridge(table[item], self.shrinkage(table.shape[1]), interactions)
-        target = interactions.value - self.mean - shared.items[item, 0]
+        rows = self.table(shared)[interactions.item]
+        solved = ridge(rows, self.shrinkage(rows.shape[1]), interactions)
+        target = interactions.value - self.mean - rows[:, _QUALITY]
         users = solved(target)
         if not interactions.one_user_each:
             for _ in range(_SWEEPS - 1):
-                beside = self.own_view(shared, users, interactions)[interactions.pair]
-                users = solved(target - beside)
+                view = self.own_view(shared, users, interactions)
+                users = solved(target - view[interactions.pair])
         return users
 
     def train(self, shared: Shared, local: Local, interactions: Interactions) -> Statistics:
@@ -139,13 +140,9 @@ class Biases(Learner):
 
         A client's own view of an item is not subtracted: it is estimated from these residuals.
         """
-        residual = interactions.value - self._score(
-            shared, local, interactions.user, interactions.item
-        )
+        residual = self._residual(shared, local, interactions)
         rows = jnp.stack([residual, jnp.full_like(residual, self.count_weight)], axis=1)
-        rows = rows * interactions.present[:, None]
-        if not interactions.one_user_each:
-            rows = jax.ops.segment_sum(rows, interactions.pair, interactions.pair_item.shape[0])
+        rows = interactions.sum_by_pair(rows * interactions.present[:, None])
         ratings = jnp.maximum(interactions.ratings_of_clients, 1.0)
         loss = 0.5 * interactions.sum_by_client(interactions.present * residual**2) / ratings
         return Statistics(Upload(rows, jnp.zeros((interactions.n_clients, 0))), loss, local)
@@ -200,21 +197,24 @@ class Biases(Learner):
 
     def own_view(self, shared: Shared, users: Array, interactions: Interactions) -> Array:
         """Return the shrunk mean residual of each client-item pair."""
-        error = interactions.value - self._score(
-            shared, users, interactions.user, interactions.item
-        )
-        totals = jax.ops.segment_sum(
-            jnp.stack([interactions.present * error, interactions.present], axis=1),
-            interactions.pair,
-            interactions.pair_item.shape[0],
+        error = self._residual(shared, users, interactions)
+        totals = interactions.sum_by_pair(
+            jnp.stack([interactions.present * error, interactions.present], axis=1)
         )
         sure = jnp.clip(shared.items[interactions.pair_item, 2], 0.0, 1.0)
         doubt = (1.0 - sure) / self.item_shrinkage + sure / self.known_item_shrinkage
         return totals[:, 0] / (totals[:, 1] + 1.0 / doubt)
 
     def _score(self, shared: Shared, users: Array, user: Array, item: Array) -> Array:
-        responses = (self.table(shared)[item] * users[user]).sum(1)
-        return self.mean + shared.items[item, 0] + responses
+        return self._predicted(self.table(shared)[item], users[user])
+
+    def _residual(self, shared: Shared, users: Array, interactions: Interactions) -> Array:
+        """Return how far each rating is from what is predicted without the client's own view."""
+        rows = self.table(shared)[interactions.item]
+        return interactions.value - self._predicted(rows, interactions.of_users(users))
+
+    def _predicted(self, rows: Array, users: Array) -> Array:
+        return self.mean + rows[:, _QUALITY] + (rows * users).sum(1)
 
 
 class Posterior(NamedTuple):

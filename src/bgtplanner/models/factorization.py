@@ -15,7 +15,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.models.interactions import Interactions, Shared, Upload, normal_equations
+from bgtplanner.models.interactions import (
+    Interactions,
+    Shared,
+    Upload,
+    normal_equations,
+    solved_systems,
+)
 from bgtplanner.models.learner import Learner, Local, within
 
 __all__ = ["Factorization"]
@@ -64,12 +70,14 @@ class Factorization(Learner):
         shrinkage = [self.bias_shrinkage] + [self.factor_shrinkage] * self.dim
         normal = normal_equations(features, shrinkage, interactions)
         right = interactions.sum_by_user(target[:, None] * features)
-        return jnp.linalg.solve(normal, right[..., None])[..., 0]
+        if interactions.layout is None:
+            return jnp.linalg.solve(normal, right[..., None])[..., 0]
+        return solved_systems(normal, right)
 
     def loss(self, copies: Upload, local: Local, interactions: Interactions) -> Array:
         """Return half of each client's mean squared error, plus the decay of the rows it used."""
         rows = interactions.rows_of(copies.rows)
-        error = interactions.value - self._score(rows, local[interactions.user])
+        error = interactions.value - self._score(rows, interactions.of_users(local))
         per_edge = error**2 + self.item_decay * (rows**2).sum(1)
         ratings = jnp.maximum(interactions.ratings_of_clients, 1.0)
         return 0.5 * interactions.sum_by_client(interactions.present * per_edge) / ratings

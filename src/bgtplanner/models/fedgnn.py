@@ -151,10 +151,10 @@ class FedGNN(Learner):
         rows = interactions.rows_of(copies.rows)
         layer = self._layer(copies.dense[interactions.client_of_user])
         embedding = self._graph_embedding(rows, layer, local, interactions)
-        score = self._raw_score(embedding[interactions.user], rows)
+        score = self._raw_score(interactions.of_users(embedding), rows)
         if self.bias:
             user_bias = self._user_bias(score, interactions)
-            score = score + jax.lax.stop_gradient(user_bias)[interactions.user]
+            score = score + interactions.of_users(jax.lax.stop_gradient(user_bias))
         error = interactions.value - self._link(score)
         ratings = jnp.maximum(interactions.ratings_of_clients, 1.0)
         mse = interactions.sum_by_client(interactions.present * error**2) / ratings
@@ -231,7 +231,9 @@ class FedGNN(Learner):
         embedding = local.graph_embedding if stale else self._embed(shared, local, interactions)
         score = self._raw_score(embedding[user], shared.items[item])
         if self.bias:
-            known = self._raw_score(embedding[interactions.user], shared.items[interactions.item])
+            known = self._raw_score(
+                interactions.of_users(embedding), shared.items[interactions.item]
+            )
             score = score + self._user_bias(known, interactions)[user]
         return jnp.clip(self._link(score), 0.0, 1.0)
 
@@ -257,15 +259,13 @@ class FedGNN(Learner):
         """Return ``h_u`` of every user: attention over present items, itself and neighbours."""
         items, users = rows[:, : self.dim], local.embedding
         from_user = jnp.einsum("uk,uhk->uh", users, layer.user_query)
-        from_item = (items[:, None, :] * layer.item_query[interactions.user]).sum(2)
+        from_item = (items[:, None, :] * interactions.of_users(layer.item_query)).sum(2)
         own = jnp.einsum("uk,uhk->uh", users, layer.item_query) + from_user
-        logits = jax.nn.leaky_relu(from_item + from_user[interactions.user], _SLOPE)
+        logits = jax.nn.leaky_relu(from_item + interactions.of_users(from_user), _SLOPE)
         own_logits = jax.nn.leaky_relu(own, _SLOPE)
         # A shift does not change the softmax; subtracting the largest logit keeps it finite.
-        largest = jax.ops.segment_max(
-            jnp.where(interactions.present[:, None] > 0, logits, -jnp.inf),
-            interactions.user,
-            interactions.n_users,
+        largest = interactions.max_by_user(
+            jnp.where(interactions.present[:, None] > 0, logits, -jnp.inf)
         )
         largest = jnp.maximum(largest, own_logits)
         if local.neighbours is not None:
@@ -277,7 +277,7 @@ class FedGNN(Learner):
         shift = jax.lax.stop_gradient(largest)
         # Masked before the exponential: a rating that has not arrived may have any logit at all.
         centred = jnp.where(
-            interactions.present[:, None] > 0, logits - shift[interactions.user], -jnp.inf
+            interactions.present[:, None] > 0, logits - interactions.of_users(shift), -jnp.inf
         )
         weights = jnp.exp(centred)
         own_weights = self.self_loops * jnp.exp(own_logits - shift)

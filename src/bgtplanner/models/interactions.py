@@ -16,16 +16,26 @@ from bgtplanner.data.ratings import Ratings
 
 __all__ = [
     "Interactions",
+    "Layout",
+    "Parts",
     "Shared",
     "Upload",
     "copies",
     "normal_equations",
     "ridge",
+    "solved_systems",
     "where_users",
 ]
 
 _FEW_COLUMNS = 4
+_UNROLLED = 8  # columns up to which a solver is written out
 _STEPS = 10  # of conjugate gradients; the error is then far below that of the data
+_NEVER = np.iinfo(np.int32).max
+_SMALL = 50_000  # ratings up to which nothing is laid out: programs compile faster without
+_BLOCKS = (32, 16, 8)
+_MOST_PADDING = 1.3  # of a block size, relative to the ratings
+_CHUNK = {"cpu": 1 << 17}  # edges of a chunk: on CPUs as many as stay in the cache
+_LARGE_CHUNK = 1 << 26
 
 
 class Shared(NamedTuple):
@@ -52,6 +62,49 @@ class Upload(NamedTuple):
     dense: Array
 
 
+class Parts(NamedTuple):
+    """Some ratings by the chunk of their client.
+
+    Attributes:
+        members: Those of each chunk, ``[chunks, most]``; their number for none.
+        place: Where each of them is in `members`, flat.
+    """
+
+    members: Array
+    place: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The order of the edges in which sums are dense: blocks of one user each, in chunks.
+
+    A block is so many consecutive edges of one user. A chunk is so many blocks of whole clients;
+    all chunks have the same shapes, so that a round can go through them one by one. What is left
+    of a block or a chunk is filled with edges that never arrive.
+
+    Attributes:
+        user_of_block: User of each block.
+        users: Users of each chunk, by client, ``[chunks, most users]``; n_users for no user.
+        clients: Clients of each chunk, ``[chunks, most clients]``; n_clients for no client.
+        place_of_user: Where each user is in `users`, flat.
+        place_of_client: Where each client is in `clients`, flat.
+        block: Number of edges in a block.
+    """
+
+    user_of_block: Array
+    users: Array
+    clients: Array
+    place_of_user: Array
+    place_of_client: Array
+    block: int = field(metadata={"static": True})
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks."""
+        return int(self.users.shape[0])
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class Interactions:
@@ -71,6 +124,8 @@ class Interactions:
         n_items: Number of items.
         n_clients: Number of clients.
         one_user_each: Whether every client is one user, so that the pairs are the edges.
+        layout: How the edges are padded and ordered for fast sums; None if they are as they came.
+            A padded edge never arrives; a padded pair has the item `n_items`, which is no item.
     """
 
     user: Array
@@ -86,6 +141,7 @@ class Interactions:
     n_items: int = field(metadata={"static": True})
     n_clients: int = field(metadata={"static": True})
     one_user_each: bool = field(metadata={"static": True})
+    layout: Layout | None = None
 
     @property
     def n_users(self) -> int:
@@ -132,13 +188,164 @@ class Interactions:
         """Return the same edges as known in a round. Only the mask changes, no shape."""
         return replace(self, present=(self.arrival <= round_index).astype(jnp.float32))
 
+    @classmethod
+    def laid_out(
+        cls,
+        ratings: Ratings,
+        arrival: NDArray[np.int32] | None = None,
+        *,
+        block: int | None = None,
+        chunk: int | None = None,
+    ) -> Interactions:
+        """Return the edges in a layout that makes sums fast and bounds memory.
+
+        Small data stay as they are. By default blocks are as large as their padding allows, and
+        chunks fit the caches of a CPU, or the memory of an accelerator.
+
+        Args:
+            ratings: The training ratings.
+            arrival: First round in which each rating can be used; by default round 0.
+            block: Number of edges in a block.
+            chunk: Number of edges in a chunk, about; clients are not divided.
+        """
+        if block is None and len(ratings) <= _SMALL:
+            return cls.of(ratings, arrival)
+        if chunk is None:
+            platform = next(iter(jnp.zeros(()).devices())).platform
+            chunk = _CHUNK.get(platform, _LARGE_CHUNK)
+        return _laid_out(ratings, arrival, block, chunk)
+
+    def chunk(self, number: Array | int) -> Interactions:
+        """Return the clients of one chunk as a federation of their own, with their own indices."""
+        layout = self.layout
+        if layout is None:
+            return self
+
+        def part(values: Array) -> Array:
+            size = values.shape[0] // layout.chunks
+            return jax.lax.dynamic_slice_in_dim(values, number * size, size)
+
+        most_users, most_clients = layout.users.shape[1], layout.clients.shape[1]
+        first_user, first_client = number * most_users, number * most_clients
+        users, blocks = layout.users[number], part(layout.user_of_block)
+        blocks = layout.place_of_user[blocks] - first_user
+        user = jnp.broadcast_to(blocks[:, None], (blocks.shape[0], layout.block)).ravel()
+        pairs = self.pair_item.shape[0] // layout.chunks
+        if self.one_user_each:
+            client_of_user = jnp.arange(most_users, dtype=jnp.int32)
+        else:
+            of_user = layout.place_of_client[self.client_of_user[users]] - first_client
+            client_of_user = jnp.where(users < self.n_users, of_user, most_clients - 1)
+        pair_client = layout.place_of_client[part(self.pair_client)] - first_client
+        alone = Layout(
+            user_of_block=blocks,
+            users=jnp.arange(most_users)[None],
+            clients=jnp.arange(most_clients)[None],
+            place_of_user=jnp.arange(most_users),
+            place_of_client=jnp.arange(most_clients),
+            block=layout.block,
+        )
+        return replace(
+            self,
+            user=user,
+            item=part(self.item),
+            value=part(self.value),
+            arrival=part(self.arrival),
+            present=part(self.present),
+            pair=part(self.pair) - number * pairs,
+            pair_client=pair_client,
+            pair_item=part(self.pair_item),
+            client_of_user=client_of_user,
+            n_clients=most_clients,
+            layout=alone,
+        )
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks that a round can go through one by one."""
+        return 1 if self.layout is None else self.layout.chunks
+
+    def parts_of(self, user: NDArray[Any]) -> Parts | None:
+        """Return other ratings of these users by chunk; None if there is only one."""
+        if self.layout is None or self.chunks == 1:
+            return None
+        chunk = np.asarray(self.layout.place_of_user)[user] // self.layout.users.shape[1]
+        members, place = _places(chunk, np.arange(len(user)), self.chunks)
+        return Parts(jnp.asarray(members), jnp.asarray(place))
+
     def sum_by_user(self, values: Array) -> Array:
         """Return the sum of an edge quantity over each user."""
-        return jax.ops.segment_sum(values, self.user, self.n_users)
+        if self.layout is None:
+            return jax.ops.segment_sum(values, self.user, self.n_users)
+        return self._over_blocks(self._blocks(values).sum(1))
+
+    def max_by_user(self, values: Array) -> Array:
+        """Return the maximum of an edge quantity over each user; minus infinity without edges."""
+        if self.layout is None:
+            return jax.ops.segment_max(values, self.user, self.n_users)
+        of_blocks, users = self._blocks(values).max(1), self.layout.user_of_block
+        return jax.ops.segment_max(of_blocks, users, self.n_users)
+
+    def of_users(self, values: Array) -> Array:
+        """Return the user's value for each edge, from one value per user."""
+        if self.layout is None:
+            return values[self.user]
+        blocks, size = values[self.layout.user_of_block], self.layout.block
+        shape = (blocks.shape[0], size, *blocks.shape[1:])
+        spread = jnp.broadcast_to(blocks[:, None], shape)
+        return spread.reshape(shape[0] * size, *blocks.shape[1:])
 
     def sum_by_client(self, values: Array) -> Array:
         """Return the sum of an edge quantity over each client."""
-        return jax.ops.segment_sum(values, self.client_of_user[self.user], self.n_clients)
+        if self.layout is None:
+            return jax.ops.segment_sum(values, self.client_of_user[self.user], self.n_clients)
+        of_users = self.sum_by_user(values)
+        return jax.ops.segment_sum(of_users, self.client_of_user, self.n_clients)
+
+    def sum_by_pair(self, values: Array) -> Array:
+        """Return the sum of an edge quantity over each pair."""
+        if self.one_user_each:
+            return values
+        return jax.ops.segment_sum(values, self.pair, self.pair_item.shape[0])
+
+    def sum_pairs(self, values: Array) -> Array:
+        """Return the sum of a quantity of the pairs over each client."""
+        if self.layout is not None and self.one_user_each:
+            return self.sum_by_client(values)
+        return jax.ops.segment_sum(
+            values, self.pair_client, self.n_clients, indices_are_sorted=self.layout is not None
+        )
+
+    def of_clients(self, values: Array) -> Array:
+        """Return the client's value for each pair, from one value per client."""
+        if self.layout is not None and self.one_user_each:
+            return self.of_users(values[self.client_of_user])
+        return values[self.pair_client]
+
+    def sum_by_item(self, rows: Array) -> Array:
+        """Return the sum of a quantity of the pairs over each item."""
+        return jax.ops.segment_sum(rows, self.pair_item, self.n_items)
+
+    def _blocks(self, values: Array) -> Array:
+        size = 1 if self.layout is None else self.layout.block
+        return values.reshape(values.shape[0] // size, size, *values.shape[1:])
+
+    def squares_by_user(self, rows: Array) -> Array:
+        """Return each user's sum of outer products of rows per edge, ``[n_users, w, w]``.
+
+        Without a layout it is computed column by column, because an outer product for every edge
+        would need `w` times the memory.
+        """
+        if self.layout is None:
+            columns = range(rows.shape[1])
+            return jnp.stack([self.sum_by_user(rows[:, a, None] * rows) for a in columns], axis=1)
+        blocks = self._blocks(rows)
+        return self._over_blocks(jnp.einsum("nba,nbc->nac", blocks, blocks, precision="highest"))
+
+    def _over_blocks(self, values: Array) -> Array:
+        """Return the sum of a quantity of the blocks over each user."""
+        users = self.user if self.layout is None else self.layout.user_of_block
+        return jax.ops.segment_sum(values, users, self.n_users)
 
     @property
     def ratings_of_clients(self) -> Array:
@@ -178,36 +385,206 @@ def copies(shared: Shared, interactions: Interactions) -> Upload:
     )
 
 
+def _laid_out(
+    ratings: Ratings, arrival: NDArray[np.int32] | None, block: int | None, chunk: int
+) -> Interactions:
+    """Return the edges of some training ratings in blocks and chunks."""
+    of_users = np.bincount(ratings.user, minlength=ratings.n_users)
+    if block is None:
+        block = _block_for(of_users)
+    blocks_of_users = -(-of_users // block)
+    client_of_user, n_clients = ratings.client_of_user, ratings.n_clients
+    of_clients = np.bincount(client_of_user, weights=blocks_of_users, minlength=n_clients)
+    chunk_of_client, chunks = _chunks_for(of_clients.astype(np.int64), max(chunk // block, 1))
+    chunk_of_user = chunk_of_client[client_of_user]
+    clients, place_of_client = _places(chunk_of_client, np.arange(n_clients), chunks)
+    users, place_of_user = _places(chunk_of_user, client_of_user, chunks)
+
+    # Blocks lie in the order of their users, chunk by chunk, each chunk with the same number.
+    by_client = np.argsort(client_of_user, kind="stable")
+    counts = blocks_of_users[by_client]
+    of_chunks = np.bincount(chunk_of_user, weights=blocks_of_users, minlength=chunks)
+    most = max(int(of_chunks.max()), 1)
+    ends = np.cumsum(counts)
+    gone = np.concatenate([[0], np.cumsum(of_chunks)[:-1]]).astype(np.int64)
+    shift = np.arange(chunks) * most - gone
+    first_block = np.empty(ratings.n_users, dtype=np.int64)
+    first_block[by_client] = ends - counts + shift[chunk_of_user[by_client]]
+    # A block that no one needs belongs to the last user of its chunk, or to no one's place.
+    user_of_block = np.repeat(_last(users, ratings.n_users), most).astype(np.int32)
+    at = np.repeat((first_block[by_client] - (ends - counts)).astype(np.int64), counts)
+    user_of_block[at + np.arange(len(at))] = np.repeat(by_client, counts)
+
+    # The place of each rating: its user's first block, and its number among the user's ratings.
+    size = chunks * most * block
+    kind = np.int32 if size <= _NEVER else np.int64
+    run = np.zeros(ratings.n_users, dtype=np.int64)
+    run[by_client] = np.cumsum(of_users[by_client]) - of_users[by_client]
+    to = (first_block * block - run).astype(kind)[ratings.user]
+    np.add(to, np.arange(len(ratings), dtype=kind), out=to)
+
+    def filled(values: Any, fill: int, kind: Any = np.int32) -> Array:
+        made = np.full(size, fill, dtype=kind)
+        made[to] = values
+        return jnp.asarray(made)
+
+    one_user_each = n_clients == ratings.n_users
+    first = np.zeros(len(ratings), np.int32) if arrival is None else arrival
+    user = np.repeat(user_of_block, block)
+    if one_user_each:
+        pair = np.arange(size, dtype=np.int32)
+        pair_client, pair_item = (
+            jnp.asarray(client_of_user[user]),
+            filled(ratings.item, ratings.n_items),
+        )
+    else:
+        pairs, of_pair = _pairs(ratings, chunk_of_client, chunks)
+        pair_client, pair_item = (jnp.asarray(part, dtype=jnp.int32) for part in pairs)
+        pair = np.zeros(size, dtype=np.int32)
+        each = size // chunks
+        pair[:] = np.repeat(np.arange(chunks) * (len(pairs[0]) // chunks), each)
+        pair[to] = of_pair
+    known = filled(first, _NEVER)
+    return Interactions(
+        user=jnp.asarray(user),
+        item=filled(ratings.item, 0),
+        value=filled(ratings.value, 0, np.float32),
+        arrival=known,
+        present=(known <= 0).astype(jnp.float32),
+        pair=jnp.asarray(pair),
+        pair_client=pair_client,
+        pair_item=pair_item,
+        client_of_user=jnp.asarray(client_of_user),
+        features=jnp.asarray(ratings.features),
+        n_items=ratings.n_items,
+        n_clients=n_clients,
+        one_user_each=one_user_each,
+        layout=Layout(
+            user_of_block=jnp.asarray(user_of_block),
+            users=jnp.asarray(users),
+            clients=jnp.asarray(clients),
+            place_of_user=jnp.asarray(place_of_user),
+            place_of_client=jnp.asarray(place_of_client),
+            block=block,
+        ),
+    )
+
+
+def _block_for(of_users: NDArray[Any]) -> int:
+    """Return the largest size of a block that wastes little, or 1 if all do."""
+    total = max(int(of_users.sum()), 1)
+    fits = (
+        size for size in _BLOCKS if (-(-of_users // size)).sum() * size <= _MOST_PADDING * total
+    )
+    return next(fits, 1)
+
+
+def _chunks_for(of_clients: NDArray[np.int64], most: int) -> tuple[NDArray[np.int64], int]:
+    """Return the chunk of each client, in order, and their number; all are about as large."""
+    ends = np.cumsum(of_clients)
+    total = int(ends[-1])
+    chunks = max(-(-total // most), 1)
+    middle = ends - of_clients / 2
+    chunk = np.minimum((middle * chunks / max(total, 1)).astype(np.int64), chunks - 1)
+    _, chunk = np.unique(chunk, return_inverse=True)  # one client may be larger than a chunk
+    return chunk, int(chunk.max()) + 1
+
+
+def _places(
+    chunk: NDArray[Any], client: NDArray[Any], chunks: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return the members of each chunk, by client, and the place of each of them.
+
+    There is room for one more in every chunk, for whatever belongs to no one.
+    """
+    order = np.lexsort((client, chunk))
+    number = np.bincount(chunk, minlength=chunks)
+    before = (np.cumsum(number) - number)[chunk[order]]
+    most = int(number.max()) + 1 if chunks > 1 else int(number.max())
+    place = np.empty(len(chunk), dtype=np.int32)
+    place[order] = chunk[order] * most + np.arange(len(chunk)) - before
+    members = np.full(chunks * most, len(chunk), dtype=np.int32)
+    members[place] = np.arange(len(chunk))
+    return members.reshape(chunks, most), place
+
+
+def _last(members: NDArray[np.int32], none: int) -> NDArray[np.int32]:
+    """Return the last member of each chunk."""
+    number = (members < none).sum(1)
+    last: NDArray[np.int32] = members[np.arange(len(members)), np.maximum(number - 1, 0)]
+    return np.minimum(last, max(none - 1, 0)).astype(np.int32)
+
+
+def _pairs(
+    ratings: Ratings, chunk_of_client: NDArray[np.int64], chunks: int
+) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]]:
+    """Return client and item of all pairs, by chunk, and the pair of each rating.
+
+    What is left of a chunk belongs to its last client and to no item.
+    """
+    key = ratings.client.astype(np.int64) * ratings.n_items + ratings.item
+    keys, of_rating = np.unique(key, return_inverse=True)
+    client, item = np.divmod(keys, ratings.n_items)
+    chunk = chunk_of_client[client]
+    number = np.bincount(chunk, minlength=chunks)
+    most = max(int(number.max()), 1)
+    to = np.arange(len(keys)) + (np.arange(chunks) * most - (np.cumsum(number) - number))[chunk]
+    last = np.zeros(chunks, dtype=np.int64)
+    np.maximum.at(last, chunk_of_client, np.arange(len(chunk_of_client)))
+    clients, items = np.repeat(last, most), np.full(chunks * most, ratings.n_items)
+    clients[to], items[to] = client, item
+    return (clients, items), to[of_rating]
+
+
 def ridge(
     features: Array, shrinkage: list[float], interactions: Interactions
 ) -> Callable[[Array], Array]:
     """Return the solver of every user's ridge regression, ``(X'X + diag(shrinkage)) w = X'y``.
 
     It takes the target of each edge, y, and returns w, ``[n_users, width]``. A few columns are
-    solved exactly. For many, a matrix per user would be too large: there it takes a fixed number
-    of steps of conjugate gradients, preconditioned by the diagonal.
+    solved exactly. For many, it takes a fixed number of steps of conjugate gradients,
+    preconditioned by the diagonal: on the matrix of each user, or on the edges where these would
+    be larger than the ratings.
 
     Args:
         features: The row of X of each edge, ``[n_edges, width]``.
         shrinkage: Ridge weight of each column.
         interactions: The ratings that are known.
     """
+    width, laid_out = features.shape[1], interactions.layout is not None
+    known = interactions.present[:, None] * features
 
     def transposed(values: Array) -> Array:
-        return interactions.sum_by_user((interactions.present * values)[:, None] * features)
+        return interactions.sum_by_user(known * values[:, None])
 
-    if features.shape[1] <= _FEW_COLUMNS:
-        inverse = jnp.linalg.inv(normal_equations(features, shrinkage, interactions))
+    if width <= _FEW_COLUMNS:
+        normal = normal_equations(features, shrinkage, interactions)
+        if laid_out:
+            return lambda target: solved_systems(normal, transposed(target))
+        inverse = jnp.linalg.inv(normal)
         return lambda target: jnp.einsum("uab,ub->ua", inverse, transposed(target))
     penalty = jnp.array(shrinkage)
-    squares = interactions.sum_by_user(interactions.present[:, None] * features**2)
-    preconditioner = 1.0 / (squares + penalty)
+    if laid_out and features.shape[0] >= width * interactions.n_users:
+        normal = normal_equations(features, shrinkage, interactions)
+        squares = jnp.diagonal(normal, axis1=1, axis2=2)
+
+        def product(direction: Array) -> Array:
+            moved: Array = jnp.einsum("uab,ub->ua", normal, direction, precision="highest")
+            return moved
+
+    else:
+        squares = interactions.sum_by_user(known * features) + penalty
+
+        def product(direction: Array) -> Array:
+            along = (features * interactions.of_users(direction)).sum(1)
+            return transposed(along) + penalty * direction
+
+    preconditioner = 1.0 / squares
 
     def solved(target: Array) -> Array:
         def better(_: int, found: tuple[Array, Array, Array, Array]) -> tuple[Array, ...]:
             weights, left, direction, size = found
-            along = (features * direction[interactions.user]).sum(1)
-            moved = transposed(along) + penalty * direction
+            moved = product(direction)
             step = size / jnp.maximum((direction * moved).sum(1, keepdims=True), 1e-30)
             weights, left = weights + step * direction, left - step * moved
             scaled = preconditioner * left
@@ -228,14 +605,36 @@ def ridge(
 def normal_equations(features: Array, shrinkage: list[float], interactions: Interactions) -> Array:
     """Return ``X'X + diag(shrinkage)`` of every user's ridge regression.
 
-    Its shape is ``[n_users, width, width]``. It is computed column by column, because an outer
-    product for every edge would need `width` times the memory.
+    Its shape is ``[n_users, width, width]``.
     """
-    columns = [
-        interactions.sum_by_user((interactions.present * features[:, column])[:, None] * features)
-        for column in range(features.shape[1])
-    ]
-    return jnp.stack(columns, axis=1) + jnp.diag(jnp.array(shrinkage))
+    known = interactions.present[:, None] * features  # the mask is 0 or 1, and so is its square
+    return interactions.squares_by_user(known) + jnp.diag(jnp.array(shrinkage))
+
+
+def solved_systems(normal: Array, right: Array) -> Array:
+    """Return the solutions of many small positive definite systems, ``[systems, width]``.
+
+    Few columns are eliminated by hand, for all systems at once; a library would go through them
+    one by one.
+    """
+    width = right.shape[1]
+    if width > _UNROLLED:
+        solution: Array = jnp.linalg.solve(normal, right[..., None])[..., 0]
+        return solution
+    rows = [[normal[:, a, b] for b in range(width)] + [right[:, a]] for a in range(width)]
+    for pivot in range(width):
+        inverse = 1.0 / rows[pivot][pivot]
+        for below in range(pivot + 1, width):
+            factor = rows[below][pivot] * inverse
+            for column in range(pivot + 1, width + 1):
+                rows[below][column] = rows[below][column] - factor * rows[pivot][column]
+    found: list[Array] = [right[:, 0]] * width
+    for row in reversed(range(width)):
+        value = rows[row][width]
+        for column in range(row + 1, width):
+            value = value - rows[row][column] * found[column]
+        found[row] = value / rows[row][row]
+    return jnp.stack(found, axis=1)
 
 
 def where_users(which: Array, new: Any, old: Any) -> Any:

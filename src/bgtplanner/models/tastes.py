@@ -339,12 +339,9 @@ class Tastes(Biases):
         axes = shared.items[:, _OWN : _OWN + self._axes][interactions.item]
         weight = self._weight(interactions) * _picked(_share(shared))[interactions.item]
         length = jnp.sqrt(interactions.sum_by_user(weight**2))
-        weight = weight / jnp.maximum(length, 1e-12)[interactions.user]
+        weight = weight / interactions.of_users(jnp.maximum(length, 1e-12))
         scores = interactions.sum_by_user(weight[:, None] * axes)
-        rows = weight[:, None] * scores[interactions.user]
-        if interactions.one_user_each:
-            return rows
-        return jax.ops.segment_sum(rows, interactions.pair, interactions.pair_item.shape[0])
+        return interactions.sum_by_pair(weight[:, None] * interactions.of_users(scores))
 
     def _turned(
         self, shared: Shared, memory: TasteMemory, told: Array, noise: Noise, share: Array
@@ -470,11 +467,9 @@ def _picked(share: Array) -> Array:
 
 def _scaled(rows: Array, interactions: Interactions) -> Array:
     """Return each client's rows, scaled to length 1."""
-    squares = jax.ops.segment_sum(
-        (rows**2).sum(1), interactions.pair_client, interactions.n_clients
-    )
+    squares = interactions.sum_pairs((rows**2).sum(1))
     factor = jnp.where(squares > 0, 1.0 / jnp.sqrt(jnp.maximum(squares, 1e-30)), 0.0)
-    return rows * factor[interactions.pair_client, None]
+    return rows * interactions.of_clients(factor)[:, None]
 
 
 def _orthonormal(matrix: Array) -> Array:

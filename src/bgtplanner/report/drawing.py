@@ -36,6 +36,8 @@ __all__ = [
     "Line",
     "Look",
     "Picture",
+    "around",
+    "around_alone",
     "as_file",
     "as_page",
     "lines",
@@ -135,6 +137,7 @@ class Picture:
         size: In inches.
         group: Heading under which it is shown, if there are several.
         view: Metric that it shows, if the reader can switch metrics.
+        note: What to know about its axes.
     """
 
     name: str
@@ -144,6 +147,7 @@ class Picture:
     size: tuple[float, float] = WIDE
     group: str = ""
     view: str = ""
+    note: str = ""
 
 
 # Placeholder colours, which a page replaces by its own.
@@ -333,6 +337,31 @@ def lines(
             _label_ends(axes, [line for line in drawn if line.name])
 
     return draw
+
+
+def around(low: float, high: float, share: float) -> tuple[float, float]:
+    """Limits with some room on both sides."""
+    room = share * (high - low or 1)
+    return low - room, high + room
+
+
+_LOWEST, _HIGHEST = 0.8, 1.1  # what an axis of errors covers at least, in errors alone
+
+
+def around_alone(
+    values: Sequence[float], alone: float | None
+) -> tuple[tuple[float, float] | None, str]:
+    """Limits of an axis of errors that show small changes as small ones, and a note on them.
+
+    They are around the error of a client alone; None if that is not known.
+    """
+    if not alone:
+        return None, ""
+    low, high = min(*values, _LOWEST * alone), max(*values, _HIGHEST * alone)
+    return around(low, high, 0.04), (
+        f"The axis does not start at zero. It always has room from {1 - _LOWEST:.0%} below a "
+        f"client alone to {_HIGHEST - 1:.0%} above, so that a small change looks small."
+    )
 
 
 def round_axes(figure: Figure, total: int | None = None, label: str = "") -> Axes:

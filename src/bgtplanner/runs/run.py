@@ -7,6 +7,7 @@ import functools
 import hashlib
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bgtplanner.arguments import as_path, as_settings, refuse_unless
 from bgtplanner.data.catalogue import ItemsFormat
 from bgtplanner.data.datasets import dataset_info, load_ratings, with_items
 from bgtplanner.data.ratings import Ratings
@@ -37,9 +39,12 @@ from bgtplanner.runs.assembly import (
     learner_of,
 )
 from bgtplanner.runs.config import Config, check_policy, load_config
+from bgtplanner.runs.examples import example_users, examples_of, number_of_examples
 from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.gains import gains_of
 from bgtplanner.runs.loop import Run
 from bgtplanner.runs.observers import Observer
+from bgtplanner.runs.saving import found_again, saved_ratings
 from bgtplanner.runs.summary import (
     Result,
     about_ratings,
@@ -56,6 +61,7 @@ from bgtplanner.runs.summary import (
 )
 
 __all__ = [
+    "RATINGS",
     "Given",
     "Observer",
     "Prepared",
@@ -63,6 +69,8 @@ __all__ = [
     "execute",
     "fingerprint_of",
     "load",
+    "model_given",
+    "policy_named",
     "ratings_of",
     "resume",
     "simulate",
@@ -71,6 +79,9 @@ __all__ = [
 
 
 _LISTS = "ndcg_at_10"  # measured in some of the rounds, too
+
+RATINGS = "Ratings, or the name of a data set; of a table: Ratings.from_frame(table)"
+"""What stands for ratings in a call."""
 
 
 class Given(NamedTuple):
@@ -138,8 +149,9 @@ def simulate(
     """Train a federated recommender and return the result.
 
     Args:
-        ratings: Ratings, or the name of a data set.
-        model: ``biases``, ``factorization``, ``fedgnn``, ``package.module:Class``, or a learner.
+        ratings: Ratings, or the name of a data set, ``csv:PATH`` or ``parquet:PATH``.
+        model: ``tastes``, ``biases``, ``factorization``, ``fedgnn``, ``package.module:Class``, or
+            a learner.
         policy: A name, ``package.module:Class``, a class, or a policy made for these clients.
         epsilon: Budget of each client over the whole run.
         mechanism: What protects the uploads: ``gaussian``, ``laplace``, ``privunit`` or ``none``.
@@ -156,32 +168,58 @@ def simulate(
         >>> result.summary["rmse_final"] < result.summary["rmse_constant"]
         True
     """
-    named: dict[str, Any] = {
+    refuse_unless(isinstance(ratings, Ratings | str), "ratings", ratings, RATINGS)
+    fits = observer is None or all(hasattr(observer, of) for of in ("started", "round"))
+    refuse_unless(fits, "observer", observer, "an object that inherits from Observer")
+    said, given = model_given(model)
+    named: dict[str, Any] = said | {
         "data.dataset": ratings.name if isinstance(ratings, Ratings) else ratings,
         "privacy.epsilon": epsilon,
         "privacy.mechanism": mechanism,
         "federation.rounds": rounds,
         "run.seed": seed,
+        "planning.policy": policy_named(policy),
     }
-    given = Given()
-    if model is None or isinstance(model, str):
-        named["model.name"] = model
-    else:
-        said, whole = described(model)
-        named, given = named | said, given._replace(model=model, names=() if whole else ("model",))
-    if policy is None or isinstance(policy, str):
-        named["planning.policy"] = policy
-    elif isinstance(policy, type):
-        named["planning.policy"] = POLICIES.named(policy)
-    else:
-        named["planning.policy"] = POLICIES.named(type(policy))
+    if policy is not None and not isinstance(policy, str | type):
         given = given._replace(policy=policy, names=(*given.names, "policy"))
     chosen = {key: value for key, value in named.items() if value is not None}
-    config = load_config(preset=preset, settings={**chosen, **(settings or {})})
+    config = load_config(preset=preset, settings={**chosen, **as_settings(settings)})
     own = ratings if isinstance(ratings, Ratings) else None
-    return execute(
+    out = None if out is None else as_path("out", out)
+    result = execute(
         config, ratings=own, given=given, out=out, overwrite=overwrite, observer=observer
     )
+    if not result.ratings.implicit and np.ptp(result.ratings.value) == 0:
+        name = result.ratings.name
+        warnings.warn(f"{name}: all ratings are the same; there is nothing to learn", stacklevel=2)
+    return result
+
+
+def model_given(model: Learner | str | None) -> tuple[dict[str, Any], Given]:
+    """The settings that a model in Python stands for, and the object if it is one.
+
+    Raises:
+        ConfigError: If it is not a model.
+    """
+    if model is None or isinstance(model, str):
+        return {"model.name": model} if model is not None else {}, Given()
+    if isinstance(model, type):
+        raise ConfigError(
+            f"model = the class {model.__name__}: expected an object, such as {model.__name__}()"
+        )
+    said, whole = described(model)
+    return said, Given(model=model, names=() if whole else ("model",))
+
+
+def policy_named(policy: Policy | type[Policy] | str | None) -> str | None:
+    """The name of a policy that was given by its name, as a class or as an object.
+
+    Raises:
+        ConfigError: If it is not a policy.
+    """
+    if policy is None or isinstance(policy, str):
+        return policy
+    return POLICIES.named(policy if isinstance(policy, type) else type(policy))
 
 
 def execute(
@@ -260,7 +298,9 @@ def resume(
             its policy no longer exists.
     """
     keep_programs()
-    with RunFolder.open(path) as folder:
+    with RunFolder.open(as_path("path", path)) as folder:
+        if folder.saved:
+            raise RunFolderError(f"{path}: a finished run, saved without its ledger; load it")
         if folder.deployed:
             raise RunFolderError(
                 f"{path}: a run on real machines; continue with: {folder.resume_command}"
@@ -274,7 +314,9 @@ def resume(
                 f"{path}: cannot be resumed; start a new run ({error})"
             ) from error
         _same_model(path, config, model)
-        ratings = _ratings_of_folder(path, config, "resume") if ratings is None else ratings
+        fits = ratings is None or isinstance(ratings, Ratings)
+        refuse_unless(fits, "ratings", ratings, "Ratings")
+        ratings = _ratings_of_folder(folder, config, "resume") if ratings is None else ratings
         data = Prepared(config, ratings)
         run = _Run(_with_schedule(config, data, observer, given), data, observer, given)
         if data.mark != folder.notes().get("data"):
@@ -301,8 +343,11 @@ def load(
 ) -> Result:
     """Load a finished run, to predict, recommend or export. Nothing in the folder is changed.
 
+    It works from any folder and after the run folder has moved: a table of ratings that was
+    named by a relative path is looked for here, where it was, and beside the run folder.
+
     Args:
-        path: The run folder.
+        path: The run folder, or one that :meth:`Result.save` has written.
         ratings: The ratings that it was started with, if they were given in Python; or where
             they are now, such as ``csv:PATH``, if the file has moved.
         data_dir: The folder where data sets are now, if it has moved.
@@ -313,8 +358,14 @@ def load(
     Raises:
         RunFolderError: If the run is not finished, or was started with other ratings.
     """
+    expected = "Ratings, or where they are now, such as csv:PATH"
+    fits = ratings is None or isinstance(ratings, Ratings | str)
+    refuse_unless(fits, "ratings", ratings, expected)
+    data_dir = None if data_dir is None else str(as_path("data_dir", data_dir))
     keep_programs()
-    folder = RunFolder(Path(path))
+    folder = RunFolder(as_path("path", path))
+    if (folder.path / "study.json").exists():
+        raise RunFolderError(f"{path}: holds a study; read it with bgtplanner.load_study")
     notes, summary = folder.notes(), folder.summary(whole=True)
     if summary is None and not unfinished:
         raise RunFolderError(f"{path}: not finished; continue with: {folder.resume_command}")
@@ -333,7 +384,9 @@ def load(
             f"{config.run.checkpoint_every}, or continue with: {folder.resume_command}"
         )
     if not isinstance(ratings, Ratings):
-        ratings = _ratings_of_folder(path, _moved(config, ratings, data_dir), "load")
+        own = saved_ratings(folder) if (ratings, data_dir) == (None, None) else None
+        moved = _moved(config, ratings, data_dir)
+        ratings = _ratings_of_folder(folder, moved, "load") if own is None else own
     data = Prepared(config, ratings)
     run = _Run(config, data, None, given)
     if data.mark != notes.get("data") or checkpoint is None:
@@ -352,6 +405,8 @@ def load(
         folder=folder.path,
         simulation=run.simulation,
         unfinished=(done, config.federation.rounds) if summary is None else None,
+        config=config,
+        given=folder.given,
     )
 
 
@@ -391,14 +446,14 @@ def _same_model(path: Path | str, config: Config, model: Learner | None) -> None
             raise RunFolderError(f"{path}: it was started with another model; give that one")
 
 
-def _ratings_of_folder(path: Path | str, config: Config, call: str) -> Ratings:
+def _ratings_of_folder(folder: RunFolder, config: Config, call: str) -> Ratings:
     try:
-        return ratings_of(config)
+        return ratings_of(found_again(config, folder))
     except (ConfigError, DataError) as error:
         moved = " If the file has moved, give it with --ratings csv:PATH." * (call == "load")
         raise RunFolderError(
-            f"{path}: its data cannot be loaded by name ({error}).{moved} If they were given "
-            f"in Python, continue there: {call}(path, ratings=...)"
+            f"{folder.path}: its data cannot be loaded by name ({error}).{moved} If they were "
+            f"given in Python, continue there: {call}(path, ratings=...)"
         ) from error
 
 
@@ -549,29 +604,40 @@ class _Run(Run):
         if self.observer is not None:
             self.observer.started(self.config, self.split, self.simulation.next_round)
         seconds = self.carry_out(folder)
-        spending = None
+        spending, budgets, test = None, None, self.split.test
         if self.planned is not None:
-            ledger, test = self.planned.ledger, self.split.test
+            ledger = self.planned.ledger
             spending = spending_of(self.config, ledger, self.split, self.records)
             spending["planner_note"] = self.planned.policy.note
             if len(ledger.budgets.classes) > 1:
+                budgets = ledger.budgets
                 predicted = self.simulation.predict(test.user, test.item)
                 spending["classes"] = classes_of(ledger, test, predicted)
         summary = summarise(self.config, self.facts, self.records, seconds, spending)
+        goal, number = self.config.planning.goal, len(self.records)
+        summary["learned"] = self.simulation.learned
         if self.lists:
             summary |= ranking_of(self.simulation, self.split, self.prepared.rankings)
-        goal, number = self.config.planning.goal, len(self.records)
+            predicted = self.simulation.predict(test.user, test.item)
+            summary["gains"] = gains_of(self.split, predicted, number - 1, budgets)
         curve = self.prepared.alone(number, summary["rmse_client_alone"])
         alone = None if curve is None else as_served(goal, curve)
-        lists = lists_served(goal, self.records, summary.get(_LISTS))
+        served = lists_served(goal, self.records, summary.get(_LISTS))
         result = Result(
-            summary=summary | {f"{_LISTS}_served": lists, "rmse_client_alone_served": alone},
+            summary=summary | {f"{_LISTS}_served": served, "rmse_client_alone_served": alone},
             rounds=self.records,
             ratings=self.prepared.ratings,
             folder=None if folder is None else folder.path,
             simulation=self.simulation,
+            config=self.config,
+            given=self.given.names,
         )
         if folder is not None:
+            ratings = self.prepared.ratings
+            users = example_users(ratings, number_of_examples(self.config) if self.lists else 0)
+            lists = examples_of(ratings, self.simulation, users, len(test))
+            if lists is not None:
+                folder.write_examples(lists)
             folder.write_summary(result.summary)
         if self.observer is not None:
             self.observer.finished(result)
