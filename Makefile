@@ -102,7 +102,6 @@ wheel: setup
 	  --constraint constraints.txt build/wheel/*.whl
 	build/bare/bin/python tests/bare_install.py
 
-# pfl-research asks for an older dp-accounting than ours, and uses none of it in what is compared.
 # The wheel with its extras on another Python: make wheel-extras PYTHON=python3.13 EXTRAS=all
 # CONSTRAINTS= installs the newest of everything, as pip and pipx do by default.
 EXTRAS ?= all
@@ -116,6 +115,7 @@ wheel-extras:
 	build/extras/bin/bgtplanner --version
 	build/extras/bin/python -m bgtplanner run --rounds 3 --out build/extras/run
 
+# pfl-research asks for an older dp-accounting than ours, and uses none of it in what is compared.
 $(VENV)/.bench: $(VENV)/.ready
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --group bench
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --no-deps pfl
