@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.speed.child import peak_bytes
 from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.federation.protection import Protection, Terms
@@ -61,12 +62,16 @@ def made_up(size: Size, seed: int = 0) -> Ratings:
     lengths = np.maximum(lengths * (size.ratings / lengths.sum()), 1.0).astype(np.int64)
     lengths = np.minimum(lengths, size.items // 2)
     user = np.repeat(np.arange(size.clients, dtype=np.int32), lengths)
-    number = np.arange(len(user)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    at = (number + generator.random(len(user), dtype=np.float32)) / np.repeat(lengths, lengths)
+    starts = (np.cumsum(lengths) - lengths).astype(np.int32)
+    number = np.arange(len(user), dtype=np.int32) - starts[user]
+    at = generator.random(len(user), dtype=np.float32)
+    at += number
+    at /= lengths.astype(np.float32)[user]
+    del number
     popularity = 1.0 / (generator.permutation(size.items) + 0.02 * size.items)
     ends = np.cumsum(popularity / popularity.sum())
     table = np.searchsorted(ends, (np.arange(_FINE) + 0.5) / _FINE).astype(np.int32)
-    item = np.minimum(table[(at * _FINE).astype(np.int64) % _FINE], size.items - 1)
+    item = np.minimum(table[np.minimum((at * _FINE).astype(np.int32), _FINE - 1)], size.items - 1)
     value = generator.integers(1, 6, len(user), dtype=np.int8).astype(np.float32)
     value /= 5
     features = (generator.random((size.items, FEATURES)) < 0.15).astype(np.float32)
@@ -168,6 +173,7 @@ def round_of(name: str, size: Size, interactions: Interactions) -> dict[str, Any
         "cpu_milliseconds": round(1e3 * processor, 3),
         "compile_seconds": round(compiling, 2),
         "temporary_megabytes": round(bytes_of / 1e6, 1),
+        "peak_megabytes": round(peak_bytes() / 1e6),
     }
 
 
