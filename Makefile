@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUN_DIR ?= runs/demo
 JOBS ?= 1
 
-.PHONY: help setup run test test-long test-deploy fuzz lint format types contract pytest coverage wheel bench mutation paper paper-quick results docs docs-output clean
+.PHONY: help setup run test test-long test-deploy fuzz lint format types contract pytest coverage wheel wheel-extras bench mutation paper paper-quick results docs docs-output clean
 
 help:
 	@echo "make run      set up, train on the embedded data, say where the results are"
@@ -16,7 +16,7 @@ help:
 	@echo "make fuzz         look for bytes that break a reader of messages, ledgers or run folders"
 	@echo "make test-deploy  the same federation on real Flower processes, up to twenty clients; up to an hour"
 	@echo "make lint     ruff check and format check      make format   rewrite in our format"
-	@echo "make bench    speed, memory and the planner's regret; half an hour at first (installs torch)"
+	@echo "make bench    speed, beside other libraries; five minutes (LONG=1: all of it, and regret)"
 	@echo "make mutation  how many small faults in the privacy code the tests notice; hours (JOBS=16)"
 	@echo "make paper    the paper's Table 2 and figures      make paper-quick   a corner of them"
 	@echo "make results  what the preset 'recommended' and its planner come to; hours (JOBS=16)"
@@ -25,17 +25,24 @@ help:
 
 setup: $(VENV)/.ready
 
-# Remade from nothing when what it is made of changes: no left-overs, no surprises.
-$(VENV)/.ready: pyproject.toml constraints.txt
-	@echo "setting up $(VENV) (once; about a minute)"
+# What a run and its report need, and nothing else. Remade from nothing when what it is made of
+# changes: no left-overs, no surprises.
+$(VENV)/.run: pyproject.toml constraints.txt
+	@echo "setting up $(VENV) for the first run (once; about a minute)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[sim,report]'
+	@touch $@
+
+# The other extras and the tools of development, added to the same environment.
+$(VENV)/.ready: $(VENV)/.run
+	@echo "adding the tools of development to $(VENV) (once; a minute or two)"
 	@$(PIP) install --quiet --quiet --upgrade --constraint constraints.txt pip
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[all]' --group dev
 	@touch $@
 
-run: setup
+run: $(VENV)/.run
 	@$(BIN)/bgtplanner run --out $(RUN_DIR) --overwrite
 
 test: lint types contract pytest wheel
@@ -95,15 +102,33 @@ wheel: setup
 	  --constraint constraints.txt build/wheel/*.whl
 	build/bare/bin/python tests/bare_install.py
 
+# pfl-research asks for an older dp-accounting than ours, and uses none of it in what is compared.
+# The wheel with its extras on another Python: make wheel-extras PYTHON=python3.13 EXTRAS=all
+EXTRAS ?= all
+wheel-extras:
+	rm -rf build/wheel && mkdir -p build/wheel
+	$(PYTHON) -m venv --clear build/extras
+	build/extras/bin/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	build/extras/bin/python -m pip --disable-pip-version-check install --quiet --quiet \
+	  --constraint constraints.txt "$$(ls build/wheel/*.whl)[$(EXTRAS)]"
+	build/extras/bin/bgtplanner --version
+	build/extras/bin/python -m bgtplanner run --rounds 3 --out build/extras/run
+
 $(VENV)/.bench: $(VENV)/.ready
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --group bench
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --no-deps pfl
 	@touch $@
 
-# Both are run even if a target of the first was missed. Regret is kept from run to run in
-# benchmarks/results; the first time takes about half an hour on one core (make bench JOBS=8 for eight).
+# Other libraries and the quick questions, under five minutes; LONG=1 for everything. All are run even
+# if a target was missed. Regret is kept from run to run in benchmarks/results; the first time takes
+# about half an hour on one core (make bench LONG=1 JOBS=8 for eight). Writes docs/benchmarks.md.
+LONG ?=
+FORM = $(if $(LONG),--long)
 bench: $(VENV)/.bench
-	$(BIN)/python -m benchmarks.speed; speed=$$?; \
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.regret --jobs $(JOBS) && exit $$speed
+	$(BIN)/python -m benchmarks.peers $(FORM); peers=$$?; \
+	$(BIN)/python -m benchmarks.speed $(FORM); speed=$$?; \
+	$(if $(LONG),OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.regret --jobs $(JOBS) &&) \
+	[ $$peers -eq 0 ] && exit $$speed
 
 # One small fault at a time in privacy/ and in the client's door: do the tests notice? Goes on where it
 # was (build/mutation/records.jsonl); make mutation FAULTS='--again' tries those anew that survived.

@@ -9,7 +9,6 @@ from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
-from writing.reference import commands_page, settings_page
 
 import bgtplanner
 
@@ -33,19 +32,11 @@ nb_execution_in_temp = True
 nb_execution_timeout = -1  # none: how long a cell takes depends on the machine
 nb_output_stderr = "remove"
 
-GENERATED = {"reference/commands": commands_page, "reference/settings": settings_page}
-
 
 def setup(app: Sphinx) -> None:
-    """Pages that are made from the code, so that they cannot say anything else than it does."""
-    app.connect("source-read", _generate)
+    """Say how docstrings and formulas become pages."""
     app.connect("autodoc-process-docstring", _escape, priority=900)  # after napoleon
     app.add_html_math_renderer("mathml", (_inline, None), (_display, None))
-
-
-def _generate(_: Sphinx, name: str, source: list[str]) -> None:
-    if name in GENERATED:
-        source[0] += "\n" + GENERATED[name]()
 
 
 def _escape(*arguments: object) -> None:

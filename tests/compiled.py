@@ -8,17 +8,15 @@ checksum), says so and compiles: nobody needs to hear of it.
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
 import os
-import platform
 import shutil
-import sys
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from bgtplanner.caches import machine
 
 _LARGEST = 500 * 2**20
 _HARMLESS = (
@@ -27,23 +25,8 @@ _HARMLESS = (
 )
 
 
-def _machine() -> str:
-    """What programs are compiled for: no other machine or version is to run them."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        processor = sorted({line for line in lines if line.startswith(("model name", "flags"))})
-    except OSError:
-        processor = [platform.processor()]
-    try:
-        versions = [importlib.metadata.version(name) for name in ("jax", "jaxlib")]
-    except importlib.metadata.PackageNotFoundError:
-        versions = []
-    parts = (*processor, *versions, sys.version, platform.machine())
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-
 _ALL = Path(__file__).resolve().parents[1] / "build" / "compiled"
-FOLDER = _ALL / _machine()
+FOLDER = _ALL / machine()
 
 
 def keep(environment: MutableMapping[str, str]) -> None:

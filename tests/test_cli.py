@@ -120,7 +120,19 @@ class TestHelp:
         assert "--json" in flags or hasattr(command, "commands")
 
     def test_version(self, call: Call) -> None:
-        assert call("--version") == (0, f"{bgtplanner.__version__}\n", "")
+        done = call("--version")
+        first, commit, extras = done.out.splitlines()
+        assert (done.code, done.err) == (0, "")
+        assert first == f"bgtplanner {bgtplanner.__version__}"
+        assert commit.startswith("commit: ")
+        assert extras.startswith("extras: ")
+        assert "sim" in extras.partition(" (not")[0]
+
+    def test_commands_in_the_order_of_use(self, call: Call) -> None:
+        text = without_codes(call("--help").out)
+        words = [word for word in text.split() if word in ("run", "recommend", "report")]
+        assert list(dict.fromkeys(words)) == ["run", "recommend", "report"]
+        assert "--install-completion" in text
 
     @pytest.mark.parametrize("path", [[], ["data"]], ids=["bgtplanner", "data"])
     def test_without_a_command(self, call: Call, path: list[str]) -> None:

@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,11 +16,13 @@ import bgtplanner
 from bgtplanner import errors
 from bgtplanner.errors import BGTPlannerError, ConfigError, DataError, InputError
 
+ROOT = Path(__file__).parents[1]
 PUBLIC = [
     "BGTPlanner",
     "Budget",
     "Budgets",
     "Catalogue",
+    "Comparison",
     "Learner",
     "Ledger",
     "Plan",
@@ -28,7 +31,9 @@ PUBLIC = [
     "Result",
     "compare",
     "errors",
+    "load",
     "load_ratings",
+    "load_study",
     "resume",
     "simulate",
 ]
@@ -80,6 +85,29 @@ class TestNames:
             _ = bgtplanner.broken
 
 
+class TestStability:
+    def test_every_public_name_has_a_label(self) -> None:
+        labels = bgtplanner.STABILITY
+        assert [name for name in labels if "." not in name] == PUBLIC
+        assert set(labels.values()) == {"stable", "provisional", "experimental"}
+        for name in labels:
+            assert "." not in name or importlib.import_module(name).__doc__
+
+    def test_the_reference_has_the_same(self) -> None:
+        page = (ROOT / "docs/reference/python.md").read_text()
+        rows = re.findall(r"^\| `([\w.]+)` \| (\w+) \| (.+) \|$", page, re.M)
+        assert {name: label for name, label, _ in rows} == bgtplanner.STABILITY
+        for name, _, meaning in rows:
+            thing = getattr(bgtplanner, name, None) or importlib.import_module(name)
+            first = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+            assert meaning == first.replace("``", "`"), name
+
+    def test_version_and_citation(self) -> None:
+        cited = (ROOT / "CITATION.cff").read_text()
+        assert f"\nversion: {bgtplanner.__version__}\n" in cited
+        assert "The bgtplanner developers" in cited
+
+
 IMPORTS = """
 import json, sys
 import bgtplanner
@@ -89,7 +117,7 @@ load_ratings("demo")
 with_ratings = sorted(sys.modules)
 sys.modules["jax"] = None  # as if it were not installed
 missing = {}
-for name in ("compare", "simulate", "resume", "Result", "Learner"):
+for name in ("compare", "simulate", "resume", "load", "Result", "Learner"):
     try:
         getattr(bgtplanner, name)
     except bgtplanner.errors.MissingExtraError as error:
@@ -116,7 +144,7 @@ def test_importing_is_cheap_and_says_what_is_missing() -> None:
     }
     assert not heavy & set(bare)
     assert not heavy & set(with_ratings)
-    assert set(missing) == {"compare", "simulate", "resume", "Result", "Learner"}
+    assert set(missing) == {"compare", "simulate", "resume", "load", "Result", "Learner"}
     for name, message in missing.items():
         assert f"bgtplanner.{name}" in message
         assert "pip install 'bgtplanner[sim]'" in message

@@ -45,6 +45,7 @@ SUITES = (
             "src/bgtplanner/federation/pacing.py",
             "src/bgtplanner/flower/client.py",
             "src/bgtplanner/flower/clientfile.py",
+            "src/bgtplanner/flower/training.py",
         ),
         (
             "tests/federation/test_guard.py",

@@ -7,7 +7,6 @@ each; so a kill loses only what is running.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import threading
@@ -15,15 +14,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import lru_cache
 from multiprocessing import get_context, parent_process
 from typing import Any, NamedTuple
 
 from benchmarks.results.plan import Run
 from benchmarks.results.store import fingerprint
-from bgtplanner.data.ratings import Ratings
-from bgtplanner.runs.config import Config
-from bgtplanner.runs.run import execute, ratings_of
+from bgtplanner.runs.cells import LatestData
+from bgtplanner.runs.run import execute
 
 FIGURES = (
     "rmse_final",
@@ -31,8 +28,10 @@ FIGURES = (
     "rmse_constant",
     "rmse_user_mean",
     "rmse_client_alone",
+    "rmse_client_alone_served",
     "rmse_features_alone",
     "ndcg_at_10",
+    "ndcg_at_10_served",
     "ndcg_at_10_popularity",
     "ndcg_at_10_popularity_released",
     "recall_at_10",
@@ -48,6 +47,7 @@ FIGURES = (
 SECONDS = {"filmtrust": 4.0, "ml-100k": 10.0, "ml-1m": 120.0, "ml-1m-users": 120.0}
 """Of one run on one core, to guess by until some have been seen."""
 COMPILING = 8.0
+_DATA = LatestData()  # of this process
 
 
 class Failure(NamedTuple):
@@ -60,9 +60,7 @@ class Failure(NamedTuple):
 def play(run: Run) -> dict[str, Any]:
     """Carry out one run."""
     begun = time.perf_counter()
-    config = run.config
-    ratings = _ratings(_DataOf(config))
-    summary = execute(config, ratings=ratings).summary
+    summary = execute(run.config, data=_DATA.of, lists=run.lists).summary
     return {
         "key": run.key,
         "mark": run.mark,
@@ -71,26 +69,6 @@ def play(run: Run) -> dict[str, Any]:
         "note": summary.get("note") or summary.get("planner_note"),
         "seconds": time.perf_counter() - begun,
     }
-
-
-class _DataOf:
-    """A config, as far as it says which ratings: those with the same are equal."""
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        said = (config.data.model_dump(), config.synthetic.model_dump(), config.run.seed)
-        self._said = json.dumps(said, sort_keys=True)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _DataOf) and self._said == other._said
-
-    def __hash__(self) -> int:
-        return hash(self._said)
-
-
-@lru_cache(maxsize=2)
-def _ratings(said: _DataOf) -> Ratings:
-    return ratings_of(said.config)
 
 
 def pieces_of(

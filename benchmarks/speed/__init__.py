@@ -1,7 +1,9 @@
 """How fast, and how much memory: nine questions, most with a target, answered in one run.
 
-    make bench                              everything; about eight minutes
-    python -m benchmarks.speed              the same, where torch is already installed
+    make bench                              the quick ones, and benchmarks.peers
+    make bench LONG=1                       everything; most of an hour
+    python -m benchmarks.speed              the quick ones: ledger, planner, report
+    python -m benchmarks.speed --long       all nine
     python -m benchmarks.speed --only round --no-check
 
 1. ``round``: how much faster is a FedGNN round of this package, all clients at once, than the same
@@ -32,7 +34,7 @@
    are all remembered against one after 1,000; and beside a training round at the size of MovieLens
    100K (as in question 1: no evaluation and no noise, the shortest round there is), the planner
    without its context, and the singular values of the usage matrix that can be its context.
-   Target: at most 4.5 times; below 5 % and below 50 % of a training round.
+   Target: at most 4.5 times; below 5 % of a training round or 0.3 ms, and below 50 %.
 6. ``context``: what do these singular values cost from round to round, against ARPACK?
    Target: no more than ARPACK.
 7. ``report``: how long does it take to make the page of the paper's grid (three data sets, two
@@ -49,8 +51,9 @@
 
 How to read it: times are of the machine at hand and say little elsewhere; ratios carry over. Next
 to every ratio stand its quartiles over the turns; when they are far apart the machine was busy and
-the run should be repeated. The tables are written to ``build/bench/speed.md``, all the single
-measurements to ``build/bench/speed.json``. The exit code is 1 if a target was missed.
+the run should be repeated. The tables are written into docs/benchmarks.md, each with its commit
+and machine, and all the single measurements to ``build/bench/speed.json``. The exit code is 1 if a
+target was missed.
 
 The data are synthetic (`bgtplanner.data.synthetic`), so that nothing has to be downloaded: same
 numbers of users, items and ratings as the sets they stand for, a few busy users and items, many

@@ -20,6 +20,7 @@ EARLY, LATE, AROUND = 1000, 2000, 50  # rounds that are compared, and how many a
 TARGET_GROWTH = 4.5
 TURNS, ROUNDS_IN_A_TURN = 9, 10
 TARGET_PLANNER, TARGET_CONTEXT = 0.05, 0.50
+TARGET_MILLISECONDS = 0.3  # or less: then no share of a round matters
 MODELS = ("factorization", "fedgnn")
 
 

@@ -71,12 +71,14 @@ class CountingGrid(InProcessGrid):
         return np.array([self.up, self.down, self.client_seconds, time.process_time()])
 
 
-def write_federation(folder: Path, clients: int, trust: str) -> tuple[Path, list[Path]]:
+def write_federation(
+    folder: Path, clients: int, trust: str, rounds: int = ROUNDS
+) -> tuple[Path, list[Path]]:
     """Write a server's config, and folders of clients with as many ratings each."""
     summed = trust == "secagg"
     settings = {
         "data.dataset": "made-up", "data.scale": "1:5", "deployment.clients": clients,
-        "deployment.items": "items.txt", "federation.rounds": ROUNDS, "model.name": "biases",
+        "deployment.items": "items.txt", "federation.rounds": rounds, "model.name": "biases",
         "planning.policy": "uniform", "privacy.trust": trust, "privacy.mechanism": "gaussian",
     }  # fmt: skip
     if summed:
@@ -126,9 +128,9 @@ class _Marks:
         self.read.append(self.grid.read())
 
 
-def ours(folder: Path, clients: int, trust: str) -> list[np.ndarray[Any, Any]]:
+def ours(folder: Path, clients: int, trust: str, rounds: int) -> list[np.ndarray[Any, Any]]:
     """What each of our rounds took; the first, in which programs are compiled, is left out."""
-    config, files = write_federation(folder, clients, trust)
+    config, files = write_federation(folder, clients, trust, rounds)
     grid = CountingGrid(client_app, files)
     marks = _Marks(grid)
     carry_out(grid, config, folder / "run", observer=marks, poll_seconds=0.0)
@@ -197,13 +199,15 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--way", choices=list(WHAT), required=True)
     parser.add_argument("--clients", type=int, required=True)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="the first is not counted")
     given = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.ERROR)
     if given.way == "secaggplus":
         taken = secaggplus(given.clients)
     else:
         trust = "local" if given.way == "plain" else "secagg"
-        taken = ours(given.folder / f"{given.way}-{given.clients}", given.clients, trust)
+        where = given.folder / f"{given.way}-{given.clients}"
+        taken = ours(where, given.clients, trust, given.rounds)
     up, down, client, whole = (float(median(part)) for part in zip(*taken, strict=True))
     result = {
         "what": WHAT[given.way],

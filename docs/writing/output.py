@@ -1,5 +1,8 @@
 """Paste what commands print into the pages that show it: `make docs-output`.
 
+The pages of the reference that are made from the code are written as well; `--reference` writes
+only these, which takes seconds.
+
 All commands of a page are run in order in one empty folder, as a reader would, at 80 columns.
 """
 
@@ -12,9 +15,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from writing.blocks import Block, Command, blocks_of, commands_of, pages
+from writing.blocks import DOCS, Block, Command, blocks_of, commands_of, pages
+from writing.reference import PAGES, written
 
-__all__ = ["main", "shown_outputs"]
+__all__ = ["SOMETIMES", "main", "shown_outputs"]
+
+SOMETIMES = "compiling: "
+"""How a line begins that is only printed where no programs are kept from an earlier run."""
 
 _ENVIRONMENT = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
@@ -46,12 +53,18 @@ def _printed(command: Command, folder: str) -> str:
     )
     if done.returncode != command.exit_code:
         raise SystemExit(f"{' '.join(command.words)}: exit code {done.returncode}\n{done.stderr}")
-    return "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    return "".join(f"{line}\n" for line in lines if not line.startswith(SOMETIMES))
 
 
 def main() -> None:
     """Run, paste, say which page changed."""
-    for page in pages():
+    for name in PAGES:
+        page = DOCS / name
+        text = page.read_text(encoding="utf-8")
+        page.write_text(written(name, text), encoding="utf-8")
+        print(f"{page}: made from the code")
+    for page in [] if "--reference" in sys.argv[1:] else pages():
         text = page.read_text(encoding="utf-8")
         found = list(shown_outputs(text))
         if all(block is None for _, block in found):

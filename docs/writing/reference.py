@@ -1,4 +1,7 @@
-"""Pages of the reference that are made from the code: every command, every setting."""
+"""Pages of the reference that are made from the code: every command, every setting.
+
+They are written into the repository, so that they can be read there; a test compares them.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,19 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import click
 import typer.main
-from typer.testing import CliRunner
 
 from bgtplanner.cli import app
 from bgtplanner.runs.config import FLAGS, Config, load_config
 
-__all__ = ["VARIANTS", "commands", "commands_page", "meanings", "settings_page"]
+__all__ = [
+    "PAGES",
+    "VARIANTS",
+    "commands",
+    "commands_page",
+    "meanings",
+    "settings_page",
+    "written",
+]
 
 VARIANTS = {
     "--trust local": {"privacy.trust": "local"},
@@ -27,6 +37,9 @@ VARIANTS = {
 """What the preset `recommended` adapts itself to."""
 
 _NOTHING = " or nothing"
+_NONE = "–"
+_KEYS = {flag: key for key, flag in FLAGS.items()}
+_CTX = click.Context(click.Command("bgtplanner"))
 _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
@@ -42,20 +55,51 @@ def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
 
 
 def commands_page() -> str:
-    """What ``--help`` says of every command, as Markdown."""
-    runner, parts = CliRunner(), []
-    for path, _ in commands():
+    """Every command with its arguments and options, as Markdown."""
+    parts: list[str] = []
+    for path, command in commands():
         name = " ".join(("bgtplanner", *path))
-        shown = runner.invoke(
-            app,
-            [*path, "--help"],
-            prog_name="bgtplanner",
-            env={"COLUMNS": "90", "TERMINAL_WIDTH": "90", "NO_COLOR": "1", "TERM": "dumb"},
-        )
-        lines = [line.rstrip() for line in shown.output.splitlines()]
-        text = "\n".join(lines).strip("\n")
-        parts.append(f"{'#' * (2 if path else 1)}# {name}\n\n```text\n{text}\n```\n")
-    return "\n".join(parts)
+        parts += [f"## {name}", _sentences(command.help or "")]
+        if inner := getattr(command, "commands", {}):
+            listed = ", ".join(f"[`{of}`](#{'-'.join((*name.split(), of))})" for of in inner)
+            parts.append(f"Commands: {listed}.")
+        for kind in ("argument", "option"):
+            rows = [_parameter(one) for one in command.params if one.param_type_name == kind]
+            last = 3 if any(row[2] != _NONE for row in rows) else 2  # no column without entries
+            head = [kind, "meaning", "default"][:last]
+            if rows:
+                every = [head, ["---"] * last, *(row[:last] for row in rows)]
+                parts.append("\n".join(map(_row, every)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _sentences(text: str) -> str:
+    """The help of a command: paragraphs in Markdown, in which a dollar begins no formula."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(_plain(" ".join(one.split())) for one in paragraphs)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"(?<!\\)\$", r"\\$", text).replace("*", r"\*")
+
+
+def _parameter(given: click.Parameter) -> list[str]:
+    """Name, meaning and default of an argument or option."""
+    if given.param_type_name == "argument":
+        names = [(given.metavar or given.name or "").upper()]
+    else:
+        names = [*given.opts, *given.secondary_opts]
+    flag = getattr(given, "is_flag", False)
+    value = "" if flag or given.param_type_name == "argument" else f" {given.make_metavar(_CTX)}"
+    shown = ", ".join(f"`{name}{value if name == names[0] else ''}`" for name in names)
+    default = None if flag or callable(given.default) else given.default
+    key = _KEYS.get(given.opts[0]) if default is None else None
+    told = f"[`{key}`](settings.md)" if key else _shown(default)
+    return [shown, _plain(getattr(given, "help", None) or ""), told]
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def meanings(section: type) -> dict[str, str]:
@@ -91,7 +135,7 @@ def settings_page() -> str:
             flag = FLAGS.get(f"{name}.{key}")
             meaning = about[key] + (f" Flag: `{flag}`." if flag else "")
             cells = [f"`{key}`", kind, *values, meaning]
-            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+            rows.append(_row(cells))
         parts.append(f"## [{name}]\n\n{_markdown(summary)}\n\n" + "\n".join(rows) + "\n")
     return "\n".join([*parts, _variants()])
 
@@ -161,6 +205,20 @@ def _number(value: float) -> str:
 
 def _shown(value: Any) -> str:
     if value is None or value == {}:
-        return "–"
+        return _NONE
     text = str(value).lower() if isinstance(value, bool) else f"{value}"
     return f"`{text}`"
+
+
+PAGES = {"reference/commands.md": commands_page, "reference/settings.md": settings_page}
+"""The pages of which a part is made from the code, and what makes it."""
+
+_MARK = "<!-- From here on, this page is made from the code: make docs-output. -->"
+
+
+def written(page: str, text: str) -> str:
+    """Return a page with the part that is made from the code as the code is now."""
+    by_hand, mark, _ = text.partition(_MARK)
+    if not mark:
+        raise SystemExit(f"{page}: has no line {_MARK}")
+    return f"{by_hand}{_MARK}\n\n{PAGES[page]().strip()}\n"

@@ -1,7 +1,8 @@
 """Plan the privacy budget of federated recommenders, round by round.
 
-The names in ``__all__`` are public; everything else may change without notice. They are loaded on
-first use, so that importing the package needs only NumPy and SciPy.
+The names in ``__all__`` are public, each with a label in ``STABILITY``; everything else may change
+without notice. They are loaded on first use, so that importing the package needs only NumPy and
+SciPy.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ if TYPE_CHECKING:
     from bgtplanner.privacy.budget import Budget, Budgets
     from bgtplanner.privacy.ledger import Ledger
     from bgtplanner.report.study import compare
-    from bgtplanner.runs.run import resume, simulate
+    from bgtplanner.runs.run import load, resume, simulate
+    from bgtplanner.runs.statistics import Comparison, load_study
     from bgtplanner.runs.summary import Result
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "BGTPlanner",
     "Budget",
     "Budgets",
     "Catalogue",
+    "Comparison",
     "Learner",
     "Ledger",
     "Plan",
@@ -38,7 +41,9 @@ __all__ = [
     "Result",
     "compare",
     "errors",
+    "load",
     "load_ratings",
+    "load_study",
     "resume",
     "simulate",
 ]
@@ -48,6 +53,7 @@ _HOMES = {
     "Budget": "bgtplanner.privacy.budget",
     "Budgets": "bgtplanner.privacy.budget",
     "Catalogue": "bgtplanner.data.catalogue",
+    "Comparison": "bgtplanner.runs.statistics",
     "Learner": "bgtplanner.models.learner",
     "Ledger": "bgtplanner.privacy.ledger",
     "Plan": "bgtplanner.planning.policy",
@@ -55,10 +61,46 @@ _HOMES = {
     "Ratings": "bgtplanner.data.ratings",
     "Result": "bgtplanner.runs.summary",
     "compare": "bgtplanner.report.study",
+    "load": "bgtplanner.runs.run",
     "load_ratings": "bgtplanner.data.datasets",
+    "load_study": "bgtplanner.runs.statistics",
     "resume": "bgtplanner.runs.run",
     "simulate": "bgtplanner.runs.run",
 }
+
+
+STABILITY = {
+    "BGTPlanner": "stable",
+    "Budget": "stable",
+    "Budgets": "stable",
+    "Catalogue": "provisional",
+    "Comparison": "provisional",
+    "Learner": "provisional",
+    "Ledger": "stable",
+    "Plan": "stable",
+    "Policy": "provisional",
+    "Ratings": "stable",
+    "Result": "stable",
+    "compare": "provisional",
+    "errors": "stable",
+    "load": "stable",
+    "load_ratings": "stable",
+    "load_study": "provisional",
+    "resume": "stable",
+    "simulate": "stable",
+    "bgtplanner.testing": "provisional",
+    "bgtplanner.planning.policy": "provisional",
+    "bgtplanner.federation.guard": "experimental",
+    "bgtplanner.federation.aggregation": "experimental",
+    "bgtplanner.flower": "experimental",
+    "bgtplanner.integrations": "experimental",
+}
+"""What may be relied on: the public names, and modules that the documentation tells to import.
+
+``stable`` names change after a release that warns; ``provisional`` ones may change in any minor
+release, which the changelog says; ``experimental`` ones may change or go at any time. Names of a
+module that has no label here are as stable as a provisional one if the documentation uses them.
+"""
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,7 @@ import click
 import typer
 
 import bgtplanner
+from bgtplanner.about import about
 from bgtplanner.commands import audit, data, deploy, privacy, recommend, report, study, train
 from bgtplanner.commands.options import say
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
@@ -26,28 +27,29 @@ app = typer.Typer(
     help="Plan the privacy budget of federated recommenders, round by round.\n\n"
     "Example: `bgtplanner run` trains on the embedded demo data.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+# In the order of use: a run and what it gives, studies, privacy; groups come last in any case.
 app.command()(train.run)
 app.command()(train.resume)
+app.command()(recommend.recommend)
+app.command()(recommend.predict)
 app.command()(report.report)
 app.command()(study.compare)
 app.command()(study.sweep)
-app.command()(recommend.recommend)
-app.command()(recommend.predict)
-app.add_typer(data.data_app, name="data")
 app.command()(privacy.budget)
 app.command()(audit.audit)
+app.add_typer(data.data_app, name="data")
 app.add_typer(privacy.ledger_app, name="ledger")
 app.add_typer(deploy.deploy_app, name="deploy")
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        say(bgtplanner.__version__)
+        for line in about(bgtplanner.__version__):
+            say(line)
         raise typer.Exit
 
 
@@ -55,7 +57,12 @@ def _version(wanted: bool) -> None:
 def _main(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version",
+            callback=_version,
+            is_eager=True,
+            help="Print the version, the commit and which extras are installed.",
+        ),
     ] = False,
 ) -> None:
     del version

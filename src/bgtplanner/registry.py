@@ -99,8 +99,12 @@ class Registry(Mapping[str, T]):
         """Return the name or address under which a given object can be looked up.
 
         One that cannot be imported, such as a class in a function, is registered in this process.
+
+        Raises:
+            ConfigError: If it is not an object of this kind.
         """
         load_plugins()
+        ConfigError.unless(self._fits(thing), self.kind, thing, self._expected)
         address = f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', '')}"
         for name, entry in self._entries.items():
             if entry is thing or entry == address:

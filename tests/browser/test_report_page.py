@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from benchmarks.speed.made_runs import make_run, make_study
 
 import compiled
+from bgtplanner.report.live import LivePage, LiveServer
 from bgtplanner.report.page import write_report
 from bgtplanner.runs.study import Study, Variation, parse_axis
 from processes import PATIENCE, Processes, wait_until
@@ -94,7 +96,7 @@ def visit(browser: Any) -> Iterator[Open]:
         context.close()
 
 
-KINDS = ("forecast", "bgt", "paper", "unlimited", "grid", "sweep")
+KINDS = ("forecast", "bgt", "paper", "unlimited", "nothing", "grid", "sweep")
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +110,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     make_run(folder / "bgt", short | gradients | {"privacy.budgets": "3:0.4,10:0.6"} | long_name)
     make_run(folder / "paper", short, preset="paper")
     make_run(folder / "unlimited", short | {"privacy.mechanism": "none"})
+    nothing = make_run(folder / "nothing", short) / "summary.json"
+    stars = {"scale": [1, 5], "learned": False}
+    nothing.write_text(json.dumps(json.loads(nothing.read_text()) | stars))
     asked = Study(
         datasets=("filmtrust",),
         mechanisms=("gaussian", "laplace"),
@@ -165,6 +170,47 @@ class TestEveryPage:
             if entry["impact"] in ("serious", "critical")
         ]
         assert serious == []
+
+
+class TestARun:
+    def test_lists(self, visit: Open, pages: dict[str, Path]) -> None:
+        page = visit(pages["forecast"], width=400).page
+        lists = page.locator("#lists table")
+        assert lists.count() == 3
+        assert lists.first.locator("caption").inner_text() == "User 1"
+        assert lists.first.locator("tbody tr").count() == 5
+        assert lists.first.get_by_text("A Film of 1990").is_visible()
+        boxes = lists.evaluate_all(
+            "all => all.map(e => [e.scrollWidth, e.parentNode.clientWidth])"
+        )
+        assert all(wide <= room for wide, room in boxes), "no list needs scrolling on a phone"
+
+    def test_who_gains(self, visit: Open, pages: dict[str, Path]) -> None:
+        page = visit(pages["bgt"]).page
+        for name in ("Gain over a client alone, by number of ratings", "by budget"):
+            figure = page.locator("figure", has_text=name).first
+            assert figure.is_visible()
+            assert "includes zero" in figure.locator(".axis").inner_text()
+        table = page.get_by_role("region", name="Error in the last round")
+        assert "-5.0%" in table.get_by_role("row", name="up to 20 ratings").inner_text()
+        assert "These groups lose: up to 20 ratings" in page.locator("main").inner_text()
+
+    def test_nothing_learned(self, visit: Open, pages: dict[str, Path]) -> None:
+        page = visit(pages["nothing"]).page
+        assert page.locator("h1").inner_text() == "Nothing was learned from others."
+        assert "What helps:" in page.locator(".lead").inner_text()
+        assert "stars" in page.locator(".tiles .warn .value").first.inner_text()
+
+    def test_all_of_it_without_scripts_and_on_paper(
+        self, visit: Open, pages: dict[str, Path]
+    ) -> None:
+        for scripts in (True, False):
+            page = visit(pages["forecast"], scripts=scripts).page
+            if scripts:
+                page.emulate_media(media="print")
+            assert page.locator("#lists table:visible").count() == 3
+            assert page.get_by_role("region", name="Error in the last round").is_visible()
+            assert page.locator("figure").count() == page.locator("figure:visible").count()
 
 
 class TestByHand:
@@ -281,7 +327,7 @@ def test_live_during_a_run(visit: Open, processes: Processes, tmp_path: Path) ->
     constant = page.locator('.series[data-series="constant"]').first
     assert constant.evaluate("e => getComputedStyle(e).display") == "none", "still hidden"
     (reservation / "9").touch()
-    page.locator("h1", has_text="Learning together").wait_for()
+    page.locator("h1", has_text="of learning together").wait_for()
     page.locator("#live", has_text="finished").wait_for()
     assert seen.said == []
     assert all(request.startswith(address) for request in seen.requests)
@@ -290,3 +336,25 @@ def test_live_during_a_run(visit: Open, processes: Processes, tmp_path: Path) ->
     server.send_signal(signal.SIGINT)  # Ctrl-C
     output, errors = server.communicate(timeout=PATIENCE)
     assert (server.returncode, output, errors) == (0, "", "")
+
+
+def test_live_until_a_grid_is_finished(visit: Open, tmp_path: Path) -> None:
+    """The page of a study follows its cells, and says when there are no more to come."""
+    asked = Study(policies=("uniform",), seeds=(0, 1), settings={"federation.rounds": 6})
+    folder = make_study(tmp_path / "grid", asked, leave_out=1)
+    whole = make_study(tmp_path / "whole", asked)
+    server = LiveServer(LivePage(folder))
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    try:
+        page = visit(server.address).page
+        page.locator("#live", has_text="live").wait_for()
+        page.get_by_text("Running: 1 of 2 cells are done").wait_for()
+        for cell in asked.cells():
+            if not (folder / cell.place).exists():
+                (whole / cell.place).rename(folder / cell.place)
+        page.get_by_text("Finished: 2 of 2 cells are done.").wait_for()
+        page.locator("#live", has_text="finished").wait_for()
+    finally:
+        server.shutdown()
+        thread.join()

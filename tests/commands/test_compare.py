@@ -29,7 +29,7 @@ class Fake:
         self.configs: list[Config] = []
         self.fails = ""
 
-    def execute(self, config: Config, *, out: Path, observer: Any) -> None:
+    def execute(self, config: Config, *, out: Path, observer: Any, data: Any = None) -> None:
         self.configs.append(config)
         if config.planning.policy == self.fails:
             raise TrainingDivergedError("training diverged in round 3")

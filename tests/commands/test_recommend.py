@@ -147,7 +147,7 @@ def test_not_finished_or_not_its_ratings(folder: Path, tmp_path: Path) -> None:
     result = load(folder)
     with pytest.raises(StorageError, match="cannot be written"):
         result.export(tmp_path / "no" / "model.npz")
-    with pytest.raises(DataError, match="label"):
+    with pytest.raises(DataError, match="user 1000000000 is not in the ratings"):
         result.recommend(10**9)
     other = Ratings.from_arrays(["a", "b"] * 9, range(18), [1.0] * 18)
     with pytest.raises(RunFolderError, match="not those"):

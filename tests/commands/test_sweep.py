@@ -29,7 +29,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """Runs that take no time; those with a budget of 13 fail."""
     configs: list[Config] = []
 
-    def execute(config: Config, *, out: Path, observer: Any) -> None:
+    def execute(config: Config, *, out: Path, **_: Any) -> None:
         configs.append(config)
         if config.privacy.epsilon == 13:
             raise TrainingDivergedError("training diverged in round 3")
@@ -119,7 +119,10 @@ def test_ready_made_with_another_preset(call: Call, ran: list[Config]) -> None:
             "--figure budget: privacy.epsilon: also given by --set",
         ),
         (("--vary", "privacy.clip=1", "--preset", "best"), "--preset = 'best'"),
-        (("--vary", "privacy.clip=1", "--jobs", "0"), "--jobs = 0: expected at least 1"),
+        (
+            ("--vary", "privacy.clip=1", "--jobs", "0"),
+            "--jobs = 0: expected a whole number, at least 1",
+        ),
     ],
 )
 def test_mistakes_name_the_flag(call: Call, flags: tuple[str, ...], message: str) -> None:

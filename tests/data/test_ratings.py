@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bgtplanner.data.catalogue import Catalogue
+from bgtplanner.data.datasets import load_ratings
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, deal_users, split_ratings
 from bgtplanner.errors import ConfigError, DataError
@@ -97,19 +99,111 @@ class TestFromArrays:
         assert ratings.client.tolist() == [0, 1, 1, 1]
 
     @pytest.mark.parametrize(
+        ("options", "problem"),
+        [
+            ({"scale": None}, "scale=None: expected 'max', 'minmax' or two numbers"),
+            ({"scale": 3}, "scale=3: expected"),
+            ({"scale": (1, 2, 3)}, "expected 'max'"),
+            ({"scale": (0, 10**400)}, "expected 'max'"),
+            ({"scale": (5, 1)}, "needs finite bounds"),
+            ({"scale": 3, "value": None}, "scale=3: expected"),
+            ({"duplicates": None}, "duplicates=None"),
+            ({"name": None}, "name = None: expected text"),
+        ],
+    )
+    def test_bad_options(self, options: dict[str, Any], problem: str) -> None:
+        good: dict[str, Any] = {"user": [1, 2], "item": [1, 2], "value": [1, 5]}
+        with pytest.raises(ConfigError, match=problem):
+            Ratings.from_arrays(**(good | options))
+
+    def test_bounds_as_an_array(self) -> None:
+        made = Ratings.from_arrays([1, 2], [1, 2], [1, 5], scale=np.array([0, 5]))  # type: ignore[arg-type]
+        assert (made.low, made.high) == (0.0, 5.0)
+
+    @pytest.mark.parametrize("frame", [None, 3, "user", [1, 2]], ids=str)
+    def test_no_frame(self, frame: Any) -> None:
+        with pytest.raises(DataError, match="expected a table with named columns"):
+            Ratings.from_frame(frame)
+
+    def test_a_lazy_frame(self) -> None:
+        class Lazy(dict[str, Any]):
+            def collect(self) -> None: ...
+
+        with pytest.raises(DataError, match="frame = a Lazy: has no columns yet; collect it"):
+            Ratings.from_frame(Lazy())
+
+    def test_a_frame_with_errors_of_its_own(self) -> None:
+        class Frame:
+            columns = ("who", "what")
+
+            def __getitem__(self, name: str) -> None:
+                raise RuntimeError(name)
+
+        with pytest.raises(DataError, match=r"no such column; the frame has \['who', 'what'\]"):
+            Ratings.from_frame(Frame())
+
+    def test_a_structured_array(self) -> None:
+        table = np.array([(1, 2, 3.0), (2, 2, 4.0)], dtype="i8,i8,f8")
+        table.dtype.names = ("user", "item", "rating")
+        assert len(Ratings.from_frame(table)) == 2
+
+    def test_unknown_option_of_a_frame(self) -> None:
+        with pytest.raises(ConfigError, match="colour: not an option; expected one of user, item"):
+            Ratings.from_frame({"user": [1], "item": [1], "rating": [1]}, colour=3)
+
+    def test_what_is_no_catalogue_or_number(self) -> None:
+        made = build([(1, 1, 1), (1, 2, 5)])
+        with pytest.raises(ConfigError, match="catalogue = None: expected a Catalogue"):
+            made.with_catalogue(None)  # type: ignore[arg-type]
+        with pytest.raises(DataError, match="value = 'x': expected numbers"):
+            made.to_raw("x")
+
+    @pytest.mark.parametrize(
+        ("name", "options", "problem"),
+        [
+            (None, {}, "dataset = None: expected the name of a data set"),
+            (["demo"], {}, "dataset = a list: expected the name"),
+            (Path("x.csv"), {}, "a file is named 'csv:PATH'"),
+            ("demo", {"seed": "a"}, "seed = 'a': expected a whole number, at least 0"),
+            ("demo", {"seed": 1.5}, "seed = 1.5"),
+            ("demo", {"items": None}, "items = None: expected a path"),
+            ("ml-100k", {"data_dir": 3}, "data_dir = 3: expected a path"),
+        ],
+    )
+    def test_bad_arguments_of_load_ratings(
+        self, name: Any, options: dict[str, Any], problem: str
+    ) -> None:
+        with pytest.raises(ConfigError, match=problem):
+            load_ratings(name, **options)
+
+    @pytest.mark.parametrize(
         ("columns", "problem"),
         [
-            ({"user": [1]}, "user has shape"),
-            ({"user": [[1], [2]]}, "user has shape"),
+            ({"user": [1]}, "user has 1 entries, and 2 were expected"),
+            ({"user": [[1], [2]]}, r"user = shape \(2, 1\): expected a list or array"),
+            ({"user": None}, "user = None: expected a list or array"),
+            ({"user": "ab"}, "user = 'ab': expected a list or array"),
+            ({"user": 5}, "user = 5: expected a list or array"),
+            ({"user": iter([1, 2])}, "user = a list_iterator: expected a list or array"),
+            ({"item": [1, (2, 3)]}, "item: expected one label or number per rating"),
+            ({"item": np.array([1, (2, 3)], dtype=object)}, "item must hold labels"),
+            ({"item": [1j, 2]}, "item must hold labels"),
+            ({"users": [1, None]}, "users must not hold missing labels; the first is in row 2"),
+            ({"users": 1}, "users = 1: expected a list"),
+            ({"value": [10**400, 1]}, "value must be numbers"),
+            ({"value": [1j, 1]}, "value must be numbers"),
+            ({"value": [None, 1]}, "row 1"),
+            ({"value": np.ma.array([1, 2], mask=[0, 1])}, "value must not hold masked"),
+            ({"value": {1, 2}}, "value = a set: expected a list"),
             ({"user": [1.0, float("nan")]}, "NaN"),
             ({"user": np.array(["a", None], dtype=object)}, "missing"),
             ({"value": [1, float("inf")]}, "row 2"),
             ({"value": ["good", "bad"]}, "must be numbers"),
-            ({"value": [[1, 2]]}, "one-dimensional"),
+            ({"value": [[1, 2]]}, r"value = shape \(1, 2\): expected a list or array"),
             ({"value": [1, 9]}, "row 2"),
             ({"time": [1]}, "time has 1"),
-            ({"client": [1]}, "client has shape"),
-            ({"client": [1, 2, 3]}, "client has shape"),
+            ({"client": [1]}, "client has 1 entries"),
+            ({"client": [1, 2, 3]}, "client has 3 entries"),
             ({"client": [1, 2], "user": [1, 1]}, "more than one client"),
         ],
     )
@@ -172,7 +266,13 @@ class TestClicks:
         assert not Ratings.from_arrays([1, 2], [1, 1], [1, 1], scale=(0, 1)).implicit
         assert not Ratings.from_arrays([1, 2], [1, 1], [4, 5]).implicit
         assert not Ratings.from_arrays([1], [1], [4]).implicit
-        assert not Ratings.from_arrays([1, 2], [1, 1], [0, 0]).implicit
+
+    @pytest.mark.parametrize("value", [0, -2])
+    def test_the_same_value_that_is_no_click(self, value: int) -> None:
+        with pytest.raises(DataError, match="all 2 values are the same and not above 0"):
+            Ratings.from_arrays([1, 2], [1, 1], [value, value])
+        constant = Ratings.from_arrays([1, 2], [1, 1], [value, value], scale=(-5, 5))
+        assert "nothing to learn" in constant.notes[0]
 
 
 class TestWithCatalogue:

@@ -17,7 +17,7 @@ from bgtplanner.federation.protection import KeyedNoise
 from bgtplanner.federation.rounds import Draw
 from bgtplanner.flower.client import Client, NoiseFor
 from bgtplanner.flower.clientfile import ClientFile, load_client
-from bgtplanner.flower.messages import Request, SentCatalogue, SentModel
+from bgtplanner.flower.messages import HelloRequest, Request, SentCatalogue, SentModel
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import load_config, to_toml
 from bgtplanner.runs.deployable import catalogue_of
@@ -92,6 +92,9 @@ def first_request(ratings: Ratings, settings: Mapping[str, float]) -> Request:
         clip=0.1, model=model,
     )  # fmt: skip
 
+
+HELLO_REQUEST = HelloRequest("run", bytes(32))
+"""Who are you?"""
 
 TASTES: dict[str, Any] = {"axes": 2, "taste_share": 0.6}
 """Settings of the model `tastes` in these federations."""

@@ -11,7 +11,7 @@ import pytest
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.federation.client import features_in, first_parameters
-from bgtplanner.flower import client as module
+from bgtplanner.flower import training
 from bgtplanner.models.learner import Learner, Shared
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.run import Result
@@ -76,4 +76,4 @@ def begin_as_simulated(patch: pytest.MonkeyPatch, ratings: Ratings, seed: int) -
         rows = np.array([int(label[1:]) for label in own.user_labels.tolist()])
         return jax.tree.map(lambda leaf: leaf[rows], everybody)
 
-    patch.setattr(module, "nothing_kept", begun)
+    patch.setattr(training, "nothing_kept", begun)

@@ -30,7 +30,7 @@ from bgtplanner.errors import (
 )
 from bgtplanner.federation.answers import Answers
 from bgtplanner.flower import client as module
-from bgtplanner.flower import clientfile
+from bgtplanner.flower import clientfile, training
 from bgtplanner.flower.client import Client, client_app, make_client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import (
@@ -41,11 +41,11 @@ from bgtplanner.flower.messages import (
     Request,
     SentCatalogue,
     SentModel,
-    hello_request,
 )
 from bgtplanner.models.fedgnn import FedGNN
 from flower.doubles import (
     AGREE_TO_TASTES,
+    HELLO_REQUEST,
     POLICY,
     agreed,
     catalogue_for,
@@ -285,7 +285,7 @@ def test_whatever_goes_wrong_with_the_ratings_shows_in_the_log_alone(
     def broken(*_: Any) -> None:
         raise ValueError("user u0 gave item i3 a 5.0")
 
-    monkeypatch.setattr(module, "train_client", broken)
+    monkeypatch.setattr(training, "train_client", broken)
     file = client.file.ratings.parent / "client.toml"
     assert "upload" in send(file, TRAIN, request_of_server.record())
     assert "ValueError" in flower_log.text
@@ -363,7 +363,7 @@ def test_whatever_goes_wrong_is_one_word_to_the_server(
         raise ValueError("user u0 gave item i3 a 5.0")
 
     monkeypatch.setattr(Client, {HELLO: "hello", TRAIN: "answer", KEEP: "keep"}[kind], broken)
-    content = hello_request() if kind == HELLO else request_of_server.record()
+    content = HELLO_REQUEST.record() if kind == HELLO else request_of_server.record()
     if kind == KEEP:
         content = request_of_server.model.record()
     reply = send(client.file.ratings.parent / "client.toml", kind, content)
@@ -379,7 +379,7 @@ def test_a_missing_client_file_is_a_refusal(
     assert "upload" not in send(tmp_path / "nowhere.toml", TRAIN, request_of_server.record())
     assert spent(file) == 0
     app = make_client_app(find=lambda context: Path(str(context.node_config["other"])))
-    assert "name" not in send(file, HELLO, hello_request(), app)["reply"]
+    assert "name" not in send(file, HELLO, HELLO_REQUEST.record(), app)["reply"]
 
 
 def test_without_a_ledger_nothing_is_answered_and_none_is_made(
@@ -410,10 +410,10 @@ def test_a_ledger_from_a_backup_is_refused_until_the_loss_is_stated(
 def test_a_client_moves_to_another_machine_with_its_spending_and_its_name(
     client: Client, request_of_server: Request, tmp_path: Path
 ) -> None:
-    first, name = client.answer(request_of_server), client.hello().name
+    first, name = client.answer(request_of_server), client.hello(HELLO_REQUEST).name
     shutil.copytree(client.file.ratings.parent, tmp_path / "new machine")
     moved = Client(load_client(tmp_path / "new machine" / "client.toml"))
-    assert moved.hello().name == name
+    assert moved.hello(HELLO_REQUEST).name == name
     assert moved.enroll() is False
     np.testing.assert_array_equal(moved.answer(request_of_server), first)
     moved.answer(replace(request_of_server, round=1))

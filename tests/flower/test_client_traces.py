@@ -17,8 +17,8 @@ from bgtplanner.errors import ConfigError, LedgerError, MessageError
 from bgtplanner.federation.aggregation.client import Client as Member
 from bgtplanner.flower.client import Client, _file_of
 from bgtplanner.flower.clientfile import load_client
-from bgtplanner.flower.messages import HELLO, KEEP, SUM, TRAIN, Request, hello_request
-from flower.doubles import agreed, spent, write_toml
+from bgtplanner.flower.messages import HELLO, KEEP, SUM, TRAIN, Request
+from flower.doubles import HELLO_REQUEST, agreed, spent, write_toml
 from flower.test_client import of_model, rate, send
 from games.summing import Table, stand_in, write_summing
 
@@ -102,7 +102,7 @@ def test_a_client_without_its_folder_is_told_what_to_do(
     write_toml(tmp_path / "policy.toml", agreed(few))
     client = Client(load_client(write_toml(tmp_path / "client.toml", {"ratings": "own.csv"})))
     with pytest.raises(LedgerError, match="'bgtplanner deploy enroll'"):
-        client.hello()
+        client.hello(HELLO_REQUEST)
     with pytest.raises(MessageError):
         client.answer(request_of_server)
     assert not client.file.state.exists()
@@ -198,8 +198,8 @@ def test_why_a_model_is_refused(
 
 
 def test_the_app_says_who_it_is_to_who_speaks_its_protocol(client: Client) -> None:
-    said = send(file_of(client), HELLO, hello_request())
-    assert dict(said) == dict(client.hello().record())
+    said = send(file_of(client), HELLO, HELLO_REQUEST.record())
+    assert dict(said) == dict(client.hello(HELLO_REQUEST).record())
     for content in (RecordDict(), RecordDict({"hello": ConfigRecord({"protocol": 1})})):
         reply = send(file_of(client), HELLO, content)
         assert dict(reply) == {"reply": ConfigRecord({"status": "refused"})}

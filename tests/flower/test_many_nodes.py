@@ -1,5 +1,9 @@
 """Secure aggregation over twenty SuperNodes on this machine, with TLS and node keys. Minutes.
 
+The model is that of a simulation, since one client's share is all of the noise that a simulation
+draws; :mod:`flower.simulated_client` is what the SuperNodes start. The same federation within this
+process shows in seconds whether that can be so.
+
 Twenty processes start for every step of a round. Flower gives up on one that has not said within
 30 s that it is alive, and loses an answer for which its database is busy for 5 s. On a machine of
 few cores, which no federation would have for all of its clients, they take turns for longer than
@@ -20,16 +24,25 @@ import pytest
 from typer.testing import CliRunner
 
 from bgtplanner.cli import app
+from bgtplanner.data.datasets import load_ratings
+from bgtplanner.data.split import deal_users
 from bgtplanner.federation.aggregation.roster import Roster
-from bgtplanner.flower.example import write_example
-from bgtplanner.privacy.ledger import Ledger
-from flower.doubles import spent
-from flower.loopback import Loopback
+from bgtplanner.flower.client import Client, make_client_app
+from bgtplanner.flower.clientfile import load_client
+from bgtplanner.flower.example import _write_ratings, write_example
+from bgtplanner.flower.in_process import InProcessGrid
+from bgtplanner.runs.config import load_config
+from bgtplanner.runs.deployable import catalogue_of
+from bgtplanner.runs.deployed import carry_out
+from bgtplanner.runs.run import Result, execute, split_of
+from flower import simulated_client
+from flower.equality import same_ledgers, same_model
+from flower.loopback import BIN, TESTS, Loopback
 from processes import PATIENCE
 
-pytestmark = pytest.mark.deploy
+pytestmark = [pytest.mark.deploy, pytest.mark.usefixtures("compiled_once")]
 
-NODES = 20
+NODES = simulated_client.CLIENTS
 ROUNDS = 2
 
 _PATIENT = """
@@ -41,25 +54,41 @@ core.SQLITE_PRAGMAS = tuple(dict(core.SQLITE_PRAGMAS, busy_timeout="60000").item
 """
 
 
-class Many:
-    """A federation as `deploy init` writes it, on as many SuperNodes as it has clients."""
+_SIMULATED = f"""#!/bin/sh
+exec {BIN}/python -P -m flower.simulated_client "$@"
+"""
 
-    def __init__(self, folder: Path) -> None:
+
+class Many:
+    """A federation as `deploy init` writes it, whose clients train as those of a simulation."""
+
+    def __init__(self, folder: Path, address: str = "127.0.0.1:8443") -> None:
         self.home = folder / "home"
         clients = self.home / "clients"
         self.files = [clients / str(one) / "client.toml" for one in range(1, NODES + 1)]
-        self.loopback = Loopback(folder / "loopback", self.files)
-        write_example(self.home, clients=NODES, address=self.loopback.address)
-        self._change("config.toml", "rounds = 3", f"rounds = {ROUNDS}")
-        self._change("config.toml", "least_clients = 18", f"least_clients = {NODES}")
-        self._change("config.toml", "round_seconds = 300.0", f"round_seconds = {PATIENCE}")
-        (folder / "patience").mkdir()
-        (folder / "patience" / "sitecustomize.py").write_text(_PATIENT, encoding="utf-8")
-        places = [f"{folder}/patience", *filter(None, [os.environ.get("PYTHONPATH")])]
-        self.loopback.environment["PYTHONPATH"] = os.pathsep.join(places)
+        write_example(self.home, clients=NODES, address=address)
+        self._change("rounds = 3", f"rounds = {ROUNDS}")
+        least = load_config(file=self.server / "config.toml").deployment.least_clients
+        self._change(f"least_clients = {least}", f"least_clients = {NODES}")
+        self._change("round_seconds = 300.0", f"round_seconds = {PATIENCE}")
+        # A simulation holds ratings back to test with, and clients have all of theirs at once.
+        whole = {"data.initial_share": 1.0, "run.seed": simulated_client.SEED}
+        self.config = load_config(file=self.server / "config.toml", settings=whole)
+        self.ratings = deal_users(load_ratings("demo"), NODES, seed=0)
+        train = split_of(self.config, self.ratings).train
+        for client, file in enumerate(self.files):
+            _write_ratings(file.parent / "ratings.csv", train, client)
 
-    def _change(self, name: str, old: str, new: str) -> None:
-        file = self.home / "server" / name
+    @property
+    def server(self) -> Path:
+        return self.home / "server"
+
+    @property
+    def out(self) -> Path:
+        return self.server / "run"
+
+    def _change(self, old: str, new: str) -> None:
+        file = self.server / "config.toml"
         text = file.read_text(encoding="utf-8")
         assert old in text
         file.write_text(text.replace(old, new), encoding="utf-8")
@@ -70,68 +99,101 @@ class Many:
         assert done.exit_code == 0, done.output
         return done.stdout
 
-    def enroll(self) -> Roster:
+    def enroll(self) -> None:
         lines = [self.call("deploy", "enroll", file) for file in self.files]
         (self.home / "enrolled.txt").write_text("".join(lines), encoding="utf-8")
-        home = self.home / "server" / "roster.txt"
+        home = self.server / "roster.txt"
         self.call("deploy", "roster", home, self.home / "enrolled.txt")
         for file in self.files:
             shutil.copy(home, file.parent)
-        return Roster.read(home)
+        assert len(Roster.read(home)) == NODES
+        sent = catalogue_of(self.config, self.server)
+        for file in self.files:  # it would cost each of them two more processes
+            Client(load_client(file)).hold(sent)
 
-    def run(self) -> Path:
-        """Start everything, and return the run folder once the run has ended."""
+    def simulated(self) -> Result:
+        return execute(self.config, ratings=self.ratings, out=self.home / "simulated")
+
+    def check(self) -> None:
+        """Whether it has ended as its simulation does, with the same model and ledgers."""
+        summary = json.loads((self.out / "summary.json").read_text(encoding="utf-8"))
+        found = {key: summary[key] for key in ("trust", "clients", "rounds_run", "rounds_aborted")}
+        assert found == {
+            "trust": "secagg", "clients": NODES, "rounds_run": ROUNDS, "rounds_aborted": 0,
+        }  # fmt: skip
+        rounds = (self.out / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+        records: list[dict[str, Any]] = [json.loads(line) for line in rounds]
+        said = [(one["asked"], one["clients"], one["refused"]) for one in records]
+        assert said == [(NODES, NODES, 0)] * ROUNDS
+        simulated = self.simulated()
+        assert summary["epsilon"] == simulated.summary["epsilon"] == 10.0
+        assert summary["epsilon_spent_max"] == simulated.summary["epsilon_spent_max"]
+        same_model(self.out, simulated)
+        same_ledgers(self.out, self.home / "simulated", self.files)
+
+    def shows_titles(self) -> None:
+        """Whether there is a report, and a client has a list of its own."""
+        self.call("report", self.out)
+        assert (self.out / "report.html").exists()
+        home = self.files[0].parent
+        user = (home / "ratings.csv").read_text(encoding="utf-8").splitlines()[1].split(",")[0]
+        listed = json.loads(self.call("recommend", home, "--client", user, "--top", 3, "--json"))
+        assert [entry["title"] for entry in listed["items"]] == [
+            f"Item {entry['item']}" for entry in listed["items"]
+        ]
+
+
+def test_twenty_clients_in_one_process_end_as_their_simulation(tmp_path: Path) -> None:
+    many = Many(tmp_path)
+    many.enroll()
+    grid = InProcessGrid(make_client_app(noise=simulated_client.noise), many.files)
+    carry_out(grid, many.server / "config.toml", many.out, poll_seconds=0)
+    many.check()
+
+
+class Nodes:
+    """The same on as many SuperNodes."""
+
+    def __init__(self, folder: Path) -> None:
+        files = [folder / "home" / "clients" / str(one) / "client.toml"
+                 for one in range(1, NODES + 1)]  # fmt: skip
+        self.loopback = Loopback(folder / "loopback", files)
+        self.many = Many(folder, self.loopback.address)
+        (folder / "patience").mkdir()
+        (folder / "patience" / "sitecustomize.py").write_text(_PATIENT, encoding="utf-8")
+        places = [f"{folder}/patience", str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.loopback.environment["PYTHONPATH"] = os.pathsep.join(places)
+        # As in the guide, one program runs whatever a run brings along, but here it is the tests'.
+        (self.many.home / "pinned" / "flwr-clientapp").write_text(_SIMULATED, encoding="utf-8")
+
+    def run(self) -> None:
+        """Start everything, and return once the run has ended."""
         self.loopback.start_link()
-        # As in the guide: only the installed client runs, whatever a run brings along.
         path = self.loopback.environment["PATH"]
-        self.loopback.environment["PATH"] = f"{self.home}/pinned{os.pathsep}{path}"
-        for number, file in enumerate(self.files, start=1):
+        self.loopback.environment["PATH"] = f"{self.many.home}/pinned{os.pathsep}{path}"
+        for number, file in enumerate(self.many.files, start=1):
             self.loopback.register(number)
             self.loopback.start_node(number, file, key=number)
-        self.loopback.run(self.home / "app")
-        out = self.home / "server" / "run"
+        self.loopback.run(self.many.home / "app")
         for _ in range(int(6 * PATIENCE / 20)):  # rarely: every look starts a process
-            if (out / "summary.json").exists():
-                return out
+            if (self.many.out / "summary.json").exists():
+                return
             assert "failed" not in self.loopback.status(), self.loopback.log("link")[-4000:]
             time.sleep(20)
         raise AssertionError(f"waited for the run to end; {self.loopback.log('link')[-4000:]}")
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
-    made = Many(tmp_path_factory.mktemp("many"))
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    made = Nodes(tmp_path_factory.mktemp("many"))
     try:
         yield made
     finally:
         made.loopback.close()
 
 
-def test_twenty_clients_add_up(many: Many) -> None:
-    roster = many.enroll()
-    assert len(roster) == NODES
-    out = many.run()
-    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
-    found = {key: summary[key] for key in ("trust", "clients", "rounds_run", "rounds_aborted")}
-    assert found == {
-        "trust": "secagg", "clients": NODES, "rounds_run": ROUNDS, "rounds_aborted": 0,
-    }  # fmt: skip
-    assert summary["epsilon"] == 10.0
-    rounds = (out / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
-    records: list[dict[str, Any]] = [json.loads(line) for line in rounds]
-    assert [one["asked"] for one in records] == [NODES] * ROUNDS
-    lost = sum(NODES - one["clients"] for one in records)
-    assert lost <= 2 * ROUNDS, "as many as may drop out"
-    with Ledger.open(out / "ledger.sqlite", read_only=True) as ledger:
-        booked = (ledger.spent()[0] / 2**44).tolist()
-    own = [spent(file) for file in many.files]  # in the order of the roster
-    assert all(0 < paid <= noted for paid, noted in zip(own, booked, strict=True))
-    assert sum(paid != noted for paid, noted in zip(own, booked, strict=True)) <= lost
-    many.call("report", out)
-    assert (out / "report.html").exists()
-    user = (many.files[0].parent / "ratings.csv").read_text().splitlines()[1].split(",")[0]
-    home = many.files[0].parent
-    listed = json.loads(many.call("recommend", home, "--client", user, "--top", 3, "--json"))
-    assert [entry["title"] for entry in listed["items"]] == [
-        f"Item {entry['item']}" for entry in listed["items"]
-    ]
+def test_twenty_super_nodes_end_as_their_simulation(nodes: Nodes) -> None:
+    nodes.many.enroll()
+    nodes.run()
+    nodes.many.check()
+    nodes.many.shows_titles()

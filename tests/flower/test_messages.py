@@ -15,11 +15,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from bgtplanner.errors import MessageError
 from bgtplanner.flower.messages import (
     Hello,
+    HelloRequest,
     Request,
     SentCatalogue,
-    hello_request,
     read_hello,
-    read_hello_request,
     read_status,
     read_upload,
     reply,
@@ -273,6 +272,18 @@ def test_a_client_says_who_it_is() -> None:
             read_hello(message(bad.record()))
     with pytest.raises(MessageError):
         read_hello(message(reply("refused")))
-    read_hello_request(hello_request())
-    with pytest.raises(MessageError, match="protocol"):
-        read_hello_request(RecordDict({"hello": ConfigRecord({"protocol": 99})}))
+    proved = replace(hello, proof=b"1" * 64)
+    assert read_hello(message(proved.record())) == proved
+    with pytest.raises(MessageError, match="proof"):
+        read_hello(message(replace(hello, proof=b"1" * 63).record()))
+
+
+def test_who_a_machine_is_is_asked_with_a_nonce_of_its_own() -> None:
+    one, other = HelloRequest("run"), HelloRequest("run")
+    assert HelloRequest.read(one.record()) == one
+    assert one.nonce != other.nonce
+    for name, bad in (("protocol", 99), ("run", ""), ("run", "x" * 201), ("nonce", b"1" * 31)):
+        content = one.record()
+        content["hello"] = ConfigRecord({**content["hello"], name: bad})
+        with pytest.raises(MessageError, match=name):
+            HelloRequest.read(content)

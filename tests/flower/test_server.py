@@ -33,6 +33,7 @@ from bgtplanner.runs.deployed import carry_out, server_app
 from bgtplanner.runs.folder import RunFolder
 from flower.doubles import (
     AGREE_TO_TASTES,
+    HELLO_REQUEST,
     agreed,
     spent,
     write_client,
@@ -543,7 +544,7 @@ def test_names_of_clients_are_not_on_the_servers_disk(
 ) -> None:
     monkeypatch.setattr("bgtplanner.flower.machines._AT_ONCE", 2)
     play(federation, InProcessGrid(client_app, federation[1]), tmp_path / "run")
-    name = Client(load_client(federation[1][0])).hello().name
+    name = Client(load_client(federation[1][0])).hello(HELLO_REQUEST).name
     for file in (tmp_path / "run").iterdir():
         assert name.encode() not in file.read_bytes()
     assert not any(name[:16] in path.name for path in (tmp_path / "run").iterdir())

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from flwr.app import Message
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
@@ -16,6 +21,7 @@ from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.client import client_app, make_client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.in_process import InProcessGrid
+from bgtplanner.flower.messages import HELLO, read_hello
 from bgtplanner.flower.sums import identity_in
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployable import agreed_settings
@@ -23,6 +29,7 @@ from bgtplanner.runs.deployed import carry_out
 from bgtplanner.runs.run import simulate
 from flower.doubles import SETTINGS, spent, sum_of_simulation, write_federation
 from flower.equality import LEARNERS, begin_as_simulated, same_ledgers, same_model
+from games.summing import Table, write_summing
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -101,6 +108,54 @@ def test_the_same_model_as_a_simulation(
         assert [one[name] for one in ours] == pytest.approx([one[name] for one in theirs])
 
 
+class Comings:
+    """What happens between the rounds: someone comes, a user rates, someone goes in mid-round.
+
+    All the time there is one machine more, which says that it is the first client.
+    """
+
+    def __init__(self, grid: InProcessGrid, late: int, gone: int) -> None:
+        self.grid, self.late, self.gone, self.left = grid, late, gone, False
+        grid.online.discard(late)
+        grid.tamper = self.tamper
+
+    def round(self, record: dict[str, Any], total: int) -> None:
+        del total
+        self.grid.online.add(self.late)
+        self.left = record["round"] == 1
+        if not record["round"]:
+            with (self.grid.files[1].parent / "ratings.csv").open("a") as table:
+                table.write("somebody new,i3,4.0\n")
+
+    def tamper(self, node: int, asked: Message, answer: Message) -> list[Message]:
+        if node > CLIENTS and asked.metadata.message_type == HELLO:
+            key = public_bytes(identity_in(load_client(self.grid.files[1]).identity))
+            hello = replace(read_hello(answer), name=key.hex())
+            return [Message(hello.record(), reply_to=asked)]
+        return [answer] * (not self.left or node != self.gone)
+
+
+def test_clients_come_late_and_go_and_users_come_and_rate(tmp_path: Path, few: Ratings) -> None:
+    """Nobody is waited for; each pays for the rounds that it was asked in, and for no other."""
+    settings = {"deployment.round_seconds": 0.05, "federation.most_dropouts": 1}
+    config, files = federation(tmp_path, few, settings)
+    grid = InProcessGrid(client_app, [*files, files[1]])
+    comings = Comings(grid, late=CLIENTS, gone=2)
+    carry_out(grid, config, tmp_path / "run", observer=comings, poll_seconds=0)
+    records = rounds_of(tmp_path / "run")
+    assert [one["asked"] for one in records] == [CLIENTS - 1, CLIENTS, CLIENTS]
+    assert [one["clients"] for one in records] == [CLIENTS - 1, CLIENTS, CLIENTS - 1]
+    assert not any(one.get("aborted") for one in records)
+    charges = [one["charge"] for one in records]
+    assert spent(files[0]) == pytest.approx(sum(charges))
+    assert spent(files[1]) == pytest.approx(sum(charges[:2]))  # it had not come to its upload
+    assert 0 < spent(files[-1]) <= spent(files[0])
+    with np.load(files[0].parent / "state" / "local.npz") as stored:
+        assert "somebody new" in json.loads(bytes(stored["about"]))["users"]
+    asked = {node for node, sent in grid.asked if sent.metadata.message_type != HELLO}
+    assert asked == set(range(1, CLIENTS + 1))
+
+
 def test_a_run_goes_on_with_its_own_roster_only(tmp_path: Path, few: Ratings) -> None:
     """In another order of the clients, the server's ledger would be about others."""
     config, files = federation(tmp_path, few)
@@ -110,3 +165,29 @@ def test_a_run_goes_on_with_its_own_roster_only(tmp_path: Path, few: Ratings) ->
     Roster(known.names[::-1], known.keys[::-1]).write(tmp_path / "roster.txt")
     with pytest.raises(RunFolderError, match="other settings, items or clients"):
         carry_out(grid, config, tmp_path / "run", poll_seconds=0)
+
+
+_WITHOUT_A_MODEL = """
+import sys
+from pathlib import Path
+from bgtplanner.flower.client import Client
+from bgtplanner.flower.clientfile import load_client
+from bgtplanner.flower.messages import HelloRequest, SumStep
+
+def client():
+    return Client(load_client(Path(sys.argv[1])))
+
+client().hello(HelloRequest("run"))
+kind = {"round": bytes.fromhex(sys.argv[2]), "catalogue": "0" * 64}
+asked = {**kind, "scale": 1.0, "largest_clip": 0.1}
+client().step(SumStep(step="keys", message=b"", **asked))
+sys.exit("jax" in sys.modules)
+"""
+
+
+def test_steps_that_need_no_model_need_no_jax(tmp_path: Path) -> None:
+    """Flower starts a process for each of them, and JAX is almost half of what that takes."""
+    table = Table(write_summing(tmp_path / "group"))
+    file, agreed = tmp_path / "group" / "0" / "client.toml", table.round().agreed
+    command = [sys.executable, "-c", _WITHOUT_A_MODEL, str(file), agreed.to_bytes().hex()]
+    assert subprocess.run(command, check=False).returncode == 0

@@ -24,13 +24,12 @@ from bgtplanner.errors import BGTPlannerError, MessageError
 from bgtplanner.federation.aggregation.server import STEPS, Server
 from bgtplanner.flower.messages import (
     Hello,
+    HelloRequest,
     Request,
     SentCatalogue,
     SentModel,
     SumStep,
-    hello_request,
     read_hello,
-    read_hello_request,
     read_step,
     read_upload,
     step_record,
@@ -177,7 +176,7 @@ def message(data: bytes) -> None:
         _model().record,
         lambda: upload_record(np.zeros(60)),
         Hello(name="0" * 64, accountant="gaussian/gdp").record,
-        hello_request,
+        HelloRequest("r").record,
         _catalogue().record,
         _catalogue().record,
     ][kind]()
@@ -187,7 +186,7 @@ def message(data: bytes) -> None:
         lambda: SentModel.read(changed),
         lambda: read_upload(_message(changed), 60),
         lambda: read_hello(_message(changed)),
-        lambda: read_hello_request(changed),
+        lambda: HelloRequest.read(changed),
         lambda: SentCatalogue.read(changed).digest,
         lambda: SentCatalogue.parse(_text(given), {"features": np.zeros((2, 1), "f4")}).digest,
     ]

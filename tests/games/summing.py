@@ -21,7 +21,6 @@ from bgtplanner.federation.aggregation.messages import Request as SumRequest
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.federation.aggregation.server import STEPS, Server
 from bgtplanner.federation.guard import Guard, SharedUpload
-from bgtplanner.flower import client as module
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request, SentModel, SumStep
@@ -74,7 +73,7 @@ def stand_in() -> Iterator[None]:
     patch.setattr(Client, "_model_of", lambda *_: (None, None))
     patch.setattr(Client, "lacks", lambda *_: False)
     patch.setattr(Client, "_train", _trained)
-    patch.setattr(module, "coordinates_of", lambda *_: SIZE)
+    patch.setattr(Client, "_coordinates_of", lambda *_: SIZE)
     try:
         yield
     finally:

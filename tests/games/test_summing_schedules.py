@@ -119,7 +119,12 @@ class Summing:
         self.table, self.network = table, Network(table)
         known = [hashlib.sha256(key.hex().encode()).hexdigest() for key in table.roster.keys]
         machines = Machines(
-            self.network, places=CLIENTS, accountant=RULE.name, known=known, poll_seconds=0.0
+            self.network,
+            places=CLIENTS,
+            accountant=RULE.name,
+            run="run",
+            known=known,
+            poll_seconds=0.0,
         )
         self.deployment = Deployment(
             Federation(

@@ -36,7 +36,7 @@ from bgtplanner.federation.answers import Answers
 from bgtplanner.federation.guard import Guard, Release, SharedUpload
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
-from bgtplanner.flower.messages import Request, SentCatalogue, SumStep
+from bgtplanner.flower.messages import HelloRequest, Request, SentCatalogue, SumStep
 from bgtplanner.flower.sums import RoundStore
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import Additive, Mechanism
@@ -208,7 +208,7 @@ class World:
         client = self.kind(load_client(self.folder / "client.toml"), clock=lambda: self.now)
         try:
             if move.kind == "hello":
-                return ("here", client.hello())
+                return ("here", client.hello(HelloRequest("run", bytes(32))))
             if move.catalogue is not None:
                 client.hold(move.catalogue)
                 return "kept"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -185,3 +187,25 @@ def test_classes_are_named_as_soon_as_that_takes_no_more_bytes(
     made = columns.payment(HEAD, np.array([True, False]), np.asarray(5), by_class=True)
     assert made.by_class is classes_are_shorter
     assert (made.clients is None) is classes_are_shorter
+
+
+def test_what_is_left_is_computed_once_for_each_row_and_cannot_be_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls, real = [], type(BASIC).largest_fitting
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(1)
+        return real(*arguments)
+
+    monkeypatch.setattr(type(BASIC), "largest_fitting", counted)
+    spending = Spending(BASIC, BUDGETS)
+    spending.add(by_client([True, False, True, False], ONE // 2))
+    spending.left()[:] = 0.0
+    assert spending.left().tolist() == [0.5, 4.0, 3.5, 1.0]
+    assert spending.left_by_class().tolist() == [1.0, 0.0, 4.0]
+    assert spending.least_spent_by_class().tolist() == [[0, 0, 0]]
+    assert len(calls) == 1
+    spending.add(by_client([True, False, True, False], ONE // 4))
+    assert spending.left().tolist() == [0.25, 4.0, 3.25, 1.0]
+    assert len(calls) == 2

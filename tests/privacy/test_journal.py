@@ -145,16 +145,14 @@ def test_rows_in_memory_may_be_those_of_another(tmp_path: Path) -> None:
     file.close()
 
 
-def test_rows_in_memory_need_no_new_sqlite(tmp_path: Path) -> None:
-    said = "SELECT group_concat(sql) FROM sqlite_master"
-    kept = Journal.in_memory()
-    (memory,) = kept._connection.execute(said).fetchone()
-    file = filled(tmp_path / "ledger.sqlite")
-    (stored,) = file._connection.execute(said).fetchone()
-    file.close()
-    assert "STRICT" in stored  # from SQLite 3.37 on
-    assert "STRICT" not in memory
-    assert "WITHOUT ROWID" in memory
+def test_rows_in_memory_are_numbered_without_gaps() -> None:
+    kept = Journal.in_memory([FIRST])
+    for number in (0, 2):
+        with pytest.raises(LedgerTamperedError, match="a row exists already, or one is missing"):
+            kept.append(FIRST._replace(number=number))
+    assert list(kept.rows()) == [FIRST]
+    assert kept.row(1) is None
+    assert kept.head_at(-1) is None
 
 
 def test_one_writer_at_a_time_in_memory() -> None:

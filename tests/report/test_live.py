@@ -296,3 +296,37 @@ class TestRealProcess:
         started.send_signal(signal.SIGTERM)
         started.communicate(timeout=PATIENCE)
         assert started.returncode == -signal.SIGTERM
+
+
+class TestAGrid:
+    """A page of a study says when nothing more is to come."""
+
+    STUDY = Study(policies=("uniform",), seeds=(0, 1), settings=SHORT)
+
+    def test_until_all_cells_are_done(self, tmp_path: Path) -> None:
+        page = LivePage(make_study(tmp_path / "grid", self.STUDY, leave_out=1))
+        assert not page.done()
+        assert "Running: 1 of 2 cells are done; the figures are those so far." in page.page()
+        with serving(page.folder) as server, asked(server, "/events") as answer:
+            assert answer.readline() == b"event: page\n"
+            make_study(tmp_path / "whole", self.STUDY)
+            for cell in self.STUDY.cells():
+                if not (page.folder / cell.place).exists():
+                    (tmp_path / "whole" / cell.place).rename(page.folder / cell.place)
+            assert answer.read().decode().endswith("event: done\ndata: done\n\n")
+        assert page.done()
+        assert "Finished: 2 of 2 cells are done." in page.page()
+        assert "<progress" not in page.page()
+
+    def test_with_a_cell_that_failed(self, tmp_path: Path) -> None:
+        """The tables are written last, whatever failed; a later request is newer than they are."""
+        page = LivePage(make_study(tmp_path / "grid", self.STUDY, leave_out=1))
+        before = page.version()
+        tables, request = (page.folder / name for name in ("comparison.json", "study.json"))
+        tables.write_text("{}")
+        os.utime(tables, ns=(2 * 10**18, 2 * 10**18))
+        assert page.version() != before
+        assert page.done()
+        assert "Finished: 1 of 2 cells are done." in page.page()
+        os.utime(request, ns=(3 * 10**18, 3 * 10**18))
+        assert not page.done()

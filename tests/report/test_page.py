@@ -63,8 +63,8 @@ def test_page_is_whole_and_alone(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     assert outline.loaded == []
     assert outline.tags.count("script") == 1, "our own"
-    assert outline.tags.count("svg") == 8
-    assert len(outline.labels) == 8, "every picture says in words what it shows"
+    assert outline.tags.count("svg") == 9
+    assert len(outline.labels) == 9, "every picture says in words what it shows"
     for key in ("rmse_final", "rmse_constant", "rmse_user_mean", "rmse_client_alone"):
         assert f"{summary[key]:.4f}" in outline.text
     assert "(10, 1e-05)-differential privacy for each whole client" in outline.text
@@ -108,7 +108,7 @@ def test_one_user_a_client_needs_no_line_for_its_mean(tmp_path: Path) -> None:
 def test_perfectly_predictable_ratings(tmp_path: Path) -> None:
     make_run(tmp_path / "run", SHORT)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    summary["rmse_client_alone"] = 0.0
+    summary |= {"rmse_client_alone": 0.0, "ndcg_at_10": None}
     (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
     text = read(write_report(tmp_path / "run")).text
     assert f"RMSE {summary['rmse_served']:.4f} as served over 12 rounds." in text
@@ -165,7 +165,7 @@ def test_a_policy_that_says_little(tmp_path: Path) -> None:
         lines.append(json.dumps(record))
     (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n")
     names = {picture.name for picture in pictures_of(folder)}
-    assert names == {"rmse", "budget", "epsilon", "choices", "clients"}
+    assert names == {"rmse", "gain-ratings", "budget", "epsilon", "choices", "clients"}
     assert write_report(folder).is_file()
 
 
@@ -206,7 +206,7 @@ class TestKindsOfRuns:
         settings, expected = MADE[kind]
         make_run(tmp_path / "run", settings)
         names = {picture.name for picture in pictures_of(tmp_path / "run")}
-        assert names == {"rmse"} | expected
+        assert names == {"rmse", "gain-ratings"} | expected
 
     @pytest.mark.parametrize("objective", ["served", "last"])
     def test_payments_by_forecast_are_dots(self, tmp_path: Path, objective: str) -> None:
@@ -238,6 +238,43 @@ class TestKindsOfRuns:
         for record in records:
             if record["why"].get("probability"):
                 assert record["why"]["probability"][record["level"]] == 1.0, "as it was chosen"
+
+    def test_no_line_through_rounds_without_noise(self, tmp_path: Path) -> None:
+        folder = make_run(tmp_path / "run")
+        picture = next(picture for picture in pictures_of(folder) if picture.name == "noise")
+        picture.draw(figure := Figure())
+        (axes,) = figure.axes
+        assert [line.get_linestyle() for line in axes.lines] == ["None", "None"]
+        top = axes.get_ylim()[1]
+        assert axes.get_ylim()[0] == 0
+        assert all(max(line.get_ydata()) < 0.95 * top for line in axes.lines)
+
+    def test_axes_do_not_dramatise(self, tmp_path: Path) -> None:
+        """Small changes look small: around a client alone, or with zero, and the page says so."""
+        folder = make_run(tmp_path / "run", SHORT)
+        pictures = {picture.name: picture for picture in pictures_of(folder)}
+        alone = json.loads((folder / "summary.json").read_text())["rmse_client_alone"]
+        limits = {}
+        for name, of in (("rmse", "y"), ("forecasts", "y"), ("gain-ratings", "x")):
+            pictures[name].draw(figure := Figure())
+            axes = figure.axes[0]
+            limits[name] = axes.get_ylim() if of == "y" else axes.get_xlim()
+            assert "The axis" in pictures[name].note
+            assert pictures[name].note in render(folder)
+        assert limits["rmse"][0] <= 0.8 * alone < 1.1 * alone <= limits["rmse"][1]
+        for name in ("forecasts", "gain-ratings"):
+            assert limits[name][0] < 0 < 0.05 <= limits[name][1]
+
+    def test_errors_have_two_scales(self, tmp_path: Path) -> None:
+        folder = make_run(tmp_path / "run", SHORT)
+        summary = json.loads((folder / "summary.json").read_text()) | {"scale": [1, 5]}
+        (folder / "summary.json").write_text(json.dumps(summary))
+        page = render(folder)
+        served = summary["rmse_served"]
+        assert f"{4 * served:.2f} stars" in page
+        assert f"RMSE {served:.4f} on 0 to 1" in page
+        assert "RMSE · stars" in page, "on the axis"
+        assert '<th scope="col" class="n">stars</th>' in page
 
     def test_ids_are_unique(self, tmp_path: Path) -> None:
         make_run(tmp_path / "run", MADE["bgt"][0])
@@ -272,8 +309,80 @@ class TestKindsOfRuns:
             lines.append(json.dumps(record))
         (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n")
         names = {picture.name for picture in pictures_of(folder)}
-        assert names == {"rmse", "budget", "choices", "noise", "clients"}
+        assert names == {"rmse", "gain-ratings", "budget", "choices", "noise", "clients"}
         assert "bgtplanner unknown" in render(folder)
+
+
+class TestWhoGains:
+    def test_groups(self, tmp_path: Path) -> None:
+        settings = SHORT | {"privacy.budgets": "3:0.4,10:0.6"}
+        folder = make_run(tmp_path / "run", settings)
+        text = " ".join(read(write_report(folder)).text.split())
+        row = "up to 20 ratings", "30", "0.2100", "0.2000", "-5.0%", "-8.0% to -2.0%", "60%"
+        assert "".join(row) in text
+        assert "These groups lose: up to 20 ratings." in text
+        assert "Whether these gain cannot be told: 21 to 60 ratings." in text
+        pictures = {picture.name: picture.alt for picture in pictures_of(folder)}
+        assert "more than 60 ratings: 9.0% (6.0% to 12.0%)" in pictures["gain-ratings"]
+        assert "ε 3: 5.0%" in pictures["gain-budget"]
+        assert "62 %" in text
+
+    def test_nothing_learned(self, tmp_path: Path) -> None:
+        folder = make_run(tmp_path / "run", SHORT)
+        summary = json.loads((folder / "summary.json").read_text()) | {"learned": False}
+        (folder / "summary.json").write_text(json.dumps(summary))
+        page = render(folder)
+        assert "<h1>Nothing was learned from others.</h1>" in page
+        assert "each client&#39;s own doing" in page
+        assert "of the clients have a lower error" not in page
+
+    def test_edited(self, tmp_path: Path) -> None:
+        folder = make_run(tmp_path / "run", SHORT)
+        summary = json.loads((folder / "summary.json").read_text())
+        summary["gains"]["ratings"][0]["clients"] = "many"
+        (folder / "summary.json").write_text(json.dumps(summary))
+        with pytest.raises(RunFolderError, match=r"gains = an object: expected"):
+            render(folder)
+
+
+class TestLists:
+    def test_of_data_that_everybody_can_get(self, tmp_path: Path) -> None:
+        page = render(make_run(tmp_path / "run", SHORT))
+        assert "A Film of 1990" in page
+        assert "because everybody can get these data" in page
+
+    def test_names_are_text(self, tmp_path: Path) -> None:
+        folder = make_run(tmp_path / "run", SHORT)
+        lists = json.loads((folder / "examples.json").read_text())
+        lists["lists"][0]["items"][0]["title"] = "<script>alert(1)</script>"
+        (folder / "examples.json").write_text(json.dumps(lists))
+        assert read(write_report(folder)).tags.count("script") == 1, "our own"
+
+    def test_ones_own_are_not_shown_unless_asked_for(self, tmp_path: Path) -> None:
+        own = SHORT | {"data.dataset": "csv:own.csv"}
+        folder = make_run(tmp_path / "run", own)
+        (folder / "examples.json").unlink()  # a run on such data writes none
+        page = render(folder)
+        assert "The ratings are your own" in page
+        assert "--set run.examples=3" in page
+        asked = render(make_run(tmp_path / "asked", own | {"run.examples": 3}))
+        assert "because run.examples asks for them" in asked
+
+    def test_of_real_machines_never(self, tmp_path: Path) -> None:
+        folder = make_run(tmp_path / "run", SHORT)
+        config = (folder / "config.toml").read_text()
+        (folder / "config.toml").write_text(
+            config.replace("[folder]", "[folder]\ndeployed = true")
+        )
+        page = render(folder)
+        assert "A Film of 1990" not in page
+        assert "What people would be shown" not in page
+
+    def test_edited(self, tmp_path: Path) -> None:
+        folder = make_run(tmp_path / "run", SHORT)
+        (folder / "examples.json").write_text('{"lists": [{"user": 3}]}')
+        with pytest.raises(RunFolderError, match=r"examples\.json: lists = a list of 1: expected"):
+            render(folder)
 
 
 class TestUnfinished:

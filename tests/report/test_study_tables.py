@@ -22,6 +22,7 @@ from bgtplanner.report.study import (
     markdown,
     need_pictures,
     picture,
+    sheets,
     tables,
     write_files,
 )
@@ -104,25 +105,29 @@ class TestTerminal:
             "  one constant for all  3/3  0.2620  0.0020  0.0050",
             "  each user's own mean  3/3  0.2500  0.0000  0.0000",
             "  each client alone     3/3  0.2400  0.0000  0.0000",
-            "n: seeds finished of those requested; mean,",
-            "standard deviation, half the t-interval.",
+            "n: seeds finished of those requested; mean, standard deviation, half the",
+            "t-interval.",
             "Difference from uniform, paired by seed (last round)",
             "policy             n  NDCG@10   ±95 %  recall@10   ±95 %",
             "ml-100k, gaussian",
             "  bgt              3   +0.000   0.000     +0.000   0.000",
             "  unlimited †      3   +0.000   0.000     +0.000   0.000",
-            "A higher NDCG@10 and a higher recall@10 are better. *",
-            "marks an interval that excludes zero. † differs in more",
-            "than the policy: unlimited has privacy.mechanism none.",
-            "Difference from uniform, paired by",
-            "seed (last round)",
+            "A higher NDCG@10 and a higher recall@10 are better. * marks an interval that",
+            "excludes zero. † differs in more than the policy: unlimited has",
+            "privacy.mechanism none.",
+            "Difference from uniform, paired by seed (last round)",
             "policy             n     RMSE    ±95 %",
             "ml-100k, gaussian",
             "  bgt              3  -0.0200  0.0000*",
             "  unlimited †      3  -0.1300  0.0000*",
-            "A lower RMSE is better. * marks an",
-            "interval that excludes zero.",
+            "A lower RMSE is better. * marks an interval that excludes zero.",
         ]
+
+    def test_only_what_was_planned_for(self) -> None:
+        """What a command prints: the error by which policies are compared, and no more."""
+        titles = [sheet.title for sheet in sheets(comparison_of(), planned=True)]
+        apart = "Difference from uniform, paired by seed (last round)"
+        assert titles == ["RMSE (last round)", apart]
 
     def test_all_that_differs_is_said(self) -> None:
         lines = shown(comparison_of(older=True))  # whose model was another without privacy
@@ -148,8 +153,8 @@ class TestTerminal:
             "  bgt (OURS)          0.3117  0.3449  -0.0332  0.6490  0.6421  +0.0069",
             "ml-100k, no privacy",
             "  unlimited (FedSGD)  0.2017  0.2017  -0.0000  0.6490  0.9018  -0.2528",
-            "Ours is the mean over seeds of the best round; the difference is ours",
-            "minus the paper's.",
+            "Ours is the mean over seeds of the best round; the difference is ours minus the",
+            "paper's.",
         ]
 
     def test_failed_cells(self) -> None:
@@ -269,7 +274,7 @@ class TestSweep:
         lines = [line.split() for line in text.splitlines()]
         assert ["bgt", "3", "20", "2/2", "0.3500", "0.0707"] in lines
         assert ["uniform", "3", "5", "0/2", "failed"] in lines
-        assert "(last\nround)" in text
+        assert "(last round)" in text
         assert "…" not in text
         assert max(map(len, text.splitlines())) <= 80
 
@@ -339,7 +344,7 @@ class TestPicture:
 
 class TestFunction:
     def test_compare(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def execute(config: Config, *, out: Path, observer: Any) -> None:
+        def execute(config: Config, *, out: Path, **_: Any) -> None:
             assert config.privacy.epsilon == 4.0
             with RunFolder.create(out, config, fingerprint="x") as folder:
                 folder.write_summary(summary_of(config.planning.policy, config.run.seed))

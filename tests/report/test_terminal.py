@@ -169,9 +169,9 @@ class TestRun:
         assert max(len(line) for line in text.splitlines()) <= 80
         assert "mine: 2 clients, 10 items, 16 ratings to train on, 4 to test" in text
 
-    def test_a_line_every_tenth(self) -> None:
+    def test_a_line_every_quarter(self) -> None:
         lines = re.findall(r"^round (\d+)/30 ", whole_run(console()), re.MULTILINE)
-        assert [int(number) for number in lines] == list(range(3, 31, 3))
+        assert [int(number) for number in lines] == [8, 15, 23, 30]
 
     def test_the_last_round_has_a_line(self) -> None:
         lines = re.findall(r"^round (\d+)/", whole_run(console(), total=23), re.MULTILINE)
@@ -186,22 +186,56 @@ class TestRun:
         assert whole_run(console(terminal=True), -1) == ""
 
     def test_references_are_beside_the_result(self) -> None:
-        text = whole_run(console())
+        text = whole_run(console(), 1)
         for words in (
-            "predictor                  NDCG@10  recall@10  coverage  overlap    RMSE",
-            "one constant for all             –          –         –        –  0.2300",
-            "each user's own mean             –          –         –        –  0.2100",
-            "each client alone                –          –         –        –  0.2000",
-            "popularity, not private      0.291          –         –        –       –",
-            "factorization, last round    0.174          –         –        –  0.1900",
-            "RMSE 0.1900 is 0.76 on the scale of the data, 1 to 5. Over all rounds, people",
-            "were served with a mean RMSE of 0.2515.",
-            "error is 5.0 % lower than that of a client alone",
+            "predictor                   RMSE stars NDCG@10 recall@10 coverage overlap",
+            "one constant for all      0.2300  0.92       –         –        –       –",
+            "each user's own mean      0.2100  0.84       –         –        –       –",
+            "each client alone         0.2000  0.80       –         –        –       –",
+            "popularity, not private        –     –   0.291         –        –       –",
+            "factorization, last round 0.1900  0.76   0.174         –        –       –",
+            "RMSE 0.1900 is 0.76 stars, on the scale of the data, 1 to 5. Over all rounds,",
+            "people were served with a mean RMSE of 0.2515.",
+            "error is 5.0 % lower than that of a client alone (0.76",
             "rounds in 12.3 s",
             "Guarantee: none",
         ):
             assert words in text
         assert "RMSE by round  █" in text
+        assert max(map(len, text.splitlines())) <= 80
+
+    def test_on_one_screen_only_what_it_is_judged_by(self) -> None:
+        text = whole_run(console())
+        for words in (
+            "predictor                    RMSE  stars  NDCG@10",
+            "each client alone          0.2000   0.80        –",
+            "popularity, not private         –      –    0.291",
+            "factorization, as served   0.2515   1.01        –",
+            "factorization, last round  0.1900   0.76    0.174",
+            "Learning together: the error is 5.0 % lower than that of a client alone",
+            "Guarantee: none",
+        ):
+            assert words in text
+        for detail in ("constant", "recall@10", "by round", "scale of the data"):
+            assert detail not in text
+        assert len(text.splitlines()) <= 20, "with the lines of the command, 24"
+        assert max(map(len, text.splitlines())) <= 80
+
+    def test_better_off(self) -> None:
+        target = console()
+        RunProgress(target).finished(result(gains={"better": 0.743}))
+        assert "Better off: 74 % of the clients." in " ".join(text_of(target).split())
+
+    @pytest.mark.parametrize("verbosity", [0, 1])
+    def test_nothing_learned_comes_first(self, verbosity: int) -> None:
+        target = console()
+        changes = {"learned": False, "epsilon": 0.05, "trust": "local", "planner_note": "gave up"}
+        RunProgress(target, verbosity).finished(result(**changes))
+        text = " ".join(text_of(target).split())
+        assert "Nothing was learned from others. What helps: a larger --epsilon than 0.05" in text
+        assert "more clients or --trust secagg, which needs far less noise." in text
+        assert "Planner gave up." in text
+        assert "Learning together" not in text
 
     @pytest.mark.parametrize(
         ("together", "alone", "words"),
@@ -222,22 +256,29 @@ class TestRun:
         served = {"objective": "served", "rmse_served": 0.19, "ndcg_at_10_served": 0.15}
         more = {"rmse_client_alone_served": 0.2, "rmse_final": 0.18, "rmse_arriving": 0.25}
         reached = {"target": 0.2, "target_reached": True, "target_round": 11, "budget_left": 0.625}
-        RunProgress(target).finished(result(**served, **more, **reached))
+        RunProgress(target, 1).finished(result(**served, **more, **reached))
         text = text_of(target)
         for words in (
-            "each client alone, as served        –          –         –        –  0.2000",
-            "factorization, as served        0.150          –         –        –  0.1900",
-            "factorization, last round       0.174          –         –        –  0.1800",
+            "each client alone, as served 0.2000  0.80       –         –        –       –",
+            "factorization, as served     0.1900  0.76   0.150         –        –       –",
+            "factorization, last round    0.1800  0.72   0.174         –        –       –",
             "What counts is the error that people were served with, over all rounds. RMSE",
-            "0.1900 is 0.76 on the scale of the data, 1 to 5.",
+            "0.1900 is 0.76 stars, on the scale of the data, 1 to 5.",
             "before they were learned, with RMSE 0.2500.",
             "Target RMSE 0.2: reached in round 12; 62 % of the budget was kept.",
-            "Learning together: over all rounds, lists had NDCG@10 0.150 (what is popular has",
-            "the error was 5.0 % lower than that of a client alone.",
+            "Learning together: over all rounds, the error was 5.0 % lower than that of a",
+            "client alone (0.76 instead of 0.80 stars); lists had NDCG@10 0.150 (what is",
         ):
             assert words in text, words
-        assert text.index("as served   ") < text.index("factorization, last round")
+        assert text.index("as served 0") < text.index("factorization, last round")
         assert max(map(len, text.splitlines())) <= 80
+
+    def test_compiling_is_said_once(self) -> None:
+        target = console()
+        view = RunProgress(target)
+        for _ in range(3):
+            view.compiling()
+        assert text_of(target) == "compiling: the first round takes the longest\n"
 
     def test_going_on(self) -> None:
         target = console()
@@ -261,7 +302,7 @@ class TestRun:
 
     def test_lists_of_some_of_many_users(self) -> None:
         target = console()
-        RunProgress(target).finished(result(users=138_493, users_ranked=10_000))
+        RunProgress(target, 1).finished(result(users=138_493, users_ranked=10_000))
         text = " ".join(text_of(target).split())
         assert "The lists are those of 10,000 of 138,493 users, drawn at random." in text
 
@@ -313,7 +354,7 @@ class TestRun:
         done = result(**private)
         for entry in done.rounds:
             entry["left"] = [1 - entry["round"] / 30]
-        RunProgress(target).finished(done)
+        RunProgress(target, 1).finished(done)
         text = " ".join(text_of(target).split())
         places = [
             text.index(words)

@@ -1,4 +1,4 @@
-"""How often the round is compiled: most of what a short run waits for."""
+"""How much is compiled: most of what a short run waits for."""
 
 from __future__ import annotations
 
@@ -35,3 +35,5 @@ def test_once(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> Non
         simulate("synthetic", rounds=4, preset=preset, settings=size | few | settings)
     compiled = [text for text in caplog.messages if text.startswith("Compiling jit(round)")]
     assert len(compiled) == 1
+    programs = [text.split()[1] for text in caplog.messages if text.startswith("Compiling jit(")]
+    assert len(programs) <= 8, programs  # one of them predicts, for who gains and who loses

@@ -28,7 +28,7 @@ from bgtplanner.paper.table2 import NAMES, published
 from bgtplanner.runs import cells as cells_module
 from bgtplanner.runs import run as runner
 from bgtplanner.runs.cells import Cell, Outcome, _CellView, check_backend
-from bgtplanner.runs.config import Config
+from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.execute import _Clock, run_study
 from bgtplanner.runs.folder import RunFolder, write_whole
 from bgtplanner.runs.statistics import estimate, summed_up
@@ -70,7 +70,7 @@ class Fake:
         self.ran: list[tuple[str, int]] = []
         self.fails: dict[str, Exception] = {}
 
-    def execute(self, config: Config, *, out: Path, observer: Any) -> None:
+    def execute(self, config: Config, *, out: Path, observer: Any, **_: Any) -> None:
         policy = config.planning.policy
         self.ran.append((policy, config.run.seed))
         with RunFolder.create(out, config, fingerprint="x") as folder:
@@ -85,7 +85,7 @@ class Fake:
             folder.write_summary(summary_of(cell))
             observer.round({"round": 0}, 1)
 
-    def resume(self, path: Path, *, observer: Any) -> None:
+    def resume(self, path: Path, *, observer: Any, **_: Any) -> None:
         config = RunFolder(path).config()
         (path / "config.toml").unlink()
         self.execute(config, out=path, observer=observer)
@@ -477,13 +477,59 @@ class TestSideBySide:
         assert seen == ["ray", local]
 
 
+class TestData:
+    """Cells with the same data share them; no other process is asked twice either."""
+
+    def of(self, **settings: Any) -> Config:
+        return load_config(settings={"data.dataset": "synthetic", **TINY, **settings})
+
+    def test_they_are_loaded_once(self) -> None:
+        latest = cells_module.LatestData()
+        first = latest.of(self.of())
+        others = {"planning.policy": "uniform", "model.name": "biases", "privacy.epsilon": 1.0}
+        assert latest.of(self.of(**others)) is first
+        for settings in ({"run.seed": 1}, {"federation.rounds": 5}, {"data.train_share": 0.5}):
+            before = latest.of(self.of())
+            assert latest.of(self.of(**settings)) is not before
+
+    def test_it_comes_to_the_same(self) -> None:
+        latest, own = (
+            cells_module.LatestData(),
+            ("seconds_total", "seconds_per_round", "ledger_head"),
+        )
+        for policy in ("uniform", "late"):
+            config = self.of(**{"planning.policy": policy})
+            found = [runner.execute(config, data=data).summary for data in (None, latest.of)]
+            alone, shared = ({**summary, **dict.fromkeys(own)} for summary in found)
+            assert shared == alone
+
+    def test_a_later_study_reads_them_again(self, tmp_path: Path) -> None:
+        study, seen = request_of(settings=TINY, datasets=("synthetic",)), []
+        cell, config = next(iter(study.cells().items()))
+        for number, token in enumerate("aab"):
+            place = tmp_path / str(number)
+            stop, none = tmp_path / ".stop", cells_module.Objects()
+            cells_module._run_elsewhere(cell, config, place, stop, 1, token, none)
+            seen.append(cells_module._data_of_studies[token].of(config))
+        assert seen[0] is seen[1]
+        assert seen[1] is not seen[2]
+        assert list(cells_module._data_of_studies) == ["b"]
+
+    def test_lists_can_be_left_out(self) -> None:
+        found = runner.execute(self.of(), lists=False)
+        assert "ndcg_at_10" not in found.summary
+        assert not any("ndcg_at_10" in record for record in found.rounds)
+        assert found.summary["rmse_final"] == runner.execute(self.of()).summary["rmse_final"]
+
+
 def test_workers_take_their_share_of_the_cores(
     tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.setenv(name, "7")  # put back afterwards
     cell, config = next(iter(request_of().cells().items()))
-    outcome = cells_module._run_elsewhere(cell, config, tmp_path / "x", tmp_path / ".stop", 3)
+    place, stop, none = tmp_path / "x", tmp_path / ".stop", cells_module.Objects()
+    outcome = cells_module._run_elsewhere(cell, config, place, stop, 3, "a", none)
     assert outcome.summary
     assert (os.environ["NPROC"], os.environ["OMP_NUM_THREADS"]) == ("3", "3")
 

@@ -73,7 +73,7 @@ class TestNeighbours:
         promise, readings, shares, public, *_ = guarantee(result.summary)
         assert shares.startswith("Each client adds a share of the noise. The promise holds with ")
         assert "its noise comes from a seed" in promise
-        assert readings.startswith("Neighbours: epsilon 10 (replace-special); 24.4 if one client")
+        assert readings.startswith("Epsilon 10 bounds what can be told if what a client sends")
         assert public.startswith("This assumes that what was read off the ratings is public: ")
         assert "the scale, which was read off the ratings" in public
         assert "which items occur in the ratings at all" in public

@@ -15,7 +15,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.models.metrics import METRICS, lists_of
 from bgtplanner.models.references import references
 from bgtplanner.planning.objective import Objective
-from bgtplanner.report.terminal import about_scores, planned_key
+from bgtplanner.report.outcome import about_scores, planned_key
 from bgtplanner.runs.cells import Outcome, compared, metric_of
 from bgtplanner.runs.config import BEFORE, identifying, load_config, to_toml
 from bgtplanner.runs.reproduce import command_of

@@ -18,7 +18,7 @@ from bgtplanner.paper.accounting import client_level
 from bgtplanner.planning.schedules import Hindsight
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.report.guarantee import guarantee
-from bgtplanner.report.terminal import target_in_words
+from bgtplanner.report.outcome import target_in_words
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import load, ratings_of, split_of

@@ -74,7 +74,7 @@ def test_summary_and_page(tmp_path: Path) -> None:
         "popularity, not private",
         "popularity as released",
         "alone, with features",
-        f"is {5 * summary['rmse_served']:.3g} on the scale of the data, 0 to 5.",
+        f"is {5 * summary['rmse_served']:.2f} stars, on the scale of the data, 0 to 5.",
         "What counts is the error that people were served with, over all rounds.",
     ):
         assert words in page, words

@@ -193,8 +193,8 @@ class TestSimulate:
 class TestPredict:
     def test_one(self, learned: Result) -> None:
         predicted = learned.predict(3, 4)
-        assert predicted.shape == (1,)
-        assert 0 <= predicted[0] <= 5
+        assert type(predicted) is float
+        assert 0 <= predicted <= 5
 
     def test_as_the_simulation_does(self, learned: Result) -> None:
         users, items = np.arange(20), np.arange(20) % 15
@@ -220,7 +220,7 @@ class TestPredict:
             (-1, 0),
             (0, 15),
             ([0, 99], 0),
-            ("0", 0),
+            ("zero", 0),
             (0, "nonsense"),
             (0.5, 0),
             (float("nan"), 0),
@@ -230,9 +230,8 @@ class TestPredict:
         ],
     )
     def test_unknown_labels(self, learned: Result, user: Any, item: Any) -> None:
-        with pytest.raises(DataError) as caught:
+        with pytest.raises(DataError):
             learned.predict(user, item)
-        assert "99" not in str(caught.value)  # no label in a message
 
     def test_text_labels(self, tmp_path: Path) -> None:
         table = frame()
@@ -243,7 +242,7 @@ class TestPredict:
         result = simulate(f"csv:{file}", rounds=3)
         both = result.predict(["user7", "user0"], "item 3")
         assert both.shape == (2,)
-        assert np.array_equal(result.predict("user0", "item 3"), both[1:])
+        assert result.predict("user0", "item 3") == both[1]
         place = [list(result.ratings.user_labels).index(f"user{number}") for number in range(8)]
         item = list(result.ratings.item_labels).index("item 3")
         direct = result.ratings.to_raw(result.simulation.predict(place, [item] * 8))
@@ -760,7 +759,9 @@ class TestFailures:
             simulate(Ratings.from_arrays([], [], []), rounds=1)
 
     def test_two_equal_ratings_are_enough(self) -> None:
-        result = simulate(Ratings.from_arrays([0, 0], [0, 1], [3, 3], scale=(0, 5)), rounds=1)
+        same = Ratings.from_arrays([0, 0], [0, 1], [3, 3], scale=(0, 5))
+        with pytest.warns(UserWarning, match="there is nothing to learn"):
+            result = simulate(same, rounds=1)
         assert result.summary["ratings"] == 2
         assert result.summary["rmse_constant"] == pytest.approx(0, abs=1e-7)
 

@@ -117,7 +117,7 @@ class TestStudy:
             "planning.objective": "last",
             "privacy.neighbours": "replace-one",
         }
-        written["request"]["older"] = True
+        written["request"] |= {"older": True, "given": []}
         assert written.pop("reported") == ["rmse_final", "f1_final"]
         assert found.pop("objective") == "last", "what was planned for then"
         assert found.pop("reported") == ["rmse_final"], "F1 is for the paper"

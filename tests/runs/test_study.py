@@ -396,7 +396,7 @@ class TestFolder:
     ) -> None:
         run: list[float] = []
 
-        def execute(config: Config, *, out: Path, observer: Any) -> None:
+        def execute(config: Config, *, out: Path, **_: Any) -> None:
             if len(run) == 3:
                 raise InterruptedRunError("stopped")
             run.append(config.privacy.epsilon)

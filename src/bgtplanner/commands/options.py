@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -107,7 +108,9 @@ def need_simulator() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         import jax  # noqa: F401
-        import optax  # noqa: F401
+
+        if importlib.util.find_spec("optax") is None:  # imported when it is needed
+            raise ModuleNotFoundError("optax")
     except ModuleNotFoundError as error:
         raise MissingExtraError("sim", "Training in simulation") from error
 

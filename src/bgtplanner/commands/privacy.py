@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bgtplanner.commands.heads import Kept, check_heads, heads_around
 from bgtplanner.commands.options import Json, named_by_flags, need_simulator, print_json, say
 from bgtplanner.errors import (
     BGTPlannerError,
@@ -19,12 +18,12 @@ from bgtplanner.errors import (
     RunFolderError,
     StorageError,
 )
-from bgtplanner.privacy._journal import Head, in_write_ahead_mode, sqlite_warning
-from bgtplanner.privacy.budget import Budget
-from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.privacy.quotes import quotes
 from bgtplanner.report.screen import Screen
 from bgtplanner.text import csv_text
+
+if TYPE_CHECKING:  # SciPy takes long to import, and the help of all commands needs this file
+    from bgtplanner.commands.heads import Kept
+    from bgtplanner.privacy.ledger import Ledger
 
 ledger_app = typer.Typer(
     help="Show, check, export or restore a ledger.\n\nExample: `bgtplanner ledger show RUN`",
@@ -56,6 +55,8 @@ def budget(
 
     Example: `bgtplanner budget --epsilon 10 --delta 1e-5 --rounds 100`
     """
+    from bgtplanner.privacy.budget import Budget
+    from bgtplanner.privacy.quotes import quotes
     from bgtplanner.report.ledgers import quotes_view
 
     with named_by_flags():
@@ -130,6 +131,9 @@ def verify(
     Example: `bgtplanner ledger verify runs/first --head 12:9f…`
     """
     file = _file_of(ledger)
+    from bgtplanner.commands.heads import Kept, check_heads, heads_around
+    from bgtplanner.privacy._journal import Head, in_write_ahead_mode, sqlite_warning
+
     given = [] if head is None else [Kept("--head", (Head.parse(head),))]
     with _opened(ledger, read_only=True) as opened:
         rows, newest = opened.verify(), opened.head
@@ -234,6 +238,8 @@ def restore(
 
     Example: `bgtplanner ledger restore ledger.sqlite --head 12:9f… --lost all`
     """
+    from bgtplanner.privacy._journal import Head
+
     remembered = Head.parse(head)
     try:
         charge = None if lost == "all" else float(lost)
@@ -262,6 +268,8 @@ def _opened(path: Path, *, read_only: bool = False, rebuild: bool = False) -> Le
     Raises:
         LedgerError: If there is none; says what to do.
     """
+    from bgtplanner.privacy.ledger import Ledger
+
     file = _file_of(path)
     try:
         return Ledger.open(file, read_only=read_only, rebuild=rebuild)

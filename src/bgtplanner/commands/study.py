@@ -241,7 +241,7 @@ def _carry_out(
         print_json(found.as_json())
     else:
         console, place = Screen(), shlex.quote(str(folder))
-        for table in tables(found):
+        for table in tables(found, planned=True):
             console.print(table)
             console.print()
         for outcome in found.failed:

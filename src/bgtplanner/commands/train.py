@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -38,7 +40,12 @@ __all__ = ["resume", "run"]
 Track = Annotated[
     list[str] | None, typer.Option(help="Also log to: tensorboard | mlflow. Repeatable.")
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a line for every round.")]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="Print a line for every round, and all details at the end."
+    ),
+]
 
 
 def run(
@@ -124,6 +131,8 @@ def run(
         return
     view = _view(as_json, verbose, quiet)
     _need_device()
+    if not as_json and not quiet:
+        _import_meanwhile()
     folder = new_folder(chosen.data.dataset) if out is None else Path(out)
     with _watching(view, track, folder) as observer:
         result = execute(chosen, out=folder, overwrite=overwrite, observer=observer)
@@ -186,6 +195,16 @@ def _need_device() -> None:
         ) from error
 
 
+def _import_meanwhile() -> None:
+    """Import what draws the page while the first round is compiled: there is time enough."""
+
+    def page() -> None:
+        with contextlib.suppress(Exception):  # said when the page is due
+            report_writer()
+
+    threading.Thread(target=page, daemon=True).start()
+
+
 def new_folder(dataset: str) -> Path:
     # The end of a path says most, and a file name may have at most 255 bytes.
     plain = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in dataset)
@@ -205,7 +224,7 @@ def _view(as_json: bool, verbose: bool, quiet: bool) -> RunProgress:
 def _in_a_line(summary: Mapping[str, Any]) -> str:
     """What was planned for, in a few words."""
     from bgtplanner.models.metrics import METRICS, shown
-    from bgtplanner.report.terminal import is_served, planned_key
+    from bgtplanner.report.outcome import is_served, planned_key
 
     named = [name for name in ("rmse", "ndcg_at_10") if name in shown(summary["preset"])]
     figures = {name: summary.get(planned_key(summary, name)) for name in named}
@@ -224,6 +243,16 @@ def _show_result(result: Result, as_json: bool, view: RunProgress) -> None:
         say(f"{_in_a_line(result.summary)}  {result.folder}")
     elif result.folder is not None:
         try:
-            say(f"Report: {report_writer()(result.folder)}")
+            say(f"Report: {report_writer()(result.folder)}", *_next(result, page=True))
         except MissingExtraError as error:
-            say(f"Results: {result.folder}/summary.json ({error})")
+            say(f"Results: {result.folder}/summary.json ({error})", *_next(result, page=False))
+
+
+def _next(result: Result, page: bool) -> list[str]:
+    """What to do now: two commands, in two lines."""
+    from bgtplanner.runs.examples import example_users
+
+    folder, user = shlex.quote(str(result.folder)), example_users(result.ratings, 1)
+    ways = [f"bgtplanner report {folder} --open"] if page else []
+    ways += [f"bgtplanner recommend {folder} --user {shlex.quote(str(of))}" for of in user]
+    return [f"{'Next: ' if not place else '      '}{way}" for place, way in enumerate(ways)]

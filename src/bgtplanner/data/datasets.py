@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from bgtplanner.arguments import as_path, as_whole, refuse_unless
+from bgtplanner.caches import user_cache, with_home
 from bgtplanner.data.catalogue import Catalogue, ItemsFormat, read_items
 from bgtplanner.data.ratings import Duplicates, Ratings, Scale
 from bgtplanner.data.split import deal_users, merge_users
@@ -35,7 +38,6 @@ __all__ = [
     "find_files",
     "load_ratings",
     "parse_scale",
-    "with_home",
     "with_items",
 ]
 
@@ -239,6 +241,8 @@ def dataset_info(name: str) -> Dataset:
         >>> dataset_info("csv:mine.csv").scale
         'max'
     """
+    expected = "the name of a data set; a file is named 'csv:PATH' or 'parquet:PATH'"
+    refuse_unless(isinstance(name, str), "dataset", name, expected)
     kind, colon, path = name.partition(":")
     if colon and kind in _OWN:
         if not path.strip() or "\0" in path:
@@ -328,7 +332,10 @@ def load_ratings(
         >>> load_ratings("demo")
         Ratings(demo: 15000 ratings, 300 users, 300 items, 300 clients)
     """
-    info = dataset_info(name)
+    info, seed = dataset_info(name), as_whole("seed", seed, 0)
+    data_dir = None if data_dir is None else as_path("data_dir", data_dir)
+    if not isinstance(items, Catalogue | str):
+        items = as_path("items", items)
     columns = {"user": user, "item": item, "rating": rating, "time": time, "client": client}
     options = {"delimiter": delimiter, "header": header, "scale": scale, **columns}
     given = {option: value for option, value in options.items() if value is not None}
@@ -462,11 +469,16 @@ def _read(info: Dataset, paths: Sequence[Path], duplicates: Duplicates) -> Ratin
         )
     except DataError as error:
         raise DataError(str(error), path=paths[0]) from error
-    if table.user_labels is not None:
-        ratings = replace(ratings, user_labels=table.user_labels[ratings.user_labels])
-    if table.item_labels is not None:
-        ratings = replace(ratings, item_labels=table.item_labels[ratings.item_labels])
-    return ratings
+    return replace(
+        ratings,
+        user_labels=_named(ratings.user_labels, table.user_labels),
+        item_labels=_named(ratings.item_labels, table.item_labels),
+    )
+
+
+def _named(labels: NDArray[Any], names: NDArray[np.str_] | None) -> NDArray[Any]:
+    """The names of ids in a table, or the ids if they have none, in the width of any number."""
+    return labels.astype(np.int64) if names is None else names[labels]
 
 
 def data_folders(data_dir: Path | str | None = None) -> list[Path]:
@@ -484,8 +496,7 @@ def data_folders(data_dir: Path | str | None = None) -> list[Path]:
             raise ConfigError(f"--data-dir: {folders[0]} is not a folder; give one that exists")
     if from_environment := os.environ.get("BGTPLANNER_DATA"):
         folders.append(with_home(from_environment))
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return [*folders, with_home(cache) / "bgtplanner"]
+    return [*folders, user_cache()]
 
 
 def find_files(name: str, data_dir: Path | str | None = None) -> list[Path]:
@@ -524,11 +535,3 @@ def existing_file(path: Path) -> Path | None:
         except PermissionError:  # reading it will say so, with its name
             return candidate
     return None
-
-
-def with_home(path: Path | str) -> Path:
-    """The path with ``~`` expanded, if the system knows the home folder."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        return Path(path)

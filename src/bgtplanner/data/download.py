@@ -24,7 +24,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from bgtplanner.data.datasets import Archive, data_folders, dataset_info, existing_file, with_home
+from bgtplanner.caches import with_home
+from bgtplanner.data.datasets import Archive, data_folders, dataset_info, existing_file
 from bgtplanner.errors import ConfigError, DownloadError
 
 __all__ = ["fetch_dataset"]

@@ -7,7 +7,9 @@ client. All values are scaled to [0, 1].
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Self
@@ -15,15 +17,20 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bgtplanner.arguments import in_words, refuse_unless
 from bgtplanner.data.catalogue import Catalogue, as_label
-from bgtplanner.errors import ConfigError, DataError
+from bgtplanner.errors import ConfigError, DataError, quoted
 
-__all__ = ["Duplicates", "Ratings", "Scale"]
+__all__ = ["Duplicates", "Ratings", "Scale", "pieces"]
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
 
 _WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # integers that are written as they are read
+
+_SMALL_TABLE, _PIECE = 1 << 16, 1 << 20  # entries
+
+_NO_LABELS = (list, tuple, dict, set, frozenset, np.ndarray)
 
 Scale = Literal["max", "minmax"] | tuple[float, float]
 """How raw values become [0, 1]: ``max`` divides by the largest value, ``minmax`` maps the smallest
@@ -156,6 +163,8 @@ class Ratings:
         ConfigError.unless(
             unknown in ("error", "leave-out"), "unknown", unknown, "error or leave-out"
         )
+        fits = isinstance(catalogue, Catalogue)
+        refuse_unless(fits, "catalogue", catalogue, "a Catalogue; see Catalogue.from_frame")
         whole = self.item_labels.dtype.kind in "iuf" and all(
             map(_WHOLE.fullmatch, catalogue.labels)
         )
@@ -194,7 +203,11 @@ class Ratings:
 
     def to_raw(self, value: ArrayLike) -> NDArray[np.float64]:
         """Convert scaled values, such as predictions, back to the scale of the source."""
-        return np.asarray(value, dtype=np.float64) * (self.high - self.low) + self.low
+        try:
+            scaled = np.asarray(value, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise DataError(f"value = {in_words(value)}: expected numbers from 0 to 1") from error
+        return scaled * (self.high - self.low) + self.low
 
     @classmethod
     def from_arrays(
@@ -234,13 +247,22 @@ class Ratings:
                 label is missing from `users` or `items`, or a duplicate is found under
                 ``duplicates="error"``.
         """
-        raw = np.ones(np.shape(user)[:1]) if value is None else _as_float(value, "value")
+        refuse_unless(isinstance(name, str), "name", name, "text")
+        raw = np.ones(len(_column(user, "user"))) if value is None else _as_float(value, "value")
+        scale = _as_scale(scale)
         given, notes = value is None or not isinstance(scale, str), tuple[str, ...]()
         if value is None:
-            fits = isinstance(scale, str) or tuple(scale) == (0, 1)
+            fits = isinstance(scale, str) or scale == (0, 1)
             ConfigError.unless(fits, "scale", scale, "nothing, or 0 and 1, as there are no values")
-        alike = len(raw) > 1 and raw[0] > 0 and bool((raw == raw[0]).all())
-        implicit = value is None or (alike and not given)
+        alike = len(raw) > 1 and bool((raw == raw[0]).all())
+        implicit = value is None or (alike and not given and raw[0] > 0)
+        if alike and not implicit:
+            if not given:
+                raise DataError(
+                    f"all {len(raw):,} values are the same and not above 0, so that there is "
+                    "nothing to learn; give values that differ, or bounds with scale=(low, high)"
+                )
+            notes = ("All ratings have the same value: there is nothing to learn from them.",)
         if implicit:
             why = "There is no rating column" if value is None else "All ratings are the same"
             notes = (f"{why}: each row counts as a click (implicit feedback), with the value 1.",)
@@ -251,13 +273,14 @@ class Ratings:
         if when is not None and len(when) != len(raw):
             raise DataError(f"time has {len(when)} entries, value has {len(raw)}")
         low, high = _bounds(raw, scale)
-        outside = np.flatnonzero((raw < low) | (raw > high))
+        outside = np.flatnonzero(~((raw >= low) & (raw <= high)))
         if outside.size:
             raise DataError(
                 f"{outside.size} of {len(raw)} values lie outside the scale [{low:g}, {high:g}], "
                 f"the first in row {outside[0] + 1}"
             )
-        scaled = (raw - low) / (high - low) if high > low else np.zeros_like(raw)
+        scaled = raw - low
+        scaled /= (high - low) or 1.0
 
         client_of_user = np.arange(len(user_labels), dtype=np.int32)
         if client is not None:
@@ -266,13 +289,16 @@ class Ratings:
         keep, scaled = _resolve_duplicates(
             user_index, item_index, scaled, when, len(item_labels), duplicates
         )
-        user_index, item_index, scaled = user_index[keep], item_index[keep], scaled[keep]
-        when = None if when is None else when[keep]
-        order = np.lexsort((item_index, user_index, client_of_user[user_index]))
+        if keep is not None:
+            user_index, item_index, scaled = user_index[keep], item_index[keep], scaled[keep]
+            when = None if when is None else when[keep]
+        small = scaled.astype(np.float32)
+        del raw, scaled, keep, outside  # eight bytes per rating each
+        order = _in_order(client_of_user, user_index, item_index, len(item_labels))
         return cls(
             user=user_index[order],
             item=item_index[order],
-            value=scaled[order].astype(np.float32),
+            value=small[order],
             time=None if when is None else when[order],
             client_of_user=client_of_user,
             n_items=len(item_labels),
@@ -315,28 +341,64 @@ class Ratings:
         """
         named = {"user": user, "item": item, "value": value, "time": time, "client": client}
         columns: dict[str, Any] = {}
+        known = _columns_of(frame)
         for argument, name in named.items():
             try:
                 columns[argument] = None if name is None else frame[name]
-            except (KeyError, IndexError, TypeError, ValueError) as error:
-                known = getattr(frame, "column_names", None)
-                known = list(getattr(frame, "columns", frame)) if known is None else known
-                clicks = "; for clicks without ratings: value=None" * (argument == "value")
-                raise DataError(
-                    f"{argument}={name!r}: no such column; the frame has {known}{clicks}"
-                ) from error
             except Exception as error:  # frame libraries have errors of their own
-                raise DataError(f"{argument}={name!r}: no such column") from error
+                clicks = "; for clicks without ratings: value=None" * (argument == "value")
+                there = f"; the frame has {known}" * bool(known or isinstance(frame, Mapping))
+                raise DataError(f"{argument}={name!r}: no such column{there}{clicks}") from error
+        known = list(inspect.signature(cls.from_arrays).parameters)
+        for option in options:
+            if option not in known:
+                raise ConfigError(f"{option}: not an option; expected one of {', '.join(known)}")
         return cls.from_arrays(**columns, **options)
 
 
-def _as_float(column: ArrayLike, name: str) -> NDArray[np.float64]:
+def _columns_of(frame: Any) -> list[Any]:
+    """The names of the columns of a frame."""
+    if hasattr(frame, "collect"):  # lazy ones of Polars, those of Spark
+        raise DataError(f"frame = {in_words(frame)}: has no columns yet; collect it first")
+    for name in ("column_names", "columns"):  # Arrow's columns are not their names
+        if (known := getattr(frame, name, None)) is not None:
+            return list(known)
+    if isinstance(frame, Mapping):
+        return list(frame)
+    if isinstance(names := getattr(getattr(frame, "dtype", None), "names", None), tuple):
+        return list(names)  # a structured array of NumPy
+    if hasattr(frame, "__getitem__") and not isinstance(frame, Sequence | np.ndarray):
+        return []  # it may have columns all the same
+    raise DataError(
+        f"frame = {in_words(frame)}: expected a table with named columns, such as a DataFrame or "
+        "a dict of lists"
+    )
+
+
+def _column(column: ArrayLike, name: str) -> NDArray[Any]:
+    """A column as an array; entries that a masked array or a frame lacks are missing."""
     try:
-        array = np.asarray(column, dtype=np.float64)
+        array = np.asarray(column)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{name} must be numbers") from error
+        raise DataError(f"{name}: expected one label or number per rating, in a list") from error
     if array.ndim != 1:
-        raise DataError(f"{name} must be one-dimensional, has shape {array.shape}")
+        what = in_words(column) if array.ndim == 0 else f"shape {array.shape}"
+        raise DataError(f"{name} = {what}: expected a list or array with one entry per rating")
+    if np.ma.is_masked(column):
+        raise DataError(f"{name} must not hold masked entries; leave these ratings out")
+    return array
+
+
+def _as_float(column: ArrayLike, name: str) -> NDArray[np.float64]:
+    given = _column(column, name)
+    if given.dtype == object:
+        given = np.array([np.nan if _is_missing(of) else of for of in given.tolist()])
+    if given.dtype.kind == "c":
+        raise DataError(f"{name} must be numbers")
+    try:
+        array = given.astype(np.float64, copy=False)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"{name} must be numbers") from error
     bad = np.flatnonzero(~np.isfinite(array))
     if bad.size:
         raise DataError(
@@ -348,23 +410,82 @@ def _as_float(column: ArrayLike, name: str) -> NDArray[np.float64]:
 def _index_labels(
     column: ArrayLike, known: ArrayLike | None, name: str, length: int
 ) -> tuple[NDArray[Any], IntArray]:
-    array = np.asarray(column)
-    if array.ndim != 1 or len(array) != length:
-        raise DataError(f"{name} has shape {array.shape}, value has {length} entries")
-    if array.dtype == object:
-        if any(label is None or label != label for label in array.tolist()):  # None and NaN
-            raise DataError(f"{name} must not hold missing labels")
-        array = array.astype(str)
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise DataError(f"{name} must not hold NaN or infinity")
+    array = _labels(column, name)
+    if len(array) != length:
+        raise DataError(f"{name} has {len(array)} entries, and {length} were expected, as many as "
+                        "there are ratings")  # fmt: skip
     if known is None:
-        labels, index = np.unique(array, return_inverse=True)
-        return labels, index.astype(np.int32)
-    labels = np.unique(np.asarray(known))
+        return _distinct(array)
+    labels = np.unique(_labels(known, f"{name}s"))
     index = np.minimum(np.searchsorted(labels, array), max(len(labels) - 1, 0))
     if len(array) and not (len(labels) and np.array_equal(labels[index], array)):
         raise DataError(f"{name} holds labels that are not among the given {name}s")
     return labels, index.astype(np.int32)
+
+
+def _distinct(array: NDArray[Any]) -> tuple[NDArray[Any], IntArray]:
+    """The distinct labels in order, and which of them each entry is.
+
+    Whole numbers that lie close together are looked up in a table: sorting a hundred million of
+    them would take ten times as long, and gigabytes.
+    """
+    if array.dtype.kind in "iu" and len(array):
+        low, high = int(array.min()), int(array.max())
+        if high - low <= 2 * len(array) + _SMALL_TABLE:
+            there = np.zeros(high - low + 1, dtype=bool)
+            for some in pieces(len(array)):
+                there[array[some].astype(np.int64) - low] = True
+            place = np.cumsum(there, dtype=np.int32) - 1
+            index = np.empty(len(array), dtype=np.int32)
+            for some in pieces(len(array)):
+                index[some] = place[array[some].astype(np.int64) - low]
+            return (np.flatnonzero(there) + low).astype(array.dtype), index
+    labels, found = np.unique(array, return_inverse=True)
+    return labels, found.astype(np.int32)
+
+
+def pieces(length: int) -> list[slice]:
+    """Consecutive parts of an array, small enough for copies of one to cost no memory."""
+    return [slice(start, start + _PIECE) for start in range(0, length, _PIECE)]
+
+
+def _labels(column: ArrayLike, name: str) -> NDArray[Any]:
+    """A column of labels, each of them a number or text."""
+    array = _column(column, name)
+    if array.dtype == object:
+        if any(isinstance(label, _NO_LABELS) for label in array.tolist()):
+            raise DataError(f"{name} must hold labels: whole numbers or text")
+        missing = [_is_missing(label) for label in array.tolist()]
+        if any(missing):
+            row = missing.index(True) + 1
+            raise DataError(f"{name} must not hold missing labels; the first is in row {row}")
+        array = array.astype(str)
+    if array.dtype.kind not in "biufUSMm":
+        raise DataError(f"{name} must hold labels: whole numbers or text")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise DataError(f"{name} must not hold NaN or infinity")
+    return array
+
+
+def _is_missing(label: Any) -> bool:
+    """Whether it is None, a NaN, or the missing value of a library of frames."""
+    missing = label is None or type(label).__name__ in ("NAType", "NaTType")
+    return missing or (isinstance(label, float | np.floating) and bool(np.isnan(label)))
+
+
+def _as_scale(scale: Any) -> Scale:
+    """The scale with its bounds as a pair of numbers."""
+    if isinstance(scale, str) and scale in ("max", "minmax"):
+        return "max" if scale == "max" else "minmax"
+    try:
+        low, high = (float(bound) for bound in scale)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(
+            f"scale={quoted(scale)}: expected 'max', 'minmax' or two numbers (low, high)"
+        ) from error
+    if not (np.isfinite(low) and np.isfinite(high) and low < high):
+        raise ConfigError(f"scale=({low:g}, {high:g}): needs finite bounds with low < high")
+    return low, high
 
 
 def _bounds(raw: NDArray[np.float64], scale: Scale) -> tuple[float, float]:
@@ -378,15 +499,7 @@ def _bounds(raw: NDArray[np.float64], scale: Scale) -> tuple[float, float]:
         if high / 2 - low / 2 > 1e300:
             raise DataError("the values are too far apart to be scaled; are they ratings?")
         return low, high
-    try:
-        low, high = (float(bound) for bound in scale)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"scale={scale!r}: expected 'max', 'minmax' or two numbers (low, high)"
-        ) from error
-    if not (np.isfinite(low) and np.isfinite(high) and low < high):
-        raise ConfigError(f"scale=({low:g}, {high:g}): needs finite bounds with low < high")
-    return low, high
+    return scale
 
 
 def _resolve_duplicates(
@@ -396,24 +509,59 @@ def _resolve_duplicates(
     time: NDArray[np.float64] | None,
     n_items: int,
     rule: Duplicates,
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The rows to keep, in their order, and the values (changed only by the rule 'mean')."""
+) -> tuple[NDArray[np.bool_] | None, NDArray[np.float64]]:
+    """The rows to keep, and the values (changed only by the rule 'mean').
+
+    None stands for all rows, without duplicates: as it is nearly always.
+    """
     if rule not in ("last", "first", "mean", "error"):
         raise ConfigError(f"duplicates={rule!r}: expected 'last', 'first', 'mean' or 'error'")
-    pair = user.astype(np.int64) * n_items + item
-    order = np.argsort(pair, kind="stable") if time is None else np.lexsort((time, pair))
-    ordered = pair[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(pair) else order
-    if len(starts) == len(pair):
-        return np.arange(len(pair)), value
+    pair = _pair_keys(user, item, n_items)
+    pair.sort()  # in its place
+    repeated = np.unique(pair[1:][pair[1:] == pair[:-1]])
+    if not len(repeated):
+        return None, value
+    found = []
+    for some in pieces(len(pair)):
+        keys = _pair_keys(user[some], item[some], n_items)
+        at = np.minimum(np.searchsorted(repeated, keys), len(repeated) - 1)
+        found.append(np.flatnonzero(repeated[at] == keys) + some.start)
+    rows = np.concatenate(found)
+    pair = _pair_keys(user[rows], item[rows], n_items)
+    order = np.argsort(pair, kind="stable") if time is None else np.lexsort((time[rows], pair))
+    rows, pair = rows[order], pair[order]
+    starts = np.flatnonzero(np.r_[True, pair[1:] != pair[:-1]])
+    ends = np.r_[starts[1:], len(rows)]
     if rule == "error":
-        raise DataError(f"{len(pair) - len(starts)} ratings repeat a user-item pair")
+        raise DataError(f"{len(rows) - len(starts)} ratings repeat a user-item pair")
     if rule == "mean":
-        sums = np.add.reduceat(value[order], starts)
+        sums = np.add.reduceat(value[rows], starts)
         value = value.copy()
-        value[order[starts]] = sums / np.diff(np.r_[starts, len(pair)])
-    keep = order[starts] if rule != "last" else order[np.r_[starts[1:], len(pair)] - 1]
-    return np.sort(keep), value
+        value[rows[starts]] = sums / (ends - starts)
+    keep = np.ones(len(value), dtype=bool)
+    keep[rows] = False
+    keep[rows[ends - 1 if rule == "last" else starts]] = True
+    return keep, value
+
+
+def _in_order(
+    client_of_user: IntArray, user: IntArray, item: IntArray, n_items: int
+) -> NDArray[np.int64] | slice:
+    """What sorts ratings without duplicates by client, then user, then item."""
+    if (client_of_user[1:] < client_of_user[:-1]).any():
+        rank = np.empty_like(client_of_user)
+        rank[np.argsort(client_of_user, kind="stable")] = np.arange(len(rank))
+        user = rank[user]
+    keys = _pair_keys(user, item, n_items)
+    return slice(None) if (keys[1:] > keys[:-1]).all() else np.argsort(keys)
+
+
+def _pair_keys(user: NDArray[Any], item: IntArray, n_items: int) -> NDArray[np.int64]:
+    """A number for each pair, in the order of users, and then of items."""
+    keys = user.astype(np.int64)
+    keys *= n_items
+    keys += item
+    return keys
 
 
 def _clients_of_users(client: IntArray, user: IntArray, n_users: int) -> IntArray:

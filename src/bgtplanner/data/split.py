@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.data.ratings import IntArray, Ratings
+from bgtplanner.data.ratings import IntArray, Ratings, pieces
 from bgtplanner.errors import ConfigError, DataError
 
 __all__ = ["Arrival", "Pairs", "Split", "Within", "deal_users", "merge_users", "split_ratings"]
@@ -18,6 +19,8 @@ Within = Literal["user", "all", "last", "time", "leave-last"]
 
 Arrival = Literal["random", "time"]
 """In which order the training ratings arrive."""
+
+_SORTED_AT_ONCE = 1 << 22  # ratings
 
 
 def deal_users(ratings: Ratings, clients: int, *, seed: int) -> Ratings:
@@ -102,8 +105,8 @@ class Split:
         """
         ConfigError.unless(0 < share < 1, "share", share, "above 0 and below 1")
         draw = np.random.default_rng([seed, 0xA51D]).random(len(self.train))
-        rank, size = _rank_within(self.train.client, draw, self.train.n_clients)
-        aside = rank < np.floor(share * size + 1e-9)
+        rank, sizes = _rank_within(self.train.client, draw, self.train.n_clients)
+        aside = rank < np.floor(share * sizes + 1e-9)[self.train.client]
         kept, kept_aside = (
             replace(self, train=self.train.take(mask), arrival=self.arrival[mask])
             for mask in (~aside, aside)
@@ -171,27 +174,33 @@ def split_ratings(
     users, everybody = (ratings.user, ratings.n_users), (np.zeros_like(ratings.user), 1)
     group, groups = everybody if within in ("all", "time") else users
     when = _times(ratings, f"data.split={within}") if within not in ("user", "all") else None
-    rank, size = _rank_within(group, draw, groups, when)
-    kept = np.floor(train_share * size + 1e-9)
+    rank, sizes = _rank_within(group, draw, groups, when)
+    kept = np.floor(train_share * sizes + 1e-9)
     if within == "leave-last":
-        kept = np.maximum(size - leave_last, 1)
-    in_training = rank < kept
+        kept = np.maximum(sizes - leave_last, 1)
+    in_training = rank < kept.astype(np.int32)[group]
+    del draw, rank  # memory that the training ratings can use
     train, test = ratings.take(in_training), ratings.take(~in_training)
 
     draw = generator.random(len(train))
     if arrival == "time":
-        when = _times(train, "data.arrival=time")
-        rank, size = _rank_within(np.zeros_like(train.user), draw, 1, when)
+        group, when = np.zeros_like(train.user), _times(train, "data.arrival=time")
+        rank, sizes = _rank_within(group, draw, 1, when)
         phase = np.zeros(1)
     else:
-        rank, size = _rank_within(train.client, draw, train.n_clients)
+        group = train.client
+        rank, sizes = _rank_within(group, draw, train.n_clients)
         # A random phase per client, so that the first late ratings do not all come at once.
-        phase = generator.random(train.n_clients)[train.client]
-    initial = np.ceil(initial_share * size - 1e-9)
-    late = rank >= initial
-    step = (rank - initial + phase) * (rounds - 1) / np.maximum(size - initial, 1)
-    # The minimum matters with one round, or if rounding lifts the last step to a whole round.
-    first = np.where(late, np.minimum(1 + np.floor(step), rounds - 1), 0).astype(np.int32)
+        phase = generator.random(train.n_clients)
+    initial = np.ceil(initial_share * sizes - 1e-9)
+    first = np.empty(len(train), dtype=np.int32)
+    for some in pieces(len(train)):
+        of, at = group[some], rank[some]
+        step = (at - initial[of] + phase[of]) * (rounds - 1)
+        step /= np.maximum(sizes - initial, 1)[of]
+        # The minimum matters with one round, or if rounding lifts the last step to a whole round.
+        late = np.minimum(1 + np.floor(step), rounds - 1)
+        first[some] = np.where(at >= initial[of], late, 0)
     return Split(train=train, test=test, arrival=first, in_order=arrival == "time")
 
 
@@ -210,11 +219,23 @@ def _rank_within(
     draw: NDArray[np.float64],
     n_groups: int,
     when: NDArray[np.float64] | None = None,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rank of each row in its group, by time if given and then by draw, and the group's size."""
-    order = np.lexsort((draw, group) if when is None else (draw, when, group))
+) -> tuple[IntArray, NDArray[np.int64]]:
+    """Rank of each row in its group, by time if given and then by draw, and the groups' sizes.
+
+    Where groups come one after the other, some of them are sorted at a time: a hundred million
+    ratings then need no more memory than their ranks.
+    """
     sizes = np.bincount(group, minlength=n_groups)
-    starts = np.cumsum(sizes) - sizes
-    rank = np.empty(len(group), dtype=np.int64)
-    rank[order] = np.arange(len(group)) - starts[group[order]]
-    return rank, sizes[group]
+    ends = np.cumsum(sizes)
+    starts = ends - sizes
+    rank = np.empty(len(group), dtype=np.int32)
+    bounds = np.array([0, len(group)])
+    if not (group[1:] < group[:-1]).any():
+        steps = np.searchsorted(ends, np.arange(_SORTED_AT_ONCE, len(group), _SORTED_AT_ONCE))
+        bounds = np.unique(np.r_[0, ends[steps], len(group)])
+    for low, high in itertools.pairwise(bounds.tolist()):
+        part = group[low:high]
+        keys = (draw[low:high], part) if when is None else (draw[low:high], when[low:high], part)
+        order = np.lexsort(keys)
+        rank[low + order] = np.arange(low, high) - starts[part[order]]
+    return rank, sizes

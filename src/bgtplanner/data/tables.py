@@ -151,7 +151,7 @@ class _Part:
     """Some rows of a table.
 
     Attributes:
-        columns: Arrow arrays by role. Ids are text; missing cells are null or empty.
+        columns: Arrow arrays by role. Ids can be cast to text; missing cells are null or empty.
         place: Position of each of them among all columns.
         fault: Makes the error about a cell, from its row, its column and the problem.
     """
@@ -172,7 +172,7 @@ class _Part:
         column = self.columns[role]
         self._refuse(role, _numpy(column.is_null()), "is empty")
         coded = column.dictionary_encode()
-        labels, rows = coded.dictionary, _numpy(coded.indices)
+        labels, rows = coded.dictionary.cast(pa.string()), _numpy(coded.indices)
         length = _numpy(compute.binary_length(labels))
         fits = _numpy(compute.match_substring_regex(labels, _WHOLE if whole_only else ""))
         for bad, problem in (
@@ -241,7 +241,9 @@ def _joined(parts: list[Any]) -> tuple[NDArray[Any], NDArray[np.str_] | None]:
     whole = pa.chunked_array(parts).unify_dictionaries().combine_chunks()
     labels, rows = whole.dictionary, _numpy(whole.indices)
     if compute.all(compute.match_substring_regex(labels, _WHOLE)).as_py():
-        return _numpy(labels.cast(pa.int64()))[rows], None
+        numbers = _numpy(labels.cast(pa.int64()))
+        small = numbers.max(initial=0) < 2**31
+        return numbers.astype(np.int32 if small else np.int64)[rows], None
     names, index = np.unique(np.array(labels.to_pylist()), return_inverse=True)
     return index[rows], names
 
@@ -297,7 +299,7 @@ def _fault_in_row(path: Path, first: int, row: int, column: int, problem: str) -
 
 
 def _as_text(column: Any, role: str) -> Any:
-    """A Parquet column in the form of a text table: ids as text, timestamps in seconds."""
+    """A Parquet column in the form of a text table: ids can be text, timestamps in seconds."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -306,6 +308,8 @@ def _as_text(column: Any, role: str) -> Any:
     if role in _IDS:
         if pa.types.is_floating(column.type):
             column = compute.if_else(compute.is_finite(column), column, None)
+        if pa.types.is_integer(column.type):  # as it is: only its distinct numbers become text
+            return column
         return column.cast(pa.string())
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         moment = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())

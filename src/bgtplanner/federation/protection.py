@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.client import as_shared, flat_upload
@@ -145,22 +145,22 @@ def terms_of(
     that were invited, by default those `granted`, and for what is tolerated of them.
     """
 
-    def single(values: Floats | None) -> Any:
-        return None if values is None else jnp.asarray(values, dtype=jnp.float32)
+    def single(values: ArrayLike | None) -> Any:
+        return None if values is None else np.asarray(values, dtype=np.float32)
 
     bounds, scales = _bounds_and_scales(accountant, trust, clip, charges, neighbours)
     pays = (charges > 0)[class_of_client]
     number = int(((granted if invited is None else invited) & pays).sum())
     shares = shares_of(accountant, trust, bounds, scales, number, tolerance)
     return Terms(
-        granted=jnp.asarray(granted & pays, dtype=jnp.float32),
+        granted=single(granted & pays),
         clip=single(bounds),
         scale=single(scales),
-        class_of_client=jnp.asarray(class_of_client),
+        class_of_client=cast(Any, class_of_client),
         parameters=single(mechanism_named(accountant.mechanism).parameters(charges)),
         own=single(own),
-        share=None if shares is None else jnp.float32(shares.std_of_share),
-        step=None if shares is None else jnp.float32(shares.step),
+        share=None if shares is None else single(shares.std_of_share),
+        step=None if shares is None else single(shares.step),
     )
 
 

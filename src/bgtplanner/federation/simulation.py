@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache, cached_property, partial
-from typing import Any, Literal, NamedTuple
+from functools import cached_property, partial
+from typing import Any, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Pairs, Split
 from bgtplanner.errors import ConfigError, RunFolderError
-from bgtplanner.federation.programs import padding_of
+from bgtplanner.federation.programs import FEW_RATINGS, Program, padding_of, patiently
 from bgtplanner.federation.protection import Terms
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Extras, Federation, Heldout, Outcome, State
 from bgtplanner.federation.validation import ValidationSet
-from bgtplanner.models.interactions import Interactions
-from bgtplanner.models.learner import Explanation
+from bgtplanner.models.interactions import Interactions, Shared
+from bgtplanner.models.learner import Explanation, Learner, Local
 from bgtplanner.models.metrics import Metrics, tally
 from bgtplanner.planning.policy import Plan
 
@@ -92,7 +92,7 @@ class _Arriving(NamedTuple):
         def filled(column: NDArray[Any]) -> Array:
             made = np.zeros((len(counts), max(1, int(counts.max()))), dtype=column.dtype)
             made[row, place] = column[late]
-            return jnp.asarray(made)
+            return cast(Array, jax.device_put(made))
 
         train = split.train
         return cls(*map(filled, (train.user, train.item, train.value, np.ones_like(train.value))))
@@ -100,6 +100,9 @@ class _Arriving(NamedTuple):
 
 class Simulation:
     """A federation on one machine, stepped round by round.
+
+    Attributes:
+        on_compiling: Is called when a program takes more than two seconds to compile.
 
     Args:
         federation: What is learned and how.
@@ -128,21 +131,19 @@ class Simulation:
         self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
         self._arrivals = np.sort(split.arrival)
         self._before: tuple[Array, Array] | None = None
+        self._compiled: set[Program] = set()
+        self.on_compiling: Callable[[], None] | None = None
         self._device = pick_device(device)
-        self._split = split
+        self._split, self._small = split, len(split.train) <= FEW_RATINGS
         with jax.default_device(self._device):
             self._interactions = Interactions.laid_out(split.train, split.arrival)
             self._heldout = Heldout.of(split.test, self._interactions)
             self._arriving = _Arriving.of(split) if split.in_order else None
             self._aside: ValidationSet | None = None
             if aside is not None:
-                kept = aside.train
-                self._aside = ValidationSet.of(kept, aside.arrival, self._interactions)
-            self._first_key, self._key = jax.random.split(jax.random.key(seed))
-            # Each round reuses the memory of the old state, so that parameters are never held
-            # twice. Copied first, since a model may use one array in two places.
-            initial = federation.initial(self._first_key, self._interactions)
-            self._state: State = jax.tree.map(_strong, initial)
+                kept, late = aside.train, aside.arrival
+                self._aside = ValidationSet.of(kept, late, self._interactions)
+        self._key, self._state = self._begun()
 
     @cached_property
     def _first_round(self) -> NDArray[np.int64] | None:
@@ -167,17 +168,28 @@ class Simulation:
         """Parameters, local state and optimizer memory after the last round."""
         return self._state
 
+    def _run(self, program: Program, *arguments: Any) -> Any:
+        """Run a program on the device of this simulation, compiled for its size."""
+        tell = None if program in self._compiled else self.on_compiling
+        with jax.default_device(self._device), patiently(tell):
+            found = program(self._device.platform, self._small, self.federation, *arguments)
+        self._compiled.add(program)
+        return found
+
+    def _begun(self) -> tuple[Array, State]:
+        """Return the key of the rounds, and a state of its own before the first of them."""
+        seed = np.uint32(self._made_with[2] & 0xFFFFFFFF)  # as jax.random.key does
+        key, state = self._run(_FIRST, self._interactions, seed)
+        return key, state
+
+    def _as_known(self) -> tuple[State, Interactions, Any, bool]:
+        """The state, what clients know by now, and whether it is before the first round."""
+        last = np.int32(max(self.next_round - 1, 0))
+        return self._state, self._interactions, last, self.next_round == 0
+
     def evaluate(self) -> Metrics:
         """Return the current scores on the held-out ratings."""
-        with jax.default_device(self._device):
-            predicted = self._predicted(self._heldout.user, self._heldout.item)
-            return Metrics.of(jax.device_get(tally(predicted, self._heldout.value)))
-
-    def _predicted(self, user: Array, item: Array) -> Array:
-        known = self._interactions.at(max(self.next_round - 1, 0))
-        first = self.next_round == 0
-        predicted: Array = _predict(self.federation, self._state, known, user, item, first)
-        return predicted
+        return Metrics.of(jax.device_get(self._run(_SCORES, *self._as_known(), self._heldout)))
 
     def step(self, terms: Terms | None = None, plan: Plan | None = None) -> RoundResult:
         """Run the next round under terms that were agreed and paid for.
@@ -202,17 +214,13 @@ class Simulation:
         return self._record(self._play("rest"))
 
     def _play(self, kind: Literal["round", "rest"], *more: Any) -> Outcome:
-        play, index = _compiled(self._device.platform, kind), jnp.int32(self.next_round)
-        with jax.default_device(self._device):
-            self._before = None
-            if self._arriving is not None:  # first of all: the round takes the old state's memory
-                self._before = _error_before(
-                    self.federation, self._state, self._interactions, self._arriving, index
-                )
-            self._state, outcome = play(
-                self.federation, self._state, self._interactions, self._heldout, index, *more
-            )
-        return outcome
+        state, known, index = self._state, self._interactions, np.int32(self.next_round)
+        self._before = None
+        if self._arriving is not None:  # first of all: the round takes the old state's memory
+            self._before = self._run(_ERROR_BEFORE, state, known, self._arriving, index)
+        play = _ROUND if kind == "round" else _REST
+        self._state, outcome = self._run(play, state, known, self._heldout, index, *more)
+        return cast(Outcome, outcome)
 
     def _record(self, outcome: Outcome) -> RoundResult:
         outcome, index = jax.device_get(outcome), self.next_round
@@ -238,15 +246,14 @@ class Simulation:
 
     def divide(self, split: Mapping[str, float]) -> None:
         """Ask clients to divide their next uploads so; it is sent out with the parameters."""
-        with jax.default_device(self._device):
-            shared = self.federation.model.asking(self._state.shared, split)
-            self._state = self._state._replace(shared=shared)
+        if type(self.federation.model).asking is Learner.asking:
+            return  # there is nothing to ask
+        shared = self._run(_ASKING, self._state.shared, dict(split))
+        self._state = self._state._replace(shared=shared)
 
     def withdraw(self) -> None:
         """Return to the initial parameters: those learned since are not worth using."""
-        with jax.default_device(self._device):
-            first = self.federation.initial(self._first_key, self._interactions)
-            self._state = self._state._replace(shared=jax.tree.map(jnp.array, first.shared))
+        self._state = self._state._replace(shared=self._begun()[1].shared)
 
     @cached_property
     def _pairs(self) -> Pairs:
@@ -263,9 +270,8 @@ class Simulation:
         client, item = self._pairs.client[known], self._pairs.item[known]
         further, extras = None, self.federation.extras
         if extras is not None:
-            with jax.default_device(self._device):
-                index = jnp.int32(self.next_round)
-                further = _extra_items(extras, self._interactions, index, self._key)
+            index = np.int32(self.next_round)
+            further = self._run(_EXTRA_ITEMS, self._interactions, index, self._key)
         if further is None:
             return client, item
         pretended = np.asarray(further)
@@ -282,31 +288,32 @@ class Simulation:
         """
         users, items = (np.asarray(index, dtype=np.int32) for index in (user, item))
         missing = padding_of(len(users))
-        with jax.default_device(self._device):
-            filled = (jnp.asarray(np.pad(index, (0, missing))) for index in (users, items))
-            return np.asarray(self._predicted(*filled))[: len(users)]
+        filled = (np.pad(index, (0, missing)) for index in (users, items))
+        predicted = self._run(_PREDICT, *self._as_known(), *filled)
+        return np.asarray(predicted)[: len(users)]
 
     def rank(self, users: ArrayLike) -> NDArray[np.float32]:
         """Return the model's ranking of all items for some users, ``[users, n_items]``.
 
         A higher number ranks higher. It ranks what a user has rated as well.
         """
-        return np.asarray(self._of_users("rank", users))[: np.size(users)]
+        return np.asarray(self._of_users(_RANK, users))[: np.size(users)]
 
     def explain(self, users: ArrayLike) -> Explanation:
         """Return what the ranking for some users rests on, as NumPy arrays."""
-        found: Explanation = self._of_users("explain", users)
+        found: Explanation = self._of_users(_EXPLAIN, users)
         return found.of_users(slice(np.size(users)))
 
-    def _of_users(self, what: Literal["rank", "explain"], users: ArrayLike) -> Any:
+    def popularity(self) -> NDArray[np.float32] | None:
+        """Return the popularity that :meth:`explain` has, which is the same for all users."""
+        found = self._of_users(_POPULARITY, np.zeros(1))
+        return None if found is None else np.asarray(found)
+
+    def _of_users(self, program: Program, users: ArrayLike) -> Any:
         """Return the model's answer for some users, whose number is padded."""
         which = np.asarray(users, dtype=np.int32)
-        padded = jnp.asarray(np.pad(which, (0, padding_of(len(which)))))
-        known = self._interactions.at(max(self.next_round - 1, 0))
-        with jax.default_device(self._device):
-            return _of_users(
-                self.federation, self._state, known, padded, self.next_round == 0, what
-            )
+        padded = np.pad(which, (0, padding_of(len(which))))
+        return self._run(program, *self._as_known(), padded)
 
     def known(self) -> Ratings:
         """Return the ratings that clients know after the last round, for whatever they use them.
@@ -319,9 +326,7 @@ class Simulation:
     @property
     def learned(self) -> bool:
         """Whether the shared parameters are other than before the first round."""
-        with jax.default_device(self._device):
-            first = self.federation.initial(self._first_key, self._interactions).shared
-        pairs = zip(first, self._state.shared, strict=True)
+        pairs = zip(self._begun()[1].shared, self._state.shared, strict=True)
         return not all(np.array_equal(np.asarray(old), np.asarray(new)) for old, new in pairs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -388,55 +393,65 @@ def restored_state(
     return jax.tree_util.tree_unflatten(tree, restored), int(arrays["next_round"])
 
 
-@partial(jax.jit, static_argnums=0)
+def _first(federation: Federation, interactions: Interactions, seed: Array) -> tuple[Array, State]:
+    """Return the key of the rounds, and the state before the first of them.
+
+    Each round reuses the memory of the old state, so that parameters are never held twice. Copied
+    first, since a model may use one array in two places.
+    """
+    first, key = jax.random.split(jax.random.key(seed))
+    return key, jax.tree.map(_strong, federation.initial(first, interactions))
+
+
+def _strong(leaf: Array) -> Array:
+    """Return a copy with a strong type: a weakly typed leaf would compile the round twice."""
+    return jnp.array(leaf, dtype=leaf.dtype)
+
+
+def _asking(federation: Federation, shared: Shared, split: Mapping[str, float]) -> Shared:
+    return federation.model.asking(shared, split)
+
+
 def _extra_items(
-    extras: Extras, interactions: Interactions, index: Array, key: Array
+    federation: Federation, interactions: Interactions, index: Array, key: Array
 ) -> Array | None:
-    return extras.items(key, index, interactions.at(index))
+    return cast(Extras, federation.extras).items(key, index, interactions.at(index))
 
 
-# This XLA fusion makes a round of gathers and segment sums about a third slower on the CPU.
-_CPU_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": ""}
-
-
-@cache
-def _compiled(
-    platform: str, kind: Literal["round", "rest"]
-) -> Callable[..., tuple[State, Outcome]]:
-    """Return the compiled round, which all runs of equal federations and shapes share."""
-    options = _CPU_OPTIONS if platform == "cpu" and _compiler_knows_options() else None
-    if kind == "rest":
-        return jax.jit(Federation.rest, static_argnums=0, compiler_options=options)
-    return jax.jit(
-        Federation.round, static_argnums=(0, 8), donate_argnums=1, compiler_options=options
-    )
-
-
-@cache
-def _compiler_knows_options() -> bool:
-    try:
-        jax.jit(lambda value: value + 1, compiler_options=_CPU_OPTIONS)(jnp.zeros(()))
-    except Exception:  # another version of the compiler may fail in any way
-        return False
-    return True
-
-
-@partial(jax.jit, static_argnums=(0, 5))
 def _predict(
     federation: Federation,
     state: State,
     interactions: Interactions,
+    last: Array,
+    first: bool,
     user: Array,
     item: Array,
-    first: bool,
 ) -> Array:
     """Return predictions; before the first round, clients have not fitted anything yet."""
-    model, shared, local = federation.model, state.shared, state.local
-    local = model.personalise(shared, local, interactions) if first else local
-    return model.predict(shared, local, interactions, user, item)
+    model, shared, local, known = _as_known(federation, state, interactions, last, first)
+    return model.predict(shared, local, known, user, item)
 
 
-@partial(jax.jit, static_argnums=0)
+def _as_known(
+    federation: Federation, state: State, interactions: Interactions, last: Array, first: bool
+) -> tuple[Learner, Shared, Local, Interactions]:
+    known, model, local = interactions.at(last), federation.model, state.local
+    local = model.personalise(state.shared, local, known) if first else local
+    return model, state.shared, local, known
+
+
+def _scores(
+    federation: Federation,
+    state: State,
+    interactions: Interactions,
+    last: Array,
+    first: bool,
+    heldout: Heldout,
+) -> dict[str, Any]:
+    user, item, value = heldout
+    return tally(_predict(federation, state, interactions, last, first, user, item), value)
+
+
 def _error_before(
     federation: Federation,
     state: State,
@@ -456,20 +471,31 @@ def _error_before(
     return (weight * (predicted - value) ** 2).sum(), weight.sum()
 
 
-@partial(jax.jit, static_argnums=(0, 4, 5))
 def _of_users(
+    what: Literal["rank", "explain", "popularity"],
     federation: Federation,
     state: State,
     interactions: Interactions,
-    users: Array,
+    last: Array,
     first: bool,
-    what: Literal["rank", "explain"],
+    users: Array,
 ) -> Any:
-    model, shared, local = federation.model, state.shared, state.local
-    local = model.personalise(shared, local, interactions) if first else local
-    return getattr(model, what)(shared, local, interactions, users)
+    model, shared, local, known = _as_known(federation, state, interactions, last, first)
+    if what == "rank":
+        return model.rank(shared, local, known, users)
+    explained = model.explain(shared, local, known, users)
+    return explained if what == "explain" else explained.popularity
 
 
-def _strong(leaf: Array) -> Array:
-    """Return a copy with a strong type: a weakly typed leaf would compile the round twice."""
-    return jnp.array(leaf, dtype=leaf.dtype)
+# All are shared by runs of equal federations and shapes.
+_FIRST = Program(_first, static=(0,))
+_ROUND = Program(Federation.round, static=(0, 8), donated=(1,))
+_REST = Program(Federation.rest, static=(0,))
+_ASKING = Program(_asking, static=(0,))
+_EXTRA_ITEMS = Program(_extra_items, static=(0,))
+_ERROR_BEFORE = Program(_error_before, static=(0,))
+_PREDICT = Program(_predict, static=(0, 4))
+_SCORES = Program(_scores, static=(0, 4))
+_RANK = Program(partial(_of_users, "rank"), static=(0, 4))
+_EXPLAIN = Program(partial(_of_users, "explain"), static=(0, 4))
+_POPULARITY = Program(partial(_of_users, "popularity"), static=(0, 4))

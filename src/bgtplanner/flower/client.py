@@ -28,22 +28,17 @@ import fcntl
 import io
 import json
 import logging
-import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.durable import replace_file
 from bgtplanner.errors import BGTPlannerError, ConfigError, LedgerError, MessageError
@@ -52,15 +47,6 @@ from bgtplanner.federation.aggregation.keys import public_bytes
 from bgtplanner.federation.aggregation.messages import Request as SumRequest
 from bgtplanner.federation.aggregation.server import STEPS
 from bgtplanner.federation.answers import Answers
-from bgtplanner.federation.client import (
-    coordinates_of,
-    first_parameters,
-    nothing_kept,
-    predictions_of,
-    ranking_of,
-    train_client,
-    with_features,
-)
 from bgtplanner.federation.guard import Guard, Release, SharedUpload
 from bgtplanner.federation.pacing import Pacing
 from bgtplanner.flower.clientfile import ClientFile, load_client
@@ -70,19 +56,16 @@ from bgtplanner.flower.messages import (
     KEEP,
     SUM,
     Hello,
+    HelloRequest,
     Request,
     SentCatalogue,
     SentModel,
     SumStep,
-    read_hello_request,
     reply,
     step_record,
     upload_record,
 )
-from bgtplanner.flower.sums import RoundStore, identity_in, new_identity
-from bgtplanner.models.interactions import Shared
-from bgtplanner.models.learner import MODELS, Learner, Local
-from bgtplanner.models.recommending import Recommender, note_of, pairs_of
+from bgtplanner.flower.sums import RoundStore, identity_in, new_identity, proof_of
 from bgtplanner.privacy._journal import Head
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.allowed import Choice, allows
@@ -90,6 +73,9 @@ from bgtplanner.privacy.ledger import Ledger, Reservation
 from bgtplanner.privacy.noise import NoiseSource
 from bgtplanner.privacy.shares import Shares
 from bgtplanner.privacy.witness import Witness
+
+if TYPE_CHECKING:  # JAX comes with it, and most messages do without: see its head
+    from bgtplanner.flower.training import Learner, Local, Recommender, Shared
 
 __all__ = ["Client", "client_app", "make_client_app"]
 
@@ -128,16 +114,18 @@ class Client:
 
     # ---- what the server can ask for
 
-    def hello(self) -> Hello:
+    def hello(self, asked: HelloRequest) -> Hello:
         """Return the client's name, which belongs to its ledger and not to the machine.
 
-        Under secure aggregation, clients are known by their identity keys.
+        Under secure aggregation, clients are known by their identity keys, and prove it.
         """
         with self.open_ledger() as ledger:
-            name = ledger.fingerprint(b"bgtplanner client").hex()
+            name, proof = ledger.fingerprint(b"bgtplanner client").hex(), b""
             if self.policy.secagg is not None:
-                name = public_bytes(identity_in(self.file.identity)).hex()
-            return Hello(name=name, accountant=ledger.accountant.name)
+                identity = identity_in(self.file.identity)
+                name = public_bytes(identity).hex()
+                proof = proof_of(identity, self.file.roster(self.policy), asked)
+            return Hello(name=name, accountant=ledger.accountant.name, proof=proof)
 
     def answer(self, request: Request) -> NDArray[np.float64]:
         """Return the upload of a round, paid for and noised.
@@ -230,7 +218,7 @@ class Client:
             most_dropouts=agreed.dropouts,
             most_colluders=agreed.colluders,
         )
-        size = coordinates_of(model, shared)
+        size = self._coordinates_of(model, shared)
         if (context, size, shares.bits(size)) != (agreed.context, agreed.size, agreed.bits):
             raise MessageError("another upload than the round was begun for")
         Guard(ledger, trust="secagg").check_shares(
@@ -346,30 +334,14 @@ class Client:
         titles and features from the catalogue, or from the client's own table of items if it has
         one. Nothing is sent.
         """
+        from bgtplanner.flower import training
+
         sent = self._kept()
         model, shared = self._model_of(sent)
         catalogue, ratings = self._catalogue_of(sent), self._ratings_for(sent)
         local = self._local(model, shared, sent, ratings)
-        predicted = predictions_of(model, shared, ratings, local)
-        scores, why = ranking_of(model, shared, ratings, local)
-        features = jnp.asarray(catalogue.features)
-        first = first_parameters(model, jax.random.key(0), 1, features)[0]
-        same = zip(first, shared, strict=True)
-        known = self.file.catalogue_over(catalogue.items) or Catalogue(
-            labels=np.array(catalogue.items),
-            titles=np.array(catalogue.titles) if catalogue.titles else None,
-            features=catalogue.features,
-            names=catalogue.names,
-        )
-        titled = replace(ratings, catalogue=known)
-        return Recommender(
-            ratings=titled,
-            known=ratings,
-            learned=not all(np.array_equal(old, new) for old, new in same),
-            rank=lambda users: scores[users],
-            explain=why.of_users,
-            predict=lambda users, items: predicted[users, items],
-        )
+        own = self.file.catalogue_over(catalogue.items)
+        return training.recommender_of(model, shared, ratings, local, catalogue, own)
 
     def recommend(self, user: str | None, top: int) -> list[tuple[str, float]]:
         """Return a user's best-ranked unrated items with their predicted ratings, best first.
@@ -382,6 +354,8 @@ class Client:
             ConfigError: If there is no such user, or no model has come yet.
             NothingLearnedError: If there is nothing to rank items by.
         """
+        from bgtplanner.flower import training
+
         recommender = self.recommender()
         names = [str(label) for label in recommender.ratings.user_labels.tolist()]
         if user is None and len(names) == 1:
@@ -390,10 +364,10 @@ class Client:
             known = f"one of the {len(names)} users of {self.file.ratings.name}"
             raise ConfigError(f"--client {user}: expected {known}")
         (block,) = recommender.blocks([names.index(user)], top)
-        note = note_of(Counter(block.bases), recommender.learned)
+        note = training.note_of(Counter(block.bases), recommender.learned)
         if note is not None:
             _log.warning("%s", note)
-        return pairs_of(block.lists[0])
+        return training.pairs_of(block.lists[0])
 
     # ---- internals
 
@@ -458,19 +432,18 @@ class Client:
         """
         if sent.name not in self.policy.models:
             raise MessageError("a model that the policy does not name")
-        catalogue, kind = self._catalogue_of(sent), MODELS[sent.name]
-        model = kind(**self.policy.settings.get(sent.name, {}))
-        try:
-            same = kind(**sent.settings) == model
-        except TypeError as error:
-            raise MessageError("settings that the model does not have") from error
-        if not same:
-            raise MessageError("other settings of the model than the policy's")
-        parts = sent.items, sent.dense
+        catalogue, parts = self._catalogue_of(sent), (sent.items, sent.dense)
         if not all((np.abs(part) <= _LARGEST_PARAMETER).all() for part in parts):
             raise MessageError("parameters that are not finite, or too large")
-        own = Shared(jnp.asarray(sent.items), jnp.asarray(sent.dense))
-        return model, with_features(model, own, jnp.asarray(catalogue.features))
+        from bgtplanner.flower import training
+
+        return training.model_of(sent, self.policy.settings.get(sent.name, {}), catalogue)
+
+    def _coordinates_of(self, model: Learner, shared: Shared) -> int:
+        """Return the number of coordinates of an upload, which is public."""
+        from bgtplanner.flower import training
+
+        return training.coordinates_of(model, shared)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -490,19 +463,18 @@ class Client:
         or because of an error with them, would reveal something about them, unpaid. The owner
         finds the error in the log.
         """
+        from bgtplanner.flower import training
+
         try:
             ratings = self._ratings_for(request.model)
             local = self._local(model, shared, request.model, ratings, request.run)
-            upload, local = train_client(model, shared, ratings, local)
-            about = {"run": request.run, "users": _users_of(ratings), **_about(request.model)}
-            leaves = enumerate(jax.tree.leaves(local))
-            kept = {f"leaf{n}": np.asarray(leaf) for n, leaf in leaves}
-            return upload, {"about": _bytes(json.dumps(about).encode())} | kept
+            about = {"run": request.run, **request.model.about}
+            return training.train(model, shared, ratings, local, about)
         except BGTPlannerError as error:
             _log.warning("the answer is noise alone: %s", error)
         except Exception as error:  # its text might name a rating, so it is not even logged
             _log.warning("the answer is noise alone: %s", type(error).__name__)
-        return np.zeros(coordinates_of(model, shared)), None
+        return np.zeros(self._coordinates_of(model, shared)), None
 
     def _local(
         self,
@@ -512,25 +484,11 @@ class Client:
         ratings: Ratings,
         run: str | None = None,
     ) -> Local:
-        """Return the local state of this run, or of the latest one if none is named.
+        """Return the local state of this run, or of the latest one if none is named."""
+        from bgtplanner.flower import training
 
-        A user who is new, or all of them in a new run, begins with what the model begins with.
-        """
-        start = jax.random.key(0 if run is None else secrets.randbits(31))
-        first = nothing_kept(model, shared, ratings, start)
         stored = self._read_arrays("local.npz") or {}
-        leaves, tree = jax.tree.flatten(first)
-        try:
-            about = json.loads(bytes(stored["about"]))
-            place = {user: row for row, user in enumerate(about.pop("users"))}
-            if run not in (None, about.pop("run")) or about != _about(sent):
-                return first
-            rows = [(row, place[u]) for row, u in enumerate(_users_of(ratings)) if u in place]
-            new, old = np.array(rows, dtype=np.int64).reshape(-1, 2).T
-            known = [leaf.at[new].set(stored[f"leaf{n}"][old]) for n, leaf in enumerate(leaves)]
-        except (KeyError, ValueError, IndexError, TypeError):  # of another version, or damaged
-            return first
-        return jax.tree.unflatten(tree, known)
+        return training.local_of(model, shared, ratings, stored, sent, run)
 
     def _ratings_for(self, sent: SentModel) -> Ratings:
         catalogue = self._catalogue_of(sent)
@@ -541,7 +499,7 @@ class Client:
         return ratings
 
     def _keep(self, sent: SentModel) -> None:
-        text = _bytes(json.dumps(_about(sent)).encode())
+        text = _bytes(json.dumps(sent.about).encode())
         self._write_arrays("model.npz", items=sent.items, dense=sent.dense, about=text)
 
     def _kept(self) -> SentModel:
@@ -577,15 +535,6 @@ class Client:
 def _name_of(digest: str) -> str:
     """Return the name of the file of a catalogue."""
     return f"catalogue-{digest}.npz"
-
-
-def _about(sent: SentModel) -> dict[str, Any]:
-    """Return what a model is, without its parameters."""
-    return {"name": sent.name, "settings": dict(sent.settings), "catalogue": sent.catalogue}
-
-
-def _users_of(ratings: Ratings) -> list[str]:
-    return [str(label) for label in ratings.user_labels.tolist()]
 
 
 def _bytes(content: bytes) -> NDArray[np.uint8]:
@@ -626,8 +575,7 @@ def make_client_app(
         return answer
 
     def hello(client: Client, content: RecordDict) -> RecordDict:
-        read_hello_request(content)
-        return client.hello().record()
+        return client.hello(HelloRequest.read(content)).record()
 
     def train(client: Client, content: RecordDict) -> RecordDict:
         request = Request.read(content)

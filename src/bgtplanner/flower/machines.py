@@ -18,7 +18,9 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from bgtplanner.errors import InterruptedRunError, MessageError, quoted
-from bgtplanner.flower.messages import HELLO, hello_request, read_hello
+from bgtplanner.federation.aggregation.roster import Roster
+from bgtplanner.flower.messages import HELLO, HelloRequest, read_hello
+from bgtplanner.flower.sums import check_proof
 
 __all__ = ["Machines"]
 
@@ -38,6 +40,8 @@ class Machines:
         grid: Flower's connection to the machines.
         places: How many clients there may ever be.
         accountant: Name of the accountant; clients whose ledgers use another one are left out.
+        run: Name of the run.
+        roster: Who has to prove its identity, under secure aggregation.
         known: Hashes of the names that already have places.
         save: Called with all of them before a new client is asked for anything.
         seconds: How long to wait until machines say who they are.
@@ -50,12 +54,15 @@ class Machines:
         *,
         places: int,
         accountant: str,
+        run: str,
+        roster: Roster | None = None,
         known: Sequence[str] = (),
         save: Callable[[Sequence[str]], None] = lambda _: None,
         seconds: float = 60.0,
         poll_seconds: float = 0.5,
     ) -> None:
         self.grid, self.places, self.accountant = grid, places, accountant
+        self._run, self._roster = run, roster
         self._place_of_name = {name: place for place, name in enumerate(known)}
         self._save = save
         self._seconds, self._poll_seconds = seconds, poll_seconds
@@ -135,11 +142,15 @@ class Machines:
         for node in nodes:
             _, pause = self._ask_again.get(node, (0.0, _ASK_AGAIN_SECONDS))
             self._ask_again[node] = (time.monotonic() + pause, 2 * pause)
-        answers, _ = self._send({node: hello_request() for node in nodes}, HELLO, self._seconds)
+        asked = {node: HelloRequest(self._run) for node in nodes}
+        records = {node: request.record() for node, request in asked.items()}
+        answers, _ = self._send(records, HELLO, self._seconds)
         before = len(self._place_of_name)
         for node, answer in sorted(answers.items()):
             try:
                 hello = read_hello(answer)
+                if self._roster is not None:
+                    check_proof(hello, self._roster, asked[node])
             except MessageError as error:
                 _log.warning("a machine did not say who it is: %s", error)
                 continue

@@ -6,7 +6,8 @@ before it is used; what does not fit raises a `MessageError`.
 =============  ============================================  ==================================
 message        from the server                               from the client
 =============  ============================================  ==================================
-``HELLO``      the protocol version                          its name, and its accountant
+``HELLO``      the protocol version, the run, a nonce        its name, its accountant, and under
+                                                             secure aggregation a proof of both
 ``TRAIN``      the model, the plan of a round                its noised upload, or a refusal
 ``KEEP``       the model                                     a confirmation, or a refusal
 ``CATALOGUE``  items, titles, features, scale                a confirmation, or a refusal
@@ -23,8 +24,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -43,13 +45,13 @@ __all__ = [
     "SUM",
     "TRAIN",
     "Hello",
+    "HelloRequest",
     "Request",
     "SentCatalogue",
     "SentModel",
+    "Setting",
     "SumStep",
-    "hello_request",
     "read_hello",
-    "read_hello_request",
     "read_status",
     "read_step",
     "read_upload",
@@ -58,13 +60,15 @@ __all__ = [
     "upload_record",
 ]
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Increased with every change of the wire format; both sides must have the same version."""
 
 HELLO, TRAIN, KEEP = "query.hello", "train", "query.keep"
 CATALOGUE, SUM = "query.catalogue", "query.sum"
 
 _LONGEST_NAME = 200
+_NONCE = 32  # bytes
+_PROOF = 64  # a signature
 
 Floats = NDArray[np.float64]
 Setting = bool | int | float | str
@@ -220,6 +224,15 @@ class SentModel:
         _unless(flat, "parameters of another shape")
         return cls(**about, items=arrays["items"], dense=arrays["dense"])
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the model is, without its parameters."""
+        return {
+            "name": self.name,
+            "settings": dict(self.settings),
+            "catalogue": self.catalogue,
+        }
+
     @cached_property
     def digest(self) -> bytes:
         """Hash of the whole model: equal models, and only those, have the same."""
@@ -370,28 +383,51 @@ class Hello:
     """How a client identifies itself to the server.
 
     Attributes:
-        name: A secret between the two, derived from the client's ledger.
+        name: A secret between the two, derived from the client's ledger; under secure aggregation
+            its public key, which everybody knows.
         accountant: Name of the ledger's accountant.
+        proof: Under secure aggregation, that the client has the key; else empty.
     """
 
     name: str
     accountant: str
+    proof: bytes = b""
 
     def record(self) -> RecordDict:
         """Return the reply as it is sent."""
         about: dict[str, Any] = {"status": "here", "name": self.name, "rule": self.accountant}
-        return RecordDict({"reply": ConfigRecord(about)})
+        return RecordDict({"reply": ConfigRecord(about | {"proof": self.proof})})
 
 
-def hello_request() -> RecordDict:
-    """Return what the server asks a machine that it does not know."""
-    return RecordDict({"hello": ConfigRecord({"protocol": PROTOCOL})})
+@dataclass(frozen=True)
+class HelloRequest:
+    """What the server asks a machine that it does not know.
 
+    Attributes:
+        run: Name of the run.
+        nonce: Random bytes that it asks no other machine with, and never again.
+    """
 
-def read_hello_request(content: RecordDict) -> None:
-    """Refuse a server that speaks another protocol."""
-    about = _config(content, "hello", {"protocol": int})
-    _unless(about["protocol"] == PROTOCOL, "another protocol")
+    run: str
+    nonce: bytes = field(default_factory=lambda: secrets.token_bytes(_NONCE))
+
+    def record(self) -> RecordDict:
+        """Return the question as it is sent."""
+        about: dict[str, Any] = {"protocol": PROTOCOL, "run": self.run, "nonce": self.nonce}
+        return RecordDict({"hello": ConfigRecord(about)})
+
+    @classmethod
+    def read(cls, content: RecordDict) -> HelloRequest:
+        """Return the question in a message.
+
+        Raises:
+            MessageError: If the server speaks another protocol.
+        """
+        about = _config(content, "hello", {"protocol": int, "run": str, "nonce": bytes})
+        _unless(about["protocol"] == PROTOCOL, "another protocol")
+        _unless(0 < len(about["run"]) <= _LONGEST_NAME, "an invalid name of a run")
+        _unless(len(about["nonce"]) == _NONCE, "an invalid nonce")
+        return cls(about["run"], about["nonce"])
 
 
 def read_hello(message: Message) -> Hello:
@@ -400,10 +436,12 @@ def read_hello(message: Message) -> Hello:
     Raises:
         MessageError: If it is not an answer of this protocol, or a refusal.
     """
-    about = _config(_content(message), "reply", {"status": str, "name": str, "rule": str})
-    name = about["name"]
+    kinds = {"status": str, "name": str, "rule": str, "proof": bytes}
+    about = _config(_content(message), "reply", kinds)
+    name, proof = about["name"], about["proof"]
     _unless(about["status"] == "here" and is_sha256(name), "an invalid name")
-    return Hello(name=name, accountant=about["rule"])
+    _unless(len(proof) in (0, _PROOF), "an invalid proof")
+    return Hello(name=name, accountant=about["rule"], proof=proof)
 
 
 def reply(status: Literal["kept", "refused", "unknown"]) -> RecordDict:

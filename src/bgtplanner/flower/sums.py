@@ -9,9 +9,12 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bgtplanner.durable import replace_file
-from bgtplanner.errors import ConfigError
+from bgtplanner.errors import ConfigError, MessageError
+from bgtplanner.federation.aggregation import keys
+from bgtplanner.federation.aggregation.roster import Roster
+from bgtplanner.flower.messages import Hello, HelloRequest
 
-__all__ = ["RoundStore", "identity_in", "new_identity"]
+__all__ = ["RoundStore", "check_proof", "identity_in", "new_identity", "proof_of"]
 
 _ROUNDS_KEPT = 8  # entries of two files each; the ledger refuses rounds that are over
 
@@ -80,3 +83,27 @@ def identity_in(file: Path) -> Ed25519PrivateKey:
         raise ConfigError(
             f"{file}: expected an identity key; 'bgtplanner deploy enroll' makes one"
         ) from error
+
+
+def proof_of(identity: Ed25519PrivateKey, roster: Roster, asked: HelloRequest) -> bytes:
+    """Return the proof that a client has the key of its name, in answer to one question.
+
+    Everybody with a roster knows the public keys of all clients. Without a proof, any machine that
+    is let in could take another client's place, which would then be missing from the sums.
+    """
+    return keys.sign(identity, roster.digest, "hello", asked.nonce + asked.run.encode())
+
+
+def check_proof(hello: Hello, roster: Roster, asked: HelloRequest) -> None:
+    """Refuse a client that is not in the roster, has another one, or has not proved its name.
+
+    Raises:
+        MessageError: If so.
+    """
+    key = bytes.fromhex(hello.name)
+    if key not in roster.keys:
+        raise MessageError("a client that is not in the roster")
+    try:
+        keys.verify(key, hello.proof, roster.digest, "hello", asked.nonce + asked.run.encode())
+    except MessageError as error:
+        raise MessageError("no proof of its identity, or one for another roster") from error

@@ -388,7 +388,7 @@ class Posterior(NamedTuple):
             sums = clip / size * np.exp(0.5 * _RATINGS_VARY * steps)
             log_chances = -0.5 * steps**2
             if before > 0:
-                told = np.asarray(self.told[:, 1], dtype=np.float64).sum()
+                told = np.asarray(self.told)[:, 1].astype(np.float64).sum()
                 counts = told / count_weight / before
                 noise = (len(weight) / before) ** 0.5 / count_weight
                 log_chances = log_chances - 0.5 * ((counts - sums) / noise) ** 2

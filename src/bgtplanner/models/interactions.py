@@ -163,17 +163,22 @@ class Interactions:
             pairs, pair = key, np.arange(len(key))
         else:
             pairs, pair = np.unique(key, return_inverse=True)
+
+        def put(column: NDArray[Any], dtype: Any = None) -> Array:  # converts without a program
+            placed: Array = jax.device_put(np.asarray(column, dtype=dtype))
+            return placed
+
         return cls(
-            user=jnp.asarray(ratings.user),
-            item=jnp.asarray(ratings.item),
-            value=jnp.asarray(ratings.value),
-            arrival=jnp.asarray(first),
-            present=jnp.asarray(first <= 0, dtype=jnp.float32),
-            pair=jnp.asarray(pair, dtype=jnp.int32),
-            pair_client=jnp.asarray(pairs // ratings.n_items, dtype=jnp.int32),
-            pair_item=jnp.asarray(pairs % ratings.n_items, dtype=jnp.int32),
-            client_of_user=jnp.asarray(ratings.client_of_user),
-            features=jnp.asarray(ratings.features),
+            user=put(ratings.user),
+            item=put(ratings.item),
+            value=put(ratings.value),
+            arrival=put(first),
+            present=put(first <= 0, np.float32),
+            pair=put(pair, np.int32),
+            pair_client=put(pairs // ratings.n_items, np.int32),
+            pair_item=put(pairs % ratings.n_items, np.int32),
+            client_of_user=put(ratings.client_of_user),
+            features=put(ratings.features),
             n_items=ratings.n_items,
             n_clients=ratings.n_clients,
             one_user_each=one_user_each,

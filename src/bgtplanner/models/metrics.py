@@ -42,6 +42,7 @@ __all__ = [
     "of_lists",
     "of_ratings",
     "ranked",
+    "ranked_at_once",
     "relevant",
     "shown",
     "tally",
@@ -372,7 +373,7 @@ def lists_of(rank: Callable[[Any], Any], train: Ratings, test: Ratings) -> Lists
     column = np.argsort(order)
     shape = len(users), min(LIST_LENGTH, n_items)
     top, hits = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=bool)
-    step = 1 << max(0, (_AT_ONCE // n_items).bit_length() - 1)
+    step = ranked_at_once(test)
     for first in range(0, len(users), step):
         block = slice(first, first + step)
         scores = np.asarray(rank(users[block]), dtype=np.float32)[:, order]
@@ -386,6 +387,12 @@ def lists_of(rank: Callable[[Any], Any], train: Ratings, test: Ratings) -> Lists
         likes[liked.between(first, first + step)] = True
         hits[block] = np.take_along_axis(likes, top[block], axis=1)
     return Lists(top, hits, np.bincount(liked.row, minlength=len(users)), n_items)
+
+
+def ranked_at_once(ratings: Ratings) -> int:
+    """Return how many users are ranked at a time; another number is another program to compile."""
+    fitting = 1 << max(0, (_AT_ONCE // ratings.n_items).bit_length() - 1)
+    return min(fitting, len(drawn_users(ratings.n_users)))
 
 
 class _Pairs(NamedTuple):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.interactions import Shared
+
+if TYPE_CHECKING:  # takes long to import, and the default model does not need it
+    import optax
 
 __all__ = ["NO_NOISE", "Aggregate", "Memory", "Noise", "Server", "Shrunk"]
 
@@ -155,10 +157,14 @@ class Server:
             usage = aggregated.usage[:, None]
             pulled = gradient.items * usage + self.item_prior * shared.items
             gradient = gradient._replace(items=pulled / (usage + self.item_prior))
+        import optax
+
         updates, memory = self._transform().update(gradient, memory, shared)
         return optax.apply_updates(shared, updates), memory
 
     def _transform(self) -> optax.GradientTransformation:
+        import optax
+
         kinds = {
             "adam": optax.scale_by_adam(),
             "adagrad": optax.scale_by_rss(initial_accumulator_value=1e-6),

@@ -19,6 +19,7 @@ __all__ = [
     "PRIOR_RATINGS",
     "REFERENCES",
     "References",
+    "predicted_alone",
     "rankings",
     "references",
     "the_same_for_all",
@@ -71,16 +72,24 @@ def references(train: Ratings, test: Ratings) -> References:
     """Return the scores of the constant, the user mean and whoever is alone on test ratings."""
     value = train.value.astype(np.float64)
     mean = float(value.mean()) if len(value) else PRIOR_MEAN
-    own = _user_offset(train, value - PRIOR_MEAN)
-    alone = user_mean = PRIOR_MEAN + own[test.user]
-    if train.n_clients < train.n_users:
-        alone = _client_alone(train, test)
     return References(
         constant=metrics(np.full(len(test), mean), test.value),
-        user_mean=metrics(np.clip(user_mean, 0, 1), test.value),
-        client_alone=metrics(np.clip(alone, 0, 1), test.value),
+        user_mean=metrics(_user_mean(train, test), test.value),
+        client_alone=metrics(predicted_alone(train, test), test.value),
         features_alone=_features_alone(train, test) if train.features.shape[1] else None,
     )
+
+
+def predicted_alone(train: Ratings, test: Ratings) -> _Float:
+    """Return what each client predicts for test ratings from its own training ratings alone."""
+    if train.n_clients >= train.n_users:
+        return _user_mean(train, test)
+    return np.clip(_client_alone(train, test), 0, 1)
+
+
+def _user_mean(train: Ratings, test: Ratings) -> _Float:
+    own = _user_offset(train, train.value.astype(np.float64) - PRIOR_MEAN)
+    return np.clip(PRIOR_MEAN + own[test.user], 0, 1)
 
 
 def _features_alone(train: Ratings, test: Ratings) -> Metrics:

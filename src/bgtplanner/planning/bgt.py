@@ -184,7 +184,8 @@ class BGTPlanner(LevelPolicy):
             expected = float(self._position[level]), usual, 1 / usual
         position, usual, unsure = expected
         reward = min(max(reward, -_LARGEST), _LARGEST)
-        inputs = np.append(position, context)
+        inputs = np.empty(1 + len(context))
+        inputs[0], inputs[1:] = position, context
         self.process.observe(inputs, time=plan.round, reward=reward / usual, doubt=unsure**2)
 
     def state_dict(self) -> dict[str, Any]:
@@ -404,11 +405,10 @@ class BGTPlanner(LevelPolicy):
         """Return the expected reward of every level per context, ``[contexts, levels]``."""
         first, number = int(self.skip), self.charges.shape[1]
         real = number - first
-        inputs = np.empty((len(contexts) * real, 1 + contexts.shape[1]))
-        inputs[:, 0] = np.tile(self._position[first:], len(contexts))
-        inputs[:, 1:] = np.repeat(contexts, real, axis=0)
+        inputs = np.empty((len(contexts), real, 1 + contexts.shape[1]))
+        inputs[:, :, 0], inputs[:, :, 1:] = self._position[first:], contexts[:, None]
         expected = np.zeros((len(contexts), number))  # a skipped round brings nothing
-        means = self.process.expect(inputs, time=self.round)
+        means = self.process.expect(inputs.reshape(-1, inputs.shape[2]), time=self.round)
         expected[:, first:] = means.reshape(len(contexts), real) * self._usual[first:]
         return expected
 
@@ -418,7 +418,7 @@ class BGTPlanner(LevelPolicy):
         """Update the price by replaying the latest contexts."""
         begun = len(self._latest) > 0
         self._latest.append(context)
-        self._expected = np.vstack([self._expected, predicted])[-_REPLAYED:]
+        self._expected = np.concatenate([self._expected, predicted[None]])[-_REPLAYED:]
         if begun and self.round % _REFRESH == 0:
             self._expected = self._predict(np.stack(self._latest))
         self.constrainer.replay(

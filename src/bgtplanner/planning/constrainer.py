@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import linprog
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.given import Floats, floats, number
@@ -60,7 +59,8 @@ class Constrainer:
 
     def prices(self) -> Floats:
         """Return the dual variables: how much reward a unit of each resource is worth."""
-        return np.asarray(self.radius * np.exp(self._log[:-1]))
+        prices: Floats = self.radius * np.exp(self._log[:-1])
+        return prices
 
     def update(self, cost: ArrayLike, allowance: ArrayLike) -> None:
         """Raise the price of each resource that was overspent in a round; lower the others.
@@ -96,14 +96,14 @@ class Constrainer:
         per_context = costs / (np.maximum(allowance, 1e-300)[:, None] * len(rewards))
         for _ in range(steps):
             chosen = (rewards - self.prices() @ costs).argmax(axis=1)
-            over = np.minimum(per_context.take(chosen, axis=1).sum(axis=1) - 1.0, 1.0)
+            spent = np.add.reduce(per_context.take(chosen, axis=1), axis=1)
             moved = self._log.copy()
-            moved[:-1] += rate * over
+            moved[:-1] += rate * np.minimum(spent - 1.0, 1.0)
             self._set(moved)
 
     def _set(self, logs: Floats) -> None:
-        logs = logs - logs.max()  # first: huge logarithms would lose their digits
-        self._log = np.maximum(logs - np.log(np.exp(logs).sum()), _LOG_LEAST)
+        logs = logs - np.maximum.reduce(logs)  # first: huge logarithms would lose their digits
+        self._log = np.maximum(logs - np.log(np.add.reduce(np.exp(logs))), _LOG_LEAST)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state, as plain data."""
@@ -150,6 +150,8 @@ def solve_programme(rewards: ArrayLike, costs: ArrayLike, allowance: ArrayLike) 
     ConfigError.unless(fits, "costs", cost.shape, f"({len(limit)}, {levels})")
     finite = all(bool(np.isfinite(values).all()) for values in (predicted, cost, limit))
     ConfigError.unless(finite, "rewards", "NaN", "finite numbers")
+    from scipy.optimize import linprog  # takes long to import, and few plans solve a programme
+
     found = linprog(
         -predicted.ravel() / contexts,
         A_ub=np.tile(cost, contexts) / contexts,

@@ -10,13 +10,13 @@ round, so a round costs the square of the number of observations, not its cube, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import lapack
-from scipy.optimize import minimize
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.given import Floats, floats, whole
@@ -95,6 +95,7 @@ class Predictor:
         self._length = float(length_scale)
         self._first = (max(self.forgetting, _FORGETTING[0]), self.noise)
         self._size = 0
+        self._scale_of_rewards: tuple[float, float] | None = None  # until there is another one
         self._next_fit = _FIT_FROM
         self._rebuilt = 0  # number of observations that the factor was last built from at once
         self._lengths = self._centre = self._spread = np.zeros(0)  # one per input
@@ -112,10 +113,15 @@ class Predictor:
         """Return mean and spread of the rewards kept; 0 and 1 where rewards are used raw."""
         if not self.standardize or not self._size:
             return 0.0, 1.0
+        if self._scale_of_rewards is None:
+            self._scale_of_rewards = self._see_rewards()
+        return self._scale_of_rewards
+
+    def _see_rewards(self) -> tuple[float, float]:
         rewards, weights = self._rewards[: self._size], 1.0 / self._doubts[: self._size]
-        weights /= weights.sum()
+        weights /= np.add.reduce(weights)
         mean = float(weights @ rewards)
-        spread = float(np.sqrt(weights @ (rewards - mean) ** 2)) or abs(mean) or 1.0
+        spread = math.sqrt(weights @ (rewards - mean) ** 2) or abs(mean) or 1.0
         return max(mean, spread / self._size**0.5), spread
 
     def observe(
@@ -134,10 +140,10 @@ class Predictor:
         """
         row = np.asarray(inputs, dtype=np.float64).ravel()
         ConfigError.unless(bool(np.isfinite(row).all()), "inputs", "NaN", "finite numbers")
-        finite = bool(np.isfinite(reward) and np.isfinite(time))
+        finite = math.isfinite(reward) and math.isfinite(time)
         ConfigError.unless(finite, "reward", reward, "a finite number, at a finite time")
         ConfigError.unless(bool(1e-12 < doubt < 1e12), "doubt", doubt, "a positive number")
-        row = np.clip(row, -_LARGEST, _LARGEST)
+        row = np.minimum(np.maximum(row, -_LARGEST), _LARGEST)
         reward = min(max(float(reward), -_LARGEST), _LARGEST)
         if not self._size:
             self._make_room(len(row), 16)
@@ -151,6 +157,7 @@ class Predictor:
         self._inputs[at], self._times[at] = row, time
         self._rewards[at], self._doubts[at] = reward, doubt
         self._size += 1
+        self._scale_of_rewards = None
         if self.standardize and not self._size & at:  # at powers of 2, standardise anew
             self._see_scales()
         elif self.fit and self._size >= self._next_fit:
@@ -212,7 +219,7 @@ class Predictor:
         noise = a_number("noise", state["noise"], 1e-4, 1e6)
         next_fit = whole("next_fit", state["next_fit"], 1)
         rebuilt = whole("rebuilt", state["rebuilt"], 0, number)
-        self._size = 0
+        self._size, self._scale_of_rewards = 0, None
         self._make_room(width, max(16, 1 << (max(number, 1) - 1).bit_length()))
         self._inputs[:number], self._times[:number] = seen, times
         self._rewards[:number], self._doubts[:number] = rewards, doubts
@@ -246,9 +253,11 @@ class Predictor:
         self._inverse[:number, :number] = old["_inverse"][:number, :number]
 
     def _scale(self, rows: Floats) -> Floats:
-        rows = np.clip(rows, -_LARGEST, _LARGEST)
+        # Two comparisons each: np.clip takes several times as long for a few numbers.
+        rows = np.minimum(np.maximum(rows, -_LARGEST), _LARGEST)
         scaled = (rows - self._centre) / (self._spread * self._lengths)
-        return np.asarray(np.clip(scaled, -_FARTHEST, _FARTHEST))
+        bounded: Floats = np.minimum(np.maximum(scaled, -_FARTHEST), _FARTHEST)
+        return bounded
 
     def _kernel(self, rows: Floats, time: float) -> Floats:
         """Return the kernel between some inputs at one time and all observations."""
@@ -264,7 +273,7 @@ class Predictor:
         inverse = self._inverse[:at, :at]
         row = inverse @ across
         own = 1.0 + self.noise**2 * self._doubts[at] + _JITTER
-        corner = np.sqrt(max(own - float(row @ row), _JITTER))
+        corner = math.sqrt(max(own - float(row @ row), _JITTER))
         self._inverse[at, :at] = (row @ inverse) / -corner
         self._inverse[at, at] = 1.0 / corner
         reward = self._rewards[at] - row @ self._whitened[0, :at]
@@ -293,7 +302,7 @@ class Predictor:
         first = self._size - keep
         for values in (self._inputs, self._times, self._rewards, self._doubts):
             values[:keep] = values[first : self._size].copy()
-        self._size = keep
+        self._size, self._scale_of_rewards = keep, None
         self._rebuild()
 
     def _see_scales(self) -> None:
@@ -325,6 +334,8 @@ class Predictor:
         limits = [_LENGTHS] * rows.shape[1] + [_FORGETTING, _NOISES]
         bounds = np.log(limits)
         now = np.r_[self._lengths, max(self.forgetting, _FORGETTING[0]), self.noise]
+        from scipy.optimize import minimize  # takes long to import, and short runs do not fit
+
         found = minimize(
             _negative_likelihood,
             np.clip(np.log(now), bounds[:, 0], bounds[:, 1]),
@@ -342,11 +353,12 @@ class Predictor:
 
 
 def _kernel(rows: Floats, others: Floats, ages: Floats, forgetting: float) -> Floats:
-    squares = (rows * rows).sum(axis=1)[:, None] + (others * others).sum(axis=1)
+    squares = np.add.reduce(rows * rows, axis=1)[:, None] + np.add.reduce(others * others, axis=1)
     squares -= 2 * (rows @ others.T)
     exponent = np.minimum(-0.5 * squares, 0.0)
     exponent += (0.5 * np.log1p(-forgetting)) * ages
-    return np.asarray(np.exp(exponent, out=exponent))
+    kernel: Floats = np.exp(exponent, out=exponent)
+    return kernel
 
 
 def _inverse_factor(covariance: Floats) -> Floats | None:

@@ -170,11 +170,18 @@ class Spending:
             [accountant.limit_ticks(one) for one in budgets.classes], axis=1
         )
         self.sums: Ticks = np.zeros_like(self.limits)
+        self._fitting: NDArray[np.float64] | None = None  # computed once for the present sums
         if spent is not None:
             by_class = self._by_class(spent)
             if by_class is None:
                 self._split()
             self.sums = spent if by_class is None else by_class
+
+    def _largest_fitting(self) -> NDArray[np.float64]:
+        """Return the largest charge that each column can pay; the caller must not change it."""
+        if self._fitting is None:
+            self._fitting = self.accountant.largest_fitting(self.sums, self.limits)
+        return self._fitting
 
     def by_client(self) -> Spending:
         made = copy(self)
@@ -184,7 +191,7 @@ class Spending:
 
     def _split(self) -> None:
         self.sums, self.limits = self.spent(), self.limits[:, self.class_of_client]
-        self.class_of, self.alike = self.class_of_client, False
+        self.class_of, self.alike, self._fitting = self.class_of_client, False, None
 
     # ---- columns
 
@@ -226,11 +233,12 @@ class Spending:
 
     def left(self) -> NDArray[np.float64]:
         """Return the largest charge that each client can still pay."""
-        return self.of_clients(self.accountant.largest_fitting(self.sums, self.limits))
+        left = self._largest_fitting()
+        return self.of_clients(left) if self.alike else left.copy()
 
     def left_by_class(self) -> NDArray[np.float64]:
         """Return the largest charge that any member of each class can pay; 0 if it is empty."""
-        left = self.accountant.largest_fitting(self.sums, self.limits)
+        left = self._largest_fitting()
         if self.alike:
             return np.where(self.class_sizes > 0, left, 0.0)
         most = np.zeros(len(self.class_sizes))
@@ -241,7 +249,8 @@ class Spending:
         """Return the sums of the member of each class with the most left; 0 if it is empty."""
         sums = self.sums
         if not self.alike:
-            richest = np.flatnonzero(self.left() == self.left_by_class()[self.class_of_client])
+            most = self.left_by_class()[self.class_of_client]
+            richest = np.flatnonzero(self._largest_fitting() == most)
             chosen = np.zeros(len(self.class_sizes), dtype=np.int64)
             chosen[self.class_of_client[richest]] = richest
             sums = sums[:, chosen]
@@ -260,7 +269,7 @@ class Spending:
     def of_shortest(self, by_class: bool, sums: Ticks) -> Spending:
         """Return a copy with the sums that :meth:`shortest` returned, flattened."""
         made = copy(self) if by_class else self.by_client()
-        made.sums = sums.reshape(len(self.sums), -1).copy()
+        made.sums, made._fitting = sums.reshape(len(self.sums), -1).copy(), None
         return made
 
     def adds(self, ticks: Ticks, who: Mask) -> Ticks:
@@ -280,6 +289,7 @@ class Spending:
                 payment = payment._replace(clients=None, ticks=by_class[0], by_class=True)
         who, ticks = self.paid(payment)
         adds = self.adds(ticks, who) if adds is None else adds
+        self._fitting = None
         if np.count_nonzero(who) == len(who):
             self.sums += adds
             np.minimum(self.sums, CEILING, out=self.sums)
@@ -355,8 +365,10 @@ def _class_ticks(charge: ArrayLike, classes: int) -> Ticks:
     expected = f"one number for each of {classes} classes"
     ConfigError.unless(array.shape == (classes,), "charge", array.shape, expected)
     asked = array != 0
-    ticks = np.where(asked, to_ticks(np.where(asked, array, 1.0)), 0)
-    return ticks if not asked.all() or (ticks != ticks[0]).any() else np.asarray(ticks[0])
+    if not asked.all():
+        return np.where(asked, to_ticks(np.where(asked, array, 1.0)), 0)
+    ticks = to_ticks(array)
+    return ticks if (ticks != ticks[0]).any() else np.asarray(ticks[0])
 
 
 def _mask(clients: ArrayLike, n_clients: int) -> Mask:
@@ -485,6 +497,11 @@ class Book:
         """Add a reservation of this process, once it is on the disk."""
         known = decision.columns is self.spending
         self._charge(payment, decision.adds if known else None)
+        self.head = Head(row.number, row.hash)
+
+    def settled(self, row: Row) -> None:
+        """Note that a reservation was settled by this process, once that is on the disk."""
+        self.unsettled = max(0, self.unsettled - 1)
         self.head = Head(row.number, row.hash)
 
     # ---- rows

@@ -25,7 +25,6 @@ import os
 import secrets
 import sqlite3
 import threading
-import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -215,9 +214,8 @@ class Journal:
         path: The file; a name for errors if it is in memory.
     """
 
-    def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
-        self.durable = path is not None
-        self.path = path or Path("a ledger in memory")
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self.durable, self.path = True, path
         self._connection = connection
         self._lock = threading.RLock()
         self._process = os.getpid()
@@ -227,17 +225,12 @@ class Journal:
         self.key: bytes = found[0]
 
     @classmethod
-    def in_memory(cls, rows: Iterable[Row] = (), key: bytes | None = None) -> Self:
+    def in_memory(cls, rows: Iterable[Row] = (), key: bytes | None = None) -> Journal:
         """Keep rows, unchecked, for as long as the process lives: for simulations and plans."""
-        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        tables = _TABLES.replace("STRICT, ", "").replace("STRICT", "")  # runs on any SQLite
-        _write_new(connection, tables, secrets.token_bytes(32) if key is None else key, rows)
-        made = cls(connection, None)
-        weakref.finalize(made, connection.close)
-        return made
+        return _InMemory(rows, secrets.token_bytes(32) if key is None else key)
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
+    def from_state(cls, state: Mapping[str, Any]) -> Journal:
         """Restore what :meth:`state_dict` returned, in memory; the chain is not checked."""
         try:
             rows = []
@@ -245,6 +238,8 @@ class Journal:
                 if int(place) != number:
                     raise ValueError("rows are missing, or out of order")
                 said = (str(kind), str(run), int(round_), base64.b64decode(payload, validate=True))
+                if not -(2**63) <= said[2] < 2**63 or not said[1].isprintable():
+                    raise ValueError("no row of a ledger")
                 rows.append(Row(number, *said, bytes.fromhex(digest)))
             return cls.in_memory(rows, base64.b64decode(state["key"], validate=True))
         except (KeyError, TypeError, ValueError, OverflowError, sqlite3.Error) as error:
@@ -323,7 +318,7 @@ class Journal:
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """Let one writer at a time, over all processes, write all of its rows or none."""
-        if self.durable and os.getpid() != self._process:
+        if os.getpid() != self._process:
             raise LedgerError(f"{self.path}: opened by another process; open it again in this one")
         with self._lock, _sqlite_errors(self.path):
             try:
@@ -435,8 +430,6 @@ class Journal:
 
     def close(self) -> None:
         """Close the file, and leave nothing beside it. A journal in memory stays open."""
-        if not self.durable:
-            return
         with contextlib.suppress(sqlite3.Error):
             if os.getpid() == self._process:  # deletes the empty journal, unless someone writes
                 self._connection.execute("PRAGMA journal_mode = DELETE")
@@ -451,6 +444,84 @@ class Journal:
                 return self._connection.execute(query, values).fetchall()
         except MemoryError as error:  # a damaged length asks for any size
             raise LedgerError(f"{self.path}: damaged: a row of impossible length") from error
+
+
+class _InMemory(Journal):
+    """Rows in a list, where SQLite would take longer than everything else that a plan needs."""
+
+    def __init__(self, rows: Iterable[Row], key: bytes) -> None:
+        self.durable, self.path, self.key = False, Path("a ledger in memory"), key
+        self._lock = threading.RLock()
+        self._read(rows)
+
+    def _read(self, rows: Iterable[Row]) -> None:
+        self._rows: list[Row] = []
+        self._made: dict[str, dict[int, list[Made]]] = {}  # by run, then by round
+        self._unsettled: set[int] = set()
+        for row in rows:
+            self.append(row)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        with self._lock:
+            before = len(self._rows)
+            try:
+                yield
+            except BaseException:
+                if len(self._rows) > before:
+                    self._read(self._rows[:before])
+                raise
+
+    def append(self, row: Row) -> None:
+        if row.number != len(self._rows):
+            raise LedgerTamperedError(f"{self.path}: a row exists already, or one is missing")
+        if row.kind == "reserve":
+            of_run = self._made.setdefault(row.run, {})
+            of_run.setdefault(row.round, []).append(Made.by(row))
+            self._unsettled.add(row.number)
+        elif row.kind == "settle":
+            self._unsettled.discard(settled_by(named_values(row.payload)))
+        self._rows.append(row)
+
+    def rows(self, start: int = 0) -> Iterator[Row]:
+        return iter(self._rows[max(start, 0) :])
+
+    def row(self, number: int) -> Row | None:
+        return self._rows[number] if 0 <= number < len(self._rows) else None
+
+    def head_at(self, number: int) -> Head | None:
+        row = self.row(number)
+        return None if row is None else Head(row.number, row.hash)
+
+    def newest(self) -> Head | None:
+        return self.head_at(len(self._rows) - 1)
+
+    def newest_round(self, run: str) -> int | None:
+        return max(self._made.get(run, ()), default=None)
+
+    def attempts(self, run: str, round_: int) -> int:
+        return 1 + max((made.attempt for made in self._of(run, round_)), default=-1)
+
+    def made_for(self, run: str, round_: int, fingerprint: bytes) -> list[Made]:
+        return [made for made in self._of(run, round_) if made.fingerprint == fingerprint]
+
+    def _of(self, run: str, round_: int) -> list[Made]:
+        return self._made.get(run, {}).get(round_, [])
+
+    def unsettled(self) -> set[int]:
+        return set(self._unsettled)
+
+    def is_unsettled(self, number: int) -> bool:
+        return number in self._unsettled
+
+    def snapshot(self) -> Snapshot | None:
+        return None
+
+    def check(self) -> None:
+        """Do nothing: no one else has had the rows in hand."""
+
+    def close(self) -> None:
+        """Stay open."""
 
 
 def _row(values: tuple[Any, ...]) -> Row:

@@ -419,7 +419,7 @@ class Ledger:
                 if not self._journal.is_unsettled(reservation.number):
                     return
                 row = self._append("settle", *key, pack({"settles": reservation.number}))
-            self._book.read(row)
+            self._book.settled(row)
 
     def fingerprint(self, *parts: bytes) -> bytes:
         """Return a keyed hash of a release's inputs; without the key it reveals nothing."""

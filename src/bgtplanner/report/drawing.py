@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -35,6 +36,8 @@ __all__ = [
     "Line",
     "Look",
     "Picture",
+    "around",
+    "around_alone",
     "as_file",
     "as_page",
     "lines",
@@ -134,6 +137,7 @@ class Picture:
         size: In inches.
         group: Heading under which it is shown, if there are several.
         view: Metric that it shows, if the reader can switch metrics.
+        note: What to know about its axes.
     """
 
     name: str
@@ -143,6 +147,7 @@ class Picture:
     size: tuple[float, float] = WIDE
     group: str = ""
     view: str = ""
+    note: str = ""
 
 
 # Placeholder colours, which a page replaces by its own.
@@ -177,7 +182,12 @@ def _svg(picture: Picture, ink: str, line: str, **style: Any) -> str:
     with mpl.rc_context(_style(ink, line) | style):
         buffer = io.StringIO()
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        _drawn(picture).savefig(buffer, format="svg", transparent=True, metadata=metadata)
+        figure = _drawn(picture)
+        FigureCanvasSVG(figure)  # so that text is measured as it is drawn
+        if (engine := figure.get_layout_engine()) is not None:
+            engine.execute(figure)  # left to savefig, it would take another drawing
+            figure.set_layout_engine(None)
+        figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
     text = visible(buffer.getvalue(), keep="\n")
     return text[text.index("<svg") :]
 
@@ -327,6 +337,31 @@ def lines(
             _label_ends(axes, [line for line in drawn if line.name])
 
     return draw
+
+
+def around(low: float, high: float, share: float) -> tuple[float, float]:
+    """Limits with some room on both sides."""
+    room = share * (high - low or 1)
+    return low - room, high + room
+
+
+_LOWEST, _HIGHEST = 0.8, 1.1  # what an axis of errors covers at least, in errors alone
+
+
+def around_alone(
+    values: Sequence[float], alone: float | None
+) -> tuple[tuple[float, float] | None, str]:
+    """Limits of an axis of errors that show small changes as small ones, and a note on them.
+
+    They are around the error of a client alone; None if that is not known.
+    """
+    if not alone:
+        return None, ""
+    low, high = min(*values, _LOWEST * alone), max(*values, _HIGHEST * alone)
+    return around(low, high, 0.04), (
+        f"The axis does not start at zero. It always has room from {1 - _LOWEST:.0%} below a "
+        f"client alone to {_HIGHEST - 1:.0%} above, so that a small change looks small."
+    )
 
 
 def round_axes(figure: Figure, total: int | None = None, label: str = "") -> Axes:

@@ -7,9 +7,9 @@ from typing import Any
 
 from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.mechanisms import MECHANISMS
-from bgtplanner.privacy.quotes import both_readings
+from bgtplanner.privacy.quotes import rounded_up
 
-__all__ = ["guarantee", "is_sound", "not_covered", "readings_of", "shared_noise"]
+__all__ = ["guarantee", "in_short", "is_sound", "not_covered", "relation_in_words", "shared_noise"]
 
 _NOT_ACCOUNTED = {
     "item-ids": "which items each client rated",
@@ -49,10 +49,26 @@ def not_covered(summary: Mapping[str, Any]) -> list[str]:
     return [f"Not covered, so that no finite epsilon holds: {named}."]
 
 
-def readings_of(summary: Mapping[str, Any]) -> str | None:
-    """Both readings of the promised epsilon; None if a summary names no relation."""
+_ABOUT = {
+    "replace-special": "what a client sends is exchanged for nothing",
+    "replace-one": "a client's data are exchanged for any other's",
+}
+"""What the two neighbouring relations let an adversary compare."""
+
+
+def relation_in_words(summary: Mapping[str, Any]) -> str | None:
+    """What the promised epsilon is about, and how large it is about the other relation.
+
+    None if a summary names no relation.
+    """
     neighbours, other = summary.get("neighbours"), summary.get("epsilon_other_reading")
-    return neighbours and both_readings(summary["epsilon"], neighbours, other)
+    if not neighbours:
+        return None
+    said = f"Epsilon {summary['epsilon']:g} bounds what can be told if {_ABOUT[neighbours]} "
+    if other is None:
+        return f"{said}({neighbours})"
+    name, means = next((name, of) for name, of in _ABOUT.items() if name != neighbours)
+    return f"{said}({neighbours}); if {means} ({name}), it is {rounded_up(other)}"
 
 
 def shared_noise(summary: Mapping[str, Any]) -> list[str]:
@@ -93,6 +109,22 @@ def _adds_up(summary: Mapping[str, Any]) -> bool:
     return accountant is not None and accountant.sound
 
 
+def in_short(summary: Mapping[str, Any]) -> list[str]:
+    """The guarantee in two sentences; if it does not hold, all there is to say."""
+    if not is_sound(summary):
+        return guarantee(summary)
+    epsilon, delta, spent = summary["epsilon"], summary["delta"], summary.get("epsilon_spent_max")
+    seen = "only the sum of all uploads" if summary["trust"] == "secagg" else "every upload"
+    secret = ", if the noise were secret: this is a simulation" * summary.get("simulated_noise", 1)
+    used = "an unknown part" if spent is None else f"{spent:.3g}"
+    return [
+        f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy for each whole client, against "
+        f"a server that sees {seen}{secret}. Spent: {used} of this epsilon, in "
+        f"{summary['rounds_paid']} of {summary['rounds_run']} rounds.",
+        *not_covered(summary),
+    ]
+
+
 def guarantee(summary: Mapping[str, Any]) -> list[str]:
     """One sentence each on the guarantee, on what was spent, and on what is not covered."""
     if summary.get("mechanism", "none") == "none":
@@ -104,8 +136,8 @@ def guarantee(summary: Mapping[str, Any]) -> list[str]:
         else ""
     )
     seen = "only the sum of all uploads" if summary["trust"] == "secagg" else "every upload"
-    lines, read = [], readings_of(summary)
-    means = [] if read is None else [f"Neighbours: {read}."]
+    lines, read = [], relation_in_words(summary)
+    means = [] if read is None else [f"{read}."]
     if is_sound(summary):
         lines.append(
             f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy for each whole client, "

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bgtplanner.errors import BGTPlannerError, ConfigError
-from bgtplanner.report.page import render
+from bgtplanner.report.page import render, study_ended
+from bgtplanner.runs.study import Study
 
 __all__ = ["LivePage", "LiveServer"]
 
@@ -45,8 +46,9 @@ class LivePage:
         """A tag of the folder's contents, which changes with every round or finished cell."""
         if (self.folder / "config.toml").exists():
             names = [self.folder / name for name in ("rounds.jsonl", "summary.json")]
-        else:  # a study: its finished cells
+        else:  # a study: its finished cells, and the tables that come last
             names = sorted(self.folder.rglob("summary.json"))
+            names += [self.folder / f"{kind}.json" for kind in ("comparison", "sweep")]
         marks = []
         for name in names:
             with contextlib.suppress(OSError):
@@ -55,9 +57,11 @@ class LivePage:
         return "-".join([str(len(marks)), *marks[-2:]])
 
     def done(self) -> bool:
-        """Whether the run is finished."""
-        run = (self.folder / "config.toml").exists()
-        return run and (self.folder / "summary.json").exists()
+        """Whether the run is finished, or all cells of the study are."""
+        if (self.folder / "config.toml").exists():
+            return (self.folder / "summary.json").exists()
+        study = Study.read(self.folder)
+        return study is not None and study_ended(self.folder, study)
 
     def page(self) -> str:
         """The page of the current contents, drawn once for all requests."""

@@ -17,26 +17,39 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from bgtplanner.errors import RunFolderError
-from bgtplanner.models.metrics import METRICS, shown
+from bgtplanner.models.metrics import METRICS
 from bgtplanner.report.drawing import Picture, as_page, look_of, series_name
 from bgtplanner.report.guarantee import is_sound
+from bgtplanner.report.outcome import (
+    Scores,
+    about_scores,
+    error_in_words,
+    nothing_learned,
+    scores_of,
+    target_in_words,
+    unit_of,
+)
 from bgtplanner.report.run_plots import run_pictures
-from bgtplanner.report.study import headline, sheets, tiles
+from bgtplanner.report.study import Sheet, headline, sheets, tiles
 from bgtplanner.report.study_plots import study_pictures
-from bgtplanner.report.terminal import about_scores, score_rows, target_in_words
 from bgtplanner.report.view import RunView, read_run
+from bgtplanner.runs.cells import metric_of
 from bgtplanner.runs.config import departures, to_toml
+from bgtplanner.runs.examples import number_of_examples
 from bgtplanner.runs.execute import read_study
 from bgtplanner.runs.folder import write_whole
+from bgtplanner.runs.gains import FEWEST
 from bgtplanner.runs.reproduce import command_of, command_of_study
 from bgtplanner.runs.statistics import Comparison, mean_curves, summed_up
 from bgtplanner.runs.study import Study
 from bgtplanner.text import visible
 
-__all__ = ["pictures_of", "render", "write_report"]
+__all__ = ["pictures_of", "render", "study_ended", "write_report"]
 
 _PERHAPS = ("trust", "planner_note", "classes", "clients", "items", "users", "ratings")
+_WHO = "Who gains and who loses"
 _CHAPTERS = {
+    _WHO: ("gain-ratings", "gain-budget"),
     "How the budget was spent, and why": ("budget", "epsilon", "choices", "rewards", "forecasts"),
     "Noise and participation": ("noise", "clients"),
 }
@@ -88,7 +101,22 @@ def render(folder: Path, *, live: str = "", version: str = "") -> str:
         content = _run_content(read_run(folder, unfinished=bool(live)))
         return _page("run.html.j2", live, version, **content)
     found, pictures = _shown(folder, study)
-    return _page("study.html.j2", live, version, **_study_content(found, pictures))
+    ended = study_ended(folder, study)
+    return _page("study.html.j2", live, version, **_study_content(found, pictures, ended))
+
+
+def study_ended(folder: Path, study: Study) -> bool:
+    """Whether nothing more is to come: all cells are finished, or the tables of all are written.
+
+    They are written even if a cell has failed, and are older than the request if it was extended.
+    """
+    if all((folder / cell.place / "summary.json").exists() for cell in study.cells()):
+        return True
+    asked, written = folder / "study.json", folder / f"{study.kind}.json"
+    try:
+        return written.stat().st_mtime_ns >= asked.stat().st_mtime_ns
+    except OSError:
+        return False
 
 
 def _shown(folder: Path, study: Study) -> tuple[Comparison, list[Picture]]:
@@ -111,8 +139,14 @@ def _run_content(view: RunView) -> dict[str, Any]:
     if 1 < classes <= 5:
         budgets = [f"budget ε {epsilon:g}" for epsilon in view.class_epsilons()]
         toggles += [(series_name(name), name) for name in budgets]
+    scores = scores_of(view.summary) if view.finished and view.scored else Scores([], [])
     return {
         "view": view,
+        "lead": view.lead(),
+        "who": _who(view),
+        "who_heading": _WHO,
+        "unit": unit_of(view.summary),
+        "examples": _examples(view),
         "summary": dict.fromkeys(_PERHAPS) | dict(view.summary),
         "headline": view.headline(),
         "tiles": view.tiles(),
@@ -122,8 +156,8 @@ def _run_content(view: RunView) -> dict[str, Any]:
         "chapters": [(name, _WORDS.get(name, ""), shown) for name, shown in chapters.items()],
         "departures": departures(view.config),
         "about_scores": _about(view.summary) if view.rounds else [],
-        "labels": [metric.label for metric in shown(view.config.preset).values()],
-        "rows": score_rows(view.summary) if view.finished and view.scored else [],
+        "labels": scores.labels,
+        "rows": scores.rows,
         "answers": view.answers() if view.deployed else {},
         "promises": view.promises(),
         "sound": is_sound(view.summary) if view.rounds else True,
@@ -133,18 +167,79 @@ def _run_content(view: RunView) -> dict[str, Any]:
     }
 
 
+def _who(view: RunView) -> Sheet | None:
+    """The table of who gains and who loses; None if it is not known."""
+    groups = {
+        name: rows
+        for by, name in (("ratings", "by number of ratings"), ("budget", "by budget"))
+        if (rows := [_gain_row(view, group) for group in view.gains(by)])
+    }
+    if not groups or not view.finished:
+        return None
+    unit = unit_of(view.summary) or "RMSE"
+    every = [group for by in ("ratings", "budget") for group in view.gains(by)]
+    lose = [of["name"] for of in every if of["high"] is not None and of["high"] < 0]
+    unsure = [of["name"] for of in every if of["low"] is not None and of["low"] <= 0 <= of["high"]]
+    said = f"These groups lose: {', '.join(lose)}. " if lose else "No group clearly loses. "
+    if unsure:
+        said += f"Whether these gain cannot be told: {', '.join(unsure)}. "
+    if nothing_learned(view.summary):
+        said += "Nothing came from others: whatever is gained is each client's own doing. "
+    return Sheet(
+        title=f"Error in the last round, {unit}, together and alone",
+        columns=("clients with", "clients", "together", "alone", "gain", "95 %", "better off"),
+        note=f"{said}The gain is how far the error is below that of the same clients alone, the "
+        "interval is over clients, and better off is the share of them with a lower error than "
+        f"alone. Groups of fewer than {FEWEST} clients are left out, and bounds are rounded.",
+        groups=groups,
+    )
+
+
+def _gain_row(view: RunView, group: Mapping[str, Any]) -> list[str]:
+    figures = [error_in_words(view.summary, group[key]) for key in ("rmse", "rmse_alone")]
+    unit = unit_of(view.summary)
+    plain = [figure.removesuffix(f" {unit}").removeprefix("RMSE ") for figure in figures]
+    gain, between = "–", "–"
+    if group["gain"] is not None:
+        gain, between = f"{group['gain']:+.1%}", f"{group['low']:+.1%} to {group['high']:+.1%}"
+    return [
+        group["name"],
+        f"{group['clients']:,}",
+        *plain,
+        gain,
+        between,
+        f"{group['better']:.0%}",
+    ]
+
+
+def _examples(view: RunView) -> dict[str, Any] | None:
+    """Lists of a few users, and why they are shown or not; None if nothing has to be said."""
+    if view.deployed or not view.finished or not view.scored:
+        return None
+    if view.examples is not None and view.examples["lists"]:
+        own = view.config.run.examples is not None
+        because = "run.examples asks for them" if own else "everybody can get these data"
+        said = any(item["reason"] for of in view.examples["lists"] for item in of["items"])
+        return dict(view.examples) | {"because": because, "reasons": said}
+    if number_of_examples(view.config) == 0:
+        return {"lists": []}
+    return None
+
+
 def _about(summary: Mapping[str, Any]) -> list[str]:
     target = target_in_words(summary)
     return [*about_scores(summary), *([] if target is None else [target])]
 
 
-def _study_content(found: Comparison, pictures: Sequence[Picture]) -> dict[str, Any]:
+def _study_content(found: Comparison, pictures: Sequence[Picture], ended: bool) -> dict[str, Any]:
     study, done = found.study, len(found.outcomes)
     cells = len(study.cells())
     groups: dict[str, list[Picture]] = {}
     for picture in pictures:
         groups.setdefault(picture.group, []).append(picture)
-    views = [(of, METRICS[of].label) for of in dict.fromkeys(p.view for p in pictures if p.view)]
+    kinds = dict.fromkeys(p.view for p in pictures if p.view)
+    first = metric_of(found.error)  # by which policies are compared
+    views = [(of, METRICS[of].label) for of in sorted(kinds, key=lambda of: of != first)]
     policies = list(dict.fromkeys(study.policies))
     toggles: list[tuple[str, str, str]] = [
         (series_name(name), name, look_of(name).colour) for name in policies if len(policies) > 1
@@ -153,10 +248,12 @@ def _study_content(found: Comparison, pictures: Sequence[Picture]) -> dict[str, 
         "kind": study.kind,
         "names": f"{', '.join(study.datasets)} · {', '.join(policies)} · preset {study.preset}",
         "headline": headline(found),
+        "lead": [],
         "tiles": tiles(found, cells),
         "cells": cells,
         "done": done,
-        "running": done < cells,
+        "running": done < cells and not ended,
+        "ended": ended,
         "toggles": toggles,
         "views": views,
         "known_policies": policies,

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib import colors
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from bgtplanner.models.metrics import of_ratings, shown
@@ -22,24 +22,29 @@ from bgtplanner.report.drawing import (
     GREEN,
     GREY,
     VERMILLION,
+    WIDE,
     YELLOW,
     Line,
     Picture,
+    around,
+    around_alone,
     lines,
     look_of,
     mark_series,
     round_axes,
     shades,
 )
+from bgtplanner.report.outcome import on_the_scale, unit_of
 from bgtplanner.report.view import RunView
 from bgtplanner.text import visible
 
-__all__ = ["run_pictures"]
+__all__ = ["gain_pictures", "run_pictures"]
 
 _MOST_CLASSES = 5
 _MOST_NOTES = 5
 _DOTS: Mapping[str, Any] = {"ls": "", "marker": "o", "ms": 5}
 _TICKS: Mapping[str, Any] = {"ls": "", "marker": "_", "ms": 11, "mew": 2, "zorder": 3}
+_LEAST_GAIN = 0.05  # what an axis of gains covers at least
 _SPENT_UP = 1e-3  # share of the budget below which it counts as used up
 
 
@@ -50,6 +55,7 @@ def run_pictures(view: RunView) -> Iterator[Picture]:
     for name, metric in shown(view.config.preset).items():
         if metric.sums and view.scored and None not in view.column(name):
             yield _curve(view, name)
+    yield from gain_pictures(view)
     if not view.private:
         return
     if view.left().size:
@@ -83,17 +89,87 @@ def _curve(view: RunView, key: str) -> Picture:
         shade, dashes = BESIDE[of]
         drawn.append(Line(view.references[of], value, shade, of, ls=dashes, lw=1.5))
     said = ", ".join(f"{view.references[of]} {value:.4f}" for of, value in beside.items())
-    if (served := summary.get(f"{key}_served")) is not None:
+    served = summary.get(f"{key}_served")
+    if served is not None:
         style: dict[str, Any] = {"ls": (0, (6, 2)), "lw": 1.3}
         drawn.append(Line("mean, as served", served, _colour(view), "served", **style))
         said = f"mean over all rounds, as served, {served:.4f}; {said or 'no references'}"
+    unit = unit_of(summary) if metric.unit == "ratings" else ""
+    span, note = around_alone([*values, *beside.values()], beside.get("client_alone"))
+
+    def scale(axes: Axes) -> None:
+        if unit:
+            axes.yaxis.set_major_formatter(lambda at, _: _two_scales(summary, at))
+
     return Picture(
         name=key,
         title=f"{metric.label} on the held-out ratings ({metric.better} is better)",
         alt=f"{metric.label} by round: from {values[0]:.4f} to {values[-1]:.4f}; "
-        f"{said or 'no references'}.",
-        draw=lines(drawn, metric.label, total=view.total),
+        f"{said or 'no references'}."
+        + (
+            f" {metric.label} {values[-1]:.4f} is {on_the_scale(summary, values[-1])}."
+            * bool(unit)
+        ),
+        draw=lines(
+            drawn,
+            f"{metric.label} · {unit}" if unit else metric.label,
+            total=view.total,
+            limits=span,
+            then=scale,
+        ),
+        note=note,
     )
+
+
+def _two_scales(summary: Mapping[str, Any], value: float) -> str:
+    return f"{value:.2f} · {on_the_scale(summary, value, unit=False)}"
+
+
+def _gain_picture(view: RunView, by: str) -> Picture:
+    """The gain of each group over its clients alone, with intervals."""
+    groups = [group for group in view.gains(by) if group["gain"] is not None]
+    colour = _colour(view)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.axvline(0, color=GREY, lw=1.4, ls="-.")
+        for place, group in enumerate(reversed(groups)):
+            gain = group["gain"]
+            arms = [[gain - group["low"]], [group["high"] - gain]]
+            shade = colour if group["high"] >= 0 else VERMILLION
+            axes.errorbar(gain, place, xerr=arms, color=shade, marker="o", ms=6, capsize=4, lw=2)
+        axes.set_yticks(range(len(groups)), [group["name"] for group in reversed(groups)])
+        axes.set_ylim(-0.6, len(groups) - 0.4)
+        low = min(-_LEAST_GAIN / 5, *(group["low"] for group in groups))
+        high = max(_LEAST_GAIN, *(group["high"] for group in groups))
+        axes.set_xlim(*around(low, high, 0.05))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.set_xlabel("error below a client alone; dashed: no gain")
+        axes.grid(axis="x", alpha=0.25, lw=0.7)
+
+    said = "; ".join(
+        f"{group['name']}: {group['gain']:.1%} ({group['low']:.1%} to {group['high']:.1%})"
+        for group in groups
+    )
+    what = {"ratings": "number of ratings", "budget": "budget"}[by]
+    return Picture(
+        name=f"gain-{by}",
+        title=f"Gain over a client alone, by {what}",
+        alt=f"How far the error is below that of a client alone, by {what}, with 95 % intervals: "
+        f"{said}.",
+        draw=draw,
+        size=(WIDE[0], 1.1 + 0.36 * max(3, len(groups))),
+        note=f"The axis includes zero and reaches at least to {_LEAST_GAIN:.0%}. "
+        "Intervals are 95 %, over clients.",
+    )
+
+
+def gain_pictures(view: RunView) -> Iterator[Picture]:
+    """The gains of groups, as far as there are groups to compare."""
+    for by in ("ratings", "budget"):
+        if sum(group["gain"] is not None for group in view.gains(by)) > 1:
+            yield _gain_picture(view, by)
 
 
 def _classes(view: RunView, columns: int) -> list[tuple[int, str, str]]:
@@ -215,7 +291,7 @@ def _drawn_levels(view: RunView) -> Picture:
 def _rewards(view: RunView, by_forecast: bool) -> Picture:
     """The predicted reward of the chosen level, its price, and the actual reward if there is one.
 
-    By forecast, payments are few and far between: dots, since a line would claim something about
+    Where not every round is paid for there are dots only, since a line would claim something about
     the rounds between them.
     """
     chosen = [
@@ -225,7 +301,8 @@ def _rewards(view: RunView, by_forecast: bool) -> Picture:
     ]
     steps, predicted, price, _ = zip(*chosen, strict=True)
     real = [(step, reward) for step, _, _, reward in chosen if reward is not None]
-    own, other = ({}, {"ls": "--", "lw": 1.5}) if not by_forecast else (_DOTS, _TICKS)
+    gaps = by_forecast or len(steps) < len(view.rounds)
+    own, other = ({}, {"ls": "--", "lw": 1.5}) if not gaps else (_DOTS, _TICKS)
     shade = VERMILLION if by_forecast else BLUE
     drawn = [
         Line("predicted", predicted, _colour(view), "predicted-reward", steps, **own),
@@ -259,7 +336,7 @@ def _rewards(view: RunView, by_forecast: bool) -> Picture:
         alt=f"Of the chosen level{rounds}: predicted reward {np.mean(predicted):.3g} on average, "
         f"price {np.mean(price):.3g}{error}.",
         draw=lines(
-            drawn, "reward", total=view.total, limits=None if wide else _around(low, high, 0.12),
+            drawn, "reward", total=view.total, limits=None if wide else around(low, high, 0.12),
             named=not by_forecast, then=scale,
         ),
     )  # fmt: skip
@@ -267,11 +344,6 @@ def _rewards(view: RunView, by_forecast: bool) -> Picture:
 
 def _legend(axes: Axes, drawn: list[Line]) -> None:
     axes.legend([line.name for line in drawn], **ABOVE)
-
-
-def _around(low: float, high: float, share: float) -> tuple[float, float]:
-    room = share * (high - low or 1)
-    return low - room, high + room
 
 
 def _forecasts(view: RunView) -> Picture:
@@ -292,8 +364,8 @@ def _forecasts(view: RunView) -> Picture:
     limits = None
     if came:
         drawn.append(Line("actual", came, GREEN, "actual", view.steps, lw=1.4))
-        low = min(*values, float(np.percentile(came, 5)))
-        limits = _around(low, max(*values, *came), 0.1)
+        low = min(0.0, *values, float(np.percentile(came, 5)))
+        limits = around(low, max(_LEAST_GAIN, *values, *came), 0.06)
     last = f"it came to {came[-1]:.1%}" if came else "the actual value is not known"
     return Picture(
         name="forecasts",
@@ -305,6 +377,7 @@ def _forecasts(view: RunView) -> Picture:
             named=False,
             then=lambda axes: _legend(axes, drawn),
         ),
+        note=f"The axis includes zero, a client alone, and reaches at least to {_LEAST_GAIN:.0%}.",
     )  # fmt: skip
 
 
@@ -316,10 +389,11 @@ def _noise(view: RunView) -> Picture:
     ]
     steps, released, noise = zip(*seen, strict=True)
     signal = [max(all_of**2 - part**2, 0.0) for _, all_of, part in seen]
-    dots: dict[str, Any] = {"marker": "o", "ms": 4} if len(steps) < 15 else {}
+    # Dots only: between them lie rounds in which nothing was sent, and nothing was noised.
+    dots: dict[str, Any] = {**_DOTS, "ms": 5 if len(steps) < 40 else 3}
     drawn = [
         Line("what the server saw", released, _colour(view), "released", steps, **dots),
-        Line("noise alone, expected", noise, GREY, "noise", steps, ls="--", **dots),
+        Line("noise alone, expected", noise, GREY, "noise", steps, **_TICKS),
     ]
 
     def scale(axes: Axes) -> None:
@@ -328,7 +402,7 @@ def _noise(view: RunView) -> Picture:
             axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
             axes.yaxis.set_minor_formatter(NullFormatter())
         else:
-            axes.set_ylim(0, None)
+            axes.set_ylim(0, 1.12 * max(*released, *noise))
         _legend(axes, drawn)
 
     share = sum(signal) / sum(value**2 for value in released)

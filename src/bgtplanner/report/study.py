@@ -9,25 +9,30 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from bgtplanner.arguments import as_path, as_settings, as_whole, refuse_unless
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import MissingExtraError
+from bgtplanner.models.learner import Learner
 from bgtplanner.models.metrics import METRICS
 from bgtplanner.models.references import REFERENCES
 from bgtplanner.paper.table2 import NAMES
+from bgtplanner.planning.policy import Policy
+from bgtplanner.report.outcome import on_the_scale, planned_key
 from bgtplanner.report.screen import words
-from bgtplanner.report.terminal import planned_key
 from bgtplanner.report.view import Tile
-from bgtplanner.runs.cells import Cell, Outcome, folder_name, metric_of
+from bgtplanner.runs.cells import Cell, Objects, Outcome, folder_name, metric_of
 from bgtplanner.runs.execute import StudyObserver, run_study
 from bgtplanner.runs.folder import write_whole
+from bgtplanner.runs.run import RATINGS, model_given, policy_named
 from bgtplanner.runs.statistics import Comparison, Estimate, Row, summed_up
 from bgtplanner.runs.study import Study, Variation, default_policies, in_words
 from bgtplanner.text import visible
@@ -46,6 +51,7 @@ __all__ = [
     "markdown",
     "need_pictures",
     "picture",
+    "scale_of",
     "sheets",
     "short_key",
     "tables",
@@ -60,13 +66,15 @@ _LONGEST = 12  # room for a value
 
 
 def compare(
-    datasets: str | Iterable[str] = "demo",
-    policies: str | Iterable[str] | None = None,
+    ratings: Ratings | str | Iterable[Ratings | str] = "demo",
+    policies: type[Policy] | str | Iterable[type[Policy] | str] | None = None,
     *,
+    model: Learner | str | None = None,
     mechanisms: str | Iterable[str] = "gaussian",
-    seeds: Iterable[int] = range(5),
+    seeds: int | Iterable[int] = range(5),
     preset: str = "recommended",
     epsilon: float | None = None,
+    rounds: int | None = None,
     settings: Mapping[str, Any] | None = None,
     baseline: str | None = None,
     out: Path | str | None = None,
@@ -79,14 +87,16 @@ def compare(
     A cell that fails is listed in `failed` of the result, and does not stop the others.
 
     Args:
-        datasets: Names of data sets, or ``csv:PATH``.
-        policies: Names of policies, or ``package.module:Class``; by default that of a
-            run, ``bgt``, ``uniform``, ``adpml``, ``adap`` and ``unlimited``.
+        ratings: Ratings, or the name of a data set or ``csv:PATH``; one or several.
+        policies: Names, ``package.module:Class`` or classes of policies, one or several; by
+            default that of a run, and others that it is usually compared with.
+        model: The model of all runs, as in :func:`simulate`.
         mechanisms: Names such as ``gaussian`` and ``laplace``; ``unlimited`` runs once, without.
         seeds: Seeds of the split and of everything that is drawn at random.
         preset: ``recommended`` or ``paper``.
         epsilon: Budget of each client over the whole run.
-        settings: Any other config keys, such as ``{"federation.rounds": 50}``.
+        rounds: How many rounds each run has.
+        settings: Any other config keys, such as ``{"server.learning_rate": 0.02}``.
         baseline: The policy that the others are compared with.
         out: Folder for the runs and tables. Called again with the same folder, it runs only
             what is not finished. By default nothing is kept.
@@ -99,32 +109,57 @@ def compare(
         InterruptedRunError: If it was stopped from outside; the same call continues.
 
     Example:
-        >>> found = compare("demo", "unlimited", seeds=[0], settings={"federation.rounds": 2})
+        >>> found = compare("demo", "unlimited", seeds=0, rounds=2)
         >>> found.rows[0].policy, found.rows[0].figures["rmse_final"].seeds
         ('unlimited', 1)
     """
-    given = dict(settings or {}) | ({} if epsilon is None else {"privacy.epsilon": epsilon})
+    own, model_of_all = model_given(model)
+    single = {"privacy.epsilon": epsilon, "federation.rounds": rounds}
+    own |= as_settings(settings) | {key: of for key, of in single.items() if of is not None}
+    fits = observer is None or all(hasattr(observer, of) for of in ("study_started", "cell_round"))
+    refuse_unless(fits, "observer", observer, "an object that inherits from StudyObserver")
+    every = _several("ratings", ratings, Ratings | str, RATINGS)
+    named = [one.name if isinstance(one, Ratings) else one for one in every]
+    names = {one.name: one for one in every if isinstance(one, Ratings)}
+    for name in names:
+        expected = "a name of their own for each: Ratings.from_arrays(..., name=...)"
+        refuse_unless(named.count(name) == 1, "ratings", name, expected)
+    kind = "names or classes of policies; an object can plan a single run only"
+    chosen = () if policies is None else _several("policies", policies, type | str, kind)
     study = Study(
-        datasets=_names(datasets),
-        mechanisms=_names(mechanisms),
-        policies=default_policies(preset, given) if policies is None else _names(policies),
-        seeds=tuple(seeds),
+        datasets=tuple(named),
+        mechanisms=_several("mechanisms", mechanisms, str, "names of mechanisms"),
+        policies=default_policies(preset, own)
+        if policies is None
+        else tuple(str(policy_named(policy)) for policy in chosen),
+        seeds=tuple(as_whole("seeds", seed, 0) for seed in _several("seeds", seeds, object, "")),
         preset=preset,
-        settings=given,
+        settings=own,
         baseline=baseline,
+        given=tuple(names),
     )
+    classes = tuple(policy for policy in chosen if isinstance(policy, type))
+    objects = Objects(ratings=names, given=model_of_all, policies=classes)
     with contextlib.ExitStack() as stack:
-        if out is None:
-            out = stack.enter_context(tempfile.TemporaryDirectory(prefix="bgtplanner-"))
-        place = Path(out)
-        done = run_study(study, place, jobs=jobs, backend=backend, observer=observer)
-        found = summed_up(study, done)
+        kept = None if out is None else as_path("out", out)
+        place = kept or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="bgtplanner-"))
+        )
+        done = run_study(
+            study, place, jobs=jobs, backend=backend, observer=observer, objects=objects
+        )
+        found = replace(summed_up(study, done), folder=kept)
         write_files(found, place)
     return found
 
 
-def _names(given: str | Iterable[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+def _several(name: str, given: Any, kind: Any, expected: str) -> tuple[Any, ...]:
+    """What was given as one or as several, after checking that each is of its kind."""
+    one = isinstance(given, Ratings | str | type) or not isinstance(given, Iterable)
+    found = (given,) if one else tuple(given)
+    for entry in found:
+        refuse_unless(isinstance(entry, kind), name, entry, expected)
+    return found
 
 
 def need_pictures(study: Study) -> None:
@@ -185,14 +220,19 @@ class Sheet:
         self.groups.setdefault(place or group_name(row.dataset, row.mechanism), []).append(cells)
 
 
-def sheets(found: Comparison) -> Iterator[Sheet]:
-    """The tables of a study, in order: for a sweep, one per variation."""
+def sheets(found: Comparison, *, planned: bool = False) -> Iterator[Sheet]:
+    """The tables of a study, in order: for a sweep, one per variation.
+
+    With `planned`, only those that have the error by which policies are compared.
+    """
     pairs = [  # 80 columns have room for two metrics
         keys[number : number + 2]
         for _, group in groupby(found.reported, when)
         for keys in [list(group)]
         for number in range(0, len(keys), 2)
     ]
+    if planned:
+        pairs = [keys for keys in pairs if found.error in keys] or pairs[:1]
     for variation, keys in product(found.study.variations or (Variation(),), pairs):
         yield _means(found, variation, keys)
     if found.study.variations:
@@ -353,7 +393,7 @@ def headline(found: Comparison) -> str:
             return f"Effect of {keys}: no cell is finished yet."
         error, row = min(best.values(), key=lambda entry: entry[0])
         at = ", ".join(f"{key} = {in_words(value)}" for key, value in row.varied.items())
-        how = f"RMSE {error:.4f}{_as_served(found)}"
+        how = f"RMSE {error:.4f}{_as_served(found)}{_raw(found, row, error)}"
         said = f"the lowest error, {how}, is that of {row.policy} at {at}."
         return f"Effect of {keys}: {said}"
     contested = [name for name, rows in groups.items() if len(rows) > 1]
@@ -364,7 +404,7 @@ def headline(found: Comparison) -> str:
         error, row = best[contested[0]]
         return (
             f"{row.policy} has the lowest mean error of {len(groups[contested[0]])} policies on "
-            f"{contested[0]}: RMSE {error:.4f}{_as_served(found)}"
+            f"{contested[0]}: RMSE {error:.4f}{_as_served(found)}{_raw(found, row, error)}"
             f"{_below_alone(found, row, error)}."
         )
     wins = Counter(best[name][1].policy for name in contested).most_common()
@@ -372,6 +412,17 @@ def headline(found: Comparison) -> str:
     rest = f" ({others})" if others else ""
     policy, times = wins[0]
     return f"{policy} has the lowest mean error in {times} of {len(contested)} settings{rest}."
+
+
+def scale_of(found: Comparison, dataset: str) -> Mapping[str, Any]:
+    """The scale of a data set's ratings, under ``scale``, as a summary has it."""
+    every = (of.summary for of in found.outcomes if of.cell.dataset == dataset and of.summary)
+    return next(({"scale": summary.get("scale")} for summary in every), {})
+
+
+def _raw(found: Comparison, row: Row, error: float) -> str:
+    raw = on_the_scale(scale_of(found, row.dataset), error)
+    return "" if raw is None else f" ({raw})"
 
 
 def _as_served(found: Comparison) -> str:
@@ -417,18 +468,10 @@ def tiles(found: Comparison, cells: int) -> list[Tile]:
     return tiles
 
 
-def tables(found: Comparison) -> Iterator[Table]:
+def tables(found: Comparison, *, planned: bool = False) -> Iterator[Group]:
     """The sheets as tables for a terminal, at most 80 columns wide: long headings are broken."""
-    for sheet in sheets(found):
-        table = Table(
-            title=words(sheet.title),
-            caption=words(sheet.note),
-            box=None,
-            pad_edge=False,
-            header_style="bold",
-            title_justify="left",
-            caption_justify="left",
-        )
+    for sheet in sheets(found, planned=planned):
+        table = Table(box=None, pad_edge=False, header_style="bold")
         for number, head in enumerate(sheet.columns):
             table.add_column(
                 words(head.replace("_", "_\n"), keep="\n"),
@@ -442,7 +485,8 @@ def tables(found: Comparison) -> Iterator[Table]:
             for row in rows:
                 first = words(f"  {cut(row[0], _WIDEST - 2)}")
                 table.add_row(first, *(words(cell) for cell in row[1:]))
-        yield table
+        # Not as parts of the table, which may be narrow: they would be broken to its width.
+        yield Group(words((sheet.title, "italic")), table, words((sheet.note, "dim italic")))
 
 
 def cut(name: str, most: int = _LONGEST) -> str:

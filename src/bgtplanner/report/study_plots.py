@@ -21,12 +21,14 @@ from bgtplanner.report.drawing import (
     Line,
     Look,
     Picture,
+    around_alone,
     lines,
     look_of,
     mark_series,
     shades,
 )
-from bgtplanner.report.study import cut, group_name, short_key
+from bgtplanner.report.outcome import on_the_scale, unit_of
+from bgtplanner.report.study import cut, group_name, scale_of, short_key
 from bgtplanner.runs.cells import folder_name, metric_of
 from bgtplanner.runs.statistics import Comparison, Curve, Estimate, Row
 from bgtplanner.runs.study import Variation, in_words
@@ -36,6 +38,7 @@ __all__ = ["study_pictures", "sweep_picture"]
 
 Curves = Mapping[tuple[str, str, str], Curve]
 _MARKS = ("o", "s", "^", "D", "v", "P", "X")
+_LEAST_DIFFERENCE = 0.02  # what an axis of differences covers at least, in figures of the baseline
 _DASHES = ("-", "--", "-.", ":")
 
 
@@ -70,8 +73,10 @@ def _comparison_pictures(
         beside = _known((row for row in rows if row.reference), key)
         levels = _known((row for row in rows if not (row.reference or row.baseline)), key)
         apart = _known((row for row in rows if row.baseline), key)
-        some = [_levels(levels, beside, key)] if levels else []
-        some += [_differences(apart, str(found.study.against), key)] if apart else []
+        scale = scale_of(found, dataset)
+        some = [_levels(levels, beside, key, scale)] if levels else []
+        base = levels.get(str(found.study.against))
+        some += [_differences(apart, str(found.study.against), key, base)] if apart else []
         by_round = {of: values for of, curve in here.items() if (values := curve.scores.get(name))}
         if by_round and not any(picture.view == name for picture in drawn):
             some += [_curves(by_round, beside.get("client_alone"), name)]
@@ -96,13 +101,31 @@ def _named(key: str) -> tuple[str, str]:
     return (f"{name}-served", f"{label}, as served") if key.endswith("_served") else (name, label)
 
 
-def _levels(values: Mapping[str, Estimate], beside: Mapping[str, Estimate], key: str) -> Picture:
+def _levels(
+    values: Mapping[str, Estimate],
+    beside: Mapping[str, Estimate],
+    key: str,
+    scale: Mapping[str, Any],
+) -> Picture:
     metric, (name, label) = METRICS[metric_of(key)], _named(key)
     # With one user per client two references are the same: then one line is enough.
     lines = {found.mean: of for of, found in beside.items()}
 
+    unit = unit_of(scale) if metric.unit == "ratings" else ""
+    alone = beside.get("client_alone")
+    span, note = None, "The axis covers the references and need not start at zero."
+    if alone is not None and metric.sums:
+        ends = [of.mean + side * (of.half or 0.0) for of in values.values() for side in (-1, 1)]
+        span, note = around_alone([*ends, *lines], alone.mean)
+
     def draw(axes: Axes) -> None:
         handles = []
+        if span is not None:
+            axes.set_xlim(*span)
+        if unit:
+            axes.xaxis.set_major_formatter(
+                lambda at, _: f"{at:.3g}\n{on_the_scale(scale, at, unit=False)}"
+            )
         for value, of in lines.items():
             handles.append(axes.axvline(value, color=GREY, ls=BESIDE[of][1], lw=1.4))
             mark_series(handles[-1], of)
@@ -114,17 +137,25 @@ def _levels(values: Mapping[str, Estimate], beside: Mapping[str, Estimate], key:
         name=name,
         title=f"{label}: mean and 95 % interval over seeds",
         alt=f"{label}, of each policy: {_said(values, '.4f')}.",
-        draw=_intervals(values, f"{metric.label} ({metric.better} is better)", draw),
+        draw=_intervals(
+            values, f"{metric.label}{' and ' * bool(unit)}{unit} ({metric.better} is better)", draw
+        ),
         size=_tall(values),
+        note=note,
     )
 
 
-def _differences(values: Mapping[str, Estimate], baseline: str, key: str) -> Picture:
+def _differences(
+    values: Mapping[str, Estimate], baseline: str, key: str, base: Estimate | None
+) -> Picture:
     metric, (name, title) = METRICS[metric_of(key)], _named(key)
     label, better = metric.label, metric.better
 
+    least = 0.0 if base is None else _LEAST_DIFFERENCE * abs(base.mean)
+
     def draw(axes: Axes) -> None:
         axes.axvline(0, color=look_of(baseline).colour, lw=1.4)
+        axes.plot([-least, least], [0, 0], alpha=0)
 
     return Picture(
         name=f"difference-{name}",
@@ -132,6 +163,7 @@ def _differences(values: Mapping[str, Estimate], baseline: str, key: str) -> Pic
         alt=f"{title}, minus that of {baseline}, with 95 % intervals: {_said(values, '+.4f')}.",
         draw=_intervals(values, f"{label} minus that of {_short(baseline)}", draw),
         size=_tall(values),
+        note=f"The axis reaches at least {_LEAST_DIFFERENCE:.0%} of {baseline}'s to both sides.",
     )
 
 
@@ -175,11 +207,14 @@ def _curves(values: Mapping[str, Sequence[float]], alone: Estimate | None, name:
     if alone is not None:
         drawn.append(Line("client alone", alone.mean, GREY, "client_alone", ls="-.", lw=1.2))
     said = "; ".join(f"{policy} ends at {of[-1]:.4f}" for policy, of in values.items())
+    every = [value for of in values.values() for value in of]
+    span, note = around_alone(every, None if alone is None else alone.mean)
     return Picture(
         name=f"rounds-{name}",
         title=f"{label} by round, mean over seeds",
         alt=f"{label} by round: {said}.",
-        draw=lines(drawn, label),
+        draw=lines(drawn, label, limits=span),
+        note=note,
     )
 
 

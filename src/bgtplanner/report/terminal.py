@@ -12,10 +12,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from bgtplanner.models.metrics import METRICS, Metric, shown
-from bgtplanner.models.references import REFERENCES
+from bgtplanner.models.metrics import Metric, shown
 from bgtplanner.report.blocks import bar, sparkline
-from bgtplanner.report.guarantee import guarantee
+from bgtplanner.report.guarantee import guarantee, in_short
+from bgtplanner.report.outcome import (
+    Scores,
+    about_scores,
+    error_in_words,
+    gain_in_words,
+    gained,
+    is_served,
+    lists_in_words,
+    nothing_learned,
+    scores_of,
+    target_in_words,
+    unit_of,
+    what_helps,
+)
 from bgtplanner.report.screen import words
 
 if TYPE_CHECKING:  # for annotations only: this file must work without the simulator
@@ -23,19 +36,7 @@ if TYPE_CHECKING:  # for annotations only: this file must work without the simul
     from bgtplanner.runs.config import Config
     from bgtplanner.runs.summary import Result
 
-__all__ = [
-    "LiveTable",
-    "RunProgress",
-    "about_scores",
-    "description_view",
-    "gain_in_words",
-    "is_served",
-    "lists_in_words",
-    "planned_key",
-    "score_rows",
-    "summary_table",
-    "target_in_words",
-]
+__all__ = ["LiveTable", "RunProgress", "description_view", "summary_table"]
 
 _MOST_CLASSES = 3
 
@@ -43,12 +44,12 @@ _MOST_CLASSES = 3
 class RunProgress:
     """Observer that shows the user how a run is going.
 
-    On a terminal it is a live table; elsewhere it prints a plain line after every tenth of the
+    On a terminal it is a live table; elsewhere it prints a plain line after every quarter of the
     rounds. It writes only to the given console, so that standard output can be kept for data.
 
     Args:
         console: Where to write.
-        verbosity: -1 for nothing at all, 0 as described, 1 for a line per round.
+        verbosity: -1 for nothing at all, 0 as described, 1 for a line per round and all details.
     """
 
     def __init__(self, console: Console, verbosity: int = 0) -> None:
@@ -58,10 +59,17 @@ class RunProgress:
         self._preset = ""
         self._begun = 0.0
         self._first = 0
+        self._told = False
 
     def searching(self, name: str, number: int, total: int) -> None:
         """Print which schedule is tried."""
         self._say(f"hindsight: trying schedule {number} of {total} ({name} rounds)")
+
+    def compiling(self) -> None:
+        """Say why nothing moves, once; a live table has a word for it."""
+        if not self._told and self._live is None:
+            self._say("compiling: the first round takes the longest")
+        self._told = True
 
     def _say(self, *parts: str | tuple[str, str]) -> None:
         if self.verbosity >= 0:
@@ -102,7 +110,7 @@ class RunProgress:
             f"{metric.label} {metric.in_words(record.get(name))}"
             for name, metric in _in_rounds(self._preset).items()
         )
-        due = self.verbosity > 0 or done % max(1, total // 10) == 0 or done == total
+        due = self.verbosity > 0 or 4 * done // total != 4 * (done - 1) // total
         if due:
             steady = done - self._first - 1
             left = ""
@@ -118,35 +126,50 @@ class RunProgress:
             self._live = None
 
     def finished(self, result: Result) -> None:
-        """Print the results."""
+        """Print the results: on one screen, or with all details if a line per round was wanted."""
         self.close()
         if self.verbosity < 0:
             return
-        summary = result.summary
-        for name, values in _curves(result.rounds, summary["preset"]).items():
-            self._say(f"{name:<14} {sparkline(values)}")
-        self.console.print(summary_table(summary))
-        self._say(" ".join(about_scores(summary)))
-        for entry in summary.get("classes") or []:
-            self._say(
-                f"epsilon {entry['epsilon']:g}: {entry['clients']:,} clients, spent at most "
-                f"{entry['epsilon_spent_max']:.3g}, RMSE {entry['rmse_final'] or 0:.4f}"
-            )
+        summary, whole = result.summary, self.verbosity > 0
+        if whole:
+            for name, values in _curves(result.rounds, summary["preset"]).items():
+                self._say(f"{name:<14} {sparkline(values)}")
+            self.console.print(summary_table(summary))
+            self._say(" ".join(about_scores(summary)))
+            for entry in summary.get("classes") or []:
+                self._say(
+                    f"epsilon {entry['epsilon']:g}: {entry['clients']:,} clients, spent at most "
+                    f"{entry['epsilon_spent_max']:.3g}, RMSE {entry['rmse_final'] or 0:.4f}"
+                )
+        else:
+            self._say()
+            self.console.print(summary_table(summary, whole=False))
         if (target := target_in_words(summary)) is not None:
             self._say(target)
         # The most important lines come last: the gain, the guarantee, what was spent.
-        served, lists = is_served(summary), lists_in_words(summary)
-        had = "" if lists is None else f"lists {'had' if served else 'have'} {lists}; "
-        self._say(
-            ("Learning together", "bold"),
-            f": {'over all rounds, ' if served else ''}{had}",
-            f"the error {'was' if served else 'is'} {gain_in_words(summary)} than that of a "
-            f"client alone. {summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s.",
-        )
-        if summary.get("planner_note"):
+        self._say(*_gain(summary))
+        if summary.get("planner_note") and (whole or nothing_learned(summary)):
             self._say(f"Planner {summary['planner_note']}.")
-        for line in guarantee(summary):
+        for line in guarantee(summary) if whole else in_short(summary):
             self._say(line)
+
+
+def _gain(summary: Mapping[str, Any]) -> list[str | tuple[str, str]]:
+    """What learning together brought, what was planned for first."""
+    served, lists, known = is_served(summary), lists_in_words(summary), gained(summary)
+    said: list[str | tuple[str, str]] = [("Learning together", "bold")]
+    if nothing_learned(summary):
+        return [("Nothing was learned from others", "bold"), f". {what_helps(summary)}"]
+    error = f"the error {'was' if served else 'is'} {gain_in_words(summary)} than that of a "
+    beside = ""
+    if known is not None and unit_of(summary):
+        both = [error_in_words(summary, value) for value in known]
+        beside = f" ({both[0].split()[0]} instead of {both[1]})"
+    had = "" if lists is None else f"; lists {'had' if served else 'have'} {lists}"
+    said += [f": {'over all rounds, ' if served else ''}{error}client alone{beside}{had}."]
+    better = (summary.get("gains") or {}).get("better")
+    said += [] if better is None else [f" Better off: {100 * better:.0f} % of the clients."]
+    return [*said, f" {summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s."]
 
 
 def _in_rounds(preset: str) -> dict[str, Metric]:
@@ -175,119 +198,32 @@ def _privacy(config: Config) -> str:
     return f"{budget}, {how}, {config.planning.policy}"
 
 
-def is_served(summary: Mapping[str, Any]) -> bool:
-    """Whether what counts is the error that people were served with over all rounds.
-
-    Runs of earlier versions planned for the last round.
-    """
-    return summary.get("objective") == "served" and summary.get("rmse_served") is not None
-
-
-def planned_key(summary: Mapping[str, Any], name: str = "rmse") -> str:
-    """The key of the figure that was planned for; that of the last round if it has no other."""
-    if is_served(summary) and summary.get(f"{name}_served") is not None:
-        return f"{name}_served"
-    return f"{name}_final" if METRICS[name].sums else name
-
-
-def gain_in_words(summary: Mapping[str, Any], space: str = " ") -> str:
-    """How much lower or higher the error is than that of a client alone, over the same rounds."""
-    together, alone = summary[planned_key(summary)], summary["rmse_client_alone"]
-    if is_served(summary) and summary.get("rmse_client_alone_served") is not None:
-        alone = summary["rmse_client_alone_served"]
-    gain = f"{100 * abs(1 - together / alone):.1f}{space}% " if alone else ""
-    return f"{gain}{'lower' if together <= alone else 'higher'}"
-
-
-def target_in_words(summary: Mapping[str, Any]) -> str | None:
-    """Whether and when the target was reached, and how much of the budget was kept."""
-    if summary.get("target") is None:
-        return None
-    said, when = f"Target RMSE {summary['target']:g}", summary.get("target_round")
-    if not summary["target_reached"]:
-        return f"{said}: not reached."
-    left = summary.get("budget_left")
-    kept = "" if left is None else f"; {100 * left:.0f} % of the budget was kept"
-    return f"{said}: reached{'' if when is None else f' in round {when + 1}'}{kept}."
-
-
-def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, list[str], bool]]:
-    """Rows of the reference predictors and of the result: name, figures, whether it is ours.
-
-    Ours is what was planned for; it comes before the other one.
-    """
-
-    def figures(when: str) -> list[str]:
-        own = ("final", "best")
-        return [
-            metric.in_words(
-                summary.get(name if when in own and not metric.sums else f"{name}_{when}")
-            )
-            for name, metric in shown(summary["preset"]).items()
-        ]
-
-    every = []
-    for key, name in REFERENCES.items():
-        every.append((name, figures(key), False))
-        if is_served(summary) and summary.get(f"rmse_{key}_served") is not None:
-            every.append((f"{name}, as served", figures(f"{key}_served"), False))
-    rows = [row for row in every if set(row[1]) != {"–"}]
-    model, served = summary["model"], is_served(summary)
-    ours = [(f"{model}, last round", figures("final"), not served)]
-    if summary["preset"] != "paper" and summary.get("rmse_served") is not None:
-        ours.insert(0 if served else 1, (f"{model}, as served", figures("served"), served))
-    rows += ours
-    if summary["preset"] == "paper":
-        rows.append(("best round on the test set, as in the paper", figures("best"), False))
-    return rows
-
-
-def lists_in_words(summary: Mapping[str, Any]) -> str | None:
-    """How good the lists are, beside what is popular; None if that is not known or not shown."""
-    name = "ndcg_at_10"
-    keys = planned_key(summary, name), f"{name}_popularity"
-    ours, popular = (summary.get(key) for key in keys)
-    if ours is None or popular is None or name not in (metrics := shown(summary["preset"])):
-        return None
-    metric = metrics[name]
-    of = metric.in_words
-    return f"{metric.label} {of(ours)} (what is popular has {of(popular)})"
-
-
-def about_scores(summary: Mapping[str, Any]) -> list[str]:
-    """Sentences on the error, on the data's own scale and over all rounds, and on the lists."""
-    said = []
-    if is_served(summary):
-        said.append("What counts is the error that people were served with, over all rounds.")
-    error, scale = summary.get(planned_key(summary)), summary.get("scale")
-    if error is not None and scale is not None and list(scale) != [0, 1]:
-        low, high = scale
-        said.append(
-            f"RMSE {error:.4f} is {error * (high - low):.3g} on the scale of the data, {low:g} to "
-            f"{high:g}."
-        )
-    if (served := summary.get("rmse_served")) is not None and not is_served(summary):
-        said.append(f"Over all rounds, people were served with a mean RMSE of {served:.4f}.")
-    if (arriving := summary.get("rmse_arriving")) is not None:
-        said.append(
-            f"Ratings that arrived were predicted, before they were learned, with RMSE "
-            f"{arriving:.4f}."
-        )
-    drawn, users = summary.get("users_ranked"), summary.get("users")
-    if drawn is not None and users is not None and drawn < users:
-        said.append(f"The lists are those of {drawn:,} of {users:,} users, drawn at random.")
-    return said
-
-
-def summary_table(summary: Mapping[str, Any]) -> Table:
-    """The rows of :func:`score_rows` as a table."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+def summary_table(summary: Mapping[str, Any], *, whole: bool = True) -> Table:
+    """The results as a table; unless it is to be `whole`, only with what they are judged by."""
+    scores = scores_of(summary) if whole else _judged(summary)
+    # With all metrics there is room for one space between columns.
+    table = Table(
+        box=None, pad_edge=False, header_style="bold", padding=(0, 0 if whole else 1, 0, 1)
+    )
     table.add_column("predictor")
-    for metric in shown(summary["preset"]).values():
-        table.add_column(metric.label, justify="right", no_wrap=True)
-    for name, figures, ours in score_rows(summary):
+    for label in scores.labels:
+        table.add_column(words(label), justify="right", no_wrap=True)
+    for name, figures, ours in scores.rows:
         table.add_row(words(name), *figures, style="bold" if ours else "")
     return table
+
+
+def _judged(summary: Mapping[str, Any]) -> Scores:
+    """The result, and beside it a client alone and what is popular."""
+    every = scores_of(summary)
+    if summary["preset"] == "paper":
+        return every
+    alone = f"each client alone{', as served' * is_served(summary)}"
+    names = {alone, "popularity, not private"}
+    if alone not in {name for name, _, _ in every.rows}:
+        names.add("each client alone")
+    names |= {name for name, _, _ in every.rows if name.startswith(f"{summary['model']}, ")}
+    return every.narrowed({"RMSE", unit_of(summary), "NDCG@10"}, names)
 
 
 class LiveTable:

@@ -14,8 +14,19 @@ from numpy.typing import NDArray
 from bgtplanner.errors import RunFolderError
 from bgtplanner.models.metrics import METRICS, shown
 from bgtplanner.models.references import REFERENCES
-from bgtplanner.report.guarantee import guarantee, is_sound, not_covered, readings_of
-from bgtplanner.report.terminal import gain_in_words, is_served, lists_in_words, planned_key
+from bgtplanner.report.guarantee import guarantee, is_sound, not_covered
+from bgtplanner.report.outcome import (
+    error_in_words,
+    gain_in_words,
+    gained,
+    is_served,
+    lists_in_words,
+    nothing_learned,
+    on_the_scale,
+    planned_key,
+    unit_of,
+    what_helps,
+)
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.summary import identity_of, not_accounted, promised, readings, summarise
@@ -43,6 +54,7 @@ class RunView:
         versions: Versions of the packages that it ran with.
         finished: Whether the run is done.
         deployed: Whether it runs on real machines, where no one may look at ratings.
+        examples: Lists of a few users of a simulation, and a note on what they rest on.
     """
 
     summary: Mapping[str, Any]
@@ -51,6 +63,7 @@ class RunView:
     versions: Mapping[str, str]
     finished: bool
     deployed: bool = False
+    examples: Mapping[str, Any] | None = None
 
     @property
     def scored(self) -> bool:
@@ -116,22 +129,43 @@ class RunView:
                 f"{summary['clients']:,} clients learned together on their own machines. They did "
                 "not report how good the model is: no budget was set aside for that."
             )
-        served, rmse = is_served(summary), summary[planned_key(summary)]
-        if not summary.get("rmse_client_alone"):
-            over = "as served over" if served else "after"
-            return f"RMSE {rmse:.4f} {over} {summary['rounds_run']} rounds."
-        gain = gain_in_words(summary, "\N{NO-BREAK SPACE}")
-        error, lists = f"an error {gain} than each could reach alone", lists_in_words(summary)
-        clients, own = f"{summary['clients']:,} clients", summary["rmse_client_alone"]
-        if served:
-            begun = f"Over {summary['rounds_run']} rounds of learning together, {clients} were"
-            own = summary.get("rmse_client_alone_served") or own
-        else:
-            begun = f"Learning together, {clients}"
+        if nothing_learned(summary):
+            return "Nothing was learned from others."
+        served, known, lists = is_served(summary), gained(summary), lists_in_words(summary)
+        begun = f"Over {summary.get('rounds_run')} rounds of learning" if served else "Learning"
+        begun = f"{begun} together, {summary['clients']:,} clients {'were' * served}".rstrip()
+        if known is not None and known[1]:
+            gain = gain_in_words(summary, "\N{NO-BREAK SPACE}")
+            how = f"{'served' if served else 'end'} with an error {gain}"
+            return f"{begun} {how} than each could reach alone ({self._both(*known)})."
         if lists is not None:
-            return f"{begun} {'served' if served else 'get'} lists with {lists} and {error}."
-        ends = f"{'served' if served else 'end'} with {error}"
-        return f"{begun} {ends} (RMSE {rmse:.4f} against {own:.4f})."
+            return f"{begun} {'served' if served else 'get'} lists with {lists}."
+        over = "as served over" if served else "after"
+        rmse = summary[planned_key(summary)]
+        return f"RMSE {rmse:.4f} {over} {summary['rounds_run']} rounds."
+
+    def _both(self, together: float, alone: float) -> str:
+        """Two errors, on the scale of the data if that is known."""
+        if not (unit := unit_of(self.summary)):
+            return f"RMSE {together:.4f} against {alone:.4f}"
+        figures = [on_the_scale(self.summary, error, unit=False) for error in (together, alone)]
+        return f"{figures[0]} instead of {figures[1]} {unit}"
+
+    def lead(self) -> list[str]:
+        """What has to be said right after the headline."""
+        summary = self.summary
+        if not (self.finished and self.scored):
+            return []
+        lists, known = lists_in_words(summary), gained(summary)
+        if nothing_learned(summary):
+            error = error_in_words(summary, summary[planned_key(summary)])
+            said = f"Each client is served as if it were alone, with an error of {error}."
+            note = summary.get("planner_note")
+            why = [] if note is None else [f"The planner {summary['policy']} {note}."]
+            return [said, *why, what_helps(summary)]
+        if lists is None or known is None or not known[1]:
+            return []
+        return [f"Their lists {'had' if is_served(summary) else 'have'} {lists}."]
 
     def tiles(self) -> list[Tile]:
         """The result beside the references, what was spent, and what is guaranteed."""
@@ -145,30 +179,43 @@ class RunView:
             answers = self.answers()
             rest = " · ".join(f"{count:,} {name}" for name, count in answers.items() if count)
             return [Tile("Uploads used", f"{answers['used']:,}", rest)]
-        tiles = []
-        for name, title in (("ndcg_at_10", "Lists (NDCG@10)"), ("rmse", "Error (RMSE)")):
+        tiles, known = [], gained(summary)
+        for name, title in (("rmse", "Error"), ("ndcg_at_10", "Lists (NDCG@10)")):
             metric, planned = METRICS[name], planned_key(summary, name)
             value, last = summary.get(planned), f"{name}_final" if metric.sums else name
-            beside = ["mean over all rounds, as served"] if planned != last else []
+            if value is None or name not in shown(self.config.preset):
+                continue
+            raw = on_the_scale(summary, value) if metric.unit == "ratings" else None
+            beside = [] if raw is None else [f"RMSE {metric.in_words(value)} on 0 to 1"]
+            beside += ["mean over all rounds, as served"] if planned != last else []
             other = last if planned != last else f"{name}_served"
             if summary.get(other) is not None and self.config.preset != "paper":
                 when = "in the last round" if other == last else "as served over all rounds"
-                beside.append(f"{metric.in_words(summary[other])} {when}")
-            scale = summary.get("scale")
-            if value is not None and scale is not None and metric.unit == "ratings":
-                beside.append(f"{value * (scale[1] - scale[0]):.3g} on the scale of the data")
+                beside.append(f"{self._figure(name, summary[other])} {when}")
+            if metric.sums and known is not None:
+                beside.append(f"each client alone {self._figure(name, known[1])}")
             beside += [
                 f"{label} {metric.in_words(theirs)}"
                 for key, label in REFERENCES.items()
-                if (theirs := summary.get(f"{name}_{key}")) is not None
-                and (not metric.sums or key in self.references)
+                if key in ("popularity", "random")
+                and (theirs := summary.get(f"{name}_{key}")) is not None
+                and not metric.sums
             ]
-            alone = summary.get("rmse_client_alone")
-            worse = metric.sums and alone and gain_in_words(summary).endswith("higher")
-            if value is not None and name in shown(self.config.preset):
-                tile = Tile(title, metric.in_words(value), " · ".join(beside), warn=bool(worse))
-                tiles.append(tile)
+            worse = metric.sums and known is not None and known[0] > known[1] > 0
+            worse = worse or nothing_learned(summary)
+            title = f"{title} (RMSE)" if metric.sums and raw is None else title
+            figure = raw or metric.in_words(value)
+            tiles.append(Tile(title, figure, " · ".join(beside), warn=bool(worse)))
+        better = (summary.get("gains") or {}).get("better")
+        if better is not None and not nothing_learned(summary):
+            rest = "of the clients have a lower error than alone, in the last round"
+            tiles.append(Tile("Better off", f"{100 * better:.0f} %", rest, better < 0.5))
         return tiles
+
+    def _figure(self, name: str, value: float) -> str:
+        metric = METRICS[name]
+        raw = on_the_scale(self.summary, value) if metric.unit == "ratings" else None
+        return raw or metric.in_words(value)
 
     def _promised(self) -> list[Tile]:
         summary = self.summary
@@ -179,14 +226,13 @@ class RunView:
         rounds = f"in {summary['rounds_paid']} of {summary['rounds_run']} rounds"
         tile = Tile("Spent at most", said, f"of {summary['epsilon']:g}, {rounds}")
         if is_sound(summary):
-            value = f"ε {summary['epsilon']:g}, δ {summary['delta']:g}"
+            value = f"ε {summary['epsilon']:g}"
             given = ["the noise were secret"] if summary.get("simulated_noise", True) else []
             if summary["not_accounted"]:
                 given.append(f"{' and '.join(summary['not_accounted'])} were public")
             rest = f"if {' and '.join(given)}" if given else "over the whole run"
-            rest = f"to each whole client, {rest}"
-            if (read := readings_of(summary)) is not None:
-                rest = f"{read.replace('epsilon', 'ε')}; {rest}"
+            about = f" ({of})" if (of := summary.get("neighbours")) else ""
+            rest = f"at δ {summary['delta']:g}, to each whole client{about}, {rest}"
             return [tile, Tile("Guaranteed", value, rest)]
         rest = "see below what is not covered"
         if summary["not_accounted"]:
@@ -197,6 +243,10 @@ class RunView:
             value = f"ε {summary['epsilon_client_level']:.3g}"
             rest = "at δ 1e-5, to a whole client"
         return [tile, Tile("Guaranteed", value, rest, warn=True)]
+
+    def gains(self, by: str) -> list[Mapping[str, Any]]:
+        """The gains of groups of clients, by ``ratings`` or by ``budget``; empty if unknown."""
+        return list((self.summary.get("gains") or {}).get(by) or [])
 
     def answers(self) -> dict[str, int]:
         """How many uploads were asked for, used, refused, dropped or late, over all rounds."""
@@ -247,6 +297,7 @@ def read_run(path: Path | str, *, unfinished: bool = False) -> RunView:
         versions={"bgtplanner": notes.get("version", "unknown"), **(notes.get("versions") or {})},
         finished=finished,
         deployed=deployed,
+        examples=folder.examples() if finished and not deployed else None,
     )
 
 

@@ -6,19 +6,24 @@ An error in a cell is the outcome of that cell, and does not affect the others.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib
 import importlib.util
 import itertools
+import json
 import os
+import secrets
 import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import (
     BGTPlannerError,
     ConfigError,
@@ -27,6 +32,8 @@ from bgtplanner.errors import (
     RunFolderError,
 )
 from bgtplanner.models.metrics import METRICS
+from bgtplanner.planning.policy import Policy
+from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs import run as runner
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.contents import OF_EVERY_RUN
@@ -37,6 +44,8 @@ from bgtplanner.runs.observers import Observer
 __all__ = [
     "BACKENDS",
     "Cell",
+    "LatestData",
+    "Objects",
     "Outcome",
     "Tell",
     "check_backend",
@@ -98,19 +107,69 @@ class Outcome:
     seconds: float = 0.0
 
 
+class Objects(NamedTuple):
+    """Objects that were given in Python in place of names, for all cells of a study.
+
+    Attributes:
+        ratings: By the name under which the study has them.
+        given: The model.
+        policies: Classes, which other processes may not be able to import.
+    """
+
+    ratings: Mapping[str, Ratings] = MappingProxyType({})
+    given: runner.Given = runner.Given()
+    policies: tuple[type[Policy], ...] = ()
+
+
+class LatestData:
+    """The data of the latest cell, which most often are those of the next one, too.
+
+    Reading and splitting them, and scoring what needs no training, takes as long as the rounds of
+    a small cell. Files are not read again, so it must not outlive a study.
+    """
+
+    def __init__(self) -> None:
+        self._said: str | None = None
+        self._data: runner.Prepared | None = None
+
+    def of(self, config: Config, ratings: Ratings | None = None) -> runner.Prepared:
+        """The ratings that a config names, or those given in their place, split as it says."""
+        settings = [config.data.model_dump(mode="json"), config.synthetic.model_dump(mode="json")]
+        said = json.dumps([*settings, config.run.seed, config.federation.rounds], sort_keys=True)
+        if self._data is None or said != self._said:
+            self._data = None  # first of all: two large data sets may not fit
+            found = runner.ratings_of(config) if ratings is None else ratings
+            self._data, self._said = runner.Prepared(config, found), said
+        return self._data
+
+
+_data_of_studies: dict[str, LatestData] = {}  # in a process that runs cells of others
+
+
 def one_by_one(
-    todo: Sequence[Cell], cells: Mapping[Cell, Config], out: Path, tell: Tell | None
+    todo: Sequence[Cell],
+    cells: Mapping[Cell, Config],
+    out: Path,
+    tell: Tell | None,
+    objects: Objects,
 ) -> Generator[Outcome, None, None]:
     """Run cells in this process, until one is interrupted."""
+    data = LatestData()
     for cell in todo:
-        outcome = _run_cell(cell, cells[cell], out / cell.place, _CellView(cell, tell))
+        view = _CellView(cell, tell)
+        outcome = _run_cell(cell, cells[cell], out / cell.place, view, data, objects)
         yield outcome
         if outcome.interrupted:
             return
 
 
 def side_by_side(
-    todo: Sequence[Cell], cells: Mapping[Cell, Config], out: Path, backend: str, jobs: int
+    todo: Sequence[Cell],
+    cells: Mapping[Cell, Config],
+    out: Path,
+    backend: str,
+    jobs: int,
+    objects: Objects,
 ) -> Generator[Outcome, None, None]:
     """Run cells in other processes, which learn of a request to stop through a file.
 
@@ -129,7 +188,7 @@ def side_by_side(
         try:
             left = list(todo)
             while left and not stop.is_set():
-                yield from _in_a_pool(left, cells, out, flag, backend, jobs, stop)
+                yield from _in_a_pool(left, cells, out, flag, backend, jobs, stop, objects)
         finally:
             stop.set()
             watcher.join()
@@ -144,11 +203,12 @@ def _in_a_pool(
     backend: str,
     jobs: int,
     stop: threading.Event,
+    objects: Objects,
 ) -> Iterator[Outcome]:
     """Run cells from `left` until there are none, or until the pool breaks."""
     import joblib
 
-    threads = max(1, len(os.sched_getaffinity(0)) // jobs)
+    threads, study = max(1, len(os.sched_getaffinity(0)) // jobs), secrets.token_hex(8)
     running: dict[Cell, None] = {}
 
     def tasks() -> Iterator[Any]:
@@ -156,7 +216,12 @@ def _in_a_pool(
             cell = left.pop(0)
             running[cell] = None
             place = out.absolute() / cell.place
-            yield joblib.delayed(_run_elsewhere)(cell, cells[cell], place, flag, threads)
+            mine = objects._replace(
+                ratings={of: it for of, it in objects.ratings.items() if of == cell.dataset}
+            )
+            yield joblib.delayed(_run_elsewhere)(
+                cell, cells[cell], place, flag, threads, study, mine
+            )
 
     own = {"inner_max_num_threads": threads} if backend == "loky" else {}
     with joblib.parallel_config(backend, n_jobs=jobs, **own):
@@ -223,21 +288,40 @@ def _cluster(backend: str, jobs: int) -> Iterator[None]:
         yield
 
 
-def _run_elsewhere(cell: Cell, config: Config, place: Path, flag: Path, threads: int) -> Outcome:
-    """Run a cell in another process, with its share of the cores."""
+def _run_elsewhere(
+    cell: Cell, config: Config, place: Path, flag: Path, threads: int, study: str, objects: Objects
+) -> Outcome:
+    """Run a cell in another process, with its share of the cores.
+
+    The process lives on for the next cells, and for those of other studies.
+    """
     for name in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)  # JAX reads the first one when it starts
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    return _run_cell(cell, config, place, _CellView(cell, flag=flag))
+    for policy in objects.policies:
+        POLICIES.named(policy)  # here, too
+    if study not in _data_of_studies:
+        _data_of_studies.clear()
+    data = _data_of_studies.setdefault(study, LatestData())
+    return _run_cell(cell, config, place, _CellView(cell, flag=flag), data, objects)
 
 
-def _run_cell(cell: Cell, config: Config, place: Path, view: _CellView) -> Outcome:
+def _run_cell(
+    cell: Cell,
+    config: Config,
+    place: Path,
+    view: _CellView,
+    data: LatestData,
+    objects: Objects,
+) -> Outcome:
     begun = time.perf_counter()
+    ratings, model = objects.ratings.get(cell.dataset), objects.given.model
     try:
         if (place / "config.toml").exists():
-            runner.resume(place, observer=view)
+            runner.resume(place, ratings=ratings, model=model, observer=view)
         else:
-            runner.execute(config, out=place, observer=view)
+            share = functools.partial(data.of, ratings=ratings)
+            runner.execute(config, data=share, given=objects.given, out=place, observer=view)
         outcome = outcome_of(cell, place)
     except (InterruptedRunError, KeyboardInterrupt):
         return Outcome(cell=cell, interrupted=True)

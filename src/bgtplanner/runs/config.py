@@ -106,8 +106,9 @@ BEFORE = {
 
 _SUMS = ("biases", "tastes", "als", "cmf")  # models whose clients upload sums, not gradients
 
-INDIFFERENT = ("data.data_dir", "run.device", "run.checkpoint_every")
-"""Settings that do not change the result: where a run is carried out and how often it is saved."""
+INDIFFERENT = ("data.data_dir", "run.device", "run.checkpoint_every", "run.examples")
+"""Settings that do not change the result: where a run is carried out, how often it is saved, and
+what its report shows."""
 
 
 class _Section(BaseModel):
@@ -466,11 +467,14 @@ class RunSection(_Section):
         seed: Seeds the split and every random draw.
         checkpoint_every: The number of rounds between two checkpoints.
         device: The device to compute on.
+        examples: How many users' lists the report of a simulated run shows; 0 for none. By
+            default 3 for data sets that everybody can get, and none for your own.
     """
 
     seed: int = Field(default=0, ge=0, lt=2**31)
     checkpoint_every: int = Field(default=10, ge=1)
     device: Literal["auto", "cpu", "gpu"] = "auto"
+    examples: int | None = Field(default=None, ge=0, le=20)
 
 
 class Config(_Section):

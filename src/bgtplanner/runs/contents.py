@@ -35,6 +35,7 @@ from bgtplanner.models.references import REFERENCES
 
 __all__ = [
     "CLIENTS",
+    "EXAMPLES",
     "NOTES",
     "OF_EVERY_RUN",
     "Contents",
@@ -97,6 +98,36 @@ _Classes = Annotated[
         "rmse_final",
     ),
 ]
+
+
+class _Gain(TypedDict):
+    name: Word
+    clients: Some
+    rmse: AtLeast0
+    rmse_alone: AtLeast0
+    better: Share
+    gain: Figure | None
+    low: Figure | None
+    high: Figure | None
+
+
+class _Gains(TypedDict, total=False):
+    better: Share | None
+    ratings: Annotated[list[_Gain], Many]
+    budget: Annotated[list[_Gain], Many]
+
+
+class _Item(TypedDict):
+    title: Word
+    predicted: Figure | None
+    reason: Word | None
+
+
+class _Example(TypedDict):
+    user: Word
+    items: Annotated[list[_Item], Many]
+
+
 _Words = Annotated[list[Word], Many]
 _Scale = Annotated[
     list[Figure], Field(min_length=2, max_length=2, description="a list of two numbers")
@@ -124,6 +155,8 @@ _SUMMARY: Mapping[str, Any] = {
     **dict.fromkeys(("seconds_total", "seconds_per_round"), AtLeast0),
     "not_accounted": _Words,
     "scale": _Scale | None,
+    "learned": bool,
+    "gains": Annotated[_Gains | None, Field(description="an object with the gains of groups")],
     "users_ranked": Count,
     "simulated_noise": bool,
     "class_epsilons": Annotated[list[Positive], Many],
@@ -149,6 +182,8 @@ NOTES = Contents(
         "data": Word,
         "deployed": bool,
         "given": _Words,
+        "saved": bool,
+        "began_in": _Words,
         "versions": Annotated[dict[str, Word], Field(description="a table of text")],
         "facts": dict[str, Any],
     }
@@ -157,6 +192,10 @@ NOTES = Contents(
 
 CLIENTS = Contents({"run": Word, "clients": _Words})
 """Contents of ``clients.json``."""
+
+_Lists = Annotated[list[_Example], Many, Field(description="a list, each with user and items")]
+EXAMPLES = Contents({"note": Word | None, "lists": _Lists})
+"""Contents of ``examples.json``."""
 
 
 def of_summary() -> Contents:

@@ -110,6 +110,8 @@ class _DeployedRun(Run):
             grid,
             places=settings.clients,
             accountant=accountant.name,
+            run=noted["run"],
+            roster=None if group is None else group.roster,
             known=noted["clients"] if group is None else _names_in(group.roster),
             save=lambda clients: folder.write_clients({"run": noted["run"], "clients": clients}),
             seconds=min(settings.round_seconds, _HELLO_SECONDS),

@@ -13,10 +13,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Protocol
 
+from bgtplanner.arguments import as_whole
 from bgtplanner.errors import ConfigError, InterruptedRunError, StorageError
 from bgtplanner.runs.cells import (
     BACKENDS,
     Cell,
+    Objects,
     Outcome,
     check_backend,
     one_by_one,
@@ -78,6 +80,7 @@ def run_study(
     jobs: int = 1,
     backend: str = "loky",
     observer: StudyObserver | None = None,
+    objects: Objects | None = None,
 ) -> list[Outcome]:
     """Run all cells that are not finished, and return the outcomes of all cells.
 
@@ -87,7 +90,7 @@ def run_study(
         ConfigError: If a cell cannot be run; raised before anything is run.
         InterruptedRunError: If it was stopped from outside; the same call continues.
     """
-    ConfigError.unless(jobs >= 1, "--jobs", jobs, "at least 1")
+    jobs, objects = as_whole("--jobs", jobs, 1), objects or Objects()
     ConfigError.unless(backend in BACKENDS, "--backend", backend, f"one of {', '.join(BACKENDS)}")
     cells = study.cells()
     _check_folder(out, study)
@@ -96,6 +99,11 @@ def run_study(
     todo = [cell for cell in cells if cell not in outcomes]
     for cell in todo:
         check_policy(cell.policy)
+        if cell.dataset in study.given and cell.dataset not in objects.ratings:
+            raise ConfigError(
+                f"--out {out}: the ratings {cell.dataset!r} were given in Python; continue there: "
+                "bgtplanner.compare(ratings, ..., out=...)"
+            )
     alone = jobs == 1 and backend == "loky"
     if not alone:
         check_backend(backend)
@@ -108,9 +116,9 @@ def run_study(
     if observer is not None:
         observer.study_started(len(cells), len(outcomes), clock.left())
     with contextlib.closing(
-        one_by_one(todo, cells, out, None if observer is None else observer.cell_round)
+        one_by_one(todo, cells, out, None if observer is None else observer.cell_round, objects)
         if alone
-        else side_by_side(todo, cells, out, backend, jobs)
+        else side_by_side(todo, cells, out, backend, jobs, objects)
     ) as results:
         for outcome in results:
             if outcome.interrupted:

@@ -8,7 +8,9 @@
     checkpoint.npz    the whole state after some round (plain arrays, no pickle)
     ledger.sqlite     who has spent how much; written before anything is released
     summary.json      the result, once the run is done
+    examples.json     the lists of a few users, for the report of a simulation
     clients.json      for a run on real machines: its name, and a hash of each client's name
+    ratings.npz       the ratings, only in what :meth:`Result.save` writes
     report.html       the report, once it was requested
     .lock             locked while a process writes here
 
@@ -49,6 +51,7 @@ from bgtplanner.runs.assembly import accountant_of, promise_of
 from bgtplanner.runs.config import BEFORE, Config, load_config, to_toml
 from bgtplanner.runs.contents import (
     CLIENTS,
+    EXAMPLES,
     NOTES,
     check_ticks,
     needed_of_rounds,
@@ -58,7 +61,7 @@ from bgtplanner.runs.contents import (
 )
 from bgtplanner.text import MOST_BYTES_OF_ROUNDS, MOST_BYTES_OF_SETTINGS, read_bytes, visible
 
-__all__ = ["SCHEMA", "RunFolder", "write_whole"]
+__all__ = ["SCHEMA", "RunFolder", "data_paths", "write_whole"]
 
 SCHEMA = 1
 """Version of the layout of the folder. Never raise it without a migration."""
@@ -68,12 +71,14 @@ _OWN = (
     "rounds.jsonl",
     "checkpoint.npz",
     "summary.json",
+    "examples.json",
     "report.html",
     "ledger.sqlite",
     "ledger.sqlite-journal",
     "ledger.sqlite-wal",
     "ledger.sqlite-shm",
     "clients.json",
+    "ratings.npz",
     ".lock",
 )
 
@@ -103,6 +108,16 @@ class RunFolder:
         return self._note("deployed") is True
 
     @property
+    def saved(self) -> bool:
+        """Whether it is a result that was saved from Python, without a ledger."""
+        return self._note("saved") is True
+
+    @property
+    def began_in(self) -> tuple[str, ...]:
+        """Where a run began whose settings have relative paths: absolute, and from the folder."""
+        return tuple(self._note("began_in") or ())
+
+    @property
     def given(self) -> tuple[str, ...]:
         """What was given as objects in Python, and must be given again to resume."""
         return tuple(self._note("given") or ())
@@ -124,6 +139,7 @@ class RunFolder:
         overwrite: bool = False,
         deployed: bool = False,
         given: Sequence[str] = (),
+        saved: bool = False,
     ) -> Self:
         """Start a new run folder and lock it.
 
@@ -149,6 +165,10 @@ class RunFolder:
             }
             notes |= {"deployed": True} if deployed else {}
             notes |= {"given": list(given)} if given else {}
+            notes |= {"saved": True} if saved else {}
+            if not saved and _has_relative_paths(config):
+                here = Path.cwd()
+                notes["began_in"] = [str(here), os.path.relpath(here, folder.path.absolute())]
             folder._write("config.toml", to_toml(config, notes).encode())
         except BaseException:
             folder.close()
@@ -310,6 +330,17 @@ class RunFolder:
         """Write ``summary.json``: the run is done."""
         text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
         self._write("summary.json", text.encode())
+
+    def write_examples(self, examples: Mapping[str, Any]) -> None:
+        """Write ``examples.json``, which the report shows."""
+        self._write("examples.json", json.dumps(examples, indent=2, allow_nan=False).encode())
+
+    def examples(self) -> dict[str, Any] | None:
+        """The lists that the report shows, or None if there are none."""
+        found = self._read_json("examples.json")
+        if found is not None:
+            EXAMPLES.check(self.path / "examples.json", found, ["lists"])
+        return found
 
     def write_clients(self, clients: Mapping[str, Any]) -> None:
         """Write ``clients.json``, the places of clients in the ledger, before any charge."""
@@ -475,3 +506,18 @@ def _disk_errors(path: Path) -> Iterator[None]:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         then = "'bgtplanner resume'" if full else "choose another folder with --out"
         raise StorageError.of(path, error, then) from error
+
+
+def _has_relative_paths(config: Config) -> bool:
+    """Whether the data are named by a path that only works in the folder where a run begins."""
+    return any(not Path(path).expanduser().is_absolute() for path in data_paths(config).values())
+
+
+def data_paths(config: Config) -> dict[str, str]:
+    """The paths under which a config has its data, by the key of its section."""
+    data = config.data
+    kind, colon, path = data.dataset.partition(":")
+    found = {"dataset": path} if colon and kind in ("csv", "parquet") else {}
+    if data.items not in ("auto", "none"):
+        found["items"] = data.items
+    return found | ({"data_dir": data.data_dir} if data.data_dir else {})

@@ -38,6 +38,10 @@ class Observer(RoundObserver, Protocol):
         """The data are ready; training starts at round `first`."""
         del config, split, first
 
+    def compiling(self) -> None:
+        """A program takes more than two seconds to compile; called from another thread."""
+        return
+
     def finished(self, result: Result) -> None:
         """The run is done."""
         del result
@@ -56,6 +60,10 @@ class Several(Observer):
     def started(self, config: Config, split: Split, first: int) -> None:
         for observer in self.observers:
             observer.started(config, split, first)
+
+    def compiling(self) -> None:
+        for observer in self.observers:
+            observer.compiling()
 
     def round(self, record: Mapping[str, Any], total: int) -> None:
         for observer in self.observers:

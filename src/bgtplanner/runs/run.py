@@ -7,24 +7,27 @@ import functools
 import hashlib
 import math
 import time
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from bgtplanner.arguments import as_path, as_settings, refuse_unless
 from bgtplanner.data.catalogue import ItemsFormat
 from bgtplanner.data.datasets import dataset_info, load_ratings, with_items
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, Within, deal_users, split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError, DataError, RunFolderError, TrainingDivergedError
+from bgtplanner.federation.programs import keep_programs
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.learner import MODELS, Learner
 from bgtplanner.models.metrics import METRICS, lists_of, shown
-from bgtplanner.models.references import references
+from bgtplanner.models.references import References, references
 from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.planning.schedules import Hindsight
@@ -36,29 +39,38 @@ from bgtplanner.runs.assembly import (
     learner_of,
 )
 from bgtplanner.runs.config import Config, check_policy, load_config
+from bgtplanner.runs.examples import example_users, examples_of, number_of_examples
 from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.gains import gains_of
 from bgtplanner.runs.loop import Run
 from bgtplanner.runs.observers import Observer
+from bgtplanner.runs.saving import found_again, saved_ratings
 from bgtplanner.runs.summary import (
     Result,
     about_ratings,
-    alone_served,
+    alone_by_round,
+    as_served,
     classes_of,
     facts_of,
     lists_served,
     ranking_of,
+    rankings_beside,
     rounds_to_rank,
     spending_of,
     summarise,
 )
 
 __all__ = [
+    "RATINGS",
     "Given",
     "Observer",
+    "Prepared",
     "Result",
     "execute",
     "fingerprint_of",
     "load",
+    "model_given",
+    "policy_named",
     "ratings_of",
     "resume",
     "simulate",
@@ -67,6 +79,9 @@ __all__ = [
 
 
 _LISTS = "ndcg_at_10"  # measured in some of the rounds, too
+
+RATINGS = "Ratings, or the name of a data set; of a table: Ratings.from_frame(table)"
+"""What stands for ratings in a call."""
 
 
 class Given(NamedTuple):
@@ -81,6 +96,39 @@ class Given(NamedTuple):
     model: Learner | None = None
     policy: Policy | None = None
     names: tuple[str, ...] = ()
+
+
+class Prepared:
+    """Ratings as runs use them, and what can be said of them without any training.
+
+    Runs whose settings differ in the model, the mechanism or the policy can share it: it only
+    depends on the data, the seed and the number of rounds.
+    """
+
+    def __init__(self, config: Config, ratings: Ratings) -> None:
+        self.ratings, self.split = ratings, split_of(config, ratings)
+        self._alone: dict[int, list[float] | None] = {}
+
+    @functools.cached_property
+    def mark(self) -> str:
+        """A hash of all that a run is trained and tested on."""
+        return fingerprint_of(self.split)
+
+    @functools.cached_property
+    def references(self) -> References:
+        """The scores of what needs no one else."""
+        return references(self.split.train, self.split.test)
+
+    @functools.cached_property
+    def rankings(self) -> dict[str, float]:
+        """The scores of the rankings that need no model."""
+        return rankings_beside(self.split)
+
+    def alone(self, rounds: int, last: float | None) -> list[float] | None:
+        """The error of a client alone after each of so many rounds; `last` is that of the end."""
+        if rounds not in self._alone:
+            self._alone[rounds] = alone_by_round(self.split, rounds, last)
+        return self._alone[rounds]
 
 
 def simulate(
@@ -101,8 +149,9 @@ def simulate(
     """Train a federated recommender and return the result.
 
     Args:
-        ratings: Ratings, or the name of a data set.
-        model: ``biases``, ``factorization``, ``fedgnn``, ``package.module:Class``, or a learner.
+        ratings: Ratings, or the name of a data set, ``csv:PATH`` or ``parquet:PATH``.
+        model: ``tastes``, ``biases``, ``factorization``, ``fedgnn``, ``package.module:Class``, or
+            a learner.
         policy: A name, ``package.module:Class``, a class, or a policy made for these clients.
         epsilon: Budget of each client over the whole run.
         mechanism: What protects the uploads: ``gaussian``, ``laplace``, ``privunit`` or ``none``.
@@ -119,58 +168,108 @@ def simulate(
         >>> result.summary["rmse_final"] < result.summary["rmse_constant"]
         True
     """
-    named: dict[str, Any] = {
+    refuse_unless(isinstance(ratings, Ratings | str), "ratings", ratings, RATINGS)
+    fits = observer is None or all(hasattr(observer, of) for of in ("started", "round"))
+    refuse_unless(fits, "observer", observer, "an object that inherits from Observer")
+    said, given = model_given(model)
+    named: dict[str, Any] = said | {
         "data.dataset": ratings.name if isinstance(ratings, Ratings) else ratings,
         "privacy.epsilon": epsilon,
         "privacy.mechanism": mechanism,
         "federation.rounds": rounds,
         "run.seed": seed,
+        "planning.policy": policy_named(policy),
     }
-    given = Given()
-    if model is None or isinstance(model, str):
-        named["model.name"] = model
-    else:
-        said, whole = described(model)
-        named, given = named | said, given._replace(model=model, names=() if whole else ("model",))
-    if policy is None or isinstance(policy, str):
-        named["planning.policy"] = policy
-    elif isinstance(policy, type):
-        named["planning.policy"] = POLICIES.named(policy)
-    else:
-        named["planning.policy"] = POLICIES.named(type(policy))
+    if policy is not None and not isinstance(policy, str | type):
         given = given._replace(policy=policy, names=(*given.names, "policy"))
     chosen = {key: value for key, value in named.items() if value is not None}
-    config = load_config(preset=preset, settings={**chosen, **(settings or {})})
+    config = load_config(preset=preset, settings={**chosen, **as_settings(settings)})
     own = ratings if isinstance(ratings, Ratings) else None
-    return execute(
+    out = None if out is None else as_path("out", out)
+    result = execute(
         config, ratings=own, given=given, out=out, overwrite=overwrite, observer=observer
     )
+    if not result.ratings.implicit and np.ptp(result.ratings.value) == 0:
+        name = result.ratings.name
+        warnings.warn(f"{name}: all ratings are the same; there is nothing to learn", stacklevel=2)
+    return result
+
+
+def model_given(model: Learner | str | None) -> tuple[dict[str, Any], Given]:
+    """The settings that a model in Python stands for, and the object if it is one.
+
+    Raises:
+        ConfigError: If it is not a model.
+    """
+    if model is None or isinstance(model, str):
+        return {"model.name": model} if model is not None else {}, Given()
+    if isinstance(model, type):
+        raise ConfigError(
+            f"model = the class {model.__name__}: expected an object, such as {model.__name__}()"
+        )
+    said, whole = described(model)
+    return said, Given(model=model, names=() if whole else ("model",))
+
+
+def policy_named(policy: Policy | type[Policy] | str | None) -> str | None:
+    """The name of a policy that was given by its name, as a class or as an object.
+
+    Raises:
+        ConfigError: If it is not a policy.
+    """
+    if policy is None or isinstance(policy, str):
+        return policy
+    return POLICIES.named(policy if isinstance(policy, type) else type(policy))
 
 
 def execute(
     config: Config,
     *,
     ratings: Ratings | None = None,
+    data: Callable[[Config], Prepared] | None = None,
     given: Given | None = None,
     out: Path | str | None = None,
     overwrite: bool = False,
     observer: Observer | None = None,
+    lists: bool = True,
 ) -> Result:
-    """Run what the config says, from the first round; `given` has objects in place of names."""
+    """Run what the config says, from the first round.
+
+    Args:
+        config: The settings.
+        ratings: The ratings, if not those that the config names.
+        data: Instead of them, returns what runs with the same data, seed and number of rounds
+            share.
+        given: Objects in place of names.
+        out: Run folder to write; by default nothing is written.
+        overwrite: Whether to replace a run in that folder.
+        observer: Is told about every round.
+        lists: Whether to score the lists that users would be shown, too.
+    """
     if out is not None:
         RunFolder(Path(out)).check_free(overwrite)  # before minutes are spent on loading
+    keep_programs()
     given = given or Given()
     given = given._replace(model=learner_of(config) if given.model is None else given.model)
-    ratings = ratings_of(config) if ratings is None else ratings
-    run = _Run(_with_schedule(config, ratings, observer, given), ratings, observer, given)
+    if data is not None:
+        prepared = data(config)
+    else:
+        prepared = Prepared(config, ratings_of(config) if ratings is None else ratings)
+    run = _Run(_with_schedule(config, prepared, observer, given), prepared, observer, given)
+    run.lists = lists
     if out is None:
         run.open_ledger(None)
         return run.train()
-    mark = fingerprint_of(run.split)
     if run.config.privacy.mechanism != "none":
-        check_planning(run.config, ratings.n_clients, given.policy)  # before there is a folder
+        clients = prepared.ratings.n_clients
+        check_planning(run.config, clients, given.policy)  # before there is a folder
     with RunFolder.create(
-        out, config, fingerprint=mark, facts=run.facts, overwrite=overwrite, given=given.names
+        out,
+        config,
+        fingerprint=prepared.mark,
+        facts=run.facts,
+        overwrite=overwrite,
+        given=given.names,
     ) as folder:
         run.open_ledger(folder)
         with contextlib.closing(run):
@@ -198,7 +297,10 @@ def resume(
         RunFolderError: If the folder, its checkpoint or the ratings do not fit together, or if
             its policy no longer exists.
     """
-    with RunFolder.open(path) as folder:
+    keep_programs()
+    with RunFolder.open(as_path("path", path)) as folder:
+        if folder.saved:
+            raise RunFolderError(f"{path}: a finished run, saved without its ledger; load it")
         if folder.deployed:
             raise RunFolderError(
                 f"{path}: a run on real machines; continue with: {folder.resume_command}"
@@ -212,9 +314,12 @@ def resume(
                 f"{path}: cannot be resumed; start a new run ({error})"
             ) from error
         _same_model(path, config, model)
-        ratings = _ratings_of_folder(path, config, "resume") if ratings is None else ratings
-        run = _Run(_with_schedule(config, ratings, observer, given), ratings, observer, given)
-        if fingerprint_of(run.split) != folder.notes().get("data"):
+        fits = ratings is None or isinstance(ratings, Ratings)
+        refuse_unless(fits, "ratings", ratings, "Ratings")
+        ratings = _ratings_of_folder(folder, config, "resume") if ratings is None else ratings
+        data = Prepared(config, ratings)
+        run = _Run(_with_schedule(config, data, observer, given), data, observer, given)
+        if data.mark != folder.notes().get("data"):
             raise RunFolderError(
                 f"{path}: the ratings of '{config.data.dataset}' are not those it was started "
                 "with; bring them back, or start a new run"
@@ -238,8 +343,11 @@ def load(
 ) -> Result:
     """Load a finished run, to predict, recommend or export. Nothing in the folder is changed.
 
+    It works from any folder and after the run folder has moved: a table of ratings that was
+    named by a relative path is looked for here, where it was, and beside the run folder.
+
     Args:
-        path: The run folder.
+        path: The run folder, or one that :meth:`Result.save` has written.
         ratings: The ratings that it was started with, if they were given in Python; or where
             they are now, such as ``csv:PATH``, if the file has moved.
         data_dir: The folder where data sets are now, if it has moved.
@@ -250,7 +358,14 @@ def load(
     Raises:
         RunFolderError: If the run is not finished, or was started with other ratings.
     """
-    folder = RunFolder(Path(path))
+    expected = "Ratings, or where they are now, such as csv:PATH"
+    fits = ratings is None or isinstance(ratings, Ratings | str)
+    refuse_unless(fits, "ratings", ratings, expected)
+    data_dir = None if data_dir is None else str(as_path("data_dir", data_dir))
+    keep_programs()
+    folder = RunFolder(as_path("path", path))
+    if (folder.path / "study.json").exists():
+        raise RunFolderError(f"{path}: holds a study; read it with bgtplanner.load_study")
     notes, summary = folder.notes(), folder.summary(whole=True)
     if summary is None and not unfinished:
         raise RunFolderError(f"{path}: not finished; continue with: {folder.resume_command}")
@@ -269,9 +384,12 @@ def load(
             f"{config.run.checkpoint_every}, or continue with: {folder.resume_command}"
         )
     if not isinstance(ratings, Ratings):
-        ratings = _ratings_of_folder(path, _moved(config, ratings, data_dir), "load")
-    run = _Run(config, ratings, None, given)
-    if fingerprint_of(run.split) != notes.get("data") or checkpoint is None:
+        own = saved_ratings(folder) if (ratings, data_dir) == (None, None) else None
+        moved = _moved(config, ratings, data_dir)
+        ratings = _ratings_of_folder(folder, moved, "load") if own is None else own
+    data = Prepared(config, ratings)
+    run = _Run(config, data, None, given)
+    if data.mark != notes.get("data") or checkpoint is None:
         raise RunFolderError(
             f"{path}: has no checkpoint, or the ratings of '{ratings.name}' are not those "
             "it was started with; bring both back, or run it again"
@@ -287,6 +405,8 @@ def load(
         folder=folder.path,
         simulation=run.simulation,
         unfinished=(done, config.federation.rounds) if summary is None else None,
+        config=config,
+        given=folder.given,
     )
 
 
@@ -326,19 +446,19 @@ def _same_model(path: Path | str, config: Config, model: Learner | None) -> None
             raise RunFolderError(f"{path}: it was started with another model; give that one")
 
 
-def _ratings_of_folder(path: Path | str, config: Config, call: str) -> Ratings:
+def _ratings_of_folder(folder: RunFolder, config: Config, call: str) -> Ratings:
     try:
-        return ratings_of(config)
+        return ratings_of(found_again(config, folder))
     except (ConfigError, DataError) as error:
         moved = " If the file has moved, give it with --ratings csv:PATH." * (call == "load")
         raise RunFolderError(
-            f"{path}: its data cannot be loaded by name ({error}).{moved} If they were given "
-            f"in Python, continue there: {call}(path, ratings=...)"
+            f"{folder.path}: its data cannot be loaded by name ({error}).{moved} If they were "
+            f"given in Python, continue there: {call}(path, ratings=...)"
         ) from error
 
 
 def _with_schedule(
-    config: Config, ratings: Ratings, observer: Observer | None, given: Given
+    config: Config, prepared: Prepared, observer: Observer | None, given: Given
 ) -> Config:
     """The config, for ``hindsight`` with the schedule that is best on the test set."""
     if config.planning.policy != "hindsight" or "weights" in config.planning.options:
@@ -351,8 +471,8 @@ def _with_schedule(
         options = config.planning.options | {"weights": weights.tolist()}
         planning = config.planning.model_copy(update={"options": options})
         tried = config.model_copy(update={"planning": planning})
-        run = _Run(tried, ratings, None, given)
-        run.ranks = False
+        run = _Run(tried, prepared, None, given)
+        run.lists = False
         run.open_ledger(None)
         run.carry_out()
         error = config.planning.goal.of([record["rmse"] for record in run.records])
@@ -436,10 +556,11 @@ class _Run(Run):
     observer: Observer | None
 
     def __init__(
-        self, config: Config, ratings: Ratings, observer: Observer | None, given: Given
+        self, config: Config, prepared: Prepared, observer: Observer | None, given: Given
     ) -> None:
-        self.ratings, self.given = ratings, given
-        self.split = split_of(config, ratings)
+        self.prepared, self.given = prepared, given
+        ratings, self.split = prepared.ratings, prepared.split
+        self.lists = True
         simulation = Simulation(
             federation_of(
                 config,
@@ -453,23 +574,24 @@ class _Run(Run):
             device=config.run.device,
             validation=config.planning.validation_share if config.validates else 0.0,
         )
+        simulation.on_compiling = getattr(observer, "compiling", None)
         super().__init__(config, simulation, observer)
-        self.ranks = _LISTS in shown(config.preset)
-        self._ranked_in = set(rounds_to_rank(config.federation.rounds))
+        ranks = _LISTS in shown(config.preset)
+        self._ranked_in = set(rounds_to_rank(config.federation.rounds) if ranks else ())
 
     @functools.cached_property
     def facts(self) -> dict[str, Any]:
         """What is known before the first round; computed only if it is needed."""
-        beside = references(self.split.train, self.split.test)
-        return facts_of(self.config, about_ratings(self.ratings), beside)
+        about = about_ratings(self.prepared.ratings)
+        return facts_of(self.config, about, self.prepared.references)
 
     def open_ledger(self, folder: RunFolder | None) -> None:
         """Open the ledger and make the coordinator, unless there is no mechanism."""
         if self.config.privacy.mechanism != "none":
             path = None if folder is None else folder.path / "ledger.sqlite"
-            mark = fingerprint_of(self.split)
-            policy = self.given.policy
-            self.planned = coordinator_of(self.config, self.simulation, mark, path, policy=policy)
+            self.planned = coordinator_of(
+                self.config, self.simulation, self.prepared.mark, path, policy=self.given.policy
+            )
 
     def step(self) -> RoundResult | None:
         if self.planned is not None:
@@ -482,27 +604,40 @@ class _Run(Run):
         if self.observer is not None:
             self.observer.started(self.config, self.split, self.simulation.next_round)
         seconds = self.carry_out(folder)
-        spending = None
+        spending, budgets, test = None, None, self.split.test
         if self.planned is not None:
-            ledger, test = self.planned.ledger, self.split.test
+            ledger = self.planned.ledger
             spending = spending_of(self.config, ledger, self.split, self.records)
             spending["planner_note"] = self.planned.policy.note
             if len(ledger.budgets.classes) > 1:
+                budgets = ledger.budgets
                 predicted = self.simulation.predict(test.user, test.item)
                 spending["classes"] = classes_of(ledger, test, predicted)
         summary = summarise(self.config, self.facts, self.records, seconds, spending)
-        summary |= ranking_of(self.simulation, self.split)
         goal, number = self.config.planning.goal, len(self.records)
-        alone = alone_served(goal, self.split, number, summary["rmse_client_alone"])
-        lists = lists_served(goal, self.records, summary.get(_LISTS))
+        summary["learned"] = self.simulation.learned
+        if self.lists:
+            summary |= ranking_of(self.simulation, self.split, self.prepared.rankings)
+            predicted = self.simulation.predict(test.user, test.item)
+            summary["gains"] = gains_of(self.split, predicted, number - 1, budgets)
+        curve = self.prepared.alone(number, summary["rmse_client_alone"])
+        alone = None if curve is None else as_served(goal, curve)
+        served = lists_served(goal, self.records, summary.get(_LISTS))
         result = Result(
-            summary=summary | {f"{_LISTS}_served": lists, "rmse_client_alone_served": alone},
+            summary=summary | {f"{_LISTS}_served": served, "rmse_client_alone_served": alone},
             rounds=self.records,
-            ratings=self.ratings,
+            ratings=self.prepared.ratings,
             folder=None if folder is None else folder.path,
             simulation=self.simulation,
+            config=self.config,
+            given=self.given.names,
         )
         if folder is not None:
+            ratings = self.prepared.ratings
+            users = example_users(ratings, number_of_examples(self.config) if self.lists else 0)
+            lists = examples_of(ratings, self.simulation, users, len(test))
+            if lists is not None:
+                folder.write_examples(lists)
             folder.write_summary(result.summary)
         if self.observer is not None:
             self.observer.finished(result)
@@ -510,7 +645,7 @@ class _Run(Run):
 
     def measured(self, index: int) -> dict[str, float]:
         """The NDCG@10 of the lists after some of the rounds, if it is shown."""
-        if not self.ranks or index not in self._ranked_in:
+        if not self.lists or index not in self._ranked_in:
             return {}
         lists = lists_of(self.simulation.rank, self.split.train, self.split.test)
         value = float(METRICS[_LISTS].of(lists))

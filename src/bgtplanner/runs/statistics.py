@@ -10,23 +10,33 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
+from bgtplanner.arguments import as_path
 from bgtplanner.errors import RunFolderError
 from bgtplanner.models.metrics import of_ratings, shown
 from bgtplanner.models.references import REFERENCES
 from bgtplanner.paper.table2 import EPSILON, Published, published
-from bgtplanner.runs.cells import Cell, Outcome, compared, metric_of
+from bgtplanner.runs.cells import Cell, Outcome, compared, metric_of, outcome_of
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.study import Point, Study, Variation, in_words
-from bgtplanner.text import csv_text
+from bgtplanner.text import csv_text, visible
 
-__all__ = ["Comparison", "Curve", "Estimate", "Row", "estimate", "mean_curves", "summed_up"]
+__all__ = [
+    "Comparison",
+    "Curve",
+    "Estimate",
+    "Row",
+    "estimate",
+    "load_study",
+    "mean_curves",
+    "summed_up",
+]
 
 _COLUMNS = (
     *("kind", "dataset", "mechanism", "policy", "baseline", "metric"),
@@ -74,7 +84,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     if number < 2:
         return Estimate(seeds=number, mean=mean)
     std = statistics.stdev(values)
-    half = float(student.ppf(0.975, number - 1)) * std / math.sqrt(number)
+    half = float(stdtrit(number - 1, 0.975)) * std / math.sqrt(number)
     return Estimate(seeds=number, mean=mean, std=std, low=mean - half, high=mean + half)
 
 
@@ -137,12 +147,52 @@ class Comparison:
         outcomes: The outcome of every cell.
         rows: Means over seeds, for each combination of varied settings and each data set.
         differences: Differences from the baseline, over the seeds that both have.
+        folder: Where its runs are, if they were kept.
+
+    A notebook shows it as a table with a picture. It can be pickled, and saved to a folder that
+    ``bgtplanner.load_study`` reads anywhere.
     """
 
     study: Study
     outcomes: Sequence[Outcome]
     rows: Sequence[Row]
     differences: Sequence[Row]
+    folder: Path | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        study, failed = self.study, len(self.failed)
+        names = [", ".join(dict.fromkeys(of)) for of in (study.datasets, study.policies)]
+        kind = type(self).__name__ if not study.variations else f"{type(self).__name__} of a sweep"
+        cells = f"{len(self.outcomes) - failed} of {len(self.outcomes)} runs finished"
+        where = "" if self.folder is None else f", in {self.folder}"
+        return visible(f"{kind}({': '.join(names)}; {cells}{where})")
+
+    def _repr_html_(self) -> str:
+        from bgtplanner.report.notebook import study_as_html
+
+        return study_as_html(self)
+
+    def save(self, path: Path | str) -> Path:
+        """Write settings and summaries to a folder that ``bgtplanner.load_study`` reads anywhere.
+
+        The models and the rounds are not in it; for these, give ``out`` to ``compare``.
+
+        Raises:
+            RunFolderError: If the folder is not empty.
+            StorageError: If it cannot be written.
+        """
+        target, configs = as_path("path", path), self.study.cells()
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise RunFolderError(f"{target}: not an empty folder; choose another")
+        for outcome in self.outcomes:
+            if outcome.summary is not None:
+                config = configs[outcome.cell]
+                with RunFolder.create(
+                    target / outcome.cell.place, config, fingerprint="", saved=True
+                ) as folder:
+                    folder.write_summary(outcome.summary)
+        self.study.write(target)
+        return target
 
     @property
     def failed(self) -> list[Outcome]:
@@ -227,6 +277,29 @@ class Comparison:
                     line |= {"minus_paper": minus, "paper": getattr(row.paper, metric_of(key))}
                 lines.append(line)
         return csv_text([*keys, *_COLUMNS], lines)
+
+
+def load_study(path: Path | str) -> Comparison:
+    """Load the results of a study from its folder, with all runs that are finished.
+
+    Only summaries are read, so neither the ratings nor the models have to be there.
+
+    Raises:
+        RunFolderError: If the folder does not hold a study.
+    """
+    place = as_path("path", path)
+    study = Study.read(place)
+    if study is None:
+        raise RunFolderError(
+            f"{place}: does not hold a study; give the folder of 'bgtplanner compare --out', or "
+            "load a single run with bgtplanner.load"
+        )
+    outcomes = [
+        outcome_of(cell, place / cell.place)
+        for cell in study.cells()
+        if (place / cell.place / "summary.json").exists()
+    ]
+    return replace(summed_up(study, outcomes), folder=place)
 
 
 def summed_up(study: Study, outcomes: Sequence[Outcome]) -> Comparison:

@@ -150,6 +150,7 @@ class Study:
         figure: Name of the ready-made sweep, if it is one.
         older: Whether it was requested before the preset's model was `tastes`; cells that name no
             model have `biases` then, and `factorization` without privacy.
+        given: Names of data sets that were given as ratings in Python.
     """
 
     datasets: tuple[str, ...] = ("demo",)
@@ -162,6 +163,7 @@ class Study:
     variations: tuple[Variation, ...] = ()
     figure: str | None = None
     older: bool = False
+    given: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.policies is None:
@@ -308,7 +310,7 @@ class Study:
             if key in AXES:
                 raise ConfigError(f"--set {key}: this is given by {AXES[key]}")
         checks: tuple[tuple[str, Callable[[str], object], tuple[str, ...]], ...] = (
-            ("--dataset", dataset_info, self.datasets),
+            ("--dataset", dataset_info, tuple(n for n in self.datasets if n not in self.given)),
             ("--policy", POLICIES.__getitem__, self.policies),
         )
         for flag, check, names in checks:

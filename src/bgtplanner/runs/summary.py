@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import statistics
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bgtplanner.arguments import as_path, as_whole, in_words, refuse_unless
+from bgtplanner.data.catalogue import as_label
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split
-from bgtplanner.errors import ConfigError, DataError, StorageError
+from bgtplanner.errors import DataError, StorageError, quoted
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.metrics import drawn_users, of_ratings, ranked
 from bgtplanner.models.recommending import Recommender, pairs_of
@@ -32,12 +34,13 @@ from bgtplanner.runs.assembly import accountant_of, budgets_of, expansion_of, pr
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import SCHEMA
 from bgtplanner.runs.recommending import Recommendations, recommendations_of, recommender_of
+from bgtplanner.text import visible
 
 __all__ = [
     "CLIENT_LEVEL_DELTA",
     "Result",
     "about_ratings",
-    "alone_served",
+    "alone_by_round",
     "as_served",
     "classes_of",
     "facts_of",
@@ -47,6 +50,7 @@ __all__ = [
     "not_accounted",
     "promised",
     "ranking_of",
+    "rankings_beside",
     "reaches_target",
     "readings",
     "rounds_to_rank",
@@ -56,6 +60,9 @@ __all__ = [
 
 CLIENT_LEVEL_DELTA = 1e-5
 """The delta at which the epsilon of a whole client is computed, whatever the preset."""
+
+Label = str | int | float | np.generic
+"""The label of a user or an item, as the source has it."""
 
 _SAME = 1e-6  # share of an error below which a change of it says nothing
 _LARGEST = 1e15  # the longest scale that figures are shown on
@@ -84,6 +91,11 @@ class Result:
         simulation: The trained federation.
         unfinished: How many rounds are done and how many there will be, if the run is not
             finished; its summary then has only what was known before the first round.
+        config: The settings.
+        given: What was given as objects that the settings do not determine: ``model``, ``policy``.
+
+    A notebook shows it as a table with a picture. It can be pickled, and saved to a folder that
+    ``bgtplanner.load`` reads anywhere.
     """
 
     summary: Mapping[str, Any]
@@ -91,17 +103,72 @@ class Result:
     ratings: Ratings
     folder: Path | None
     simulation: Simulation = field(repr=False)
+    config: Config = field(repr=False)
     unfinished: tuple[int, int] | None = None
+    given: tuple[str, ...] = ()
 
-    def predict(self, user: ArrayLike, item: ArrayLike) -> NDArray[np.float64]:
+    def __repr__(self) -> str:
+        known = self.summary
+        said = [f"{known.get('model')} by {known.get('policy')}"]
+        if known.get("epsilon") is not None:
+            said.append(f"epsilon {known['epsilon']:g}")
+        if self.unfinished is None:
+            said.append(f"{len(self.rounds)} rounds")
+        else:
+            said.append("round {} of {}".format(*self.unfinished))
+        if (error := known.get("rmse_objective", known.get("rmse_final"))) is not None:
+            said.append(f"RMSE {error:.4f}")
+        lists = known.get("ndcg_at_10")
+        if known.get("objective") == "served":
+            lists = known.get("ndcg_at_10_served", lists)
+        said += [] if lists is None else [f"NDCG@10 {lists:.3f}"]
+        said += [] if self.folder is None else [f"in {self.folder}"]
+        return f"Result({visible(known.get('dataset', '?'))}: {', '.join(said)})"
+
+    def _repr_html_(self) -> str:
+        from bgtplanner.report.notebook import run_as_html
+
+        return run_as_html(self)
+
+    def save(self, path: Path | str, *, overwrite: bool = False) -> Path:
+        """Write the result to a folder from which ``bgtplanner.load`` reads it anywhere.
+
+        The folder has the ratings, too, so that nothing else is needed; treat it like them. It
+        has no ledger: that of a run exists once, in the folder that was given as ``out``.
+
+        Args:
+            path: The folder, new or empty.
+            overwrite: Whether to replace a run in that folder.
+
+        Raises:
+            RunFolderError: If the folder is in use, or the run is not finished.
+            StorageError: If it cannot be written.
+        """
+        from bgtplanner.runs.run import fingerprint_of, split_of
+        from bgtplanner.runs.saving import save
+
+        mark = fingerprint_of(split_of(self.config, self.ratings))
+        return save(self, path, fingerprint=mark, overwrite=overwrite)
+
+    @overload
+    def predict(self, user: Label, item: Label) -> float: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def predict(self, user: ArrayLike, item: ArrayLike) -> NDArray[np.float64]: ...
+
+    def predict(self, user: ArrayLike, item: ArrayLike) -> float | NDArray[np.float64]:
         """Predict ratings on the source's scale, for users and items given by their labels.
 
         Args:
-            user: Labels of users, in any shape that broadcasts with that of `item`.
-            item: Labels of items.
+            user: The label of a user, or labels in any shape that broadcasts with that of `item`.
+            item: The label of an item, or labels.
+
+        Returns:
+            A number for one user and one item, otherwise an array.
 
         Raises:
-            DataError: If a label is not known, or the shapes do not broadcast.
+            DataError: If a label is not known, which is then named, or the shapes do not
+                broadcast.
         """
         users = _places(self.ratings.user_labels, user, "user")
         items = _places(self.ratings.item_labels, item, "item")
@@ -111,7 +178,8 @@ class Result:
             shapes = f"{users.shape} and {items.shape}"
             raise DataError(f"user and item have shapes {shapes}: expected equal ones") from error
         predicted = self.simulation.predict(users.ravel(), items.ravel())
-        return self.ratings.to_raw(predicted).reshape(users.shape)
+        found = self.ratings.to_raw(predicted).reshape(users.shape)
+        return float(found) if found.ndim == 0 else found
 
     def recommend(self, user: Any, top: int = 10) -> list[tuple[Any, float]]:
         """The items that a user has not rated and is expected to like best, best first.
@@ -129,8 +197,9 @@ class Result:
             ConfigError: If `top` is not positive.
             NothingLearnedError: If there is nothing to rank items by.
         """
-        labels = self.ratings.user_labels
-        found = self.recommendations([np.asarray(user).astype(labels.dtype)], top)
+        one = user is not None and np.ndim(user) == 0
+        refuse_unless(one, "user", user, "the label of one user; for many: recommendations(users)")
+        found = self.recommendations(user, top)
         if found.note is not None:
             warnings.warn(found.note, stacklevel=2)
         return pairs_of(found.rows)
@@ -150,10 +219,10 @@ class Result:
             ConfigError: If `top` is not positive.
             NothingLearnedError: If there is nothing to rank items by for any of them.
         """
-        ConfigError.unless(top >= 1, "top", top, "at least 1")
+        top = as_whole("top", top, 1)
         places = np.arange(self.ratings.n_users)
         if users is not None:
-            found = _places(self.ratings.user_labels, users, "user").tolist()
+            found = _places(self.ratings.user_labels, users, "user").ravel().tolist()
             places = np.array(list(dict.fromkeys(found)), dtype=np.int64)
         return recommendations_of(self.recommender(), places, top)
 
@@ -169,7 +238,7 @@ class Result:
         catalogue or the scale was read off the ratings, it is a fact about the ratings that no
         budget has paid for, and the summary lists it under `not_accounted`.
         """
-        target = Path(path)
+        target = as_path("path", path)
         shared = self.simulation.state.shared
         try:
             with target.open("wb") as file:
@@ -186,17 +255,36 @@ class Result:
 
 
 def _places(labels: NDArray[Any], wanted: ArrayLike, name: str) -> NDArray[np.int64]:
-    """The indices of labels, as an array of at least one dimension."""
-    order = np.argsort(labels)
+    """The indices of labels, in the shape in which they were given.
+
+    Numbers are found among labels that are text, and the other way round, if they are written
+    the same.
+    """
     try:
-        array = np.atleast_1d(np.asarray(wanted))
-        place = np.searchsorted(labels, array, sorter=order)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{name}: expected labels of one kind in an array") from error
-    index = order[np.minimum(place, len(labels) - 1)]
-    if not np.array_equal(labels[index], array):
-        raise DataError(f"{name}: a label is not in the ratings")
-    return np.asarray(index)
+        array = np.asarray(wanted)
+    except ValueError as error:
+        raise DataError(f"{name}: expected a label, or an array of labels") from error
+    if not array.size:
+        return np.zeros(array.shape, dtype=np.int64)
+    if array.dtype.kind not in "iufUSO" or any(of is None for of in array.ravel().tolist()):
+        raise DataError(f"{name} = {in_words(wanted)}: expected a label, or an array of labels")
+    sought = array.ravel()
+    if labels.dtype.kind != array.dtype.kind or array.dtype.kind == "O":
+        labels, sought = _texts(labels), _texts(sought)
+    order = np.argsort(labels)
+    at = np.minimum(np.searchsorted(labels, sought, sorter=order), len(labels) - 1)
+    unknown = np.flatnonzero(labels[order[at]] != sought)
+    if len(unknown):
+        first = quoted(array.ravel()[unknown[:1]].tolist()[0])
+        if len(sought) == 1:
+            raise DataError(f"{name} {first} is not in the ratings")
+        count = f"{len(unknown):,} of {len(sought):,} {name}s are"
+        raise DataError(f"{count} not in the ratings; the first is {first}")
+    return order[at].reshape(array.shape)
+
+
+def _texts(labels: NDArray[Any]) -> NDArray[np.str_]:
+    return np.array([of if isinstance(of, str) else as_label(of) for of in labels.tolist()])
 
 
 def facts_of(
@@ -382,8 +470,8 @@ def lists_served(
     return as_served(goal, every.tolist())
 
 
-def alone_served(goal: Objective, split: Split, rounds: int, last: float | None) -> float | None:
-    """The error of a client alone, as people would have been served with it over the rounds.
+def alone_by_round(split: Split, rounds: int, last: float | None) -> list[float] | None:
+    """The error of a client alone after each round.
 
     It is computed in a few rounds, from the ratings known by then, and changes evenly between
     them; None if `last`, that of all ratings, is not known.
@@ -400,25 +488,35 @@ def alone_served(goal: Objective, split: Split, rounds: int, last: float | None)
     if not known.all():
         last = references(train.take(known), test).client_alone.rmse
     every = np.interp(np.arange(rounds), [*places, rounds - 1], [*values, last])
-    return as_served(goal, every.tolist())
+    return [float(value) for value in every]
 
 
-def ranking_of(simulation: Simulation, split: Split) -> dict[str, Any]:
+def rankings_beside(split: Split) -> dict[str, float]:
+    """The scores of the rankings that need no model."""
+    return _of_lists(rankings(split.train), split)
+
+
+def ranking_of(
+    simulation: Simulation, split: Split, beside: Mapping[str, float]
+) -> dict[str, Any]:
     """The scores of the lists that users would be shown, and of the rankings beside them.
 
     A score that cannot be computed, since no one has a relevant item, is None.
     """
-    train, test = split.train, split.test
-    beside = rankings(train)
-    released = simulation.explain(np.zeros(1)).popularity
+    found = {**ranked(simulation.rank, split.train, split.test), **beside}
+    released = simulation.popularity()
     if released is not None and np.ptp(released) > 0:  # nothing released ranks nothing
-        beside["popularity_released"] = the_same_for_all(released)
-    found: dict[str, Any] = dict(ranked(simulation.rank, train, test))
-    for name, rank in beside.items():
-        scores = ranked(rank, train, test, beside=True)
-        found |= {f"{figure}_{name}": value for figure, value in scores.items()}
+        found |= _of_lists({"popularity_released": the_same_for_all(released)}, split)
     known = {name: value if math.isfinite(value) else None for name, value in found.items()}
-    return {**known, "users_ranked": len(drawn_users(test.n_users))}
+    return {**known, "users_ranked": len(drawn_users(split.test.n_users))}
+
+
+def _of_lists(every: Mapping[str, Callable[[Any], Any]], split: Split) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, rank in every.items():
+        scores = ranked(rank, split.train, split.test, beside=True)
+        found |= {f"{figure}_{name}": value for figure, value in scores.items()}
+    return found
 
 
 def reaches_target(config: Config, record: Mapping[str, Any]) -> bool:

@@ -1,0 +1,32 @@
+"""Records in a wheel, and in a source distribution, which commit it was built from."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class CommitHook(BuildHookInterface):
+    """Adds ``commit.txt`` to the package, for ``bgtplanner --version``."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Write the note, unless this is a checkout in use or a source that has it already."""
+        root = Path(self.root)
+        about = runpy.run_path(str(root / "src" / "bgtplanner" / "about.py"))
+        commit = about["commit_of"](root)
+        if version == "editable" or commit is None:
+            return
+        note = Path(self.directory) / about["NOTE"]
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(f"{commit}\n", encoding="utf-8")
+        package = "src/bgtplanner" if self.target_name == "sdist" else "bgtplanner"
+        build_data["force_include"][str(note)] = f"{package}/{about['NOTE']}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove the note from beside what was built."""
+        del version, artifact_path
+        for note in build_data["force_include"]:
+            Path(note).unlink(missing_ok=True)

@@ -1,0 +1,137 @@
+"""Who gains from learning together and who loses: groups of clients, each against itself alone.
+
+A mean over everybody can hide that those with few ratings, or with a small budget, are served
+worse than they would be alone. Figures are of groups, never of a person: a group has at least
+:data:`FEWEST` clients, its bounds are rounded, and the first and the last group are open, so that
+no bound is the number of ratings of the most active client.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgtplanner.data.split import Split
+from bgtplanner.models.references import predicted_alone
+from bgtplanner.privacy.budget import Budgets
+
+__all__ = ["FEWEST", "gains_of"]
+
+FEWEST = 10
+"""Of fewer clients than this, nothing is said."""
+
+_MOST_GROUPS = 4
+_MOST_CLASSES = 6  # of more budgets than this, groups are made, too
+_Z95 = 1.96
+
+
+def gains_of(
+    split: Split, predicted: NDArray[Any], last: int, budgets: Budgets | None
+) -> dict[str, Any]:
+    """The error of groups of clients in the last round, beside what they would reach alone.
+
+    Args:
+        split: The ratings.
+        predicted: What the model predicts for the test ratings.
+        last: The last round, from 0.
+        budgets: Each client's budget, if they are not all the same.
+
+    Returns:
+        ``better``: the share of the clients whose error is lower than alone; ``ratings`` and
+        ``budget``: the groups, each with its name, its number of clients, both errors, and the
+        gain, a share of the error alone, with the bounds of its 95 % interval.
+    """
+    test, train = split.test, split.train.take(split.present(last))
+    alone = predicted_alone(train, test)
+    ours, theirs = (
+        np.bincount(
+            test.client, (of.astype(np.float64) - test.value) ** 2, minlength=train.n_clients
+        )
+        for of in (predicted, alone)
+    )
+    tested = np.bincount(test.client, minlength=train.n_clients)
+    rated = np.bincount(train.client, minlength=train.n_clients)
+    known = tested > 0
+    named = {"ratings": _grouped(rated, known, "rating")}
+    if budgets is not None:
+        epsilons = np.array([budget.epsilon for budget in budgets.classes])
+        of_client = epsilons[budgets.class_of_client]
+        single = np.unique(of_client)
+        if len(single) > _MOST_CLASSES:
+            named["budget"] = _grouped(of_client, known, "ε")
+        else:
+            named["budget"] = ((f"ε {of:g}", known & (of_client == of)) for of in single)
+    found: dict[str, Any] = {
+        by: [
+            {"name": name, **_gain(ours[who], theirs[who], tested[who])}
+            for name, who in groups
+            if who.sum() >= FEWEST
+        ]
+        for by, groups in named.items()
+    }
+    enough = known.sum() >= FEWEST
+    return {"better": float((ours < theirs)[known].mean()) if enough else None} | found
+
+
+def _grouped(
+    values: NDArray[Any], known: NDArray[np.bool_], what: str
+) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Groups of about equal size by a value, with rounded bounds; the outer ones are open."""
+    some = values[known]
+    number = min(_MOST_GROUPS, len(some) // FEWEST)
+    shares = np.arange(1, number) / max(number, 1)
+    wanted = {_rounded(float(of)) for of in np.quantile(some, shares)} if number > 1 else set()
+    edges: list[float] = []
+    for edge in sorted(wanted):  # a bound that leaves too few on either side is left out
+        below = (some > edges[-1] if edges else True) & (some <= edge)
+        if below.sum() >= FEWEST and (some > edge).sum() >= FEWEST:
+            edges.append(edge)
+    bounds = [-math.inf, *edges, math.inf]
+    for low, high in pairwise(bounds):
+        yield _named(low, high, what), known & (values > low) & (values <= high)
+
+
+def _named(low: float, high: float, what: str) -> str:
+    def bounds(before: str, after: str) -> str:
+        if math.isinf(low) and math.isinf(high):
+            return "all clients"
+        if math.isinf(low):
+            return f"{before}up to {high:g}{after}"
+        if math.isinf(high):
+            return f"{before}more than {low:g}{after}"
+        first = f"{low + 1:g}" if after else f"{low:g}"
+        return f"{before}{first} to {high:g}{after}"
+
+    return bounds("", " ratings") if what == "rating" else bounds(f"{what} ", "")
+
+
+def _rounded(value: float) -> float:
+    """A value with two digits."""
+    return float(f"{value:.2g}")
+
+
+def _gain(ours: NDArray[Any], theirs: NDArray[Any], tested: NDArray[Any]) -> dict[str, Any]:
+    """The errors of a group, and the gain with its interval: clients are the draws."""
+    total = float(tested.sum())
+    alone, together = float(theirs.sum()), float(ours.sum())
+    found: dict[str, Any] = {
+        "clients": len(ours),
+        "rmse": math.sqrt(together / total),
+        "rmse_alone": math.sqrt(alone / total),
+        "better": float((ours < theirs).mean()),
+        **dict.fromkeys(("gain", "low", "high")),
+    }
+    if alone > 0 and together > 0:
+        ratio = together / alone
+        # The ratio of two sums over clients, linearised; its root is the ratio of the errors.
+        spread = math.sqrt(
+            len(ours) / (len(ours) - 1) * float(((ours - ratio * theirs) ** 2).sum())
+        )
+        gain, half = 1 - math.sqrt(ratio), _Z95 * spread / alone / (2 * math.sqrt(ratio))
+        found |= {"gain": gain, "low": gain - half, "high": gain + half}
+    return found

@@ -1,0 +1,153 @@
+"""Results that are kept: a folder that can be loaded anywhere, and how data are found again.
+
+A saved result is a run folder with the ratings and without a ledger. The ledger of a run exists
+once: of two copies, each would grant what the other has already spent.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bgtplanner.arguments import as_path
+from bgtplanner.data.catalogue import Catalogue
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.durable import replacing
+from bgtplanner.errors import DataError, RunFolderError, StorageError
+from bgtplanner.runs.config import Config
+from bgtplanner.runs.folder import RunFolder, data_paths
+from bgtplanner.runs.summary import Result
+
+__all__ = ["found_again", "save", "saved_ratings"]
+
+_FILE = "ratings.npz"
+_ARRAYS = ("user", "item", "value", "time", "client_of_user", "user_labels", "item_labels")
+_OF_CATALOGUE = ("labels", "titles", "features")
+
+
+def save(result: Result, path: Path | str, *, fingerprint: str, overwrite: bool = False) -> Path:
+    """Write a result into a folder of its own, from which :func:`load` reads it anywhere.
+
+    Raises:
+        RunFolderError: If the folder is in use for something else, or the run is not finished.
+        StorageError: If it cannot be written.
+    """
+    target = as_path("path", path)
+    if result.unfinished is not None:
+        raise RunFolderError("the run is not finished; finish it, then save its result")
+    folder = RunFolder.create(
+        target,
+        result.config,
+        fingerprint=fingerprint,
+        facts={},
+        overwrite=overwrite,
+        given=[name for name in result.given if name == "model"],
+        saved=True,
+    )
+    with folder:
+        _write(target / _FILE, result.ratings)
+        for record in result.rounds:
+            folder.append_round(record)
+        folder.write_checkpoint(result.simulation.arrays())
+        folder.write_summary(result.summary)
+    return target
+
+
+def _write(path: Path, ratings: Ratings) -> None:
+    arrays = {name: getattr(ratings, name) for name in _ARRAYS}
+    about: dict[str, Any] = {
+        "n_items": ratings.n_items,
+        "low": ratings.low,
+        "high": ratings.high,
+        "name": ratings.name,
+        "public": sorted(ratings.public),
+        "implicit": ratings.implicit,
+        "notes": ratings.notes,
+    }
+    if (catalogue := ratings.catalogue) is not None:
+        arrays |= {f"catalogue/{name}": getattr(catalogue, name) for name in _OF_CATALOGUE}
+        about["catalogue"] = {"names": catalogue.names, "left_out": catalogue.left_out}
+    known = {name: array for name, array in arrays.items() if array is not None}
+    try:
+        with replacing(path) as file:
+            np.savez(file, allow_pickle=False, about=np.array(json.dumps(about)), **known)
+    except OSError as error:
+        raise StorageError.of(path, error, "choose another folder") from error
+
+
+def saved_ratings(folder: RunFolder) -> Ratings | None:
+    """The ratings that were saved with a result; None if there are none.
+
+    Whether they are those of the run is for its fingerprint to say.
+
+    Raises:
+        RunFolderError: If the file cannot be read.
+    """
+    file = folder.path / _FILE
+    try:
+        with file.open("rb") as handle:
+            with zipfile.ZipFile(handle) as archive:
+                # Ours are not compressed; a compressed one could expand without limit.
+                if any(entry.compress_type for entry in archive.infolist()):
+                    raise ValueError("it is compressed")
+            handle.seek(0)
+            with np.load(handle, allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+        return _ratings(arrays, json.loads(str(arrays.pop("about"))))
+    except FileNotFoundError:
+        return None
+    except Exception as error:  # a damaged file makes the reader fail in many ways
+        raise RunFolderError(f"{file}: damaged, or not saved ratings ({error})") from error
+
+
+def _ratings(arrays: dict[str, Any], about: dict[str, Any]) -> Ratings:
+    catalogue, own = None, about.pop("catalogue", None)
+    if own is not None:
+        parts = {name: arrays.pop(f"catalogue/{name}", None) for name in _OF_CATALOGUE}
+        own = {name: tuple(map(str, of)) for name, of in own.items()}
+        catalogue = Catalogue(**parts, **own)
+    arrays.setdefault("time", None)
+    about["public"], about["notes"] = frozenset(about["public"]), tuple(about["notes"])
+    found = Ratings(**arrays, **about, catalogue=catalogue)
+    user, item = found.user, found.item
+    sizes = {
+        len(user),
+        len(item),
+        len(found.value),
+        *([] if found.time is None else [len(found.time)]),
+    }
+    inside = not len(user) or (
+        user.min() >= 0
+        and user.max() < found.n_users
+        and item.min() >= 0
+        and item.max() < found.n_items
+    )
+    labelled = len(found.user_labels) == found.n_users and len(found.item_labels) == found.n_items
+    if len(sizes) != 1 or not inside or not labelled:
+        raise DataError("its columns do not fit together")
+    return found
+
+
+def found_again(config: Config, folder: RunFolder) -> Config:
+    """The config with relative paths of data as they are found from here.
+
+    A path is tried in the current folder, then in the one where the run began, then in the same
+    place beside the run folder, in case both have moved together.
+    """
+    data, places = config.data, folder.began_in
+    found: dict[str, str] = {}
+    for key, path in data_paths(config).items():
+        relative = Path(path).expanduser()
+        if relative.is_absolute() or relative.exists():
+            continue
+        for place in places:
+            moved = (folder.path.absolute() / place / relative).resolve()
+            if moved.exists():
+                kind = data.dataset.partition(":")[0]
+                found[key] = f"{kind}:{moved}" if key == "dataset" else str(moved)
+                break
+    return config.model_copy(update={"data": data.model_copy(update=found)})

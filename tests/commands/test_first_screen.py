@@ -1,0 +1,52 @@
+"""The first command: its output fits a screen and ends with what to do next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from command_line import Call
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+COLUMNS, ROWS = 80, 24
+
+
+def test_on_one_screen(
+    command_line: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = command_line("run", "--rounds", 4, "--out", "runs/first")
+    lines = done.out.splitlines()
+    assert (done.code, done.err) == (0, "")
+    assert len(lines) <= ROWS
+    assert max(map(len, lines)) <= COLUMNS
+    said = " ".join(done.out.split())
+    for words in (
+        "Learning together: over all rounds",
+        "stars",
+        "Guarantee: (10, 1e-05)",
+        "Spent:",
+    ):
+        assert words in said
+    assert lines[-3:] == [
+        "Report: runs/first/report.html",
+        "Next: bgtplanner report runs/first --open",
+        "      bgtplanner recommend runs/first --user 0",
+    ]
+    listed = command_line(*lines[-1].split()[1:])
+    assert (listed.code, len(listed.out.splitlines())) == (0, 10), "what is next works"
+
+
+def test_everything_if_wanted(command_line: Call, tmp_path: Path) -> None:
+    done = command_line("run", "--rounds", 4, "--out", tmp_path / "run", "--verbose")
+    said = " ".join(done.out.split())
+    for words in (
+        "round 3/4",
+        "one constant for all",
+        "recall@10",
+        "by round",
+        "share of the noise",
+    ):
+        assert words in said

@@ -1,0 +1,429 @@
+"""What is called from Python: objects or names, scalars, sentences about what cannot be used."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bgtplanner
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.synthetic import synthetic_ratings
+from bgtplanner.errors import BGTPlannerError, RunFolderError
+from bgtplanner.models.bias import Biases
+from bgtplanner.models.factorization import Factorization
+from bgtplanner.models.learner import Learner
+from bgtplanner.planning.schedules import Late, Uniform
+from bgtplanner.report.study import compare
+from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.run import load, resume, simulate
+from bgtplanner.runs.statistics import load_study
+from bgtplanner.runs.summary import Result
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+SHORT: dict[str, Any] = {"rounds": 2, "epsilon": 30, "model": "biases"}
+
+
+@pytest.fixture(scope="module")
+def made() -> Ratings:
+    return synthetic_ratings(clients=12, items=15, ratings_per_client=8, seed=1, catalogue=True)
+
+
+@pytest.fixture(scope="module")
+def result(made: Ratings) -> Result:
+    return simulate(made, **SHORT)
+
+
+@contextlib.contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def problem(call: Any, *arguments: Any, **options: Any) -> str:
+    """The sentence that a call is refused with."""
+    with pytest.raises(BGTPlannerError) as caught:
+        call(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+class TestSimulateRefuses:
+    @pytest.mark.parametrize(
+        "given",
+        [None, 3, ["demo"], b"demo", {"user": [1]}, np.ones((3, 3)), Path("a.csv")],
+        ids=str,
+    )
+    def test_what_is_no_ratings(self, given: Any) -> None:
+        said = problem(simulate, given)
+        assert said.startswith("ratings = ")
+        assert "Ratings.from_frame" in said
+        assert "[" not in said.partition(":")[0], "what an array holds may be ratings"
+
+    @pytest.mark.parametrize("model", [3, [], float("nan"), object()], ids=["3", "[]", "nan", "o"])
+    def test_what_is_no_model(self, model: Any) -> None:
+        assert problem(simulate, "demo", model=model).startswith("model = <class ")
+
+    def test_a_class_of_models(self) -> None:
+        kinds: list[Any] = [Biases, Learner, int]
+        for kind in kinds:
+            said = problem(simulate, "demo", model=kind)
+            assert said == (
+                f"model = the class {kind.__name__}: expected an object, such as {kind.__name__}()"
+            )
+
+    @pytest.mark.parametrize("policy", [3, [], object(), int, bgtplanner.Budget], ids=str)
+    def test_what_is_no_policy(self, policy: Any) -> None:
+        said = problem(simulate, "demo", policy=policy)
+        assert said.startswith("policy = <class ")
+        assert "inherits from bgtplanner.Policy" in said
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            *(("epsilon", of) for of in (float("nan"), float("inf"), -1, 0, "a", [1], True, 1j)),
+            *(("rounds", of) for of in (0, -1, 1.5, "a", float("nan"), True, [2], 10**30)),
+            *(("seed", of) for of in (-1, 1.5, "a", True, [1])),
+            *(("mechanism", of) for of in (3, "x", [])),
+            *(("preset", of) for of in (3, "x", [])),
+            *(("settings", of) for of in (3, "x", ["a"], {3: 1}, {None: 1}, {"": 1}, {"a": 1})),
+            *(("out", of) for of in (3, b"x", [])),
+            *(("observer", of) for of in (3, object())),
+        ],
+        ids=str,
+    )
+    def test_any_other_argument(self, name: str, value: Any) -> None:
+        said = problem(simulate, "demo", **{name: value})
+        assert "expected" in said or "unknown" in said
+
+    def test_no_ratings_at_all(self) -> None:
+        empty = Ratings.from_arrays([], [], [], name="nobody")
+        assert problem(simulate, empty) == "nobody: has no ratings to split"
+
+    def test_constant_ratings(self) -> None:
+        users = np.repeat(np.arange(8), 6)
+        same = Ratings.from_arrays(users, np.tile(np.arange(6), 8), [3] * 48, scale=(1, 5))
+        with pytest.warns(UserWarning, match="all ratings are the same; there is nothing to"):
+            simulate(same, **SHORT)
+
+
+class TestScalars:
+    def test_numpy_scalars(self, made: Ratings) -> None:
+        plain = simulate(made, model="biases", rounds=2, epsilon=30, seed=3)
+        own = simulate(
+            made, model="biases", rounds=np.int64(2), epsilon=np.float64(30), seed=np.int32(3)
+        )
+        assert own.summary["rmse_final"] == plain.summary["rmse_final"]
+
+    def test_a_number_for_one_pair(self, result: Result) -> None:
+        user, item = (
+            labels[0] for labels in (result.ratings.user_labels, result.ratings.item_labels)
+        )
+        one = result.predict(user, item)
+        assert type(one) is float
+        assert result.predict([user], item).tolist() == [one]
+        assert result.predict([[user]], [item, item]).tolist() == [[one, one]]
+        assert result.predict([], item).tolist() == []
+
+    def test_labels_as_they_are_written(self, result: Result) -> None:
+        one = result.predict(1, 2)
+        assert result.predict("1", "2") == result.predict(1.0, np.int64(2)) == one
+        assert result.recommend("1", 2) == result.recommend(1, 2)
+        assert result.recommend(np.array(1), np.int64(2)) == result.recommend(1, 2)
+
+    def test_text_labels(self) -> None:
+        users = np.repeat([f"u{n}" for n in range(8)], 6)
+        values = np.random.default_rng(0).integers(1, 6, 48)
+        found = simulate(Ratings.from_arrays(users, np.tile(list("abcdef"), 8), values), **SHORT)
+        assert found.predict("u1", "a") == found.predict(["u1"], ["a"])[0]
+        assert problem(found.predict, "u1", 3) == "item 3 is not in the ratings"
+
+
+class TestUnknownLabels:
+    def test_are_named(self, result: Result) -> None:
+        assert problem(result.predict, "zoe", 1) == "user 'zoe' is not in the ratings"
+        assert problem(result.predict, 1, 10**30) == f"item {10**30} is not in the ratings"
+        assert problem(result.recommend, "zoe") == "user 'zoe' is not in the ratings"
+        assert problem(result.recommendations, [1, 77, "x"]) == (
+            "2 of 3 users are not in the ratings; the first is '77'"
+        )
+        assert problem(result.predict, 1, float("nan")) == "item nan is not in the ratings"
+
+    @pytest.mark.parametrize("label", [None, True, [[1], [2, 3]], [1, None], 1j], ids=str)
+    def test_what_is_no_label(self, result: Result, label: Any) -> None:
+        assert "expected a label" in problem(result.predict, label, 1)
+        assert "expected a label" in problem(result.predict, 1, label)
+
+    @pytest.mark.parametrize("label", [None, [], [1], [1, 2]], ids=str)
+    def test_one_user(self, result: Result, label: Any) -> None:
+        assert "for many: recommendations(users)" in problem(result.recommend, label)
+
+    @pytest.mark.parametrize("top", [0, -1, 1.5, float("nan"), "a", None, [1], True], ids=str)
+    def test_how_many(self, result: Result, top: Any) -> None:
+        assert "expected a whole number, at least 1" in problem(result.recommend, 1, top)
+
+    def test_shapes(self, result: Result) -> None:
+        assert "shapes (3,) and (2,)" in problem(result.predict, [1, 2, 3], [1, 2])
+
+
+class TestShown:
+    def test_short_repr(self, result: Result) -> None:
+        said = repr(result)
+        assert said.startswith("Result(synthetic: biases by bgt, epsilon 30, 2 rounds, RMSE 0.")
+        assert len(said) < 120
+
+    def test_html(self, result: Result) -> None:
+        page = result._repr_html_()
+        assert page.count("<table>") == page.count("<img ") == 1
+        assert "each client alone" in page
+        assert 'src="data:image/svg+xml;base64,' in page
+
+    def test_without_matplotlib(self, result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(__import__("sys").modules, "bgtplanner.report.run_plots", None)
+        page = result._repr_html_()
+        assert "<table>" in page
+        assert "<img" not in page
+
+    def test_foreign_text_is_escaped(self, result: Result) -> None:
+        named = replace(result, summary={**result.summary, "dataset": "a\x1b[31m", "model": "<b>"})
+        assert "\x1b" not in repr(named)
+        assert "<b>" not in named._repr_html_()
+
+    def test_unfinished(self, result: Result) -> None:
+        begun = replace(result, unfinished=(1, 9), summary={"dataset": "x"})
+        assert "round 1 of 9" in repr(begun)
+        assert "<p>" in begun._repr_html_()
+
+
+class TestKept:
+    def test_pickle(self, result: Result) -> None:
+        again = pickle.loads(pickle.dumps(result))
+        assert repr(again) == repr(result)
+        assert again.predict(1, 2) == result.predict(1, 2)
+        assert again.recommend(1) == result.recommend(1)
+
+    def test_saved_and_loaded_elsewhere(
+        self, result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert result.save("one") == Path("one")
+        Path("one").rename("two")
+        with inside(tmp_path / "elsewhere"):
+            again = load("../two")
+        assert again.summary == result.summary
+        assert again.rounds == result.rounds
+        assert again.predict(1, 2) == result.predict(1, 2)
+        assert again.recommend(1, 3) == result.recommend(1, 3)
+        assert again.ratings.catalogue is not None
+        assert again.ratings.name == result.ratings.name
+        assert "in ../two" in repr(again)
+        again.save("three")
+        assert load("three").predict(1, 2) == result.predict(1, 2)
+
+    def test_a_folder_in_use(self, result: Result, tmp_path: Path) -> None:
+        result.save(tmp_path / "a")
+        assert "overwrite" in problem(result.save, tmp_path / "a")
+        result.save(tmp_path / "a", overwrite=True)
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b/own.txt").write_text("mine")
+        assert "own.txt" in problem(result.save, tmp_path / "b", overwrite=True)
+        assert "expected a path" in problem(result.save, 3)
+
+    def test_no_second_ledger(self, result: Result, tmp_path: Path) -> None:
+        result.save(tmp_path / "a")
+        assert not (tmp_path / "a/ledger.sqlite").exists()
+        assert "saved without its ledger" in problem(resume, tmp_path / "a")
+
+    def test_damaged_ratings(self, result: Result, tmp_path: Path) -> None:
+        result.save(tmp_path / "a")
+        (tmp_path / "a/ratings.npz").write_bytes(b"PK nonsense")
+        assert "damaged, or not saved ratings" in problem(load, tmp_path / "a")
+
+    @pytest.mark.parametrize("change", ["user", "user_labels", "value", "about"])
+    def test_edited_ratings(self, result: Result, tmp_path: Path, change: str) -> None:
+        result.save(tmp_path / "a")
+        file = tmp_path / "a/ratings.npz"
+        with np.load(file) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        arrays[change] = (
+            arrays[change].ravel()[:1] + (1000 if change == "user" else 0)
+            if (change != "about")
+            else np.array("{}")
+        )
+        np.savez(file, **arrays)
+        with pytest.raises(RunFolderError, match=r"ratings\.npz: damaged"):
+            load(tmp_path / "a")
+
+    def test_other_ratings(self, result: Result, tmp_path: Path) -> None:
+        result.save(tmp_path / "a")
+        other = replace(result.ratings, value=1 - result.ratings.value)
+        assert "not those it was started with" in problem(load, tmp_path / "a", ratings=other)
+
+    def test_unfinished(self, result: Result, tmp_path: Path) -> None:
+        begun = replace(result, unfinished=(1, 9))
+        assert "not finished" in problem(begun.save, tmp_path / "a")
+
+    @pytest.mark.parametrize("call", [load, resume, load_study], ids=lambda call: call.__name__)
+    @pytest.mark.parametrize("path", [None, 3, b"x", [], "nowhere"], ids=str)
+    def test_what_is_no_folder(self, call: Any, path: Any) -> None:
+        shown = "a list" if path == [] else repr(path)
+        expected = "nowhere: " if path == "nowhere" else f"path = {shown}: expected a path"
+        assert problem(call, path).startswith(expected)
+
+    def test_other_arguments(self, result: Result, tmp_path: Path) -> None:
+        result.save(tmp_path / "a")
+        assert problem(load, tmp_path / "a", ratings=3).startswith("ratings = 3: expected Ratings")
+        assert problem(load, tmp_path / "a", data_dir=3).startswith(
+            "data_dir = 3: expected a path"
+        )
+        assert problem(load, tmp_path / "a", model=3).startswith("model = <class 'int'>")
+
+
+class TestRelativePaths:
+    """Ratings that were named by a relative path are found from other folders, too."""
+
+    @pytest.fixture
+    def project(self, made: Ratings, tmp_path: Path) -> Path:
+        lines = [
+            f"{made.user_labels[user]},{made.item_labels[item]},{raw:g}"
+            for user, item, raw in zip(made.user, made.item, made.to_raw(made.value), strict=True)
+        ]
+        place = tmp_path / "project"
+        (place / "data").mkdir(parents=True)
+        (place / "data/mine.csv").write_text("\n".join(["user,item,rating", *lines]) + "\n")
+        with inside(place):
+            simulate("csv:data/mine.csv", out="runs/one", **SHORT)
+        return place
+
+    def test_from_another_folder(self, project: Path) -> None:
+        assert load(project / "runs/one").ratings.n_users == 12
+
+    def test_a_run_folder_that_moved(self, project: Path, tmp_path: Path) -> None:
+        (project / "runs/one").rename(tmp_path / "one")
+        assert load(tmp_path / "one").ratings.n_users == 12
+
+    def test_a_project_that_moved(self, project: Path, tmp_path: Path) -> None:
+        project.rename(tmp_path / "renamed")
+        assert load(tmp_path / "renamed/runs/one").ratings.n_users == 12
+
+    def test_ratings_that_moved(self, project: Path, tmp_path: Path) -> None:
+        (project / "data/mine.csv").rename(tmp_path / "now.csv")
+        assert "If the file has moved" in problem(load, project / "runs/one")
+        found = load(project / "runs/one", ratings=f"csv:{tmp_path / 'now.csv'}")
+        assert found.ratings.n_users == 12
+
+    def test_only_where_there_are_any(self, result: Result, tmp_path: Path) -> None:
+        simulate(result.ratings, out=tmp_path / "run", **SHORT)
+        assert RunFolder(tmp_path / "run").began_in == ()
+
+
+class EveryOther(Uniform):
+    """A policy of somebody's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnFactors(Factorization):
+    """A model of somebody's own."""
+
+
+class TestCompare:
+    def test_objects(self, made: Ratings, tmp_path: Path) -> None:
+        mine = replace(made, name="mine")
+        found = compare(
+            mine,
+            [Late, EveryOther],
+            model=OwnFactors(dim=2),
+            seeds=0,
+            rounds=2,
+            epsilon=30,
+            out=tmp_path / "grid",
+        )
+        assert [row.policy for row in found.rows if not row.reference][:1] == ["late"]
+        assert not found.failed
+        assert {row.dataset for row in found.rows} == {"mine"}
+        assert found.study.given == ("mine",)
+        again = load_study(tmp_path / "grid")
+        assert again.rows == found.rows
+        assert repr(again) == repr(found)
+        one = tmp_path / "grid/mine/gaussian/late/seed-0"
+        assert load(one, ratings=mine).ratings is mine
+
+        (one / "summary.json").unlink()
+        said = problem(
+            bgtplanner.runs.execute.run_study,  # type: ignore[attr-defined]
+            again.study,
+            tmp_path / "grid",
+        )
+        assert "were given in Python; continue there: bgtplanner.compare" in said
+
+    def test_shown_saved_and_pickled(self, made: Ratings, tmp_path: Path) -> None:
+        found = compare(made, ["late", "uniform"], model="biases", seeds=[0], rounds=2, epsilon=30)
+        assert repr(found) == "Comparison(synthetic: late, uniform; 2 of 2 runs finished)"
+        page = found._repr_html_()
+        assert page.count("<table>") == page.count("<img ") == 1
+        assert "uniform" in page
+        again = pickle.loads(pickle.dumps(found))
+        assert (again.rows, repr(again)) == (found.rows, repr(found))
+        kept = load_study(found.save(tmp_path / "kept"))
+        assert kept.rows == found.rows
+        assert kept._repr_html_() == page
+        assert "not an empty folder" in problem(found.save, tmp_path / "kept")
+        assert "read it with bgtplanner.load_study" in problem(load, tmp_path / "kept")
+
+    @pytest.mark.parametrize(
+        ("name", "value", "said"),
+        [
+            ("ratings", None, "ratings = None: expected Ratings"),
+            ("ratings", 3, "ratings = 3: expected Ratings"),
+            ("ratings", [3], "ratings = 3"),
+            ("ratings", [], "--dataset = []"),
+            ("policies", 3, "policies = 3: expected names or classes"),
+            ("policies", [3], "policies = 3"),
+            ("policies", [], "--policy = []"),
+            ("policies", int, "policy = <class 'int'>"),
+            ("mechanisms", None, "mechanisms = None"),
+            ("mechanisms", [], "--mechanism = []"),
+            ("model", 3, "model = <class 'int'>"),
+            ("seeds", None, "seeds = None: expected a whole number"),
+            ("seeds", "0-1", "seeds = '0-1': expected a whole number"),
+            ("seeds", [1.5], "seeds = 1.5"),
+            ("seeds", [-1], "seeds = -1"),
+            ("seeds", [], "--seeds = []"),
+            ("epsilon", [1, 2], "--epsilon (privacy.epsilon)"),
+            ("rounds", "a", "--rounds (federation.rounds)"),
+            ("settings", 3, "settings = 3: expected a mapping"),
+            ("settings", ["a"], "settings = a list: expected a mapping"),
+            ("baseline", 3, "--baseline = 3"),
+            ("jobs", 0, "--jobs = 0: expected a whole number, at least 1"),
+            ("jobs", "a", "--jobs = 'a'"),
+            ("jobs", None, "--jobs = None"),
+            ("backend", None, "--backend = None"),
+            ("out", 3, "out = 3: expected a path"),
+            ("observer", 3, "observer = 3"),
+        ],
+    )
+    def test_refuses(self, name: str, value: Any, said: str) -> None:
+        options: dict[str, Any] = {"policies": "late", name: value}
+        assert problem(compare, **options).startswith(said)
+
+    def test_ratings_of_the_same_name(self, made: Ratings) -> None:
+        assert "a name of their own for each" in problem(compare, [made, made])
+        assert "a name of their own for each" in problem(compare, ["synthetic", made])
+
+    def test_a_policy_object(self, made: Ratings) -> None:
+        policy = Uniform(budget=bgtplanner.Budget(3), clients=12, rounds=2)
+        assert "can plan a single run only" in problem(compare, made, policy)
+        assert "can plan a single run only" in problem(compare, made, [policy])

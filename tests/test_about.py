@@ -1,0 +1,101 @@
+"""What ``--version`` says: the commit of a checkout or of a wheel, and the extras."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import bgtplanner
+from bgtplanner import about
+
+NEEDS = [
+    "numpy>=2.0",
+    "jax>=0.5; extra == 'sim'",
+    'bgtplanner[sim]; extra == "flower"',
+    "flwr<1.43,>=1.41; extra == 'flower'",
+    "bgtplanner[flower,sim]; extra == 'all'",
+]
+
+
+def git(at: Path, *words: str) -> str:
+    own = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+    done = subprocess.run(
+        ["git", *own, *words], cwd=at, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "file").write_text("one")
+    git(tmp_path, "add", "file")
+    git(tmp_path, "commit", "-q", "-m", "one")
+    return tmp_path
+
+
+class TestCommit:
+    def test_of_a_checkout(self, checkout: Path) -> None:
+        head = git(checkout, "rev-parse", "HEAD")[:12]
+        assert about.commit_of(checkout) == head
+        (checkout / "file").write_text("two")
+        assert about.commit_of(checkout) == f"{head}, changed since"
+
+    def test_not_that_of_a_checkout_around_it(self, checkout: Path) -> None:
+        inside = checkout / "site-packages"
+        inside.mkdir()
+        assert about.commit_of(inside) is None
+
+    def test_without_git(self, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", str(checkout))
+        assert about.commit_of(checkout) is None
+
+    def test_of_a_wheel(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        package = tmp_path / "site-packages" / "bgtplanner"
+        package.mkdir(parents=True)
+        monkeypatch.setattr(about, "__file__", str(package / "about.py"))
+        assert about.commit() is None
+        (package / about.NOTE).write_text("0123456789ab\n")
+        assert about.commit() == "0123456789ab"
+
+
+class TestExtras:
+    @pytest.fixture
+    def installed(self, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+        there = {"numpy"}
+        monkeypatch.setattr(metadata, "requires", lambda _: NEEDS)
+        monkeypatch.setattr(about, "_is_installed", there.__contains__)
+        return there
+
+    def test_none(self, installed: set[str]) -> None:
+        assert about.extras() == {"sim": False, "flower": False, "all": False}
+        assert about.about("1.2.3")[::2] == [
+            "bgtplanner 1.2.3",
+            "extras: none (not installed: sim, flower)",
+        ]
+
+    def test_one_that_includes_another(self, installed: set[str]) -> None:
+        installed.add("flwr")
+        assert not any(about.extras().values())
+        installed.add("jax")
+        assert all(about.extras().values())
+        assert about.about("1")[2] == "extras: sim, flower"
+
+    def test_some(self, installed: set[str]) -> None:
+        installed.add("jax")
+        assert about.about("1")[2] == "extras: sim (not installed: flower)"
+
+    def test_a_package_that_is_not_installed(self) -> None:
+        assert about.extras("no-such-distribution") == {}
+        assert not about._is_installed("no-such-distribution")
+        assert about._is_installed("numpy")
+
+
+def test_as_a_module() -> None:
+    words = [sys.executable, "-m", "bgtplanner", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[0] == f"bgtplanner {bgtplanner.__version__}"
