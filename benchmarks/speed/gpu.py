@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.speed.child import peak_bytes
 from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.federation.protection import Protection, Terms
@@ -61,12 +62,16 @@ def made_up(size: Size, seed: int = 0) -> Ratings:
     lengths = np.maximum(lengths * (size.ratings / lengths.sum()), 1.0).astype(np.int64)
     lengths = np.minimum(lengths, size.items // 2)
     user = np.repeat(np.arange(size.clients, dtype=np.int32), lengths)
-    number = np.arange(len(user)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    at = (number + generator.random(len(user), dtype=np.float32)) / np.repeat(lengths, lengths)
+    starts = (np.cumsum(lengths) - lengths).astype(np.int32)
+    number = np.arange(len(user), dtype=np.int32) - starts[user]
+    at = generator.random(len(user), dtype=np.float32)
+    at += number
+    at /= lengths.astype(np.float32)[user]
+    del number
     popularity = 1.0 / (generator.permutation(size.items) + 0.02 * size.items)
     ends = np.cumsum(popularity / popularity.sum())
     table = np.searchsorted(ends, (np.arange(_FINE) + 0.5) / _FINE).astype(np.int32)
-    item = np.minimum(table[(at * _FINE).astype(np.int64) % _FINE], size.items - 1)
+    item = np.minimum(table[np.minimum((at * _FINE).astype(np.int32), _FINE - 1)], size.items - 1)
     value = generator.integers(1, 6, len(user), dtype=np.int8).astype(np.float32)
     value /= 5
     features = (generator.random((size.items, FEATURES)) < 0.15).astype(np.float32)
@@ -150,10 +155,10 @@ def round_of(name: str, size: Size, interactions: Interactions) -> dict[str, Any
         Federation.round, static_argnums=(0, 8), compiler_options=cpu if on_cpu else None
     )
     index = jnp.int32(1)
-    begun = time.perf_counter()
+    begun, spent = time.perf_counter(), time.process_time()
     lowered = play.lower(federation, state, interactions, heldout, index, key, terms)
     compiled = lowered.compile()
-    compiling = time.perf_counter() - begun
+    compiling, on_processor = time.perf_counter() - begun, time.process_time() - spent
 
     def once() -> Any:
         return compiled(state, interactions, heldout, index, key, terms)
@@ -167,7 +172,9 @@ def round_of(name: str, size: Size, interactions: Interactions) -> dict[str, Any
         "milliseconds": round(1e3 * wall, 3),
         "cpu_milliseconds": round(1e3 * processor, 3),
         "compile_seconds": round(compiling, 2),
+        "compile_cpu_seconds": round(on_processor, 2),
         "temporary_megabytes": round(bytes_of / 1e6, 1),
+        "peak_megabytes": round(peak_bytes() / 1e6),
     }
 
 
@@ -192,6 +199,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", default="100k,1M,16M,100M")
     parser.add_argument("--models", default="biases,tastes,factorization,fedgnn")
+    parser.add_argument("--no-sums", action="store_true", help="for a memory of 8 GB")
     given = parser.parse_args()
     device = jax.devices()[0]
     print(json.dumps({"device": device.device_kind, "jax": jax.__version__}), flush=True)
@@ -200,8 +208,11 @@ def main() -> None:
         begun = time.perf_counter()
         interactions = laid_out(made_up(size))
         made = round(time.perf_counter() - begun, 1)
-        print(json.dumps({"size": label, "edges": interactions.user.shape[0], "made": made}))
-        print(json.dumps({"size": label, "sums": bare_sums(interactions)}), flush=True)
+        edges, peak = interactions.user.shape[0], round(peak_bytes() / 1e6)
+        said = {"size": label, "edges": edges, "made": made, "peak_megabytes": peak}
+        print(json.dumps(said), flush=True)
+        if not given.no_sums:
+            print(json.dumps({"size": label, "sums": bare_sums(interactions)}), flush=True)
         for name in given.models.split(","):
             try:
                 found = round_of(name, size, interactions)

@@ -22,7 +22,7 @@ from bgtplanner.runs.reproduce import command_of
 from bgtplanner.runs.run import ratings_of, resume, split_of
 from bgtplanner.runs.statistics import summed_up
 from bgtplanner.runs.study import Study
-from bgtplanner.runs.summary import alone_served, as_served, lists_served, rounds_to_rank
+from bgtplanner.runs.summary import alone_by_round, as_served, lists_served, rounds_to_rank
 
 SERVED, LAST = Objective("served"), Objective("last")
 FEW: dict[str, Any] = {
@@ -119,16 +119,19 @@ class TestFigures:
         config = load_config(settings=FEW | {"data.dataset": "synthetic", "federation.rounds": 8})
         split = split_of(config, ratings_of(config))
         last = references(split.train, split.test).client_alone.rmse
-        found = alone_served(SERVED, split, 8, last)
+        curve = alone_by_round(split, 8, last)
+        assert curve is not None
+        found = as_served(SERVED, curve)
         each = [
             references(split.train.take(split.present(index)), split.test).client_alone.rmse
             for index in range(8)
         ]
         assert found == pytest.approx(np.mean(each), rel=1e-3)
+        assert found is not None
         assert found > last, "it learns, too"
-        short = alone_served(SERVED, split, 2, last)
-        assert short == pytest.approx(np.mean(each[:2])), "a run that ended early"
-        assert alone_served(SERVED, split, 8, None) is None
+        short = alone_by_round(split, 2, last)
+        assert short == pytest.approx(each[:2]), "a run that ended early"
+        assert alone_by_round(split, 8, None) is None
 
 
 @pytest.mark.usefixtures("compiled_once")

@@ -303,7 +303,7 @@ class Federation:
 
         # 3. Clients fit their local state to the parameters they were sent, and train.
         # 4. They protect and upload.
-        if self._adds_up(interactions):
+        if self.adds_up and interactions.chunks > 1:
             local, losses, sent = self._summed_by_chunk(
                 noise_key, state, interactions, terms, takes_part
             )
@@ -365,10 +365,13 @@ class Federation:
         outcome = self._outcome(done.answers[0], interactions, heldout, done.of_clients, everyone)
         return after, outcome._replace(clients=jnp.zeros(()))
 
-    def _adds_up(self, interactions: Interactions) -> bool:
-        """Return whether the uploads of one chunk can be forgotten before those of the next."""
-        adds_up = self.protection is None or self.protection.adds_up
-        return interactions.chunks > 1 and self.extras is None and adds_up
+    @property
+    def adds_up(self) -> bool:
+        """Whether the server needs only sums of uploads, so that their order does not matter.
+
+        Otherwise what is drawn for each row depends on where the row is.
+        """
+        return self.extras is None and (self.protection is None or self.protection.adds_up)
 
     def _summed_by_chunk(
         self,

@@ -136,7 +136,8 @@ class Simulation:
         self._device = pick_device(device)
         self._split, self._small = split, len(split.train) <= FEW_RATINGS
         with jax.default_device(self._device):
-            self._interactions = Interactions.laid_out(split.train, split.arrival)
+            laid_out = Interactions.laid_out if federation.adds_up else Interactions.of
+            self._interactions = laid_out(split.train, split.arrival)
             self._heldout = Heldout.of(split.test, self._interactions)
             self._arriving = _Arriving.of(split) if split.in_order else None
             self._aside: ValidationSet | None = None
@@ -448,8 +449,9 @@ def _scores(
     first: bool,
     heldout: Heldout,
 ) -> dict[str, Any]:
-    user, item, value, _ = heldout
-    return tally(_predict(federation, state, interactions, last, first, user, item), value)
+    user, item = heldout.user, heldout.item
+    found = _predict(federation, state, interactions, last, first, user, item)
+    return tally(found, heldout.value)
 
 
 def _error_before(

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _FEW_COLUMNS = 4
-_UNROLLED = 8  # columns up to which a solver is written out
+_UNROLLED = 8  # columns up to which systems are made and solved element by element
 _STEPS = 10  # of conjugate gradients; the error is then far below that of the data
 _NEVER = np.iinfo(np.int32).max
 _SMALL = 50_000  # ratings up to which nothing is laid out: programs compile faster without
@@ -339,6 +339,8 @@ class Interactions:
         if self.layout is None:
             columns = range(rows.shape[1])
             return jnp.stack([self.sum_by_user(rows[:, a, None] * rows) for a in columns], axis=1)
+        if rows.shape[1] <= _UNROLLED:  # one pass; products of such small matrices would be slow
+            return self.sum_by_user(rows[:, :, None] * rows[:, None, :])
         blocks = self._blocks(rows)
         return self._over_blocks(jnp.einsum("nba,nbc->nac", blocks, blocks, precision="highest"))
 
@@ -430,13 +432,11 @@ def _laid_out(
 
     one_user_each = n_clients == ratings.n_users
     first = np.zeros(len(ratings), np.int32) if arrival is None else arrival
-    user = np.repeat(user_of_block, block)
+    user = jnp.asarray(np.repeat(user_of_block, block))
     if one_user_each:
-        pair = np.arange(size, dtype=np.int32)
-        pair_client, pair_item = (
-            jnp.asarray(client_of_user[user]),
-            filled(ratings.item, ratings.n_items),
-        )
+        pair, pair_item = np.arange(size, dtype=np.int32), filled(ratings.item, ratings.n_items)
+        same = (client_of_user == np.arange(n_clients)).all()
+        pair_client = user if same else jnp.asarray(client_of_user)[user]
     else:
         pairs, of_pair = _pairs(ratings, chunk_of_client, chunks)
         pair_client, pair_item = (jnp.asarray(part, dtype=jnp.int32) for part in pairs)
@@ -446,7 +446,7 @@ def _laid_out(
         pair[to] = of_pair
     known = filled(first, _NEVER)
     return Interactions(
-        user=jnp.asarray(user),
+        user=user,
         item=filled(ratings.item, 0),
         value=filled(ratings.value, 0, np.float32),
         arrival=known,
