@@ -32,6 +32,11 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 SHORT: dict[str, Any] = {"rounds": 2, "epsilon": 30, "model": "biases"}
 
 
+def _named(value: object) -> str:
+    """The id of an argument: the same in every process, hence without an address."""
+    return "object" if type(value) is object else str(value)
+
+
 @pytest.fixture(scope="module")
 def made() -> Ratings:
     return synthetic_ratings(clients=12, items=15, ratings_per_client=8, seed=1, catalogue=True)
@@ -65,7 +70,7 @@ class TestSimulateRefuses:
     @pytest.mark.parametrize(
         "given",
         [None, 3, ["demo"], b"demo", {"user": [1]}, np.ones((3, 3)), Path("a.csv")],
-        ids=str,
+        ids=_named,
     )
     def test_what_is_no_ratings(self, given: Any) -> None:
         said = problem(simulate, given)
@@ -85,7 +90,7 @@ class TestSimulateRefuses:
                 f"model = the class {kind.__name__}: expected an object, such as {kind.__name__}()"
             )
 
-    @pytest.mark.parametrize("policy", [3, [], object(), int, bgtplanner.Budget], ids=str)
+    @pytest.mark.parametrize("policy", [3, [], object(), int, bgtplanner.Budget], ids=_named)
     def test_what_is_no_policy(self, policy: Any) -> None:
         said = problem(simulate, "demo", policy=policy)
         assert said.startswith("policy = <class ")
@@ -103,7 +108,7 @@ class TestSimulateRefuses:
             *(("out", of) for of in (3, b"x", [])),
             *(("observer", of) for of in (3, object())),
         ],
-        ids=str,
+        ids=_named,
     )
     def test_any_other_argument(self, name: str, value: Any) -> None:
         said = problem(simulate, "demo", **{name: value})
@@ -162,16 +167,16 @@ class TestUnknownLabels:
         )
         assert problem(result.predict, 1, float("nan")) == "item nan is not in the ratings"
 
-    @pytest.mark.parametrize("label", [None, True, [[1], [2, 3]], [1, None], 1j], ids=str)
+    @pytest.mark.parametrize("label", [None, True, [[1], [2, 3]], [1, None], 1j], ids=_named)
     def test_what_is_no_label(self, result: Result, label: Any) -> None:
         assert "expected a label" in problem(result.predict, label, 1)
         assert "expected a label" in problem(result.predict, 1, label)
 
-    @pytest.mark.parametrize("label", [None, [], [1], [1, 2]], ids=str)
+    @pytest.mark.parametrize("label", [None, [], [1], [1, 2]], ids=_named)
     def test_one_user(self, result: Result, label: Any) -> None:
         assert "for many: recommendations(users)" in problem(result.recommend, label)
 
-    @pytest.mark.parametrize("top", [0, -1, 1.5, float("nan"), "a", None, [1], True], ids=str)
+    @pytest.mark.parametrize("top", [0, -1, 1.5, float("nan"), "a", None, [1], True], ids=_named)
     def test_how_many(self, result: Result, top: Any) -> None:
         assert "expected a whole number, at least 1" in problem(result.recommend, 1, top)
 
@@ -277,7 +282,7 @@ class TestKept:
         assert "not finished" in problem(begun.save, tmp_path / "a")
 
     @pytest.mark.parametrize("call", [load, resume, load_study], ids=lambda call: call.__name__)
-    @pytest.mark.parametrize("path", [None, 3, b"x", [], "nowhere"], ids=str)
+    @pytest.mark.parametrize("path", [None, 3, b"x", [], "nowhere"], ids=_named)
     def test_what_is_no_folder(self, call: Any, path: Any) -> None:
         shown = "a list" if path == [] else repr(path)
         expected = "nowhere: " if path == "nowhere" else f"path = {shown}: expected a path"
