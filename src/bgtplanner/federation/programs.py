@@ -5,7 +5,7 @@ a form that is compiled sooner and runs longer; and they are kept in the user's 
 
 A process keeps every program that it has compiled, too, and each of them holds memory maps: one to
 a few hundred per run. Linux lets a process have 65,530 maps (``vm.max_map_count``). Beyond that,
-the compiler dies of a segmentation fault, and so would a process that compares hundreds of settings.
+the compiler dies of a segmentation fault: so would a process that compares hundreds of settings.
 """
 
 from __future__ import annotations
