@@ -3,10 +3,9 @@
 Compiling is most of what a short run waits for. So there are few programs; small data get them in
 a form that is compiled sooner and runs longer; and they are kept in the user's cache folder.
 
-A process keeps every program that it has compiled, too, and each of them holds memory maps: one
-to a few hundred per run. Linux lets a process have 65,530 maps (``vm.max_map_count``). Beyond that
-the compiler dies of a segmentation fault, and so would a process that compares hundreds of
-settings.
+A process keeps every program that it has compiled, too, and each of them holds memory maps: one to
+a few hundred per run. Linux lets a process have 65,530 maps (``vm.max_map_count``). Beyond that,
+the compiler dies of a segmentation fault: so would a process that compares hundreds of settings.
 """
 
 from __future__ import annotations
