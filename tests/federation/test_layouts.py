@@ -131,3 +131,37 @@ def test_blocks_alone_with_several_users(name: str) -> None:
 
 def test_chunks_without_protection() -> None:
     Play("factorization", None).same_in(block=8, chunk=96)
+
+
+@pytest.mark.parametrize("clients", [None, 11])
+def test_every_rating_has_one_place(clients: int | None) -> None:
+    ratings, arrival = some_ratings(clients)
+    found = Interactions.laid_out(ratings, arrival, block=8, chunk=96)
+    assert found.layout is not None
+    real = np.asarray(found.arrival) < np.iinfo(np.int32).max
+    assert real.sum() == len(ratings)
+    for name in ("user", "item", "value"):
+        np.testing.assert_array_equal(
+            np.asarray(getattr(found, name))[real], getattr(ratings, name)
+        )
+    np.testing.assert_array_equal(np.asarray(found.arrival)[real], arrival)
+    np.testing.assert_array_equal(found.user, np.repeat(found.layout.user_of_block, 8))
+    pair, owner = np.asarray(found.pair)[real], np.asarray(found.pair_client)
+    np.testing.assert_array_equal(owner[pair], ratings.client)
+    np.testing.assert_array_equal(np.asarray(found.pair_item)[pair], ratings.item)
+    assert (np.diff(owner) >= 0).all()
+    per_chunk = np.asarray(found.user).reshape(found.chunks, -1)
+    chunk_of_client = np.asarray(found.layout.place_of_client) // found.layout.clients.shape[1]
+    of_edges = chunk_of_client[ratings.client_of_user[per_chunk]]
+    assert (of_edges == np.arange(found.chunks)[:, None]).all()
+
+
+def test_small_data_and_single_rows_stay_as_they_are() -> None:
+    ratings, arrival = some_ratings(None)
+    assert Interactions.laid_out(ratings, arrival).layout is None
+    model, server = LEARNERS["factorization"]
+    rows = Protection(mechanism="gaussian", unit="row")
+    assert not Federation(model=model, server=server, protection=rows).adds_up
+    each = Protection(mechanism="gaussian", noise="per-client")
+    assert not Federation(model=model, server=server, protection=each).adds_up
+    assert Federation(model=model, server=server, protection=LOCAL).adds_up
