@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from bgtplanner.commands import train
 from command_line import Call
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -50,3 +52,17 @@ def test_everything_if_wanted(command_line: Call, tmp_path: Path) -> None:
         "share of the noise",
     ):
         assert words in said
+
+
+def test_the_next_command_can_be_typed_as_it_stands(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "a folder" / "bgtplanner"
+    script.parent.mkdir()
+    script.write_text("")
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    monkeypatch.setenv("PATH", "")
+    assert train._called() == f"'{script}'"
+    script.chmod(0o700)
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert train._called() == "bgtplanner"

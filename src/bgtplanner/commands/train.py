@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -253,6 +255,15 @@ def _next(result: Result, page: bool) -> list[str]:
     from bgtplanner.runs.examples import example_users
 
     folder, user = shlex.quote(str(result.folder)), example_users(result.ratings, 1)
-    ways = [f"bgtplanner report {folder} --open"] if page else []
-    ways += [f"bgtplanner recommend {folder} --user {shlex.quote(str(of))}" for of in user]
+    called = _called()
+    ways = [f"{called} report {folder} --open"] if page else []
+    ways += [f"{called} recommend {folder} --user {shlex.quote(str(of))}" for of in user]
     return [f"{'Next: ' if not place else '      '}{way}" for place, way in enumerate(ways)]
+
+
+def _called() -> str:
+    """What to type for this program: its path if the shell would not find it by its name."""
+    script = Path(sys.argv[0])
+    if script.name != "bgtplanner" or shutil.which("bgtplanner") or not script.exists():
+        return "bgtplanner"
+    return shlex.quote(str(script))
