@@ -160,15 +160,16 @@ class TestRun:
             lines[0] == "demo: 300 clients, 300 items, 11,885 ratings to train on, 3,115 to test"
         )
         assert [line for line in lines if line.startswith("round 3/3  RMSE")]
-        for predictor in ("one constant for all", "each user's own mean", "each client alone"):
+        for predictor in ("each client alone, as served", "popularity", "tastes, as served"):
             assert [line for line in lines if line.startswith(predictor)]
-        assert lines[-1] == f"Report: {out}/report.html"
-        assert all(len(line) <= 80 for line in lines[:-1])
+        assert lines[-3] == f"Report: {out}/report.html"
+        assert all(len(line) <= 80 for line in lines[:-3])
         assert (out / "report.html").is_file()
         assert sorted(path.name for path in out.iterdir()) == [
             ".lock",
             "checkpoint.npz",
             "config.toml",
+            "examples.json",
             "ledger.sqlite",
             "report.html",
             "rounds.jsonl",

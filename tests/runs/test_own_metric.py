@@ -69,7 +69,8 @@ def test_it_is_everywhere(tmp_path: Path) -> None:
     assert f"Worst {lines[0]['worst']:.2f}" in text
     assert "Worst by round" in text
     row = next(line for line in text.splitlines() if line.startswith("tastes, last round"))
-    assert row.split()[-2:] == [f"{summary['worst_final']:.2f}", f"{summary['hits_at_10']:.3f}"]
+    assert row.split()[5] == f"{summary['worst_final']:.2f}", "after RMSE, and both in stars"
+    assert row.split()[-1] == f"{summary['hits_at_10']:.3f}"
     config = load_config(settings={"privacy.mechanism": "none"})
     assert figures_of(lines[0], config)["quality/worst"] == lines[0]["worst"]
     page = render(folder)
