@@ -79,7 +79,10 @@ REFUSED: list[tuple[str, str]] = [
     ("run --dataset csv:{tmp}/file", "{tmp}/file: the file is empty"),
     ("run --dataset csv:{tmp}/one.csv", "too few ratings"),
     ("run --dataset csv:{tmp}/one_item.csv", "too few ratings"),
-    ("run --dataset csv:{tmp}/zeros.csv", "{tmp}/zeros.csv: scale 'max' needs a positive value"),
+    (
+        "run --dataset csv:{tmp}/zeros.csv",
+        "{tmp}/zeros.csv: all 9 values are the same",
+    ),
     ("run --dataset csv:{tmp}/negative.csv", "{tmp}/negative.csv, line 2"),
     ("run --dataset csv:{tmp}/bytes.csv", "{tmp}/bytes.csv, line 1"),
     ("run --dataset csv:{tmp}/words.csv", "{tmp}/words.csv, line 2"),

@@ -265,12 +265,12 @@ def test_a_source_of_heads_that_cannot_be_read_is_named(
 def test_verify_warns_of_a_file_that_sqlite_could_damage(
     call: Any, book: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bgtplanner.commands import privacy
+    from bgtplanner.privacy import _journal
 
     shutil.copy(Path(__file__).parents[1] / "assets" / "ledger-schema1.sqlite", book)
-    real = privacy.sqlite_warning
+    real = _journal.sqlite_warning
     monkeypatch.setattr(
-        privacy, "sqlite_warning", lambda *, write_ahead: real(
+        _journal, "sqlite_warning", lambda *, write_ahead: real(
             write_ahead=write_ahead, version=(3, 40, 1))
     )  # fmt: skip
     code, out, _ = call("ledger", "verify", book)

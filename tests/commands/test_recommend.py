@@ -366,7 +366,7 @@ def test_where_the_ratings_have_moved(tmp_path: Path) -> None:
     shown = [(item["item"], item["predicted"]) for item in json.loads(out)["items"]]
     assert shown == done.recommend(1, 2)
     _, out = call("predict", path, "--user", "1", "--item", "2", "--ratings", moved)
-    assert out == f"{done.predict(1, 2)[0]:.3f}\n"
+    assert out == f"{done.predict(1, 2):.3f}\n"
     (tmp_path / "elsewhere.csv").write_text("\n".join(["user,item,rating", *lines[:-1], ""]))
     error, _ = call("recommend", path, "--user", "1", "--ratings", moved)
     assert isinstance(error, RunFolderError)
