@@ -145,7 +145,8 @@ def check_python(words: list[str], where: str) -> None:
         assert (REPOSITORY / words[0]).is_file(), where
         return
     folder = REPOSITORY.joinpath(*words[1].split("."))
-    source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+    files = [path for path in (folder.with_suffix(".py"), *folder.glob("*.py")) if path.is_file()]
+    source = "".join(path.read_text(encoding="utf-8") for path in files)
     assert source, where
     for word in words[2:]:
         assert not word.startswith("--") or f'"{word}"' in source, f"{where}: {word}"
