@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,6 @@ from games.summing import (
     SIZE,
     Table,
     stand_in,
-    write_summing,
 )
 
 SCHEDULES = int(os.environ.get("BGTPLANNER_SCHEDULES", "100"))
@@ -189,15 +187,6 @@ class Summing:
         put = [self.table.newest(place) for place in places]
         total = np.sum(put, axis=0, dtype=np.uint64) & shares.mask(SIZE)
         return shares.decode(total, len(places)).tolist()
-
-
-@pytest.fixture(scope="module")
-def memory() -> Iterator[Path]:
-    """Files in memory where there is such a folder: they are flushed all the time."""
-    found = Path("/dev/shm")
-    with TemporaryDirectory(dir=found if os.access(found, os.W_OK) else None) as folder:
-        write_summing(Path(folder) / "template")
-        yield Path(folder)
 
 
 @contextlib.contextmanager
