@@ -17,6 +17,7 @@ from bgtplanner.errors import BGTPlannerError
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request, SentCatalogue
+from bgtplanner.privacy.noise import ExactNoise
 from flower.doubles import (
     AGREE_TO_TASTES,
     agreed,
@@ -256,8 +257,10 @@ def _best_guesses(home: Path, few: Ratings, kind: str) -> int:
     """How often a server is right about one rating, with the best test on the taste part.
 
     It knows everything but that rating, so it knows both uploads that could be behind a release.
+    The noise is drawn as on a real client, but from a seed: this game is always the same one.
     """
     rng = np.random.default_rng(3)
+    noise = ExactNoise(np.random.default_rng(5).bytes)
     file = load_client(home / "client.toml")
     table = file.ratings.read_text(encoding="utf-8")
     catalogue = hostile_catalogue(catalogue_for(few), kind)
@@ -265,7 +268,7 @@ def _best_guesses(home: Path, few: Ratings, kind: str) -> int:
     request = taste_request(few, catalogue)
     model = replace(request.model, items=hostile_axes(request.model.items))
     tables = (table, table + "u0,i7,1.0\n")
-    request = replace(request, model=model)
+    request = replace(request, model=model, clip=0.02)  # what is not clipped stands out
     behind = []
     for number, text in enumerate(tables):
         file.ratings.write_text(text, encoding="utf-8")
@@ -275,7 +278,8 @@ def _best_guesses(home: Path, few: Ratings, kind: str) -> int:
     for trial in range(TRIALS):
         rated = int(rng.integers(2))
         file.ratings.write_text(tables[rated], encoding="utf-8")
-        seen = _taste_part(Client(file).answer(replace(request, run=f"trial {trial}")))
+        client = Client(file, noise=lambda *_: noise)
+        seen = _taste_part(client.answer(replace(request, run=f"trial {trial}")))
         right += int(((seen - behind[0]) @ apart > apart @ apart / 2) == bool(rated))
     file.ratings.write_text(table, encoding="utf-8")
     assert request.charge == 1.0
