@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,12 @@ from processes import Processes
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))  # the benchmarks are tested too, and no part of the package
+
+# Tests write thousands of small files that are synchronised with the disk: in memory, if there is
+# room for them, that takes no time.
+_IN_MEMORY, _ROOM = Path("/dev/shm"), 4 * 2**30
+if os.access(_IN_MEMORY, os.W_OK) and shutil.disk_usage(_IN_MEMORY).free > _ROOM:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_IN_MEMORY))
 
 compiled.keep(os.environ)  # before JAX is imported, here or in a process that a test starts
 

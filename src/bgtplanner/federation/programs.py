@@ -11,10 +11,7 @@ the compiler dies of a segmentation fault: so would a process that compares hund
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
 import re
-import secrets
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,13 +19,11 @@ from typing import Any
 
 import jax
 
-from bgtplanner.caches import machine, user_cache, with_home
+from bgtplanner.federation import kept
 
 __all__ = [
     "FEW_RATINGS",
-    "KeptPrograms",
     "Program",
-    "keep_programs",
     "let_programs_go",
     "map_limit",
     "memory_maps",
@@ -38,9 +33,6 @@ __all__ = [
 
 FEW_RATINGS = 1 << 14
 """With so few, compiling a round takes longer than all the rounds of a run."""
-
-MOST_BYTES = 512 * 2**20
-"""Size of the folder of kept programs: a few hundred runs of different shapes."""
 
 PATIENCE = 2.0
 """Seconds that a program may take to compile before anyone is told."""
@@ -56,6 +48,7 @@ _QUICK: dict[str, Any] = {
     "xla_cpu_use_fusion_emitters": False,
 }
 
+_PROGRAMS: set[Program] = set()
 _UNKNOWN: set[str] = set()  # options that this version of the compiler does not have
 
 _FEWEST = 64
@@ -63,7 +56,9 @@ _USUAL_LIMIT = 65_530
 
 
 class Program:
-    """A function that is compiled when it is first called, for each platform, size and shape.
+    """A function that is compiled when it is first called, for each device, size and shape.
+
+    A program that was kept is not even traced again: see :mod:`bgtplanner.federation.kept`.
 
     Args:
         function: A pure function of arrays.
@@ -78,34 +73,57 @@ class Program:
         static: tuple[int, ...],
         donated: tuple[int, ...] = (),
     ) -> None:
-        self._make = (function, static, donated)
-        self._made: dict[tuple[str, bool], Callable[..., Any]] = {}
+        self._function, self._static, self._donated = function, static, donated
+        self._made: dict[tuple[Any, ...], list[jax.stages.Compiled]] = {}
+        _PROGRAMS.add(self)
 
-    def __call__(self, platform: str, small: bool, *arguments: Any) -> Any:
+    def __call__(self, device: jax.Device, small: bool, *arguments: Any) -> Any:
         """Return the result; `small` says that the arguments are, so that it runs in no time."""
-        while True:
-            made = self._made.get((platform, small))
-            if made is None:
-                made = self._made[platform, small] = self._compiled(platform, small)
-            try:
-                return made(*arguments)
-            except jax.errors.JaxRuntimeError as error:
-                found = re.search(r"No such compile option: '(\w+)'", str(error))
-                if found is None or found[1] in _UNKNOWN:
-                    raise
-                _UNKNOWN.add(found[1])  # another version of the compiler: do without it
-                self._made.clear()
+        static = tuple(arguments[place] for place in self._static if place < len(arguments))
+        arrays = [each for place, each in enumerate(arguments) if place not in self._static]
+        made = self._made.setdefault((device, small, *static), [])
+        for compiled in made:
+            with contextlib.suppress(TypeError):  # it is for other shapes
+                return compiled(*arrays)
+        made.append(self._ready(device, small, static, arrays, arguments))
+        return made[-1](*arrays)
 
-    def _compiled(self, platform: str, small: bool) -> Callable[..., Any]:
-        function, static, donated = self._make
-        wanted = (_ON_CPU | (_QUICK if small else {})) if platform == "cpu" else {}
-        options = {name: wanted[name] for name in wanted if name not in _UNKNOWN}
-        return jax.jit(
-            function,
-            static_argnums=static,
-            donate_argnums=donated,
-            compiler_options=options or None,
-        )
+    def forget(self) -> None:
+        """Drop all that was compiled."""
+        self._made.clear()
+
+    def _ready(
+        self, device: jax.Device, small: bool, static: Any, arrays: list[Any], arguments: Any
+    ) -> jax.stages.Compiled:
+        """Find it among those that were kept, or compile it and keep it."""
+        while True:
+            options = self._options(device, small)
+            what = (self._function, self._static, self._donated, options, static)
+            name = kept.name_of(device, what, arrays)
+            found = kept.load(name, device, arrays)
+            if found is not None:
+                return found
+            jitted = jax.jit(
+                self._function,
+                static_argnums=self._static,
+                donate_argnums=self._donated,
+                compiler_options=options or None,
+            )
+            try:
+                with kept.alone(name):
+                    found = jitted.lower(*arguments).compile()
+            except jax.errors.JaxRuntimeError as error:
+                unknown = re.search(r"No such compile option: '(\w+)'", str(error))
+                if unknown is None or unknown[1] in _UNKNOWN:
+                    raise
+                _UNKNOWN.add(unknown[1])  # another version of the compiler: do without it
+                continue
+            kept.keep(name, found)
+            return found
+
+    def _options(self, device: jax.Device, small: bool) -> dict[str, Any]:
+        wanted = (_ON_CPU | (_QUICK if small else {})) if device.platform == "cpu" else {}
+        return {name: wanted[name] for name in wanted if name not in _UNKNOWN}
 
 
 @contextlib.contextmanager
@@ -133,104 +151,6 @@ def padding_of(number: int) -> int:
         [64, 64, 128, 1024]
     """
     return max(_FEWEST, 1 << max(number - 1, 0).bit_length()) - number
-
-
-class KeptPrograms:
-    """A folder of compiled programs, safe against crashes and other processes, of bounded size.
-
-    It takes the place of JAX's own, in which a program that was written by half (the disk is full,
-    the process was killed) stays, and is compiled anew in every later run. Here an entry appears
-    as a whole, is checked when it is read, and goes if it is damaged. Whatever goes wrong with the
-    folder costs a compilation, and no message.
-
-    Args:
-        folder: Where they are.
-        most_bytes: Beyond that, those go that were not used for the longest time.
-    """
-
-    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
-        self._path = self.folder = folder
-        self.most_bytes = most_bytes
-
-    def get(self, key: str) -> bytes | None:
-        """Return what was put, or None."""
-        place = self._place(key)
-        try:
-            content = place.read_bytes()
-        except OSError:
-            return None
-        digest, value = content[:32], content[32:]
-        with contextlib.suppress(OSError):
-            if hashlib.sha256(value).digest() != digest:
-                place.unlink()
-                return None
-            os.utime(place)  # the last time it was used
-        return value
-
-    def put(self, key: str, value: bytes) -> None:
-        """Keep an entry, if that is possible."""
-        temporary = self.folder / f".tmp-{secrets.token_hex(8)}"
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            temporary.write_bytes(hashlib.sha256(value).digest() + value)
-            temporary.replace(self._place(key))
-            self._bound()
-        except OSError:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-
-    def _place(self, key: str) -> Path:
-        return self.folder / hashlib.sha256(key.encode()).hexdigest()
-
-    def _bound(self) -> None:
-        """Remove the oldest entries of all machines, and what crashed processes left behind."""
-        found = []
-        for path in self.folder.parent.glob("*/*"):
-            with contextlib.suppress(OSError):
-                about = path.stat()
-                found.append((about.st_mtime, about.st_size, path))
-        total = sum(size for _, size, _ in found)
-        for _, size, path in sorted(found, key=lambda entry: entry[0]):
-            if total <= self.most_bytes:
-                return
-            with contextlib.suppress(OSError):
-                path.unlink()
-            total -= size
-
-
-def keep_programs() -> None:
-    """Have JAX keep what it compiles from now on in the user's cache folder.
-
-    The environment variable ``BGTPLANNER_CACHE`` is another folder, or ``off``. If the user has
-    JAX keep programs somewhere else, that is left as it is.
-    """
-    wanted = os.environ.get("BGTPLANNER_CACHE", "")
-    if wanted == "off" or jax.config.values["jax_compilation_cache_dir"]:
-        return
-    place = (with_home(wanted) if wanted else user_cache()) / "programs" / machine()
-    try:
-        place.mkdir(parents=True, exist_ok=True, mode=0o700)
-        about = place.stat()
-        from jax._src import compilation_cache
-
-        usual = compilation_cache.get_file_cache
-    except (OSError, ImportError, AttributeError):  # no such folder, or another version of JAX
-        return
-    if about.st_uid != os.geteuid() or about.st_mode & 0o022:
-        return  # whoever may write there can have us run anything
-
-    def kept(path: str) -> Any:
-        return (KeptPrograms(place), path) if path == str(place) else usual(path)
-
-    compilation_cache.get_file_cache = kept
-    for name, value in {
-        "jax_compilation_cache_dir": str(place),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": 0,
-        "jax_persistent_cache_enable_xla_caches": "none",  # they would grow without bounds
-    }.items():
-        with contextlib.suppress(AttributeError):
-            jax.config.update(name, value)  # type: ignore[no-untyped-call]
 
 
 def memory_maps() -> int:
@@ -262,5 +182,7 @@ def let_programs_go(most: int | None = None) -> bool:
     """
     if memory_maps() <= (map_limit() // 4 if most is None else most):
         return False
+    for program in _PROGRAMS:
+        program.forget()
     jax.clear_caches()  # type: ignore[no-untyped-call]
     return True

@@ -173,7 +173,7 @@ class Simulation:
         """Run a program on the device of this simulation, compiled for its size."""
         tell = None if program in self._compiled else self.on_compiling
         with jax.default_device(self._device), patiently(tell):
-            found = program(self._device.platform, self._small, self.federation, *arguments)
+            found = program(self._device, self._small, self.federation, *arguments)
         self._compiled.add(program)
         return found
 

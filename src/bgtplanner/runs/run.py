@@ -22,7 +22,7 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, Within, deal_users, split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError, DataError, RunFolderError, TrainingDivergedError
-from bgtplanner.federation.programs import keep_programs
+from bgtplanner.federation.kept import keep_programs
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.learner import MODELS, Learner
