@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
 import compiled
+import randomness
 from command_line import Call, Done
 from processes import Processes
 
@@ -50,6 +51,15 @@ LONG = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first; within a file, and among the others, the order stays."""
     items.sort(key=lambda item: item.path.name not in LONG)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Every test has the same randomness each time, its fixtures included."""
+    if item.config.getoption("--hypothesis-profile") == "search":
+        return (yield)
+    with randomness.of(item.nodeid):
+        return (yield)
 
 
 @pytest.fixture(scope="module", autouse=True)
