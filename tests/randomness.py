@@ -1,8 +1,8 @@
 """The randomness of the operating system, from a seed of each test's own.
 
 Keys, names of runs and noise then are the same in every run of a test, so that no test fails by
-chance, and one that fails does so again. Processes that a test starts have real randomness, and so
-have keys that OpenSSL makes. `--hypothesis-profile search` leaves everything random.
+chance, and one that fails does so again. Processes that a test starts have real randomness.
+`--hypothesis-profile search` leaves everything random.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 
 @contextmanager
@@ -32,4 +34,6 @@ def of(name: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "urandom", urandom)
         patch.setattr(random, "_urandom", urandom)  # the module `secrets`, and generators
+        for kind in (Ed25519PrivateKey, X25519PrivateKey):  # OpenSSL has randomness of its own
+            patch.setattr(kind, "generate", lambda of=kind: of.from_private_bytes(urandom(32)))
         yield

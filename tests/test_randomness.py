@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 import randomness
 from bgtplanner.privacy.noise import SystemNoise
@@ -16,7 +18,9 @@ from bgtplanner.privacy.noise import SystemNoise
 def drawn() -> list[Any]:
     noise = SystemNoise().normal_steps(2**50, (3,)).tolist()
     free = np.random.default_rng().integers(2**62)
-    return [os.urandom(16), secrets.token_hex(), secrets.randbits(64), noise, int(free)]
+    kinds = (Ed25519PrivateKey, X25519PrivateKey)
+    keys = [kind.generate().private_bytes_raw() for kind in kinds]
+    return [os.urandom(16), secrets.token_hex(), secrets.randbits(64), noise, int(free), *keys]
 
 
 def test_it_is_the_same_each_time_and_different_for_every_test() -> None:
