@@ -15,7 +15,7 @@ NOTE = "commit.txt"
 _REQUIREMENT = re.compile(
     r"([\w.-]+)(?:\[([\w,.\s-]*)\])?[^;]*(?:;.*?extra\s*==\s*['\"]([\w-]+))?"
 )
-_SECONDS = 5  # for git, which answers at once unless something is wrong
+_SECONDS = 60  # for git, which answers at once unless something is wrong
 
 
 def commit_of(checkout: Path) -> str | None:

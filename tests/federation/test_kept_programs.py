@@ -27,7 +27,7 @@ from bgtplanner.federation.rounds import Federation
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.optimizers import Server
 from bgtplanner.models.tastes import Tastes
-from processes import Processes
+from processes import PATIENCE, Processes
 
 
 def entries(folder: Path) -> list[Path]:
@@ -341,7 +341,7 @@ def test_who_waits_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
         told.set()
 
     with programs.patiently(tell):
-        assert told.wait(60)
+        assert told.wait(PATIENCE)
     with programs.patiently(None):
         pass
     assert said == ["compiling"]

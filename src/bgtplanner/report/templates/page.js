@@ -37,12 +37,15 @@
   const state = document.getElementById("live");
   const say = (text) => { if (state.textContent !== text) state.textContent = text; };
   const source = new EventSource(live);
-  let last = document.querySelector("main").dataset.version;
+  let last = document.querySelector("main").dataset.version, asked = 0, shown = 0;
   source.addEventListener("open", () => say("live"));
   source.addEventListener("error", () => say("not connected"));
   source.addEventListener("page", async (event) => {
     if (event.data === last) return;
+    const turn = ++asked;
     const fresh = new DOMParser().parseFromString(await (await fetch(location.pathname)).text(), "text/html");
+    if (turn < shown) return; // a newer one was quicker
+    shown = turn;
     const open = [...document.querySelectorAll("details")].map((part) => part.open);
     document.querySelector("main").replaceWith(fresh.querySelector("main"));
     document.title = fresh.title;
