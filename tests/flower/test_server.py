@@ -435,7 +435,7 @@ def test_a_personal_list_with_titles_on_a_client_of_a_federation(
     home = federation[1][0].parent
     done = CliRunner().invoke(app, ["recommend", str(home), "--top", "3", "--json"])
     assert done.exception is None, done.output
-    (found,) = json.loads(done.output)["users"]
+    (found,) = json.loads(done.stdout)["users"]
     rated = (home / "ratings.csv").read_text(encoding="utf-8")
     assert len(found["items"]) == 3
     for entry in found["items"]:
