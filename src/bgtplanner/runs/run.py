@@ -257,14 +257,14 @@ def execute(
         prepared = Prepared(config, ratings_of(config) if ratings is None else ratings)
     run = _Run(_with_schedule(config, prepared, observer, given), prepared, observer, given)
     run.lists = lists
-    if data is None:  # others may share what they compile
-        run.prepare()
     if out is None:
         run.open_ledger(None)
         return run.train()
     if run.config.privacy.mechanism != "none":
         clients = prepared.ratings.n_clients
         check_planning(run.config, clients, given.policy)  # before there is a folder
+    if data is None:  # nobody else compiles the same
+        run.prepare()
     with RunFolder.create(
         out,
         config,
