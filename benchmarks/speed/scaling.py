@@ -76,7 +76,8 @@ def simulation(model: str, size: int, folder: Path) -> Simulation:
     split = Split(
         train=ratings, test=ratings.take(np.arange(0)), arrival=np.zeros(len(ratings), np.int32)
     )
-    federation = Federation(model=LEARNERS[model](), server=Server())
+    optimizer = "posterior" if model in ("biases", "tastes") else "adam"
+    federation = Federation(model=LEARNERS[model](), server=Server(optimizer=optimizer))
     return Simulation(federation, split, seed=0, device="cpu")
 
 
