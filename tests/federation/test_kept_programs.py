@@ -282,9 +282,7 @@ def test_what_fails_in_the_background_fails_where_it_is_called() -> None:
         program(device, True, jnp.eye(3))
 
 
-def test_a_run_needs_all_that_it_prepares(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_needs_all_that_it_prepares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And everything after its first round is prepared, but for what takes no time."""
     prepared, compiled = [], []
     real = programs.Program._ready
