@@ -26,8 +26,10 @@ from bgtplanner.federation.kept import KeptPrograms
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.models.bias import Biases
+from bgtplanner.models.metrics import METRICS, Metric
 from bgtplanner.models.optimizers import Server
 from bgtplanner.models.tastes import Tastes
+from bgtplanner.privacy.mechanisms import MECHANISMS
 from processes import Processes
 
 
@@ -202,7 +204,7 @@ def test_a_kept_program_is_used(kept_here: Path, compilations: list[str | None])
 
 
 @pytest.mark.usefixtures("kept_here")
-@pytest.mark.parametrize("what", ["source", "setting", "flags"])
+@pytest.mark.parametrize("what", ["source", "setting", "flags", "metric", "mechanism"])
 def test_but_not_once_something_has_changed(
     what: str, compilations: list[str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,10 +214,16 @@ def test_but_not_once_something_has_changed(
     elif what == "setting":
         changed = jax.config.values | {"jax_default_matmul_precision": "highest"}
         monkeypatch.setattr(type(jax.config), "values", changed)
+    elif what == "metric":  # of somebody whose source may change
+        own = Metric(label="own", better="lower", sums=(lambda found, _: found.sum(),), of=float)
+        monkeypatch.setitem(METRICS._entries, "own", own)
+    elif what == "mechanism":
+        monkeypatch.setitem(MECHANISMS._entries, "own", "somebody.mechanisms:Own")
     else:
         monkeypatch.setenv("XLA_FLAGS", "--made_up")
     assert solved() == [2.0, 2.0, 2.0]
     assert len(set(compilations)) == 2
+    assert (compilations[1] is None) == (what in ("metric", "mechanism"))
 
 
 def test_jax_keeps_no_second_copy(tmp_path: Path) -> None:
@@ -330,7 +338,7 @@ def test_values_are_told_apart() -> None:
     "value",
     [
         Foreign(), Foreign, object(), np.zeros(3), {1}, lambda: 0, (1, Foreign()),
-        Federation(model=Foreign(), server=Server()), partial(max, 1),
+        Federation(model=Foreign(), server=Server()), partial(max, 1), "package.module:Name",
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
