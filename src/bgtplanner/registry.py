@@ -115,6 +115,11 @@ class Registry(Mapping[str, T]):
         self._entries[address] = thing
         return address
 
+    def entries(self) -> dict[str, Any]:
+        """Return all objects, or their addresses, as they were added."""
+        load_plugins()
+        return dict(self._entries)
+
     def __contains__(self, name: object) -> bool:
         load_plugins()
         return name in self._entries or name in self.former

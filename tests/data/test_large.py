@@ -62,6 +62,24 @@ def test_a_split_in_pieces_is_the_same_split(
     assert np.array_equal(whole.test.item, parts.test.item)
 
 
+@pytest.mark.parametrize("at_once", [1, 7, 5000])
+@pytest.mark.parametrize("order", ["sorted", "mixed"])
+def test_ranks_within_groups(monkeypatch: pytest.MonkeyPatch, at_once: int, order: str) -> None:
+    """Also of groups without a row, and of draws that are equal, 0 and almost 1."""
+    monkeypatch.setattr(of_split, "_GROUPS_AT_ONCE", at_once)
+    generator = np.random.default_rng(2)
+    group = generator.integers(0, 50, 400).astype(np.int32) * 3
+    group = np.sort(group) if order == "sorted" else group
+    draw = generator.choice([0.0, 0.5, 1 - 2**-53, *generator.random(50)], 400)
+    rank, sizes = of_split._rank_within(group, draw, 150)
+    expected = np.empty(400)
+    for row, number in enumerate(group):
+        earlier = (draw < draw[row]) | ((draw == draw[row]) & (np.arange(400) < row))
+        expected[row] = (earlier & (group == number)).sum()
+    assert np.array_equal(rank, expected)
+    assert np.array_equal(sizes, np.bincount(group, minlength=150))
+
+
 @pytest.mark.parametrize("rule", ["first", "last", "mean"])
 @pytest.mark.parametrize("timed", [False, True])
 def test_duplicates_among_many_ratings_are_found_in_pieces(

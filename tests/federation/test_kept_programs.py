@@ -19,14 +19,17 @@ import pytest
 from jax import Array
 from jax._src import compilation_cache
 
+from bgtplanner import simulate
 from bgtplanner.caches import machine
 from bgtplanner.federation import kept, programs
 from bgtplanner.federation.kept import KeptPrograms
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.models.bias import Biases
+from bgtplanner.models.metrics import METRICS, Metric
 from bgtplanner.models.optimizers import Server
 from bgtplanner.models.tastes import Tastes
+from bgtplanner.privacy.mechanisms import MECHANISMS
 from processes import PATIENCE, Processes
 
 
@@ -201,7 +204,7 @@ def test_a_kept_program_is_used(kept_here: Path, compilations: list[str | None])
 
 
 @pytest.mark.usefixtures("kept_here")
-@pytest.mark.parametrize("what", ["source", "setting", "flags"])
+@pytest.mark.parametrize("what", ["source", "setting", "flags", "metric", "mechanism"])
 def test_but_not_once_something_has_changed(
     what: str, compilations: list[str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,10 +214,16 @@ def test_but_not_once_something_has_changed(
     elif what == "setting":
         changed = jax.config.values | {"jax_default_matmul_precision": "highest"}
         monkeypatch.setattr(type(jax.config), "values", changed)
+    elif what == "metric":  # of somebody whose source may change
+        own = Metric(label="own", better="lower", sums=(lambda found, _: found.sum(),), of=float)
+        monkeypatch.setitem(METRICS._entries, "own", own)
+    elif what == "mechanism":
+        monkeypatch.setitem(MECHANISMS._entries, "own", "somebody.mechanisms:Own")
     else:
         monkeypatch.setenv("XLA_FLAGS", "--made_up")
     assert solved() == [2.0, 2.0, 2.0]
     assert len(set(compilations)) == 2
+    assert (compilations[1] is None) == (what in ("metric", "mechanism"))
 
 
 def test_jax_keeps_no_second_copy(tmp_path: Path) -> None:
@@ -257,6 +266,52 @@ def test_programs_of_other_shapes_are_others(kept_here: Path) -> None:
     assert len(entries(kept_here)) == 2
 
 
+# ---- programs that are compiled in the background
+
+
+def test_a_call_waits_for_what_is_being_compiled(compilations: list[str | None]) -> None:
+    program, device = programs.Program(_solve, static=()), jax.devices("cpu")[0]
+    program.prepare(device, True, jnp.eye(3), jnp.ones(3))
+    program.prepare(device, True, jnp.eye(2), jnp.ones(2))
+    assert solved(program) == [2.0, 2.0, 2.0]
+    assert len(program(device, True, jnp.eye(2), jnp.ones(2))) == 2
+    assert len(compilations) == 2
+    assert len(program(device, True, jnp.eye(4), jnp.ones(4))) == 4  # what nobody has prepared
+    assert len(compilations) == 3
+
+
+def test_what_fails_in_the_background_fails_where_it_is_called() -> None:
+    def fails(matrix: Array) -> Array:
+        raise ZeroDivisionError("while it is traced")
+
+    program, device = programs.Program(fails, static=()), jax.devices("cpu")[0]
+    program.prepare(device, True, jnp.eye(3))
+    with pytest.raises(ZeroDivisionError, match="while it is traced"):
+        program(device, True, jnp.eye(3))
+
+
+def test_a_run_needs_all_that_it_prepares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And everything after its first round is prepared, but for what takes no time."""
+    prepared, compiled = [], []
+    real = programs.Program._ready
+
+    def ready(program: programs.Program, *more: Any) -> Any:
+        name = (
+            program._function.__name__
+            if hasattr(program._function, "__name__")
+            else (program._function.args[0])
+        )
+        behind = threading.current_thread() is not threading.main_thread()
+        (prepared if behind else compiled).append(name)
+        return real(program, *more)
+
+    monkeypatch.setattr(programs.Program, "_ready", ready)
+    settings = {"synthetic.clients": 13, "synthetic.items": 11, "synthetic.ratings_per_client": 6}
+    simulate("synthetic", model="tastes", epsilon=10, rounds=3, settings=settings, out=tmp_path)
+    assert prepared == ["rest", "rank", "_predict", "explain"]
+    assert not set(compiled) & set(prepared)
+
+
 class Foreign(Biases):
     """A model whose source is not ours."""
 
@@ -283,7 +338,7 @@ def test_values_are_told_apart() -> None:
     "value",
     [
         Foreign(), Foreign, object(), np.zeros(3), {1}, lambda: 0, (1, Foreign()),
-        Federation(model=Foreign(), server=Server()), partial(max, 1),
+        Federation(model=Foreign(), server=Server()), partial(max, 1), "package.module:Name",
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip

@@ -48,6 +48,15 @@ def fixed(scores: NDArray[Any]) -> Callable[[Any], Any]:
     return lambda users: scores[users]
 
 
+@pytest.mark.parametrize("values", [1, 2, 5, 1000])
+@pytest.mark.parametrize("size", [1, 10, 40])
+def test_the_highest_first_and_of_equal_ones_the_first(values: int, size: int) -> None:
+    scores = np.random.default_rng(values).integers(0, values, (30, 40)).astype(np.float32)
+    scores[:10, ::2] = -np.inf
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :size]
+    assert np.array_equal(module._best(scores, size), expected)
+
+
 class TestLists:
     @settings(max_examples=25, deadline=None)
     @given(seed=st.integers(0, 1000), kinds=st.integers(1, 40))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import pickle
 import re
@@ -25,6 +26,9 @@ import numpy as np
 from jax.experimental import serialize_executable
 
 from bgtplanner.caches import machine, user_cache, with_home
+from bgtplanner.models.metrics import METRICS
+from bgtplanner.privacy.allowed import UNITS
+from bgtplanner.privacy.mechanisms import MECHANISMS
 
 __all__ = ["KeptPrograms", "alone", "described", "keep", "keep_programs", "load", "name_of"]
 
@@ -36,6 +40,8 @@ _HARMLESS = (
     "jax_persistent_cache_min_entry_size_bytes", "jax_persistent_cache_enable_xla_caches",
 )  # fmt: skip
 """Settings of JAX on which no program depends."""
+
+_PACKAGE = __name__.split(".")[0]
 
 _CALLS = re.compile("lapack_.*|TopK")
 """Functions that a kept program may call: XLA's own, and those that are made ready for it."""
@@ -181,16 +187,18 @@ def name_of(device: jax.Device, what: Any, arrays: Any) -> str | None:
 
     JAX finds a kept program by its code, for which the function has to be traced, and that alone
     takes seconds. Here it is found by what the code is made of: our own source, the arguments that
-    are no arrays, sizes and types of those that are, and all settings.
+    are no arrays, sizes and types of those that are, all settings, and what is looked up by name.
     """
     if _KEPT is None or device.platform != "cpu" or not (source := _own_source()):
         return None
-    if (about := described(what)) is None:
+    looked_up = [described(registry.entries()) for registry in (MECHANISMS, METRICS, UNITS)]
+    about = [described(what), *looked_up]
+    if None in about:
         return None
     leaves, structure = jax.tree.flatten(arrays)
     types = []
     for leaf in leaves:
-        kind = jax.typeof(leaf)
+        kind = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
         types.append((kind.shape, str(kind.dtype), kind.weak_type))
     values = jax.config.values
     settings = sorted((name, values[name]) for name in values if name not in _HARMLESS)
@@ -204,35 +212,39 @@ def described(value: Any) -> str | None:
     """Text that is the same for equal values, and for no others; None if that cannot be told.
 
     Classes and functions of this package are described by their names, since their source is in
-    the name of the program; those of others are not.
+    the name of the program; those of others, and their addresses (``package.module:Name``), are
+    not.
     """
+    if isinstance(value, str) and ":" in value and value.split(".")[0] != _PACKAGE:
+        return None
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return f"{type(value).__name__} {value!r}"
     if isinstance(value, partial):
         return described(("partial", value.func, value.args, tuple(value.keywords.items())))
-    kind = value if isinstance(value, type | FunctionType) else type(value)
-    if isinstance(value, Mapping):
-        value = tuple(value.items())
-    elif _is_own(kind) and kind is not value and not isinstance(value, tuple):
-        state = getattr(value, "__dict__", None)
-        if state is None:
-            return None
-        made = (name for name in state if isinstance(getattr(kind, name, None), cached_property))
-        drop = set(made)
-        value = tuple((name, state[name]) for name in state if name not in drop)
-    if isinstance(value, tuple | list):
-        parts = [described(each) for each in value]
-        if None in parts or not (kind in (tuple, list, dict) or _is_own(kind)):
-            return None
-        return f"{kind.__module__}.{kind.__qualname__}({', '.join(map(str, parts))})"
-    if not _is_own(kind) or getattr(kind, "__closure__", None):
+    if isinstance(value, FunctionType):
+        ours = _is_own(value) and not value.__closure__
+        return f"{value.__qualname__} {value.__code__.co_code!r}" if ours else None
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}" if _is_own(value) else None
+    kind = type(value)
+    if kind not in (tuple, list, dict) and not _is_own(kind):
         return None
-    return f"{kind.__module__}.{kind.__qualname__}"
+    if isinstance(value, Mapping):
+        value = value.items()
+    elif not isinstance(value, tuple | list):
+        slots = itertools.chain(*(getattr(base, "__slots__", ()) for base in kind.__mro__))
+        names = {*getattr(value, "__dict__", ()), *slots} - {"__weakref__"}
+        made = {name for name in names if isinstance(getattr(kind, name, None), cached_property)}
+        value = [(name, getattr(value, name)) for name in sorted(names - made)]
+    parts = [described(each) for each in value]
+    if None in parts:
+        return None
+    return f"{kind.__module__}.{kind.__qualname__}({', '.join(map(str, parts))})"
 
 
 def _is_own(kind: type | FunctionType) -> bool:
     """Whether the source of a class or function is that of this package."""
-    return kind.__module__.split(".")[0] == __name__.split(".")[0]
+    return kind.__module__.split(".")[0] == _PACKAGE
 
 
 @cache

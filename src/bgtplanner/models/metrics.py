@@ -417,10 +417,11 @@ class _Pairs(NamedTuple):
 def _best(scores: NDArray[np.float32], size: int) -> NDArray[np.int64]:
     """Return the columns of the highest scores, best first; of equal ones the first columns."""
     columns = scores.shape[1]
-    best = np.argpartition(scores, columns - size, axis=1)[:, columns - size :]
+    least = np.partition(scores, columns - size, axis=1)[:, columns - size, None]
+    above, level = scores > least, scores == least
+    places = size - above.sum(axis=1, keepdims=True)
+    contested = level.sum(axis=1) > places[:, 0]
+    level[contested] &= level[contested].cumsum(axis=1, dtype=np.int32) <= places[contested]
+    best = np.nonzero(above | level)[1].reshape(len(scores), size)
     values = np.take_along_axis(scores, best, axis=1)
-    # Where the last place is contested, the partition has picked any of the equal ones.
-    contested = (scores >= values.min(axis=1, keepdims=True)).sum(axis=1) > size
-    best[contested] = np.argsort(-scores[contested], axis=1, kind="stable")[:, :size]
-    values = np.take_along_axis(scores, best, axis=1)
-    return np.take_along_axis(best, np.lexsort((best, -values), axis=1), axis=1)
+    return np.take_along_axis(best, np.argsort(-values, axis=1, kind="stable"), axis=1)
