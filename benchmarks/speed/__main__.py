@@ -112,7 +112,7 @@ def measure_scaling(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
                     f"{median(result['nanoseconds_per_rating'][str(size)]):,.0f}",
                     f"{(result['peak_bytes'][size] - nothing) / size:,.0f}",
                     with_quartiles(result, digits=2) if last else "",
-                    f"<= {result['target_ratio']:.0f}" if last else "",
+                    f"<= {result['target_ratio']:.1f}" if last else "",
                     met=result["ratio"] <= result["target_ratio"] if last else None,
                 )
     return section, results

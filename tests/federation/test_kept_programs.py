@@ -19,6 +19,7 @@ import pytest
 from jax import Array
 from jax._src import compilation_cache
 
+from bgtplanner import simulate
 from bgtplanner.caches import machine
 from bgtplanner.federation import kept, programs
 from bgtplanner.federation.kept import KeptPrograms
@@ -255,6 +256,54 @@ def test_programs_of_other_shapes_are_others(kept_here: Path) -> None:
     program.forget()
     assert len(program(device, True, jnp.eye(3), jnp.ones(3))) == 3
     assert len(entries(kept_here)) == 2
+
+
+# ---- programs that are compiled in the background
+
+
+def test_a_call_waits_for_what_is_being_compiled(compilations: list[str | None]) -> None:
+    program, device = programs.Program(_solve, static=()), jax.devices("cpu")[0]
+    program.prepare(device, True, jnp.eye(3), jnp.ones(3))
+    program.prepare(device, True, jnp.eye(2), jnp.ones(2))
+    assert solved(program) == [2.0, 2.0, 2.0]
+    assert len(program(device, True, jnp.eye(2), jnp.ones(2))) == 2
+    assert len(compilations) == 2
+    assert len(program(device, True, jnp.eye(4), jnp.ones(4))) == 4  # what nobody has prepared
+    assert len(compilations) == 3
+
+
+def test_what_fails_in_the_background_fails_where_it_is_called() -> None:
+    def fails(matrix: Array) -> Array:
+        raise ZeroDivisionError("while it is traced")
+
+    program, device = programs.Program(fails, static=()), jax.devices("cpu")[0]
+    program.prepare(device, True, jnp.eye(3))
+    with pytest.raises(ZeroDivisionError, match="while it is traced"):
+        program(device, True, jnp.eye(3))
+
+
+def test_a_run_needs_all_that_it_prepares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And everything after its first round is prepared, but for what takes no time."""
+    prepared, compiled = [], []
+    real = programs.Program._ready
+
+    def ready(program: programs.Program, *more: Any) -> Any:
+        name = (
+            program._function.__name__
+            if hasattr(program._function, "__name__")
+            else (program._function.args[0])
+        )
+        behind = threading.current_thread() is not threading.main_thread()
+        (prepared if behind else compiled).append(name)
+        return real(program, *more)
+
+    monkeypatch.setattr(programs.Program, "_ready", ready)
+    settings = {"synthetic.clients": 13, "synthetic.items": 11, "synthetic.ratings_per_client": 6}
+    simulate("synthetic", model="tastes", epsilon=10, rounds=3, settings=settings, out=tmp_path)
+    assert prepared == ["rest", "rank", "_predict", "explain"]
+    assert not set(compiled) & set(prepared)
 
 
 class Foreign(Biases):

@@ -190,7 +190,7 @@ def name_of(device: jax.Device, what: Any, arrays: Any) -> str | None:
     leaves, structure = jax.tree.flatten(arrays)
     types = []
     for leaf in leaves:
-        kind = jax.typeof(leaf)
+        kind = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
         types.append((kind.shape, str(kind.dtype), kind.weak_type))
     values = jax.config.values
     settings = sorted((name, values[name]) for name in values if name not in _HARMLESS)

@@ -13,7 +13,8 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,9 @@ _FEWEST = 64
 _USUAL_LIMIT = 65_530
 
 
+_BEHIND = ThreadPoolExecutor(1, thread_name_prefix="compiling")
+
+
 class Program:
     """A function that is compiled when it is first called, for each device, size and shape.
 
@@ -75,27 +79,54 @@ class Program:
     ) -> None:
         self._function, self._static, self._donated = function, static, donated
         self._made: dict[tuple[Any, ...], list[jax.stages.Compiled]] = {}
+        self._coming: dict[tuple[Any, ...], list[Future[jax.stages.Compiled]]] = {}
         _PROGRAMS.add(self)
 
     def __call__(self, device: jax.Device, small: bool, *arguments: Any) -> Any:
         """Return the result; `small` says that the arguments are, so that it runs in no time."""
-        static = tuple(arguments[place] for place in self._static if place < len(arguments))
-        arrays = [each for place, each in enumerate(arguments) if place not in self._static]
-        made = self._made.setdefault((device, small, *static), [])
+        static, arrays = self._parted(arguments)
+        key = (device, small, *static)
+        made = self._made.setdefault(key, [])
         for compiled in made:
             with contextlib.suppress(TypeError):  # it is for other shapes
                 return compiled(*arrays)
-        made.append(self._ready(device, small, static, arrays, arguments))
+        coming = self._coming.get(key, [])
+        while coming:
+            found = coming.pop(0)
+            if found.exception() is None:  # else it is compiled here, and fails here if it must
+                made.append(found.result())
+                with contextlib.suppress(TypeError):
+                    return made[-1](*arrays)
+        made.append(self._ready(device, small, arguments))
         return made[-1](*arrays)
+
+    def prepare(self, device: jax.Device, small: bool, *arguments: Any) -> None:
+        """Compile it in the background for arguments like these; a later call waits for it."""
+        static, arrays = self._parted(arguments)
+        shapes = iter(jax.tree.map(_shape_of, arrays))
+        places = range(len(arguments))
+        alike = [arguments[at] if at in self._static else next(shapes) for at in places]
+
+        def compiled() -> jax.stages.Compiled:
+            with jax.default_device(device):
+                return self._ready(device, small, alike)
+
+        self._coming.setdefault((device, small, *static), []).append(_BEHIND.submit(compiled))
 
     def forget(self) -> None:
         """Drop all that was compiled."""
         self._made.clear()
+        self._coming.clear()
+
+    def _parted(self, arguments: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]]:
+        static = tuple(arguments[place] for place in self._static if place < len(arguments))
+        return static, [each for at, each in enumerate(arguments) if at not in self._static]
 
     def _ready(
-        self, device: jax.Device, small: bool, static: Any, arrays: list[Any], arguments: Any
+        self, device: jax.Device, small: bool, arguments: Sequence[Any]
     ) -> jax.stages.Compiled:
         """Find it among those that were kept, or compile it and keep it."""
+        static, arrays = self._parted(arguments)
         while True:
             options = self._options(device, small)
             what = (self._function, self._static, self._donated, options, static)
@@ -124,6 +155,11 @@ class Program:
     def _options(self, device: jax.Device, small: bool) -> dict[str, Any]:
         wanted = (_ON_CPU | (_QUICK if small else {})) if device.platform == "cpu" else {}
         return {name: wanted[name] for name in wanted if name not in _UNKNOWN}
+
+
+def _shape_of(leaf: Any) -> Any:
+    kind = jax.typeof(leaf)
+    return jax.ShapeDtypeStruct(kind.shape, kind.dtype, weak_type=kind.weak_type)  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager

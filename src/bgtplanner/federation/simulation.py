@@ -177,6 +177,28 @@ class Simulation:
         self._compiled.add(program)
         return found
 
+    def prepare(self, *, rests: bool, ranked: int = 0) -> None:
+        """Compile what a run needs after its first round, while that one is being compiled.
+
+        Args:
+            rests: Whether there will be rounds in which nothing leaves any client.
+            ranked: How many users will be ranked at a time, and rankings explained; 0 if none.
+        """
+
+        def prepare(program: Program, *arguments: Any) -> None:
+            program.prepare(self._device, self._small, self.federation, *arguments)
+
+        index, test = np.int32(0), len(self._split.test)
+        if rests:
+            prepare(_REST, self._state, self._interactions, self._heldout, index)
+        if ranked:
+            known = (self._state, self._interactions, index, False)
+            sizes = [number + padding_of(number) for number in (ranked, 1, test)]
+            users, few, pairs = (np.zeros(size, dtype=np.int32) for size in sizes)
+            prepare(_RANK, *known, users)
+            prepare(_PREDICT, *known, pairs, pairs)
+            prepare(_EXPLAIN, *known, few)
+
     def _begun(self) -> tuple[Array, State]:
         """Return the key of the rounds, and a state of its own before the first of them."""
         seed = np.uint32(self._made_with[2] & 0xFFFFFFFF)  # as jax.random.key does

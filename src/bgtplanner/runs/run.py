@@ -26,7 +26,7 @@ from bgtplanner.federation.kept import keep_programs
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.learner import MODELS, Learner
-from bgtplanner.models.metrics import METRICS, lists_of, shown
+from bgtplanner.models.metrics import METRICS, lists_of, ranked_at_once, shown
 from bgtplanner.models.references import References, references
 from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import POLICIES
@@ -263,6 +263,8 @@ def execute(
     if run.config.privacy.mechanism != "none":
         clients = prepared.ratings.n_clients
         check_planning(run.config, clients, given.policy)  # before there is a folder
+    if data is None:  # nobody else compiles the same
+        run.prepare()
     with RunFolder.create(
         out,
         config,
@@ -579,6 +581,12 @@ class _Run(Run):
         ranks = _LISTS in shown(config.preset)
         self._ranked_in = set(rounds_to_rank(config.federation.rounds) if ranks else ())
 
+    def prepare(self) -> None:
+        """Begin to compile what is needed after the first round."""
+        rests = self.config.privacy.mechanism != "none" and self.config.planning.policy == "bgt"
+        ranked = ranked_at_once(self.split.test) if self.lists else 0
+        self.simulation.prepare(rests=rests, ranked=ranked)
+
     @functools.cached_property
     def facts(self) -> dict[str, Any]:
         """What is known before the first round; computed only if it is needed."""
@@ -605,21 +613,20 @@ class _Run(Run):
             self.observer.started(self.config, self.split, self.simulation.next_round)
         seconds = self.carry_out(folder)
         spending, budgets, test = None, None, self.split.test
+        predicted = functools.cache(lambda: self.simulation.predict(test.user, test.item))
         if self.planned is not None:
             ledger = self.planned.ledger
             spending = spending_of(self.config, ledger, self.split, self.records)
             spending["planner_note"] = self.planned.policy.note
             if len(ledger.budgets.classes) > 1:
                 budgets = ledger.budgets
-                predicted = self.simulation.predict(test.user, test.item)
-                spending["classes"] = classes_of(ledger, test, predicted)
+                spending["classes"] = classes_of(ledger, test, predicted())
         summary = summarise(self.config, self.facts, self.records, seconds, spending)
         goal, number = self.config.planning.goal, len(self.records)
         summary["learned"] = self.simulation.learned
         if self.lists:
             summary |= ranking_of(self.simulation, self.split, self.prepared.rankings)
-            predicted = self.simulation.predict(test.user, test.item)
-            summary["gains"] = gains_of(self.split, predicted, number - 1, budgets)
+            summary["gains"] = gains_of(self.split, predicted(), number - 1, budgets)
         curve = self.prepared.alone(number, summary["rmse_client_alone"])
         alone = None if curve is None else as_served(goal, curve)
         served = lists_served(goal, self.records, summary.get(_LISTS))
