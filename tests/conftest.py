@@ -146,6 +146,14 @@ def command_line(
     return run
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports without their pictures, which take most of the time, for tests of anything else."""
+    from bgtplanner.report import page
+
+    monkeypatch.setattr(page, "as_page", lambda _: "")
+
+
 OPTIMISED = ("crash", "models", "oracles", "privacy")
 """Folders with tests of programs as everybody has them; those of others run a few times."""
 

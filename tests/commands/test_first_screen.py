@@ -10,7 +10,7 @@ import pytest
 from bgtplanner.commands import train
 from command_line import Call
 
-pytestmark = pytest.mark.usefixtures("compiled_once")
+pytestmark = pytest.mark.usefixtures("compiled_once", "undrawn")
 
 COLUMNS, ROWS = 80, 24
 
