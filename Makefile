@@ -156,7 +156,7 @@ paper-quick: setup
 results: setup
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.results --run --jobs $(JOBS)
 
-# Warnings are errors; the notebooks are executed. `make test` does the same in tests/test_docs_site.py.
+# Warnings are errors; the notebooks are executed. `make test` does it too, one notebook by its kernel.
 docs: setup
 	$(BIN)/sphinx-build -q -E -W --keep-going -b html docs build/docs
 	@echo "the documentation is in build/docs/index.html"

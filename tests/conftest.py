@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -10,7 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import typer.rich_utils  # noqa: F401 - reads a width when it is imported, whoever does it first
+import typer.main
+import typer.rich_utils  # reads a width when it is imported, whoever does it first
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
@@ -27,6 +29,9 @@ sys.path.insert(0, str(REPOSITORY))  # the benchmarks are tested too, and no par
 _IN_MEMORY, _ROOM = Path("/dev/shm"), 4 * 2**30
 if os.access(_IN_MEMORY, os.W_OK) and shutil.disk_usage(_IN_MEMORY).free > _ROOM:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_IN_MEMORY))
+
+# A process has one command line; typer would make it anew, out of its types, with every call.
+typer.main.get_command = functools.cache(typer.main.get_command)
 
 compiled.keep(os.environ)  # before JAX is imported, here or in a process that a test starts
 
@@ -149,6 +154,14 @@ def command_line(
         return Done(caught.value.code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports without their pictures, which take most of the time, for tests of anything else."""
+    from bgtplanner.report import page
+
+    monkeypatch.setattr(page, "as_page", lambda _: "")
 
 
 OPTIMISED = ("crash", "models", "oracles", "privacy")

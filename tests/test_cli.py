@@ -44,7 +44,7 @@ TINY = ["--dataset", "synthetic"] + [
     for part in ("--set", setting)
 ]
 
-pytestmark = pytest.mark.usefixtures("compiled_once", "plain_environment")
+pytestmark = pytest.mark.usefixtures("compiled_once", "plain_environment", "undrawn")
 
 
 @pytest.fixture

@@ -57,12 +57,6 @@ each = pytest.mark.parametrize("name", NASTY.values(), ids=NASTY)
 together = pytest.mark.parametrize("name", [ALL, NASTY["markup"]], ids=["all", "markup"])
 
 
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages without their pictures, which take most of the time and have a test of their own."""
-    monkeypatch.setattr(page, "as_page", lambda _: "")
-
-
 class Tags(HTMLParser):
     """Every tag and attribute of a page."""
 

@@ -33,6 +33,7 @@ from bgtplanner.runs.assembly import federation_of
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployable import agreed_settings, catalogue_of, check_deployable
 from bgtplanner.runs.deployed import carry_out
+from command_line import Call
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -357,17 +358,12 @@ def test_a_ledger_that_cannot_be_written_is_found(deployment: Path) -> None:
     assert "FAILED ledger" in call("deploy", "check", file).output
 
 
-def test_bad_files_end_with_code_2_and_no_traceback(deployment: Path) -> None:
-    for command in (["deploy", "check"], ["deploy", "enroll"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "bgtplanner.cli", *command, str(deployment / "nothing.toml")],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 2
-        assert done.stderr.startswith("error: ")
-        assert "Traceback" not in done.stderr
+def test_bad_files_end_with_code_2_and_no_traceback(deployment: Path, command_line: Call) -> None:
+    for command in ("check", "enroll"):
+        done = command_line("deploy", command, deployment / "nothing.toml")
+        assert done.code == 2
+        assert done.err.startswith("error: ")
+        assert "Traceback" not in done.err
 
 
 def test_recommend_on_a_client(deployment: Path) -> None:

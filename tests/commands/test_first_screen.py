@@ -11,7 +11,7 @@ from bgtplanner.commands import train
 from bgtplanner.federation import programs
 from command_line import Call
 
-pytestmark = pytest.mark.usefixtures("compiled_once")
+pytestmark = pytest.mark.usefixtures("compiled_once", "undrawn")
 
 COLUMNS, ROWS = 80, 24
 

@@ -22,7 +22,7 @@ from games.machines import (
     write_template,
 )
 
-SCHEDULES = int(os.environ.get("BGTPLANNER_SCHEDULES", "500"))
+SCHEDULES = int(os.environ.get("BGTPLANNER_SCHEDULES", "200"))
 PARTS = 10
 
 

@@ -52,14 +52,25 @@ def run(tmp_path_factory: pytest.TempPathFactory, compiled_once: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def written(run: Path) -> str:
+    """The page of that run."""
+    return write_report(run).read_text(encoding="utf-8")
+
+
+words_alone = pytest.mark.usefixtures("undrawn")
+"""For tests of what a page says beside its pictures."""
+
+
 def read(page: Path) -> Outline:
     outline = Outline()
     outline.feed(page.read_text(encoding="utf-8"))
     return outline
 
 
-def test_page_is_whole_and_alone(run: Path) -> None:
-    outline = read(write_report(run))
+def test_page_is_whole_and_alone(run: Path, written: str) -> None:
+    outline = Outline()
+    outline.feed(written)
     summary = json.loads((run / "summary.json").read_text())
     assert outline.loaded == []
     assert outline.tags.count("script") == 1, "our own"
@@ -74,16 +85,17 @@ def test_page_is_whole_and_alone(run: Path) -> None:
     assert f"numpy {np.__version__}" in outline.text, "what the run was carried out with"
 
 
-def test_same_run_same_page(run: Path) -> None:
-    first = write_report(run).read_bytes()
-    assert write_report(run).read_bytes() == first
+def test_same_run_same_page(run: Path, written: str) -> None:
+    assert write_report(run).read_text(encoding="utf-8") == written
 
 
+@words_alone
 def test_paper_preset_shows_the_best_round_too(tmp_path: Path) -> None:
     make_run(tmp_path / "run", SHORT, preset="paper")
     assert "best round on the test set" in read(write_report(tmp_path / "run")).text
 
 
+@words_alone
 def test_names_are_text_not_markup(tmp_path: Path) -> None:
     name = "<script>alert(1)</script>"
     make_run(tmp_path / "run", SHORT | {"data.dataset": name})
@@ -105,6 +117,7 @@ def test_one_user_a_client_needs_no_line_for_its_mean(tmp_path: Path) -> None:
     assert "each user's own mean" not in alt
 
 
+@words_alone
 def test_perfectly_predictable_ratings(tmp_path: Path) -> None:
     make_run(tmp_path / "run", SHORT)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -169,9 +182,8 @@ def test_a_policy_that_says_little(tmp_path: Path) -> None:
     assert write_report(folder).is_file()
 
 
-def test_only_our_script_may_run(run: Path) -> None:
-    page = write_report(run).read_text()
-    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+def test_only_our_script_may_run(written: str) -> None:
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', written)
     assert policy is not None
     accountants = policy[1].replace("&#39;", "'")
     assert "default-src 'none'" in accountants
@@ -249,18 +261,19 @@ class TestKindsOfRuns:
         assert axes.get_ylim()[0] == 0
         assert all(max(line.get_ydata()) < 0.95 * top for line in axes.lines)
 
+    @words_alone
     def test_axes_do_not_dramatise(self, tmp_path: Path) -> None:
         """Small changes look small: around a client alone, or with zero, and the page says so."""
         folder = make_run(tmp_path / "run", SHORT)
         pictures = {picture.name: picture for picture in pictures_of(folder)}
         alone = json.loads((folder / "summary.json").read_text())["rmse_client_alone"]
-        limits = {}
+        limits, page = {}, render(folder)
         for name, of in (("rmse", "y"), ("forecasts", "y"), ("gain-ratings", "x")):
             pictures[name].draw(figure := Figure())
             axes = figure.axes[0]
             limits[name] = axes.get_ylim() if of == "y" else axes.get_xlim()
             assert "The axis" in pictures[name].note
-            assert pictures[name].note in render(folder)
+            assert pictures[name].note in page
         assert limits["rmse"][0] <= 0.8 * alone < 1.1 * alone <= limits["rmse"][1]
         for name in ("forecasts", "gain-ratings"):
             assert limits[name][0] < 0 < 0.05 <= limits[name][1]
@@ -287,6 +300,7 @@ class TestKindsOfRuns:
         assert "By budget class" in outline.text
         assert outline.text.count("budget ε 3") >= 2, "in the picture and on a button"
 
+    @words_alone
     def test_what_is_not_covered(self, tmp_path: Path) -> None:
         page = render(make_run(tmp_path / "run", SHORT, preset="paper"))
         assert "no finite ε" in page
@@ -314,6 +328,7 @@ class TestKindsOfRuns:
 
 
 class TestWhoGains:
+    @words_alone
     def test_groups(self, tmp_path: Path) -> None:
         settings = SHORT | {"privacy.budgets": "3:0.4,10:0.6"}
         folder = make_run(tmp_path / "run", settings)
@@ -327,6 +342,7 @@ class TestWhoGains:
         assert "ε 3: 5.0%" in pictures["gain-budget"]
         assert "62 %" in text
 
+    @words_alone
     def test_nothing_learned(self, tmp_path: Path) -> None:
         folder = make_run(tmp_path / "run", SHORT)
         summary = json.loads((folder / "summary.json").read_text()) | {"learned": False}
@@ -345,6 +361,7 @@ class TestWhoGains:
             render(folder)
 
 
+@words_alone
 class TestLists:
     def test_of_data_that_everybody_can_get(self, tmp_path: Path) -> None:
         page = render(make_run(tmp_path / "run", SHORT))
@@ -395,6 +412,7 @@ class TestUnfinished:
         assert "connect-src &#39;self&#39;" in page
         assert ("each client alone" in page) == (done > 0)
 
+    @words_alone
     def test_what_rows_amount_to_is_not_guessed(self, tmp_path: Path) -> None:
         folder = make_run(tmp_path / "run", SHORT, preset="paper", rounds_done=3)
         page = render(folder, live="events")
@@ -422,9 +440,15 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_study(tmp_path_factory.mktemp("grids") / "grid", GRID, leave_out=1)
 
 
+@pytest.fixture(scope="module")
+def page_of_grid(grid: Path) -> str:
+    return write_report(grid).read_text(encoding="utf-8")
+
+
 class TestGrid:
-    def test_page(self, grid: Path) -> None:
-        outline = read(write_report(grid))
+    def test_page(self, page_of_grid: str) -> None:
+        outline = Outline()
+        outline.feed(page_of_grid)
         assert outline.loaded == []
         assert outline.tags.count("svg") == len(outline.labels) == 4 * 8
         for words in (
@@ -442,13 +466,12 @@ class TestGrid:
             "bgtplanner compare --dataset demo --dataset 'csv:a <b>.csv'",
         ):
             assert words in outline.text, words
-        found = ids_of((grid / "report.html").read_text())
+        found = ids_of(page_of_grid)
         assert len(found) == len(set(found))
 
-    def test_one_colour_for_a_policy(self, grid: Path) -> None:
-        page = (grid / "report.html").read_text() if write_report(grid) else ""
+    def test_one_colour_for_a_policy(self, page_of_grid: str) -> None:
         for policy, colour in (("bgt", "#0072b2"), ("uniform", "#009e73")):
-            series = re.findall(rf'data-series="{policy}">(.*?)</g>', page, re.DOTALL)
+            series = re.findall(rf'data-series="{policy}">(.*?)</g>', page_of_grid, re.DOTALL)
             drawn = {
                 found.lower()
                 for part in series
@@ -457,6 +480,7 @@ class TestGrid:
             assert colour in drawn
             assert not drawn & {"#d55e00", "#0072b2", "#009e73"} - {colour}
 
+    @words_alone
     def test_the_papers_figures(self, tmp_path: Path) -> None:
         asked = Study(
             datasets=("filmtrust",), policies=("bgt",), seeds=(0,), preset="paper", settings=SHORT
@@ -478,7 +502,8 @@ class TestGrid:
         assert (found["runs"], found["pictures"]) == (24, 3 * 2 * 7)
         assert found["page_bytes"] < report.TARGET_BYTES
 
-    def test_failed_cells(self, grid: Path, tmp_path: Path) -> None:
+    @words_alone
+    def test_failed_cells(self, tmp_path: Path) -> None:
         folder = make_study(tmp_path / "grid", Study(policies=("uniform",), settings=SHORT))
         (folder / "demo/gaussian/uniform/seed-0/summary.json").write_text("{}")
         page = render(folder)

@@ -20,7 +20,7 @@ from bgtplanner.runs.run import fingerprint_of, load, ratings_of, split_of
 from bgtplanner.runs.summary import summarise
 from command_line import Call
 
-pytestmark = pytest.mark.usefixtures("compiled_once")
+pytestmark = pytest.mark.usefixtures("compiled_once", "undrawn")
 
 SMALL: dict[str, Any] = {
     "synthetic.clients": 8, "synthetic.items": 10, "synthetic.ratings_per_client": 6,
