@@ -130,40 +130,38 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("kind", KINDS)
 class TestEveryPage:
-    def test_quiet_and_alone(self, visit: Open, pages: dict[str, Path], kind: str) -> None:
+    def test_quiet_and_alone_and_every_picture_is_there(
+        self, visit: Open, pages: dict[str, Path], kind: str
+    ) -> None:
         seen = visit(pages[kind])
         assert seen.said == []
         assert seen.requests == [pages[kind].as_uri()]
-
-    def test_every_picture_is_there(self, visit: Open, pages: dict[str, Path], kind: str) -> None:
-        page = visit(pages[kind]).page
-        boxes = page.eval_on_selector_all(
+        boxes = seen.page.eval_on_selector_all(
             "figure:not([hidden]) svg",
             "all => all.map(e => [e.getBoundingClientRect().width,"
             " e.querySelectorAll('path').length])",
         )
         assert len(boxes) >= 1
         assert all(width > 250 and paths > 5 for width, paths in boxes)
-        labels = page.eval_on_selector_all(
+        labels = seen.page.eval_on_selector_all(
             "figure [role=img]", "all => all.map(e => e.getAttribute('aria-label'))"
         )
         assert all(len(label) > 20 for label in labels)
 
     @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-    @pytest.mark.parametrize("width", [360, 1280])
-    def test_nothing_sticks_out(
-        self, visit: Open, pages: dict[str, Path], kind: str, width: int, dark: bool
+    def test_nothing_sticks_out_and_it_is_accessible(
+        self, visit: Open, pages: dict[str, Path], kind: str, dark: bool
     ) -> None:
-        seen = visit(pages[kind], width=width, dark=dark)
-        assert seen.overflow() <= 0
+        seen = visit(pages[kind], dark=dark)
+        for width in (1280, 360):
+            seen.page.set_viewport_size({"width": width, "height": 900})
+            assert seen.overflow() <= 0, width
         background = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
         bright = sum(map(int, background[4:-1].split(","))) > 382
         assert bright != dark
-
-    @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-    def test_accessible(self, visit: Open, pages: dict[str, Path], kind: str, dark: bool) -> None:
+        seen.page.set_viewport_size({"width": 800, "height": 900})
         axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe")
-        found = axe.Axe().run(visit(pages[kind], dark=dark, width=800).page)
+        found = axe.Axe().run(seen.page)
         serious = [
             (entry["id"], entry["impact"], [node["html"][:120] for node in entry["nodes"]][:3])
             for entry in found.response["violations"]

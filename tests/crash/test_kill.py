@@ -14,13 +14,13 @@ from finished import state_of
 from processes import Processes, lines_in
 
 COMMAND = str(Path(sys.executable).parent / "bgtplanner")
-KILLS = 8
+KILLS = 5
 SETTINGS = {
     "data.dataset": "synthetic",
     "synthetic.clients": 20,
     "synthetic.items": 15,
     "synthetic.ratings_per_client": 8,
-    "federation.rounds": 1500,
+    "federation.rounds": 400,
     "federation.participation": 0.5,
     "run.checkpoint_every": 7,
     "run.device": "cpu",

@@ -36,7 +36,6 @@ pytestmark = pytest.mark.usefixtures("compiled_once")
         (1, "gaussian", "gaussian/gdp"),
         (2, "gaussian", "gaussian/gdp"),
         (1, "laplace", "laplace/zcdp"),
-        (1, "privunit", "privunit/zcdp"),
         (2, "privunit", "privunit/zcdp"),
     ],
 )
@@ -118,7 +117,7 @@ def test_a_client_imports_nothing_that_its_policy_does_not_name(
     assert "somebody.elses" not in imported
 
 
-@pytest.mark.parametrize(("users", "features"), [(1, 3), (2, 3), (2, 0)])
+@pytest.mark.parametrize(("users", "features"), [(2, 3), (2, 0)])
 def test_tastes(tmp_path: Path, users: int, features: int) -> None:
     """The server reads features from a table of items; what is left open is chosen alike.
 

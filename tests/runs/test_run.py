@@ -783,7 +783,7 @@ class TestParticipation:
         assert [record["clients"] for record in result.rounds] == [1] * 4
 
 
-LONG = 1000
+LONG = 400
 
 
 @pytest.fixture(scope="module")
@@ -794,7 +794,7 @@ def long_reference(tmp_path_factory: pytest.TempPathFactory, compiled_once: Path
 
 
 class TestRealProcess:
-    """`bgtplanner run` as it is started from a shell."""
+    """`bgtplanner run` as it is started from a shell; tests/crash has those that are killed."""
 
     def start(self, processes: Processes, folder: Path) -> subprocess.Popen[str]:
         command = Path(sys.executable).parent / "bgtplanner"
@@ -809,7 +809,7 @@ class TestRealProcess:
         )
 
     @pytest.mark.usefixtures("ctrl_c")
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_signal(
         self,
         processes: Processes,
@@ -829,17 +829,13 @@ class TestRealProcess:
             out, err = process.communicate()
             if process.returncode != 0:
                 break
-        if number == signal.SIGKILL:
-            assert process.returncode == -signal.SIGKILL
-        else:
-            assert process.returncode == 1
-            done = len((folder / "rounds.jsonl").read_text().splitlines())
-            assert err == (
-                f"stopped after round {done} of {LONG}; continue with: bgtplanner resume "
-                f"{folder}\n"
-            )
-            with np.load(folder / "checkpoint.npz") as stored:
-                assert stored["next_round"] == done
+        assert process.returncode == 1
+        done = len((folder / "rounds.jsonl").read_text().splitlines())
+        assert err == (
+            f"stopped after round {done} of {LONG}; continue with: bgtplanner resume {folder}\n"
+        )
+        with np.load(folder / "checkpoint.npz") as stored:
+            assert stored["next_round"] == done
         assert "Traceback" not in out + err
         assert not (folder / "summary.json").exists()
         resume(folder)
