@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import Mesh, NamedSharding
 
 from bgtplanner.federation import kept
+from bgtplanner.models.interactions import COPIED
 
 __all__ = [
     "FEW_RATINGS",
@@ -58,7 +60,8 @@ _USUAL_LIMIT = 65_530
 class Program:
     """A function that is compiled when it is first called, for each device, size and shape.
 
-    A program that was kept is not even traced again: see :mod:`bgtplanner.federation.kept`.
+    A program that was kept is not even traced again: see :mod:`bgtplanner.federation.kept`. On
+    several devices nothing is kept, and each of them gets the whole result.
 
     Args:
         function: A pure function of arrays.
@@ -77,7 +80,7 @@ class Program:
         self._made: dict[tuple[Any, ...], list[jax.stages.Compiled]] = {}
         _PROGRAMS.add(self)
 
-    def __call__(self, device: jax.Device, small: bool, *arguments: Any) -> Any:
+    def __call__(self, device: jax.Device | Mesh, small: bool, *arguments: Any) -> Any:
         """Return the result; `small` says that the arguments are, so that it runs in no time."""
         static = tuple(arguments[place] for place in self._static if place < len(arguments))
         arrays = [each for place, each in enumerate(arguments) if place not in self._static]
@@ -93,13 +96,23 @@ class Program:
         self._made.clear()
 
     def _ready(
-        self, device: jax.Device, small: bool, static: Any, arrays: list[Any], arguments: Any
+        self,
+        where: jax.Device | Mesh,
+        small: bool,
+        static: Any,
+        arrays: list[Any],
+        arguments: Any,
     ) -> jax.stages.Compiled:
         """Find it among those that were kept, or compile it and keep it."""
+        several: dict[str, Any] = {}
+        device = where
+        if isinstance(where, Mesh):
+            several["out_shardings"] = NamedSharding(where, COPIED)
+            device = where.devices.flat[0]
         while True:
             options = self._options(device, small)
             what = (self._function, self._static, self._donated, options, static)
-            name = kept.name_of(device, what, arrays)
+            name = None if several else kept.name_of(device, what, arrays)
             found = kept.load(name, device, arrays)
             if found is not None:
                 return found
@@ -108,6 +121,7 @@ class Program:
                 static_argnums=self._static,
                 donate_argnums=self._donated,
                 compiler_options=options or None,
+                **several,
             )
             try:
                 with kept.alone(name):
