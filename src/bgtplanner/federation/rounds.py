@@ -45,7 +45,18 @@ from bgtplanner.models.learner import Learner, Local
 from bgtplanner.models.metrics import tally
 from bgtplanner.models.optimizers import Memory, Noise, Server
 
-__all__ = ["Draw", "Extras", "Federation", "Heldout", "Outcome", "Shown", "State"]
+__all__ = [
+    "Computed",
+    "Draw",
+    "Extras",
+    "Federation",
+    "Heldout",
+    "Outcome",
+    "Part",
+    "Shown",
+    "State",
+    "by_chunk",
+]
 
 
 class Draw(IntEnum):

@@ -19,7 +19,16 @@ from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.federation.programs import FEW_RATINGS, Program, padding_of, patiently
 from bgtplanner.federation.protection import Terms
 from bgtplanner.federation.result import RoundResult
-from bgtplanner.federation.rounds import Extras, Federation, Heldout, Outcome, State
+from bgtplanner.federation.rounds import (
+    Computed,
+    Extras,
+    Federation,
+    Heldout,
+    Outcome,
+    Part,
+    State,
+    by_chunk,
+)
 from bgtplanner.federation.validation import ValidationSet
 from bgtplanner.models.interactions import CLIENTS, COPIED, Interactions, Shared
 from bgtplanner.models.learner import Explanation, Learner, Local
@@ -496,9 +505,18 @@ def _scores(
     first: bool,
     heldout: Heldout,
 ) -> dict[str, Any]:
-    user, item = heldout.user, heldout.item
-    found = _predict(federation, state, interactions, last, first, user, item)
-    return tally(found, heldout.value)
+    model = federation.model
+
+    def predicted(part: Part) -> Computed:
+        shared, local, known = part.given, part.local, part.interactions
+        local = model.personalise(shared, local, known) if first else local
+        return Computed(
+            (), answers=[model.predict(shared, local, known, *pairs) for pairs in part.asked]
+        )
+
+    known = interactions.at(last)
+    found = by_chunk(predicted, known, state.local, state.shared, asked=[heldout])
+    return tally(found.answers[0], heldout.value)
 
 
 def _error_before(
