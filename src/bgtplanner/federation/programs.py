@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import Mesh, NamedSharding
 
 from bgtplanner.federation import kept
+from bgtplanner.models.interactions import COPIED
 
 __all__ = [
     "FEW_RATINGS",
@@ -62,7 +64,8 @@ _BEHIND = ThreadPoolExecutor(1, thread_name_prefix="compiling")
 class Program:
     """A function that is compiled when it is first called, for each device, size and shape.
 
-    A program that was kept is not even traced again: see :mod:`bgtplanner.federation.kept`.
+    A program that was kept is not even traced again: see :mod:`bgtplanner.federation.kept`. On
+    several devices nothing is kept, and each of them gets the whole result.
 
     Args:
         function: A pure function of arrays.
@@ -82,7 +85,7 @@ class Program:
         self._coming: dict[tuple[Any, ...], list[Future[jax.stages.Compiled]]] = {}
         _PROGRAMS.add(self)
 
-    def __call__(self, device: jax.Device, small: bool, *arguments: Any) -> Any:
+    def __call__(self, device: jax.Device | Mesh, small: bool, *arguments: Any) -> Any:
         """Return the result; `small` says that the arguments are, so that it runs in no time."""
         static, arrays = self._parted(arguments)
         key = (device, small, *static)
@@ -123,14 +126,19 @@ class Program:
         return static, [each for at, each in enumerate(arguments) if at not in self._static]
 
     def _ready(
-        self, device: jax.Device, small: bool, arguments: Sequence[Any]
+        self, where: jax.Device | Mesh, small: bool, arguments: Sequence[Any]
     ) -> jax.stages.Compiled:
         """Find it among those that were kept, or compile it and keep it."""
         static, arrays = self._parted(arguments)
+        several: dict[str, Any] = {}
+        device = where
+        if isinstance(where, Mesh):
+            several["out_shardings"] = NamedSharding(where, COPIED)
+            device = where.devices.flat[0]
         while True:
             options = self._options(device, small)
             what = (self._function, self._static, self._donated, options, static)
-            name = kept.name_of(device, what, arrays)
+            name = None if several else kept.name_of(device, what, arrays)
             found = kept.load(name, device, arrays)
             if found is not None:
                 return found
@@ -139,6 +147,7 @@ class Program:
                 static_argnums=self._static,
                 donate_argnums=self._donated,
                 compiler_options=options or None,
+                **several,
             )
             try:
                 with kept.alone(name):

@@ -30,12 +30,33 @@ from bgtplanner.federation.protection import (
 )
 from bgtplanner.federation.server import Aggregate, ExtraRows, aggregate, sums_of
 from bgtplanner.federation.validation import ValidationSet, errors_of_clients
-from bgtplanner.models.interactions import Interactions, Parts, Shared, Upload, where_users
+from bgtplanner.models.interactions import (
+    CLIENTS,
+    COPIED,
+    DIVIDED,
+    Interactions,
+    Layout,
+    Parts,
+    Shared,
+    Upload,
+    where_users,
+)
 from bgtplanner.models.learner import Learner, Local
 from bgtplanner.models.metrics import tally
 from bgtplanner.models.optimizers import Memory, Noise, Server
 
-__all__ = ["Draw", "Extras", "Federation", "Heldout", "Outcome", "Shown", "State"]
+__all__ = [
+    "Computed",
+    "Draw",
+    "Extras",
+    "Federation",
+    "Heldout",
+    "Outcome",
+    "Part",
+    "Shown",
+    "State",
+    "by_chunk",
+]
 
 
 class Draw(IntEnum):
@@ -71,7 +92,7 @@ class Heldout(NamedTuple):
     @classmethod
     def of(cls, ratings: Ratings, interactions: Interactions) -> Heldout:
         """Return these ratings, divided as the training ratings are."""
-        user, item, value = map(jnp.asarray, (ratings.user, ratings.item, ratings.value))
+        user, item, value = map(interactions.put, (ratings.user, ratings.item, ratings.value))
         return cls(user, item, value, interactions.parts_of(ratings.user))
 
 
@@ -157,12 +178,14 @@ class Part(NamedTuple):
     Attributes:
         interactions: Their training ratings.
         local: What they keep.
+        given: What all clients are given: the parameters, and terms if there are any.
         clients: Further arrays with an entry per client; 0 for a client that is not there.
         asked: User and item of each list of pairs to predict.
     """
 
     interactions: Interactions
     local: Local
+    given: Any
     clients: tuple[Array, ...] = ()
     asked: Sequence[tuple[Array, Array]] = ()
 
@@ -187,39 +210,68 @@ def by_chunk(
     compute: Callable[[Part], Computed],
     interactions: Interactions,
     local: Local,
+    given: Any,
     *,
     clients: tuple[Array, ...] = (),
     asked: Sequence[Heldout | ValidationSet] = (),
 ) -> Computed:
-    """Return what is computed for all clients, chunk by chunk, so that memory is bounded."""
+    """Return what is computed for all clients, chunk by chunk, so that memory is bounded.
+
+    Several devices go through their own chunks at the same time, and add up their sums. What is
+    computed must not depend on anything random: noise is drawn once, for the sum of all.
+    """
     layout = interactions.layout
     if layout is None or layout.chunks == 1 or any(each.parts is None for each in asked):
         pairs = [(each.user, each.item) for each in asked]
-        return compute(Part(interactions, local, clients, pairs))
-    most_users = layout.users.shape[1]
+        return compute(Part(interactions, local, given, clients, pairs))
+    most_users, mesh = layout.users.shape[1], layout.mesh
 
-    def of_chunk(number: Array) -> Computed:
-        users, members = layout.users[number], layout.clients[number]
-        there = members < interactions.n_clients
-        pairs = []
-        for each in asked:
-            if not each.user.size:
-                pairs.append((each.user, each.item))
-                continue
-            which = cast(Parts, each.parts).members[number]
-            user = layout.place_of_user[each.user[which]] - number * most_users
-            pairs.append((jnp.clip(user, 0, most_users - 1), each.item[which]))
-        own = jax.tree.map(lambda leaf: leaf[users], local)
-        of_clients = tuple(jnp.where(there, part[members], 0) for part in clients)
-        return compute(Part(interactions.chunk(number), own, of_clients, pairs))
+    def scanned(
+        interactions: Interactions, parts: list[Array], whole: tuple[Any, ...]
+    ) -> tuple[Any, Computed]:
+        """Go through the chunks that are on this device, one by one."""
+        layout = cast(Layout, interactions.layout)
+        local, given, clients, asked = whole
 
-    def one(sums: Any, number: Array) -> tuple[Any, Computed]:
-        done = of_chunk(number)
-        return jax.tree.map(jnp.add, sums, done.sums), done._replace(sums=())
+        def of_chunk(number: Array) -> Computed:
+            users, members = layout.users[number], layout.clients[number]
+            there = members < interactions.n_clients
+            first_user = (interactions.first_chunk + number) * most_users
+            pairs = []
+            for (user, item), members_of in zip(asked, parts, strict=True):
+                if not user.size:
+                    pairs.append((user, item))
+                    continue
+                which = members_of[number]
+                own_user = layout.place_of_user[user[which]] - first_user
+                pairs.append((jnp.clip(own_user, 0, most_users - 1), item[which]))
+            own = jax.tree.map(lambda leaf: leaf[users], local)
+            of_clients = tuple(jnp.where(there, part[members], 0) for part in clients)
+            return compute(Part(interactions.chunk(number), own, given, of_clients, pairs))
 
-    shapes = jax.eval_shape(of_chunk, jnp.int32(0)).sums
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    sums, stacked = jax.lax.scan(one, nothing, jnp.arange(layout.chunks, dtype=jnp.int32))
+        def one(sums: Any, number: Array) -> tuple[Any, Computed]:
+            done = of_chunk(number)
+            return jax.tree.map(jnp.add, sums, done.sums), done._replace(sums=())
+
+        shapes = jax.eval_shape(of_chunk, jnp.int32(0)).sums
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        sums, stacked = jax.lax.scan(one, nothing, jnp.arange(layout.chunks, dtype=jnp.int32))
+        if mesh is not None:
+            sums = jax.lax.psum(sums, CLIENTS)  # type: ignore[no-untyped-call]
+        return sums, stacked
+
+    parts = [cast(Parts, each.parts).members for each in asked]
+    whole = local, given, clients, [(each.user, each.item) for each in asked]
+    scan = scanned
+    if mesh is not None:
+        scan = jax.shard_map(
+            scanned,
+            mesh=mesh,
+            in_specs=(interactions.specs, DIVIDED, COPIED),
+            out_specs=(COPIED, DIVIDED),
+            check_vma=False,
+        )
+    sums, stacked = scan(interactions, parts, whole)
 
     def placed(leaf: Array, place: Array) -> Array:
         whole = leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
@@ -347,10 +399,10 @@ class Federation:
         self, state: State, interactions: Interactions, heldout: Heldout, index: Array
     ) -> tuple[State, Outcome]:
         """Compute a round in which nothing leaves any client: only local state is updated."""
-        interactions = interactions.at(index)
-        model, shared = self.model, state.shared
+        interactions, model = interactions.at(index), self.model
 
         def alone(part: Part) -> Computed:
+            shared = part.given
             local = model.personalise(shared, part.local, part.interactions)
             trained = model.train(shared, local, part.interactions)
             predicted = [
@@ -359,7 +411,7 @@ class Federation:
             ]
             return Computed(trained.local, trained.loss, predicted)
 
-        done = by_chunk(alone, interactions, state.local, asked=[heldout])
+        done = by_chunk(alone, interactions, state.local, state.shared, asked=[heldout])
         after = state._replace(local=done.local)
         everyone = jnp.ones(interactions.n_clients)
         outcome = self._outcome(done.answers[0], interactions, heldout, done.of_clients, everyone)
@@ -382,11 +434,12 @@ class Federation:
         takes_part: Array,
     ) -> tuple[Local, Array, Released]:
         """Return what clients keep, their losses, and what the server sees of the uploads."""
-        model, shared, protection = self.model, state.shared, self.protection
+        model, protection = self.model, self.protection
         how: Any = "clients" if model.plain_mean else self.server.aggregation
 
         def trained(part: Part) -> Computed:
             known, (here, of_class) = part.interactions, part.clients
+            shared, terms = part.given
             local = model.personalise(shared, part.local, known)
             found = model.train(shared, local, known)
             sums: Any
@@ -400,7 +453,8 @@ class Federation:
 
         classes = jnp.zeros(interactions.n_clients, jnp.int32)
         classes = classes if terms is None else terms.class_of_client
-        done = by_chunk(trained, interactions, state.local, clients=(takes_part, classes))
+        given, of_clients = (state.shared, terms), (takes_part, classes)
+        done = by_chunk(trained, interactions, state.local, given, clients=of_clients)
         if protection is None or terms is None:
             sent = Released(done.sums.mean(how), jnp.zeros(()), jnp.zeros(()))
         else:
@@ -418,13 +472,14 @@ class Federation:
         model = self.model
 
         def fitted(part: Part) -> Computed:
+            shared = part.given
             local = model.personalise(shared, part.local, part.interactions)
             predicted = [
                 model.predict(shared, local, part.interactions, *pairs) for pairs in part.asked
             ]
             return Computed(local, answers=predicted)
 
-        return by_chunk(fitted, interactions, local, asked=asked)
+        return by_chunk(fitted, interactions, local, shared, asked=asked)
 
     def _sent(
         self,

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.sharding import Mesh, NamedSharding
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.data.ratings import Ratings
@@ -18,9 +19,18 @@ from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.federation.programs import FEW_RATINGS, Program, padding_of, patiently
 from bgtplanner.federation.protection import Terms
 from bgtplanner.federation.result import RoundResult
-from bgtplanner.federation.rounds import Extras, Federation, Heldout, Outcome, State
+from bgtplanner.federation.rounds import (
+    Computed,
+    Extras,
+    Federation,
+    Heldout,
+    Outcome,
+    Part,
+    State,
+    by_chunk,
+)
 from bgtplanner.federation.validation import ValidationSet
-from bgtplanner.models.interactions import Interactions, Shared
+from bgtplanner.models.interactions import CLIENTS, COPIED, Interactions, Shared
 from bgtplanner.models.learner import Explanation, Learner, Local
 from bgtplanner.models.metrics import Metrics, tally
 from bgtplanner.planning.policy import Plan
@@ -29,9 +39,13 @@ __all__ = [
     "Seen",
     "Simulation",
     "pick_device",
+    "pick_devices",
     "restored_state",
     "state_arrays",
 ]
+
+
+_WORTH_A_DEVICE = 1_000_000  # ratings; fewer take an accelerator about as long as their sums do
 
 
 class Seen(NamedTuple):
@@ -65,6 +79,26 @@ def pick_device(name: str) -> jax.Device:
         raise ConfigError(f"--device {name}: not available; this machine has {kinds}") from error
 
 
+def pick_devices(name: str, number: int | None, ratings: int) -> list[jax.Device]:
+    """Return so many devices of the kind called ``auto``, ``cpu`` or ``gpu``.
+
+    By default as many accelerators as get a million ratings each; or one CPU, which computes on
+    all cores already.
+
+    Raises:
+        ConfigError: If the machine has fewer.
+    """
+    first = pick_device(name)
+    found: list[jax.Device] = jax.local_devices(backend=first.platform)
+    if number is None:
+        return [first] if first.platform == "cpu" else found[: max(1, ratings // _WORTH_A_DEVICE)]
+    fewer = f"at most {len(found)}, the devices that JAX finds ({first.platform})"
+    if first.platform == "cpu":
+        fewer += f"; XLA_FLAGS=--xla_force_host_platform_device_count={number} makes more of a CPU"
+    ConfigError.unless(number <= len(found), "run.devices", number, fewer)
+    return found[:number]
+
+
 class _Arriving(NamedTuple):
     """Training ratings by the round in which they arrive, each ``[rounds, most of a round]``.
 
@@ -81,7 +115,7 @@ class _Arriving(NamedTuple):
     weight: Array
 
     @classmethod
-    def of(cls, split: Split) -> _Arriving:
+    def of(cls, split: Split, put: Callable[[NDArray[Any]], Array]) -> _Arriving:
         """Return the ratings that arrive after the first round; those before are history."""
         late = np.flatnonzero(split.arrival > 0)
         late = late[np.argsort(split.arrival[late], kind="stable")]
@@ -92,7 +126,7 @@ class _Arriving(NamedTuple):
         def filled(column: NDArray[Any]) -> Array:
             made = np.zeros((len(counts), max(1, int(counts.max()))), dtype=column.dtype)
             made[row, place] = column[late]
-            return cast(Array, jax.device_put(made))
+            return put(made)
 
         train = split.train
         return cls(*map(filled, (train.user, train.item, train.value, np.ones_like(train.value))))
@@ -110,6 +144,8 @@ class Simulation:
         seed: Seed of everything that is random in training.
         device: ``auto``, ``cpu`` or ``gpu``.
         validation: Share of its training ratings that every client puts in its validation set.
+        devices: Among how many devices to divide the clients: see :func:`pick_devices`. If
+            uploads are not only added up, there is but one.
     """
 
     def __init__(
@@ -120,6 +156,7 @@ class Simulation:
         seed: int,
         device: str = "auto",
         validation: float = 0.0,
+        devices: int | None = None,
     ) -> None:
         self._made_with = federation, split, seed, device, validation
         aside = None
@@ -133,13 +170,21 @@ class Simulation:
         self._before: tuple[Array, Array] | None = None
         self._compiled: set[Program] = set()
         self.on_compiling: Callable[[], None] | None = None
-        self._device = pick_device(device)
+        devices = devices if federation.adds_up else _only_one(devices)
+        found = pick_devices(device, devices, len(split.train))
+        self._mesh = Mesh(np.array(found), (CLIENTS,)) if len(found) > 1 else None
+        self._device = found[0]
         self._split, self._small = split, len(split.train) <= FEW_RATINGS
         with jax.default_device(self._device):
-            laid_out = Interactions.laid_out if federation.adds_up else Interactions.of
-            self._interactions = laid_out(split.train, split.arrival)
+            if federation.adds_up:
+                self._interactions = Interactions.laid_out(
+                    split.train, split.arrival, mesh=self._mesh
+                )
+            else:
+                self._interactions = Interactions.of(split.train, split.arrival)
             self._heldout = Heldout.of(split.test, self._interactions)
-            self._arriving = _Arriving.of(split) if split.in_order else None
+            put = self._interactions.put
+            self._arriving = _Arriving.of(split, put) if split.in_order else None
             self._aside: ValidationSet | None = None
             if aside is not None:
                 kept, late = aside.train, aside.arrival
@@ -173,7 +218,8 @@ class Simulation:
         """Run a program on the device of this simulation, compiled for its size."""
         tell = None if program in self._compiled else self.on_compiling
         with jax.default_device(self._device), patiently(tell):
-            found = program(self._device, self._small, self.federation, *arguments)
+            where = self._device if self._mesh is None else self._mesh
+            found = program(where, self._small, self.federation, *arguments)
         self._compiled.add(program)
         return found
 
@@ -184,6 +230,8 @@ class Simulation:
             rests: Whether there will be rounds in which nothing leaves any client.
             ranked: How many users will be ranked at a time, and rankings explained; 0 if none.
         """
+        if self._mesh is not None:
+            return
 
         def prepare(program: Program, *arguments: Any) -> None:
             program.prepare(self._device, self._small, self.federation, *arguments)
@@ -367,7 +415,17 @@ class Simulation:
             RunFolderError: If an array is missing or has another shape or type, because the state
                 belongs to another model, data set or version.
         """
-        self._state, self.next_round = restored_state(arrays, self._state, self._device)
+        where: Any = self._device
+        if self._mesh is not None:
+            where = NamedSharding(self._mesh, COPIED)
+        self._state, self.next_round = restored_state(arrays, self._state, where)
+
+
+def _only_one(devices: int | None) -> int:
+    """Return one device, if no more were asked for."""
+    expected = "1: this run does not only add up its uploads, so that they cannot be divided"
+    ConfigError.unless(devices in (None, 1), "run.devices", devices, expected)
+    return 1
 
 
 def _made_again(
@@ -393,7 +451,7 @@ def state_arrays(state: State, next_round: int) -> dict[str, NDArray[Any]]:
 
 
 def restored_state(
-    arrays: Mapping[str, NDArray[Any]], like: State, device: jax.Device
+    arrays: Mapping[str, NDArray[Any]], like: State, device: jax.Device | NamedSharding
 ) -> tuple[State, int]:
     """Return the state and the next round that :func:`state_arrays` was given.
 
@@ -471,9 +529,18 @@ def _scores(
     first: bool,
     heldout: Heldout,
 ) -> dict[str, Any]:
-    user, item = heldout.user, heldout.item
-    found = _predict(federation, state, interactions, last, first, user, item)
-    return tally(found, heldout.value)
+    model = federation.model
+
+    def predicted(part: Part) -> Computed:
+        shared, local, known = part.given, part.local, part.interactions
+        local = model.personalise(shared, local, known) if first else local
+        return Computed(
+            (), answers=[model.predict(shared, local, known, *pairs) for pairs in part.asked]
+        )
+
+    known = interactions.at(last)
+    found = by_chunk(predicted, known, state.local, state.shared, asked=[heldout])
+    return tally(found.answers[0], heldout.value)
 
 
 def _error_before(

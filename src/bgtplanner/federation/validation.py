@@ -46,8 +46,9 @@ class ValidationSet(NamedTuple):
         cls, ratings: Ratings, arrival: NDArray[np.int32], interactions: Interactions
     ) -> ValidationSet:
         """Return these ratings, divided as the training ratings are."""
-        user, item, value = map(jnp.asarray, (ratings.user, ratings.item, ratings.value))
-        return cls(user, item, value, jnp.asarray(arrival), interactions.parts_of(ratings.user))
+        user, item, value = map(interactions.put, (ratings.user, ratings.item, ratings.value))
+        first = interactions.put(arrival)
+        return cls(user, item, value, first, interactions.parts_of(ratings.user))
 
 
 def errors_of_clients(

@@ -10,11 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
 
 __all__ = [
+    "CLIENTS",
+    "COPIED",
+    "DIVIDED",
     "Interactions",
     "Layout",
     "Parts",
@@ -27,6 +31,18 @@ __all__ = [
     "where_users",
 ]
 
+CLIENTS = "clients"
+"""The axis of several devices along which clients are divided, in whole chunks."""
+
+DIVIDED = PartitionSpec(CLIENTS)  # type: ignore[no-untyped-call]
+"""How arrays lie on several devices whose first axis is divided by chunk."""
+
+COPIED = PartitionSpec()  # type: ignore[no-untyped-call]
+"""How arrays lie on several devices of which each has the whole."""
+
+_OF_EDGES = (
+    "user", "item", "value", "arrival", "present", "pair", "pair_client", "pair_item",
+)  # fmt: skip
 _FEW_COLUMNS = 4
 _UNROLLED = 8  # columns up to which systems are made and solved element by element
 _STEPS = 10  # of conjugate gradients; the error is then far below that of the data
@@ -90,6 +106,7 @@ class Layout:
         place_of_user: Where each user is in `users`, flat.
         place_of_client: Where each client is in `clients`, flat.
         block: Number of edges in a block.
+        mesh: Devices among which the chunks are divided; None if they are all on one.
     """
 
     user_of_block: Array
@@ -98,6 +115,7 @@ class Layout:
     place_of_user: Array
     place_of_client: Array
     block: int = field(metadata={"static": True})
+    mesh: Mesh | None = field(default=None, metadata={"static": True})
 
     @property
     def chunks(self) -> int:
@@ -196,39 +214,66 @@ class Interactions:
         *,
         block: int | None = None,
         chunk: int | None = None,
+        mesh: Mesh | None = None,
     ) -> Interactions:
         """Return the edges in a layout that makes sums fast and bounds memory.
 
-        Small data stay as they are. By default blocks are as large as their padding allows, and
-        chunks fit the caches of a CPU, or the memory of an accelerator.
+        Small data stay as they are, on one device. By default blocks are as large as their padding
+        allows, and chunks fit the caches of a CPU, or the memory of an accelerator.
 
         Args:
             ratings: The training ratings.
             arrival: First round in which each rating can be used; by default round 0.
             block: Number of edges in a block.
             chunk: Number of edges in a chunk, about; clients are not divided.
+            mesh: Devices among which to divide the chunks; by default the one that JAX uses.
         """
-        if block is None and len(ratings) <= _SMALL:
+        if mesh is None and block is None and len(ratings) <= _SMALL:
             return cls.of(ratings, arrival)
         if chunk is None:
-            platform = next(iter(jnp.zeros(()).devices())).platform
-            chunk = _CHUNK.get(platform, _LARGE_CHUNK)
-        return _laid_out(ratings, arrival, block, chunk)
+            devices = jnp.zeros(()).devices() if mesh is None else mesh.devices.flat
+            chunk = _CHUNK.get(next(iter(devices)).platform, _LARGE_CHUNK)
+        return _laid_out(ratings, arrival, block, chunk, mesh)
+
+    def put(self, values: NDArray[Any]) -> Array:
+        """Return an array on the devices of the edges, whole on each of them."""
+        return _put(values, None if self.layout is None else self.layout.mesh, COPIED)
+
+    @property
+    def specs(self) -> Interactions:
+        """How each array is divided among several devices: edges by chunk, all else is copied."""
+        whole: Interactions = jax.tree.map(lambda _: COPIED, self)
+        divided: Any = dict.fromkeys(_OF_EDGES, DIVIDED)
+        if whole.layout is not None:
+            parts: Any = dict.fromkeys(("user_of_block", "users", "clients"), DIVIDED)
+            divided["layout"] = replace(whole.layout, **parts)
+        return replace(whole, **divided)
+
+    @property
+    def first_chunk(self) -> Array | int:
+        """Number of the first chunk that is here; each of several devices has only its own."""
+        if self.layout is None or self.layout.mesh is None:
+            return 0
+        return jax.lax.axis_index(CLIENTS) * self.layout.chunks
 
     def chunk(self, number: Array | int) -> Interactions:
-        """Return the clients of one chunk as a federation of their own, with their own indices."""
+        """Return the clients of one chunk as a federation of their own, with their own indices.
+
+        On several devices, chunks are counted from the first that is here.
+        """
         layout = self.layout
         if layout is None:
             return self
+        whole = self.first_chunk + number
 
         def part(values: Array) -> Array:
             size = values.shape[0] // layout.chunks
             return jax.lax.dynamic_slice_in_dim(values, number * size, size)
 
         most_users, most_clients = layout.users.shape[1], layout.clients.shape[1]
-        first_user, first_client = number * most_users, number * most_clients
+        first_user, first_client = whole * most_users, whole * most_clients
         users, blocks = layout.users[number], part(layout.user_of_block)
-        blocks = layout.place_of_user[blocks] - first_user
+        blocks = jnp.clip(layout.place_of_user[blocks] - first_user, 0, most_users - 1)
         user = jnp.broadcast_to(blocks[:, None], (blocks.shape[0], layout.block)).ravel()
         pairs = self.pair_item.shape[0] // layout.chunks
         if self.one_user_each:
@@ -237,6 +282,7 @@ class Interactions:
             of_user = layout.place_of_client[self.client_of_user[users]] - first_client
             client_of_user = jnp.where(users < self.n_users, of_user, most_clients - 1)
         pair_client = layout.place_of_client[part(self.pair_client)] - first_client
+        pair_client = jnp.clip(pair_client, 0, most_clients - 1)  # of a chunk without clients
         alone = Layout(
             user_of_block=blocks,
             users=jnp.arange(most_users)[None],
@@ -252,7 +298,7 @@ class Interactions:
             value=part(self.value),
             arrival=part(self.arrival),
             present=part(self.present),
-            pair=part(self.pair) - number * pairs,
+            pair=part(self.pair) - whole * pairs,
             pair_client=pair_client,
             pair_item=part(self.pair_item),
             client_of_user=client_of_user,
@@ -271,7 +317,7 @@ class Interactions:
             return None
         chunk = np.asarray(self.layout.place_of_user)[user] // self.layout.users.shape[1]
         members, place = _places(chunk, np.arange(len(user)), self.chunks)
-        return Parts(jnp.asarray(members), jnp.asarray(place))
+        return Parts(_put(members, self.layout.mesh), self.put(place))
 
     def sum_by_user(self, values: Array) -> Array:
         """Return the sum of an edge quantity over each user."""
@@ -387,8 +433,18 @@ def copies(shared: Shared, interactions: Interactions) -> Upload:
     )
 
 
+def _put(values: Any, mesh: Mesh | None, spec: PartitionSpec = DIVIDED) -> Array:
+    """Return an array on several devices, divided or copied; or on the one that JAX uses."""
+    placed: Array = jax.device_put(values, None if mesh is None else NamedSharding(mesh, spec))
+    return placed
+
+
 def _laid_out(
-    ratings: Ratings, arrival: NDArray[np.int32] | None, block: int | None, chunk: int
+    ratings: Ratings,
+    arrival: NDArray[np.int32] | None,
+    block: int | None,
+    chunk: int,
+    mesh: Mesh | None,
 ) -> Interactions:
     """Return the edges of some training ratings in blocks and chunks."""
     of_users = np.bincount(ratings.user, minlength=ratings.n_users)
@@ -397,7 +453,9 @@ def _laid_out(
     blocks_of_users = -(-of_users // block)
     client_of_user, n_clients = ratings.client_of_user, ratings.n_clients
     of_clients = np.bincount(client_of_user, weights=blocks_of_users, minlength=n_clients)
-    chunk_of_client, chunks = _chunks_for(of_clients.astype(np.int64), max(chunk // block, 1))
+    chunk_of_client, chunks = _chunks_for(
+        of_clients.astype(np.int64), max(chunk // block, 1), 1 if mesh is None else mesh.size
+    )
     chunk_of_user = chunk_of_client[client_of_user]
     clients, place_of_client = _places(chunk_of_client, np.arange(n_clients), chunks)
     users, place_of_user = _places(chunk_of_user, client_of_user, chunks)
@@ -428,18 +486,22 @@ def _laid_out(
     def filled(values: Any, fill: int, kind: Any = np.int32) -> Array:
         made = np.full(size, fill, dtype=kind)
         made[to] = values
-        return jnp.asarray(made)
+        return _put(made, mesh)
+
+    def whole(values: NDArray[Any]) -> Array:
+        return _put(values, mesh, COPIED)
 
     one_user_each = n_clients == ratings.n_users
     first = np.zeros(len(ratings), np.int32) if arrival is None else arrival
-    user = jnp.asarray(np.repeat(user_of_block, block))
+    user_of_edge = np.repeat(user_of_block, block)
+    user = _put(user_of_edge, mesh)
     if one_user_each:
         pair, pair_item = np.arange(size, dtype=np.int32), filled(ratings.item, ratings.n_items)
         same = (client_of_user == np.arange(n_clients)).all()
-        pair_client = user if same else jnp.asarray(client_of_user)[user]
+        pair_client = user if same else _put(client_of_user[user_of_edge], mesh)
     else:
         pairs, of_pair = _pairs(ratings, chunk_of_client, chunks)
-        pair_client, pair_item = (jnp.asarray(part, dtype=jnp.int32) for part in pairs)
+        pair_client, pair_item = (_put(part.astype(np.int32), mesh) for part in pairs)
         pair = np.zeros(size, dtype=np.int32)
         each = size // chunks
         pair[:] = np.repeat(np.arange(chunks) * (len(pairs[0]) // chunks), each)
@@ -451,21 +513,22 @@ def _laid_out(
         value=filled(ratings.value, 0, np.float32),
         arrival=known,
         present=(known <= 0).astype(jnp.float32),
-        pair=jnp.asarray(pair),
+        pair=_put(pair, mesh),
         pair_client=pair_client,
         pair_item=pair_item,
-        client_of_user=jnp.asarray(client_of_user),
-        features=jnp.asarray(ratings.features),
+        client_of_user=whole(client_of_user),
+        features=whole(ratings.features),
         n_items=ratings.n_items,
         n_clients=n_clients,
         one_user_each=one_user_each,
         layout=Layout(
-            user_of_block=jnp.asarray(user_of_block),
-            users=jnp.asarray(users),
-            clients=jnp.asarray(clients),
-            place_of_user=jnp.asarray(place_of_user),
-            place_of_client=jnp.asarray(place_of_client),
+            user_of_block=_put(user_of_block, mesh),
+            users=_put(users, mesh),
+            clients=_put(clients, mesh),
+            place_of_user=whole(place_of_user),
+            place_of_client=whole(place_of_client),
             block=block,
+            mesh=mesh,
         ),
     )
 
@@ -479,15 +542,20 @@ def _block_for(of_users: NDArray[Any]) -> int:
     return next(fits, 1)
 
 
-def _chunks_for(of_clients: NDArray[np.int64], most: int) -> tuple[NDArray[np.int64], int]:
-    """Return the chunk of each client, in order, and their number; all are about as large."""
+def _chunks_for(
+    of_clients: NDArray[np.int64], most: int, devices: int
+) -> tuple[NDArray[np.int64], int]:
+    """Return the chunk of each client, in order, and their number; all are about as large.
+
+    Each device gets the same number of them; the last may be empty.
+    """
     ends = np.cumsum(of_clients)
     total = int(ends[-1])
-    chunks = max(-(-total // most), 1)
+    chunks = max(-(-total // (most * devices)), 1) * devices
     middle = ends - of_clients / 2
     chunk = np.minimum((middle * chunks / max(total, 1)).astype(np.int64), chunks - 1)
     _, chunk = np.unique(chunk, return_inverse=True)  # one client may be larger than a chunk
-    return chunk, int(chunk.max()) + 1
+    return chunk, -(-(int(chunk.max()) + 1) // devices) * devices
 
 
 def _places(
@@ -531,6 +599,7 @@ def _pairs(
     to = np.arange(len(keys)) + (np.arange(chunks) * most - (np.cumsum(number) - number))[chunk]
     last = np.zeros(chunks, dtype=np.int64)
     np.maximum.at(last, chunk_of_client, np.arange(len(chunk_of_client)))
+    last = np.maximum.accumulate(last)  # a chunk without clients comes last
     clients, items = np.repeat(last, most), np.full(chunks * most, ratings.n_items)
     clients[to], items[to] = client, item
     return (clients, items), to[of_rating]

@@ -106,7 +106,9 @@ BEFORE = {
 
 _SUMS = ("biases", "tastes", "als", "cmf")  # models whose clients upload sums, not gradients
 
-INDIFFERENT = ("data.data_dir", "run.device", "run.checkpoint_every", "run.examples")
+INDIFFERENT = (
+    "data.data_dir", "run.device", "run.devices", "run.checkpoint_every", "run.examples",
+)  # fmt: skip
 """Settings that do not change the result: where a run is carried out, how often it is saved, and
 what its report shows."""
 
@@ -466,7 +468,10 @@ class RunSection(_Section):
     Attributes:
         seed: Seeds the split and every random draw.
         checkpoint_every: The number of rounds between two checkpoints.
-        device: The device to compute on.
+        device: The kind of device to compute on.
+        devices: Among how many devices of that kind the clients are divided. By default as many
+            accelerators as get a million ratings each, or one CPU. The result is the same up to
+            rounding.
         examples: How many users' lists the report of a simulated run shows; 0 for none. By
             default 3 for data sets that everybody can get, and none for your own.
     """
@@ -474,6 +479,7 @@ class RunSection(_Section):
     seed: int = Field(default=0, ge=0, lt=2**31)
     checkpoint_every: int = Field(default=10, ge=1)
     device: Literal["auto", "cpu", "gpu"] = "auto"
+    devices: int | None = Field(default=None, ge=1)
     examples: int | None = Field(default=None, ge=0, le=20)
 
 

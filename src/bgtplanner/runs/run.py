@@ -574,6 +574,7 @@ class _Run(Run):
             self.split,
             seed=config.run.seed,
             device=config.run.device,
+            devices=config.run.devices,
             validation=config.planning.validation_share if config.validates else 0.0,
         )
         simulation.on_compiling = getattr(observer, "compiling", None)
