@@ -24,6 +24,7 @@ COMMAND = "import sys; from bgtplanner import cli; sys.argv[0] = 'bgtplanner'; c
 def seconds(source: Path, cache: Path) -> float:
     """Wall seconds of one run, imports and page included."""
     usual = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    usual.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
     environment = usual | {"PYTHONPATH": str(source), "XDG_CACHE_HOME": str(cache)}
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()

@@ -14,7 +14,7 @@ from finished import state_of
 from processes import Processes, lines_in
 
 COMMAND = str(Path(sys.executable).parent / "bgtplanner")
-KILLS = 5
+KILLS = 8
 SETTINGS = {
     "data.dataset": "synthetic",
     "synthetic.clients": 20,

@@ -24,7 +24,7 @@ from bgtplanner.federation.aggregation.server import STEPS, Server, Sum
 from bgtplanner.federation.aggregation.wire import Message
 from federation.aggregation.members import Members, Memory
 
-SCHEDULES = int(os.environ.get("BGTPLANNER_SCHEDULES", "150"))
+SCHEDULES = int(os.environ.get("BGTPLANNER_SCHEDULES", "200"))
 PARTS = 10
 GROUPS = ((5, 1, 1), (6, 1, 1), (6, 2, 0), (7, 2, 1), (11, 1, 1))
 """Members, drop-outs, colluders. The last one is a ring; in the others all are neighbours."""
