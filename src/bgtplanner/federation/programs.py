@@ -49,6 +49,7 @@ _QUICK: dict[str, Any] = {
     "xla_backend_optimization_level": 1,
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 2,  # each piece more costs time of its own
 }
 
 _PROGRAMS: set[Program] = set()
