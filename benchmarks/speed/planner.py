@@ -75,7 +75,7 @@ def growth() -> dict[str, Any]:
         Budget(10.0, 1e-5), 1, rounds=4000, min_rounds=3000, skip=False, predictor=options
     )
     spent = play(policy, LATE + AROUND // 2)
-    seen = len(policy.predictor)
+    seen = len(policy.process)
     if seen != LATE + AROUND // 2:
         raise SystemExit(f"{seen} observations after {len(spent)} rounds: nothing to compare")
     early = spent[EARLY - AROUND + 20 : EARLY + 20]
