@@ -147,6 +147,27 @@ class TestEvents:
         finish(run, SHORT)
         assert "Over 6 rounds of learning together, 300 clients" in ask(server).text
 
+    @pytest.mark.parametrize("look", ["version", "done"])
+    @pytest.mark.parametrize("number", [1, 2, 3])
+    def test_a_run_that_ends_at_any_look(
+        self, run: Path, monkeypatch: pytest.MonkeyPatch, look: str, number: int
+    ) -> None:
+        """Its last version is told, and then that it is done."""
+        monkeypatch.setattr(live, "_POLL", 0.0)
+        page, looks = LivePage(run), [0]
+        real = getattr(page, look)
+
+        def then_it_ends() -> Any:
+            found = real()
+            looks[0] += 1
+            if looks[0] == number:
+                finish(run, SHORT)
+            return found
+
+        monkeypatch.setattr(page, look, then_it_ends)
+        told = list(page.changes(threading.Event()))
+        assert told[-1] == LivePage(run).version()
+
     def test_a_reader_who_goes_away(self, server: LiveServer) -> None:
         with asked(server, "/events") as answer:
             answer.readline()

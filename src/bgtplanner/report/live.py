@@ -79,15 +79,18 @@ class LivePage:
         """Yield new versions, no faster than they can be drawn, and None as a keep-alive."""
         told, quiet = "", time.monotonic()
         while not stop.is_set():
-            now = self.version()
-            if now != told and (time.monotonic() >= self._rest_until or self.done()):
+            ended, now = (
+                self.done(),
+                self.version(),
+            )  # in this order: what has ended stays as it is
+            if now != told and (ended or time.monotonic() >= self._rest_until):
                 told, quiet = now, time.monotonic()
                 yield now
-                if self.done():
-                    return
             elif time.monotonic() - quiet > _KEEP_ALIVE:
                 quiet = time.monotonic()
                 yield None
+            if ended and now == told:
+                return
             stop.wait(_POLL)
 
 
