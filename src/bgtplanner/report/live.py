@@ -82,7 +82,7 @@ class LivePage:
             ended, now = (
                 self.done(),
                 self.version(),
-            )  # in this order: what has ended stays as it is
+            )  # in this order: the last version
             if now != told and (ended or time.monotonic() >= self._rest_until):
                 told, quiet = now, time.monotonic()
                 yield now
