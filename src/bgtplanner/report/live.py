@@ -79,10 +79,8 @@ class LivePage:
         """Yield new versions, no faster than they can be drawn, and None as a keep-alive."""
         told, quiet = "", time.monotonic()
         while not stop.is_set():
-            ended, now = (
-                self.done(),
-                self.version(),
-            )  # in this order: the last version
+            ended = self.done()  # before the version, which is then the last one
+            now = self.version()
             if now != told and (ended or time.monotonic() >= self._rest_until):
                 told, quiet = now, time.monotonic()
                 yield now
