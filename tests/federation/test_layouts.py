@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -165,3 +166,31 @@ def test_small_data_and_single_rows_stay_as_they_are() -> None:
     each = Protection(mechanism="gaussian", noise="per-client")
     assert not Federation(model=model, server=server, protection=each).adds_up
     assert Federation(model=model, server=server, protection=LOCAL).adds_up
+
+
+@pytest.mark.parametrize("width", [1, 4, 5, 8, 9, 24])
+@pytest.mark.parametrize("by_row", [False, True])
+def test_sums_over_a_table_of_items(width: int, by_row: bool) -> None:
+    """Few columns, some and many are each summed in a way of their own, on CPUs and elsewhere."""
+    ratings, arrival = some_ratings(None)
+    generator = np.random.default_rng(width)
+    table, users = generator.normal(size=(ITEMS, width)), generator.normal(size=(USERS, width))
+    known, value = arrival == 0, ratings.value.astype(float)
+    rows = table[ratings.item]
+    products, squares = np.zeros((USERS, width)), np.zeros((USERS, width, width))
+    np.add.at(products, ratings.user, value[:, None] * rows)
+    np.add.at(squares, ratings.user, (known[:, None] * rows)[:, :, None] * rows[:, None, :])
+
+    def found(some: Interactions) -> tuple[Any, Any, Any]:
+        of_items, of_users = jnp.asarray(table, jnp.float32), jnp.asarray(users, jnp.float32)
+        scores = some.sum_by_user(some.value * some.scores(of_items, of_users))
+        return some.products_by_user(of_items, some.value), some.squares_by_user(of_items), scores
+
+    scores = (products * users).sum(1)
+    laid_out = Interactions.laid_out(ratings, arrival, block=8)
+    assert laid_out.layout is not None
+    assert laid_out.layout.by_row  # this is a CPU
+    laid_out = replace(laid_out, layout=replace(laid_out.layout, by_row=by_row))
+    for some in (laid_out, Interactions.of(ratings, arrival)):
+        for mine, theirs in zip(found(some), (products, squares, scores), strict=True):
+            np.testing.assert_allclose(mine, theirs, atol=2e-4)

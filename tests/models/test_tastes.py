@@ -169,7 +169,7 @@ class TestRidge:
         """All users at once, and each on its own by scikit-learn, with scaled columns."""
         linear_model = pytest.importorskip("sklearn.linear_model")
         interactions, target = Interactions.of(rated), rated.value - 0.5
-        solver = of_interactions.ridge(single(table[rated.item]), shrinkage, interactions)
+        solver = of_interactions.ridge(single(table), shrinkage, interactions)
         got = np.asarray(solver(single(target)), float)
         expected = np.zeros_like(got)
         scale = np.sqrt(shrinkage)
@@ -204,7 +204,7 @@ class TestRidge:
         late = (np.arange(len(rated)) % 2).astype(np.int32)
         masked, removed = Interactions.of(rated, late), Interactions.of(rated.take(late == 0))
         got, expected = (
-            of_interactions.ridge(single(table)[some.item], shrinkage, some)(some.value - 0.5)
+            of_interactions.ridge(single(table), shrinkage, some)(some.value - 0.5)
             for some in (masked, removed)
         )
         np.testing.assert_allclose(got, expected, atol=1e-5)

@@ -193,23 +193,23 @@ class Als(Learner):
         """Solve for each user's level, leanings and factors by ridge regression."""
         del local
         items, known = self._coordinates(shared), interactions.present
-        rows, level = items[interactions.item], self.level_shrinkage
+        level = self.level_shrinkage
         if not self.ranks:
-            features = jnp.concatenate([jnp.ones((rows.shape[0], 1)), rows], axis=1)
+            table = jnp.concatenate([jnp.ones((items.shape[0], 1)), items], axis=1)
             leanings = items.shape[1] - self.dim
             ridge = [self.feature_shrinkage] * leanings + [self.factor_shrinkage] * self.dim
-            normal = normal_equations(features, [level, *ridge], interactions)
+            normal = normal_equations(table, [level, *ridge], interactions)
             target = interactions.value - self.mean - shared.items[interactions.item, 1]
-            right = interactions.sum_by_user((known * target)[:, None] * features)
+            right = interactions.products_by_user(table, known * target)
             return jnp.linalg.solve(normal, right[..., None])[..., 0]
         whole = items.T @ items
         size = jnp.maximum(jnp.trace(whole) / max(items.shape[1], 1), _LEAST)
         normal = self.observed_weight * normal_equations(
-            rows, [0.0] * items.shape[1], interactions
+            items, [0.0] * items.shape[1], interactions
         )
         normal = normal + self.unobserved_weight * whole + jnp.diag(size * self._ridge(items))
         wanted = known * self._wanted(interactions)
-        right = interactions.sum_by_user(wanted[:, None] * rows)
+        right = interactions.products_by_user(items, wanted)
         factors = jnp.linalg.solve(normal, right[..., None])[..., 0]
         sums = interactions.sum_by_user(
             jnp.stack([known * (interactions.value - self.mean), known], axis=1)

@@ -39,6 +39,7 @@ can do much harm.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -50,7 +51,13 @@ from jax import Array
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.models.interactions import Interactions, Shared, Upload, ridge
+from bgtplanner.models.interactions import (
+    Interactions,
+    Shared,
+    Upload,
+    ridge,
+    solved_systems,
+)
 from bgtplanner.models.learner import Learner, Local, Statistics, within
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
 
@@ -125,14 +132,14 @@ class Biases(Learner):
     def personalise(self, shared: Shared, local: Local, interactions: Interactions) -> Local:
         """Solve for all users' levels and responses: ``(X'X + diag(shrinkage)) w = X'y``."""
         del local
-        rows = self.table(shared)[interactions.item]
-        solved = ridge(rows, self.shrinkage(rows.shape[1]), interactions)
-        target = interactions.value - self.mean - rows[:, _QUALITY]
+        table = self.table(shared)
+        solved = ridge(table, self.shrinkage(table.shape[1]), interactions)
+        target = interactions.value - self.mean - table[:, _QUALITY][interactions.item]
         users = solved(target)
         if not interactions.one_user_each:
+            view = self._view(shared, interactions)
             for _ in range(_SWEEPS - 1):
-                view = self.own_view(shared, users, interactions)
-                users = solved(target - view[interactions.pair])
+                users = solved(target - view(users)[interactions.pair])
         return users
 
     def train(self, shared: Shared, local: Local, interactions: Interactions) -> Statistics:
@@ -197,24 +204,29 @@ class Biases(Learner):
 
     def own_view(self, shared: Shared, users: Array, interactions: Interactions) -> Array:
         """Return the shrunk mean residual of each client-item pair."""
-        error = self._residual(shared, users, interactions)
-        totals = interactions.sum_by_pair(
-            jnp.stack([interactions.present * error, interactions.present], axis=1)
-        )
+        return self._view(shared, interactions)(users)
+
+    def _view(self, shared: Shared, interactions: Interactions) -> Callable[[Array], Array]:
+        """Return what gives :meth:`own_view` for some users: ratings are counted only once."""
         sure = jnp.clip(shared.items[interactions.pair_item, 2], 0.0, 1.0)
         doubt = (1.0 - sure) / self.item_shrinkage + sure / self.known_item_shrinkage
-        return totals[:, 0] / (totals[:, 1] + 1.0 / doubt)
+        number = interactions.sum_by_pair(interactions.present) + 1.0 / doubt
+
+        def view(users: Array) -> Array:
+            error = self._residual(shared, users, interactions)
+            return interactions.sum_by_pair(interactions.present * error) / number
+
+        return view
 
     def _score(self, shared: Shared, users: Array, user: Array, item: Array) -> Array:
-        return self._predicted(self.table(shared)[item], users[user])
+        rows = self.table(shared)[item]
+        return self.mean + rows[:, _QUALITY] + (rows * users[user]).sum(1)
 
     def _residual(self, shared: Shared, users: Array, interactions: Interactions) -> Array:
         """Return how far each rating is from what is predicted without the client's own view."""
-        rows = self.table(shared)[interactions.item]
-        return interactions.value - self._predicted(rows, interactions.of_users(users))
-
-    def _predicted(self, rows: Array, users: Array) -> Array:
-        return self.mean + rows[:, _QUALITY] + (rows * users).sum(1)
+        table = self.table(shared)
+        expected = self.mean + table[:, _QUALITY][interactions.item]
+        return interactions.value - expected - interactions.scores(table, users)
 
 
 class Posterior(NamedTuple):
@@ -497,7 +509,7 @@ def _line(
         line, spread = found
         weight = jnp.where(known, 1.0 / (noisy + spread), 0.0)
         normal = features.T @ (weight[:, None] * features) + prior
-        line = jnp.linalg.solve(normal, features.T @ (weight * theta))
+        line = solved_systems(normal[None], (features.T @ (weight * theta))[None])[0]
         pull = spread * weight
         own = pull * (theta - features @ line)
         squares = jnp.where(known, own**2 + spread * (1.0 - pull), 0.0).sum()
@@ -506,6 +518,10 @@ def _line(
 
     line, spread = jax.lax.fori_loop(0, _SPREAD_STEPS, better, (jnp.zeros(width), spread))
     weight = jnp.where(known, 1.0 / (noisy + spread), 0.0)
-    variance = jnp.diag(jnp.linalg.inv(features.T @ (weight[:, None] * features) + prior))
+    normal = features.T @ (weight[:, None] * features) + prior
+    units = jnp.eye(width)
+    variance = jnp.diagonal(
+        solved_systems(jnp.broadcast_to(normal, (width, *normal.shape)), units)
+    )
     believed = jnp.maximum(1.0 - _DOUBT * variance / jnp.maximum(line**2, 1e-30), 0.0)
     return believed * line, spread

@@ -22,7 +22,7 @@ from bgtplanner.models.interactions import (
     normal_equations,
     solved_systems,
 )
-from bgtplanner.models.learner import Learner, Local, within
+from bgtplanner.models.learner import Learner, Local, Statistics, within
 
 __all__ = ["Factorization"]
 
@@ -64,15 +64,27 @@ class Factorization(Learner):
     def personalise(self, shared: Shared, local: Local, interactions: Interactions) -> Local:
         """Solve every user's ridge regression: ``(X'X + diag(shrinkage)) w = X'y``."""
         del local
-        rows = shared.items[interactions.item]
-        features = rows.at[:, 0].set(1.0)
-        target = interactions.present * (interactions.value - self.mean - rows[:, 0])
+        table = shared.items.at[:, 0].set(1.0)
         shrinkage = [self.bias_shrinkage] + [self.factor_shrinkage] * self.dim
-        normal = normal_equations(features, shrinkage, interactions)
-        right = interactions.sum_by_user(target[:, None] * features)
+        normal = normal_equations(table, shrinkage, interactions)
+        target = interactions.value - self.mean - shared.items[:, 0][interactions.item]
+        right = interactions.products_by_user(table, interactions.present * target)
         if interactions.layout is None:
             return jnp.linalg.solve(normal, right[..., None])[..., 0]
         return solved_systems(normal, right)
+
+    def train(self, shared: Shared, local: Local, interactions: Interactions) -> Statistics:
+        """Return the gradients of :meth:`loss`, derived by hand: it takes a third of the time."""
+        users = interactions.of_users(local)
+        rows = shared.items[interactions.item]
+        error = interactions.present * (interactions.value - self._score(rows, users))
+        ratings = jnp.maximum(interactions.ratings_of_clients, 1.0)
+        decay = self.item_decay * interactions.present
+        slope = -error[:, None] * users.at[:, 0].set(1.0) + decay[:, None] * rows
+        upload = interactions.sum_by_pair(slope) / interactions.of_clients(ratings)[:, None]
+        squares = error**2 + decay * (rows**2).sum(1)
+        loss = 0.5 * interactions.sum_by_client(squares) / ratings
+        return Statistics(Upload(upload, jnp.zeros((interactions.n_clients, 0))), loss, local)
 
     def loss(self, copies: Upload, local: Local, interactions: Interactions) -> Array:
         """Return half of each client's mean squared error, plus the decay of the rows it used."""

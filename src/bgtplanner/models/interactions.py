@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,9 @@ _OF_EDGES = (
     "user", "item", "value", "arrival", "present", "pair", "pair_client", "pair_item",
 )  # fmt: skip
 _FEW_COLUMNS = 4
+_ROWS = 8  # of edges that are added at a time
 _UNROLLED = 8  # columns up to which systems are made and solved element by element
+_DENSE = 8  # entries per pair up to which pairs are looked up in a table
 _STEPS = 10  # of conjugate gradients; the error is then far below that of the data
 _NEVER = np.iinfo(np.int32).max
 _SMALL = 50_000  # ratings up to which nothing is laid out: programs compile faster without
@@ -106,6 +108,8 @@ class Layout:
         place_of_user: Where each user is in `users`, flat.
         place_of_client: Where each client is in `clients`, flat.
         block: Number of edges in a block.
+        by_row: Whether sums of products are best added row by row: on CPUs, where the products
+            then are never written out.
         mesh: Devices among which the chunks are divided; None if they are all on one.
     """
 
@@ -115,6 +119,7 @@ class Layout:
     place_of_user: Array
     place_of_client: Array
     block: int = field(metadata={"static": True})
+    by_row: bool = field(metadata={"static": True})
     mesh: Mesh | None = field(default=None, metadata={"static": True})
 
     @property
@@ -230,10 +235,11 @@ class Interactions:
         """
         if mesh is None and block is None and len(ratings) <= _SMALL:
             return cls.of(ratings, arrival)
+        devices = jnp.zeros(()).devices() if mesh is None else mesh.devices.flat
+        platform = next(iter(devices)).platform
         if chunk is None:
-            devices = jnp.zeros(()).devices() if mesh is None else mesh.devices.flat
-            chunk = _CHUNK.get(next(iter(devices)).platform, _LARGE_CHUNK)
-        return _laid_out(ratings, arrival, block, chunk, mesh)
+            chunk = _CHUNK.get(platform, _LARGE_CHUNK)
+        return _laid_out(ratings, arrival, block, chunk, mesh, by_row=platform == "cpu")
 
     def put(self, values: NDArray[Any]) -> Array:
         """Return an array on the devices of the edges, whole on each of them."""
@@ -290,6 +296,7 @@ class Interactions:
             place_of_user=jnp.arange(most_users),
             place_of_client=jnp.arange(most_clients),
             block=layout.block,
+            by_row=layout.by_row,
         )
         return replace(
             self,
@@ -376,24 +383,75 @@ class Interactions:
         size = 1 if self.layout is None else self.layout.block
         return values.reshape(values.shape[0] // size, size, *values.shape[1:])
 
-    def squares_by_user(self, rows: Array) -> Array:
-        """Return each user's sum of outer products of rows per edge, ``[n_users, w, w]``.
-
-        Without a layout it is computed column by column, because an outer product for every edge
-        would need `w` times the memory.
-        """
-        if self.layout is None:
-            columns = range(rows.shape[1])
-            return jnp.stack([self.sum_by_user(rows[:, a, None] * rows) for a in columns], axis=1)
-        if rows.shape[1] <= _UNROLLED:  # one pass; products of such small matrices would be slow
-            return self.sum_by_user(rows[:, :, None] * rows[:, None, :])
-        blocks = self._blocks(rows)
-        return self._over_blocks(jnp.einsum("nba,nbc->nac", blocks, blocks, precision="highest"))
-
     def _over_blocks(self, values: Array) -> Array:
         """Return the sum of a quantity of the blocks over each user."""
-        users = self.user if self.layout is None else self.layout.user_of_block
+        users = cast(Layout, self.layout).user_of_block
         return jax.ops.segment_sum(values, users, self.n_users)
+
+    def products_by_user(self, table: Array, values: Array) -> Array:
+        """Return each user's sum of an edge quantity times the row of the item, ``[users, w]``.
+
+        Args:
+            table: A row per item, ``[n_items, w]``.
+            values: The quantity; it counts where a rating is not known, too.
+        """
+        layout = self.layout
+        if layout is None or not layout.by_row or table.shape[1] <= _FEW_COLUMNS:
+            return self.sum_by_user(values[:, None] * table[self.item])
+
+        def row(total: Array, edges: tuple[Array, Array]) -> tuple[Array, None]:
+            item, value = edges
+            return total + value[:, None] * table[item], None
+
+        # The first edges of all blocks, then the second ones: several rows at a time, so that
+        # their sum stays in registers.
+        rows = self._blocks(self.item).T, self._blocks(values).T
+        nothing = jnp.zeros((rows[0].shape[1], table.shape[1]), table.dtype)
+        unroll = min(_ROWS, layout.block)
+        return self._over_blocks(jax.lax.scan(row, nothing, rows, unroll=unroll)[0])
+
+    def scores(self, table: Array, users: Array) -> Array:
+        """Return the inner product of the item's row and the user's, for each edge.
+
+        Args:
+            table: A row per item, ``[n_items, w]``.
+            users: A row per user, ``[n_users, w]``.
+        """
+        rows, layout = table[self.item], self.layout
+        if layout is None or not layout.by_row or table.shape[1] <= _UNROLLED:
+            return (rows * self.of_users(users)).sum(1)
+        rows = jax.lax.optimization_barrier(rows)  # type: ignore[no-untyped-call]
+        blocks = self._blocks(rows)  # they were gathered first: fused, it would be slower
+        return jnp.einsum(
+            "nbw,nw->nb", blocks, users[layout.user_of_block], precision="highest"
+        ).ravel()
+
+    def squares_by_user(self, table: Array) -> Array:
+        """Return each user's sum of outer products of the rows of its items, ``[users, w, w]``.
+
+        Few columns are multiplied for every item instead of for every rating. Without a layout
+        it is computed column by column, because an outer product for every edge would need `w`
+        times the memory.
+
+        Args:
+            table: A row per item, ``[n_items, w]``.
+        """
+        width, layout = table.shape[1], self.layout
+        if layout is not None and layout.by_row and _FEW_COLUMNS < width <= _UNROLLED:
+            pairs = [(a, b) for a in range(width) for b in range(a, width)]
+            products = jnp.stack([table[:, a] * table[:, b] for a, b in pairs], axis=1)
+            sums = self.products_by_user(products, self.present)
+            which = {pair: number for number, pair in enumerate(pairs)}
+            order = [which[min(a, b), max(a, b)] for a in range(width) for b in range(width)]
+            return sums[:, np.array(order)].reshape(-1, width, width)
+        if layout is None or width <= _UNROLLED:
+            rows = self.present[:, None] * table[self.item]
+            if layout is not None:  # one pass; products of such small matrices would be slow
+                return self.sum_by_user(rows[:, :, None] * rows[:, None, :])
+            columns = range(width)
+            return jnp.stack([self.sum_by_user(rows[:, a, None] * rows) for a in columns], axis=1)
+        blocks = self._blocks(self.present[:, None] * table[self.item])
+        return self._over_blocks(jnp.einsum("nba,nbc->nac", blocks, blocks, precision="highest"))
 
     @property
     def ratings_of_clients(self) -> Array:
@@ -410,8 +468,15 @@ class Interactions:
         Only for clients with several users: their pairs are sorted by client and item.
         """
         last = self.pair_item.shape[0]
-        low = jnp.searchsorted(self.pair_client, client, side="left")
-        end = jnp.searchsorted(self.pair_client, client, side="right")
+        place = jnp.arange(last, dtype=jnp.int32)
+        if self.n_clients * self.n_items <= _DENSE * last:  # a table of all of them is small
+            table = jnp.full((self.n_clients, self.n_items), last, dtype=jnp.int32)
+            found = table.at[self.pair_client, self.pair_item].set(place, mode="drop")
+            return found[client, item]
+        real = self.pair_item < self.n_items  # padding comes after the items of a client
+        first = jax.ops.segment_min(place, self.pair_client, self.n_clients)
+        number = jax.ops.segment_sum(real.astype(jnp.int32), self.pair_client, self.n_clients)
+        low, end = first[client], (first + number)[client]
 
         def halve(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
             low, high = bounds
@@ -419,10 +484,10 @@ class Interactions:
             below = (low < high) & (self.pair_item[jnp.minimum(middle, last - 1)] < item)
             return jnp.where(below, middle + 1, low), jnp.where(below, high, middle)
 
-        steps = max(self.n_items, 1).bit_length() + 1
-        found, _ = jax.lax.fori_loop(0, steps, halve, (low, end))
-        there = (found < end) & (self.pair_item[jnp.minimum(found, last - 1)] == item)
-        return jnp.where(there, found, last)
+        steps = max(self.n_items, 1).bit_length()
+        at, _ = jax.lax.fori_loop(0, steps, halve, (low, end))
+        there = (at < end) & (self.pair_item[jnp.minimum(at, last - 1)] == item)
+        return jnp.where(there, at, last)
 
 
 def copies(shared: Shared, interactions: Interactions) -> Upload:
@@ -445,6 +510,8 @@ def _laid_out(
     block: int | None,
     chunk: int,
     mesh: Mesh | None,
+    *,
+    by_row: bool,
 ) -> Interactions:
     """Return the edges of some training ratings in blocks and chunks."""
     of_users = np.bincount(ratings.user, minlength=ratings.n_users)
@@ -528,6 +595,7 @@ def _laid_out(
             place_of_user=whole(place_of_user),
             place_of_client=whole(place_of_client),
             block=block,
+            by_row=by_row,
             mesh=mesh,
         ),
     )
@@ -606,7 +674,7 @@ def _pairs(
 
 
 def ridge(
-    features: Array, shrinkage: list[float], interactions: Interactions
+    table: Array, shrinkage: list[float], interactions: Interactions
 ) -> Callable[[Array], Array]:
     """Return the solver of every user's ridge regression, ``(X'X + diag(shrinkage)) w = X'y``.
 
@@ -616,25 +684,24 @@ def ridge(
     be larger than the ratings.
 
     Args:
-        features: The row of X of each edge, ``[n_edges, width]``.
+        table: The row of X that a rating of each item has, ``[n_items, width]``.
         shrinkage: Ridge weight of each column.
         interactions: The ratings that are known.
     """
-    width, laid_out = features.shape[1], interactions.layout is not None
-    known = interactions.present[:, None] * features
+    width, laid_out = table.shape[1], interactions.layout is not None
 
     def transposed(values: Array) -> Array:
-        return interactions.sum_by_user(known * values[:, None])
+        return interactions.products_by_user(table, interactions.present * values)
 
     if width <= _FEW_COLUMNS:
-        normal = normal_equations(features, shrinkage, interactions)
+        normal = normal_equations(table, shrinkage, interactions)
         if laid_out:
             return lambda target: solved_systems(normal, transposed(target))
         inverse = jnp.linalg.inv(normal)
         return lambda target: jnp.einsum("uab,ub->ua", inverse, transposed(target))
     penalty = jnp.array(shrinkage)
-    if laid_out and features.shape[0] >= width * interactions.n_users:
-        normal = normal_equations(features, shrinkage, interactions)
+    if laid_out and interactions.item.shape[0] >= width * interactions.n_users:
+        normal = normal_equations(table, shrinkage, interactions)
         squares = jnp.diagonal(normal, axis1=1, axis2=2)
 
         def product(direction: Array) -> Array:
@@ -642,11 +709,10 @@ def ridge(
             return moved
 
     else:
-        squares = interactions.sum_by_user(known * features) + penalty
+        squares = interactions.products_by_user(table**2, interactions.present) + penalty
 
         def product(direction: Array) -> Array:
-            along = (features * interactions.of_users(direction)).sum(1)
-            return transposed(along) + penalty * direction
+            return transposed(interactions.scores(table, direction)) + penalty * direction
 
     preconditioner = 1.0 / squares
 
@@ -671,13 +737,12 @@ def ridge(
     return solved
 
 
-def normal_equations(features: Array, shrinkage: list[float], interactions: Interactions) -> Array:
+def normal_equations(table: Array, shrinkage: list[float], interactions: Interactions) -> Array:
     """Return ``X'X + diag(shrinkage)`` of every user's ridge regression.
 
-    Its shape is ``[n_users, width, width]``.
+    Its shape is ``[n_users, width, width]``. `table` has the row of X for each item.
     """
-    known = interactions.present[:, None] * features  # the mask is 0 or 1, and so is its square
-    return interactions.squares_by_user(known) + jnp.diag(jnp.array(shrinkage))
+    return interactions.squares_by_user(table) + jnp.diag(jnp.array(shrinkage))
 
 
 def solved_systems(normal: Array, right: Array) -> Array:

@@ -336,11 +336,11 @@ class Tastes(Biases):
 
     def _told(self, shared: Shared, interactions: Interactions) -> Array:
         """Return ``x_u (Q' x_u)'``, summed over a client's users, for each of its items."""
-        axes = shared.items[:, _OWN : _OWN + self._axes][interactions.item]
         weight = self._weight(interactions) * _picked(_share(shared))[interactions.item]
         length = jnp.sqrt(interactions.sum_by_user(weight**2))
         weight = weight / interactions.of_users(jnp.maximum(length, 1e-12))
-        scores = interactions.sum_by_user(weight[:, None] * axes)
+        axes = shared.items[:, _OWN : _OWN + self._axes]
+        scores = interactions.products_by_user(axes, weight)
         return interactions.sum_by_pair(weight[:, None] * interactions.of_users(scores))
 
     def _turned(
@@ -423,7 +423,7 @@ class Tastes(Biases):
         variance, turn = jnp.linalg.eigh(table.T @ (share[:, None] * table))
         table = table @ turn
         weight = self._weight(interactions)
-        total = interactions.sum_by_user(weight[:, None] * table[interactions.item])
+        total = interactions.products_by_user(table, weight)
         number = interactions.sum_by_user(weight)
         spread = number[:, None] * jnp.maximum(variance, 0.0)  # of the total, for a random draw
         surprise = jnp.where(spread > 1e-9, total**2 / jnp.maximum(spread, 1e-9), 0.0)
