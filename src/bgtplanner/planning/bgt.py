@@ -129,6 +129,7 @@ class BGTPlanner(LevelPolicy):
         self._goal = Objective(self.objective, self.traffic)
         self._agenda = Agenda()
         self.charges = self._charges_of_levels()
+        self._largest = self.charges.max(axis=0)
         self.process = Predictor(**(self._process if self.predictor is None else self.predictor))
         self._position, self._usual = self._positions()
         tried = self.charges[0, int(self.skip) :] <= self._dearest * self._even[0]
@@ -159,15 +160,17 @@ class BGTPlanner(LevelPolicy):
         number = self.charges.shape[1]
         predicted = self._predict(context[None])[0]
         unit = self._reward_unit()
-        costs, allowance = np.where(left[:, None] > 0, self._costs, 0.0), self._allowance()
+        costs, allowance = self._costs, self._allowance()
+        if np.count_nonzero(left) < len(left):
+            costs = np.where(left[:, None] > 0, costs, 0.0)
         self._replay(context, predicted, unit, costs, allowance)
         prices = self.constrainer.prices()
-        price = prices @ costs
+        price = prices @ costs if len(prices) > 1 else prices * costs[0]
         score = predicted / unit + prices @ allowance - price
         chance = probabilities(score, self._gamma(number))
         level = self.drawn(chance)
         choice = self.choice(
-            level, "drawn by score", charges=self.charges.max(axis=0), predicted=predicted,
+            level, "drawn by score", charges=self._largest, predicted=predicted,
             price=price * unit, score=score * unit, probability=chance,
         )  # fmt: skip
         return self._by_left(choice)

@@ -18,6 +18,7 @@ approach those of the linear programme over these contexts (:func:`solve_program
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,7 +76,7 @@ class Constrainer:
         with np.errstate(over="ignore"):
             push = min(self.step * self.radius, _MOST) * gradient
         moved[:-1] -= np.clip(push, -_MOST, _MOST)
-        self._set(moved)
+        self._set(moved.tolist())
 
     def replay(
         self, rewards: Floats, costs: Floats, allowance: Floats, *, steps: int, rate: float
@@ -94,16 +95,22 @@ class Constrainer:
         """
         # A resource that no one can pay from any more costs nothing, so its price falls.
         per_context = costs / (np.maximum(allowance, 1e-300)[:, None] * len(rewards))
+        before, moves = b"", []
         for _ in range(steps):
-            chosen = (rewards - self.prices() @ costs).argmax(axis=1)
-            spent = np.add.reduce(per_context.take(chosen, axis=1), axis=1)
-            moved = self._log.copy()
-            moved[:-1] += rate * np.minimum(spent - 1.0, 1.0)
-            self._set(moved)
+            prices = self.prices()
+            price = prices @ costs if len(prices) > 1 else prices * costs[0]
+            chosen = (rewards - price).argmax(axis=1)
+            if (now := chosen.tobytes()) != before:  # otherwise it costs as much as before
+                spent = np.add.reduce(per_context.take(chosen, axis=1), axis=1)
+                before, moves = now, [rate * min(cost - 1.0, 1.0) for cost in spent.tolist()]
+            *logs, slack = self._log.tolist()
+            self._set([*map(add, logs, moves), slack])
 
-    def _set(self, logs: Floats) -> None:
-        logs = logs - np.maximum.reduce(logs)  # first: huge logarithms would lose their digits
-        self._log = np.maximum(logs - np.log(np.add.reduce(np.exp(logs))), _LOG_LEAST)
+    def _set(self, logs: list[float]) -> None:
+        most = max(logs)  # first: huge logarithms would lose their digits
+        logs = [each - most for each in logs]
+        total = float(np.log(np.add.reduce(np.exp(logs))))
+        self._log = np.array([max(each - total, _LOG_LEAST) for each in logs])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state, as plain data."""
