@@ -212,7 +212,7 @@ def noise_of(
     paying = charges > 0
     multipliers = np.full(len(charges), np.inf)
     bounds, scales = np.full(len(charges), float(clip)), np.full(len(charges), np.inf)
-    if paying.any():
+    if np.count_nonzero(paying):
         multipliers[paying] = accountant.noise_multiplier(charges[paying])
         if trust == "secagg":
             least = float(multipliers.min())
