@@ -229,7 +229,7 @@ class BGTPlanner(LevelPolicy):
         The mean client of a class pays what was chosen.
         """
         left = self.own_left()
-        if left is None or not choice.charges.any():
+        if left is None or not np.count_nonzero(choice.charges):
             return choice
         rate = choice.charges / np.maximum(self.left(), TICK)
         return choice._replace(own_charges=rate[self.budgets.class_of_client] * left)
@@ -412,7 +412,7 @@ class BGTPlanner(LevelPolicy):
         inputs[:, :, 0], inputs[:, :, 1:] = self._position[first:], contexts[:, None]
         expected = np.zeros((len(contexts), number))  # a skipped round brings nothing
         means = self.process.expect(inputs.reshape(-1, inputs.shape[2]), time=self.round)
-        expected[:, first:] = means.reshape(len(contexts), real) * self._usual[first:]
+        np.multiply(means.reshape(-1, real), self._usual[first:], out=expected[:, first:])
         return expected
 
     def _replay(

@@ -121,7 +121,8 @@ class Predictor:
         rewards, weights = self._rewards[: self._size], 1.0 / self._doubts[: self._size]
         weights /= np.add.reduce(weights)
         mean = float(weights @ rewards)
-        spread = math.sqrt(weights @ (rewards - mean) ** 2) or abs(mean) or 1.0
+        off = rewards - mean
+        spread = math.sqrt(weights @ (off * off)) or abs(mean) or 1.0
         return max(mean, spread / self._size**0.5), spread
 
     def observe(

@@ -289,6 +289,9 @@ class Spending:
             else:  # it happens to cover whole classes evenly
                 payment = payment._replace(clients=None, ticks=by_class[0], by_class=True)
         self._fitting = None
+        if adds is not None and payment.clients is None and not payment.ticks.ndim:
+            self.sums = np.minimum(self.sums + adds, CEILING)  # the usual case: everyone, evenly
+            return
         who, ticks = self.paid(payment)
         adds = self.adds(ticks, who) if adds is None else adds
         if np.count_nonzero(who) == len(who):
@@ -371,7 +374,8 @@ def _class_ticks(charge: ArrayLike, classes: int) -> Ticks:
         asked = array != 0
         return np.where(asked, to_ticks(np.where(asked, array, 1.0)), 0)
     ticks = to_ticks(array)
-    return ticks if np.count_nonzero(ticks != ticks[0]) else np.asarray(ticks[0])
+    even = classes == 1 or not np.count_nonzero(ticks != ticks[0])
+    return np.asarray(ticks[0]) if even else ticks
 
 
 def _mask(clients: ArrayLike, n_clients: int) -> Mask:

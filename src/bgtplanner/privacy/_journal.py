@@ -106,7 +106,7 @@ class Row(NamedTuple):
     def after(cls, head: Head | None, kind: str, run: str, round_: int, payload: bytes) -> Row:
         """Return the row that follows a head."""
         number, previous = (0, _START) if head is None else (head.number + 1, head.hash)
-        texts = [part.encode() for part in (str(number), kind, run, str(round_))]
+        texts = (b"%d" % number, kind.encode(), run.encode(), b"%d" % round_)
         named = b"".join([len(text).to_bytes(8, "little") + text for text in texts])
         digest = hashlib.sha256(previous + named)
         digest.update(payload)

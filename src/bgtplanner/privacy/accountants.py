@@ -105,7 +105,7 @@ def to_ticks(charge: ArrayLike) -> Ticks:
 
 def from_ticks(ticks: ArrayLike) -> Floats:
     """Return ticks as charges: exact up to 2^53 ticks (a charge of 512), then to 16 digits."""
-    return np.asarray(np.asarray(ticks, dtype=np.int64) * np.float64(TICK), dtype=np.float64)
+    return np.asarray(np.asarray(ticks, dtype=np.int64) * TICK, dtype=np.float64)
 
 
 class Accountant:
@@ -192,10 +192,10 @@ class Accountant:
         rows = [row if power == 1 else _root_ticks(row, power) for row, power in every]
         best = rows[0] if len(rows) == 1 else np.maximum.reduce(rows)
         charge = from_ticks(best)
+        if best.size == 1 and best.item() <= 2**53:  # as in to_ticks
+            return charge
         # Above 2^53 ticks this may be rounded up; as a float, `best` would be rounded as well.
         too_large = (charge / TICK).astype(np.int64) > best
-        if not np.count_nonzero(too_large):
-            return charge
         return np.where(too_large, np.nextafter(charge, 0), charge)
 
     def even_charge(self, budget: Budget, rounds: int) -> float:
