@@ -18,7 +18,6 @@ approach those of the linear programme over these contexts (:func:`solve_program
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,7 +75,7 @@ class Constrainer:
         with np.errstate(over="ignore"):
             push = min(self.step * self.radius, _MOST) * gradient
         moved[:-1] -= np.clip(push, -_MOST, _MOST)
-        self._set(moved.tolist())
+        self._set(moved)
 
     def replay(
         self, rewards: Floats, costs: Floats, allowance: Floats, *, steps: int, rate: float
@@ -95,22 +94,36 @@ class Constrainer:
         """
         # A resource that no one can pay from any more costs nothing, so its price falls.
         per_context = costs / (np.maximum(allowance, 1e-300)[:, None] * len(rewards))
-        before, moves = b"", []
+        if len(costs) == 1:
+            self._replay_one(rewards, costs[0], per_context[0], steps=steps, rate=rate)
+            return
         for _ in range(steps):
-            prices = self.prices()
-            price = prices @ costs if len(prices) > 1 else prices * costs[0]
-            chosen = (rewards - price).argmax(axis=1)
-            if (now := chosen.tobytes()) != before:  # otherwise it costs as much as before
-                spent = np.add.reduce(per_context.take(chosen, axis=1), axis=1)
-                before, moves = now, [rate * min(cost - 1.0, 1.0) for cost in spent.tolist()]
-            *logs, slack = self._log.tolist()
-            self._set([*map(add, logs, moves), slack])
+            chosen = (rewards - self.prices() @ costs).argmax(axis=1)
+            spent = np.add.reduce(per_context.take(chosen, axis=1), axis=1)
+            moved = self._log.copy()
+            moved[:-1] += rate * np.minimum(spent - 1.0, 1.0)
+            self._set(moved)
 
-    def _set(self, logs: list[float]) -> None:
-        most = max(logs)  # first: huge logarithms would lose their digits
-        logs = [each - most for each in logs]
-        total = float(np.log(np.add.reduce(np.exp(logs))))
-        self._log = np.array([max(each - total, _LOG_LEAST) for each in logs])
+    def _replay_one(
+        self, rewards: Floats, costs: Floats, per_context: Floats, *, steps: int, rate: float
+    ) -> None:
+        """Do the same for one resource, whose price takes half as long as a plain number."""
+        (log, slack), before, move = self._log.tolist(), b"", 0.0
+        for _ in range(steps):
+            chosen = (rewards - (self.radius * np.exp(log)) * costs).argmax(axis=1)
+            if (now := chosen.tobytes()) != before:  # otherwise it costs as much as before
+                spent = float(np.add.reduce(per_context.take(chosen)))
+                before, move = now, rate * min(spent - 1.0, 1.0)
+            log += move
+            most = max(log, slack)
+            log, slack = log - most, slack - most
+            total = float(np.log(np.exp(log) + np.exp(slack)))
+            log, slack = max(log - total, _LOG_LEAST), max(slack - total, _LOG_LEAST)
+        self._log = np.array([log, slack])
+
+    def _set(self, logs: Floats) -> None:
+        logs = logs - np.maximum.reduce(logs)  # first: huge logarithms would lose their digits
+        self._log = np.maximum(logs - np.log(np.add.reduce(np.exp(logs))), _LOG_LEAST)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state, as plain data."""

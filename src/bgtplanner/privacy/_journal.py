@@ -153,9 +153,9 @@ _in_order = json.JSONEncoder(sort_keys=True).encode
 _parse = json.JSONDecoder().raw_decode  # json.loads takes several times as long for so few values
 
 
-def pack(about: dict[str, Any], data: bytes = b"") -> bytes:
-    """Pack a few named values and some bytes into one payload."""
-    text = _in_order(about).encode()
+def pack(about: dict[str, Any] | str, data: bytes = b"") -> bytes:
+    """Pack a few named values, or their text as it is written, and some bytes into one payload."""
+    text = (about if isinstance(about, str) else _in_order(about)).encode()
     return len(text).to_bytes(4, "little") + text + (zlib.compress(data, 1) if data else _NOTHING)
 
 

@@ -430,7 +430,7 @@ class Ledger:
                     raise LedgerError(f"settle: this ledger has no reservation {number}")
                 if not self._journal.is_unsettled(reservation.number):
                     return
-                row = self._append("settle", *key, pack({"settles": reservation.number}))
+                row = self._append("settle", *key, pack(f'{{"settles": {reservation.number}}}'))
             self._book.settled(row)
 
     def fingerprint(self, *parts: bytes) -> bytes:
