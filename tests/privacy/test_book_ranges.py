@@ -127,11 +127,11 @@ def test_a_reservation_stays_as_it_is_and_is_equal_to_itself_alone() -> None:
             run="a",
             round=0,
             attempt=0,
-            charge=np.zeros(2),
             granted=nobody,
             refused=nobody,
             replayed=nobody,
             number=1,
+            ticks=np.zeros(2, np.int64),
         )
 
     one = make()

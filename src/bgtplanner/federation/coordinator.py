@@ -263,11 +263,12 @@ class Coordinator:
         fits = plan.own_clip is None or self._own_clips
         ConfigError.unless(fits, "own_clip", "one per client", "none, unless privacy.unit = row")
         own, charges = plan.own_charge, plan.charge_by_class
+        asked = plan.participants & invited
         try:
             return self.ledger.reserve(
                 np.maximum(charges, TICK)[plan.class_of_client] if own else charges,
                 run=self.run, round=index, by_class=not own,
-                clients=plan.participants & invited, fingerprint=inputs,
+                clients=None if asked.all() else asked, fingerprint=inputs,
             )  # fmt: skip
         except BudgetExceeded:
             return None

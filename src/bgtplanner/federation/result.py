@@ -158,10 +158,23 @@ class RoundResult:
             norm = float(np.linalg.norm(seen.aggregate))
             noise = seen.noise_std * math.sqrt(len(seen.aggregate))
         rmse, upper = (None, None) if validated is None else validated
-        common = replace(
+        of_plan: dict[str, Any] = {"charge": 0.0, "charges": []}
+        if plan is not None:
+            least = None if plan.skip else float(plan.noise_by_class.multiplier.min())
+            of_plan = {
+                "charge": float(plan.charge_by_class.max()) if paid else 0.0,
+                "charges": plan.charge_by_class.tolist(),
+                "level": plan.level,
+                "clip": plan.largest_clip,
+                "noise_multiplier": least,
+                "why": {  # lists, as the file has them
+                    name: value if isinstance(value, str) else list(value)
+                    for name, value in plan.why._asdict().items()
+                    if value
+                },
+            }
+        return replace(
             self,
-            charge=0.0,
-            charges=[],
             paid=paid,
             late=late,
             released_norm=norm,
@@ -171,22 +184,7 @@ class RoundResult:
             validation_upper=upper,
             plan=plan,
             seen=seen,
-        )
-        if plan is None:
-            return common
-        why: Any = {  # lists, as the file has them
-            name: value if isinstance(value, str) else list(value)
-            for name, value in plan.why._asdict().items()
-            if value
-        }
-        return replace(
-            common,
-            charge=float(plan.charge_by_class.max()) if paid else 0.0,
-            charges=plan.charge_by_class.tolist(),
-            level=plan.level,
-            clip=plan.largest_clip,
-            noise_multiplier=None if plan.skip else float(plan.noise_by_class.multiplier.min()),
-            why=why,
+            **of_plan,
         )
 
     def as_json(self) -> dict[str, Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,17 +30,19 @@ def probabilities(scores: ArrayLike, gamma: float) -> Floats:
         >>> probabilities([1.0, 0.0], gamma=8.0).tolist()
         [0.9, 0.1]
     """
-    values = np.asarray(scores, dtype=np.float64)
-    fits = values.ndim == 1 and len(values) >= 1 and bool(np.isfinite(values).all())
+    array = np.asarray(scores, dtype=np.float64)
+    fits = array.ndim == 1 and array.size >= 1
+    values = array.tolist()  # of so few levels, plain numbers are many times as fast as arrays
+    fits = fits and all(map(math.isfinite, values))
     ConfigError.unless(fits, "scores", scores, "finite numbers, one per level")
     ConfigError.unless(bool(0 <= gamma < np.inf), "gamma", gamma, "0 or a positive number")
-    best = int(values.argmax())
-    with np.errstate(over="ignore"):
-        gaps = np.minimum(values[best] - values, 1e308)  # finite, so that a gamma of 0 gives 0
-        share = 1.0 / (len(values) + gamma * gaps)
+    most, number = max(values), len(values)
+    # Gaps are finite, so that a gamma of 0 gives 0.
+    share = np.array([1.0 / (number + gamma * min(most - value, 1e308)) for value in values])
+    best = values.index(most)
     share[best] = 0.0
     share[best] = 1.0 - share.sum()
-    return np.asarray(share)
+    return share
 
 
 def gamma_growing(levels: int, round: int, rate: float = 64.0) -> float:  # noqa: A002
@@ -47,7 +52,7 @@ def gamma_growing(levels: int, round: int, rate: float = 64.0) -> float:  # noqa
     theory covers an adversary; a smooth process observed at t points is known far better than
     that. The cost of exploration still adds up to the order of sqrt(T).
     """
-    return float(rate * levels * np.sqrt(round + 1.0))
+    return rate * levels * math.sqrt(round + 1.0)
 
 
 def said(note: str, **numbers: Floats) -> Why:
@@ -91,7 +96,7 @@ class LevelPolicy(LedgerPolicy):
 
     def drawn(self, chance: Floats) -> int:
         """Draw a level, each with its chance."""
-        place = int(np.searchsorted(chance.cumsum(), self._generator.random()))
+        place = bisect_left(list(accumulate(chance.tolist())), self._generator.random())
         return min(place, len(chance) - 1)
 
     def choice(self, level: int, note: str, **numbers: Floats) -> Choice:

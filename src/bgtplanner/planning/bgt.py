@@ -129,6 +129,7 @@ class BGTPlanner(LevelPolicy):
         self._goal = Objective(self.objective, self.traffic)
         self._agenda = Agenda()
         self.charges = self._charges_of_levels()
+        self._largest = self.charges.max(axis=0)
         self.process = Predictor(**(self._process if self.predictor is None else self.predictor))
         self._position, self._usual = self._positions()
         tried = self.charges[0, int(self.skip) :] <= self._dearest * self._even[0]
@@ -159,15 +160,17 @@ class BGTPlanner(LevelPolicy):
         number = self.charges.shape[1]
         predicted = self._predict(context[None])[0]
         unit = self._reward_unit()
-        costs, allowance = np.where(left[:, None] > 0, self._costs, 0.0), self._allowance()
+        costs, allowance = self._costs, self._allowance()
+        if np.count_nonzero(left) < len(left):
+            costs = np.where(left[:, None] > 0, costs, 0.0)
         self._replay(context, predicted, unit, costs, allowance)
         prices = self.constrainer.prices()
-        price = prices @ costs
+        price = prices @ costs if len(prices) > 1 else prices * costs[0]
         score = predicted / unit + prices @ allowance - price
         chance = probabilities(score, self._gamma(number))
         level = self.drawn(chance)
         choice = self.choice(
-            level, "drawn by score", charges=self.charges.max(axis=0), predicted=predicted,
+            level, "drawn by score", charges=self._largest, predicted=predicted,
             price=price * unit, score=score * unit, probability=chance,
         )  # fmt: skip
         return self._by_left(choice)
@@ -226,7 +229,7 @@ class BGTPlanner(LevelPolicy):
         The mean client of a class pays what was chosen.
         """
         left = self.own_left()
-        if left is None or not choice.charges.any():
+        if left is None or not np.count_nonzero(choice.charges):
             return choice
         rate = choice.charges / np.maximum(self.left(), TICK)
         return choice._replace(own_charges=rate[self.budgets.class_of_client] * left)
@@ -409,7 +412,7 @@ class BGTPlanner(LevelPolicy):
         inputs[:, :, 0], inputs[:, :, 1:] = self._position[first:], contexts[:, None]
         expected = np.zeros((len(contexts), number))  # a skipped round brings nothing
         means = self.process.expect(inputs.reshape(-1, inputs.shape[2]), time=self.round)
-        expected[:, first:] = means.reshape(len(contexts), real) * self._usual[first:]
+        np.multiply(means.reshape(-1, real), self._usual[first:], out=expected[:, first:])
         return expected
 
     def _replay(

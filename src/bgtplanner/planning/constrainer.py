@@ -94,12 +94,32 @@ class Constrainer:
         """
         # A resource that no one can pay from any more costs nothing, so its price falls.
         per_context = costs / (np.maximum(allowance, 1e-300)[:, None] * len(rewards))
+        if len(costs) == 1:
+            self._replay_one(rewards, costs[0], per_context[0], steps=steps, rate=rate)
+            return
         for _ in range(steps):
             chosen = (rewards - self.prices() @ costs).argmax(axis=1)
             spent = np.add.reduce(per_context.take(chosen, axis=1), axis=1)
             moved = self._log.copy()
             moved[:-1] += rate * np.minimum(spent - 1.0, 1.0)
             self._set(moved)
+
+    def _replay_one(
+        self, rewards: Floats, costs: Floats, per_context: Floats, *, steps: int, rate: float
+    ) -> None:
+        """Do the same for one resource, whose price takes half as long as a plain number."""
+        (log, slack), before, move = self._log.tolist(), b"", 0.0
+        for _ in range(steps):
+            chosen = (rewards - (self.radius * np.exp(log)) * costs).argmax(axis=1)
+            if (now := chosen.tobytes()) != before:  # otherwise it costs as much as before
+                spent = float(np.add.reduce(per_context.take(chosen)))
+                before, move = now, rate * min(spent - 1.0, 1.0)
+            log += move
+            most = max(log, slack)
+            log, slack = log - most, slack - most
+            total = float(np.log(np.exp(log) + np.exp(slack)))
+            log, slack = max(log - total, _LOG_LEAST), max(slack - total, _LOG_LEAST)
+        self._log = np.array([log, slack])
 
     def _set(self, logs: Floats) -> None:
         logs = logs - np.maximum.reduce(logs)  # first: huge logarithms would lose their digits

@@ -76,7 +76,8 @@ def context_of(context: ArrayLike | None) -> Floats:
     shown = kind if not array.ndim else f"{kind} of shape {array.shape}"
     ConfigError.unless(row, "context", shown, expected)
     seen = array.astype(np.float64).ravel()
-    ConfigError.unless(bool(np.isfinite(seen).all()), "context", "NaN or infinite", expected)
+    finite = np.count_nonzero(np.isfinite(seen)) == len(seen)
+    ConfigError.unless(finite, "context", "NaN or infinite", expected)
     return seen
 
 
@@ -84,6 +85,8 @@ def reward_of(reward: object) -> float | None:
     """Return a reward as a finite number; None stays None."""
     if reward is None:
         return None
+    if isinstance(reward, float) and math.isfinite(reward):  # the usual case
+        return float(reward)
     real = isinstance(reward, numbers.Real) and not isinstance(reward, bool)
     # Scalars of other libraries, such as JAX and torch, are arrays without an axis.
     dtype = str(getattr(reward, "dtype", ""))

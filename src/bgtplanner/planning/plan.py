@@ -212,7 +212,7 @@ def noise_of(
     paying = charges > 0
     multipliers = np.full(len(charges), np.inf)
     bounds, scales = np.full(len(charges), float(clip)), np.full(len(charges), np.inf)
-    if paying.any():
+    if np.count_nonzero(paying):
         multipliers[paying] = accountant.noise_multiplier(charges[paying])
         if trust == "secagg":
             least = float(multipliers.min())
@@ -335,7 +335,7 @@ class Plan:
     @property
     def skip(self) -> bool:
         """Whether this round is skipped: nothing is released and nothing was charged."""
-        return self.accountant is not None and not self.charge_by_class.any()
+        return self.accountant is not None and not np.count_nonzero(self.charge_by_class)
 
     @cached_property
     def noise_by_class(self) -> Noise:
@@ -468,11 +468,12 @@ class Untold:
     """
 
     def __init__(self, marks: Mapping[int, str] | None = None) -> None:
-        self._marks = dict(marks or {})
+        # What a plan says, until it has to be written down: then only its hash.
+        self._marks: dict[int, str | tuple[Any, ...]] = dict(marks or {})
 
     def add(self, plan: Plan) -> None:
         """Note that a plan was asked for."""
-        self._marks[plan.round] = _mark(plan)
+        self._marks[plan.round] = _said(plan)
 
     def check(self, plan: object) -> Plan:
         """Return the plan if it was asked for here, is unchanged and was not told yet."""
@@ -482,7 +483,9 @@ class Untold:
         expected = "one that was asked for and not told yet"
         ConfigError.unless(known is not None, "plan", plan.round, expected)
         expected = "the plan of this round as this planner gave it, not another's or a changed one"
-        ConfigError.unless(known == _mark(plan), "plan", plan.round, expected)
+        told = _said(plan)
+        same = known == (_hash(told) if isinstance(known, str) else told)
+        ConfigError.unless(same, "plan", plan.round, expected)
         return plan
 
     def remove(self, plan: Plan) -> None:
@@ -491,7 +494,10 @@ class Untold:
 
     def state_dict(self) -> dict[str, str]:
         """Return rounds and hashes, as plain data."""
-        return {str(at): mark for at, mark in sorted(self._marks.items())}
+        marks = {at: self._marks[at] for at in sorted(self._marks)}
+        return {
+            str(at): mark if isinstance(mark, str) else _hash(mark) for at, mark in marks.items()
+        }
 
     @classmethod
     def from_state(cls, state: Any, rounds: int) -> Untold:
@@ -505,10 +511,11 @@ class Untold:
         return cls({whole("pending", int(at), 0, rounds - 1): mark for at, mark in state.items()})
 
 
-def _mark(plan: Plan) -> str:
+def _said(plan: Plan) -> tuple[Any, ...]:
+    """Return what a plan says, as numbers and copies that no one can change."""
     paid = plan.reservation
     granted = paid is None or plan.participants is paid.granted
-    about = (
+    return (
         plan.token,
         plan.round,
         plan.accountant,
@@ -524,4 +531,7 @@ def _mark(plan: Plan) -> str:
         # By identity where possible: a mask of a million clients need not be compared.
         granted or (paid is not None and np.array_equal(plan.participants, paid.granted)),
     )
-    return hashlib.sha256(repr(about).encode()).hexdigest()
+
+
+def _hash(said: tuple[Any, ...]) -> str:
+    return hashlib.sha256(repr(said).encode()).hexdigest()

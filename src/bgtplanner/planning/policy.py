@@ -243,12 +243,15 @@ class LedgerPolicy(Policy):
         self.round = 0
         self._untold = Untold()
         self._even = self.even_charges(self.rounds)
+        self._smallest = _TOO_LITTLE * self._even
         self._limits = np.stack(
             [self.accountant.limit_ticks(b) for b in self.budgets.classes], axis=1
         )
         # Of an accountant with two sums, the one that lasts longer at an even pace is the limit.
         paces = self._limits[:, 0] / self.accountant.sum_ticks(self._even[0])
         self._binding = int(paces.argmax())
+        sizes = np.bincount(self.budgets.class_of_client, minlength=len(self.budgets.classes))
+        self._any_empty = not sizes.all()
 
     def spending_from(self, ledger: Ledger, trust: Trust | None = None) -> Self:
         """Return a copy of a policy that has not begun, which spends from another ledger.
@@ -323,8 +326,9 @@ class LedgerPolicy(Policy):
     def share_left(self) -> Floats:
         """Return the share of its budget that the mean client of each class has left."""
         # Of two sums, one may be used up: what the other has left can still be paid.
-        spent = (self._mean_spent() / self._limits).min(axis=0)
-        return np.asarray(np.maximum(1 - spent, 0.0))
+        spent = self._mean_spent() / self._limits
+        least = spent[0] if len(spent) == 1 else spent.min(axis=0)
+        return np.asarray(np.maximum(1 - least, 0.0))
 
     def ask(
         self,
@@ -453,7 +457,9 @@ class LedgerPolicy(Policy):
 
     def _left_of(self, spending: Spending, clients: Mask | None) -> Floats:
         """Return the largest charge that any of these clients can still pay, per class."""
-        if clients is None:
+        if clients is None and not self._any_empty:
+            return spending.left_by_class()
+        if clients is None:  # a class without clients has spent nothing
             return self.accountant.largest_fitting(spending.least_spent_by_class(), self._limits)
         most = np.zeros(len(self.budgets.classes))
         np.maximum.at(most, self.budgets.class_of_client[clients], spending.left()[clients])
@@ -461,7 +467,7 @@ class LedgerPolicy(Policy):
 
     def _enough(self, left: Floats) -> bool:
         """Return whether a round can be paid for that does not only do harm."""
-        return bool((left >= _TOO_LITTLE * self._even).any())
+        return bool(np.count_nonzero(left >= self._smallest))
 
     def _mean_spent(self) -> Ticks:
         """Return the mean sums per class, in whole ticks, over the clients within reach."""
@@ -482,7 +488,8 @@ class LedgerPolicy(Policy):
             return self._reserve_own(choice, choice.own_charges, clients, fingerprint)
         for _ in range(2):
             charges = np.minimum(wished, left)  # the last charge is capped at what is left
-            if not charges.any():  # the policy skips the round, or no invited client can pay
+            # The policy skips the round, or no invited client can pay.
+            if not np.count_nonzero(charges):
                 over = clients is None and wished.any()
                 return None if over else self._plan(choice, 0.0 * wished, None)
             try:
@@ -523,13 +530,16 @@ class LedgerPolicy(Policy):
         reservation: Reservation | None,
         index: NDArray[np.int32] | None = None,
     ) -> Plan:
-        nobody = np.zeros(len(self.budgets), dtype=bool)
+        if reservation is None:
+            participants = np.zeros(len(self.budgets), dtype=bool)
+        else:
+            participants = reservation.granted
         return Plan(
             round=self.round,
             accountant=self.accountant.name,
             largest_clip=self.clip if choice.clip is None else choice.clip,
             charge_by_class=charges,
-            participants=nobody if reservation is None else reservation.granted,
+            participants=participants,
             class_of_client=self.budgets.class_of_client if index is None else index,
             trust=self.trust,
             neighbours=self.ledger.neighbours,

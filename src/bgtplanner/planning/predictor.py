@@ -121,7 +121,8 @@ class Predictor:
         rewards, weights = self._rewards[: self._size], 1.0 / self._doubts[: self._size]
         weights /= np.add.reduce(weights)
         mean = float(weights @ rewards)
-        spread = math.sqrt(weights @ (rewards - mean) ** 2) or abs(mean) or 1.0
+        off = rewards - mean
+        spread = math.sqrt(weights @ (off * off)) or abs(mean) or 1.0
         return max(mean, spread / self._size**0.5), spread
 
     def observe(
@@ -139,7 +140,8 @@ class Predictor:
             ConfigError: If something is not a finite number, or the number of inputs changes.
         """
         row = np.asarray(inputs, dtype=np.float64).ravel()
-        ConfigError.unless(bool(np.isfinite(row).all()), "inputs", "NaN", "finite numbers")
+        number = np.count_nonzero(np.isfinite(row))
+        ConfigError.unless(number == len(row), "inputs", "NaN", "finite numbers")
         finite = math.isfinite(reward) and math.isfinite(time)
         ConfigError.unless(finite, "reward", reward, "a finite number, at a finite time")
         ConfigError.unless(bool(1e-12 < doubt < 1e12), "doubt", doubt, "a positive number")
@@ -179,7 +181,8 @@ class Predictor:
 
     def expect(self, inputs: ArrayLike, *, time: float) -> Floats:
         """Return the mean of :meth:`predict` alone, which is much cheaper for many inputs."""
-        rows = np.atleast_2d(np.asarray(inputs, dtype=np.float64))
+        rows = np.asarray(inputs, dtype=np.float64)
+        rows = rows if rows.ndim == 2 else np.atleast_2d(rows)
         centre, spread = self.reward_scale()
         number = self._size
         if not number:
@@ -238,6 +241,7 @@ class Predictor:
         old = self.__dict__.copy()
         self._inputs: Floats = np.zeros((room, width))
         self._scaled: Floats = np.zeros((room, width))
+        self._halves: Floats = np.zeros(room)  # half of the squared length of each of these
         self._times: Floats = np.zeros(room)
         self._rewards: Floats = np.zeros(room)
         self._doubts: Floats = np.zeros(room)
@@ -246,34 +250,42 @@ class Predictor:
         if not number:
             self._lengths = np.full(width, self._length)
             self._centre, self._spread = np.zeros(width), np.ones(width)
+            self._unit = self._spread * self._lengths
             return
-        for name in ("_inputs", "_scaled", "_times", "_rewards", "_doubts"):
+        for name in ("_inputs", "_scaled", "_halves", "_times", "_rewards", "_doubts"):
             getattr(self, name)[:number] = old[name][:number]
         self._whitened[:, :number] = old["_whitened"][:, :number]
         self._inverse[:number, :number] = old["_inverse"][:number, :number]
 
     def _scale(self, rows: Floats) -> Floats:
-        # Two comparisons each: np.clip takes several times as long for a few numbers.
-        rows = np.minimum(np.maximum(rows, -_LARGEST), _LARGEST)
-        scaled = (rows - self._centre) / (self._spread * self._lengths)
+        """Return inputs that are not above the largest, in length scales from their centre."""
+        # Two comparisons: np.clip takes several times as long for a few numbers.
+        scaled = (rows - self._centre) / self._unit
         bounded: Floats = np.minimum(np.maximum(scaled, -_FARTHEST), _FARTHEST)
         return bounded
 
     def _kernel(self, rows: Floats, time: float) -> Floats:
         """Return the kernel between some inputs at one time and all observations."""
-        ages = np.abs(self._times[: self._size] - time)
-        return _kernel(self._scale(rows), self._scaled[: self._size], ages, self.forgetting)
+        number = self._size
+        rows = self._scale(np.minimum(np.maximum(rows, -_LARGEST), _LARGEST))
+        ages = np.abs(self._times[:number] - time)
+        others, halves = self._scaled[:number], self._halves[:number]
+        return _kernel(rows, _half_squares(rows), others, halves, ages, self.forgetting)
 
     def _extend(self) -> None:
         """Add a row to the inverse factor, for the newest observation."""
         at = self._size - 1
-        self._scaled[at] = self._scale(self._inputs[at])
+        scaled, halves = self._scaled, self._halves
+        own = scaled[at : at + 1]
+        own[0] = self._scale(self._inputs[at])
+        half = halves[at : at + 1]
+        half[:] = _half_squares(own)
         ages = np.abs(self._times[:at] - self._times[at])
-        across = _kernel(self._scaled[at : at + 1], self._scaled[:at], ages, self.forgetting)[0]
+        across = _kernel(own, half, scaled[:at], halves[:at], ages, self.forgetting)[0]
         inverse = self._inverse[:at, :at]
         row = inverse @ across
-        own = 1.0 + self.noise**2 * self._doubts[at] + _JITTER
-        corner = math.sqrt(max(own - float(row @ row), _JITTER))
+        variance = 1.0 + self.noise**2 * float(self._doubts[at]) + _JITTER
+        corner = math.sqrt(max(variance - float(row @ row), _JITTER))
         self._inverse[at, :at] = (row @ inverse) / -corner
         self._inverse[at, at] = 1.0 / corner
         reward = self._rewards[at] - row @ self._whitened[0, :at]
@@ -283,12 +295,15 @@ class Predictor:
     def _rebuild(self) -> None:
         """Compute the whole inverse factor anew, after scales have changed."""
         number = self._rebuilt = self._size
+        self._unit = self._spread * self._lengths
         self._scaled[:number] = self._scale(self._inputs[:number])
+        self._halves[:number] = _half_squares(self._scaled[:number])
         if not number:
             return
-        scaled, times = self._scaled[:number], self._times[:number]
+        scaled, halves = self._scaled[:number], self._halves[:number]
+        times = self._times[:number]
         ages = np.abs(times[:, None] - times)
-        covariance = _kernel(scaled, scaled, ages, self.forgetting)
+        covariance = _kernel(scaled, halves, scaled, halves, ages, self.forgetting)
         noise = self.noise**2 * self._doubts[:number]
         covariance[np.diag_indices(number)] = 1.0 + noise + _JITTER
         inverse = _inverse_factor(covariance)
@@ -352,13 +367,21 @@ class Predictor:
         self._rebuild()
 
 
-def _kernel(rows: Floats, others: Floats, ages: Floats, forgetting: float) -> Floats:
-    squares = np.add.reduce(rows * rows, axis=1)[:, None] + np.add.reduce(others * others, axis=1)
-    squares -= 2 * (rows @ others.T)
-    exponent = np.minimum(-0.5 * squares, 0.0)
+def _half_squares(rows: Floats) -> Floats:
+    """Return half of the squared length of each row."""
+    half: Floats = 0.5 * np.add.reduce(rows * rows, axis=1)
+    return half
+
+
+def _kernel(
+    rows: Floats, half: Floats, others: Floats, halves: Floats, ages: Floats, forgetting: float
+) -> Floats:
+    """Return the kernel between rows; half of their squared lengths are given."""
+    exponent: Floats = rows @ others.T
+    exponent -= half[:, None] + halves
+    np.minimum(exponent, 0.0, out=exponent)
     exponent += (0.5 * np.log1p(-forgetting)) * ages
-    kernel: Floats = np.exp(exponent, out=exponent)
-    return kernel
+    return np.exp(exponent, out=exponent)
 
 
 def _inverse_factor(covariance: Floats) -> Floats | None:

@@ -114,6 +114,12 @@ class Payment(NamedTuple):
         return who, ticks
 
     def packed(self) -> bytes:
+        if self.whole and not self.by_class:  # the usual row: no JSON encoder is needed
+            mark, ticks = self.fingerprint.hex(), int(self.ticks)
+            return pack(
+                f'{{"attempt": {self.attempt}, "everybody": true, "fingerprint": "{mark}", '
+                f'"ticks": {ticks}}}'
+            )
         about: dict[str, Any] = {
             "attempt": self.attempt,
             "fingerprint": self.fingerprint.hex(),
@@ -164,6 +170,8 @@ class Spending:
         self.class_sizes = np.bincount(self.class_of_client, minlength=len(budgets.classes))
         self._member = np.zeros(len(self.class_sizes), dtype=np.int64)  # one member of each class
         self._member[self.class_of_client] = np.arange(len(self.class_of_client))
+        self._some = self.class_sizes > 0
+        self._classes = int(np.count_nonzero(self._some))  # with at least one client
         self.alike = True
         self.class_of: Classes = np.arange(len(budgets.classes), dtype=np.int32)
         self.limits: Ticks = np.stack(
@@ -196,8 +204,8 @@ class Spending:
     # ---- columns
 
     def everybody(self) -> Mask:
-        """Return the columns that stand for at least one client."""
-        return self.class_sizes > 0 if self.alike else np.ones(len(self.class_of), dtype=bool)
+        """Return the columns that stand for at least one client; the caller must not change it."""
+        return self._some if self.alike else np.ones(len(self.class_of), dtype=bool)
 
     def count(self, mask: Mask) -> int:
         return int(self.class_sizes[mask].sum() if self.alike else np.count_nonzero(mask))
@@ -205,17 +213,12 @@ class Spending:
     def each(self, mask: Mask) -> Mask:
         if not self.alike:
             return mask
-        chosen = np.count_nonzero(mask)
-        if chosen in (0, len(mask)):  # much cheaper with many clients
-            return np.full(len(self.class_of_client), chosen > 0)
+        chosen, number = np.count_nonzero(mask), len(self.class_of_client)
+        if chosen == 0:  # much cheaper with many clients
+            return np.zeros(number, dtype=bool)
+        if chosen == len(mask):
+            return np.ones(number, dtype=bool)
         return np.asarray(mask[self.class_of_client])
-
-    def charge(self, ticks: Ticks) -> NDArray[np.float64]:
-        """Return the charge of each client; `ticks` is one number, or one per column."""
-        charge = from_ticks(ticks)
-        if charge.ndim:
-            return self.of_clients(charge)
-        return np.broadcast_to(charge, len(self.class_of_client))
 
     def paid(self, payment: Payment) -> tuple[Mask, Ticks]:
         """Return which columns pay, and how much; columns of classes take whole payments only."""
@@ -239,8 +242,10 @@ class Spending:
     def left_by_class(self) -> NDArray[np.float64]:
         """Return the largest charge that any member of each class can pay; 0 if it is empty."""
         left = self._largest_fitting()
+        if self.alike and self._classes == len(self.class_sizes):
+            return left.copy()
         if self.alike:
-            return np.where(self.class_sizes > 0, left, 0.0)
+            return np.where(self._some, left, 0.0)
         most = np.zeros(len(self.class_sizes))
         np.maximum.at(most, self.class_of_client, left)
         return most
@@ -248,13 +253,15 @@ class Spending:
     def least_spent_by_class(self) -> Ticks:
         """Return the sums of the member of each class with the most left; 0 if it is empty."""
         sums = self.sums
+        if self.alike and self._classes == len(self.class_sizes):
+            return sums.copy()
         if not self.alike:
             most = self.left_by_class()[self.class_of_client]
             richest = np.flatnonzero(self._largest_fitting() == most)
             chosen = np.zeros(len(self.class_sizes), dtype=np.int64)
             chosen[self.class_of_client[richest]] = richest
             sums = sums[:, chosen]
-        return np.where(self.class_sizes > 0, sums, 0)
+        return np.where(self._some, sums, 0)
 
     def shortest(self) -> tuple[bool, Ticks]:
         """Return whether all clients of each class have spent the same, and the sums.
@@ -264,7 +271,7 @@ class Spending:
         by_class = self.sums if self.alike else self._by_class(self.sums)
         if by_class is None:
             return False, self.sums
-        return True, np.where(self.class_sizes > 0, by_class, 0)
+        return True, np.where(self._some, by_class, 0)
 
     def of_shortest(self, by_class: bool, sums: Ticks) -> Spending:
         """Return a copy with the sums that :meth:`shortest` returned, flattened."""
@@ -275,8 +282,8 @@ class Spending:
     def adds(self, ticks: Ticks, who: Mask) -> Ticks:
         """Return what charges add to each sum, ``[sums, columns]``; only meaningful for `who`."""
         if ticks.ndim:
-            return self.accountant.sum_ticks(from_ticks(np.where(who, ticks, 1)))
-        return self.accountant.sum_ticks(from_ticks(ticks))[:, None]
+            return self.accountant.sums_of(np.where(who, ticks, 1))
+        return self.accountant.sums_of(ticks)[:, None]
 
     def add(self, payment: Payment, adds: Ticks | None = None) -> None:
         """Charge those who pay; `adds` is what that adds to each sum, if already known."""
@@ -287,9 +294,12 @@ class Spending:
                 self._split()
             else:  # it happens to cover whole classes evenly
                 payment = payment._replace(clients=None, ticks=by_class[0], by_class=True)
+        self._fitting = None
+        if adds is not None and payment.clients is None and not payment.ticks.ndim:
+            self.sums = np.minimum(self.sums + adds, CEILING)  # the usual case: everyone, evenly
+            return
         who, ticks = self.paid(payment)
         adds = self.adds(ticks, who) if adds is None else adds
-        self._fitting = None
         if np.count_nonzero(who) == len(who):
             self.sums += adds
             np.minimum(self.sums, CEILING, out=self.sums)
@@ -301,6 +311,8 @@ class Spending:
     ) -> Payment:
         """Return the shortest payment that says which columns pay how much."""
         if self.alike:
+            if not ticks.ndim and np.count_nonzero(pays) == self._classes:
+                return Payment(*attempt, None, ticks)  # the usual case
             counts = np.where(pays, self.class_sizes, 0)
         elif by_class:
             counts = np.bincount(self.class_of_client[pays], minlength=len(self.class_sizes))
@@ -322,7 +334,7 @@ class Spending:
         """Return values per client as values per class; None if members of a class differ."""
         if not len(self.class_of_client):
             return np.zeros((len(values), len(self.class_sizes)), dtype=np.int64)
-        by_class = np.where(self.class_sizes > 0, values[:, self._member], 0)
+        by_class = np.where(self._some, values[:, self._member], 0)
         return by_class if (by_class[:, self.class_of_client] == values).all() else None
 
 
@@ -364,11 +376,12 @@ def _class_ticks(charge: ArrayLike, classes: int) -> Ticks:
     array = np.asarray(charge, dtype=np.float64)
     expected = f"one number for each of {classes} classes"
     ConfigError.unless(array.shape == (classes,), "charge", array.shape, expected)
-    asked = array != 0
-    if not asked.all():
+    if np.count_nonzero(array) < classes:
+        asked = array != 0
         return np.where(asked, to_ticks(np.where(asked, array, 1.0)), 0)
     ticks = to_ticks(array)
-    return ticks if (ticks != ticks[0]).any() else np.asarray(ticks[0])
+    even = classes == 1 or not np.count_nonzero(ticks != ticks[0])
+    return np.asarray(ticks[0]) if even else ticks
 
 
 def _mask(clients: ArrayLike, n_clients: int) -> Mask:
@@ -476,11 +489,11 @@ class Book:
             wanted = wanted[columns.class_of]
             asked = asked & (wanted > 0)
         made, replayed = _made_before(repeats, columns, wanted, asked)
-        new = asked & ~replayed
+        new = asked & ~replayed if repeats else asked
         adds = columns.adds(wanted, asked)
         pays = new & self.accountant.fits(columns.sums, adds, columns.limits)
         refused = new & ~pays
-        if refused.any() and (strict or not (pays | replayed).any()):
+        if np.count_nonzero(refused) and (strict or not (pays | replayed).any()):
             least = float(from_ticks(wanted[refused].min() if wanted.ndim else wanted))
             left = float(
                 self.accountant.largest_fitting(columns.sums, columns.limits)[refused].max()

@@ -106,7 +106,7 @@ class Row(NamedTuple):
     def after(cls, head: Head | None, kind: str, run: str, round_: int, payload: bytes) -> Row:
         """Return the row that follows a head."""
         number, previous = (0, _START) if head is None else (head.number + 1, head.hash)
-        texts = [part.encode() for part in (str(number), kind, run, str(round_))]
+        texts = (b"%d" % number, kind.encode(), run.encode(), b"%d" % round_)
         named = b"".join([len(text).to_bytes(8, "little") + text for text in texts])
         digest = hashlib.sha256(previous + named)
         digest.update(payload)
@@ -150,11 +150,12 @@ class Snapshot(NamedTuple):
 
 _NOTHING = zlib.compress(b"", 1)  # most rows have none; setting up zlib would be slow
 _in_order = json.JSONEncoder(sort_keys=True).encode
+_parse = json.JSONDecoder().raw_decode  # json.loads takes several times as long for so few values
 
 
-def pack(about: dict[str, Any], data: bytes = b"") -> bytes:
-    """Pack a few named values and some bytes into one payload."""
-    text = _in_order(about).encode()
+def pack(about: dict[str, Any] | str, data: bytes = b"") -> bytes:
+    """Pack a few named values, or their text as it is written, and some bytes into one payload."""
+    text = (about if isinstance(about, str) else _in_order(about)).encode()
     return len(text).to_bytes(4, "little") + text + (zlib.compress(data, 1) if data else _NOTHING)
 
 
@@ -170,10 +171,11 @@ def unpack(payload: bytes) -> tuple[dict[str, Any], bytes]:
 def named_values(payload: bytes) -> dict[str, Any]:
     """Return only the named values of a payload, without its bytes, of which there may be many."""
     try:
-        about = json.loads(payload[4 : 4 + int.from_bytes(payload[:4], "little")])
+        text = payload[4 : 4 + int.from_bytes(payload[:4], "little")].decode()
+        about, end = _parse(text)
     except (ValueError, RecursionError) as error:
         raise damaged() from error
-    if not isinstance(about, dict):
+    if end < len(text) or not isinstance(about, dict):
         raise damaged()
     return about
 
@@ -459,6 +461,7 @@ class _InMemory(Journal):
     def _read(self, rows: Iterable[Row]) -> None:
         self._rows: list[Row] = []
         self._made: dict[str, dict[int, list[Made]]] = {}  # by run, then by round
+        self._newest: dict[str, int] = {}  # the highest of these rounds, by run
         self._unsettled: set[int] = set()
         for row in rows:
             self.append(row)
@@ -480,6 +483,7 @@ class _InMemory(Journal):
         if row.kind == "reserve":
             of_run = self._made.setdefault(row.run, {})
             of_run.setdefault(row.round, []).append(Made.by(row))
+            self._newest[row.run] = max(row.round, self._newest.get(row.run, row.round))
             self._unsettled.add(row.number)
         elif row.kind == "settle":
             self._unsettled.discard(settled_by(named_values(row.payload)))
@@ -499,7 +503,7 @@ class _InMemory(Journal):
         return self.head_at(len(self._rows) - 1)
 
     def newest_round(self, run: str) -> int | None:
-        return max(self._made.get(run, ()), default=None)
+        return self._newest.get(run)
 
     def attempts(self, run: str, round_: int) -> int:
         return 1 + max((made.attempt for made in self._of(run, round_)), default=-1)

@@ -93,8 +93,11 @@ def to_ticks(charge: ArrayLike) -> Ticks:
         0.5
     """
     array = np.asarray(charge, dtype=np.float64)
-    good = np.isfinite(array) & (array >= TICK) & (array <= _MOST)
-    if not good.all():
+    # Most charges are one number, for which an operation on arrays takes ten times as long.
+    if array.size == 1 and TICK <= (one := array.item()) <= _MOST:
+        return np.array(math.ceil(one / TICK), dtype=np.int64).reshape(array.shape)
+    good = (array >= TICK) & (array <= _MOST)  # NaN is neither
+    if np.count_nonzero(good) < good.size:
         bad = float(array[~good].flat[0])
         raise ConfigError(f"charge = {bad!r}: expected a number from {TICK:.2g} to {_MOST:,.0f}")
     return np.asarray(np.ceil(array / TICK), dtype=np.int64)
@@ -102,7 +105,7 @@ def to_ticks(charge: ArrayLike) -> Ticks:
 
 def from_ticks(ticks: ArrayLike) -> Floats:
     """Return ticks as charges: exact up to 2^53 ticks (a charge of 512), then to 16 digits."""
-    return np.asarray(np.asarray(ticks, dtype=np.int64) * np.float64(TICK), dtype=np.float64)
+    return np.asarray(np.asarray(ticks, dtype=np.int64) * TICK, dtype=np.float64)
 
 
 class Accountant:
@@ -160,7 +163,12 @@ class Accountant:
 
     def sum_ticks(self, charge: ArrayLike) -> Ticks:
         """Return what a charge adds to each sum, rounded up; shape ``[sums, ...]``."""
-        ticks = to_ticks(charge)
+        return self.sums_of(to_ticks(charge))
+
+    def sums_of(self, ticks: Ticks) -> Ticks:
+        """Return the same for a charge in whole ticks."""
+        if len(self.powers) == 1:
+            return ticks[None]
         exact = from_ticks(ticks)
         parts = [
             ticks if power == 1 else np.ceil(np.minimum(exact**power, _MOST) / TICK)
@@ -170,7 +178,8 @@ class Accountant:
 
     def fits(self, spent: Ticks, adds: Ticks, limits: Ticks) -> NDArray[np.bool_]:
         """Return, per client, whether a sum stays within its limit after this addition."""
-        return np.asarray((spent + adds <= limits).any(axis=0))
+        within = spent + adds <= limits
+        return np.asarray(within[0] if len(within) == 1 else within.any(axis=0))
 
     def capacity(self, budget: Budget) -> float:
         """Return the largest charge that a budget can pay in one round."""
@@ -180,10 +189,11 @@ class Accountant:
         """Return the largest charge that still fits, or 0; sums and limits are in ticks."""
         left = np.maximum(np.asarray(limits, np.int64) - np.asarray(spent, np.int64), 0)
         every = zip(left, self.powers, strict=True)
-        best = np.maximum.reduce(
-            [row if power == 1 else _root_ticks(row, power) for row, power in every]
-        )
+        rows = [row if power == 1 else _root_ticks(row, power) for row, power in every]
+        best = rows[0] if len(rows) == 1 else np.maximum.reduce(rows)
         charge = from_ticks(best)
+        if best.size == 1 and best.item() <= 2**53:  # as in to_ticks
+            return charge
         # Above 2^53 ticks this may be rounded up; as a float, `best` would be rounded as well.
         too_large = (charge / TICK).astype(np.int64) > best
         return np.where(too_large, np.nextafter(charge, 0), charge)

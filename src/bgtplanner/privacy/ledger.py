@@ -26,6 +26,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -64,22 +65,32 @@ class Reservation:
         run: The run.
         round: Its round.
         attempt: 0 for the first attempt; a retry on changed inputs is a new one, charged again.
-        charge: What each granted client pays, in whole ticks; one entry per client, 0 for a class
-            that was not asked.
         granted: Who may release.
         refused: Who was asked and could not pay.
         replayed: Who held this reservation already and is not charged again.
         number: The row of the ledger by which it is settled.
+        ticks: What each granted client pays, in whole ticks: one number, one per class (0 for a
+            class that was not asked), or one per client.
+        class_of_client: Class of each client, if the ticks are per class.
     """
 
     run: str
     round: int
     attempt: int
-    charge: NDArray[np.float64]
     granted: Mask
     refused: Mask
     replayed: Mask
     number: int
+    ticks: Ticks
+    class_of_client: NDArray[np.int32] | None = None
+
+    @cached_property
+    def charge(self) -> NDArray[np.float64]:
+        """What each granted client pays; one entry per client, 0 for a class not asked."""
+        charge = from_ticks(self.ticks)
+        if not charge.ndim:
+            return np.broadcast_to(charge, len(self.granted))
+        return charge if self.class_of_client is None else charge[self.class_of_client]
 
 
 class Ledger:
@@ -341,7 +352,7 @@ class Ledger:
                 decision = self._book.decide(request, self._repeats(request), strict=strict)
                 made = decision.made
                 attempt = made.attempt if made else self._journal.attempts(*request[:2])
-                if decision.pays.any():
+                if np.count_nonzero(decision.pays):
                     booked = self._write(request, decision, attempt)
             if booked is not None:  # it is on the disk: only now is the memory updated
                 self._book.booked(*booked, decision)
@@ -352,11 +363,12 @@ class Ledger:
             run=request.run,
             round=request.round,
             attempt=attempt,
-            charge=columns.charge(decision.wanted),
             granted=columns.each(decision.pays | decision.replayed),
             refused=columns.each(decision.refused),
             replayed=columns.each(decision.replayed),
             number=booked[0].number if booked else number,
+            ticks=decision.wanted,
+            class_of_client=columns.class_of_client if columns.alike else None,
         )
 
     def _refuse_stale(self, request: Request) -> None:
@@ -418,7 +430,7 @@ class Ledger:
                     raise LedgerError(f"settle: this ledger has no reservation {number}")
                 if not self._journal.is_unsettled(reservation.number):
                     return
-                row = self._append("settle", *key, pack({"settles": reservation.number}))
+                row = self._append("settle", *key, pack(f'{{"settles": {reservation.number}}}'))
             self._book.settled(row)
 
     def fingerprint(self, *parts: bytes) -> bytes:

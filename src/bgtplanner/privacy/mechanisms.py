@@ -517,7 +517,8 @@ def _flat(uploads: ArrayLike) -> Floats:
 
 def _positive(name: str, value: ArrayLike) -> Floats:
     array = np.asarray(value, dtype=np.float64)
-    if not ((array >= 1e-100) & (array <= 1e100)).all():
+    good = (array >= 1e-100) & (array <= 1e100)
+    if np.count_nonzero(good) < good.size:
         shown = quoted(array.tolist())
         raise ConfigError(f"{name} = {shown}: expected a number from 1e-100 to 1e100")
     return array

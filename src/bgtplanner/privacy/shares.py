@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple, Self
 
@@ -192,9 +191,12 @@ class Shares:
     def share(self) -> int:
         """The standard deviation of a share in whole steps, rounded up."""
         # A product of floats may be half a unit in the last place too small; the next is not.
-        full = Fraction(float(np.nextafter(self.scale, np.inf))) * (1 + Fraction(ROOM))
-        squared = (full / Fraction(self.step)) ** 2 / self.honest
-        share = math.isqrt(math.ceil(squared) - 1) + 1
+        full, unit = math.nextafter(self.scale, math.inf).as_integer_ratio()
+        room, rooms = (1 + ROOM).as_integer_ratio()
+        step, steps = self.step.as_integer_ratio()
+        # In whole numbers: (full * room / step)^2 / honest, rounded up, and its root, rounded up.
+        squared = -((full * room * steps) ** 2 // -((unit * rooms * step) ** 2 * self.honest))
+        share = math.isqrt(squared - 1) + 1
         # All that a sum of shares differs by from Gaussian noise has to fit into the room.
         far = distance_from_gaussian(share, self.invited, size=2**62)
         fits = 2 * math.sqrt(2 * math.pi) * far <= _LEAST_MU * ROOM / 2
@@ -210,7 +212,9 @@ class Shares:
         number = max(int(size), 1)
         tail = math.sqrt(2 * math.log(2) * (_WRAPS + math.log2(number)))
         noise = math.ceil(tail * self.share * math.sqrt(self.invited) * (1 + 1e-9)) + 1
-        uploads = self.invited * math.floor(Fraction(self.clip) / Fraction(self.step))
+        clip, unit = self.clip.as_integer_ratio()
+        step, steps = self.step.as_integer_ratio()
+        uploads = self.invited * (clip * steps // (unit * step))
         return (uploads + noise + self.invited).bit_length() + 1
 
     def mask(self, size: int) -> np.uint64:
@@ -301,6 +305,8 @@ def distance_from_gaussian(share: int | float, number: int, size: int = 1) -> fl
         size: The number of coordinates.
     """
     total = 0.0
+    if not _uneven(share, 1):  # then it is below what a float can tell from 0 for all of them
+        return total
     for index in range(1, min(number, 64)):
         total -= math.log1p(-_uneven(share, index))
     # The larger the index, the smaller its term.
