@@ -45,6 +45,7 @@ _SNIFFED_BYTES = 1 << 16
 _SNIFFED_ROWS = 20
 _PARQUET_ROWS = 1 << 20
 _AT_ONCE = min(os.cpu_count() or 1, 4)  # parts that are checked at a time
+_KEPT_BYTES = 1 << 27
 _MOST_DIGITS = 18
 _DELIMITERS = ("\t", "::", ";", ",", "|", " ")
 _SPELLED_OUT = {"tab": "\t", r"\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
@@ -145,7 +146,8 @@ def read_table(path: Path | str, table_format: TableFormat | None = None) -> Tab
             columns[role] = _end_to_end(parts.pop(role))
         if labels.get(role) is not None and len(labels[role]) > MOST_LABELS:
             raise DataError(f"names more than {MOST_LABELS:,} {role}s", path=path)
-    pa.default_memory_pool().release_unused()
+    if (pool := pa.default_memory_pool()).max_memory() > _KEPT_BYTES:
+        pool.release_unused()  # less than that costs more time to get again than it is worth
     return Table(**columns, user_labels=labels["user"], item_labels=labels["item"])
 
 
