@@ -14,7 +14,7 @@ from bgtplanner.data import ratings as of_ratings
 from bgtplanner.data import split as of_split
 from bgtplanner.data.datasets import load_ratings
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.data.split import split_ratings
+from bgtplanner.data.split import deal_users, merge_users, split_ratings
 
 BYTES_PER_RATING = 60  # the arrays that stay have 29 of them
 
@@ -63,13 +63,13 @@ def test_a_split_in_pieces_is_the_same_split(
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 5000])
-@pytest.mark.parametrize("order", ["sorted", "mixed"])
+@pytest.mark.parametrize("order", ["sorted", "backwards", "mixed"])
 def test_ranks_within_groups(monkeypatch: pytest.MonkeyPatch, at_once: int, order: str) -> None:
     """Also of groups without a row, and of draws that are equal, 0 and almost 1."""
     monkeypatch.setattr(of_split, "_GROUPS_AT_ONCE", at_once)
     generator = np.random.default_rng(2)
     group = generator.integers(0, 50, 400).astype(np.int32) * 3
-    group = np.sort(group) if order == "sorted" else group
+    group = {"sorted": np.sort(group), "backwards": np.sort(group)[::-1], "mixed": group}[order]
     draw = generator.choice([0.0, 0.5, 1 - 2**-53, *generator.random(50)], 400)
     rank, sizes = of_split._rank_within(group, draw, 150)
     expected = np.empty(400)
@@ -78,6 +78,20 @@ def test_ranks_within_groups(monkeypatch: pytest.MonkeyPatch, at_once: int, orde
         expected[row] = (earlier & (group == number)).sum()
     assert np.array_equal(rank, expected)
     assert np.array_equal(sizes, np.bincount(group, minlength=150))
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_dealt_ratings_are_sorted_by_client_user_and_item(merged: bool) -> None:
+    draw = np.random.default_rng(4)
+    user, item = draw.integers(0, 60, 500), draw.integers(0, 90, 500)
+    made = Ratings.from_arrays(user, item, draw.integers(1, 6, 500), users=range(70))
+    if merged:  # then a user has an item several times, in no order
+        made = merge_users(deal_users(made, 20, seed=1))
+    dealt = deal_users(made, 7, seed=0)
+    order = np.lexsort((made.item, made.user, dealt.client_of_user[made.user]))
+    assert np.array_equal(dealt.user, made.user[order])
+    assert np.array_equal(dealt.item, made.item[order])
+    assert np.array_equal(dealt.value, made.value[order])
 
 
 @pytest.mark.parametrize("rule", ["first", "last", "mean"])

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bgtplanner.data import csvtext as cells
+from bgtplanner.data import tables
 from bgtplanner.data.tables import Table, TableFormat, item_names, read_table
 from bgtplanner.errors import ConfigError, DataError
 
@@ -345,6 +346,133 @@ def test_near_tables_are_read_or_refused(read: Any, content: str) -> None:
     assert table.rating is None or np.isfinite(table.rating).all()
 
 
+def outcome(path: Path, **options: Any) -> tuple[Any, ...]:
+    """What a table holds, with the kinds of its columns, or what is said against it."""
+    try:
+        table = read_table(path, TableFormat(**options))
+    except (DataError, ConfigError) as error:
+        return type(error), str(error)
+    numbers = [None if of is None else of.tolist() for of in (table.rating, table.time)]
+    return users(table), items(table), table.user.dtype.kind, *numbers
+
+
+CELLS = [
+    *(
+        "0",
+        "7",
+        "10",
+        "007",
+        "00",
+        "-7",
+        "-0",
+        "+7",
+        " 7",
+        "7 ",
+        "\t7",
+        "7\t",
+        "7.0",
+        "7e1",
+        "0x1F",
+    ),
+    *("0xFFFFF", "0x", "2147483648", "9" * 18, "1" + "0" * 18, "9" * 20, "0" * 30 + "7", "7_0"),
+    *(
+        "",
+        '""',
+        '"7"',
+        '" 7"',
+        '"007"',
+        '"a""b"',
+        'a"b',
+        '"two\nlines"',
+        "NA",
+        "null",
+        "nan",
+        "-inf",
+    ),
+    *(
+        "1e400",
+        "1e-400",
+        "4.5",
+        ".5",
+        "5.",
+        "0.1",
+        "123456789.123456789",
+        "1e22",
+        "é",
+        "\u0663",
+        "7\0",
+    ),
+    *("7:0", "7:::", ":", "2001-09-09", "x" * 257),
+]
+cells_of_a_row = st.tuples(*(st.sampled_from([*["7", "12", "3"] * 9, *CELLS]),) * 4)
+few_rows = st.lists(cells_of_a_row, min_size=1, max_size=8)
+
+
+@in_one_folder
+@given(
+    few_rows,
+    st.sampled_from([",", "\t", ";"]),
+    st.sampled_from(["\n", "\r\n"]),
+    st.sampled_from(["", "\ufeff"]),
+    st.sampled_from([11, 60, 1 << 22]),
+    st.booleans(),
+)
+def test_integers_are_read_as_if_they_were_text(
+    tmp_path: Path,
+    rows: list[tuple[str, ...]],
+    between: str,
+    end: str,
+    mark: str,
+    block: int,
+    whole: bool,
+) -> None:
+    path = tmp_path / "table.csv"
+    text = mark + "".join(between.join(row) + end for row in rows)
+    path.write_bytes(text.encode())
+    options = {"delimiter": between, "header": False, "time": 3, "whole_ids": whole}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cells, "_BLOCK_BYTES", block)
+        quick = outcome(path, **options)
+        patch.setattr(tables, "_whole", lambda _: None)
+        assert outcome(path, **options) == quick
+
+
+@given(few_rows, st.integers(2, 5))
+def test_double_colons_are_read_like_one_byte(rows: list[tuple[str, ...]], width: int) -> None:
+    text = "".join("::".join(row) + "\n" for row in rows).encode()
+    found: list[Any] = []
+    for between, of in (("::", text), ("\x1f", text.replace(b"::", b"\x1f"))):
+        some = cells.Rows(of, between, Path("table.csv"), 1)
+        try:
+            one, two = (of.to_pylist() for of in some.columns(width, [0, 1]).values())
+            found.append((one, two, str(some.fault(len(one) - 1, 1, "is empty"))))
+        except DataError as error:
+            found.append(str(error))
+    assert found[0] == found[1]
+
+
+@given(st.sampled_from(CELLS) | st.floats().map(repr) | st.from_regex(tables._NUMBER))
+def test_a_number_is_what_float_reads(cell: str) -> None:
+    part = tables._Part({"rating": pa.array([cell])}, {"rating": 0}, lambda *_: DataError("no"))
+    try:
+        expected = float(cell) if tables._NUMBER.fullmatch(cell.strip(" \t\n\r\v\f")) else np.nan
+        found = part.numbers("rating", None).tolist()
+    except DataError:
+        found = []
+    assert found == [expected] * bool(np.isfinite(expected))
+
+
+def test_the_first_error_of_a_file_is_reported(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "_BLOCK_BYTES", 8)
+    with pytest.raises(DataError, match="line 2: column 3 is not a number"):
+        read(b"1,10,3\n2,10,x\n3,\xff,3\n4,10,y\n")
+    with pytest.raises(DataError, match="line 3: not UTF-8"):
+        read(b"1,10,3\n2,10,4\n3,\xff,3\n4,10,y\n")
+    for line in range(1, 9):
+        with pytest.raises(DataError, match=f"line {line}: column 3 is not a number"):
+            read("1,10,3\n" * (line - 1) + "1,10,x\n" + "1,10,y\n" * 8, header=False)
+
+
 def test_a_header_of_two_lines(read: Any) -> None:
     table = read('user,item,rating,"seen\non"\nann,x,4,tv\nbob,y,5,tv\n')
     assert (users(table), table.rating.tolist()) == (["ann", "bob"], [4.0, 5.0])
@@ -387,6 +515,39 @@ class TestParquet:
         table = parquet(user=[1], item=[2], rating=[3], date=[date(1970, 1, 2)], client=["x"])
         assert table.time is not None
         assert (table.time.tolist(), table.client.tolist()) == ([86_400.0], [0])
+
+    @in_one_folder
+    @given(
+        st.lists(st.integers(-3, 9) | st.integers(-(2**63), 2**64 - 1), min_size=1, max_size=9),
+        st.sampled_from(["i1", "u1", "i4", "i8", "u8", "str", "large_string", "coded"]),
+        st.sampled_from([2, 1 << 20]),
+    )
+    def test_ids_are_the_same_in_every_kind(
+        self, parquet: Any, ids: list[int], kind: str, at_once: int
+    ) -> None:
+        text = pa.array(list(map(str, ids)))
+        try:
+            column = {
+                "str": lambda: text,
+                "large_string": lambda: text.cast(pa.large_string()),
+                "coded": lambda: text.dictionary_encode(),
+            }.get(kind, lambda: pa.array(ids, np.dtype(kind).name))()
+        except (pa.ArrowInvalid, OverflowError):  # too large for this kind
+            return
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tables, "_PARQUET_ROWS", at_once)
+            table = parquet(user=column, item=ids[:1] * len(ids), rating=[1.0] * len(ids))
+        whole = all(0 <= one < 10**18 for one in ids)
+        assert users(table) == (ids if whole else list(map(str, ids)))
+
+    def test_labels_that_no_row_has_do_not_count(self, parquet: Any) -> None:
+        some = pa.DictionaryArray.from_arrays(
+            pa.array([1, 3, 1], pa.int8()), ["ann", "7", "", "8", "x" * 300]
+        )
+        table = parquet(user=some, item=some.cast(pa.string()), rating=[1, 2, 3])
+        assert (users(table), table.user_labels) == ([7, 8, 7], None)
+        with pytest.raises(DataError, match="row 2: column 1 is empty"):
+            parquet(user=some.take(pa.array([0, None])), item=["a", "b"], rating=[1, 2])
 
     def test_columns_given(self, parquet: Any) -> None:
         columns = {"a": [3.0, 4.5], "b": [1, 2], "c": [10, 20]}

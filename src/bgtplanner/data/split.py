@@ -35,8 +35,24 @@ def deal_users(ratings: Ratings, clients: int, *, seed: int) -> Ratings:
     shuffled = np.random.default_rng([seed, 0xC11E]).permutation(ratings.n_users)
     client_of_user = np.empty(ratings.n_users, dtype=np.int32)
     client_of_user[shuffled] = np.arange(ratings.n_users) % clients
-    order = np.lexsort((ratings.item, ratings.user, client_of_user[ratings.user]))
+    order = _by_client(ratings, client_of_user)
     return replace(ratings.take(order), client_of_user=client_of_user)
+
+
+def _by_client(ratings: Ratings, client_of_user: IntArray) -> NDArray[np.int64]:
+    """What sorts ratings by these clients, then user, then item."""
+    user, item = ratings.user, ratings.item
+    again = user[1:] == user[:-1]
+    if ((user[1:] < user[:-1]) | (again & (item[1:] < item[:-1]))).any():
+        return np.lexsort((item, user, client_of_user[user]))
+    # Those of a user stay one after the other, and move by as many rows as the first of them.
+    users = np.argsort(client_of_user, kind="stable")
+    sizes = np.bincount(user, minlength=ratings.n_users)
+    begun = (np.cumsum(sizes) - sizes)[users]
+    sizes = sizes[users]
+    rows: NDArray[np.int64] = np.arange(len(user))
+    rows += np.repeat(begun - (np.cumsum(sizes) - sizes), sizes)
+    return rows
 
 
 def merge_users(ratings: Ratings) -> Ratings:
@@ -227,6 +243,11 @@ def _rank_within(
     ratings then need no more memory than their ranks.
     """
     sizes = np.bincount(group, minlength=n_groups)
+    if (group[1:] < group[:-1]).any():
+        begins = np.r_[True, group[1:] != group[:-1]]
+        if np.count_nonzero(begins) == np.count_nonzero(sizes):  # in another order: count anew
+            inner = np.cumsum(begins, dtype=np.int32) - 1
+            return _rank_within(inner, draw, int(inner[-1]) + 1, when)[0], sizes
     ends = np.cumsum(sizes)
     starts = ends - sizes
     rank = np.empty(len(group), dtype=np.int32)

@@ -8,8 +8,12 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -39,10 +43,13 @@ _KNOWN_NAMES = {
 }
 _SNIFFED_BYTES = 1 << 16
 _SNIFFED_ROWS = 20
-_PARQUET_ROWS = 1 << 18
+_PARQUET_ROWS = 1 << 20
+_AT_ONCE = min(os.cpu_count() or 1, 4)  # parts that are checked at a time
+_KEPT_BYTES = 1 << 27
+_MOST_DIGITS = 18
 _DELIMITERS = ("\t", "::", ";", ",", "|", " ")
 _SPELLED_OUT = {"tab": "\t", r"\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
-_WHOLE = "^(0|[1-9][0-9]{0,17})$"  # integers that are written as they are read
+_WHOLE = f"^(0|[1-9][0-9]{{0,{_MOST_DIGITS - 1}}})$"  # integers that are written as they are read
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE | re.ASCII)
 
@@ -124,13 +131,10 @@ def read_table(path: Path | str, table_format: TableFormat | None = None) -> Tab
 
     path, wanted = Path(path), table_format or TableFormat()
     parts: dict[str, list[Any]] = {role: [] for role in _ROLES}
-    for part in (_parquet_parts if wanted.parquet else _csv_parts)(path, wanted):
-        for role in part.columns:
-            parts[role].append(
-                part.ids(role, wanted.whole_ids)
-                if role in _IDS
-                else part.numbers(role, wanted.bounds)
-            )
+    found = (_parquet_parts if wanted.parquet else _csv_parts)(path, wanted)
+    for some in _checked(found, wanted):
+        for role, column in some.items():
+            parts[role].append(column)
     if not parts["user"]:
         raise DataError("the file has a header and no ratings", path=path)
     columns: dict[str, Any] = dict.fromkeys(_ROLES)
@@ -139,11 +143,36 @@ def read_table(path: Path | str, table_format: TableFormat | None = None) -> Tab
         if role in _IDS:
             columns[role], labels[role] = _joined(parts.pop(role))  # pop: they are large
         else:
-            columns[role] = np.concatenate(parts.pop(role))
+            columns[role] = _end_to_end(parts.pop(role))
         if labels.get(role) is not None and len(labels[role]) > MOST_LABELS:
             raise DataError(f"names more than {MOST_LABELS:,} {role}s", path=path)
-    pa.default_memory_pool().release_unused()
+    if (pool := pa.default_memory_pool()).max_memory() > _KEPT_BYTES:
+        pool.release_unused()  # less than that costs more time to get again than it is worth
     return Table(**columns, user_labels=labels["user"], item_labels=labels["item"])
+
+
+def _checked(found: Iterator[_Read], wanted: TableFormat) -> Iterator[dict[str, Any]]:
+    """The columns of all parts, in their order; some are checked while the next ones are read."""
+    waiting: deque[Future[dict[str, Any]]] = deque()
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        try:
+            for read in found:
+                waiting.append(pool.submit(_columns, read, wanted))
+                if len(waiting) > _AT_ONCE:
+                    yield waiting[0].result()
+                    waiting.popleft()
+            for last in waiting:
+                yield last.result()
+        except DataError:
+            for earlier in waiting:  # the first error in the file is the one to report
+                earlier.result()
+            raise
+
+
+def _columns(read: _Read, wanted: TableFormat) -> dict[str, Any]:
+    part = read()
+    ids, bounds = partial(part.ids, whole_only=wanted.whole_ids), wanted.bounds
+    return {role: ids(role) if role in _IDS else part.numbers(role, bounds) for role in part.place}
 
 
 @dataclass(frozen=True)
@@ -165,14 +194,20 @@ class _Part:
             raise self.fault(int(bad.argmax()), self.place[role], problem)
 
     def ids(self, role: str, whole_only: bool) -> Any:
-        """The ids as a dictionary array of text, after checking that none is empty or too long."""
+        """The ids as integers, if all of them are; else as a dictionary array of text.
+
+        It is checked that none is empty or too long.
+        """
         import pyarrow as pa
         from pyarrow import compute
 
         column = self.columns[role]
-        self._refuse(role, _numpy(column.is_null()), "is empty")
-        coded = column.dictionary_encode()
-        labels, rows = coded.dictionary.cast(pa.string()), _numpy(coded.indices)
+        if column.null_count:
+            self._refuse(role, _numpy(column.is_null()), "is empty")
+        if (numbers := _whole(column)) is not None:
+            return numbers
+        coded = _used(column) if pa.types.is_dictionary(column.type) else _coded(column)
+        labels, rows = coded.dictionary, _numpy(coded.indices)
         length = _numpy(compute.binary_length(labels))
         fits = _numpy(compute.match_substring_regex(labels, _WHOLE if whole_only else ""))
         for bad, problem in (
@@ -183,14 +218,15 @@ class _Part:
         ):
             if bad.any():
                 self._refuse(role, bad[rows], problem)
-        return pa.DictionaryArray.from_arrays(coded.indices, labels)
+        return coded
 
     def numbers(self, role: str, bounds: tuple[float, float] | None) -> NDArray[np.float64]:
         """The numbers, exactly as ``float`` reads them; times may be ISO dates, in seconds."""
         import pyarrow as pa
 
         column = self.columns[role]
-        self._refuse(role, _numpy(column.is_null()), "is empty")
+        if column.null_count:
+            self._refuse(role, _numpy(column.is_null()), "is empty")
         try:
             value = _numpy(column.cast(pa.float64()))
         except pa.ArrowInvalid:
@@ -210,8 +246,62 @@ class _Part:
         return value
 
 
+_Read = Callable[[], _Part]
+
+
 def _numpy(array: Any) -> NDArray[Any]:
     return np.asarray(array.to_numpy(zero_copy_only=False))
+
+
+def _whole(column: Any) -> NDArray[Any] | None:
+    """The ids as integers, if each of them is one that is written as it is read; else None."""
+    import pyarrow as pa
+
+    text = None
+    if pa.types.is_string(column.type):
+        _, ends, cells = column.buffers()
+        ends = np.frombuffer(ends, dtype=np.int32)[column.offset :][: len(column) + 1]
+        text = np.frombuffer(cells or b"", dtype=np.uint8)[ends[0] : ends[-1]]
+        if not len(text) or text.min() < ord("0") or text.max() > ord("9"):
+            return None
+        try:
+            column = column.cast(pa.int64())
+        except pa.ArrowInvalid:  # some cell is empty, or too long for a number
+            return None
+    elif not pa.types.is_integer(column.type):
+        return None
+    numbers = _numpy(column)
+    if numbers.min(initial=0) < 0 or (high := int(numbers.max(initial=0))) >= 10**_MOST_DIGITS:
+        return None
+    if text is not None:
+        powers = itertools.takewhile(
+            lambda power: power <= high, (10**n for n in range(1, _MOST_DIGITS))
+        )
+        digits = len(numbers) + sum(int(np.count_nonzero(numbers >= power)) for power in powers)
+        if digits < len(text):  # some have leading zeros: 007 is not 7
+            return None
+    return numbers.astype(np.int32 if high < 2**31 else np.int64, copy=False)
+
+
+def _coded(column: Any) -> Any:
+    """Ids as a dictionary array of text."""
+    import pyarrow as pa
+
+    coded = column.dictionary_encode()
+    return pa.DictionaryArray.from_arrays(coded.indices, coded.dictionary.cast(pa.string()))
+
+
+def _used(column: Any) -> Any:
+    """A dictionary array with only those labels that occur in it."""
+    import pyarrow as pa
+
+    rows = _numpy(column.indices)
+    used = np.zeros(len(column.dictionary), dtype=bool)
+    used[rows] = True
+    if used.all():
+        return column
+    place = np.cumsum(used, dtype=np.int32) - 1
+    return pa.DictionaryArray.from_arrays(place[rows], column.dictionary.filter(pa.array(used)))
 
 
 def _number(cell: str, *, dates: bool) -> float:
@@ -233,11 +323,18 @@ def _number(cell: str, *, dates: bool) -> float:
     raise ValueError("is not finite")
 
 
+def _end_to_end(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
 def _joined(parts: list[Any]) -> tuple[NDArray[Any], NDArray[np.str_] | None]:
     """The ids as integers if all of them are; else as indices, with the sorted labels."""
     import pyarrow as pa
     from pyarrow import compute
 
+    if all(isinstance(part, np.ndarray) for part in parts):
+        return _end_to_end(parts), None
+    parts = [_coded(pa.array(of)) if isinstance(of, np.ndarray) else of for of in parts]
     whole = pa.chunked_array(parts).unify_dictionaries().combine_chunks()
     labels, rows = whole.dictionary, _numpy(whole.indices)
     if compute.all(compute.match_substring_regex(labels, _WHOLE)).as_py():
@@ -248,7 +345,7 @@ def _joined(parts: list[Any]) -> tuple[NDArray[Any], NDArray[np.str_] | None]:
     return index[rows], names
 
 
-def _csv_parts(path: Path, wanted: TableFormat) -> Iterator[_Part]:
+def _csv_parts(path: Path, wanted: TableFormat) -> Iterator[_Read]:
     layout: tuple[str, int, dict[str, int]] | None = None
     with open_file(path) as file:
         for text, line in read_blocks(file, path):
@@ -261,41 +358,69 @@ def _csv_parts(path: Path, wanted: TableFormat) -> Iterator[_Part]:
                 if header:
                     end = end_of_first_row(text)
                     line, text = line + text.count(b"\n", 0, end), text[end:]
-            if not text.strip(b"\n"):
+            if not text.lstrip(b"\n"):  # from the left: without a copy
                 continue
-            delimiter, width, place = layout
-            rows = Rows(text, delimiter, path, line)
-            cells = rows.columns(width, sorted(place.values()))
-            yield _Part({role: cells[at] for role, at in place.items()}, place, rows.fault)
+            yield partial(_csv_part, text, line, layout, path)
     if layout is None:
         raise DataError("the file is empty; expected a header and ratings", path=path)
 
 
-def _parquet_parts(path: Path, wanted: TableFormat) -> Iterator[_Part]:
-    import pyarrow as pa
+def _csv_part(
+    text: bytes, line: int, layout: tuple[str, int, dict[str, int]], path: Path
+) -> _Part:
+    delimiter, width, place = layout
+    rows = Rows(text, delimiter, path, line)
+    cells = rows.columns(width, sorted(place.values()))
+    return _Part({role: cells[at] for role, at in place.items()}, place, rows.fault)
+
+
+def _parquet_parts(path: Path, wanted: TableFormat) -> Iterator[_Read]:
     from pyarrow import parquet
 
-    with open_file(path) as file:
-        try:
-            table = parquet.ParquetFile(file)
-            names = table.schema_arrow.names
-            place = _places(names, wanted, True, path)
-            if len(set(names)) < len(names):
-                raise DataError("has two columns of the same name", path=path)
-            first = 1
-            for batch in table.iter_batches(
-                _PARQUET_ROWS, columns=[names[at] for at in place.values()]
-            ):
-                columns = {role: _as_text(batch[names[at]], role) for role, at in place.items()}
-                yield _Part(columns, place, partial(_fault_in_row, path, first))
-                first += len(batch)
-        except pa.ArrowException:
-            problem = "cannot be read; expected Parquet, with ids and ratings in text or numbers"
-            raise DataError(problem, path=path) from None
+    with open_file(path) as file, _readable(path):
+        table = parquet.ParquetFile(file)
+        names = table.schema_arrow.names
+        place = _places(names, wanted, True, path)
+        if len(set(names)) < len(names):
+            raise DataError("has two columns of the same name", path=path)
+        ids = [names[at] for role, at in place.items() if role in _IDS]
+        text = [name for name in ids if _is_text(table.schema_arrow.field(name).type)]
+        table = parquet.ParquetFile(file, metadata=table.metadata, read_dictionary=text)
+        first = 1
+        for batch in table.iter_batches(
+            _PARQUET_ROWS, columns=[names[at] for at in place.values()]
+        ):
+            columns = {role: batch[names[at]] for role, at in place.items()}
+            yield partial(_parquet_part, columns, place, path, first)
+            first += len(batch)
+
+
+def _parquet_part(
+    columns: Mapping[str, Any], place: Mapping[str, int], path: Path, first: int
+) -> _Part:
+    with _readable(path):
+        columns = {role: _as_text(column, role) for role, column in columns.items()}
+    return _Part(columns, place, partial(_fault_in_row, path, first))
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Say of what Arrow cannot read that it cannot be read."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except pa.ArrowException:
+        problem = "cannot be read; expected Parquet, with ids and ratings in text or numbers"
+        raise DataError(problem, path=path) from None
 
 
 def _fault_in_row(path: Path, first: int, row: int, column: int, problem: str) -> DataError:
     return DataError(f"row {first + row}: column {column + 1} {problem}", path=path)
+
+
+def _is_text(kind: Any) -> bool:
+    return str(kind) in ("string", "large_string", "string_view")
 
 
 def _as_text(column: Any, role: str) -> Any:
@@ -304,6 +429,10 @@ def _as_text(column: Any, role: str) -> Any:
     from pyarrow import compute
 
     if pa.types.is_dictionary(column.type):
+        labels = column.dictionary
+        if role in _IDS and _is_text(labels.type) and not labels.null_count:
+            rows = column.indices.cast(pa.int32())
+            return pa.DictionaryArray.from_arrays(rows, labels.cast(pa.string()))
         column = column.dictionary_decode()
     if role in _IDS:
         if pa.types.is_floating(column.type):
@@ -314,7 +443,7 @@ def _as_text(column: Any, role: str) -> Any:
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         moment = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
         return compute.divide(moment.cast(pa.float64()), 1e6)
-    return column.cast(pa.string() if "string" in str(column.type) else pa.float64())
+    return column.cast(pa.string() if _is_text(column.type) else pa.float64())
 
 
 def _find_layout(
