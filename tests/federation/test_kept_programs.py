@@ -308,7 +308,7 @@ def test_a_run_needs_all_that_it_prepares(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(programs.Program, "_ready", ready)
     settings = {"synthetic.clients": 13, "synthetic.items": 11, "synthetic.ratings_per_client": 6}
     simulate("synthetic", model="tastes", epsilon=10, rounds=3, settings=settings, out=tmp_path)
-    assert prepared == ["rest", "rank", "_predict", "explain"]
+    assert prepared == ["served", "rest", "rank", "_predict", "explain"]
     assert not set(compiled) & set(prepared)
 
 

@@ -33,7 +33,7 @@ def test_once(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> Non
         del few["planning.policy"]
     with jax.log_compiles():
         simulate("synthetic", rounds=4, preset=preset, settings=size | few | settings)
-    compiled = [text for text in caplog.messages if text.startswith("Compiling jit(round)")]
-    assert len(compiled) == 1
     programs = [text.split()[1] for text in caplog.messages if text.startswith("Compiling jit(")]
-    assert len(programs) <= 8, programs  # one of them predicts, for who gains and who loses
+    for part in ("uploaded", "stepped", "served"):  # of a round, with so few ratings
+        assert programs.count(f"jit({part})") == 1
+    assert len(programs) <= 10, programs  # one of them predicts, for who gains and who loses

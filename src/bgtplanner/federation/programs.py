@@ -50,7 +50,11 @@ _QUICK: dict[str, Any] = {
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 2,  # each piece more costs time of its own
+    "xla_cpu_prefer_vector_width": 128,  # shorter code: a seventh less time, and no slower here
 }
+
+# No optimization at all: a fourth of that time again, for what computes little or is rarely run.
+_LIGHT: dict[str, Any] = _QUICK | {"xla_backend_optimization_level": 0}
 
 _PROGRAMS: set[Program] = set()
 _UNKNOWN: set[str] = set()  # options that this version of the compiler does not have
@@ -72,6 +76,8 @@ class Program:
         function: A pure function of arrays.
         static: Positions of the arguments that are no arrays.
         donated: Positions of the arguments whose memory the results may take.
+        light: Whether it computes little beside a round, or runs a few times at most: for small
+            data it is then not optimised at all.
     """
 
     def __init__(
@@ -80,8 +86,10 @@ class Program:
         *,
         static: tuple[int, ...],
         donated: tuple[int, ...] = (),
+        light: bool = False,
     ) -> None:
         self._function, self._static, self._donated = function, static, donated
+        self._if_small = _LIGHT if light else _QUICK
         self._made: dict[tuple[Any, ...], list[jax.stages.Compiled]] = {}
         self._coming: dict[tuple[Any, ...], list[Future[jax.stages.Compiled]]] = {}
         _PROGRAMS.add(self)
@@ -163,7 +171,9 @@ class Program:
             return found
 
     def _options(self, device: jax.Device, small: bool) -> dict[str, Any]:
-        wanted = (_ON_CPU | (_QUICK if small else {})) if device.platform == "cpu" else {}
+        if device.platform != "cpu":
+            return {}
+        wanted = _ON_CPU | (self._if_small if small else {})
         return {name: wanted[name] for name in wanted if name not in _UNKNOWN}
 
 

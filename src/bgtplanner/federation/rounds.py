@@ -55,6 +55,7 @@ __all__ = [
     "Part",
     "Shown",
     "State",
+    "Uploaded",
     "by_chunk",
 ]
 
@@ -135,6 +136,36 @@ class Outcome(NamedTuple):
     validation: tuple[Array, Array] | None = None
     shown: Shown | None = None
     norms: Array | None = None
+
+
+class Uploaded(NamedTuple):
+    """A round after the clients have uploaded, before the server steps.
+
+    Attributes:
+        local: What clients keep.
+        losses: The loss of each client.
+        takes_part: 1 for each client that takes part.
+        released: What the server sees.
+        aggregate: The mean in it, flat.
+        shown: What goes to a third party, if anything does.
+    """
+
+    local: Local
+    losses: Array
+    takes_part: Array
+    released: Released
+    aggregate: Array
+    shown: Shown | None
+
+    def completed(self, outcome: Outcome) -> Outcome:
+        """Return the outcome of the round, with what was released."""
+        return outcome._replace(
+            aggregate=self.aggregate,
+            noise_std=self.released.noise_std,
+            dropped=self.released.dropped,
+            shown=self.shown,
+            norms=self.released.norms,
+        )
 
 
 class Extras(Protocol):
@@ -347,6 +378,24 @@ class Federation:
             aside: Ratings to validate on once the server has stepped: a second release.
             shows: Whether a third party also sees part of the upload.
         """
+        sent = self.uploaded(state, interactions, index, key, terms, shows)
+        shared, memory = self.stepped(state, sent, terms)
+        after, outcome = self.served(
+            State(shared, sent.local, memory), sent.losses, sent.takes_part,
+            interactions, heldout, index, key, terms, aside,
+        )  # fmt: skip
+        return after, sent.completed(outcome)
+
+    def uploaded(
+        self,
+        state: State,
+        interactions: Interactions,
+        index: Array,
+        key: Array,
+        terms: Terms | None = None,
+        shows: bool = False,
+    ) -> Uploaded:
+        """Compute the first part of a round: what clients do before the server steps."""
         interactions, keys = interactions.at(index), jax.random.fold_in(key, index)
         drawn = self._takes_part(jax.random.fold_in(keys, Draw.WHO), interactions.n_clients)
         takes_part = drawn if terms is None else terms.granted
@@ -370,30 +419,46 @@ class Federation:
                 noise_key, trained.upload, interactions, terms, takes_part, extra, own
             )
             local, losses = where_users(of_users, trained.local, local), trained.loss
+        shown = None if sent.own is None else Shown(sent.own, of_users)
+        aggregate = jnp.concatenate([part.ravel() for part in sent.aggregate.gradient])
+        return Uploaded(local, losses, takes_part, sent, aggregate, shown)
 
-        # 5. The server steps, and all clients receive the new parameters to predict with.
-        shared, memory = self._stepped(state, sent, takes_part.sum(), terms)
+    def stepped(
+        self, state: State, sent: Uploaded, terms: Terms | None = None
+    ) -> tuple[Shared, Memory]:
+        """Compute the second part of a round: the server steps."""
+        return self._stepped(state, sent.released, sent.takes_part.sum(), terms)
+
+    def served(
+        self,
+        state: State,
+        losses: Array,
+        takes_part: Array,
+        interactions: Interactions,
+        heldout: Heldout,
+        index: Array,
+        key: Array,
+        terms: Terms | None = None,
+        aside: ValidationSet | None = None,
+    ) -> tuple[State, Outcome]:
+        """Compute the last part: all clients receive the new parameters, and predict with them.
+
+        The outcome is that of the round, except for what was released before the server stepped.
+        """
+        interactions, keys = interactions.at(index), jax.random.fold_in(key, index)
         asked: list[Heldout | ValidationSet] = [heldout]
         if aside is not None:
             asked.append(aside)
-        served = self._served(shared, local, interactions, asked)
+        served = self._served(state.shared, state.local, interactions, asked)
         validation = None
         if self._sound is not None and terms is not None and aside is not None:
             errors = errors_of_clients(served.answers[1], aside, interactions, index)
             draw = jax.random.fold_in(keys, Draw.VALIDATION)
             validation = self._sound.validate(draw, errors, terms)
-        after = State(shared, served.local, memory)
         outcome = self._outcome(served.answers[0], interactions, heldout, losses, takes_part)
         if self._sound is not None:  # a client without a rating uploads as well: noise, or zeros
             outcome = outcome._replace(clients=takes_part.sum())
-        return after, outcome._replace(
-            aggregate=jnp.concatenate([part.ravel() for part in sent.aggregate.gradient]),
-            noise_std=sent.noise_std,
-            dropped=sent.dropped,
-            validation=validation,
-            shown=None if sent.own is None else Shown(sent.own, of_users),
-            norms=sent.norms,
-        )
+        return state._replace(local=served.local), outcome._replace(validation=validation)
 
     def rest(
         self, state: State, interactions: Interactions, heldout: Heldout, index: Array

@@ -441,7 +441,7 @@ def _weights(counts: Array, std: Array, scale: Array | None = None) -> tuple[Arr
 
     def better(_: int, mass: Array) -> Array:
         fitted = jnp.maximum(likelihood @ mass, 1e-30)
-        return mass * (likelihood / fitted[:, None]).mean(axis=0)
+        return mass * ((1.0 / fitted) @ likelihood) / len(counts)
 
     mass = jax.lax.fori_loop(0, _EM_STEPS, better, jnp.full(_GRID, 1.0 / _GRID))
     chances = likelihood * mass

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import lapack
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.given import Floats, floats, whole
@@ -386,6 +385,8 @@ def _kernel(
 
 def _inverse_factor(covariance: Floats) -> Floats | None:
     """Return the inverse of the lower Cholesky factor; None if there is none."""
+    from scipy.linalg import lapack  # takes long to import, and plans by forecasts do without
+
     factor, failed = lapack.dpotrf(covariance, lower=1, clean=1)
     if failed:
         return None
