@@ -70,6 +70,7 @@ class TestEqualSums:
         ours = Ours(task, ratings)
         assert rounds.check_equal("ours", ours.sum(), task.sum()) < rounds.TOLERANCE
         ours.round()
+        ours.whole_round()
         assert ours.simulation.seen.noise_std > 0
         noise = ours.simulation.seen.aggregate.reshape(task.rows.shape) * task.clients - task.sum()
         assert 0.5 < noise.std() / (ours.simulation.seen.noise_std * task.clients) < 2
@@ -101,8 +102,10 @@ class TestEqualSums:
         monkeypatch.setattr(rounds, "side_of", lambda _, task, chosen: Slow(task, chosen))
         monkeypatch.setattr(child.time, "perf_counter", lambda: clock[0])
         monkeypatch.setattr(Ours, "round", lambda _: clock.__setitem__(0, clock[0] + 2.0))
+        monkeypatch.setattr(Ours, "whole_round", lambda _: clock.__setitem__(0, clock[0] + 3.0))
         found = rounds.compare(ratings, 3, 5, 8, tmp_path, ["pfl"])
-        assert found["seconds"] == {"ours": [2.0] * 3, "pfl": [40.0] * 3}
+        expected = {"ours": [2.0] * 3, "whole round": [3.0] * 3, "pfl": [40.0] * 3}
+        assert found["seconds"] == expected
         assert found["peers"]["pfl"]["ratio"] == 20.0
 
     def test_another_sum_is_not_timed(self, task: Task) -> None:

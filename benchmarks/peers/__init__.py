@@ -11,8 +11,9 @@
    NumPy loop in double precision; who differs by more than rounding is not timed. All sides are in
    one process and take turns. What pfl-research and Flower's engine take grows with the number of
    clients; in the quick form they have a part of them, drawn at random, and what a client more
-   takes is added for each of the others. Ours is timed over whole rounds of `Simulation.step`,
-   which do more than the others: they solve for the users twice and take the server's step.
+   takes is added for each of the others. Of ours, the part of a round is timed that is the task;
+   a whole round, which also takes the server's step and solves for the users again, is named
+   below the table.
    Target at the size of ML-1M: at least 20, 200 and 5 times as fast as pfl-research, Flower's
    engine and the vmapped version. The flat version has no target; it is the fastest that we could
    write in torch.

@@ -80,6 +80,11 @@ def measure_rounds(progress: Progress, form: Form, size: str) -> Answer:
         f"{result['clients']:,} clients, {result['items']:,} items, {result['ratings']:,} ratings."
         f" Sums before noise are equal within {furthest:.0e} of their length."
     )
+    whole = 1e3 * median(result["seconds"]["whole round"])
+    section.notes.append(
+        f"A whole round of ours, which also takes the server's step and solves for the users a "
+        f"second time, takes {whole:,.1f} ms."
+    )
     for name in chosen:
         found, peer = result["peers"][name], PEERS[name]
         target = peer.target if size == TARGET_SIZE else None

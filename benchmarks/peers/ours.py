@@ -1,4 +1,4 @@
-"""Our side: a whole private round of the package, the server's step included."""
+"""Our side: the part of a private round that the others do, and the whole round."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from numpy.typing import NDArray
 from benchmarks.peers.task import MODEL, Task
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split
-from bgtplanner.federation.protection import Protection, terms_of
-from bgtplanner.federation.rounds import Federation
+from bgtplanner.federation.programs import Program
+from bgtplanner.federation.protection import Protection, Terms, terms_of
+from bgtplanner.federation.rounds import Federation, Uploaded
 from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
+from bgtplanner.models.interactions import Interactions
 from bgtplanner.privacy.accountants import accountant_named
 
+_UPLOADED = Program(Federation.uploaded, static=(0, 6))
 _CHARGE = 1.0  # of a round, in the accountant's currency; how large it is costs no time
 
 
 class Ours:
-    """`Simulation.step`: it also solves for the users anew, and takes the server's step."""
+    """The part of a round that is the task, and `Simulation.step`, which is the whole of it."""
 
     def __init__(self, task: Task, ratings: Ratings) -> None:
         one = ratings.take(np.arange(1))  # next to no evaluation: the others have none
@@ -32,6 +35,7 @@ class Ours:
         )
         self.task = task
         self.simulation = Simulation(federation, split, seed=0, device="cpu")
+        self.interactions = Interactions.laid_out(ratings)
         self._start()
         clients = task.clients
         self.terms = terms_of(
@@ -48,16 +52,26 @@ class Ours:
         arrays = self.simulation.arrays()
         self.simulation.restore(arrays | {"shared/items": self.task.rows})
 
+    def _uploaded(self, terms: Terms) -> Uploaded:
+        simulation, index = self.simulation, np.int32(0)
+        arguments = (simulation.state, self.interactions, index, jax.random.key(1), terms, False)
+        found: Uploaded = _UPLOADED(
+            jax.devices("cpu")[0], False, simulation.federation, *arguments
+        )
+        return found
+
     def sum(self) -> NDArray[np.float32]:
-        """Return the sum of clipped uploads: a round with no noise, from the task's rows."""
+        """Return the sum of clipped uploads: the task with no noise, from the task's rows."""
         self._start()
         terms = self.terms._replace(scale=jnp.zeros(1), share=None, step=None)
-        self.simulation.step(terms)
-        total = self.simulation.seen.aggregate.reshape(self.task.rows.shape) * self.task.clients
-        self._start()
-        return total
+        mean = np.asarray(self._uploaded(terms).aggregate)
+        return mean.reshape(self.task.rows.shape) * self.task.clients
 
     def round(self) -> None:
-        """Run a round, with noise."""
+        """Do the task, with noise: what a round does up to the server's step."""
+        jax.block_until_ready(self._uploaded(self.terms))
+
+    def whole_round(self) -> None:
+        """Run a round: the task, the server's step, and users who are solved for anew."""
         self.simulation.step(self.terms)
         jax.block_until_ready(self.simulation.state)

@@ -128,7 +128,7 @@ def compare(
     threads = {
         name: 1 if name == "pfl" else faster_thread_count(side) for name, side in sides.items()
     }
-    seconds: dict[str, list[float]] = {name: [] for name in ("ours", *peers)}
+    seconds: dict[str, list[float]] = {name: [] for name in ("ours", "whole round", *peers)}
 
     def play(flower: Side | None = None) -> None:
         if flower is not None:
@@ -137,13 +137,15 @@ def compare(
         by_turns(ours, sides | ({} if flower is None else {"flower": flower}))
 
     def by_turns(ours: Ours, sides: dict[str, Side]) -> None:
-        for _ in range(2):  # compile, and touch all memory once
-            ours.round()
+        mine = {"ours": ours.round, "whole round": ours.whole_round}
+        for play in (*mine.values(),) * 2:  # compile, and touch all memory once
+            play()
         for _ in range(turns):
-            with stopwatch() as taken:
-                for _ in range(rounds):
-                    ours.round()
-            seconds["ours"].append(taken[0] / rounds)
+            for name, play in mine.items():
+                with stopwatch() as taken:
+                    for _ in range(rounds):
+                        play()
+                seconds[name].append(taken[0] / rounds)
             for name, side in sides.items():
                 if name in threads:
                     use_threads(threads[name])

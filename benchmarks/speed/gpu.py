@@ -48,6 +48,7 @@ SIZES = {
     "10M": Size(10_000_000, 60_400, 10_000),
     "16M": Size(16_000_000, 138_000, 26_744),
     "100M": Size(100_000_000, 1_000_000, 20_000),
+    "1B": Size(1_000_000_000, 10_000_000, 50_000),
 }
 FEATURES = 18
 NOISE = 0.5  # of the whole budget over the clip: about epsilon 10

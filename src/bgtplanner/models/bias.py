@@ -443,7 +443,8 @@ def _weights(counts: Array, std: Array, scale: Array | None = None) -> tuple[Arr
         fitted = jnp.maximum(likelihood @ mass, 1e-30)
         return mass * ((1.0 / fitted) @ likelihood) / len(counts)
 
-    mass = jax.lax.fori_loop(0, _EM_STEPS, better, jnp.full(_GRID, 1.0 / _GRID))
+    start = jnp.full(_GRID, 1.0 / _GRID)
+    mass = jax.lax.fori_loop(0, _EM_STEPS, better, start, unroll=2)  # a GPU waits between steps
     chances = likelihood * mass
     chances = chances / jnp.maximum(chances.sum(axis=1, keepdims=True), 1e-30)
     clear = counts > _CLEAR * std
