@@ -620,3 +620,10 @@ def test_epsilon_of_rounds_does_not_overflow() -> None:
     assert many == pytest.approx(1e8 / 2 + 4.26 * 1e4, rel=1e-3)
     filtered = accountant_named("laplace/either").epsilon_of_rounds(1.0, 10**12, 1e-5)
     assert filtered == pytest.approx(5e11 + math.sqrt(2 * math.log(1e5) * 1e12), rel=1e-12)
+
+
+def test_what_the_ledger_would_not_call_cannot_be_overridden() -> None:
+    """It adds up ticks; an accountant with other sums must say so where they are added up."""
+    with pytest.raises(TypeError, match="override sums_of"):
+        type("Dearer", (Accountant,), {"sum_ticks": lambda _, charge: 2 * charge})
+    type("Dearer", (Accountant,), {"sums_of": lambda _, ticks: 2 * ticks})

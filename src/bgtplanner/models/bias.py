@@ -434,23 +434,23 @@ def _weights(counts: Array, std: Array, scale: Array | None = None) -> tuple[Arr
     counts. A count far above its noise is used as it is: it is more precise than the grid.
     """
     top = 1.05 * jnp.maximum(counts.max(), std)
-    grid = jnp.concatenate([jnp.zeros(1), top * jnp.geomspace(1 / 3000, 1.0, _GRID - 1)])
-    grid = grid if scale is None else scale[:, None] * grid
-    exponent = -0.5 * ((counts[:, None] - grid) / std) ** 2
-    likelihood = jnp.exp(exponent - exponent.max(axis=1, keepdims=True))
+    grid = jnp.concatenate([jnp.zeros(1), top * jnp.geomspace(1 / 3000, 1.0, _GRID - 1)])[:, None]
+    grid = grid if scale is None else scale * grid  # a column per item
+    exponent = -0.5 * ((counts - grid) / std) ** 2
+    likelihood = jnp.exp(exponent - exponent.max(axis=0))
 
     def better(_: int, mass: Array) -> Array:
-        fitted = jnp.maximum(likelihood @ mass, 1e-30)
-        return mass * ((1.0 / fitted) @ likelihood) / len(counts)
+        fitted = jnp.maximum(mass @ likelihood, 1e-30)
+        return mass * (likelihood @ (1.0 / fitted)) / len(counts)
 
     start = jnp.full(_GRID, 1.0 / _GRID)
     mass = jax.lax.fori_loop(0, _EM_STEPS, better, start, unroll=2)  # a GPU waits between steps
-    chances = likelihood * mass
-    chances = chances / jnp.maximum(chances.sum(axis=1, keepdims=True), 1e-30)
+    chances = likelihood * mass[:, None]
+    chances = chances / jnp.maximum(chances.sum(axis=0), 1e-30)
     clear = counts > _CLEAR * std
 
     def expected(values: Array) -> Array:
-        of_items: Array = chances @ values if scale is None else (chances * values).sum(axis=1)
+        of_items: Array = (chances * values).sum(axis=0)
         return of_items
 
     weight = jnp.where(clear, counts, expected(grid))

@@ -134,6 +134,10 @@ class Accountant:
     sound: ClassVar[bool] = True
     sums: ClassVar[tuple[Sum, ...]]
 
+    def __init_subclass__(cls) -> None:
+        if "sum_ticks" in vars(cls):  # the ledger, which has ticks already, would not call it
+            raise TypeError(f"{cls.__name__}.sum_ticks: override sums_of instead")
+
     def __setattr__(self, name: str, value: object) -> None:
         raise FrozenInstanceError(f"cannot assign to field {name!r}")  # instances are shared
 
