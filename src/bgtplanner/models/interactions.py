@@ -45,6 +45,7 @@ _OF_EDGES = (
 )  # fmt: skip
 _FEW_COLUMNS = 4
 _ROWS = 8  # of edges that are added at a time
+_TABLE = 1 << 21  # products of columns, for all items, up to which they are made beforehand
 _UNROLLED = 8  # columns up to which systems are made and solved element by element
 _DENSE = 8  # entries per pair up to which pairs are looked up in a table
 _STEPS = 10  # of conjugate gradients; the error is then far below that of the data
@@ -429,21 +430,21 @@ class Interactions:
     def squares_by_user(self, table: Array) -> Array:
         """Return each user's sum of outer products of the rows of its items, ``[users, w, w]``.
 
-        Few columns are multiplied for every item instead of for every rating. Without a layout
-        it is computed column by column, because an outer product for every edge would need `w`
-        times the memory.
+        On CPUs, columns are multiplied for every item instead of for every rating, as long as the
+        products fit their caches. Without a layout it is computed column by column, because an
+        outer product for every edge would need `w` times the memory.
 
         Args:
             table: A row per item, ``[n_items, w]``.
         """
         width, layout = table.shape[1], self.layout
-        if layout is not None and layout.by_row and _FEW_COLUMNS < width <= _UNROLLED:
-            pairs = [(a, b) for a in range(width) for b in range(a, width)]
-            products = jnp.stack([table[:, a] * table[:, b] for a, b in pairs], axis=1)
-            sums = self.products_by_user(products, self.present)
-            which = {pair: number for number, pair in enumerate(pairs)}
-            order = [which[min(a, b), max(a, b)] for a in range(width) for b in range(width)]
-            return sums[:, np.array(order)].reshape(-1, width, width)
+        one, other = np.triu_indices(width)
+        small = one.size * self.n_items <= _TABLE and width > _FEW_COLUMNS
+        if layout is not None and layout.by_row and small:
+            sums = self.products_by_user(table[:, one] * table[:, other], self.present)
+            which = np.zeros((width, width), dtype=np.int32)
+            which[one, other] = which[other, one] = np.arange(one.size)
+            return sums[:, which]
         if layout is None or width <= _UNROLLED:
             rows = self.present[:, None] * table[self.item]
             if layout is not None:  # one pass; products of such small matrices would be slow
