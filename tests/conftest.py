@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import shutil
 import signal
@@ -32,6 +33,9 @@ if os.access(_IN_MEMORY, os.W_OK) and shutil.disk_usage(_IN_MEMORY).free > _ROOM
 
 # A process has one command line; typer would make it anew, out of its types, with every call.
 typer.main.get_command = functools.cache(typer.main.get_command)
+
+# As `bgtplanner` does in a process of its own: what is imported and compiled stays.
+gc.set_threshold(100_000)
 
 compiled.keep(os.environ)  # before JAX is imported, here or in a process that a test starts
 

@@ -18,7 +18,15 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[2] / "src"
-COMMAND = "import sys; from bgtplanner import cli; sys.argv[0] = 'bgtplanner'; cli.main()"
+COMMAND = """
+import sys
+sys.argv[0] = "bgtplanner"
+try:
+    from bgtplanner.__main__ import main
+except ImportError:  # an early version
+    from bgtplanner.cli import main
+main()
+"""
 
 
 def seconds(source: Path, cache: Path) -> float:

@@ -7,7 +7,6 @@ Exit codes: 0 success, 1 failure while running, 2 a request that cannot be carri
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import os
 import sys
@@ -24,10 +23,6 @@ from bgtplanner.text import visible
 
 # What click raises, by way of typer: newer ones bring their own click and do not install it.
 _Refused: Any = next(of for of in typer.BadParameter.__mro__ if of.__name__ == "ClickException")
-
-# New objects after which Python looks for garbage. Importing and compiling make objects that stay:
-# looking after every 700 of them takes a fifteenth of the time of a short run.
-_SELDOM = 100_000
 
 app = typer.Typer(
     name="bgtplanner",
@@ -76,8 +71,7 @@ def _main(
 
 
 def main() -> NoReturn:
-    """Entry point: turn our errors into one line and an exit code, never a traceback."""
-    gc.set_threshold(_SELDOM)
+    """Turn our errors into one line and an exit code, never a traceback."""
     for stream in (
         sys.stdout,
         sys.stderr,
@@ -113,7 +107,6 @@ def main() -> NoReturn:
             raise
         say("error: out of memory; try fewer clients, items or dimensions", err=True)
         code = 1
-    gc.freeze()  # else Python looks through all that is left once more, for nothing
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -121,7 +114,3 @@ def _drop_output() -> None:
     """Discard all further output: Python would retry, and complain, when it exits."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-if __name__ == "__main__":
-    main()
