@@ -25,6 +25,7 @@ from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.interactions import Interactions
 from bgtplanner.models.optimizers import Server
 from bgtplanner.models.tastes import Tastes
+from bgtplanner.privacy.privunit import PRIVUNIT
 
 USERS, ITEMS = 40, 30
 POSTERIOR = Server(optimizer="posterior", aggregation="clients")
@@ -37,6 +38,7 @@ LEARNERS: dict[str, tuple[Any, Server]] = {
 }
 SUMMED = Protection(mechanism="gaussian", trust="secagg", validation=0.2)
 LOCAL = Protection(mechanism="laplace", trust="local")
+TURNED = Protection(mechanism="privunit", trust="local")
 
 
 def some_ratings(clients: int | None) -> tuple[Ratings, np.ndarray[Any, Any]]:
@@ -80,6 +82,7 @@ class Play:
                 clip=jnp.array([0.1, 0.05]),
                 scale=jnp.array([0.002, 0.002]),
                 class_of_client=jnp.asarray(generator.integers(0, 2, number), jnp.int32),
+                parameters=jnp.asarray(PRIVUNIT.parameters(np.array([3.0, 1.0])), jnp.float32),
             )
         self.asked = (
             generator.permutation(np.repeat(np.arange(USERS), 2)),
@@ -104,10 +107,12 @@ class Play:
         rest = jax.jit(federation.rest, compiler_options=QUICK)
         return state, outcome, rest(state, interactions, heldout, jnp.int32(number))
 
-    def same_in(self, block: int, chunk: int) -> None:
+    def same_in(self, block: int, chunk: int, *, ordered: bool = False) -> None:
         """Compare a layout with plain sums."""
-        laid_out = Interactions.laid_out(self.ratings, self.arrival, block=block, chunk=chunk)
-        assert (laid_out.chunks > 3) == (chunk < 1000)
+        laid_out = Interactions.laid_out(
+            self.ratings, self.arrival, block=block, chunk=chunk, ordered=ordered
+        )
+        assert (laid_out.chunks > 3) == (chunk < 1000 and not ordered)
         plain = self.rounds(Interactions.of(self.ratings, self.arrival))
         other = self.rounds(laid_out)
         for mine, theirs in zip(jax.tree.leaves(plain), jax.tree.leaves(other), strict=True):
@@ -128,6 +133,12 @@ def test_chunks_of_clients_with_several_users(name: str) -> None:
 @pytest.mark.parametrize("name", ["biases", "factorization"])
 def test_blocks_alone_with_several_users(name: str) -> None:
     Play(name, SUMMED, clients=11).same_in(block=8, chunk=10_000)
+
+
+@pytest.mark.parametrize("clients", [None, 11])
+def test_what_is_drawn_for_each_pair_stays_with_it(clients: int | None) -> None:
+    """The rows of a layout are others; noise that differs would show in every figure."""
+    Play("tastes", TURNED, clients).same_in(block=8, chunk=96, ordered=True)
 
 
 def test_chunks_without_protection() -> None:
@@ -166,6 +177,23 @@ def test_small_data_and_single_rows_stay_as_they_are() -> None:
     each = Protection(mechanism="gaussian", noise="per-client")
     assert not Federation(model=model, server=server, protection=each).adds_up
     assert Federation(model=model, server=server, protection=LOCAL).adds_up
+    for single in (rows, each):
+        alone = Federation(model=model, server=server, protection=single)
+        assert alone.lay_out(large_ratings(), None).layout is None
+    turned = Federation(model=model, server=server, protection=TURNED)
+    layout = turned.lay_out(large_ratings(), None).layout
+    assert layout is not None
+    assert layout.chunks == 1
+    assert layout.place is not None
+
+
+def large_ratings() -> Ratings:
+    """So many that they are laid out, and in several chunks if nothing depends on their order."""
+    users, items = 2_000, 100
+    user, item = np.divmod(np.arange(users * items), items)
+    return Ratings.from_arrays(
+        user, item, np.full(len(user), 0.5), users=range(users), items=range(items), scale=(0, 1)
+    )
 
 
 @pytest.mark.parametrize("width", [1, 4, 5, 8, 9, 24])

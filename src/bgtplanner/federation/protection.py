@@ -298,8 +298,9 @@ class Uploads(NamedTuple):
     def normal(self, sources: Sequence[KeyedNoise]) -> Uploads:
         """Return standard normal noise of the same shape."""
         rows, dense = sources
-        drawn = rows.normal(self.rows.shape), dense.normal(self.dense.shape)
-        return Uploads(*drawn, self.interactions)
+        width = self.rows.shape[1]
+        drawn = self.interactions.in_order(lambda number: rows.normal((number, width)))
+        return Uploads(drawn, dense.normal(self.dense.shape), self.interactions)
 
     def total(self) -> tuple[Array, Array]:
         """Return the sum over the clients: the item rows, and the dense part."""
@@ -360,10 +361,15 @@ class Protection:
         return UNITS[self.unit]
 
     @property
+    def sums(self) -> bool:
+        """Whether uploads are clipped, randomised and added up whole, all at once."""
+        whole = self.of.release == "bgtplanner.federation.protection:release_whole"
+        return whole and self.noise == "sum"
+
+    @property
     def adds_up(self) -> bool:
         """Whether it needs only the sum of clipped uploads, which is made in any order."""
-        whole = self.of.release == "bgtplanner.federation.protection:release_whole"
-        return whole and self.noise == "sum" and isinstance(self.kind, Additive)
+        return self.sums and isinstance(self.kind, Additive)
 
     @property
     def norm(self) -> Literal["l1", "l2"]:

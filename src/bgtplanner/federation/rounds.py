@@ -16,7 +16,10 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from jax.sharding import Mesh
+from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError
@@ -489,6 +492,19 @@ class Federation:
         Otherwise what is drawn for each row depends on where the row is.
         """
         return self.extras is None and (self.protection is None or self.protection.adds_up)
+
+    def lay_out(
+        self,
+        ratings: Ratings,
+        arrival: NDArray[np.int32] | None,
+        mesh: Mesh | None = None,
+    ) -> Interactions:
+        """Return training ratings, laid out as well as what is drawn for them allows."""
+        if self.adds_up:
+            return Interactions.laid_out(ratings, arrival, mesh=mesh)
+        if self.extras is None and self.protection is not None and self.protection.sums:
+            return Interactions.laid_out(ratings, arrival, ordered=True)
+        return Interactions.of(ratings, arrival)
 
     def _summed_by_chunk(
         self,

@@ -176,12 +176,7 @@ class Simulation:
         self._device = found[0]
         self._split, self._small = split, len(split.train) <= FEW_RATINGS
         with jax.default_device(self._device):
-            if federation.adds_up:
-                self._interactions = Interactions.laid_out(
-                    split.train, split.arrival, mesh=self._mesh
-                )
-            else:
-                self._interactions = Interactions.of(split.train, split.arrival)
+            self._interactions = federation.lay_out(split.train, split.arrival, self._mesh)
             self._heldout = Heldout.of(split.test, self._interactions)
             put = self._interactions.put
             self._arriving = _Arriving.of(split, put) if split.in_order else None

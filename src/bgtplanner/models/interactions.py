@@ -111,6 +111,8 @@ class Layout:
         block: Number of edges in a block.
         by_row: Whether sums of products are best added row by row: on CPUs, where the products
             then are never written out.
+        place: The row of each client-item pair, in the order in which the pairs would be without
+            a layout; None if nothing depends on that order.
         mesh: Devices among which the chunks are divided; None if they are all on one.
     """
 
@@ -121,6 +123,7 @@ class Layout:
     place_of_client: Array
     block: int = field(metadata={"static": True})
     by_row: bool = field(metadata={"static": True})
+    place: Array | None = None
     mesh: Mesh | None = field(default=None, metadata={"static": True})
 
     @property
@@ -221,6 +224,7 @@ class Interactions:
         block: int | None = None,
         chunk: int | None = None,
         mesh: Mesh | None = None,
+        ordered: bool = False,
     ) -> Interactions:
         """Return the edges in a layout that makes sums fast and bounds memory.
 
@@ -233,6 +237,8 @@ class Interactions:
             block: Number of edges in a block.
             chunk: Number of edges in a chunk, about; clients are not divided.
             mesh: Devices among which to divide the chunks; by default the one that JAX uses.
+            ordered: Whether something depends on the order of the pairs; see :meth:`in_order`.
+                Then there is one chunk.
         """
         if mesh is None and block is None and len(ratings) <= _SMALL:
             return cls.of(ratings, arrival)
@@ -240,7 +246,21 @@ class Interactions:
         platform = next(iter(devices)).platform
         if chunk is None:
             chunk = _CHUNK.get(platform, _LARGE_CHUNK)
-        return _laid_out(ratings, arrival, block, chunk, mesh, by_row=platform == "cpu")
+        chunk = _NEVER if ordered else chunk
+        made, places = _laid_out(ratings, arrival, block, chunk, mesh, by_row=platform == "cpu")
+        if not ordered or not made.one_user_each:  # the pairs of several users have kept it
+            return made
+        layout = replace(cast(Layout, made.layout), place=_put(places, mesh, COPIED))
+        return replace(made, layout=layout)
+
+    def in_order(self, draw: Callable[[int], Array]) -> Array:
+        """Return a row for each pair, from what gives so many rows in the order of no layout."""
+        place = None if self.layout is None else self.layout.place
+        if place is None:
+            return draw(self.pair_item.shape[0])
+        rows = draw(place.shape[0])
+        filled = jnp.zeros((self.pair_item.shape[0], *rows.shape[1:]), rows.dtype)
+        return filled.at[place].set(rows, unique_indices=True)
 
     def put(self, values: NDArray[Any]) -> Array:
         """Return an array on the devices of the edges, whole on each of them."""
@@ -513,8 +533,8 @@ def _laid_out(
     mesh: Mesh | None,
     *,
     by_row: bool,
-) -> Interactions:
-    """Return the edges of some training ratings in blocks and chunks."""
+) -> tuple[Interactions, NDArray[Any]]:
+    """Return the edges of some training ratings in blocks and chunks, and the place of each."""
     of_users = np.bincount(ratings.user, minlength=ratings.n_users)
     if block is None:
         block = _block_for(of_users)
@@ -575,7 +595,7 @@ def _laid_out(
         pair[:] = np.repeat(np.arange(chunks) * (len(pairs[0]) // chunks), each)
         pair[to] = of_pair
     known = filled(first, _NEVER)
-    return Interactions(
+    made = Interactions(
         user=user,
         item=filled(ratings.item, 0),
         value=filled(ratings.value, 0, np.float32),
@@ -600,6 +620,7 @@ def _laid_out(
             mesh=mesh,
         ),
     )
+    return made, to
 
 
 def _block_for(of_users: NDArray[Any]) -> int:

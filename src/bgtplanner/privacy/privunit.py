@@ -32,6 +32,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,7 +93,13 @@ def cap_of(epsilon: ArrayLike) -> Cap:
     wanted = np.asarray(epsilon, dtype=np.float64)
     good = bool(((wanted >= _LEAST) & (wanted <= _MOST)).all())
     ConfigError.unless(good, "epsilon", epsilon, f"from {_LEAST:g} to {_MOST:g}")
-    wanted = wanted * (1 - _SAFETY)
+    different, which = np.unique(wanted, return_inverse=True)  # clients mostly pay the same
+    return Cap(*(np.asarray(part[which]) for part in _caps_of(tuple(different.tolist()))))
+
+
+@lru_cache(maxsize=256)  # and mostly the same again
+def _caps_of(epsilons: tuple[float, ...]) -> Cap:
+    wanted = np.array(epsilons) * (1 - _SAFETY)
     low, high = np.zeros_like(wanted), np.sqrt(2 * wanted) + 1.0
     for _ in range(70):
         middle = (low + high) / 2
