@@ -60,7 +60,7 @@ class Failure(NamedTuple):
 def play(run: Run) -> dict[str, Any]:
     """Carry out one run."""
     begun = time.perf_counter()
-    summary = execute(run.config, data=_DATA.of, lists=run.lists).summary
+    summary = execute(run.config, data=_DATA.of, lists=run.lists, often=True).summary
     return {
         "key": run.key,
         "mark": run.mark,

@@ -498,12 +498,14 @@ class Federation:
         ratings: Ratings,
         arrival: NDArray[np.int32] | None,
         mesh: Mesh | None = None,
+        *,
+        always: bool = False,
     ) -> Interactions:
         """Return training ratings, laid out as well as what is drawn for them allows."""
         if self.adds_up:
-            return Interactions.laid_out(ratings, arrival, mesh=mesh)
+            return Interactions.laid_out(ratings, arrival, mesh=mesh, always=always)
         if self.extras is None and self.protection is not None and self.protection.sums:
-            return Interactions.laid_out(ratings, arrival, ordered=True)
+            return Interactions.laid_out(ratings, arrival, ordered=True, always=always)
         return Interactions.of(ratings, arrival)
 
     def _summed_by_chunk(

@@ -146,6 +146,8 @@ class Simulation:
         validation: Share of its training ratings that every client puts in its validation set.
         devices: Among how many devices to divide the clients: see :func:`pick_devices`. If
             uploads are not only added up, there is but one.
+        often: Whether many more are compiled alike: small data then get programs that take longer
+            to compile and less time to run, as large data do. Results differ by rounding.
     """
 
     def __init__(
@@ -157,6 +159,7 @@ class Simulation:
         device: str = "auto",
         validation: float = 0.0,
         devices: int | None = None,
+        often: bool = False,
     ) -> None:
         self._made_with = federation, split, seed, device, validation
         aside = None
@@ -174,9 +177,11 @@ class Simulation:
         found = pick_devices(device, devices, len(split.train))
         self._mesh = Mesh(np.array(found), (CLIENTS,)) if len(found) > 1 else None
         self._device = found[0]
-        self._split, self._small = split, len(split.train) <= FEW_RATINGS
+        self._split, self._small = split, len(split.train) <= FEW_RATINGS and not often
         with jax.default_device(self._device):
-            self._interactions = federation.lay_out(split.train, split.arrival, self._mesh)
+            self._interactions = federation.lay_out(
+                split.train, split.arrival, self._mesh, always=often
+            )
             self._heldout = Heldout.of(split.test, self._interactions)
             put = self._interactions.put
             self._arriving = _Arriving.of(split, put) if split.in_order else None

@@ -225,6 +225,7 @@ class Interactions:
         chunk: int | None = None,
         mesh: Mesh | None = None,
         ordered: bool = False,
+        always: bool = False,
     ) -> Interactions:
         """Return the edges in a layout that makes sums fast and bounds memory.
 
@@ -239,8 +240,9 @@ class Interactions:
             mesh: Devices among which to divide the chunks; by default the one that JAX uses.
             ordered: Whether something depends on the order of the pairs; see :meth:`in_order`.
                 Then there is one chunk.
+            always: Whether small data are laid out, too.
         """
-        if mesh is None and block is None and len(ratings) <= _SMALL:
+        if mesh is None and block is None and not always and len(ratings) <= _SMALL:
             return cls.of(ratings, arrival)
         devices = jnp.zeros(()).devices() if mesh is None else mesh.devices.flat
         platform = next(iter(devices)).platform

@@ -232,6 +232,7 @@ def execute(
     overwrite: bool = False,
     observer: Observer | None = None,
     lists: bool = True,
+    often: bool = False,
 ) -> Result:
     """Run what the config says, from the first round.
 
@@ -245,7 +246,10 @@ def execute(
         overwrite: Whether to replace a run in that folder.
         observer: Is told about every round.
         lists: Whether to score the lists that users would be shown, too.
+        often: Whether many runs like it follow in this process: see
+            :class:`~bgtplanner.federation.simulation.Simulation`. Without a folder only.
     """
+    ConfigError.unless(out is None or not often, "often", often, "false, if a folder is written")
     if out is not None:
         RunFolder(Path(out)).check_free(overwrite)  # before minutes are spent on loading
     keep_programs()
@@ -255,7 +259,8 @@ def execute(
         prepared = data(config)
     else:
         prepared = Prepared(config, ratings_of(config) if ratings is None else ratings)
-    run = _Run(_with_schedule(config, prepared, observer, given), prepared, observer, given)
+    with_schedule = _with_schedule(config, prepared, observer, given)
+    run = _Run(with_schedule, prepared, observer, given, often=often)
     run.lists = lists
     if out is None:
         run.open_ledger(None)
@@ -558,7 +563,13 @@ class _Run(Run):
     observer: Observer | None
 
     def __init__(
-        self, config: Config, prepared: Prepared, observer: Observer | None, given: Given
+        self,
+        config: Config,
+        prepared: Prepared,
+        observer: Observer | None,
+        given: Given,
+        *,
+        often: bool = False,
     ) -> None:
         self.prepared, self.given = prepared, given
         ratings, self.split = prepared.ratings, prepared.split
@@ -576,6 +587,7 @@ class _Run(Run):
             device=config.run.device,
             devices=config.run.devices,
             validation=config.planning.validation_share if config.validates else 0.0,
+            often=often,
         )
         simulation.on_compiling = getattr(observer, "compiling", None)
         super().__init__(config, simulation, observer)
