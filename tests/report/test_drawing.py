@@ -6,17 +6,25 @@ import itertools
 import re
 from pathlib import Path
 
+import matplotlib as mpl
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.report.drawing import (
+    ABOVE,
+    BLUE,
     Line,
     Picture,
+    _drawn,
+    _style,
     as_file,
     as_page,
+    in_percent,
     lines,
     look_of,
     series_name,
@@ -100,6 +108,67 @@ class TestFiles:
         (tmp_path / "file").touch()
         with pytest.raises(ConfigError, match=r"--figures .*/file: is not a folder; choose"):
             write_pictures([PICTURE], tmp_path / "file")
+
+
+def _with_legend(axes: Axes) -> None:
+    for name in ("one", "two", "three", "four of them"):
+        axes.plot([1, 2], [1, 2], label=name)
+    axes.legend(**ABOVE)
+
+
+def _with_names(axes: Axes) -> None:
+    axes.set_yticks([1, 2], ["up to sixteen ratings", "more"])
+
+
+def _in_two_lines(axes: Axes) -> None:
+    axes.xaxis.set_major_formatter(lambda at, _: f"{at:g}\n{at:g} stars")
+
+
+def _logarithmic(axes: Axes) -> None:
+    axes.set_yscale("log")
+    axes.set_ylim(1e-6, 2e4)
+
+
+WRITTEN = {
+    "plain": lines([Line("", [1, 2], BLUE)], "height"),
+    "ends": lines([Line("a line with a very long name", [1, 2], BLUE)], "height"),
+    "numbers": lines([Line("", [1_000_001.25, 1_000_001.5], BLUE)], "", total=1000),
+    "percent": lines([Line("", [0.1, 1.0], BLUE)], "height", percent=True),
+    "legend": lines([Line("", [1, 2], BLUE)], "height", then=_with_legend),
+    "names": lines([Line("", [1, 2], BLUE)], "height", then=_with_names),
+    "two lines": lines([Line("", [1, 2], BLUE)], "height", then=_in_two_lines),
+    "logarithmic": lines([Line("the end", [1, 2], BLUE)], "height", then=_logarithmic),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_all_that_is_written_is_in_the_picture(name: str) -> None:
+    """Judged by matplotlib's own measure, and about as large as by its own layout."""
+    picture = Picture(name=name, title="", alt="", draw=WRITTEN[name])
+    with mpl.rc_context(_style("black", "black")):
+        found, theirs = _drawn(picture), Figure(figsize=picture.size, layout="constrained")
+        picture.draw(theirs)
+        canvas = FigureCanvasAgg(found)
+        written = found.get_tightbbox(canvas.get_renderer())
+        FigureCanvasAgg(theirs).draw()
+    (left, below), (right, top) = written.get_points()
+    assert left > 0
+    assert below > 0
+    assert right < picture.size[0]
+    assert top < picture.size[1]
+    (ours,), (other,) = ([axes.get_position() for axes in each.axes] for each in (found, theirs))
+    assert ours.width > 0.92 * other.width
+    assert ours.height > 0.92 * other.height
+
+
+@pytest.mark.parametrize("high", [0.03, 0.13, 0.16, 1.0])
+def test_percents_are_not_rounded(high: float) -> None:
+    axes = Figure().subplots()
+    axes.set_ylim(0, high)
+    in_percent(axes.yaxis, decimals=0 if high > 0.05 else 1)
+    ticks = axes.yaxis.get_majorticklocs()
+    said = axes.yaxis.get_major_formatter().format_ticks(ticks.tolist())
+    assert [float(text.rstrip("%")) for text in said] == pytest.approx((100 * ticks).tolist())
 
 
 def test_labels_do_not_lie_on_each_other() -> None:

@@ -7,6 +7,7 @@ white; in a file for an unknown background in a grey that is legible on both.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import re
@@ -18,8 +19,11 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from bgtplanner.errors import ConfigError, StorageError
@@ -40,6 +44,7 @@ __all__ = [
     "around_alone",
     "as_file",
     "as_page",
+    "in_percent",
     "lines",
     "look_of",
     "mark_series",
@@ -195,7 +200,56 @@ def _svg(picture: Picture, ink: str, line: str, **style: Any) -> str:
 def _drawn(picture: Picture) -> Figure:
     figure = Figure(figsize=picture.size, layout="constrained")
     picture.draw(figure)
+    if len(figure.axes) == 1 and not figure.subfigs:
+        figure.set_layout_engine(None)
+        _give_room(figure.axes[0], *picture.size)
     return figure
+
+
+_POINTS = 72.0  # in an inch
+_EDGE = 3.0  # around everything, in points
+
+
+def _give_room(axes: Axes, width: float, height: float) -> None:
+    """Place the only axes of a figure, so that what is written around them fits.
+
+    Matplotlib's own layout draws everything twice to find that out: half of the time of a picture.
+    """
+    font = float(mpl.rcParams["font.size"])
+    axes.set_position((0.15, 0.15, 0.7, 0.75))  # about where it will be: the ticks depend on it
+    left = 7.0 + max((_width(text, font) for text in _numbers(axes.yaxis)), default=0.0)
+    left += 4.0 + 1.2 * font if axes.get_ylabel() else 0.0
+    rows = max((text.count("\n") + 1 for text in _numbers(axes.xaxis)), default=0)
+    below = 7.0 + 1.2 * rows * font + (4.0 + 1.2 * font if axes.get_xlabel() else 0.0)
+    beside = [text for text in axes.texts if text.get_transform() == axes.transAxes]
+    across = (width * _POINTS - left - 2 * _EDGE) or 1.0
+    right = font  # for the last number below
+    for text in beside:  # begins in the axes, or a little to their right
+        own = _width(text.get_text(), float(text.get_fontsize()))
+        right = max(right, 1.03 * own + (float(text.get_position()[0]) - 1.0) * across)
+    above = 1.5 * font if axes.yaxis.get_major_formatter().get_offset() else 0.5 * font
+    if (legend := axes.get_legend()) is not None:
+        small, rows = float(ABOVE["fontsize"]), -(-len(legend.get_texts()) // ABOVE["ncols"])
+        above = small * (1.0 + 1.7 * rows)
+    x, y = (_EDGE + left) / width / _POINTS, (_EDGE + below) / height / _POINTS
+    far = 1.0 - (_EDGE + right) / width / _POINTS
+    top = 1.0 - (_EDGE + above) / height / _POINTS
+    axes.set_position((x, y, max(far - x, 0.2), max(top - y, 0.2)))
+
+
+def _numbers(axis: Axis) -> list[str]:
+    """What is written at the ticks of an axis."""
+    ticks, (low, high) = axis.get_majorticklocs(), sorted(axis.get_view_interval())
+    said = axis.get_major_formatter().format_ticks(ticks.tolist())
+    return [text for at, text in zip(ticks, said, strict=True) if low <= at <= high]
+
+
+@functools.lru_cache(maxsize=1024)
+def _width(text: str, size: float) -> float:
+    """How wide a line is, in points."""
+    lines = text.split("\n")
+    font = FontProperties(size=size)
+    return max(text_to_path.get_text_width_height_descent(line, font, False)[0] for line in lines)
 
 
 _SERIES = re.compile(r'<g id="series-([0-9a-z-]+?)(?:--\d+)?">')
@@ -330,13 +384,19 @@ def lines(
         if limits is not None:
             axes.set_ylim(*limits)
         if percent:
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+            in_percent(axes.yaxis)
         if then is not None:
             then(axes)
         if named:
             _label_ends(axes, [line for line in drawn if line.name])
 
     return draw
+
+
+def in_percent(axis: Axis, decimals: int = 0) -> None:
+    """Label an axis of shares in percent, at steps that need no more decimals than are shown."""
+    axis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10]))
+    axis.set_major_formatter(PercentFormatter(1.0, decimals=decimals))
 
 
 def around(low: float, high: float, share: float) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib import colors
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullFormatter, PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from bgtplanner.models.metrics import of_ratings, shown
@@ -28,6 +28,7 @@ from bgtplanner.report.drawing import (
     Picture,
     around,
     around_alone,
+    in_percent,
     lines,
     look_of,
     mark_series,
@@ -143,8 +144,7 @@ def _gain_picture(view: RunView, by: str) -> Picture:
         low = min(-_LEAST_GAIN / 5, *(group["low"] for group in groups))
         high = max(_LEAST_GAIN, *(group["high"] for group in groups))
         axes.set_xlim(*around(low, high, 0.05))
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
-        axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        in_percent(axes.xaxis)
         axes.set_xlabel("error below a client alone; dashed: no gain")
         axes.grid(axis="x", alpha=0.25, lw=0.7)
 
@@ -234,7 +234,7 @@ def _choices(view: RunView) -> Picture:
         axes.vlines(view.steps, 0, shares, color=colour, lw=max(1.2, min(6, 240 / view.total)))
         top = float(max(shares.max(), 1e-9))
         axes.set_ylim(0, 1.22 * top)
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0 if top > 0.05 else 1))
+        in_percent(axes.yaxis, decimals=0 if top > 0.05 else 1)
         for first, last, note in phases:
             place = min(max((first + last) / 2, 0.09 * view.total), 0.92 * view.total)
             axes.text(place, 1.1 * top, visible(note), ha="center", fontsize=9)
