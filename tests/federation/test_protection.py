@@ -197,20 +197,20 @@ class TestClip:
         pair = int(np.flatnonzero(np.asarray(interactions.pair_client) == 0)[0])
         upload = Upload(
             good.rows.at[pair, 1].set(jnp.nan),
-            good.dense.at[2, 0].set(jnp.inf).at[4, 1].set(jnp.nan),
+            good.dense.at[2, 0].set(jnp.inf).at[4, 1].set(jnp.nan).at[5, 0].set(1e30),
         )
         uploads = whole_uploads(good, interactions)
-        uploads[[0, 2, 4]] = 0.0  # nothing of it, but they are there
+        uploads[[0, 2, 4, 5]] = 0.0  # nothing of it, but they are there; the last is too long
         expected = mechanism_named("gaussian").clip(uploads, 0.5).mean(axis=0)
         granted = [1, 1, 1, 1, 1, 1]
         protection = Protection(mechanism="gaussian", noise=noise)
         released = release(protection, upload, interactions, some_terms(granted=granted))
         np.testing.assert_allclose(flat(released), expected, rtol=1e-4, atol=1e-6)
-        assert released.dropped == 3
+        assert released.dropped == 4
         released = release(
             protection, upload, interactions, some_terms(granted=[0, 1, 1, 1, 1, 1])
         )
-        assert released.dropped == 2  # who is not in it cannot drop out of it
+        assert released.dropped == 3  # who is not in it cannot drop out of it
 
 
 class TestNoise:

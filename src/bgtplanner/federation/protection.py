@@ -266,14 +266,17 @@ class Uploads(NamedTuple):
     dense: Array
     interactions: Interactions
 
-    def norm(self, mechanism: Mechanism, own: Array | None = None) -> Array:
-        """Return the norm of each client's upload, as the mechanism measures it."""
+    def size(self, mechanism: Mechanism, own: Array | None = None) -> Array:
+        """Return the sum of sizes in each client's upload, of which the norm is the root."""
         size, interactions = mechanism.sizes, self.interactions
-        total = interactions.sum_pairs(size(self.rows).sum(1))
-        total = total + size(self.dense).sum(1)
+        total: Array = interactions.sum_pairs(size(self.rows).sum(1)) + size(self.dense).sum(1)
         if own is not None:
             total = total + _by_client(size(own).sum(1), interactions)
-        norm: Array = mechanism.root(total)
+        return total
+
+    def norm(self, mechanism: Mechanism) -> Array:
+        """Return the norm of each client's upload, as the mechanism measures it."""
+        norm: Array = mechanism.root(self.size(mechanism))
         return norm
 
     def times(self, factor: Array) -> Uploads:
@@ -317,7 +320,7 @@ class ClippedSum(NamedTuple):
 
     Attributes:
         of_all: The sum.
-        dropped: Number of uploads that were not finite.
+        dropped: Number of uploads whose norm was not finite.
     """
 
     of_all: Shared
@@ -555,21 +558,26 @@ def _clipped(
     terms: Terms,
     own: Array | None,
 ) -> tuple[Uploads, Array, Array, Array | None]:
-    """Return clipped uploads, how many were not finite, each client's factor, and finite `own`."""
-    finite = _finite(upload, interactions)
-    if own is not None:
-        finite = finite & (
-            _by_client((~jnp.isfinite(own)).any(1).astype(jnp.int32), interactions) <= 0
-        )
-        own = jnp.where(finite[interactions.client_of_user, None], own, 0.0)
-    rows = jnp.where(interactions.of_clients(finite)[:, None], upload.rows, 0.0)
-    uploads = Uploads(rows, jnp.where(finite[:, None], upload.dense, 0.0), interactions)
+    """Return clipped uploads, how many were not finite, each client's factor, and finite `own`.
+
+    A sum of sizes shows at once how long an upload is and whether all of it are numbers.
+    """
+    total = Uploads(upload.rows, upload.dense, interactions).size(protection.kind, own)
+    finite = jnp.isfinite(total)
     bound = terms.clip[terms.class_of_client]
     if protection.validation:
         bound = bound * protection.kind.bound_share(1.0 - protection.validation)
-    factor = terms.granted * clip_factor(uploads.norm(protection.kind, own), bound)
-    dropped = ((~finite) * terms.granted).sum()
-    return uploads.times(factor).cut(terms), dropped, factor, own
+    norm = protection.kind.root(jnp.where(finite, total, 0.0))
+    factor = terms.granted * finite * clip_factor(norm, bound)
+    kept = interactions.of_clients(factor)[:, None]
+    uploads = Uploads(
+        jnp.where(kept > 0, kept * upload.rows, 0.0),
+        jnp.where(finite[:, None], factor[:, None] * upload.dense, 0.0),
+        interactions,
+    )
+    if own is not None:
+        own = jnp.where(finite[interactions.client_of_user, None], own, 0.0)
+    return uploads.cut(terms), ((~finite) * terms.granted).sum(), factor, own
 
 
 def _noised(
@@ -623,11 +631,6 @@ def each_alone(
 def counts_of(terms: Terms) -> Array:
     """Return how many clients of each class release something."""
     return jax.ops.segment_sum(terms.granted, terms.class_of_client, terms.scale.shape[0])
-
-
-def _finite(upload: Upload, interactions: Interactions) -> Array:
-    bad = interactions.sum_pairs((~jnp.isfinite(upload.rows)).any(1).astype(jnp.int32))
-    return (bad <= 0) & jnp.isfinite(upload.dense).all(1)
 
 
 def _by_client(values: Array, interactions: Interactions) -> Array:
