@@ -43,6 +43,53 @@ def test_it_forgets() -> None:
     assert means[2] < 0.01 * means[0]
 
 
+def test_it_forgets_in_both_directions() -> None:
+    """Rounds may be told in any order: what comes later says as much about what was before."""
+    before, after = (Predictor(standardize=False, forgetting=0.1) for _ in range(2))
+    before.observe([0.0], time=0, reward=1.0)
+    after.observe([0.0], time=20, reward=1.0)
+    assert before.predict([[0.0]], time=10) == after.predict([[0.0]], time=10)
+    before.observe([0.1], time=20, reward=0.5)
+    after.observe([0.1], time=0, reward=0.5)
+    assert before.expect([[0.2]], time=10) == after.expect([[0.2]], time=10)
+
+
+def test_what_it_is_given_stays_as_it_was() -> None:
+    predictor, rows = Predictor(), np.array([[0.0, 1e200], [1.0, -1e200]])
+    given_, kept = rows[0].copy(), rows.copy()
+    for time in range(5):
+        predictor.observe(given_, time=time, reward=1.0)
+        state = predictor.state_dict()
+        predictor.expect(rows, time=9)
+        predictor.predict(rows, time=9)
+        assert predictor.state_dict() == state
+    assert given_.tolist() == kept[0].tolist()
+    assert rows.tolist() == kept.tolist()
+
+
+def test_the_fit_is_the_one_by_the_general_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is called in the way that checks the least, which must not change what is found."""
+    import scipy.optimize
+
+    def general(function: Any, start: Floats, *, args: Any, bounds: Floats, maxiter: int) -> Any:
+        options = {"maxiter": maxiter}
+        found = scipy.optimize.minimize(
+            function, start, args=args, jac=True, method="L-BFGS-B", bounds=bounds, options=options
+        )
+        return found.x, found.fun, {}
+
+    def taught() -> dict[str, Any]:
+        generator, predictor = np.random.default_rng(4), Predictor(fit=True, noise=1.0)
+        for time, row in enumerate(generator.standard_normal((40, 3))):
+            predictor.observe(row, time=time, reward=float(np.sin(row[1]) + row[2]))
+        return predictor.state_dict()
+
+    found = taught()
+    assert found["lengths"] != [0.2] * 3
+    monkeypatch.setattr(scipy.optimize, "fmin_l_bfgs_b", general)
+    assert taught() == found
+
+
 def test_a_mean_reward_that_may_still_be_positive_counts_as_such() -> None:
     predictor = Predictor()
     for time, reward in enumerate([-1.0, -2.0, -3.0, -2.0]):

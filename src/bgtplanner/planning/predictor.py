@@ -31,6 +31,10 @@ _NOISES = (0.02, 30.0)
 _FORGETTING = (1e-6, 0.3)
 _LARGEST = 1e100  # larger rewards and inputs count as this much: squares must be finite
 _FARTHEST = 1e6  # length scales: larger distances make no difference
+# As arrays: with plain numbers, an operation on a few entries takes twice as long.
+_ZERO = np.array(0.0)
+_BOUNDS = np.array(-_LARGEST), np.array(_LARGEST)
+_FAR = np.array(-_FARTHEST), np.array(_FARTHEST)
 _PULL = 0.5  # how far, in logarithms, fitted scales typically lie from where they began
 
 
@@ -144,7 +148,7 @@ class Predictor:
         finite = math.isfinite(reward) and math.isfinite(time)
         ConfigError.unless(finite, "reward", reward, "a finite number, at a finite time")
         ConfigError.unless(bool(1e-12 < doubt < 1e12), "doubt", doubt, "a positive number")
-        row = np.minimum(np.maximum(row, -_LARGEST), _LARGEST)
+        row = _within(row, _BOUNDS)
         reward = min(max(float(reward), -_LARGEST), _LARGEST)
         if not self._size:
             self._make_room(len(row), 16)
@@ -249,27 +253,40 @@ class Predictor:
         if not number:
             self._lengths = np.full(width, self._length)
             self._centre, self._spread = np.zeros(width), np.ones(width)
-            self._unit = self._spread * self._lengths
+            self._set_units()
             return
         for name in ("_inputs", "_scaled", "_halves", "_times", "_rewards", "_doubts"):
             getattr(self, name)[:number] = old[name][:number]
         self._whitened[:, :number] = old["_whitened"][:, :number]
         self._inverse[:number, :number] = old["_inverse"][:number, :number]
 
+    def _set_units(self) -> None:
+        """Derive what the kernel is computed with from the scales and the forgetting."""
+        self._unit = self._spread * self._lengths
+        self._fading = np.array(0.5 * np.log1p(-self.forgetting))
+
     def _scale(self, rows: Floats) -> Floats:
         """Return inputs that are not above the largest, in length scales from their centre."""
-        # Two comparisons: np.clip takes several times as long for a few numbers.
-        scaled = (rows - self._centre) / self._unit
-        bounded: Floats = np.minimum(np.maximum(scaled, -_FARTHEST), _FARTHEST)
-        return bounded
+        scaled = rows - self._centre
+        scaled /= self._unit
+        return _within(scaled, _FAR)
+
+    def _faded(self, ages: Floats) -> Floats:
+        """Return the logarithm of the factor by which so many rounds lower the kernel, in place.
+
+        An age may be negative: rounds may be told in any order.
+        """
+        np.abs(ages, out=ages)
+        ages *= self._fading
+        return ages
 
     def _kernel(self, rows: Floats, time: float) -> Floats:
         """Return the kernel between some inputs at one time and all observations."""
         number = self._size
-        rows = self._scale(np.minimum(np.maximum(rows, -_LARGEST), _LARGEST))
-        ages = np.abs(self._times[:number] - time)
+        rows = self._scale(_within(rows, _BOUNDS))
+        faded = self._faded(self._times[:number] - time)
         others, halves = self._scaled[:number], self._halves[:number]
-        return _kernel(rows, _half_squares(rows), others, halves, ages, self.forgetting)
+        return _kernel(rows, _half_squares(rows), others, halves, faded)
 
     def _extend(self) -> None:
         """Add a row to the inverse factor, for the newest observation."""
@@ -279,8 +296,8 @@ class Predictor:
         own[0] = self._scale(self._inputs[at])
         half = halves[at : at + 1]
         half[:] = _half_squares(own)
-        ages = np.abs(self._times[:at] - self._times[at])
-        across = _kernel(own, half, scaled[:at], halves[:at], ages, self.forgetting)[0]
+        faded = self._faded(self._times[:at] - self._times[at])
+        across = _kernel(own, half, scaled[:at], halves[:at], faded)[0]
         inverse = self._inverse[:at, :at]
         row = inverse @ across
         variance = 1.0 + self.noise**2 * float(self._doubts[at]) + _JITTER
@@ -294,17 +311,17 @@ class Predictor:
     def _rebuild(self) -> None:
         """Compute the whole inverse factor anew, after scales have changed."""
         number = self._rebuilt = self._size
-        self._unit = self._spread * self._lengths
+        self._set_units()
         self._scaled[:number] = self._scale(self._inputs[:number])
         self._halves[:number] = _half_squares(self._scaled[:number])
         if not number:
             return
         scaled, halves = self._scaled[:number], self._halves[:number]
         times = self._times[:number]
-        ages = np.abs(times[:, None] - times)
-        covariance = _kernel(scaled, halves, scaled, halves, ages, self.forgetting)
+        faded = self._faded(times[:, None] - times)
+        covariance = _kernel(scaled, halves, scaled, halves, faded)
         noise = self.noise**2 * self._doubts[:number]
-        covariance[np.diag_indices(number)] = 1.0 + noise + _JITTER
+        np.fill_diagonal(covariance, 1.0 + noise + _JITTER)
         inverse = _inverse_factor(covariance)
         if inverse is None:  # pragma: no cover - the noise keeps it positive definite
             raise ConfigError(f"noise = {self.noise!r}: too small for so many equal inputs")
@@ -348,18 +365,16 @@ class Predictor:
         limits = [_LENGTHS] * rows.shape[1] + [_FORGETTING, _NOISES]
         bounds = np.log(limits)
         now = np.r_[self._lengths, max(self.forgetting, _FORGETTING[0]), self.noise]
-        from scipy.optimize import minimize  # takes long to import, and short runs do not fit
+        from scipy.optimize import fmin_l_bfgs_b  # takes long to import; short runs do not fit
 
-        found = minimize(
+        found, *_ = fmin_l_bfgs_b(
             _negative_likelihood,
             np.clip(np.log(now), bounds[:, 0], bounds[:, 1]),
             args=(squares, ages, target, self._doubts[first : self._size], prior),
-            jac=True,
-            method="L-BFGS-B",
             bounds=bounds,
-            options={"maxiter": 25},
+            maxiter=25,
         )
-        best = np.exp(found.x)
+        best = np.exp(found)
         self._lengths, self.forgetting = best[:-2], float(best[-2])
         self.noise = float(best[-1])
         self._next_fit = 2 * self._size
@@ -372,14 +387,21 @@ def _half_squares(rows: Floats) -> Floats:
     return half
 
 
-def _kernel(
-    rows: Floats, half: Floats, others: Floats, halves: Floats, ages: Floats, forgetting: float
-) -> Floats:
-    """Return the kernel between rows; half of their squared lengths are given."""
+def _within(rows: Floats, bounds: tuple[Floats, Floats]) -> Floats:
+    """Return numbers that are cut to bounds: np.clip takes several times as long for a few."""
+    bounded: Floats = np.maximum(rows, bounds[0])
+    return np.minimum(bounded, bounds[1], out=bounded)
+
+
+def _kernel(rows: Floats, half: Floats, others: Floats, halves: Floats, faded: Floats) -> Floats:
+    """Return the kernel between rows; half of their squared lengths are given.
+
+    `faded` is the part of the exponent that is due to time.
+    """
     exponent: Floats = rows @ others.T
     exponent -= half[:, None] + halves
-    np.minimum(exponent, 0.0, out=exponent)
-    exponent += (0.5 * np.log1p(-forgetting)) * ages
+    np.minimum(exponent, _ZERO, out=exponent)
+    exponent += faded
     return np.exp(exponent, out=exponent)
 
 
@@ -398,13 +420,13 @@ def _negative_likelihood(
     point: Floats, squares: Floats, ages: Floats, target: Floats, doubts: Floats, prior: Floats
 ) -> tuple[float, Floats]:
     """Return it and its gradient, over log length scales, log forgetting and log noise."""
-    *logs, log_forgetting, log_noise = point
-    weights = np.exp(-2 * np.asarray(logs))
-    forgetting, variance = np.exp(log_forgetting), np.exp(2 * log_noise)
-    kernel = np.exp(-0.5 * (squares @ weights) + 0.5 * np.log1p(-forgetting) * ages)
+    log_forgetting, log_noise = point[-2:].tolist()
+    weights = np.exp(-2 * point[:-2])
+    forgetting, variance = float(np.exp(log_forgetting)), float(np.exp(2 * log_noise))
+    kernel = np.exp(-0.5 * (squares @ weights) + 0.5 * float(np.log1p(-forgetting)) * ages)
     number = len(target)
     covariance = kernel.copy()
-    covariance[np.diag_indices(number)] += variance * doubts + _JITTER
+    covariance.reshape(-1)[:: number + 1] += variance * doubts + _JITTER
     inverse = _inverse_factor(covariance)
     if inverse is None:
         return 1e12, np.zeros_like(point)
@@ -417,8 +439,8 @@ def _negative_likelihood(
     shared = outer * kernel
     slopes = 0.5 * np.einsum("ij,ijk->k", shared, squares) * weights
     forgets = 0.5 * float((shared * ages).sum()) * (-0.5 * forgetting / (1 - forgetting))
-    noises = variance * float(np.diag(outer) @ doubts)
+    noises = variance * float(outer.diagonal() @ doubts)
     pull = (point - prior) / _PULL**2
-    loss = 0.5 * number * np.log(power) - np.log(np.diag(inverse)).sum()
+    loss = 0.5 * number * np.log(power) - np.log(inverse.diagonal()).sum()
     loss += 0.5 * pull @ (point - prior)
-    return float(loss), np.r_[slopes, forgets, noises] + pull
+    return float(loss), np.concatenate([slopes, [forgets, noises]]) + pull
