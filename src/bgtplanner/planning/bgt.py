@@ -129,7 +129,7 @@ class BGTPlanner(LevelPolicy):
         self._goal = Objective(self.objective, self.traffic)
         self._agenda = Agenda()
         self.charges = self._charges_of_levels()
-        self._largest = self.charges.max(axis=0)
+        self._largest = tuple(self.charges.max(axis=0).tolist())
         self.process = Predictor(**(self._process if self.predictor is None else self.predictor))
         self._position, self._usual = self._positions()
         tried = self.charges[0, int(self.skip) :] <= self._dearest * self._even[0]
@@ -157,7 +157,6 @@ class BGTPlanner(LevelPolicy):
         if self.round < self._tried * self.initial_rounds:
             level = int(self.skip) + self.round // self.initial_rounds
             return self._by_left(self.choice(level, "trying out every level"))
-        number = self.charges.shape[1]
         predicted = self._predict(context[None])[0]
         unit = self._reward_unit()
         costs, allowance = self._costs, self._allowance()
@@ -165,15 +164,21 @@ class BGTPlanner(LevelPolicy):
             costs = np.where(left[:, None] > 0, costs, 0.0)
         self._replay(context, predicted, unit, costs, allowance)
         prices = self.constrainer.prices()
-        price = prices @ costs if len(prices) > 1 else prices * costs[0]
-        score = predicted / unit + prices @ allowance - price
-        chance = probabilities(score, self._gamma(number))
+        # Of so few levels, plain numbers are many times as fast as arrays.
+        price = (prices @ costs if len(prices) > 1 else prices * costs[0]).tolist()
+        kept, expected = float(prices @ allowance), predicted.tolist()
+        score = [brings / unit + kept - pays for brings, pays in zip(expected, price, strict=True)]
+        chance = probabilities(score, self._gamma(len(score)))
+        why = Why(
+            "drawn by score",
+            charges=self._largest,
+            predicted=tuple(expected),
+            price=tuple([one * unit for one in price]),
+            score=tuple([one * unit for one in score]),
+            probability=tuple(chance.tolist()),
+        )
         level = self.drawn(chance)
-        choice = self.choice(
-            level, "drawn by score", charges=self._largest, predicted=predicted,
-            price=price * unit, score=score * unit, probability=chance,
-        )  # fmt: skip
-        return self._by_left(choice)
+        return self._by_left(Choice(self.charges[:, level], level=level, why=why))
 
     def learn(self, plan: Plan, reward: float | None) -> None:
         """Teach the predictor what the round brought."""

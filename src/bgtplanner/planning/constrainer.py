@@ -92,11 +92,11 @@ class Constrainer:
             steps: The number of steps.
             rate: The most that the logarithm of a price moves per step.
         """
+        if len(costs) == 1:
+            self._replay_one(rewards, costs[0], float(allowance[0]), steps=steps, rate=rate)
+            return
         # A resource that no one can pay from any more costs nothing, so its price falls.
         per_context = costs / (np.maximum(allowance, 1e-300)[:, None] * len(rewards))
-        if len(costs) == 1:
-            self._replay_one(rewards, costs[0], per_context[0], steps=steps, rate=rate)
-            return
         for _ in range(steps):
             chosen = (rewards - self.prices() @ costs).argmax(axis=1)
             spent = np.add.reduce(per_context.take(chosen, axis=1), axis=1)
@@ -105,12 +105,14 @@ class Constrainer:
             self._set(moved)
 
     def _replay_one(
-        self, rewards: Floats, costs: Floats, per_context: Floats, *, steps: int, rate: float
+        self, rewards: Floats, costs: Floats, allowance: float, *, steps: int, rate: float
     ) -> None:
         """Do the same for one resource, whose price takes half as long as a plain number."""
+        per_context = costs / (max(allowance, 1e-300) * len(rewards))
         (log, slack), before, move = self._log.tolist(), b"", 0.0
         for _ in range(steps):
-            chosen = (rewards - (self.radius * np.exp(log)) * costs).argmax(axis=1)
+            price = self.radius * float(np.exp(log))
+            chosen = (rewards - price * costs).argmax(axis=1)
             if (now := chosen.tobytes()) != before:  # otherwise it costs as much as before
                 spent = float(np.add.reduce(per_context.take(chosen)))
                 before, move = now, rate * min(spent - 1.0, 1.0)

@@ -66,15 +66,14 @@ def context_of(context: ArrayLike | None) -> Floats:
     """Return a context as a row of finite numbers; an empty row for None."""
     if context is None:
         return np.zeros(0)
-    expected = "finite numbers, in one row"
-    kind = type(context).__name__
+    expected, kind = "finite numbers, in one row", type(context).__name__
     try:
         array = np.asarray(context)
     except (RuntimeError, TypeError, ValueError) as error:  # ragged, or refuses to be an array
         raise ConfigError(f"context = {kind}: expected {expected}") from error
-    row = array.dtype.kind in "biuf" and array.ndim <= 1
-    shown = kind if not array.ndim else f"{kind} of shape {array.shape}"
-    ConfigError.unless(row, "context", shown, expected)
+    if array.dtype.kind not in "biuf" or array.ndim > 1:
+        shown = kind if not array.ndim else f"{kind} of shape {array.shape}"
+        ConfigError.unless(False, "context", shown, expected)
     seen = array.astype(np.float64).ravel()
     finite = np.count_nonzero(np.isfinite(seen)) == len(seen)
     ConfigError.unless(finite, "context", "NaN or infinite", expected)
