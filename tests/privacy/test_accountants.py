@@ -461,6 +461,29 @@ def test_the_largest_fitting_charge_of_many_clients() -> None:
     assert gdp.largest_fitting([[7, 9]], [[9, 7]]).tolist() == [2 * TICK, 0.0]
 
 
+@pytest.mark.parametrize("name", ["gaussian/gdp", "laplace/either"])
+@given(left=st.integers(-5, 5) | st.integers(2**53 - 3, 2**53 + 3) | st.integers(0, CEILING))
+@quick
+def test_one_client_can_pay_what_it_could_among_many(name: str, left: int) -> None:
+    accountant = accountant_named(name)
+    limits = np.full((len(accountant.powers), 2), CEILING)
+    spent = limits - left
+    many = accountant.largest_fitting(spent, limits)
+    one = accountant.largest_fitting(spent[:, :1], limits[:, :1])
+    alone = accountant.largest_fitting(spent[:, 0], limits[:, 0])
+    assert one.tolist() == many[:1].tolist()
+    assert alone.shape == ()
+    assert float(alone) == many[0]
+    assert one.dtype == alone.dtype == np.float64
+
+
+def test_a_single_sum_may_be_one_of_squares() -> None:
+    squares: Any = type(
+        "Squares", (Accountant,), {"powers": (2,), "sums": ((None, None),), "name": "of/squares"}
+    )()
+    assert squares.largest_fitting([[0]], [[2**46]]).tolist() == [2.0]
+
+
 @given(ticks=st.integers(0, CEILING - 256))
 @quick
 def test_the_root_of_a_limit_is_the_largest_whose_square_fits(ticks: int) -> None:
