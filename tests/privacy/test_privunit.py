@@ -24,6 +24,17 @@ from bgtplanner.privacy.privunit import _along_exactly, cap_of, epsilon_of, rand
 EPSILONS = [1e-6, 0.01, 0.6, 1.0, 5.0, 10.0, 12.5, 20.0, 300.0]
 
 
+def test_caps_of_many_charges_are_those_of_each() -> None:
+    charges = np.array([[3.0, 0.1, 3.0], [0.1, 10.0, 3.0]])
+    many = cap_of(charges)
+    for part, name in zip(many, many._fields, strict=True):
+        alone = [float(getattr(cap_of(charge), name)) for charge in charges.ravel()]
+        assert part.ravel().tolist() == alone
+        part[...] = 7.0  # what a caller does to them is not there the next time
+    assert cap_of(3.0).threshold == cap_of(np.array([3.0]))[0]
+    assert not (cap_of(charges).threshold == 7.0).any()
+
+
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_densities_differ_by_the_epsilon_and_no_more(epsilon: float) -> None:
     cap = cap_of(epsilon)
