@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from benchmarks.peers.task import MODEL, Task
@@ -14,8 +17,8 @@ from bgtplanner.federation.programs import Program
 from bgtplanner.federation.protection import Protection, Terms, terms_of
 from bgtplanner.federation.rounds import Federation, Uploaded
 from bgtplanner.federation.server import Server
-from bgtplanner.federation.simulation import Simulation
-from bgtplanner.models.interactions import Interactions
+from bgtplanner.federation.simulation import Simulation, use_all_cores
+from bgtplanner.models.interactions import CLIENTS, Interactions
 from bgtplanner.privacy.accountants import accountant_named
 
 _UPLOADED = Program(Federation.uploaded, static=(0, 6))
@@ -34,8 +37,12 @@ class Ours:
             protection=Protection(mechanism="gaussian", trust="secagg"),
         )
         self.task = task
-        self.simulation = Simulation(federation, split, seed=0, device="cpu")
-        self.interactions = Interactions.laid_out(ratings)
+        use_all_cores()  # as torch does
+        cores = jax.local_devices(backend="cpu")
+        self.simulation = Simulation(federation, split, seed=0, device="cpu", devices=len(cores))
+        self.where: Any = Mesh(np.array(cores), (CLIENTS,)) if len(cores) > 1 else cores[0]
+        mesh = self.where if len(cores) > 1 else None
+        self.interactions = Interactions.laid_out(ratings, mesh=mesh)
         self._start()
         clients = task.clients
         self.terms = terms_of(
@@ -55,9 +62,7 @@ class Ours:
     def _uploaded(self, terms: Terms) -> Uploaded:
         simulation, index = self.simulation, np.int32(0)
         arguments = (simulation.state, self.interactions, index, jax.random.key(1), terms, False)
-        found: Uploaded = _UPLOADED(
-            jax.devices("cpu")[0], False, simulation.federation, *arguments
-        )
+        found: Uploaded = _UPLOADED(self.where, False, simulation.federation, *arguments)
         return found
 
     def sum(self) -> NDArray[np.float32]:

@@ -145,10 +145,43 @@ class TestLearners:
 def test_more_devices_than_there_are() -> None:
     number = len(jax.devices("cpu")) + 1
     with pytest.raises(
-        ConfigError, match=rf"run.devices = {number}: expected at most .*XLA_FLAGS"
+        ConfigError, match=rf"run.devices = {number}: expected at most .*JAX_NUM_CPU_DEVICES"
     ):
         pick_devices("cpu", number, 0)
-    assert len(pick_devices("cpu", None, 10**9)) == 1
+    assert len(pick_devices("cpu", None, 1_999_999)) == 1
+
+
+CORES = """
+import sys, jax
+from bgtplanner.federation.simulation import pick_devices
+if "begun" in sys.argv:
+    jax.devices()
+if "few" in sys.argv:
+    pick_devices("cpu", None, 9)
+many = pick_devices("cpu", None, 2_000_000)
+print(len(many), len(jax.devices("cpu")))
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "how", "expected"),
+    [
+        ({"NPROC": "3"}, "", [2, 3]),  # one for each million ratings
+        ({"NPROC": "1"}, "", [1, 1]),
+        ({"NPROC": "3", "JAX_NUM_CPU_DEVICES": "1"}, "", [1, 1]),
+        ({"NPROC": "3", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}, "", [2, 2]),
+        ({"NPROC": "3"}, "begun", [1, 1]),  # too late, and no harm
+        ({"NPROC": "3"}, "few", [1, 1]),  # small data begin JAX as it is
+    ],
+)
+def test_every_core_is_a_device_for_large_data(
+    changed: dict[str, str], how: str, expected: list[int], processes: Processes
+) -> None:
+    usual = {name: os.environ[name] for name in os.environ if name not in ("XLA_FLAGS", "NPROC")}
+    environment = usual | {"JAX_PLATFORMS": "cpu"} | changed
+    done = processes.run([sys.executable, "-c", CORES, how], env=environment)
+    assert done.returncode == 0, done.stderr
+    assert [int(number) for number in done.stdout.split()] == expected
 
 
 def test_single_uploads_stay_on_one_device() -> None:

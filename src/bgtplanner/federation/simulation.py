@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple, cast
@@ -42,6 +44,7 @@ __all__ = [
     "pick_devices",
     "restored_state",
     "state_arrays",
+    "use_all_cores",
 ]
 
 
@@ -79,22 +82,46 @@ def pick_device(name: str) -> jax.Device:
         raise ConfigError(f"--device {name}: not available; this machine has {kinds}") from error
 
 
+def use_all_cores() -> None:
+    """Have JAX take every core of a CPU for a device, which then computes on its own clients.
+
+    Only before JAX has begun to compute, and unless someone has decided on it; else nothing
+    changes, nor where JAX is too old to know how.
+    """
+    decided = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if decided or getattr(jax.config, "jax_num_cpu_devices", None) != -1:
+        return
+    given = os.environ.get("NPROC", "")  # as XLA reads it
+    cores = int(given) if given.isdecimal() and int(given) else _cores()
+    with contextlib.suppress(RuntimeError):
+        jax.config.update("jax_num_cpu_devices", cores)  # type: ignore[no-untyped-call]
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def pick_devices(name: str, number: int | None, ratings: int) -> list[jax.Device]:
     """Return so many devices of the kind called ``auto``, ``cpu`` or ``gpu``.
 
-    By default as many accelerators as get a million ratings each; or one CPU, which computes on
-    all cores already.
+    By default as many as get a million ratings each: fewer are not worth dividing. A core of a
+    CPU is a device, as long as JAX had not begun to compute before.
 
     Raises:
         ConfigError: If the machine has fewer.
     """
+    wanted = max(1, ratings // _WORTH_A_DEVICE) if number is None else number
+    if wanted > 1:
+        use_all_cores()
     first = pick_device(name)
     found: list[jax.Device] = jax.local_devices(backend=first.platform)
     if number is None:
-        return [first] if first.platform == "cpu" else found[: max(1, ratings // _WORTH_A_DEVICE)]
+        return found[:wanted]
     fewer = f"at most {len(found)}, the devices that JAX finds ({first.platform})"
     if first.platform == "cpu":
-        fewer += f"; XLA_FLAGS=--xla_force_host_platform_device_count={number} makes more of a CPU"
+        fewer += f"; JAX_NUM_CPU_DEVICES={number} makes more of a CPU"
     ConfigError.unless(number <= len(found), "run.devices", number, fewer)
     return found[:number]
 

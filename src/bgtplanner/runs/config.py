@@ -470,8 +470,8 @@ class RunSection(_Section):
         checkpoint_every: The number of rounds between two checkpoints.
         device: The kind of device to compute on.
         devices: Among how many devices of that kind the clients are divided. By default as many
-            accelerators as get a million ratings each, or one CPU. The result is the same up to
-            rounding.
+            accelerators, or cores of a CPU, as get a million ratings each. The result is the same
+            up to rounding.
         examples: How many users' lists the report of a simulated run shows; 0 for none. By
             default 3 for data sets that everybody can get, and none for your own.
     """
