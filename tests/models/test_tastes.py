@@ -272,6 +272,22 @@ def worth_of(ratings: Ratings, model: Tastes) -> Float:
     return np.ones_like(value) if model.implicit else value
 
 
+@pytest.mark.parametrize("padded", [False, True])
+def test_every_user_of_a_client_has_its_view(padded: bool) -> None:
+    ratings, shared = some_ratings(several=True), some_shared()
+    interactions = Interactions.of(ratings)
+    if padded:  # rows of no item, between the chunks of clients
+        interactions = Interactions.laid_out(ratings, block=4, chunk=8)
+    local = personalise(MODEL, shared, jnp.zeros((N_USERS, 3 + N_AXES + N_FEATURES)), interactions)
+    users = jnp.array([3, 0, 3, 4, 1])
+    found = MODEL._views(shared, local, interactions, users)
+    view = np.append(np.asarray(MODEL.own_view(shared, local, interactions)), 0.0)
+    items, of = np.tile(np.arange(N_ITEMS), 5), np.asarray(interactions.client_of_user)[users]
+    pair = interactions.find_pair(jnp.asarray(np.repeat(of, N_ITEMS)), jnp.asarray(items))
+    np.testing.assert_array_equal(found, view[np.asarray(pair)].reshape(5, N_ITEMS))
+    assert np.count_nonzero(found) > N_ITEMS
+
+
 class TestRanking:
     EVERYBODY = np.arange(N_USERS)
 

@@ -442,10 +442,12 @@ class Tastes(Biases):
         self, shared: Shared, local: Local, interactions: Interactions, users: Array
     ) -> Array:
         """Return what a client with several users knows about its items, ``[users, n_items]``."""
-        view = jnp.append(self.own_view(shared, local, interactions), 0.0)
-        items = jnp.tile(jnp.arange(interactions.n_items), users.shape[0])
-        clients = jnp.repeat(interactions.client_of_user[users], interactions.n_items)
-        return view[interactions.find_pair(clients, items)].reshape(users.shape[0], -1)
+        view = self.own_view(shared, local, interactions)
+        number, of = users.shape[0], interactions.client_of_user[users]
+        row = jnp.full(interactions.n_clients, number).at[of].set(jnp.arange(number))
+        known = jnp.zeros((number, interactions.n_items))  # one row for all users of a client
+        place = row[interactions.pair_client], interactions.pair_item
+        return known.at[place].set(view, mode="drop")[row[of]]
 
 
 class _Parts(NamedTuple):
