@@ -85,12 +85,12 @@ def test_a_guard_that_knows_the_bias_model_alone_is_refuted(
 
 
 def clips_by_ratings(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Uploads.norm
+    real = Uploads.size
 
-    def norm(self: Uploads, mechanism: Mechanism, own: Any = None) -> Any:
+    def size(self: Uploads, mechanism: Mechanism, own: Any = None) -> Any:
         return real(self._replace(rows=self.rows[:, :2]), mechanism, own)
 
-    monkeypatch.setattr(Uploads, "norm", norm)
+    monkeypatch.setattr(Uploads, "size", size)
 
 
 def noises_ratings(monkeypatch: pytest.MonkeyPatch) -> None:
