@@ -40,6 +40,7 @@ from bgtplanner.planning.policy import Plan
 __all__ = [
     "Seen",
     "Simulation",
+    "cores",
     "pick_device",
     "pick_devices",
     "restored_state",
@@ -92,12 +93,13 @@ def use_all_cores() -> None:
     if decided or getattr(jax.config, "jax_num_cpu_devices", None) != -1:
         return
     given = os.environ.get("NPROC", "")  # as XLA reads it
-    cores = int(given) if given.isdecimal() and int(given) else _cores()
+    number = int(given) if given.isdecimal() and int(given) else cores()
     with contextlib.suppress(RuntimeError):
-        jax.config.update("jax_num_cpu_devices", cores)  # type: ignore[no-untyped-call]
+        jax.config.update("jax_num_cpu_devices", number)  # type: ignore[no-untyped-call]
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -217,7 +217,7 @@ class Spending:
         if chosen == 0:  # much cheaper with many clients
             return np.zeros(number, dtype=bool)
         if chosen == len(mask):
-            return np.full(number, True)
+            return np.ones(number, dtype=bool)
         return np.asarray(mask[self.class_of_client])
 
     def paid(self, payment: Payment) -> tuple[Mask, Ticks]:
@@ -492,7 +492,7 @@ class Book:
         new = asked & ~replayed if repeats else asked
         adds = columns.adds(wanted, asked)
         pays = new & self.accountant.fits(columns.sums, adds, columns.limits)
-        refused = new > pays  # and not: one operation
+        refused = new & ~pays
         if np.count_nonzero(refused) and (strict or not (pays | replayed).any()):
             least = float(from_ticks(wanted[refused].min() if wanted.ndim else wanted))
             left = float(

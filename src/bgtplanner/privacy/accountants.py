@@ -191,15 +191,12 @@ class Accountant:
 
     def largest_fitting(self, spent: ArrayLike, limits: ArrayLike) -> Floats:
         """Return the largest charge that still fits, or 0; sums and limits are in ticks."""
-        left = np.asarray(limits, np.int64) - np.asarray(spent, np.int64)
-        if left.size == 1 and self.powers == (1,) and (one := left.item()) <= 2**53:
-            return np.array(max(one, 0) * TICK).reshape(left.shape[1:])  # as in to_ticks
-        left = np.maximum(left, 0)
+        left = np.maximum(np.asarray(limits, np.int64) - np.asarray(spent, np.int64), 0)
         every = zip(left, self.powers, strict=True)
         rows = [row if power == 1 else _root_ticks(row, power) for row, power in every]
         best = rows[0] if len(rows) == 1 else np.maximum.reduce(rows)
         charge = from_ticks(best)
-        if best.size == 1 and best.item() <= 2**53:
+        if best.size == 1 and best.item() <= 2**53:  # as in to_ticks
             return charge
         # Above 2^53 ticks this may be rounded up; as a float, `best` would be rounded as well.
         too_large = (charge / TICK).astype(np.int64) > best

@@ -229,8 +229,8 @@ def _give_room(axes: Axes, width: float, height: float) -> None:
         right = max(right, 1.03 * own + (float(text.get_position()[0]) - 1.0) * across)
     above = 1.5 * font if axes.yaxis.get_major_formatter().get_offset() else 0.5 * font
     if (legend := axes.get_legend()) is not None:
-        small, rows = float(ABOVE["fontsize"]), -(-len(legend.get_texts()) // ABOVE["ncols"])
-        above = small * (1.0 + 1.7 * rows)
+        named = -(-len(legend.get_texts()) // ABOVE["ncols"])  # lines of names
+        above = float(ABOVE["fontsize"]) * (1.0 + 1.7 * named)
     x, y = (_EDGE + left) / width / _POINTS, (_EDGE + below) / height / _POINTS
     far = 1.0 - (_EDGE + right) / width / _POINTS
     top = 1.0 - (_EDGE + above) / height / _POINTS
@@ -246,10 +246,9 @@ def _numbers(axis: Axis) -> list[str]:
 
 @functools.lru_cache(maxsize=1024)
 def _width(text: str, size: float) -> float:
-    """How wide a line is, in points."""
-    lines = text.split("\n")
-    font = FontProperties(size=size)
-    return max(text_to_path.get_text_width_height_descent(line, font, False)[0] for line in lines)
+    """How wide a text is, in points; of several lines the widest counts."""
+    font, measure = FontProperties(size=size), text_to_path.get_text_width_height_descent
+    return max(measure(line, font, False)[0] for line in text.split("\n"))
 
 
 _SERIES = re.compile(r'<g id="series-([0-9a-z-]+?)(?:--\d+)?">')

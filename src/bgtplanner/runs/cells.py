@@ -31,6 +31,7 @@ from bgtplanner.errors import (
     MissingExtraError,
     RunFolderError,
 )
+from bgtplanner.federation.simulation import cores
 from bgtplanner.models.metrics import METRICS
 from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import POLICIES
@@ -208,7 +209,7 @@ def _in_a_pool(
     """Run cells from `left` until there are none, or until the pool breaks."""
     import joblib
 
-    threads, study = max(1, len(os.sched_getaffinity(0)) // jobs), secrets.token_hex(8)
+    threads, study = max(1, cores() // jobs), secrets.token_hex(8)
     running: dict[Cell, None] = {}
 
     def tasks() -> Iterator[Any]:
