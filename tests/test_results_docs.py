@@ -28,6 +28,7 @@ from benchmarks.results.store import Store
 from benchmarks.results.study import counts, findings, verdict
 from benchmarks.results.tables import TITLES, excess
 
+from bgtplanner.runs.cells import data_of
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.statistics import estimate
 
@@ -336,11 +337,40 @@ def test_other_code_is_told_of(tmp_path: Path, study: Study) -> None:
 
 def test_pieces_keep_what_is_compiled_alike_together(study: Study) -> None:
     pieces = play.pieces_of(study.runs(), 4, {"ml-100k": 100.0})
-    assert sorted(run.key for piece in pieces for run in piece) == sorted(
+    assert sorted(run.key for piece in pieces for [run] in piece) == sorted(
         run.key for run in study.runs()
     )
-    assert all(len({run.group for run in piece}) == 1 for piece in pieces)
+    assert all(len({run.group for [run] in piece}) == 1 for piece in pieces)
     assert len(pieces) > len({run.group for run in study.runs()})  # long groups are cut
+
+
+def test_waves_have_the_same_data(study: Study) -> None:
+    pieces = play.pieces_of(study.runs(), 4, together=8)
+    waves = [wave for piece in pieces for wave in piece]
+    assert sorted(run.key for wave in waves for run in wave) == sorted(
+        run.key for run in study.runs()
+    )
+    assert max(map(len, waves)) == 8
+    assert all(len({data_of(run.config) for run in wave}) == 1 for wave in waves)
+    assert all(len({run.group for wave in piece for run in wave}) == 1 for piece in pieces)
+
+
+def test_a_failure_leaves_the_others_of_its_wave_alone(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [run for run in study.runs(["planner"]) if run.seed == 0][:3]
+
+    def played(run: Run, together: object) -> dict[str, Any]:
+        if run is runs[1]:
+            raise ValueError("no such thing")
+        return {"key": run.key, "together": together is not None}
+
+    monkeypatch.setattr(play, "play", played)
+    monkeypatch.setattr(play._DATA, "of", lambda config: None)
+    first, failed, last = play.play_wave(runs)
+    assert (first["key"], last["key"]) == (runs[0].key, runs[2].key)
+    assert first["together"]
+    assert failed == play.Failure(runs[1].key, "ValueError: no such thing")
 
 
 def test_a_failure_is_told_of_and_not_kept(
@@ -348,7 +378,7 @@ def test_a_failure_is_told_of_and_not_kept(
 ) -> None:
     runs = study.runs(["table"])
 
-    def played(run: Run) -> dict[str, Any]:
+    def played(run: Run, together: object) -> dict[str, Any]:
         if run.seed == 1:
             raise ValueError("no such thing")
         return {"key": run.key, "mark": run.mark, **figures(run)}
@@ -360,7 +390,7 @@ def test_a_failure_is_told_of_and_not_kept(
     assert "ValueError: no such thing" in " ".join(capsys.readouterr().out.split())
     stop = threading.Event()
     stop.set()
-    assert list(play.play_all([runs], 1, stop)) == []
+    assert list(play.play_all([[runs]], 1, stop)) == []
 
 
 def test_failures_in_other_processes(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +398,7 @@ def test_failures_in_other_processes(study: Study, monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(name, "1")  # and as it was afterwards
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
     nowhere = RICH._replace(dataset="csv:no-such-file.csv")
-    pieces = [[study.run(nowhere, "uniform", seed)] * 2 for seed in (0, 1)]
+    pieces = [[[study.run(nowhere, "uniform", seed)]] * 2 for seed in (0, 1)]
     found = list(play.play_all(pieces, 2, threading.Event()))
     assert len(found) == 4
     assert all(isinstance(one, play.Failure) and "no-such-file" in one.error for one in found)

@@ -87,7 +87,7 @@ def tensors_of(dense: Float) -> list[Float]:
 
 def draws_of(simulation: Simulation, index: int) -> Draws:
     """What the coming round of the package draws, before it is scaled by anything."""
-    interactions, federation = simulation._interactions, simulation.federation
+    interactions, federation = simulation._data.interactions, simulation.federation
     assert federation.protection is not None
     assert simulation.next_round == index
     laplace = federation.protection.mechanism == "laplace"

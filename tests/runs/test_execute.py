@@ -343,11 +343,11 @@ class TestSideBySide:
         """A pool that takes so many cells at a time, and breaks when the first of them is done."""
         taken: list[list[Any]] = []
 
-        def results(tasks: Iterator[Any], jobs: int) -> Iterator[Outcome]:
+        def results(tasks: Iterator[Any], jobs: int) -> Iterator[list[Outcome]]:
             number = steps[len(taken)] if len(taken) < len(steps) else jobs
             batch = [next(tasks) for _ in range(number)]
-            taken.append([task[1][0] for task in batch])
-            yield Outcome(cell=taken[-1][0], summary=summary_of(taken[-1][0]))
+            taken.append([cell for task in batch for cell in task[1][0]])
+            yield [Outcome(cell=taken[-1][0], summary=summary_of(taken[-1][0]))]
             raise MemoryError
 
         monkeypatch.setattr(cells_module, "_results", results)
@@ -365,7 +365,7 @@ class TestSideBySide:
     def test_a_pool_that_does_not_start(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def results(tasks: Iterator[Any], jobs: int) -> Iterator[Outcome]:
+        def results(tasks: Iterator[Any], jobs: int) -> Iterator[list[Outcome]]:
             raise OSError("no more processes")
             yield
 
@@ -375,11 +375,11 @@ class TestSideBySide:
         assert not (tmp_path / ".stop").exists()
 
     def test_stop_is_passed_on(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def results(tasks: Iterator[Any], jobs: int) -> Iterator[Outcome]:
-            cell = next(tasks)[1][0]
+        def results(tasks: Iterator[Any], jobs: int) -> Iterator[list[Outcome]]:
+            [cell] = next(tasks)[1][0]
             signal.raise_signal(signal.SIGTERM)
             wait_until((tmp_path / ".stop").exists, "the flag")
-            yield Outcome(cell=cell, interrupted=True)
+            yield [Outcome(cell=cell, interrupted=True)]
             assert next(tasks, None) is None
             raise OSError("broken pool")
 
@@ -387,6 +387,16 @@ class TestSideBySide:
         with pytest.raises(InterruptedRunError, match="0 of 4 cells"):
             run_study(request_of(), tmp_path, jobs=2)
         assert not (tmp_path / ".stop").exists()
+
+    def test_one_cell_of_a_wave_stops_all_of_it(self, tmp_path: Path) -> None:
+        cell = Cell(dataset="demo", mechanism="none", policy="unlimited", seed=0)
+        view, flag = _CellView(cell, flag=tmp_path / ".stop"), threading.Event()
+        view.stop = flag
+        view.round({"round": 0}, 3)
+        assert not flag.is_set()
+        (tmp_path / ".stop").touch()
+        view.round({"round": 1}, 3)
+        assert flag.is_set()
 
     def test_a_cell_sees_the_stop_once(self, tmp_path: Path) -> None:
         cell = Cell(dataset="demo", mechanism="none", policy="unlimited", seed=0)
@@ -509,7 +519,7 @@ class TestData:
         for number, token in enumerate("aab"):
             place = tmp_path / str(number)
             stop, none = tmp_path / ".stop", cells_module.Objects()
-            cells_module._run_elsewhere(cell, config, place, stop, 1, token, none)
+            cells_module._run_elsewhere({cell: config}, place, stop, 1, token, none)
             seen.append(cells_module._data_of_studies[token].of(config))
         assert seen[0] is seen[1]
         assert seen[1] is not seen[2]
@@ -529,7 +539,7 @@ def test_workers_take_their_share_of_the_cores(
         monkeypatch.setenv(name, "7")  # put back afterwards
     cell, config = next(iter(request_of().cells().items()))
     place, stop, none = tmp_path / "x", tmp_path / ".stop", cells_module.Objects()
-    outcome = cells_module._run_elsewhere(cell, config, place, stop, 3, "a", none)
+    [outcome] = cells_module._run_elsewhere({cell: config}, place, stop, 3, "a", none)
     assert outcome.summary
     assert (os.environ["NPROC"], os.environ["OMP_NUM_THREADS"]) == ("3", "3")
 

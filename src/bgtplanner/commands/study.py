@@ -52,6 +52,9 @@ _Jobs = Annotated[int, typer.Option(help="How many cells to run at a time.")]
 _Backend = Annotated[
     str, typer.Option(help="loky (processes here) | ray | dask (a cluster that shares DIR)")
 ]
+_Together = Annotated[
+    int, typer.Option(help="How many cells a process steps at once; pays on an accelerator.")
+]
 
 
 def compare(
@@ -77,6 +80,7 @@ def compare(
     ] = None,
     jobs: _Jobs = 1,
     backend: _Backend = "loky",
+    together: _Together = 1,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -99,7 +103,7 @@ def compare(
     given |= {} if preset is None else {"preset": preset}
     flags |= {"data.data_dir": data_dir, "data.items": items}
     study = _with(before, given, assign, flags)
-    _carry_out(study, folder, jobs, backend, as_json, quiet)
+    _carry_out(study, folder, (jobs, backend, together), as_json, quiet)
 
 
 def sweep(
@@ -127,6 +131,7 @@ def sweep(
     ] = None,
     jobs: _Jobs = 1,
     backend: _Backend = "loky",
+    together: _Together = 1,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -144,7 +149,7 @@ def sweep(
     flags = {"data.data_dir": data_dir, "data.items": items}
     flags |= {"planning.objective": objective, "planning.traffic": traffic}
     study = _with(start, given, assign, flags)
-    _carry_out(study, folder, jobs, backend, as_json, quiet)
+    _carry_out(study, folder, (jobs, backend, together), as_json, quiet)
 
 
 def _begun(command: str, out: str | None) -> tuple[Path, Study | None]:
@@ -222,7 +227,7 @@ def _varied(
 
 
 def _carry_out(
-    study: Study, folder: Path, jobs: int, backend: str, as_json: bool, quiet: bool
+    study: Study, folder: Path, how: tuple[int, str, int], as_json: bool, quiet: bool
 ) -> None:
     """Run the cells that are not finished, write the tables, and show them."""
     from bgtplanner.report.study import StudyView, need_pictures, tables, write_files
@@ -231,8 +236,11 @@ def _carry_out(
 
     need_pictures(study)
     view = StudyView(Screen(stderr=as_json), quiet or as_json)
+    jobs, backend, together = how
     try:
-        outcomes = execute.run_study(study, folder, jobs=jobs, backend=backend, observer=view)
+        outcomes = execute.run_study(
+            study, folder, jobs=jobs, backend=backend, together=together, observer=view
+        )
     finally:
         view.close()
     found = summed_up(study, outcomes)

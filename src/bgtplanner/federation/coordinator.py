@@ -24,6 +24,7 @@ from bgtplanner.federation.simulation import Seen
 from bgtplanner.federation.validation import Validation, rmse_of
 from bgtplanner.models.learner import Learner
 from bgtplanner.models.metrics import Metrics
+from bgtplanner.models.optimizers import Memory
 from bgtplanner.planning.plan import GROUPS, in_groups
 from bgtplanner.planning.policy import Plan, Policy
 from bgtplanner.planning.registry import CONTEXTS
@@ -401,7 +402,11 @@ class _Forecast:
     def __init__(self, coordinator: Coordinator) -> None:
         self._of = coordinator
         self._learner = coordinator.engine.federation.model
-        self._memory = coordinator.engine.state.memory
+        self._state = coordinator.engine.state  # of now, also if it is looked at later
+
+    @property
+    def _memory(self) -> Memory:
+        return self._state.memory
 
     @cached_property
     def _left(self) -> list[NDArray[np.float64]]:

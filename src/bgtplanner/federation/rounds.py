@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.split import Split
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.client import as_shared, first_parameters
 from bgtplanner.federation.protection import (
@@ -49,7 +50,9 @@ from bgtplanner.models.metrics import tally
 from bgtplanner.models.optimizers import Memory, Noise, Server
 
 __all__ = [
+    "Arriving",
     "Computed",
+    "Data",
     "Draw",
     "Extras",
     "Federation",
@@ -98,6 +101,55 @@ class Heldout(NamedTuple):
         """Return these ratings, divided as the training ratings are."""
         user, item, value = map(interactions.put, (ratings.user, ratings.item, ratings.value))
         return cls(user, item, value, interactions.parts_of(ratings.user))
+
+
+class Arriving(NamedTuple):
+    """Training ratings by the round in which they arrive, each ``[rounds, most of a round]``.
+
+    Attributes:
+        user: User of each.
+        item: Item of each.
+        value: The rating.
+        weight: 1; 0 where a round has fewer than the most.
+    """
+
+    user: Array
+    item: Array
+    value: Array
+    weight: Array
+
+    @classmethod
+    def of(cls, split: Split, put: Callable[[NDArray[Any]], Array]) -> Arriving:
+        """Return the ratings that arrive after the first round; those before are history."""
+        late = np.flatnonzero(split.arrival > 0)
+        late = late[np.argsort(split.arrival[late], kind="stable")]
+        row = split.arrival[late]
+        counts = np.bincount(row, minlength=1)
+        place = np.arange(len(late)) - (np.cumsum(counts) - counts)[row]
+
+        def filled(column: NDArray[Any]) -> Array:
+            made = np.zeros((len(counts), max(1, int(counts.max()))), dtype=column.dtype)
+            made[row, place] = column[late]
+            return put(made)
+
+        train = split.train
+        return cls(*map(filled, (train.user, train.item, train.value, np.ones_like(train.value))))
+
+
+class Data(NamedTuple):
+    """What a run is trained and evaluated on, as it lies on the device.
+
+    Attributes:
+        interactions: The training ratings.
+        heldout: The test ratings.
+        arriving: Training ratings by their arrival, where that has a real order.
+        aside: The clients' validation sets, if they have any.
+    """
+
+    interactions: Interactions
+    heldout: Heldout
+    arriving: Arriving | None
+    aside: ValidationSet | None
 
 
 class Shown(NamedTuple):
@@ -485,6 +537,20 @@ class Federation:
         outcome = self._outcome(done.answers[0], interactions, heldout, done.of_clients, everyone)
         return after, outcome._replace(clients=jnp.zeros(()))
 
+    def error_before(
+        self, state: State, interactions: Interactions, arriving: Arriving, index: Array
+    ) -> tuple[Array, Array]:
+        """Return the squared errors, in sum, of what arrives in a round, and how many that are.
+
+        They are predicted as they would have been shown: by the state after the round before.
+        """
+        row = jnp.minimum(index, arriving.user.shape[0] - 1)
+        user, item, value, weight = (part[row] for part in arriving)
+        weight = weight * (row == index)
+        known = interactions.at(index - 1)
+        predicted = self.model.predict(state.shared, state.local, known, user, item)
+        return (weight * (predicted - value) ** 2).sum(), weight.sum()
+
     @property
     def adds_up(self) -> bool:
         """Whether the server needs only sums of uploads, so that their order does not matter.
@@ -502,11 +568,19 @@ class Federation:
         always: bool = False,
     ) -> Interactions:
         """Return training ratings, laid out as well as what is drawn for them allows."""
-        if self.adds_up:
+        if self.order == "none":
             return Interactions.laid_out(ratings, arrival, mesh=mesh, always=always)
-        if self.extras is None and self.protection is not None and self.protection.sums:
+        if self.order == "pairs":
             return Interactions.laid_out(ratings, arrival, ordered=True, always=always)
         return Interactions.of(ratings, arrival)
+
+    @property
+    def order(self) -> Literal["none", "pairs", "edges"]:
+        """Whose order matters: of nothing, of client-item pairs only, or of all edges."""
+        if self.adds_up:
+            return "none"
+        pairs = self.extras is None and self.protection is not None and self.protection.sums
+        return "pairs" if pairs else "edges"
 
     def _summed_by_chunk(
         self,

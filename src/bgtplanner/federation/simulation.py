@@ -22,7 +22,9 @@ from bgtplanner.federation.programs import FEW_RATINGS, Program, padding_of, pat
 from bgtplanner.federation.protection import Terms
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import (
+    Arriving,
     Computed,
+    Data,
     Extras,
     Federation,
     Heldout,
@@ -31,6 +33,7 @@ from bgtplanner.federation.rounds import (
     State,
     by_chunk,
 )
+from bgtplanner.federation.together import TOGETHER, Joined, Kind, Member, Request, Together
 from bgtplanner.federation.validation import ValidationSet
 from bgtplanner.models.interactions import CLIENTS, COPIED, Interactions, Shared
 from bgtplanner.models.learner import Explanation, Learner, Local
@@ -128,39 +131,6 @@ def pick_devices(name: str, number: int | None, ratings: int) -> list[jax.Device
     return found[:number]
 
 
-class _Arriving(NamedTuple):
-    """Training ratings by the round in which they arrive, each ``[rounds, most of a round]``.
-
-    Attributes:
-        user: User of each.
-        item: Item of each.
-        value: The rating.
-        weight: 1; 0 where a round has fewer than the most.
-    """
-
-    user: Array
-    item: Array
-    value: Array
-    weight: Array
-
-    @classmethod
-    def of(cls, split: Split, put: Callable[[NDArray[Any]], Array]) -> _Arriving:
-        """Return the ratings that arrive after the first round; those before are history."""
-        late = np.flatnonzero(split.arrival > 0)
-        late = late[np.argsort(split.arrival[late], kind="stable")]
-        row = split.arrival[late]
-        counts = np.bincount(row, minlength=1)
-        place = np.arange(len(late)) - (np.cumsum(counts) - counts)[row]
-
-        def filled(column: NDArray[Any]) -> Array:
-            made = np.zeros((len(counts), max(1, int(counts.max()))), dtype=column.dtype)
-            made[row, place] = column[late]
-            return put(made)
-
-        train = split.train
-        return cls(*map(filled, (train.user, train.item, train.value, np.ones_like(train.value))))
-
-
 class Simulation:
     """A federation on one machine, stepped round by round.
 
@@ -177,6 +147,7 @@ class Simulation:
             uploads are not only added up, there is but one.
         often: Whether many more are compiled alike: small data then get programs that take longer
             to compile and less time to run, as large data do. Results differ by rounding.
+        together: Other runs to step together with, if there are any, as far as they are alike.
     """
 
     def __init__(
@@ -189,6 +160,7 @@ class Simulation:
         validation: float = 0.0,
         devices: int | None = None,
         often: bool = False,
+        together: Together | None = None,
     ) -> None:
         self._made_with = federation, split, seed, device, validation
         aside = None
@@ -207,18 +179,31 @@ class Simulation:
         self._mesh = Mesh(np.array(found), (CLIENTS,)) if len(found) > 1 else None
         self._device = found[0]
         self._split, self._small = split, len(split.train) <= FEW_RATINGS and not often
-        with jax.default_device(self._device):
-            self._interactions = federation.lay_out(
-                split.train, split.arrival, self._mesh, always=often
+        together = together if federation.extras is None and self._mesh is None else None
+
+        def laid_out() -> Data:
+            known = federation.lay_out(split.train, split.arrival, self._mesh, always=often)
+            return Data(
+                known,
+                Heldout.of(split.test, known),
+                Arriving.of(split, known.put) if split.in_order else None,
+                None if aside is None else ValidationSet.of(aside.train, aside.arrival, known),
             )
-            self._heldout = Heldout.of(split.test, self._interactions)
-            put = self._interactions.put
-            self._arriving = _Arriving.of(split, put) if split.in_order else None
-            self._aside: ValidationSet | None = None
-            if aside is not None:
-                kept, late = aside.train, aside.arrival
-                self._aside = ValidationSet.of(kept, late, self._interactions)
+
+        with jax.default_device(self._device):
+            if together is None:
+                self._data = laid_out()
+            else:
+                whose = self._made_with[1:]  # kept with it, so that its address is no one else's
+                what = (id(whose[0]), *whose[1:], often, federation.order)
+                self._data = together.once(what, lambda: (laid_out(), whose))[0]
+        self._state: State | Member
         self._key, self._state = self._begun()
+        self._together = together
+        self._joined: Joined | None = None
+        if together is not None:
+            place = (self._device, self._small)
+            self._joined = together.join(federation, place, self._data, self._key)
 
     @cached_property
     def _first_round(self) -> NDArray[np.int64] | None:
@@ -240,8 +225,16 @@ class Simulation:
 
     @property
     def state(self) -> State:
-        """Parameters, local state and optimizer memory after the last round."""
-        return self._state
+        """Parameters, local state and optimizer memory after the last round.
+
+        Among runs that are stepped together, its parts are fetched when they are looked at.
+        """
+        return cast(State, self._state)
+
+    @property
+    def _whole(self) -> State:
+        """The same, all of it."""
+        return self._state.whole if isinstance(self._state, Member) else self._state
 
     def _run(self, program: Program, *arguments: Any) -> Any:
         """Run a program on the device of this simulation, compiled for its size."""
@@ -266,14 +259,14 @@ class Simulation:
             program.prepare(self._device, self._small, self.federation, *arguments)
 
         index, test = np.int32(0), len(self._split.test)
-        if self._small and self._aside is None:
+        if self._small and self._data.aside is None:
             clients = np.zeros(self.n_clients, dtype=np.float32)
-            known = (self._interactions, self._heldout, index, self._key)
-            prepare(_SERVED, self._state, clients, clients, *known)
+            known = (self._data.interactions, self._data.heldout, index, self._key)
+            prepare(_SERVED, self._whole, clients, clients, *known)
         if rests:
-            prepare(_REST, self._state, self._interactions, self._heldout, index)
+            prepare(_REST, self._whole, self._data.interactions, self._data.heldout, index)
         if ranked:
-            state = (self._state, self._interactions, index, False)
+            state = (self._whole, self._data.interactions, index, False)
             sizes = [number + padding_of(number) for number in (ranked, 1, test)]
             users, few, pairs = (np.zeros(size, dtype=np.int32) for size in sizes)
             prepare(_RANK, *state, users)
@@ -283,17 +276,19 @@ class Simulation:
     def _begun(self) -> tuple[Array, State]:
         """Return the key of the rounds, and a state of its own before the first of them."""
         seed = np.uint32(self._made_with[2] & 0xFFFFFFFF)  # as jax.random.key does
-        key, state = self._run(_FIRST, self._interactions, seed)
+        key, state = self._run(_FIRST, self._data.interactions, seed)
         return key, state
 
     def _as_known(self) -> tuple[State, Interactions, Any, bool]:
         """The state, what clients know by now, and whether it is before the first round."""
         last = np.int32(max(self.next_round - 1, 0))
-        return self._state, self._interactions, last, self.next_round == 0
+        return self._whole, self._data.interactions, last, self.next_round == 0
 
     def evaluate(self) -> Metrics:
         """Return the current scores on the held-out ratings."""
-        return Metrics.of(jax.device_get(self._run(_SCORES, *self._as_known(), self._heldout)))
+        return Metrics.of(
+            jax.device_get(self._run(_SCORES, *self._as_known(), self._data.heldout))
+        )
 
     def step(self, terms: Terms | None = None, plan: Plan | None = None) -> RoundResult:
         """Run the next round under terms that were agreed and paid for.
@@ -303,30 +298,47 @@ class Simulation:
         del plan
         index, extras = self.next_round, self.federation.extras
         shows = extras is not None and extras.shows(index)
-        outcome = self._play("round", self._key, terms, self._aside, shows)
+        outcome = self._play("round", self._key, terms, self._data.aside, shows)
         if extras is not None and outcome.shown is not None:
             bound = None if terms is None else float(terms.clip.max())
             known = self._split.train.take(self._split.arrival <= index)
             model, kept = self.federation.model, self._state.local
             with jax.default_device(self._device):
                 local = extras.told(model, kept, outcome.shown, known, bound)
-                self._state = self._state._replace(local=local)
+                self._state = self._whole._replace(local=local)
         return self._record(outcome)
 
     def rest(self) -> RoundResult:
         """Run a round in which nothing leaves any client; ratings still arrive."""
         return self._record(self._play("rest"))
 
-    def _play(self, kind: Literal["round", "rest"], *more: Any) -> Outcome:
-        state, known, index = self._state, self._interactions, np.int32(self.next_round)
+    def _play(self, kind: Kind, *more: Any) -> Outcome:
+        if (outcome := self._play_together(kind, *more)) is not None:
+            return outcome
+        state, known, index = self._whole, self._data.interactions, np.int32(self.next_round)
         self._before = None
-        if self._arriving is not None:  # first of all: the round takes the old state's memory
-            self._before = self._run(_ERROR_BEFORE, state, known, self._arriving, index)
+        if self._data.arriving is not None:  # before the round takes the old state's memory
+            self._before = self._run(_ERROR_BEFORE, state, known, self._data.arriving, index)
         if kind == "round" and self._small:
             return self._play_in_parts(*more)
         play = _ROUND if kind == "round" else _REST
-        self._state, outcome = self._run(play, state, known, self._heldout, index, *more)
+        self._state, outcome = self._run(play, state, known, self._data.heldout, index, *more)
         return cast(Outcome, outcome)
+
+    def _play_together(self, kind: Kind, *more: Any) -> Outcome | None:
+        """Play a round together with other runs; None if there are none that are alike."""
+        if self._together is None or self._joined is None:
+            return None
+        terms = more[1] if more else None
+        request = Request(kind, self.next_round, self._state, terms)
+        with patiently(None if TOGETHER in self._compiled else self.on_compiling):
+            played = self._together.play(self._joined, request)
+        self._compiled.add(TOGETHER)
+        if played is None:
+            self._joined = None
+            return None
+        self._state, outcome, self._before = played
+        return outcome
 
     def _play_in_parts(
         self, key: Array, terms: Terms | None, aside: ValidationSet | None, shows: bool
@@ -335,7 +347,7 @@ class Simulation:
 
         Small programs are also compiled in less time than a large one that does the same.
         """
-        state, known, index = self._state, self._interactions, np.int32(self.next_round)
+        state, known, index = self._whole, self._data.interactions, np.int32(self.next_round)
         with patiently(None if _SERVED in self._compiled else self.on_compiling):
             sent = self._run(_UPLOADED, state, known, index, key, terms, shows)
             shared, memory = self._run(_STEPPED, state, sent, terms)
@@ -343,7 +355,7 @@ class Simulation:
             done = (after, sent.losses, sent.takes_part)
             validates = () if aside is None else (terms, aside)
             self._state, outcome = self._run(
-                _SERVED, *done, known, self._heldout, index, key, *validates
+                _SERVED, *done, known, self._data.heldout, index, key, *validates
             )
         return cast(Outcome, sent.completed(outcome))
 
@@ -374,11 +386,11 @@ class Simulation:
         if type(self.federation.model).asking is Learner.asking:
             return  # there is nothing to ask
         shared = self._run(_ASKING, self._state.shared, dict(split))
-        self._state = self._state._replace(shared=shared)
+        self._state = self._whole._replace(shared=shared)
 
     def withdraw(self) -> None:
         """Return to the initial parameters: those learned since are not worth using."""
-        self._state = self._state._replace(shared=self._begun()[1].shared)
+        self._state = self._whole._replace(shared=self._begun()[1].shared)
 
     @cached_property
     def _pairs(self) -> Pairs:
@@ -396,7 +408,7 @@ class Simulation:
         further, extras = None, self.federation.extras
         if extras is not None:
             index = np.int32(self.next_round)
-            further = self._run(_EXTRA_ITEMS, self._interactions, index, self._key)
+            further = self._run(_EXTRA_ITEMS, self._data.interactions, index, self._key)
         if further is None:
             return client, item
         pretended = np.asarray(further)
@@ -460,7 +472,7 @@ class Simulation:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the whole state as named plain arrays, enough to go on bit for bit."""
-        return state_arrays(self._state, self.next_round)
+        return state_arrays(self._whole, self.next_round)
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from the result of :meth:`arrays`.
@@ -472,7 +484,7 @@ class Simulation:
         where: Any = self._device
         if self._mesh is not None:
             where = NamedSharding(self._mesh, COPIED)
-        self._state, self.next_round = restored_state(arrays, self._state, where)
+        self._state, self.next_round = restored_state(arrays, self._whole, where)
 
 
 def _only_one(devices: int | None) -> int:
@@ -597,25 +609,6 @@ def _scores(
     return tally(found.answers[0], heldout.value)
 
 
-def _error_before(
-    federation: Federation,
-    state: State,
-    interactions: Interactions,
-    arriving: _Arriving,
-    index: Array,
-) -> tuple[Array, Array]:
-    """Return the squared errors, in sum, of what arrives in a round, and how many that are.
-
-    They are predicted as they would have been shown: by the state after the round before.
-    """
-    row = jnp.minimum(index, arriving.user.shape[0] - 1)
-    user, item, value, weight = (part[row] for part in arriving)
-    weight = weight * (row == index)
-    known = interactions.at(index - 1)
-    predicted = federation.model.predict(state.shared, state.local, known, user, item)
-    return (weight * (predicted - value) ** 2).sum(), weight.sum()
-
-
 def _of_users(
     what: Literal["rank", "explain", "popularity"],
     federation: Federation,
@@ -641,7 +634,7 @@ _SERVED = Program(Federation.served, static=(0,))
 _REST = Program(Federation.rest, static=(0,))
 _ASKING = Program(_asking, static=(0,), light=True)
 _EXTRA_ITEMS = Program(_extra_items, static=(0,))
-_ERROR_BEFORE = Program(_error_before, static=(0,))
+_ERROR_BEFORE = Program(Federation.error_before, static=(0,))
 _PREDICT = Program(_predict, static=(0, 4), light=True)
 _SCORES = Program(_scores, static=(0, 4))
 _RANK = Program(partial(_of_users, "rank"), static=(0, 4))

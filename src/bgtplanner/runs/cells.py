@@ -32,6 +32,7 @@ from bgtplanner.errors import (
     RunFolderError,
 )
 from bgtplanner.federation.simulation import cores
+from bgtplanner.federation.together import Together
 from bgtplanner.models.metrics import METRICS
 from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import POLICIES
@@ -51,11 +52,13 @@ __all__ = [
     "Tell",
     "check_backend",
     "compared",
+    "data_of",
     "folder_name",
     "metric_of",
     "one_by_one",
     "outcome_of",
     "side_by_side",
+    "waves_of",
 ]
 
 BACKENDS = ("loky", "ray", "dask")
@@ -122,6 +125,12 @@ class Objects(NamedTuple):
     policies: tuple[type[Policy], ...] = ()
 
 
+def data_of(config: Config) -> str:
+    """All settings that decide what a run is trained and tested on."""
+    settings = [config.data.model_dump(mode="json"), config.synthetic.model_dump(mode="json")]
+    return json.dumps([*settings, config.run.seed, config.federation.rounds], sort_keys=True)
+
+
 class LatestData:
     """The data of the latest cell, which most often are those of the next one, too.
 
@@ -132,40 +141,68 @@ class LatestData:
     def __init__(self) -> None:
         self._said: str | None = None
         self._data: runner.Prepared | None = None
+        self._lock = threading.Lock()
 
     def of(self, config: Config, ratings: Ratings | None = None) -> runner.Prepared:
         """The ratings that a config names, or those given in their place, split as it says."""
-        settings = [config.data.model_dump(mode="json"), config.synthetic.model_dump(mode="json")]
-        said = json.dumps([*settings, config.run.seed, config.federation.rounds], sort_keys=True)
-        if self._data is None or said != self._said:
-            self._data = None  # first of all: two large data sets may not fit
-            found = runner.ratings_of(config) if ratings is None else ratings
-            self._data, self._said = runner.Prepared(config, found), said
-        return self._data
+        said = data_of(config)
+        with self._lock:
+            if self._data is None or said != self._said:
+                self._data = None  # first of all: two large data sets may not fit
+                found = runner.ratings_of(config) if ratings is None else ratings
+                self._data, self._said = runner.Prepared(config, found), said
+            return self._data
 
 
 _data_of_studies: dict[str, LatestData] = {}  # in a process that runs cells of others
 
 
+Wave = Sequence[Cell]
+"""Cells that are stepped together."""
+
+
+def waves_of(todo: Sequence[Cell], cells: Mapping[Cell, Config], most: int) -> list[Wave]:
+    """Cells that may be stepped together, at most so many, in about the order that they had.
+
+    Those with the same data set and model are: others would have programs of their own.
+    """
+    if most == 1:
+        return [[cell] for cell in todo]
+    alike: dict[Any, list[Cell]] = {}
+    for cell in todo:
+        alike.setdefault((cell.dataset, cells[cell].model.name), []).append(cell)
+    return [
+        group[first : first + most]
+        for group in alike.values()
+        for first in range(0, len(group), most)
+    ]
+
+
 def one_by_one(
-    todo: Sequence[Cell],
+    todo: Sequence[Wave],
     cells: Mapping[Cell, Config],
     out: Path,
     tell: Tell | None,
     objects: Objects,
 ) -> Generator[Outcome, None, None]:
-    """Run cells in this process, until one is interrupted."""
+    """Run cells in this process, wave by wave, until one is interrupted."""
     data = LatestData()
-    for cell in todo:
-        view = _CellView(cell, tell)
-        outcome = _run_cell(cell, cells[cell], out / cell.place, view, data, objects)
-        yield outcome
-        if outcome.interrupted:
+    for wave in todo:
+        if len(wave) == 1:
+            [cell] = wave
+            view = _CellView(cell, tell)
+            outcomes = [_run_cell(cell, cells[cell], out / cell.place, view, data, objects)]
+        else:
+            with stop_requests(active=True) as stop:
+                views = [_CellView(cell, tell) for cell in wave]
+                outcomes = _run_wave(views, cells, out, stop, objects)
+        yield from outcomes
+        if any(outcome.interrupted for outcome in outcomes):
             return
 
 
 def side_by_side(
-    todo: Sequence[Cell],
+    todo: Sequence[Wave],
     cells: Mapping[Cell, Config],
     out: Path,
     backend: str,
@@ -197,7 +234,7 @@ def side_by_side(
 
 
 def _in_a_pool(
-    left: list[Cell],
+    left: list[Wave],
     cells: Mapping[Cell, Config],
     out: Path,
     flag: Path,
@@ -214,22 +251,22 @@ def _in_a_pool(
 
     def tasks() -> Iterator[Any]:
         while left and not stop.is_set():
-            cell = left.pop(0)
-            running[cell] = None
-            place = out.absolute() / cell.place
+            wave = left.pop(0)
+            running.update(dict.fromkeys(wave))
+            names = {cell.dataset for cell in wave}
             mine = objects._replace(
-                ratings={of: it for of, it in objects.ratings.items() if of == cell.dataset}
+                ratings={of: it for of, it in objects.ratings.items() if of in names}
             )
-            yield joblib.delayed(_run_elsewhere)(
-                cell, cells[cell], place, flag, threads, study, mine
-            )
+            own = {cell: cells[cell] for cell in wave}
+            yield joblib.delayed(_run_elsewhere)(own, out.absolute(), flag, threads, study, mine)
 
     own = {"inner_max_num_threads": threads} if backend == "loky" else {}
     with joblib.parallel_config(backend, n_jobs=jobs, **own):
         try:
-            for outcome in _results(tasks(), jobs):
-                del running[outcome.cell]
-                yield outcome
+            for outcomes in _results(tasks(), jobs):
+                for outcome in outcomes:
+                    del running[outcome.cell]
+                yield from outcomes
         except Exception as error:
             if stop.is_set():  # a process that was told to stop breaks the whole pool
                 return
@@ -239,7 +276,7 @@ def _in_a_pool(
             yield from [Outcome(cell=cell, error=lost) for cell in running]
 
 
-def _results(tasks: Iterator[Any], jobs: int) -> Iterator[Outcome]:
+def _results(tasks: Iterator[Any], jobs: int) -> Iterator[list[Outcome]]:
     """Yield outcomes as they come, or batch by batch if the backend cannot do that."""
     import joblib
 
@@ -290,21 +327,55 @@ def _cluster(backend: str, jobs: int) -> Iterator[None]:
 
 
 def _run_elsewhere(
-    cell: Cell, config: Config, place: Path, flag: Path, threads: int, study: str, objects: Objects
-) -> Outcome:
-    """Run a cell in another process, with its share of the cores.
+    cells: Mapping[Cell, Config],
+    out: Path,
+    flag: Path,
+    threads: int,
+    study: str,
+    objects: Objects,
+) -> list[Outcome]:
+    """Run a wave of cells in another process, with its share of the cores.
 
     The process lives on for the next cells, and for those of other studies.
     """
     for name in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)  # JAX reads the first one when it starts
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # Processes that share an accelerator must not take all of its memory at once.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     for policy in objects.policies:
         POLICIES.named(policy)  # here, too
     if study not in _data_of_studies:
         _data_of_studies.clear()
     data = _data_of_studies.setdefault(study, LatestData())
-    return _run_cell(cell, config, place, _CellView(cell, flag=flag), data, objects)
+    views = [_CellView(cell, flag=flag) for cell in cells]
+    if len(views) > 1:
+        return _run_wave(views, cells, out, threading.Event(), objects)
+    [(cell, config)] = cells.items()
+    return [_run_cell(cell, config, out / cell.place, views[0], data, objects)]
+
+
+def _run_wave(
+    views: Sequence[_CellView],
+    cells: Mapping[Cell, Config],
+    out: Path,
+    stop: threading.Event,
+    objects: Objects,
+) -> list[Outcome]:
+    """Run cells together, each in a thread; a request to stop is one to all of them."""
+    together = Together(stop)
+    data: dict[str, LatestData] = {}
+    works = []
+    for view in views:
+        cell, config = view.cell, cells[view.cell]
+        own = data.setdefault(data_of(config), LatestData())
+        view.stop = stop
+        works.append(
+            functools.partial(
+                _run_cell, cell, config, out / cell.place, view, own, objects, together
+            )
+        )
+    return together.run(works)
 
 
 def _run_cell(
@@ -314,15 +385,20 @@ def _run_cell(
     view: _CellView,
     data: LatestData,
     objects: Objects,
+    together: Together | None = None,
 ) -> Outcome:
     begun = time.perf_counter()
-    ratings, model = objects.ratings.get(cell.dataset), objects.given.model
+    ratings, given = objects.ratings.get(cell.dataset), objects.given
     try:
         if (place / "config.toml").exists():
-            runner.resume(place, ratings=ratings, model=model, observer=view)
+            runner.resume(
+                place, ratings=ratings, model=given.model, observer=view, together=together
+            )
         else:
             share = functools.partial(data.of, ratings=ratings)
-            runner.execute(config, data=share, given=objects.given, out=place, observer=view)
+            runner.execute(
+                config, data=share, given=given, out=place, observer=view, together=together
+            )
         outcome = outcome_of(cell, place)
     except (InterruptedRunError, KeyboardInterrupt):
         return Outcome(cell=cell, interrupted=True)
@@ -345,6 +421,7 @@ class _CellView(Observer):
 
     def __init__(self, cell: Cell, tell: Tell | None = None, flag: Path | None = None) -> None:
         self.cell, self.tell, self.flag = cell, tell, flag
+        self.stop: threading.Event | None = None  # of cells that are stepped together
 
     def round(self, record: Mapping[str, Any], total: int) -> None:
         if self.tell is not None:
@@ -353,6 +430,9 @@ class _CellView(Observer):
             except Exception as error:
                 raise _ObserverError(error) from error
         if self.flag is not None and self.flag.exists():
+            if self.stop is not None:  # all of them save their state after their next round
+                self.stop.set()
+                return
             if threading.current_thread() is not threading.main_thread():
                 raise InterruptedRunError("stopped")
             self.flag = None  # once: a second signal would interrupt the round

@@ -7,6 +7,7 @@ from a checkpoint.
 from __future__ import annotations
 
 import json
+import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -41,6 +42,7 @@ class Run:
         self.records: list[dict[str, Any]] = []
         self.seconds_before = 0.0
         self.planned: Coordinator | None = None
+        self.stop: threading.Event | None = None  # instead of signals, if others go on as well
         self._looked = 0  # at how many records, for the target
         self._reached = False
 
@@ -115,7 +117,9 @@ class Run:
         def seconds() -> float:
             return self.seconds_before + time.perf_counter() - started
 
-        with stop_requests(active=folder is not None) as stop:
+        asked = stop_requests(active=folder is not None and self.stop is None)
+        with asked as signalled:
+            stop = signalled if self.stop is None else self.stop
             while not self._over():
                 played = self.step()
                 if played is None:

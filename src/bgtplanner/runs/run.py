@@ -25,6 +25,7 @@ from bgtplanner.errors import ConfigError, DataError, RunFolderError, TrainingDi
 from bgtplanner.federation.kept import keep_programs
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.simulation import Simulation
+from bgtplanner.federation.together import Together
 from bgtplanner.models.learner import MODELS, Learner
 from bgtplanner.models.metrics import METRICS, lists_of, ranked_at_once, shown
 from bgtplanner.models.references import References, references
@@ -233,6 +234,7 @@ def execute(
     observer: Observer | None = None,
     lists: bool = True,
     often: bool = False,
+    together: Together | None = None,
 ) -> Result:
     """Run what the config says, from the first round.
 
@@ -248,6 +250,7 @@ def execute(
         lists: Whether to score the lists that users would be shown, too.
         often: Whether many runs like it follow in this process: see
             :class:`~bgtplanner.federation.simulation.Simulation`. Without a folder only.
+        together: Other runs to step together with; this one is in one of their threads then.
     """
     ConfigError.unless(out is None or not often, "often", often, "false, if a folder is written")
     if out is not None:
@@ -260,7 +263,7 @@ def execute(
     else:
         prepared = Prepared(config, ratings_of(config) if ratings is None else ratings)
     with_schedule = _with_schedule(config, prepared, observer, given)
-    run = _Run(with_schedule, prepared, observer, given, often=often)
+    run = _Run(with_schedule, prepared, observer, given, often=often, together=together)
     run.lists = lists
     if out is None:
         run.open_ledger(None)
@@ -290,6 +293,7 @@ def resume(
     model: Learner | None = None,
     policy: Policy | None = None,
     observer: Observer | None = None,
+    together: Together | None = None,
 ) -> Result:
     """Resume a run; it ends as if it had never been interrupted, bit for bit.
 
@@ -299,6 +303,7 @@ def resume(
         model: The learner, likewise.
         policy: The policy, likewise, in its state before the first round.
         observer: Is told about every round.
+        together: Other runs to step together with; the end then differs by rounding.
 
     Raises:
         RunFolderError: If the folder, its checkpoint or the ratings do not fit together, or if
@@ -325,7 +330,8 @@ def resume(
         refuse_unless(fits, "ratings", ratings, "Ratings")
         ratings = _ratings_of_folder(folder, config, "resume") if ratings is None else ratings
         data = Prepared(config, ratings)
-        run = _Run(_with_schedule(config, data, observer, given), data, observer, given)
+        planned = _with_schedule(config, data, observer, given)
+        run = _Run(planned, data, observer, given, together=together)
         if data.mark != folder.notes().get("data"):
             raise RunFolderError(
                 f"{path}: the ratings of '{config.data.dataset}' are not those it was started "
@@ -570,6 +576,7 @@ class _Run(Run):
         given: Given,
         *,
         often: bool = False,
+        together: Together | None = None,
     ) -> None:
         self.prepared, self.given = prepared, given
         ratings, self.split = prepared.ratings, prepared.split
@@ -588,9 +595,11 @@ class _Run(Run):
             devices=config.run.devices,
             validation=config.planning.validation_share if config.validates else 0.0,
             often=often,
+            together=together,
         )
         simulation.on_compiling = getattr(observer, "compiling", None)
         super().__init__(config, simulation, observer)
+        self.stop = None if together is None else together.stop
         ranks = _LISTS in shown(config.preset)
         self._ranked_in = set(rounds_to_rank(config.federation.rounds) if ranks else ())
 
