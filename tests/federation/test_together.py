@@ -143,6 +143,21 @@ def test_a_round_of_all_is_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == [("round", index) for index in range(ROUNDS)]
 
 
+def test_what_all_of_them_need_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    readied: list[Program] = []
+    usual = Program._ready
+
+    def ready(self: Program, *arguments: Any) -> Any:
+        readied.append(self)
+        return usual(self, *arguments)
+
+    monkeypatch.setattr(Program, "_ready", ready)
+    unlike = {"synthetic.items": 19}  # than those of other tests
+    played([config_of(KINDS["biases"], RIVALS[0], unlike) for _ in range(4)])
+    assert together.TOGETHER in readied
+    assert len(readied) == len(set(readied))
+
+
 def test_those_that_pay_and_those_that_rest_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = counted(monkeypatch)
     played([config_of(KINDS["biases"], rival) for rival in RIVALS[:2]])

@@ -92,6 +92,7 @@ class Program:
         self._if_small = _LIGHT if light else _QUICK
         self._made: dict[tuple[Any, ...], list[jax.stages.Compiled]] = {}
         self._coming: dict[tuple[Any, ...], list[Future[jax.stages.Compiled]]] = {}
+        self._compiling = threading.RLock()
         _PROGRAMS.add(self)
 
     def __call__(self, device: jax.Device | Mesh, small: bool, *arguments: Any) -> Any:
@@ -99,17 +100,22 @@ class Program:
         static, arrays = self._parted(arguments)
         key = (device, small, *static)
         made = self._made.setdefault(key, [])
-        for compiled in made:
+        before = len(made)
+        for compiled in made[:before]:
             with contextlib.suppress(TypeError):  # it is for other shapes
                 return compiled(*arrays)
-        coming = self._coming.get(key, [])
-        while coming:
-            found = coming.pop(0)
-            if found.exception() is None:  # else it is compiled here, and fails here if it must
-                made.append(found.result())
+        with self._compiling:  # others who want the same wait for it
+            for compiled in made[before:]:
                 with contextlib.suppress(TypeError):
-                    return made[-1](*arrays)
-        made.append(self._ready(device, small, arguments))
+                    return compiled(*arrays)
+            coming = self._coming.get(key, [])
+            while coming:
+                found = coming.pop(0)
+                if found.exception() is None:  # else it is compiled here, and fails if it must
+                    made.append(found.result())
+                    with contextlib.suppress(TypeError):
+                        return made[-1](*arrays)
+            made.append(self._ready(device, small, arguments))
         return made[-1](*arrays)
 
     def prepare(self, device: jax.Device, small: bool, *arguments: Any) -> None:
