@@ -50,11 +50,28 @@ def fixed(scores: NDArray[Any]) -> Callable[[Any], Any]:
 
 @pytest.mark.parametrize("values", [1, 2, 5, 1000])
 @pytest.mark.parametrize("size", [1, 10, 40])
-def test_the_highest_first_and_of_equal_ones_the_first(values: int, size: int) -> None:
-    scores = np.random.default_rng(values).integers(0, values, (30, 40)).astype(np.float32)
+@pytest.mark.parametrize("columns", [40, 700])  # none, and some of them, are left out by groups
+def test_the_highest_first_and_of_equal_ones_the_first(
+    values: int, size: int, columns: int
+) -> None:
+    draws = np.random.default_rng(values)
+    scores = draws.integers(0, values, (30, columns)).astype(np.float32)
     scores[:10, ::2] = -np.inf
-    expected = np.argsort(-scores, axis=1, kind="stable")[:, :size]
-    assert np.array_equal(module._best(scores, size), expected)
+    scores[10:12] = -np.inf
+    turn = draws.permutation(columns)
+    by_turn = np.argsort(turn)
+    expected = by_turn[np.argsort(-scores[:, by_turn], axis=1, kind="stable")[:, :size]]
+    assert np.array_equal(module._best(scores, size, turn), expected)
+
+
+def test_most_scores_are_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    sorted_at_most, usual = [], np.lexsort
+    monkeypatch.setattr(
+        np, "lexsort", lambda keys: sorted_at_most.append(len(keys[0])) or usual(keys)
+    )
+    scores = np.random.default_rng(0).normal(size=(50, 3000)).astype(np.float32)
+    module._best(scores, 10, np.arange(3000))
+    assert 500 <= sorted_at_most[0] < 2000
 
 
 class TestLists:
