@@ -1,11 +1,13 @@
-"""How many core-hours all of it takes, from a sample: each run twice in a process of its own.
+"""How many core-hours all of it takes, from a sample: some runs of each kind, each twice.
 
     PYTHONPATH=src:. python benchmarks/results/sample.py --jobs 16
+    PYTHONPATH=src:. python benchmarks/results/sample.py --jobs 6 --together 32    on a GPU
 
-The second time nothing is compiled or loaded any more: that is what a run costs in a process that
-has had others of its group. What the first time takes longer is counted once for each group, and
-once for all seeds where every client is one user, since their arrays have the same shapes then.
-With another PYTHONPATH it measures other code, down to 6bd9dd3, by the same runs.
+A kind is a data set, what protects it, the order of arrival, and whether lists are scored. The
+second time nothing is compiled or loaded any more: that is what a run costs in a process that has
+had others of its group. What the first time takes longer is counted once for each group, and once
+for all seeds where every client is one user, since their arrays have the same shapes then. With
+--together, the runs of a kind are stepped together, so many at a time, with the same data.
 """
 
 from __future__ import annotations
@@ -17,70 +19,94 @@ import random
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
-SAMPLED = {"ml-100k": 16, "filmtrust": 10, "ml-1m": 10, "ml-1m-users": 4}
+OF_A_KIND = 4  # runs, unless more are stepped together
 SEED = 19
 SEVERAL_USERS = "ml-1m"  # the set whose clients have several users, dealt to them by the seed
+LARGE = ("ml-1m", "ml-1m-users")
 
 
-def twice(number: int) -> dict[str, Any]:
-    """Seconds of one core for a run of the plan, the first and the second time."""
+def twice(numbers: Sequence[int]) -> dict[str, Any]:
+    """Seconds of one core for some runs of the plan, the first and the second time."""
     from benchmarks.results.plan import whole
-    from benchmarks.results.play import play
+    from benchmarks.results.play import play_wave
 
-    run = whole().runs()[number]
-    row: dict[str, Any] = {"key": run.key, "dataset": run.place.dataset}
+    every = whole().runs()
+    runs = [every[number] for number in numbers]
+    row: dict[str, Any] = {"kind": kind_of(runs[0]), "runs": len(runs)}
     for name in ("first", "second"):
-        begun = time.process_time()
-        found = play(run)
+        begun, at = time.process_time(), time.perf_counter()
+        found = play_wave(runs)
         row[name] = time.process_time() - begun
-        row["rmse"] = found["rmse_final"], found["rmse_served"]
+        row[f"{name}_wall"] = time.perf_counter() - at
+        row["rmse"] = [one["rmse_served"] if isinstance(one, dict) else one for one in found]
     return row
+
+
+def kind_of(run: Any) -> str:
+    place = run.place
+    lists = "lists" if run.lists else "no lists"
+    return f"{place.dataset}, {place.mechanism}, {place.arrival}, {lists}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time, one core each")
-    parser.add_argument("--share", type=float, default=1.0, help="of the 40 runs")
+    parser.add_argument("--together", type=int, default=1, help="runs that are stepped together")
+    parser.add_argument("--only", default="", help="kinds that contain this")
     given = parser.parse_args()
     for name in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from benchmarks.results.plan import whole
+    from bgtplanner.runs.cells import data_of
 
-    runs, draw, chosen = whole().runs(), random.Random(SEED), []
-    numbers: dict[str, list[int]] = {}
+    runs, draw = whole().runs(), random.Random(SEED)
+    kinds: dict[str, list[int]] = {}
     groups: dict[str, set[Any]] = {}
     for number, run in enumerate(runs):
-        numbers.setdefault(run.place.dataset, []).append(number)
+        kinds.setdefault(kind_of(run), []).append(number)
         seed = run.seed if run.place.dataset == SEVERAL_USERS else None
-        groups.setdefault(run.place.dataset, set()).add((*run.group[:3], seed, run.group[4]))
-    for dataset, wanted in SAMPLED.items():
-        chosen += draw.sample(numbers[dataset], max(1, round(given.share * wanted)))
-    chosen.sort(key=lambda number: -list(SAMPLED).index(runs[number].place.dataset))
+        groups.setdefault(kind_of(run), set()).add((*run.group[:3], seed, run.group[4]))
+    waves: list[list[int]] = []
+    for kind, numbers in kinds.items():
+        if given.only not in kind:
+            continue
+        if given.together == 1:
+            waves += [[one] for one in draw.sample(numbers, min(OF_A_KIND, len(numbers)))]
+            continue
+        first = runs[draw.choice(numbers)]  # those that would be in its wave
+        alike = (first.group, data_of(first.config))
+        wave = [one for one in numbers if (runs[one].group, data_of(runs[one].config)) == alike]
+        waves.append(draw.sample(wave, min(given.together, len(wave))))
+    waves.sort(key=lambda wave: runs[wave[0]].place.dataset not in LARGE)  # the longest first
     rows = []
     with tempfile.TemporaryDirectory() as cache:
         os.environ["BGTPLANNER_CACHE"] = cache  # no program is known at first
         with ProcessPoolExecutor(
             given.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1
         ) as pool:
-            for row in pool.map(twice, chosen):
+            for row in pool.map(twice, waves):
                 rows.append(row)
                 print(json.dumps(row), flush=True)
-    total = 0.0
-    for dataset, every in numbers.items():
-        here = [row for row in rows if row["dataset"] == dataset]
-        steady = statistics.fmean(row["second"] for row in here)
+    steady_hours, more_hours = 0.0, 0.0
+    for kind, every in kinds.items():
+        here = [row for row in rows if row["kind"] == kind]
+        if not here:
+            continue
+        steady = statistics.fmean(row["second"] / row["runs"] for row in here)
         more = statistics.fmean(max(0.0, row["first"] - row["second"]) for row in here)
-        hours = (len(every) * steady + len(groups[dataset]) * more) / 3600
-        total += hours
+        steady_hours += len(every) * steady / 3600
+        more_hours += len(groups[kind]) * more / 3600
         print(
-            f"{dataset}: {len(every):,} runs of {steady:.2f} s, {len(groups[dataset])} groups of "
-            f"{more:.1f} s more, from {len(here)}: {hours:.2f} core-hours"
+            f"{kind}: {len(every):,} runs of {steady:.2f} s, {len(groups[kind])} groups of "
+            f"{more:.1f} s more, from {sum(row['runs'] for row in here)}"
         )
-    print(f"all: {total:.2f} core-hours")
+    print(f"all: {steady_hours:.2f} core-hours, and {more_hours:.2f} for compiling and loading")
 
 
 if __name__ == "__main__":
