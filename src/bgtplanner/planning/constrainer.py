@@ -17,6 +17,8 @@ approach those of the linear programme over these contexts (:func:`solve_program
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -108,18 +110,17 @@ class Constrainer:
         self, rewards: Floats, costs: Floats, allowance: float, *, steps: int, rate: float
     ) -> None:
         """Do the same for one resource, whose price takes half as long as a plain number."""
-        per_context = costs / (max(allowance, 1e-300) * len(rewards))
+        contexts, levels = rewards.shape
+        each = (costs / (max(allowance, 1e-300) * contexts)).tolist()
         (log, slack), before, move = self._log.tolist(), b"", 0.0
         for _ in range(steps):
-            price = self.radius * float(np.exp(log))
-            chosen = (rewards - price * costs).argmax(axis=1)
+            chosen = (rewards - self.radius * math.exp(log) * costs).argmax(axis=1)
             if (now := chosen.tobytes()) != before:  # otherwise it costs as much as before
-                spent = float(np.add.reduce(per_context.take(chosen)))
-                before, move = now, rate * min(spent - 1.0, 1.0)
+                often = np.bincount(chosen, minlength=levels).tolist()
+                before, move = now, rate * min(sum(map(operator.mul, often, each)) - 1.0, 1.0)
             log += move
             most = max(log, slack)
-            log, slack = log - most, slack - most
-            total = float(np.log(np.exp(log) + np.exp(slack)))
+            total = most + math.log(math.exp(log - most) + math.exp(slack - most))
             log, slack = max(log - total, _LOG_LEAST), max(slack - total, _LOG_LEAST)
         self._log = np.array([log, slack])
 

@@ -50,6 +50,8 @@ from bgtplanner.privacy.mechanisms import SENSITIVITY, Neighbours
 
 __all__ = ["Book", "Decision", "Payment", "Request", "Spending", "first_row"]
 
+_CEILING = np.array(CEILING)  # an operation with a plain number takes twice as long
+
 Mask = NDArray[np.bool_]
 Ticks = NDArray[np.int64]
 Classes = NDArray[np.int32]
@@ -296,7 +298,7 @@ class Spending:
                 payment = payment._replace(clients=None, ticks=by_class[0], by_class=True)
         self._fitting = None
         if adds is not None and payment.clients is None and not payment.ticks.ndim:
-            self.sums = np.minimum(self.sums + adds, CEILING)  # the usual case: everyone, evenly
+            self.sums = np.minimum(self.sums + adds, _CEILING)  # the usual case: everyone, evenly
             return
         who, ticks = self.paid(payment)
         adds = self.adds(ticks, who) if adds is None else adds
