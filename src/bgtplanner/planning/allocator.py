@@ -90,8 +90,8 @@ class LevelPolicy(LedgerPolicy):
     def keep(self, context: Floats) -> None:
         """Keep a context until its plan is told; refuse one of another length than before."""
         width = self.width()
-        same = width is None or len(context) == width
-        ConfigError.unless(same, "context", len(context), f"{width} numbers, as before")
+        if width is not None and len(context) != width:
+            ConfigError.unless(False, "context", len(context), f"{width} numbers, as before")
         self._contexts[self.round] = context
 
     def width(self) -> int | None:

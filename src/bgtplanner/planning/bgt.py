@@ -227,8 +227,8 @@ class BGTPlanner(LevelPolicy):
 
     def width(self) -> int | None:
         """Return the length of the contexts that the predictor was taught, if there are any."""
-        if len(self.process):
-            return len(self.process.length_scales) - 1
+        if self.process.width:
+            return self.process.width - 1
         return len(self._latest[0]) if self._latest else super().width()
 
     def _by_left(self, choice: Choice) -> Choice:

@@ -453,7 +453,9 @@ class LedgerPolicy(Policy):
 
     def _spending(self) -> Spending:
         """Return what every client spent before this round."""
-        return self.ledger.spending(*((self.run, self.round) if self.replays else ()))
+        if self.replays:
+            return self.ledger.spending(self.run, self.round)
+        return self.ledger.spending()
 
     def _left_of(self, spending: Spending, clients: Mask | None) -> Floats:
         """Return the largest charge that any of these clients can still pay, per class."""

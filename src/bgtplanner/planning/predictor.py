@@ -32,8 +32,9 @@ _FORGETTING = (1e-6, 0.3)
 _LARGEST = 1e100  # larger rewards and inputs count as this much: squares must be finite
 _PULL = 0.5  # how far, in logarithms, fitted scales typically lie from where they began
 _STEPS = 25  # the most that a fit takes
-_SETTLED = 1e-3  # a fit ends with a step that moves no scale by more than this, in logarithms
+_SETTLED = 0.01  # a fit ends with a step that moves no scale by more than this, in logarithms
 _FARTHEST = 1e6  # length scales: larger distances make no difference
+_NEAR = 1e4  # half of a squared length, below which rounding is too small to matter
 _ZERO = np.array(0.0)  # with a plain number, an operation on a few entries takes twice as long
 
 
@@ -100,6 +101,7 @@ class Predictor:
         self._mean = self._squares = self._weight = 0.0  # of the rewards, see _count
         self._next_fit = _FIT_FROM
         self._newest = -math.inf  # the latest time of an observation
+        self._far = False  # whether one lies so far away that rounding matters
         self._asked: tuple[Floats | None, Floats, Floats] = None, np.zeros(0), np.zeros(0)
         self._rebuilt = 0  # number of observations that the factor was last built from at once
         self._lengths = self._centre = self._spread = np.zeros(0)  # one per input
@@ -107,6 +109,11 @@ class Predictor:
 
     def __len__(self) -> int:
         return self._size
+
+    @property
+    def width(self) -> int:
+        """The number of inputs; 0 before the first observation."""
+        return self._inputs.shape[1]
 
     @property
     def length_scales(self) -> Floats:
@@ -335,10 +342,11 @@ class Predictor:
         Without the last two, the level makes no difference.
         """
         exponent: Floats = queries.dot(self._features[: queries.shape[-1], :number])
-        if not isinstance(time, float | int) or time < self._newest:
+        if isinstance(time, np.ndarray) or time < self._newest:
             # Rounds may be told in any order: what comes later counts as what was before.
             exponent += 2 * self._fading * np.maximum(self._times[:number] - time, 0.0)
-        np.minimum(exponent, _ZERO, out=exponent)
+        if self._far:
+            np.minimum(exponent, _ZERO, out=exponent)
         return np.exp(exponent, out=exponent)
 
     def _weights(self, centre: float) -> Floats:
@@ -353,14 +361,15 @@ class Predictor:
         faded, half = self._fading * time, 0.5 * place * place
         across = self._kernel(np.array([*context, 1.0, faded - both, place, 1.0]), time, at)
         self._features[:, at] = [*context, half - both - faded, 1.0, place, -half]
-        self._newest = max(self._newest, time)
+        self._newest, self._far = max(self._newest, time), self._far or both >= _NEAR
         block = self._block[: 2 + at, :at]
         product = block.dot(across)
         reward, one, row = product.item(0), product.item(1), product[2:]
         variance = 1.0 + self.noise**2 * self._doubts.item(at) + _JITTER
         corner = math.sqrt(max(variance - float(row.dot(row)), _JITTER))
         own = self._inverse[at, : at + 1]
-        own[:at], own[at] = row.dot(block[2:]), -1.0
+        own[at] = -1.0
+        np.dot(row, block[2:], out=own[:at])
         own /= -corner
         for solved, off in ((0, self._rewards.item(at) - reward), (1, 1.0 - one)):
             self._solved[solved, : at + 1] += off / corner * own
@@ -374,6 +383,7 @@ class Predictor:
         if not number:
             return
         queries = self._queries(self._inputs[:number], times)
+        self._far = bool((self._fading * times - queries[:, -3]).max() >= _NEAR)
         self._features[:, :number], level = queries.T, queries[:, -2]
         self._features[-1, :number] = half = -0.5 * level * level
         self._features[-4, :number] = queries[:, -3] - half - 2 * self._fading * times
@@ -458,17 +468,20 @@ def _minimised(
         free = ((point > low) | (slope < 0)) & ((point < high) | (slope > 0))
         step = np.where(free, inverse @ np.where(free, -slope, 0.0), 0.0)
         step /= max(1.0, float(np.abs(step).max()))
-        moved = np.clip(point + step, low, high) - point
+        further = np.clip(point + step, low, high)
+        moved = further - point
+        if np.abs(moved).max() < _SETTLED:
+            return further
         falls = float(moved @ slope)
-        while np.abs(moved).max() >= _SETTLED:
+        while True:
             now, next_slope = function(point + moved, *args)
             if now <= loss:
                 break
             # To where a parabola through what is known has its minimum.
             shorter = max(0.1, 0.5 * falls / (falls + loss - now))
             moved, falls = shorter * moved, shorter * falls
-        else:
-            return point
+            if np.abs(moved).max() < _SETTLED:
+                return point
         turned = next_slope - slope
         along = float(moved @ turned)
         if along > 0:

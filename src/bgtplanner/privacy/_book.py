@@ -362,7 +362,9 @@ class Request(NamedTuple):
     ) -> Request:
         chosen = None if clients is None else _mask(clients, len(budgets))
         run, number = place
-        text = isinstance(run, str) and run.encode(errors="ignore").decode() == run
+        text = isinstance(run, str) and (
+            run.isascii() or run.encode(errors="ignore").decode() == run
+        )
         ConfigError.unless(text, "run", run, "a text")
         whole = isinstance(number, int | np.integer) and 0 <= number < 2**62
         ConfigError.unless(bool(whole), "round", number, "a whole number from 0")
@@ -383,7 +385,7 @@ def _class_ticks(charge: ArrayLike, classes: int) -> Ticks:
         return np.where(asked, to_ticks(np.where(asked, array, 1.0)), 0)
     ticks = to_ticks(array)
     even = classes == 1 or not np.count_nonzero(ticks != ticks[0])
-    return np.asarray(ticks[0]) if even else ticks
+    return ticks[:1].reshape(()) if even else ticks
 
 
 def _mask(clients: ArrayLike, n_clients: int) -> Mask:
