@@ -122,7 +122,9 @@ class Constrainer:
 
         def chosen(odds: float) -> NDArray[np.intp]:
             bounded = min(max(odds, -_MOST_ODDS), _MOST_ODDS)
-            return (rewards - self.radius / (1.0 + math.exp(-bounded)) * costs).argmax(axis=1)
+            price = self.radius / (1.0 + math.exp(-bounded))
+            best: NDArray[np.intp] = (rewards - price * costs).argmax(axis=1)
+            return best
 
         while steps:
             now = chosen(odds)

@@ -98,7 +98,8 @@ class Predictor:
         self._length = float(length_scale)
         self._first = (max(self.forgetting, _FORGETTING[0]), self.noise)
         self._size = 0
-        self._mean = self._squares = self._weight = 0.0  # of the rewards, see _count
+        self._mean = self._squares = self._weight = self._counted = 0.0  # see _count
+        self._scale_of_rewards = 0.0, 1.0
         self._next_fit = _FIT_FROM
         self._newest = -math.inf  # the latest time of an observation
         self._far = False  # whether one lies so far away that rounding matters
@@ -113,7 +114,7 @@ class Predictor:
     @property
     def width(self) -> int:
         """The number of inputs; 0 before the first observation."""
-        return self._inputs.shape[1]
+        return len(self._lengths)
 
     @property
     def length_scales(self) -> Floats:
@@ -124,8 +125,7 @@ class Predictor:
         """Return mean and spread of the rewards kept; 0 and 1 where rewards are used raw."""
         if not self.standardize or not self._size:
             return 0.0, 1.0
-        spread = math.sqrt(self._squares / self._weight) or abs(self._mean) or 1.0
-        return max(self._mean, spread / self._size**0.5), spread
+        return self._scale_of_rewards
 
     def _count(self, reward: float, doubt: float) -> None:
         """Add a reward to their weighted mean and to the squares around it (Welford 1962)."""
@@ -134,10 +134,13 @@ class Predictor:
         off = reward - self._mean
         self._mean += weight / self._weight * off
         self._squares += weight * off * (reward - self._mean)
+        self._counted += 1
+        spread = math.sqrt(self._squares / self._weight) or abs(self._mean) or 1.0
+        self._scale_of_rewards = max(self._mean, spread / math.sqrt(self._counted)), spread
 
     def _count_all(self) -> None:
         """Do that for all observations, in their order: the result has the same bits."""
-        self._mean = self._squares = self._weight = 0.0
+        self._mean = self._squares = self._weight = self._counted = 0.0
         seen = self._rewards[: self._size].tolist(), self._doubts[: self._size].tolist()
         for reward, doubt in zip(*seen, strict=True):
             self._count(reward, doubt)
@@ -371,8 +374,8 @@ class Predictor:
         own[at] = -1.0
         np.dot(row, block[2:], out=own[:at])
         own /= -corner
-        for solved, off in ((0, self._rewards.item(at) - reward), (1, 1.0 - one)):
-            self._solved[solved, : at + 1] += off / corner * own
+        self._solved[0, : at + 1] += (self._rewards.item(at) - reward) / corner * own
+        self._solved[1, : at + 1] += (1.0 - one) / corner * own
 
     def _rebuild(self) -> None:
         """Compute the whole inverse factor anew, after scales have changed."""

@@ -216,10 +216,10 @@ class Spending:
         if not self.alike:
             return mask
         chosen, number = np.count_nonzero(mask), len(self.class_of_client)
-        if chosen == 0:  # much cheaper with many clients
-            return np.zeros(number, dtype=bool)
-        if chosen == len(mask):
-            return np.ones(number, dtype=bool)
+        if chosen == 0 or chosen == len(mask):  # much cheaper with many clients
+            same = np.empty(number, dtype=bool)
+            same.fill(chosen > 0)
+            return same
         return np.asarray(mask[self.class_of_client])
 
     def paid(self, payment: Payment) -> tuple[Mask, Ticks]:
