@@ -366,13 +366,13 @@ class Predictor:
         self._features[:, at] = [*context, half - both - faded, 1.0, place, -half]
         self._newest, self._far = max(self._newest, time), self._far or both >= _NEAR
         block = self._block[: 2 + at, :at]
-        product = block.dot(across)
+        product = block @ across  # not dot, which copies a part of an array
         reward, one, row = product.item(0), product.item(1), product[2:]
         variance = 1.0 + self.noise**2 * self._doubts.item(at) + _JITTER
         corner = math.sqrt(max(variance - float(row.dot(row)), _JITTER))
         own = self._inverse[at, : at + 1]
         own[at] = -1.0
-        np.dot(row, block[2:], out=own[:at])
+        np.matmul(row, block[2:], out=own[:at])
         own /= -corner
         self._solved[0, : at + 1] += (self._rewards.item(at) - reward) / corner * own
         self._solved[1, : at + 1] += (1.0 - one) / corner * own
