@@ -105,8 +105,12 @@ class Mirror:
         found = self.predictor.predict(inputs, time=time)
         np.testing.assert_allclose(found.mean, mean, rtol=0, atol=tolerance)
         np.testing.assert_allclose(found.variance, variance, rtol=0, atol=tolerance)
-        expected = self.predictor.expect(inputs, time=time)
-        np.testing.assert_allclose(expected, found.mean, rtol=0, atol=1e-9)
+        levels, contexts = inputs[:, 0].copy(), inputs[:, 1:]
+        expected = self.predictor.expect(levels, contexts, time=time)
+        np.testing.assert_allclose(expected.diagonal(), found.mean, rtol=0, atol=1e-9)
+        for context, row in zip(contexts, expected, strict=True):
+            one = self.predictor.expect_levels(levels, context.tolist(), time=time)
+            np.testing.assert_allclose(one, row, rtol=0, atol=1e-9)
 
 
 def made(
@@ -237,11 +241,12 @@ def test_the_likelihood_that_scales_are_fitted_by() -> None:
     doubts = generator.uniform(0.5, 2.0, number)
     squares = (rows[:, None, :] - rows) ** 2
     ages = np.abs(times[:, None] - times)
+    apart = np.dstack([squares, ages]).reshape(number**2, -1)
     for _ in range(10):
         lengths = generator.uniform(0.3, 3.0, width)
         forgetting, noise = generator.uniform(0.001, 0.2), generator.uniform(0.2, 2.0)
         point = np.log(np.r_[lengths, forgetting, noise])
-        loss, _ = _negative_likelihood(point, squares, ages, target, doubts, point)
+        loss, _ = _negative_likelihood(point, apart, target, doubts, point)
         kernel = kernel_of(lengths, forgetting, width)
         inputs = np.column_stack([rows, times])
         covariance = kernel(inputs) + np.diag(noise**2 * doubts)

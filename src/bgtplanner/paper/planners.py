@@ -121,7 +121,7 @@ class Repaired(BGTPlanner):
         if trial:  # the error of the prediction made before the reward was seen
             context = self._contexts.get(plan.round, np.zeros(0))
             inputs = np.append(self._position[level], context)
-            expected = float(self.process.expect(inputs[None], time=plan.round)[0])
+            expected = float(self.process.predict(inputs, time=plan.round).mean[0])
             seen = min(max(reward or 0.0, -_LARGEST), _LARGEST)
             self._trials.append((context, (expected - seen) ** 2))
         super().learn(plan, reward)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from bgtplanner.planning.given import context_of
 from bgtplanner.planning.plan import Floats, Why
 from bgtplanner.planning.policy import Choice, LedgerPolicy
 
-__all__ = ["LevelPolicy", "gamma_growing", "probabilities", "said"]
+__all__ = ["LevelPolicy", "chances", "gamma_growing", "probabilities", "said"]
 
 
 def probabilities(scores: ArrayLike, gamma: float) -> Floats:
@@ -31,17 +31,21 @@ def probabilities(scores: ArrayLike, gamma: float) -> Floats:
         [0.9, 0.1]
     """
     array = np.asarray(scores, dtype=np.float64)
-    fits = array.ndim == 1 and array.size >= 1
-    values = array.tolist()  # of so few levels, plain numbers are many times as fast as arrays
-    fits = fits and all(map(math.isfinite, values))
+    ConfigError.unless(array.ndim == 1, "scores", scores, "one per level")
+    return np.array(chances(array.tolist(), gamma))
+
+
+def chances(scores: list[float], gamma: float) -> list[float]:
+    """Return the same as a list: of so few levels, plain numbers are many times as fast."""
+    fits = len(scores) >= 1 and all(map(math.isfinite, scores))
     ConfigError.unless(fits, "scores", scores, "finite numbers, one per level")
-    ConfigError.unless(bool(0 <= gamma < np.inf), "gamma", gamma, "0 or a positive number")
-    most, number = max(values), len(values)
+    ConfigError.unless(0 <= gamma < math.inf, "gamma", gamma, "0 or a positive number")
+    most, number = max(scores), len(scores)
     # Gaps are finite, so that a gamma of 0 gives 0.
-    share = np.array([1.0 / (number + gamma * min(most - value, 1e308)) for value in values])
-    best = values.index(most)
+    share = [1.0 / (number + gamma * min(most - score, 1e308)) for score in scores]
+    best = scores.index(most)
     share[best] = 0.0
-    share[best] = 1.0 - share.sum()
+    share[best] = 1.0 - sum(share)
     return share
 
 
@@ -86,17 +90,17 @@ class LevelPolicy(LedgerPolicy):
     def keep(self, context: Floats) -> None:
         """Keep a context until its plan is told; refuse one of another length than before."""
         width = self.width()
-        same = width is None or len(context) == width
-        ConfigError.unless(same, "context", len(context), f"{width} numbers, as before")
+        if width is not None and len(context) != width:
+            ConfigError.unless(False, "context", len(context), f"{width} numbers, as before")
         self._contexts[self.round] = context
 
     def width(self) -> int | None:
         """Return the length of the contexts seen so far; None if there were none."""
         return next((len(row) for row in self._contexts.values()), None)
 
-    def drawn(self, chance: Floats) -> int:
+    def drawn(self, chance: Sequence[float]) -> int:
         """Draw a level, each with its chance."""
-        place = bisect_left(list(accumulate(chance.tolist())), self._generator.random())
+        place = bisect_left(list(accumulate(chance)), self._generator.random())
         return min(place, len(chance) - 1)
 
     def choice(self, level: int, note: str, **numbers: Floats) -> Choice:

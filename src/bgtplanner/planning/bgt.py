@@ -23,6 +23,7 @@ al. 2023): score = predicted reward + price * (allowance - cost).
 from __future__ import annotations
 
 import math
+import operator
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.allocator import LevelPolicy, gamma_growing, probabilities, said
+from bgtplanner.planning.allocator import LevelPolicy, chances, gamma_growing, probabilities, said
 from bgtplanner.planning.constrainer import Constrainer
 from bgtplanner.planning.given import context_of, floats, number
 from bgtplanner.planning.objective import Kind, Objective
@@ -132,6 +133,7 @@ class BGTPlanner(LevelPolicy):
         self._largest = tuple(self.charges.max(axis=0).tolist())
         self.process = Predictor(**(self._process if self.predictor is None else self.predictor))
         self._position, self._usual = self._positions()
+        self._usual[: int(self.skip)] = 0.0  # a skipped round brings nothing
         tried = self.charges[0, int(self.skip) :] <= self._dearest * self._even[0]
         self._tried = int(tried.sum())
         shares = np.stack([self.share_of(row) for row in self.charges.T], axis=1)
@@ -157,7 +159,8 @@ class BGTPlanner(LevelPolicy):
         if self.round < self._tried * self.initial_rounds:
             level = int(self.skip) + self.round // self.initial_rounds
             return self._by_left(self.choice(level, "trying out every level"))
-        predicted = self._predict(context[None])[0]
+        means = self.process.expect_levels(self._position, context.tolist(), time=self.round)
+        predicted = list(map(operator.mul, self._usual.tolist(), means))
         unit = self._reward_unit()
         costs, allowance = self._costs, self._allowance()
         if np.count_nonzero(left) < len(left):
@@ -165,17 +168,18 @@ class BGTPlanner(LevelPolicy):
         self._replay(context, predicted, unit, costs, allowance)
         prices = self.constrainer.prices()
         # Of so few levels, plain numbers are many times as fast as arrays.
-        price = (prices @ costs if len(prices) > 1 else prices * costs[0]).tolist()
-        kept, expected = float(prices @ allowance), predicted.tolist()
-        score = [brings / unit + kept - pays for brings, pays in zip(expected, price, strict=True)]
-        chance = probabilities(score, self._gamma(len(score)))
+        price, kept = prices.dot(costs).tolist(), float(prices.dot(allowance))
+        score = [
+            brings / unit + kept - pays for brings, pays in zip(predicted, price, strict=True)
+        ]
+        chance = chances(score, self._gamma(len(score)))
         why = Why(
             "drawn by score",
             charges=self._largest,
-            predicted=tuple(expected),
+            predicted=tuple(predicted),
             price=tuple([one * unit for one in price]),
             score=tuple([one * unit for one in score]),
-            probability=tuple(chance.tolist()),
+            probability=tuple(chance),
         )
         level = self.drawn(chance)
         return self._by_left(Choice(self.charges[:, level], level=level, why=why))
@@ -192,8 +196,7 @@ class BGTPlanner(LevelPolicy):
             expected = float(self._position[level]), usual, 1 / usual
         position, usual, unsure = expected
         reward = min(max(reward, -_LARGEST), _LARGEST)
-        inputs = np.empty(1 + len(context))
-        inputs[0], inputs[1:] = position, context
+        inputs = [position, *context.tolist()]
         self.process.observe(inputs, time=plan.round, reward=reward / usual, doubt=unsure**2)
 
     def state_dict(self) -> dict[str, Any]:
@@ -224,8 +227,8 @@ class BGTPlanner(LevelPolicy):
 
     def width(self) -> int | None:
         """Return the length of the contexts that the predictor was taught, if there are any."""
-        if len(self.process):
-            return len(self.process.length_scales) - 1
+        if self.process.width:
+            return self.process.width - 1
         return len(self._latest[0]) if self._latest else super().width()
 
     def _by_left(self, choice: Choice) -> Choice:
@@ -332,7 +335,7 @@ class BGTPlanner(LevelPolicy):
         if len(self.process):  # without rewards there is nothing to learn from other levels
             unit = max(abs(float(score.max())), 1e-12)
             chance = probabilities(score / unit, self._gamma(len(score)))
-        level = self.drawn(chance)
+        level = self.drawn(chance.tolist())
         share = float(offers.levels[level])
         if kept:
             agenda.plan.pop(0)
@@ -361,10 +364,12 @@ class BGTPlanner(LevelPolicy):
         """Return by which factor rewards differ from the forecast: per level, and as usual."""
         if not len(self.process):
             return np.ones(len(levels)), 1.0
-        inputs = np.empty((len(levels), 1 + len(context)))
-        inputs[:, 0], inputs[:, 1:] = np.log2(np.maximum(levels, 1e-9)), context
-        usual = max(self.process.reward_scale()[0], 1e-12)
-        return np.maximum(self.process.expect(inputs, time=self.round), 0.0), usual
+        usual, places = (
+            max(self.process.reward_scale()[0], 1e-12),
+            np.log2(np.maximum(levels, 1e-9)),
+        )
+        expected = self.process.expect_levels(places, context.tolist(), time=self.round)
+        return np.maximum(expected, 0.0), usual
 
     def _decide(self, promised: float) -> None:
         """Decide once whether the budget is worth spending at all."""
@@ -411,22 +416,23 @@ class BGTPlanner(LevelPolicy):
 
     def _predict(self, contexts: Floats) -> Floats:
         """Return the expected reward of every level per context, ``[contexts, levels]``."""
-        first, number = int(self.skip), self.charges.shape[1]
-        real = number - first
-        inputs = np.empty((len(contexts), real, 1 + contexts.shape[1]))
-        inputs[:, :, 0], inputs[:, :, 1:] = self._position[first:], contexts[:, None]
-        expected = np.zeros((len(contexts), number))  # a skipped round brings nothing
-        means = self.process.expect(inputs.reshape(-1, inputs.shape[2]), time=self.round)
-        np.multiply(means.reshape(-1, real), self._usual[first:], out=expected[:, first:])
-        return expected
+        return self._usual * self.process.expect(self._position, contexts, time=self.round)
 
     def _replay(
-        self, context: Floats, predicted: Floats, unit: float, costs: Floats, allowance: Floats
+        self,
+        context: Floats,
+        predicted: list[float],
+        unit: float,
+        costs: Floats,
+        allowance: Floats,
     ) -> None:
         """Update the price by replaying the latest contexts."""
         begun = len(self._latest) > 0
         self._latest.append(context)
-        self._expected = np.concatenate([self._expected, predicted[None]])[-_REPLAYED:]
+        if len(self._expected) < _REPLAYED:
+            self._expected = np.vstack([self._expected, predicted])
+        else:
+            self._expected[:-1], self._expected[-1] = self._expected[1:], predicted
         if begun and self.round % _REFRESH == 0:
             self._expected = self._predict(np.stack(self._latest))
         self.constrainer.replay(

@@ -17,11 +17,13 @@ approach those of the linear programme over these contexts (:func:`solve_program
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.given import Floats, floats, number
@@ -30,6 +32,7 @@ __all__ = ["Constrainer", "Programme", "solve_programme"]
 
 _MOST = 1e300  # bounds a step in logarithms, so that it stays finite
 _LOG_LEAST = float(np.log(1e-9))  # smallest share of the radius, so that it can rise again
+_MOST_ODDS = -_LOG_LEAST  # the same for one price, as the logarithm of price over slack
 
 
 class Constrainer:
@@ -107,21 +110,31 @@ class Constrainer:
     def _replay_one(
         self, rewards: Floats, costs: Floats, allowance: float, *, steps: int, rate: float
     ) -> None:
-        """Do the same for one resource, whose price takes half as long as a plain number."""
-        per_context = costs / (max(allowance, 1e-300) * len(rewards))
-        (log, slack), before, move = self._log.tolist(), b"", 0.0
-        for _ in range(steps):
-            price = self.radius * float(np.exp(log))
-            chosen = (rewards - price * costs).argmax(axis=1)
-            if (now := chosen.tobytes()) != before:  # otherwise it costs as much as before
-                spent = float(np.add.reduce(per_context.take(chosen)))
-                before, move = now, rate * min(spent - 1.0, 1.0)
-            log += move
-            most = max(log, slack)
-            log, slack = log - most, slack - most
-            total = float(np.log(np.exp(log) + np.exp(slack)))
-            log, slack = max(log - total, _LOG_LEAST), max(slack - total, _LOG_LEAST)
-        self._log = np.array([log, slack])
+        """Do the same for one resource, whose price is a plain number.
+
+        Levels that are chosen at two prices are chosen at every price between them, and as long as
+        the same ones are chosen every step is the same: most steps need not be looked at.
+        """
+        contexts, levels = rewards.shape
+        each = (costs / (max(allowance, 1e-300) * contexts)).tolist()
+        log, slack = self._log.tolist()
+        odds = log - slack
+
+        def chosen(odds: float) -> NDArray[np.intp]:
+            bounded = min(max(odds, -_MOST_ODDS), _MOST_ODDS)
+            price = self.radius / (1.0 + math.exp(-bounded))
+            best: NDArray[np.intp] = (rewards - price * costs).argmax(axis=1)
+            return best
+
+        while steps:
+            now = chosen(odds)
+            spent = sum(map(operator.mul, np.bincount(now, minlength=levels).tolist(), each))
+            move, further, mark = rate * min(spent - 1.0, 1.0), steps - 1, now.tobytes()
+            while further and chosen(odds + further * move).tobytes() != mark:
+                further //= 2
+            odds = min(max(odds + (1 + further) * move, -_MOST_ODDS), _MOST_ODDS)
+            steps -= 1 + further
+        self._log = np.array([-math.log1p(math.exp(-odds)), -math.log1p(math.exp(odds))])
 
     def _set(self, logs: Floats) -> None:
         logs = logs - np.maximum.reduce(logs)  # first: huge logarithms would lose their digits

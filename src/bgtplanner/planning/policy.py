@@ -56,6 +56,7 @@ __all__ = [
 STATE_VERSION = 2
 """Version of what :meth:`LedgerPolicy.state_dict` returns; any other version is refused."""
 
+_ZERO, _ONE = np.zeros(1), np.ones(1)  # twice as fast as plain numbers, with a few classes
 _TOO_LITTLE = 1e-3  # share of an even charge: with the noise of less a round can only do harm
 
 
@@ -326,9 +327,10 @@ class LedgerPolicy(Policy):
     def share_left(self) -> Floats:
         """Return the share of its budget that the mean client of each class has left."""
         # Of two sums, one may be used up: what the other has left can still be paid.
-        spent = self._mean_spent() / self._limits
+        spent = self._mean_spent().astype(np.float64) / self._limits
         least = spent[0] if len(spent) == 1 else spent.min(axis=0)
-        return np.asarray(np.maximum(1 - least, 0.0))
+        left: Floats = np.maximum(_ONE - least, _ZERO)
+        return left
 
     def ask(
         self,
@@ -453,7 +455,9 @@ class LedgerPolicy(Policy):
 
     def _spending(self) -> Spending:
         """Return what every client spent before this round."""
-        return self.ledger.spending(*((self.run, self.round) if self.replays else ()))
+        if self.replays:
+            return self.ledger.spending(self.run, self.round)
+        return self.ledger.spending()
 
     def _left_of(self, spending: Spending, clients: Mask | None) -> Floats:
         """Return the largest charge that any of these clients can still pay, per class."""

@@ -80,6 +80,7 @@ CEILING = 2**61
 
 _MOST = CEILING * TICK  # the largest charge, or power of a charge
 _HIGHEST_LIMIT = CEILING - 2**8  # the next double below
+_NO_TICK = np.array(0)  # an operation with a plain number takes twice as long
 
 
 def to_ticks(charge: ArrayLike) -> Ticks:
@@ -191,9 +192,9 @@ class Accountant:
 
     def largest_fitting(self, spent: ArrayLike, limits: ArrayLike) -> Floats:
         """Return the largest charge that still fits, or 0; sums and limits are in ticks."""
-        left = np.maximum(np.asarray(limits, np.int64) - np.asarray(spent, np.int64), 0)
-        every = zip(left, self.powers, strict=True)
-        rows = [row if power == 1 else _root_ticks(row, power) for row, power in every]
+        left = np.maximum(np.asarray(limits, np.int64) - np.asarray(spent, np.int64), _NO_TICK)
+        powers = enumerate(self.powers)
+        rows = [left[at] if power == 1 else _root_ticks(left[at], power) for at, power in powers]
         best = rows[0] if len(rows) == 1 else np.maximum.reduce(rows)
         charge = from_ticks(best)
         if best.size == 1 and best.item() <= 2**53:  # as in to_ticks

@@ -457,8 +457,10 @@ class Ledger:
                 is about to repeat after a crash.
             before: A round of that run.
         """
+        if run is None:
+            return self._book.spending
         with self._lock:
-            newest = None if run is None else self._journal.newest_round(run)
+            newest = self._journal.newest_round(run)
             if newest is None or newest < before:
                 return self._book.spending
             known = Spending(self.accountant, self.budgets)
