@@ -222,3 +222,37 @@ def test_sums_over_a_table_of_items(width: int, by_row: bool) -> None:
     for some in (laid_out, Interactions.of(ratings, arrival)):
         for mine, theirs in zip(found(some), (products, squares, scores), strict=True):
             np.testing.assert_allclose(mine, theirs, atol=2e-4)
+
+
+@pytest.mark.parametrize("clients", [None, 11])
+@pytest.mark.parametrize("width", [1, 4, 5, 8, 9, 16, 24])
+def test_sums_over_items(width: int, clients: int | None) -> None:
+    """Rows of a few columns are filled up on CPUs; the sums have none of the columns added."""
+    ratings, arrival = some_ratings(clients)
+    laid_out = Interactions.laid_out(ratings, arrival, block=8)
+    items = np.asarray(laid_out.pair_item)
+    rows = np.random.default_rng(width).normal(size=(len(items), width)).astype(np.float32)
+    expected = np.zeros((ITEMS + 1, width))  # the last for the rows that are no item's
+    np.add.at(expected, items, rows)
+    found = laid_out.sum_by_item(jnp.asarray(rows))
+    assert found.shape == (ITEMS, width)
+    np.testing.assert_allclose(found, expected[:ITEMS], atol=1e-5)
+    one = laid_out.sum_by_item(jnp.asarray(rows[:, 0]))
+    np.testing.assert_allclose(one, expected[:ITEMS, 0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("width", "filled"), [(4, 4), (5, 8), (8, 8), (9, 16), (16, 16), (17, 17)]
+)
+def test_a_cpu_is_given_a_power_of_two_of_columns(width: int, filled: int) -> None:
+    """They are what its instructions take at a time; elsewhere nothing is gained by them."""
+    ratings, arrival = some_ratings(None)
+    on_cpu = Interactions.laid_out(ratings, arrival, block=8)
+    assert on_cpu.layout is not None
+    elsewhere = replace(on_cpu, layout=replace(on_cpu.layout, by_row=False))
+    plain = Interactions.of(ratings, arrival)
+    for some, columns in ((on_cpu, filled), (elsewhere, width), (plain, width)):
+        rows = jnp.ones((some.pair_item.shape[0], width))
+        steps = jax.make_jaxpr(some.sum_by_item)(rows).jaxpr.eqns
+        added = [step for step in steps if step.primitive.name == "scatter-add"]
+        assert [step.outvars[0].aval.shape for step in added] == [(ITEMS, columns)]

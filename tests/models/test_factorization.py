@@ -109,16 +109,16 @@ class TestUsersPart:
 
 class TestGradient:
     @pytest.mark.parametrize("decay", [0.0, 0.3])
-    @pytest.mark.parametrize("block", [None, 4])
-    def test_is_that_of_the_loss(self, decay: float, block: int | None) -> None:
+    @pytest.mark.parametrize(("block", "dim"), [(None, 3), (4, 3), (4, 9)])
+    def test_is_that_of_the_loss(self, decay: float, block: int | None, dim: int) -> None:
         """Derived by hand, and by JAX; one rating has not arrived yet."""
-        model, ratings = Factorization(dim=3, item_decay=decay), some_ratings()
+        model, ratings = Factorization(dim=dim, item_decay=decay), some_ratings()
         late = (np.arange(len(ratings)) == 4).astype(np.int32)
         if block is None:
             interactions = Interactions.of(ratings, late)
         else:
             interactions = Interactions.laid_out(ratings, late, block=block)
-        shared = Shared(some_items(4), jnp.zeros(0))
+        shared = Shared(some_items(1 + dim), jnp.zeros(0))
         local = personalise(model, shared, None, interactions)
         found = train(model, shared, local, interactions)
         expected = gradients_of(model, shared, local, interactions)

@@ -64,10 +64,9 @@ class Factorization(Learner):
     def personalise(self, shared: Shared, local: Local, interactions: Interactions) -> Local:
         """Solve every user's ridge regression: ``(X'X + diag(shrinkage)) w = X'y``."""
         del local
-        table = shared.items.at[:, 0].set(1.0)
+        table, target = self._regression(shared, interactions)
         shrinkage = [self.bias_shrinkage] + [self.factor_shrinkage] * self.dim
         normal = normal_equations(table, shrinkage, interactions)
-        target = interactions.value - self.mean - shared.items[:, 0][interactions.item]
         right = interactions.products_by_user(table, interactions.present * target)
         if interactions.layout is None:
             return jnp.linalg.solve(normal, right[..., None])[..., 0]
@@ -75,14 +74,20 @@ class Factorization(Learner):
 
     def train(self, shared: Shared, local: Local, interactions: Interactions) -> Statistics:
         """Return the gradients of :meth:`loss`, derived by hand, which takes less time."""
-        users = interactions.of_users(local)
-        rows = shared.items[interactions.item]
-        error = interactions.present * (interactions.value - self._score(rows, users))
+        table, target = self._regression(shared, interactions)
+        error = interactions.present * (target - interactions.scores(table, local))
+        squares = error**2
+        # What all ratings of a user have in common is computed once for the user.
         ratings = jnp.maximum(interactions.ratings_of_clients, 1.0)
-        decay = self.item_decay * interactions.present
-        slope = -error[:, None] * users.at[:, 0].set(1.0) + decay[:, None] * rows
-        upload = interactions.sum_by_pair(slope) / interactions.of_clients(ratings)[:, None]
-        squares = error**2 + decay * (rows**2).sum(1)
+        share = (1.0 / ratings)[interactions.client_of_user]
+        slope = -share[:, None] * local.at[:, 0].set(1.0)
+        gradient = error[:, None] * interactions.of_users(slope)
+        if self.item_decay:
+            rows = shared.items[interactions.item]
+            decay = self.item_decay * interactions.present
+            squares = squares + decay * (rows**2).sum(1)
+            gradient = gradient + (decay * interactions.of_users(share))[:, None] * rows
+        upload = interactions.sum_by_pair(gradient)
         loss = 0.5 * interactions.sum_by_client(squares) / ratings
         return Statistics(Upload(upload, jnp.zeros((interactions.n_clients, 0))), loss, local)
 
@@ -100,6 +105,11 @@ class Factorization(Learner):
         """Predictions clipped to the scale of the ratings."""
         del interactions
         return jnp.clip(self._score(shared.items[item], local[user]), 0.0, 1.0)
+
+    def _regression(self, shared: Shared, interactions: Interactions) -> tuple[Array, Array]:
+        """Return what users are solved from: the row of X for each item, and y of each rating."""
+        target = interactions.value - self.mean - shared.items[:, 0][interactions.item]
+        return shared.items.at[:, 0].set(1.0), target
 
     def _score(self, rows: Array, weights: Array) -> Array:
         return self.mean + rows[:, 0] + weights[:, 0] + (rows[:, 1:] * weights[:, 1:]).sum(1)

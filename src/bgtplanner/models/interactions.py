@@ -45,6 +45,7 @@ _OF_EDGES = (
 )  # fmt: skip
 _FEW_COLUMNS = 4
 _ROWS = 8  # of edges that are added at a time
+_VECTOR = 16  # columns up to which a CPU is given a power of two of them: see _wide
 _TABLE = 1 << 21  # products of columns, for all items, up to which they are made beforehand
 _UNROLLED = 8  # columns up to which systems are made and solved element by element
 _DENSE = 8  # entries per pair up to which pairs are looked up in a table
@@ -400,7 +401,11 @@ class Interactions:
 
     def sum_by_item(self, rows: Array) -> Array:
         """Return the sum of a quantity of the pairs over each item."""
-        return jax.ops.segment_sum(rows, self.pair_item, self.n_items)
+        if self.layout is None or not self.layout.by_row or rows.ndim == 1:
+            return jax.ops.segment_sum(rows, self.pair_item, self.n_items)
+        width = rows.shape[1]
+        filled = jnp.pad(rows, ((0, 0), (0, _wide(width) - width)))
+        return jax.ops.segment_sum(filled, self.pair_item, self.n_items)[:, :width]
 
     def _blocks(self, values: Array) -> Array:
         size = 1 if self.layout is None else self.layout.block
@@ -418,20 +423,26 @@ class Interactions:
             table: A row per item, ``[n_items, w]``.
             values: The quantity; it counts where a rating is not known, too.
         """
-        layout = self.layout
-        if layout is None or not layout.by_row or table.shape[1] <= _FEW_COLUMNS:
+        layout, width = self.layout, table.shape[1]
+        if layout is None or not layout.by_row or width <= _FEW_COLUMNS:
             return self.sum_by_user(values[:, None] * table[self.item])
+        # Filled with columns that are there already: zeros would not be written out, but asked
+        # for again with every element.
+        filled = jnp.concatenate([table, table[:, : _wide(width) - width]], axis=1)
 
         def row(total: Array, edges: tuple[Array, Array]) -> tuple[Array, None]:
             item, value = edges
-            return total + value[:, None] * table[item], None
+            return total + value[:, None] * filled[item], None
 
         # The first edges of all blocks, then the second ones: several rows at a time, so that
-        # their sum stays in registers.
+        # their sum stays in registers. All of a block at once only from a table that has been
+        # written out: another one would be computed anew for every row.
         rows = self._blocks(self.item).T, self._blocks(values).T
-        nothing = jnp.zeros((rows[0].shape[1], table.shape[1]), table.dtype)
-        unroll = min(_ROWS, layout.block)
-        return self._over_blocks(jax.lax.scan(row, nothing, rows, unroll=unroll)[0])
+        nothing = jnp.zeros((rows[0].shape[1], filled.shape[1]), table.dtype)
+        most = _ROWS if filled.shape == table.shape else max(_BLOCKS)
+        unroll = min(most, layout.block)
+        sums = self._over_blocks(jax.lax.scan(row, nothing, rows, unroll=unroll)[0])
+        return sums[:, :width]
 
     def scores(self, table: Array, users: Array) -> Array:
         """Return the inner product of the item's row and the user's, for each edge.
@@ -525,6 +536,16 @@ def _put(values: Any, mesh: Mesh | None, spec: PartitionSpec = DIVIDED) -> Array
     """Return an array on several devices, divided or copied; or on the one that JAX uses."""
     placed: Array = jax.device_put(values, None if mesh is None else NamedSharding(mesh, spec))
     return placed
+
+
+def _wide(columns: int) -> int:
+    """Return how many columns rows should have on a CPU: if they are few, a power of two.
+
+    Several of them then go into one instruction. Otherwise a compiler that counts elements
+    instead of rows takes them one by one, in two or three times as long.
+    """
+    few = _FEW_COLUMNS < columns <= _VECTOR
+    return 1 << (columns - 1).bit_length() if few else columns
 
 
 def _laid_out(
