@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -10,13 +11,14 @@ import numpy as np
 import pytest
 from benchmarks.speed.made_runs import make_run
 
+from bgtplanner import simulate
 from bgtplanner.report import painter
 from bgtplanner.report.course import SentCourse
 from bgtplanner.report.drawing import for_page
 from bgtplanner.report.page import render
 from bgtplanner.report.painter import Painter, painting
 from bgtplanner.report.run_plots import run_pictures
-from bgtplanner.report.view import RunView, read_run
+from bgtplanner.report.view import RunView, read_run, run_as_ended
 from processes import Processes, wait_until
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -50,13 +52,27 @@ def test_what_is_sent_is_what_is_read(view: RunView) -> None:
     assert np.array_equal(sent.epsilon(), view.epsilon())  # type: ignore[arg-type]
 
 
-def test_the_same_page(folder: Path, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bgtplanner.report.page._drawn_here", never)
+def painted(folder: Path, view: RunView) -> str:
+    """The page with pictures that were drawn in another process, if they were."""
     made = Painter()
     try:
-        assert render(folder, painter=made) == page
+        made.begin(view)
+        return render(folder, painter=made)
     finally:
         made.close()
+        assert made._process.returncode is not None, "it has ended"
+
+
+def test_a_run_that_has_ended_is_as_in_its_folder(tmp_path: Path) -> None:
+    result = simulate("demo", rounds=3, out=tmp_path / "run")
+    assert run_as_ended(result).sent() == read_run(tmp_path / "run").sent()
+
+
+def test_the_same_page(
+    folder: Path, view: RunView, page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bgtplanner.report.page._drawn_here", never)
+    assert painted(folder, view) == page
 
 
 def test_the_same_pictures(view: RunView) -> None:
@@ -73,25 +89,32 @@ def test_the_same_pictures(view: RunView) -> None:
     ["raise SystemExit(1)", "print('no JSON')", "print('[{}]')", "print('[1]')", "print('1')"],
 )
 def test_one_that_fails_is_not_missed(
-    folder: Path, page: str, command: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, view: RunView, page: str, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(painter, "_COMMAND", command)
-    made = Painter()
-    try:
-        assert render(folder, painter=made) == page
-    finally:
-        made.close()
+    assert painted(folder, view) == page
 
 
-def test_one_that_never_answers(folder: Path, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_fails_is_not_missed(
+    folder: Path, view: RunView, page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the pictures are drawn by a copy of the painter, which may run out of memory."""
+    fails = "import os\nos.fork = lambda of=os.fork: of() or os._exit(1)\n"
+    monkeypatch.setattr(painter, "_COMMAND", fails + painter._COMMAND)
+    assert painted(folder, view) == page
+
+
+def test_one_that_never_answers(
+    folder: Path, view: RunView, page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(painter, "_COMMAND", "import time; time.sleep(600)")
     monkeypatch.setattr(painter, "_PATIENCE", 0.01)
-    made = Painter()
-    try:
+    assert painted(folder, view) == page
+
+
+def test_one_that_was_not_asked(folder: Path, page: str) -> None:
+    with contextlib.closing(Painter()) as made:
         assert render(folder, painter=made) == page
-    finally:
-        made.close()
-    assert made._process.returncode is not None, "it has ended"
 
 
 def test_it_needs_no_jax(processes: Processes) -> None:
@@ -119,8 +142,11 @@ def test_a_page_is_made_without_matplotlib(folder: Path, processes: Processes) -
         "from pathlib import Path\n"
         "from bgtplanner.report.page import render\n"
         "from bgtplanner.report.painter import painting\n"
+        "from bgtplanner.report.view import read_run\n"
+        "folder = Path(sys.argv[1])\n"
         "with painting() as made:\n"
-        "    render(Path(sys.argv[1]), painter=made)\n"
+        "    made is None or made.begin(read_run(folder))\n"
+        "    render(folder, painter=made)\n"
         "print(made is None, 'matplotlib' in sys.modules)"
     )
     done = processes.run([sys.executable, "-c", code, folder])

@@ -239,6 +239,10 @@ def _show_result(
     elif view.verbosity < 0:
         say(f"{_in_a_line(result.summary)}  {result.folder}")
     elif result.folder is not None:
+        if painter is not None:  # meanwhile, the page is made ready for the pictures
+            from bgtplanner.report.view import run_as_ended
+
+            painter.begin(run_as_ended(result))
         try:
             page = report_writer(painter)(result.folder)
             say(f"Report: {page}", *_next(result, page=True))

@@ -59,7 +59,7 @@ def write_report(path: Path | str, painter: Painter | None = None) -> Path:
 
     Args:
         path: The folder.
-        painter: Draws the pictures of a run, if it can; else they are drawn here.
+        painter: Is already drawing the pictures of this run; else they are drawn here.
 
     Raises:
         RunFolderError: If the folder holds no finished run and no study.
@@ -97,15 +97,13 @@ def render(
         folder: Folder of a run, a comparison or a sweep.
         live: Address at which the page hears of changes; the run may then be unfinished.
         version: Version of the folder's contents, for the same purpose.
-        painter: Draws the pictures of a run, if it can; else they are drawn here.
+        painter: Is already drawing the pictures of this run; else they are drawn here.
     """
     study = Study.read(folder)
     if study is None:
-        view = read_run(folder, unfinished=bool(live))
-        if painter is not None:
-            painter.begin(view)  # meanwhile, the page is made ready for the pictures
         from bgtplanner.report.template import fill_in, template_of
 
+        view = read_run(folder, unfinished=bool(live))
         template, content = template_of("run.html.j2"), _run_content(view)
         painted = None if painter is None else painter.painted()
         chapters = _chapters(_drawn_here(view) if painted is None else painted)

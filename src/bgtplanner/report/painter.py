@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from bgtplanner.report.looks import Drawn
 
 if TYPE_CHECKING:  # it is started before anything else is loaded
     from bgtplanner.report.course import Course
+    from bgtplanner.report.drawing import Picture
 
 __all__ = ["Painter", "painting"]
 
@@ -98,12 +99,29 @@ def painting(wanted: bool = True) -> Iterator[Painter | None]:
 def serve() -> None:
     """Draw the pictures of the run that is read from standard input, in the other process."""
     from bgtplanner.report.course import SentCourse
-    from bgtplanner.report.drawing import for_page
     from bgtplanner.report.run_plots import run_pictures
 
     asked = sys.stdin.buffer.read()
     if asked:  # else the run has ended without pictures
-        drawn = [asdict(for_page(picture)) for picture in run_pictures(SentCourse(asked.decode()))]
+        drawn = _drawn_by_two(list(run_pictures(SentCourse(asked.decode()))))
         sys.stdout.buffer.write(json.dumps(drawn).encode())
         sys.stdout.buffer.flush()
     os._exit(0)  # tidying up would keep the run waiting
+
+
+def _drawn_by_two(pictures: Sequence[Picture]) -> list[dict[str, str]]:
+    """Draw every other picture in a copy of this process: the run waits, and its core is free."""
+    from bgtplanner.report.drawing import for_page
+
+    drawn: list[dict[str, str]] = [{} for _ in pictures]
+    reading, writing = os.pipe()
+    copy = os.fork() == 0
+    drawn[copy::2] = [asdict(for_page(picture)) for picture in pictures[copy::2]]
+    if copy:
+        with os.fdopen(writing, "w") as pipe:
+            json.dump(drawn[1::2], pipe)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:  # to its end, which is also that of a copy that has failed
+        drawn[1::2] = json.load(pipe)
+    return drawn

@@ -30,9 +30,16 @@ from bgtplanner.report.outcome import (
 )
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.summary import identity_of, not_accounted, promised, readings, summarise
+from bgtplanner.runs.summary import (
+    Result,
+    identity_of,
+    not_accounted,
+    promised,
+    readings,
+    summarise,
+)
 
-__all__ = ["RunView", "Tile", "read_run"]
+__all__ = ["RunView", "Tile", "read_run", "run_as_ended"]
 
 
 class Tile(NamedTuple):
@@ -268,6 +275,18 @@ def read_run(path: Path | str, *, unfinished: bool = False) -> RunView:
         finished=finished,
         deployed=deployed,
         examples=folder.examples() if finished and not deployed else None,
+    )
+
+
+def run_as_ended(result: Result) -> RunView:
+    """What is known of a run without its folder; of one that is not finished, no rounds."""
+    finished = result.unfinished is None
+    return RunView(
+        summary=result.summary,
+        rounds=result.rounds if finished else [],
+        config=result.config,
+        versions={},
+        finished=finished,
     )
 
 
