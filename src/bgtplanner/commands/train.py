@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -134,6 +135,8 @@ def run(
             return
         view = _view(as_json, verbose, quiet)
         _need_device()
+        if painter is not None:
+            _get_ready_for_the_page()
         folder = new_folder(chosen.data.dataset) if out is None else Path(out)
         with _watching(view, track, folder) as observer:
             result = execute(chosen, out=folder, overwrite=overwrite, observer=observer)
@@ -158,6 +161,8 @@ def resume(
         ConfigError.unless(folder != "", "FOLDER", folder, "a run folder")
         view = _view(as_json, verbose, quiet)
         _need_device()
+        if painter is not None:
+            _get_ready_for_the_page()
         with _watching(view, track, Path(folder)) as observer:
             result = go_on(folder, observer=observer)
         _show_result(result, as_json, view, painter)
@@ -198,6 +203,19 @@ def _need_device() -> None:
             f"JAX_PLATFORMS = {chosen!r}: JAX finds no such device; unset it, or install a JAX "
             "that supports it"
         ) from error
+
+
+def _get_ready_for_the_page() -> None:
+    """Load the template of the page while rounds are compiled and computed: there is time then."""
+
+    def load() -> None:
+        with contextlib.suppress(Exception):  # said when the page is due
+            report_writer()
+            from bgtplanner.report.template import template_of
+
+            template_of("run.html.j2")
+
+    threading.Thread(target=load, daemon=True).start()
 
 
 def new_folder(dataset: str) -> Path:
